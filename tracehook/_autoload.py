@@ -1,0 +1,29 @@
+"""What `import torch` calls at its end (entry point ``torch.backends``), in every process of every job.
+
+An exception here would make `import torch` fail, so none leaves. With the variable unset nothing else is imported.
+"""
+
+from __future__ import annotations
+
+import os
+
+
+def autoload() -> None:
+    """Start the service if ``SYMM_REGISTER_HOOK`` asks for it."""
+    if os.environ.get("SYMM_REGISTER_HOOK", "") in ("", "0"):
+        return
+    try:
+        from tracehook.service import start_from_environment
+
+        start_from_environment()
+    except Exception as problem:  # whatever it is, the user's program comes first
+        _say(f"tracehook is off: {problem}")
+
+
+def _say(line: str) -> None:
+    import sys
+
+    try:
+        print(line, file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        return  # no stderr: nobody to tell

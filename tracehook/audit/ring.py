@@ -1,0 +1,157 @@
+"""The layout of the ring (cpp/core/ring.h, event.h) as Python reads it: from memory while draining, from a file afterwards."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+MAGIC = b"THRING01"
+
+# struct RingHeader: magic, header bytes, record bytes, capacity, pushed, drained, dropped, epoch, pid
+_HEADER = struct.Struct("<8sIIQQQQQQ")
+# struct Event, in its order; padding is explicit there, so there is none here
+_RECORD = struct.Struct("<9Q2I2iHhI")
+
+# The order of cpp/core/events.def. tests/unit/test_event_table.py holds it against the native table.
+EVENTS = (
+    "trace.begin",
+    "trace.end",
+    "segment.alloc",
+    "segment.free",
+    "segment.adopt",
+    "segment.unknown",
+    "communicator.pending",
+    "communicator.ready",
+    "communicator.retire",
+    "communicator.abort",
+    "communicator.failed",
+    "register.local",
+    "deregister.local",
+    "hook.attach",
+    "hook.enable",
+    "hook.disable",
+    "hook.unsupported",
+    "hook.conflict",
+    "ledger.check",
+    "ledger.difference",
+    "log.dropped",
+)
+
+
+class RingError(ValueError):
+    """The file is not a ring of a tracehook that this one can read."""
+
+
+class Record(NamedTuple):
+    """One event as the ring keeps it; a field that does not apply is 0 (device and rank: -1)."""
+
+    seq: int
+    t_ns: int
+    comm: int
+    segment: int
+    address: int
+    size: int
+    thread: int
+    value: int
+    duration_ns: int
+    comm_id: int
+    comm_seq: int
+    result: int
+    rank: int
+    kind: int
+    device: int
+    extra: int
+
+
+RECORD_BYTES = _RECORD.size
+
+
+def unpack(data: bytes) -> Iterator[Record]:
+    """Yield the records of whole, consecutive entries."""
+    for values in _RECORD.iter_unpack(data):
+        yield Record._make(values)
+
+
+def fields_of(record: Record) -> tuple[str, dict[str, Any]]:
+    """Return the event's name and its fields as they stand in the log (docs/log-schema.md)."""
+    name = EVENTS[record.kind] if record.kind < len(EVENTS) else f"unknown.{record.kind}"
+    out: dict[str, Any] = {"seq": record.seq, "t_ns": record.t_ns}
+    if record.device >= 0:
+        out["device"] = record.device
+    if record.comm_id:
+        out["comm"] = f"{record.comm:016x}"
+        out["comm_id"] = record.comm_id
+        out["comm_seq"] = record.comm_seq
+        if record.rank >= 0:
+            out["comm_rank"] = record.rank
+    if record.segment:
+        out["segment"] = record.segment
+    if record.address:
+        out["addr"] = f"{record.address:#x}"
+        out["size"] = record.size
+    if record.duration_ns:
+        out["us"] = record.duration_ns / 1000
+    out.update(_extra_fields(name, record))
+    return name, out
+
+
+def _extra_fields(name: str, record: Record) -> dict[str, Any]:
+    match name:
+        case "register.local" | "deregister.local":
+            out: dict[str, Any] = {"thread": record.thread, "ok": record.result == 0}
+            if record.result:
+                out["error"] = record.result
+            elif name == "register.local" and record.value == 0:
+                out["effective"] = False  # NCCL took it and gave no handle
+            return out
+        case "segment.alloc" | "segment.free" | "segment.adopt" | "segment.unknown":
+            return {"thread": record.thread, "total": record.value}
+        case "communicator.pending" | "communicator.ready":
+            return {"ranks": record.extra} if 0 < record.extra < 1 << 31 else {}
+        case "communicator.retire" | "communicator.abort":
+            return {"thread": record.thread, "registrations": record.value}
+        case "communicator.failed":
+            return {"ok": False, "error": record.result, "registrations": record.value}
+        case "hook.attach" | "hook.enable" | "hook.disable":
+            return {"segments": record.value, "bytes": record.size}
+        case "hook.unsupported" | "hook.conflict":
+            return {"reason": record.value}
+        case "ledger.check":
+            return {"differences": record.value, "segments": record.size, "ok": record.value == 0}
+        case "ledger.difference":
+            return {"only_in": "ledger" if record.value else "allocator"}
+        case _:
+            return {}
+
+
+class RingFile(NamedTuple):
+    """What a ring file held: every event that its process had logged or was still to log."""
+
+    pid: int
+    epoch_ns: int
+    dropped: int
+    drained: int
+    records: list[Record]
+
+
+def read_file(path: Path) -> RingFile:
+    """Read a ring file, also of a process that was killed, or that still runs.
+
+    Returns the records that did not reach the log yet, oldest first. Raises :class:`RingError` with one line if the file
+    is no ring or was cut.
+    """
+    data = path.read_bytes()
+    if len(data) < _HEADER.size or data[:8] != MAGIC:
+        raise RingError(f"{path}: not a tracehook ring (it does not begin with {MAGIC.decode()})")
+    _, header_bytes, record_bytes, capacity, pushed, drained, dropped, epoch_ns, pid = _HEADER.unpack_from(data)
+    if record_bytes != RECORD_BYTES:
+        raise RingError(f"{path}: records have {record_bytes} bytes, this tracehook reads {RECORD_BYTES}")
+    if len(data) < header_bytes + capacity * record_bytes:
+        raise RingError(f"{path}: cut after {len(data)} bytes, expected {header_bytes + capacity * record_bytes}")
+    records = []
+    for index in range(drained, pushed):
+        start = header_bytes + (index % capacity) * record_bytes
+        records.extend(unpack(data[start : start + record_bytes]))
+    return RingFile(pid, epoch_ns, dropped, drained, records)

@@ -1,0 +1,25 @@
+"""The command line: one file a command. Imported by the ``tracehook`` script only, never by a job."""
+
+from __future__ import annotations
+
+import typer
+
+from tracehook.commands import doctor, rehearse, run, summary
+
+app = typer.Typer(
+    name="tracehook",
+    help="Keeps GPU memory segments registered with the NCCL communicators that use them.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+_PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+app.command("run", context_settings=_PASS_ON)(run.run)
+app.command("rehearse", context_settings=_PASS_ON)(rehearse.rehearse)
+app.command("doctor")(doctor.doctor)
+app.command("summary")(summary.summary)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

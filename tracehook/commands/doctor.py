@@ -1,0 +1,95 @@
+"""``tracehook doctor``: what is installed, what was chosen and why, and whether the hook fires."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import tracehook
+from tracehook import emulation, hook_library, settings
+
+
+def doctor() -> None:
+    """Show versions, allocator, hook library and settings, and test the hook: one segment allocated, one freed, two events.
+
+    Exit status 0 if the hook works here, 1 if not (the table says why).
+    """
+    table = Table(show_header=False, title="tracehook doctor", title_justify="left")
+    table.add_column("what", style="bold", no_wrap=True)
+    table.add_column("found", overflow="fold")
+    for name, text in _versions():
+        table.add_row(name, text)
+    works, result = _self_test()
+    for name, text in _state():
+        table.add_row(name, text)
+    table.add_row("self-test", result)
+    for variable, default, _ in settings.table():
+        if variable in os.environ:
+            table.add_row(variable, f"{os.environ[variable]!r} (default: {default})")
+    Console(width=max(100, Console().width)).print(table)
+    raise typer.Exit(0 if works else 1)
+
+
+def _versions() -> list[tuple[str, str]]:
+    import torch
+
+    have = ", ".join(hook_library.available()) or "none"
+    version = str(torch.__version__)
+    chosen = hook_library.path_for(version)
+    why = "matches the running torch" if chosen else f"none of them fits torch {hook_library.minor_of(version)}"
+    try:
+        emulated = str(emulation.directory())
+    except emulation.NoEmulation as problem:
+        emulated = str(problem)
+    return [
+        ("tracehook", f"{tracehook.__version__}, Python {platform.python_version()}, {sys.platform}"),
+        ("torch", f"{version}, CUDA {torch.version.cuda or 'none: a build without CUDA'}"),
+        ("hook libraries", f"{have}; {chosen.name if chosen else 'none chosen'}: {why}"),
+        ("rehearsal", emulated),
+    ]
+
+
+def _state() -> list[tuple[str, str]]:
+    status = tracehook.status()
+    nccl = status["nccl"]
+    rows = [
+        ("NCCL", f"{nccl // 10000}.{nccl // 100 % 100}.{nccl % 100}" if nccl else "not loaded"),
+        ("state", status["state"]),
+    ]
+    rows.extend((f"  {name}", advice) for name, advice in status["reasons"].items())
+    return rows
+
+
+def _self_test() -> tuple[bool, str]:
+    import torch
+
+    tracehook.enable()
+    if not torch.cuda.is_available():
+        return False, "not run: torch sees no CUDA device (try: tracehook rehearse -- tracehook doctor)"
+    try:
+        torch.cuda.init()
+    except RuntimeError as problem:
+        return False, f"not run: CUDA does not come up: {problem}"
+    from tracehook import _core
+
+    if not _core.attached():
+        return False, "failed: not attached to the allocator"
+    allocator: dict[str, Any] = _core.describe_allocator()
+    before = _core.totals()[0]
+    # A pool of its own, so that the test makes exactly one segment and gives back exactly that one.
+    pool = torch.cuda.MemPool()
+    with torch.cuda.use_mem_pool(pool):
+        tensor = torch.empty(32 << 20, dtype=torch.uint8, device="cuda")
+    born = _core.totals()[0] - before
+    del tensor, pool
+    torch.cuda.empty_cache()
+    died = before + born - _core.totals()[0]
+    counts = f"{born} segment seen allocated, {died} seen freed (allocator {allocator['name']})"
+    works = born == 1 and died >= 1
+    return works, counts if works else f"failed: {counts}; expected 1 and 1"

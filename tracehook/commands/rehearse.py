@@ -1,0 +1,81 @@
+"""``tracehook rehearse``: run a job on emulated devices, and fail it if it broke one of NCCL's rules."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tracehook import emulation
+from tracehook.commands import summary as summary_command
+
+RULES_BROKEN = 86
+
+
+def rehearse(
+    context: typer.Context,
+    devices: Annotated[int, typer.Option(min=1, max=64, help="Emulated devices on this machine.")] = 1,
+    log: Annotated[
+        Path | None,
+        typer.Option(help="Switch the hook on, log to this directory, and print a table per rank at the end."),
+    ] = None,
+    faults: Annotated[
+        str,
+        typer.Option(help="Faults to play, e.g. 'ncclCommRegister:fail@3=1,ncclAllReduce:slow@*=50ms#rank1'."),
+    ] = "",
+) -> None:
+    """Run a command without a GPU: tracehook rehearse --devices 4 -- torchrun --nproc-per-node 4 train.py
+
+    The same PyTorch runs on emulated CUDA devices and an emulated NCCL. Collectives move and compute real data; kernels do
+    nothing. Calls that break NCCL's rules are named at the end, and the exit status is then 86; else it is the command's.
+    """
+    command = context.args
+    if not command:
+        raise typer.BadParameter("no command; expected: tracehook rehearse [OPTIONS] -- COMMAND ...")
+    with tempfile.TemporaryDirectory(prefix="tracehook-rehearsal-") as scratch:
+        try:
+            environment = emulation.environment(devices, Path(scratch), faults)
+        except emulation.NoEmulation as problem:
+            typer.echo(f"tracehook rehearse: {problem}", err=True)
+            raise typer.Exit(2) from None
+        if log is not None:
+            environment["SYMM_REGISTER_HOOK"] = "1"
+            environment["SYMM_REGISTER_LOG"] = str(log)
+        started = time.time()
+        status = _run(command, environment)
+        broken = emulation.violations(Path(scratch))
+    if log is not None and log.is_dir():
+        summary_command.show(log, since=started)
+    _report(broken)
+    raise typer.Exit(RULES_BROKEN if broken else status)
+
+
+def _run(command: list[str], environment: dict[str, str]) -> int:
+    try:
+        process = subprocess.Popen(command, env=environment)
+    except OSError as problem:
+        typer.echo(f"tracehook rehearse: cannot run {command[0]!r}: {problem.strerror}", err=True)
+        raise typer.Exit(127) from None
+    # Control-C reaches the command too, which decides how to end; we only wait for it.
+    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        status = process.wait()
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    return status if status >= 0 else 128 - status
+
+
+def _report(broken: list[dict[str, Any]]) -> None:
+    if not broken:
+        typer.echo("rehearsal: no rule broken")
+        return
+    counts = Counter((row.get("rule", "?"), row.get("sentence", "")) for row in broken)
+    typer.echo(f"rehearsal: {len(broken)} violations", err=True)
+    for (rule, sentence), count in sorted(counts.items()):
+        typer.echo(f"  {rule} x{count}: {sentence}", err=True)

@@ -1,0 +1,36 @@
+"""``tracehook run``: set the variables and become the command."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def run(
+    context: typer.Context,
+    log: Annotated[
+        Path | None, typer.Option(help="Directory for one log per process (SYMM_REGISTER_LOG).")
+    ] = None,
+    check: Annotated[bool, typer.Option(help="Compare with the allocator's snapshot (SYMM_REGISTER_CHECK).")] = False,
+) -> None:
+    """Run a command with the hook on: tracehook run -- torchrun --nproc-per-node 8 train.py
+
+    The same as putting SYMM_REGISTER_HOOK=1 before it. The command replaces this process, so signals and the exit
+    status are its own.
+    """
+    command = context.args
+    if not command:
+        raise typer.BadParameter("no command; expected: tracehook run [OPTIONS] -- COMMAND ...")
+    os.environ["SYMM_REGISTER_HOOK"] = "1"
+    if log is not None:
+        os.environ["SYMM_REGISTER_LOG"] = str(log)
+    if check:
+        os.environ["SYMM_REGISTER_CHECK"] = "1"
+    try:
+        os.execvp(command[0], command)
+    except OSError as problem:
+        typer.echo(f"tracehook run: cannot run {command[0]!r}: {problem.strerror}", err=True)
+        raise typer.Exit(127) from None

@@ -1,0 +1,76 @@
+"""``tracehook summary``: a table of what each process of a job did, from its logs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tracehook.audit import reader
+from tracehook.audit.ring import RingError
+from tracehook.audit.summary import Summary, summarise
+
+_COLUMNS = (
+    "rank",
+    "pid",
+    "segments",
+    "freed",
+    "communicators",
+    "destroyed",
+    "aborted",
+    "registered",
+    "undone",
+    "dropped at abort",
+    "left",
+    "failures",
+    "end",
+)
+
+
+def summary(
+    directory: Annotated[Path, typer.Argument(help="The directory that SYMM_REGISTER_LOG named.")],
+) -> None:
+    """Count segments, communicators and registrations of each process, from the logs of a job.
+
+    Exit status 2 if the directory holds no log.
+    """
+    try:
+        show(directory)
+    except (reader.LogError, RingError) as problem:
+        typer.echo(f"tracehook summary: {problem}", err=True)
+        raise typer.Exit(2) from None
+
+
+def show(directory: Path, since: float = 0.0) -> None:
+    """Print the table for the logs of `directory` that were written at or after `since` (seconds, as time.time())."""
+    if since and not any(path.stat().st_mtime >= since for path in directory.glob("*.jsonl")):
+        typer.echo(f"tracehook: no process wrote a log to {directory}", err=True)
+        return
+    logs = [log for log in reader.read_directory(directory) if log.path.stat().st_mtime >= since]
+    table = Table(title=f"tracehook: {len(logs)} processes", title_justify="left")
+    for column in _COLUMNS:
+        table.add_column(column, justify="right")
+    for log in logs:
+        table.add_row(*_cells(summarise(log)))
+    Console(width=max(120, Console().width)).print(table)
+
+
+def _cells(row: Summary) -> list[str]:
+    numbers = (
+        row.segments,
+        row.segments_freed,
+        row.communicators,
+        row.destroyed,
+        row.aborted,
+        row.made,
+        row.undone,
+        row.dropped_at_abort,
+        row.left,
+        row.failures,
+    )
+    end = "clean" if row.ended else f"killed ({row.recovered} events from the ring)"
+    rank = "-" if row.rank is None else str(row.rank)
+    return [rank, str(row.pid), *(str(number) for number in numbers), end]

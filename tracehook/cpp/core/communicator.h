@@ -1,0 +1,38 @@
+// What the registrar needs of a communicator: who it is, and the calls that register a range with it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace tracehook::core {
+
+struct Identity {
+    std::uint32_t id = 0;     // process-local, never reused; given by the registrar (a pointer is reused)
+    std::uint64_t key = 0;    // equal on all ranks of the communicator
+    void* pointer = nullptr;  // the raw handle (ncclComm_t)
+    int device = -1;
+    int rank = -1; // in the communicator
+    int size = -1; // ranks in the communicator
+};
+
+struct Outcome {
+    int result = 0;         // 0, or the backend's error number
+    void* handle = nullptr; // null with result 0: accepted but without effect (NCCL_LOCAL_REGISTER=0, for one)
+};
+
+// One per live communicator. The register / deregister calls are only made by the thread that is inside the
+// communicator's Gate, one at a time, and never after the communicator died. They must not throw, take the GIL, allocate
+// device memory or call the allocator, and they leave the current device as it was.
+class Communicator {
+  public:
+    virtual ~Communicator() = default;
+
+    virtual Outcome register_range(std::uintptr_t address, std::size_t size) noexcept = 0;
+    virtual int deregister(void* handle) noexcept = 0;
+
+    // False while the library still works on an earlier call in the background (a non-blocking communicator).
+    virtual bool ready() noexcept = 0;
+};
+
+} // namespace tracehook::core

@@ -1,0 +1,32 @@
+#include "core/event.h"
+
+namespace tracehook::core {
+
+namespace {
+
+enum class Severity { info, warning };
+
+struct Row {
+    const char* name;
+    Severity severity;
+};
+
+constexpr Row kRows[] = {
+#define EVENT(enumerator, name, severity) {name, Severity::severity},
+#include "core/events.def"
+#undef EVENT
+};
+static_assert(sizeof(kRows) / sizeof(Row) == static_cast<std::size_t>(EventKind::kCount));
+
+} // namespace
+
+const char* event_name(EventKind kind) noexcept {
+    return kind < EventKind::kCount ? kRows[static_cast<std::uint16_t>(kind)].name : "unknown";
+}
+
+bool event_is_warning(EventKind kind) noexcept {
+    return kind < EventKind::kCount &&
+           kRows[static_cast<std::uint16_t>(kind)].severity == Severity::warning;
+}
+
+} // namespace tracehook::core

@@ -1,0 +1,180 @@
+#include "core/gate.h"
+
+#include "core/registrations.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace tracehook::core {
+
+namespace {
+
+// A register or deregister call is local and short. If one hangs all the same, the abort must still go through: it is
+// what ends the hang.
+constexpr auto kAbortPatience = std::chrono::seconds(5);
+
+} // namespace
+
+void Gate::join(const std::shared_ptr<Registrations>& member, std::vector<Segment> existing,
+                bool suspended) {
+    const std::lock_guard guard(mutex_);
+    member->pending_ = std::move(existing);
+    member->suspended_ = suspended;
+    members_.push_back(member);
+}
+
+void Gate::queue(Registrations& member, const Segment& segment) noexcept {
+    const std::lock_guard guard(mutex_);
+    if (!member.dead() && !member.suspended_) {
+        member.pending_.push_back(segment);
+    }
+}
+
+void Gate::poke() noexcept {
+    Lock lock(mutex_);
+    if (inside_) {
+        return; // whoever is inside drains before it lets go
+    }
+    inside_ = true;
+    let_go(lock);
+}
+
+bool Gate::wait_inside(Lock& lock, const Registrations& member) noexcept {
+    changed_.wait(lock, [&] { return !inside_ || member.dead(); });
+    if (member.dead()) {
+        return false;
+    }
+    inside_ = true;
+    return true;
+}
+
+// Called inside, with the mutex; gives the mutex up around each batch.
+void Gate::drain(Lock& lock) noexcept {
+    bool progress = true;
+    while (progress) {
+        progress = false;
+        for (std::size_t i = 0; i < members_.size(); ++i) {
+            if (members_[i]->pending_.empty() && members_[i]->was_ready()) {
+                continue;
+            }
+            const std::shared_ptr<Registrations> member = members_[i]; // kill() may unlink it meanwhile
+            std::vector<Segment> batch = std::move(member->pending_);
+            member->pending_.clear();
+            working_ = member.get();
+            lock.unlock();
+            const bool done = member->register_batch(batch);
+            lock.lock();
+            working_ = nullptr;
+            if (done) {
+                progress = true;
+            } else if (!member->dead() && !member->suspended_) {
+                // Not ready: kept, in order, for the next time somebody passes the gate.
+                batch.insert(batch.end(), member->pending_.begin(), member->pending_.end());
+                member->pending_ = std::move(batch);
+            }
+            if (member->dead()) {
+                changed_.notify_all(); // kill() waits for `working_`
+            }
+        }
+    }
+}
+
+void Gate::let_go(Lock& lock) noexcept {
+    drain(lock);
+    inside_ = false;
+    changed_.notify_all();
+}
+
+bool Gate::enter(const Registrations& member) noexcept {
+    Lock lock(mutex_);
+    if (!wait_inside(lock, member)) {
+        return false;
+    }
+    drain(lock);
+    return true;
+}
+
+void Gate::leave() noexcept {
+    Lock lock(mutex_);
+    let_go(lock);
+}
+
+void Gate::withdraw(Registrations& member, const Segment& segment) noexcept {
+    Lock lock(mutex_);
+    const auto is_segment = [&](const Segment& other) { return other.id == segment.id; };
+    for (;;) {
+        // Looked at again after each wait: a batch that found the communicator not ready was put back.
+        if (std::erase_if(member.pending_, is_segment) != 0 || member.dead()) {
+            return;
+        }
+        if (!inside_) {
+            break;
+        }
+        changed_.wait(lock);
+    }
+    inside_ = true;
+    working_ = &member;
+    lock.unlock();
+    member.deregister(segment);
+    lock.lock();
+    working_ = nullptr;
+    let_go(lock);
+}
+
+void Gate::suspend(Registrations& member) noexcept {
+    Lock lock(mutex_);
+    member.suspended_ = true;
+    member.pending_.clear();
+    if (!wait_inside(lock, member)) {
+        return;
+    }
+    member.pending_.clear();
+    working_ = &member;
+    lock.unlock();
+    member.deregister_all();
+    lock.lock();
+    working_ = nullptr;
+    let_go(lock);
+}
+
+void Gate::resume(Registrations& member, std::vector<Segment> existing) noexcept {
+    const std::lock_guard guard(mutex_);
+    if (member.suspended_ && !member.dead()) {
+        member.suspended_ = false;
+        member.pending_ = std::move(existing);
+    }
+}
+
+void Gate::unlink(const Registrations& member) noexcept {
+    std::erase_if(members_, [&](const auto& other) { return other.get() == &member; });
+}
+
+Gate::End Gate::retire(Registrations& member) noexcept {
+    Lock lock(mutex_);
+    if (!wait_inside(lock, member)) {
+        return {false, 0};
+    }
+    member.pending_.clear();
+    working_ = &member;
+    lock.unlock();
+    const std::size_t undone = member.deregister_all();
+    lock.lock();
+    working_ = nullptr;
+    const bool first = !member.dead_.exchange(true, std::memory_order_acq_rel);
+    unlink(member);
+    let_go(lock);
+    return {first, undone};
+}
+
+Gate::End Gate::kill(Registrations& member) noexcept {
+    Lock lock(mutex_);
+    const bool first = !member.dead_.exchange(true, std::memory_order_acq_rel);
+    member.pending_.clear();
+    changed_.notify_all();
+    const bool quiet =
+        changed_.wait_for(lock, kAbortPatience, [&] { return working_ != &member; });
+    unlink(member);
+    return {first, first && quiet ? member.forget_all() : 0};
+}
+
+} // namespace tracehook::core

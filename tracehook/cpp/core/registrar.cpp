@@ -1,0 +1,260 @@
+#include "core/registrar.h"
+
+namespace tracehook::core {
+
+namespace {
+
+// Never repeats within a process, so that a thread's cached find() cannot outlive one registrar into the next.
+std::uint64_t next_epoch() noexcept {
+    static std::atomic<std::uint64_t> epoch{0};
+    return epoch.fetch_add(1, std::memory_order_relaxed) + 1;
+}
+
+} // namespace
+
+Registrar::Registrar(Ring& ring) : ring_(ring), epoch_(next_epoch()) {}
+
+Event Registrar::segment_event(EventKind kind, const Segment& segment) const noexcept {
+    Event event;
+    event.kind = kind;
+    event.segment = segment.id;
+    event.address = segment.address;
+    event.size = segment.size;
+    event.device = static_cast<std::int16_t>(segment.device);
+    event.value = ledger_.bytes();
+    return event;
+}
+
+std::vector<Registrar::Member> Registrar::members_on(int device) const {
+    std::vector<Member> members;
+    for (const auto& [pointer, member] : by_pointer_) {
+        if (member->identity().device == device) {
+            members.push_back(member);
+        }
+    }
+    return members;
+}
+
+void Registrar::segment_allocated(int device, std::uintptr_t address, std::size_t size) noexcept {
+    if (abandoned()) {
+        return;
+    }
+    std::vector<Member> members;
+    {
+        std::unique_lock lock(mutex_);
+        Ledger::Added added = ledger_.allocated(device, address, size);
+        for (const Segment& stale : added.stale) {
+            remove_segment(stale, EventKind::kSegmentUnknown, lock);
+        }
+        ring_.push(segment_event(EventKind::kSegmentAlloc, added.segment));
+        members = members_on(device);
+        // Queued under the same lock that a free, a birth or a switch takes: none of them can come in between.
+        for (const Member& member : members) {
+            member->gate().queue(*member, added.segment);
+        }
+    }
+    for (const Member& member : members) {
+        member->gate().poke();
+    }
+}
+
+// Gives up the lock while it waits for the gates, and takes it again.
+void Registrar::remove_segment(const Segment& segment, EventKind kind,
+                               std::unique_lock<std::mutex>& lock) {
+    const std::vector<Member> members = members_on(segment.device);
+    lock.unlock();
+    for (const Member& member : members) {
+        member->gate().withdraw(*member, segment);
+    }
+    lock.lock();
+    ring_.push(segment_event(kind, segment));
+}
+
+void Registrar::segment_freed(int device, std::uintptr_t address, std::size_t size) noexcept {
+    if (abandoned()) {
+        return;
+    }
+    std::unique_lock lock(mutex_);
+    if (const auto segment = ledger_.freed(device, address)) {
+        remove_segment(*segment, EventKind::kSegmentFree, lock);
+    } else {
+        ring_.push(segment_event(EventKind::kSegmentUnknown, {0, address, size, device}));
+    }
+}
+
+void Registrar::begin_adoption() {
+    const std::lock_guard guard(mutex_);
+    ledger_.begin_adoption();
+}
+
+void Registrar::adopt_segment(int device, std::uintptr_t address, std::size_t size) {
+    if (abandoned()) {
+        return;
+    }
+    std::vector<Member> members;
+    {
+        const std::lock_guard guard(mutex_);
+        const auto segment = ledger_.adopt(device, address, size);
+        if (!segment) {
+            return;
+        }
+        ring_.push(segment_event(EventKind::kSegmentAdopt, *segment));
+        members = members_on(device);
+        for (const Member& member : members) {
+            member->gate().queue(*member, *segment);
+        }
+    }
+    for (const Member& member : members) {
+        member->gate().poke();
+    }
+}
+
+void Registrar::end_adoption() {
+    const std::lock_guard guard(mutex_);
+    ledger_.end_adoption();
+}
+
+Registrar::Member Registrar::add(Identity identity, const MakeCommunicator& make,
+                                 const Member& parent) {
+    if (abandoned()) {
+        return nullptr;
+    }
+    if (find(identity.pointer)) {
+        kill(identity.pointer);
+    }
+    Member member;
+    {
+        const std::lock_guard guard(mutex_);
+        identity.id = next_id_++;
+        auto gate = parent ? parent->shared_gate() : std::make_shared<Gate>();
+        member = std::make_shared<Registrations>(identity, make(identity), gate, ring_);
+        member->log(EventKind::kCommunicatorPending);
+        const bool on = registering();
+        gate->join(member, on ? ledger_.segments(identity.device) : std::vector<Segment>{}, !on);
+        by_pointer_[identity.pointer] = member;
+        epoch_.store(next_epoch(), std::memory_order_release);
+    }
+    member->gate().poke();
+    return member;
+}
+
+Registrar::Member Registrar::find(const void* pointer) noexcept {
+    struct Last {
+        const Registrar* owner = nullptr;
+        std::uint64_t epoch = 0;
+        const void* pointer = nullptr;
+        Member member;
+    };
+    static thread_local Last last;
+    if (abandoned()) {
+        return nullptr;
+    }
+    const std::uint64_t epoch = epoch_.load(std::memory_order_acquire);
+    if (last.owner == this && last.epoch == epoch && last.pointer == pointer) {
+        return last.member;
+    }
+    const std::lock_guard guard(mutex_);
+    const auto found = by_pointer_.find(pointer);
+    last = {this, epoch_.load(std::memory_order_relaxed), pointer,
+            found == by_pointer_.end() ? nullptr : found->second};
+    return last.member;
+}
+
+Registrar::Member Registrar::take(const void* pointer) noexcept {
+    if (abandoned()) {
+        return nullptr;
+    }
+    const std::lock_guard guard(mutex_);
+    const auto found = by_pointer_.find(pointer);
+    if (found == by_pointer_.end()) {
+        return nullptr;
+    }
+    Member member = found->second;
+    by_pointer_.erase(found);
+    epoch_.store(next_epoch(), std::memory_order_release);
+    return member;
+}
+
+void Registrar::retire(const void* pointer) noexcept {
+    // Still findable while its registrations are undone, so that an abort from the watchdog can end a retire that hangs.
+    const Member member = find(pointer);
+    if (!member) {
+        return;
+    }
+    const Gate::End end = member->gate().retire(*member);
+    take(pointer);
+    if (end.first) {
+        member->log(EventKind::kCommunicatorRetire, end.registrations);
+    }
+}
+
+void Registrar::kill(const void* pointer) noexcept {
+    const Member member = take(pointer);
+    if (!member) {
+        return;
+    }
+    const Gate::End end = member->gate().kill(*member);
+    if (end.first) {
+        member->log(EventKind::kCommunicatorAbort, end.registrations);
+    }
+}
+
+void Registrar::set_registering(bool on) {
+    if (abandoned()) {
+        return;
+    }
+    std::vector<Member> members;
+    {
+        const std::lock_guard guard(mutex_);
+        if (registering_.exchange(on) == on) {
+            return;
+        }
+        for (const auto& [pointer, member] : by_pointer_) {
+            members.push_back(member);
+            if (on) {
+                member->gate().resume(*member, ledger_.segments(member->identity().device));
+            }
+        }
+    }
+    for (const Member& member : members) {
+        on ? member->gate().poke() : member->gate().suspend(*member);
+    }
+}
+
+std::vector<Registrar::Member> Registrar::members() const {
+    if (abandoned()) {
+        return {};
+    }
+    const std::lock_guard guard(mutex_);
+    std::vector<Member> members;
+    for (const auto& [pointer, member] : by_pointer_) {
+        members.push_back(member);
+    }
+    return members;
+}
+
+std::vector<Segment> Registrar::segments() const {
+    if (abandoned()) {
+        return {};
+    }
+    const std::lock_guard guard(mutex_);
+    return ledger_.all();
+}
+
+std::uint64_t Registrar::ledger_version() const {
+    if (abandoned()) {
+        return 0;
+    }
+    const std::lock_guard guard(mutex_);
+    return ledger_.version();
+}
+
+Registrar::Totals Registrar::totals() const {
+    if (abandoned()) {
+        return {};
+    }
+    const std::lock_guard guard(mutex_);
+    return {ledger_.count(), ledger_.bytes(), by_pointer_.size()};
+}
+
+} // namespace tracehook::core

@@ -1,0 +1,166 @@
+#include "core/registrations.h"
+
+#include "core/gate.h"
+
+#include <chrono>
+#include <thread>
+
+namespace tracehook::core {
+
+namespace {
+
+// How long a free may wait for a non-blocking communicator to finish what it is doing.
+constexpr auto kReadyDeadline = std::chrono::seconds(30);
+constexpr auto kReadyPoll = std::chrono::microseconds(50);
+
+} // namespace
+
+Registrations::Registrations(const Identity& identity, std::unique_ptr<Communicator> communicator,
+                             std::shared_ptr<Gate> gate, Ring& ring)
+    : identity_(identity), communicator_(std::move(communicator)), gate_(std::move(gate)),
+      ring_(ring) {}
+
+Event Registrations::event(EventKind kind) noexcept {
+    Event event;
+    event.kind = kind;
+    event.comm = identity_.key;
+    event.comm_id = identity_.id;
+    event.comm_seq = comm_seq_.fetch_add(1, std::memory_order_relaxed) + 1;
+    event.rank = identity_.rank;
+    event.device = static_cast<std::int16_t>(identity_.device);
+    return event;
+}
+
+void Registrations::log(EventKind kind, std::uint64_t value, int result) noexcept {
+    Event record = event(kind);
+    record.value = value;
+    record.result = result;
+    record.extra = static_cast<std::uint32_t>(identity_.size);
+    ring_.push(record);
+}
+
+bool Registrations::register_batch(const std::vector<Segment>& batch) noexcept {
+    if (!communicator_->ready()) {
+        return false;
+    }
+    if (!was_ready_.exchange(true, std::memory_order_relaxed)) {
+        log(EventKind::kCommunicatorReady, batch.size());
+    }
+    if (failed()) {
+        return true;
+    }
+    handles_.reserve(handles_.size() + batch.size());
+    std::uint64_t begin_ns = monotonic_ns();
+    for (const Segment& segment : batch) {
+        if (dead()) {
+            return true;
+        }
+        if (handles_.contains(segment.id)) {
+            continue;
+        }
+        const Outcome outcome = communicator_->register_range(segment.address, segment.size);
+        // One clock reading serves as the end of this call and the beginning of the next.
+        const std::uint64_t end_ns = monotonic_ns();
+        Event record = event(EventKind::kRegisterLocal);
+        record.t_ns = end_ns;
+        record.segment = segment.id;
+        record.address = segment.address;
+        record.size = segment.size;
+        record.duration_ns = end_ns - begin_ns;
+        record.result = outcome.result;
+        record.value = reinterpret_cast<std::uintptr_t>(outcome.handle);
+        ring_.push(record);
+        begin_ns = end_ns;
+        if (outcome.result != 0) {
+            fail(segment, outcome.result);
+            return true;
+        }
+        handles_.emplace(segment.id, Held{segment, outcome.handle});
+        held_.store(handles_.size(), std::memory_order_relaxed);
+        made_.fetch_add(1, std::memory_order_relaxed);
+    }
+    return true;
+}
+
+void Registrations::fail(const Segment& segment, int result) noexcept {
+    failed_.store(true, std::memory_order_relaxed);
+    const std::size_t undone = deregister_all();
+    Event record = event(EventKind::kCommunicatorFailed);
+    record.segment = segment.id;
+    record.address = segment.address;
+    record.size = segment.size;
+    record.result = result;
+    record.value = undone;
+    ring_.push(record);
+}
+
+bool Registrations::wait_ready() noexcept {
+    const auto deadline = std::chrono::steady_clock::now() + kReadyDeadline;
+    while (!communicator_->ready()) {
+        if (dead() || std::chrono::steady_clock::now() > deadline) {
+            return false;
+        }
+        std::this_thread::sleep_for(kReadyPoll);
+    }
+    return true;
+}
+
+void Registrations::deregister_one(const Held& held) noexcept {
+    const std::uint64_t begin_ns = monotonic_ns();
+    const int result = held.handle != nullptr ? communicator_->deregister(held.handle) : 0;
+    Event record = event(EventKind::kDeregisterLocal);
+    record.t_ns = monotonic_ns();
+    record.segment = held.segment.id;
+    record.address = held.segment.address;
+    record.size = held.segment.size;
+    record.duration_ns = record.t_ns - begin_ns;
+    record.result = result;
+    record.value = reinterpret_cast<std::uintptr_t>(held.handle);
+    ring_.push(record);
+    undone_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Registrations::report_stuck(const Held& held) noexcept {
+    Event record = event(EventKind::kDeregisterLocal);
+    record.segment = held.segment.id;
+    record.address = held.segment.address;
+    record.size = held.segment.size;
+    record.result = kNeverReady;
+    ring_.push(record);
+}
+
+void Registrations::deregister(const Segment& segment) noexcept {
+    const auto found = handles_.find(segment.id);
+    if (found == handles_.end()) {
+        return;
+    }
+    if (!wait_ready()) {
+        if (!dead()) {
+            report_stuck(found->second);
+        }
+        return;
+    }
+    deregister_one(found->second);
+    handles_.erase(found);
+    held_.store(handles_.size(), std::memory_order_relaxed);
+}
+
+std::size_t Registrations::deregister_all() noexcept {
+    std::size_t undone = 0;
+    while (!handles_.empty() && !dead() && wait_ready()) {
+        deregister_one(handles_.begin()->second);
+        handles_.erase(handles_.begin());
+        held_.store(handles_.size(), std::memory_order_relaxed);
+        ++undone;
+    }
+    return undone;
+}
+
+std::size_t Registrations::forget_all() noexcept {
+    const std::size_t forgotten = handles_.size();
+    handles_.clear();
+    held_.store(0, std::memory_order_relaxed);
+    return forgotten;
+}
+
+} // namespace tracehook::core

@@ -1,0 +1,18 @@
+// A segment: one range of device memory that the caching allocator got from the driver.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tracehook::core {
+
+struct Segment {
+    std::uint64_t id = 0;       // never reused; an address is
+    std::uintptr_t address = 0; // first byte
+    std::size_t size = 0;       // bytes
+    int device = -1;
+
+    std::uintptr_t end() const noexcept { return address + size; }
+};
+
+} // namespace tracehook::core

@@ -1,0 +1,85 @@
+// The runtime's functions about errors and versions. They work everywhere, also in a forked child
+// and without a device.
+#include "cuda_abi.h"
+#include "runtime_call.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace tracehook::emulator {
+namespace {
+
+struct StatusText {
+    Status status;
+    const char* name;
+    const char* text;
+};
+
+constexpr StatusText kTexts[] = {
+    {kSuccess, "cudaSuccess", "no error"},
+    {kInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+    {kMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    {kInitializationError, "cudaErrorInitializationError", "initialization error"},
+    {kInvalidSymbol, "cudaErrorInvalidSymbol", "invalid device symbol"},
+    {kNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
+    {kInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {kDeviceUninitialized, "cudaErrorDeviceUninitialized", "invalid device context"},
+    {kMapBufferObjectFailed, "cudaErrorMapBufferObjectFailed", "mapping of buffer object failed"},
+    {kInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
+    {kNotReady, "cudaErrorNotReady", "device not ready"},
+    {kPeerAccessAlreadyEnabled, "cudaErrorPeerAccessAlreadyEnabled",
+     "peer access is already enabled"},
+    {kHostMemoryAlreadyRegistered, "cudaErrorHostMemoryAlreadyRegistered",
+     "part or all of the requested memory range is already mapped"},
+    {kHostMemoryNotRegistered, "cudaErrorHostMemoryNotRegistered",
+     "pointer does not correspond to a registered memory region"},
+    {kNotSupported, "cudaErrorNotSupported", "operation not supported by the emulated runtime"},
+    {kUnknown, "cudaErrorUnknown", "unknown error"},
+};
+
+const StatusText& text_of(int status) {
+    const auto at =
+        std::find_if(std::begin(kTexts), std::end(kTexts),
+                     [status](const StatusText& known) { return known.status == status; });
+    return at == std::end(kTexts) ? *std::rbegin(kTexts) : *at;
+}
+
+int version_call(int* version) {
+    count_call(Counted::kOther);
+    if (version == nullptr) {
+        return remember(kInvalidValue);
+    }
+    *version = kCudaVersion;
+    return kSuccess;
+}
+
+} // namespace
+} // namespace tracehook::emulator
+
+using namespace tracehook::emulator;
+
+EMU_EXPORT int cudaGetLastError() {
+    count_call(Counted::kOther);
+    return take_last_error();
+}
+
+EMU_EXPORT int cudaPeekAtLastError() {
+    count_call(Counted::kOther);
+    return last_error();
+}
+
+EMU_EXPORT const char* cudaGetErrorName(int status) {
+    return text_of(status).name;
+}
+
+EMU_EXPORT const char* cudaGetErrorString(int status) {
+    return text_of(status).text;
+}
+
+EMU_EXPORT int cudaDriverGetVersion(int* version) {
+    return version_call(version);
+}
+
+EMU_EXPORT int cudaRuntimeGetVersion(int* version) {
+    return version_call(version);
+}

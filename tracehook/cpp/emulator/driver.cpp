@@ -1,0 +1,225 @@
+// The emulated libcuda.so.1: what PyTorch asks of the driver about devices, contexts and pointers.
+// The work is done by the emulated runtime; its state is shared.
+//
+// Any thread. In a forked child the functions fail as the runtime's do.
+#include "cuda_abi.h"
+#include "device.h"
+#include "driver_support.h"
+#include "identity.h"
+
+#include <cstdio>
+#include <cstring>
+#include <iterator>
+
+namespace tracehook::emulator {
+namespace {
+
+constexpr int kDriverInvalidContext = 201;
+
+struct DriverText {
+    int status;
+    const char* name;
+    const char* text;
+};
+
+constexpr DriverText kTexts[] = {
+    {0, "CUDA_SUCCESS", "no error"},
+    {1, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    {2, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {3, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+    {100, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+    {101, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    {201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+    {801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported by the emulated driver"},
+};
+
+const DriverText* text_of(int status) {
+    for (const DriverText& known : kTexts) {
+        if (known.status == status) {
+            return &known;
+        }
+    }
+    return nullptr;
+}
+
+// A context is the number of its device plus one, so that it is not null.
+void* context_of(int device) {
+    return reinterpret_cast<void*>(static_cast<uintptr_t>(device) + 1);
+}
+
+int device_of(void* context) {
+    return static_cast<int>(reinterpret_cast<uintptr_t>(context)) - 1;
+}
+
+template <typename Body> int on_device(int device, Body&& body) {
+    if (const int status = emu_driver_enter(); status != kSuccess) {
+        return status;
+    }
+    return device < 0 || device >= emu_device_count() ? kInvalidDevice : body();
+}
+
+} // namespace
+} // namespace tracehook::emulator
+
+using namespace tracehook::emulator;
+
+EMU_EXPORT int cuInit(unsigned) {
+    return emu_driver_enter();
+}
+
+EMU_EXPORT int cuDriverGetVersion(int* version) {
+    *version = kCudaVersion;
+    return kSuccess;
+}
+
+EMU_EXPORT int cuGetErrorString(int status, const char** text) {
+    const DriverText* const known = text_of(status);
+    *text = known == nullptr ? nullptr : known->text;
+    return known == nullptr ? kInvalidValue : kSuccess;
+}
+
+EMU_EXPORT int cuGetErrorName(int status, const char** name) {
+    const DriverText* const known = text_of(status);
+    *name = known == nullptr ? nullptr : known->name;
+    return known == nullptr ? kInvalidValue : kSuccess;
+}
+
+EMU_EXPORT int cuDeviceGetCount(int* count) {
+    *count = emu_device_count();
+    const int status = emu_driver_enter();
+    return status == kNoDevice ? kSuccess : status;
+}
+
+EMU_EXPORT int cuDeviceGet(int* device, int ordinal) {
+    return on_device(ordinal, [&] {
+        *device = ordinal;
+        return kSuccess;
+    });
+}
+
+EMU_EXPORT int cuDeviceGetName(char* name, int length, int device) {
+    return on_device(device, [&] {
+        std::snprintf(name, static_cast<size_t>(length), "%s", kDeviceName);
+        return kSuccess;
+    });
+}
+
+EMU_EXPORT int cuDeviceGetUuid_v2(uint8_t* uuid, int device) {
+    return on_device(device, [&] {
+        emu_device_uuid(device, uuid);
+        return kSuccess;
+    });
+}
+
+EMU_EXPORT int cuDeviceGetUuid(uint8_t* uuid, int device) {
+    return cuDeviceGetUuid_v2(uuid, device);
+}
+
+EMU_EXPORT int cuDeviceTotalMem_v2(size_t* bytes, int device) {
+    return on_device(device, [&] {
+        *bytes = emu_device_capacity();
+        return kSuccess;
+    });
+}
+
+EMU_EXPORT int cuDeviceGetAttribute(int* value, int attribute, int device) {
+    return on_device(device, [&] {
+        *value = emu_device_attribute(attribute, device);
+        return kSuccess;
+    });
+}
+
+EMU_EXPORT int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* active) {
+    return on_device(device, [&] {
+        *flags = 0;
+        *active = emu_device_active(device);
+        return kSuccess;
+    });
+}
+
+EMU_EXPORT int cuDevicePrimaryCtxRetain(void** context, int device) {
+    return on_device(device, [&] {
+        emu_device_activate(device);
+        *context = context_of(device);
+        return kSuccess;
+    });
+}
+
+EMU_EXPORT int cuDevicePrimaryCtxRelease_v2(int device) {
+    return on_device(device, [] { return kSuccess; });
+}
+
+EMU_EXPORT int cuCtxGetCurrent(void** context) {
+    const int device = emu_current_device();
+    *context = emu_device_active(device) != 0 ? context_of(device) : nullptr;
+    return emu_driver_enter();
+}
+
+EMU_EXPORT int cuCtxSetCurrent(void* context) {
+    // To unset the context is allowed; the runtime would make the device's own again.
+    if (context == nullptr) {
+        return emu_driver_enter();
+    }
+    return on_device(device_of(context), [&] {
+        emu_set_current_device(device_of(context));
+        return kSuccess;
+    });
+}
+
+EMU_EXPORT int cuCtxGetDevice(int* device) {
+    *device = emu_current_device();
+    return emu_device_active(*device) != 0 ? emu_driver_enter() : kDriverInvalidContext;
+}
+
+EMU_EXPORT int cuPointerGetAttribute(void* data, int attribute, uintptr_t pointer) {
+    constexpr int kContext = 1, kMemoryTypeOf = 2, kDevicePointer = 3, kBufferId = 7, kOrdinal = 9;
+    constexpr int kRangeStart = 11, kRangeSize = 12;
+    uintptr_t base = 0;
+    size_t size = 0;
+    int device = 0;
+    if (emu_memory_find(reinterpret_cast<void*>(pointer), 1, &base, &size, &device) == 0) {
+        return kInvalidValue;
+    }
+    const auto answer = [data](auto value) {
+        std::memcpy(data, &value, sizeof value);
+        return kSuccess;
+    };
+    switch (attribute) {
+    case kContext:
+        return answer(context_of(device));
+    case kMemoryTypeOf:
+        return answer(static_cast<unsigned>(kDeviceMemory));
+    case kDevicePointer:
+        return answer(pointer);
+    case kBufferId:
+        return answer(static_cast<unsigned long long>(base));
+    case kOrdinal:
+        return answer(device);
+    case kRangeStart:
+        return answer(base);
+    case kRangeSize:
+        return answer(size);
+    default:
+        return kNotSupported;
+    }
+}
+
+EMU_EXPORT int cuMemGetAddressRange_v2(uintptr_t* base, size_t* size, uintptr_t pointer) {
+    return emu_memory_find(reinterpret_cast<void*>(pointer), 1, base, size, nullptr) != 0
+               ? kSuccess
+               : kInvalidValue;
+}
+
+EMU_EXPORT int cuMemsetD32Async(uintptr_t address, unsigned value, size_t count, void* stream) {
+    return emu_stream_set_words(stream, reinterpret_cast<void*>(address), value, count);
+}
+
+EMU_EXPORT int cuStreamWriteValue32(void* stream, uintptr_t address, uint32_t value, unsigned) {
+    return emu_stream_set_words(stream, reinterpret_cast<void*>(address), value, 1);
+}
+
+EMU_EXPORT int cuStreamWriteValue32_v2(void* stream, uintptr_t address, uint32_t value,
+                                       unsigned flags) {
+    return cuStreamWriteValue32(stream, address, value, flags);
+}

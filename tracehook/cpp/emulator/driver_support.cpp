@@ -1,0 +1,74 @@
+#include "driver_support.h"
+
+#include "copy.h"
+#include "device_properties.h"
+#include "devices.h"
+#include "identity.h"
+#include "memory.h"
+
+#include <algorithm>
+
+#include <sys/mman.h>
+
+using namespace tracehook::emulator;
+
+EMU_EXPORT int emu_driver_enter(void) {
+    return enter_runtime();
+}
+
+EMU_EXPORT int emu_device_active(int device) {
+    return device_is_active(device) ? 1 : 0;
+}
+
+EMU_EXPORT void emu_device_activate(int device) {
+    activate_device(device);
+}
+
+EMU_EXPORT int emu_device_attribute(int attribute, int device) {
+    return device_attribute(attribute, device);
+}
+
+EMU_EXPORT void emu_device_uuid(int device, uint8_t* uuid) {
+    std::ranges::copy(device_uuid(physical_index(device)), uuid);
+}
+
+EMU_EXPORT size_t emu_device_capacity(void) {
+    return device_capacity();
+}
+
+EMU_EXPORT size_t emu_memory_granularity(void) {
+    return kGranularity;
+}
+
+EMU_EXPORT void* emu_addresses_reserve(size_t size, size_t alignment) {
+    return Backing::reserve(size, std::max(alignment, kGranularity));
+}
+
+EMU_EXPORT int emu_addresses_free(void* address, size_t size) {
+    return munmap(address, size) == 0 ? 1 : 0;
+}
+
+EMU_EXPORT int emu_range_take(size_t size, int device, uint64_t* offset) {
+    const auto taken = Backing::instance().take(size, device);
+    if (taken) {
+        *offset = *taken;
+    }
+    return taken ? 1 : 0;
+}
+
+EMU_EXPORT void emu_range_give_back(uint64_t offset, size_t size, int device) {
+    Backing::instance().give_back(offset, size, device);
+}
+
+EMU_EXPORT int emu_range_map(void* address, uint64_t offset, size_t size, int device) {
+    return Memory::instance().map(address, offset, size, device) ? 1 : 0;
+}
+
+EMU_EXPORT int emu_range_unmap(void* address, size_t size) {
+    return Memory::instance().unmap(address, size) ? 1 : 0;
+}
+
+EMU_EXPORT int emu_stream_set_words(void* stream, void* address, uint32_t value, size_t count) {
+    auto* const words = static_cast<uint32_t*>(address);
+    return run_on_stream(stream, [=] { std::fill_n(words, count, value); });
+}

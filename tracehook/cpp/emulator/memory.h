@@ -1,0 +1,79 @@
+// Live device memory by address: what cudaMalloc and the driver's virtual memory calls made, and
+// who wants to know of its end.
+//
+// Any thread, except in a forked child (where every question is answered "no" without a lock). No
+// function waits for streams: the caller does, where the runtime promises it. Never throws, apart
+// from std::bad_alloc.
+#pragma once
+
+#include "backing.h"
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+
+namespace tracehook::emulator {
+
+inline constexpr uint64_t kNoOffset = ~0ULL;
+
+// Which function ends it: free, unmap or disown.
+enum class Kind { kOwned, kMapped, kForeign };
+
+struct Allocation {
+    uintptr_t base;
+    size_t size;     // as asked for
+    size_t mapped;   // rounded up to kGranularity
+    uint64_t offset; // in the backing; kNoOffset for memory of another process
+    int device;
+    Kind kind;
+    bool dying = false;
+};
+
+class Memory {
+  public:
+    using FreeObserver = void (*)(uintptr_t base, size_t size);
+
+    static Memory& instance();
+
+    // Null if the device is full. Zeroed, aligned to kGranularity.
+    void* allocate(size_t size, int device);
+
+    // False if `pointer` is not the base of what `allocate` gave. The observer is called before the
+    // memory goes.
+    bool free(void* pointer);
+
+    // Maps an owned range of the backing at reserved addresses, and takes the mapping away again.
+    bool map(void* address, uint64_t offset, size_t size, int device);
+    bool unmap(void* address, size_t size);
+
+    // Makes addresses outside of the window (memory of another process) known as device memory, and
+    // forgets them.
+    void adopt(void* address, size_t size, int device);
+    bool disown(void* address);
+
+    // The live allocation that holds all of [pointer, pointer + size).
+    std::optional<Allocation> find(const void* pointer, size_t size) const;
+
+    void observe_frees(FreeObserver observer) { observer_.store(observer); }
+
+  private:
+    Memory() = default;
+
+    // Marks the allocation at `address` as dying so that only one thread ends it; none if there is
+    // no such.
+    std::optional<Allocation> condemn(void* address, Kind kind);
+    void notify(const Allocation& allocation) const;
+    void insert(const Allocation& allocation);
+    void erase(uintptr_t base);
+
+    std::atomic<FreeObserver> observer_{nullptr};
+
+    // Protects live_. Comes before nothing: the backing's mutex is never taken while it is held.
+    mutable std::mutex mutex_;
+    std::map<uintptr_t, Allocation> live_;
+};
+
+} // namespace tracehook::emulator

@@ -1,0 +1,128 @@
+// One rank of one communicator: its state, its registrations and the order of its work.
+//
+// Callers reach it through an Entry (entry.h), which checks the state and holds the guard; the work of its streams
+// and the background jobs hold a shared pointer, so it outlives its handle. Locks: the guard first, then the lock of
+// the work. Neither is held while waiting for other ranks, except the guard during calls in which NCCL itself blocks.
+#pragma once
+
+#include "names.h"
+#include "registration.h"
+#include "rendezvous.h"
+#include "rules.h"
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace tracehook::emulator::nccl {
+
+enum class State { kInitialising, kReady, kFinalizing, kRevoked, kEnded };
+
+const char* state_name(State state);
+
+// An operator made by ncclRedOpCreatePreMulSum. A device scalar is read when the operation runs.
+struct PreMultiply {
+    bool live = false;
+    DataType type = kFloat32;
+    const void* device_scalar = nullptr;
+    std::byte scalar[8]{};
+};
+
+class Communicator {
+  public:
+    Communicator(int device, bool blocking);
+
+    int device() const { return device_; }
+    bool blocking() const { return blocking_; }
+
+    // What is known only after a split: to be called before join(), and read by others once ready.
+    void settle(Key key, int rank, int ranks);
+    const Key& key() const { return key_; }
+    int rank() const { return rank_; }
+    int ranks() const { return ranks_; }
+
+    // Waits for the other ranks. The state does not change: who called decides when it is ready.
+    Result join();
+    Rendezvous& meeting() { return *meeting_; }
+
+    State state() const { return state_; }
+    void become(State state) { state_ = state; }
+    // Ends all waiting and all work, here only: what abort and revoke do.
+    void stop();
+    bool stopped() const;
+
+    // The first failure is kept, with its text.
+    void fail(Result result, const std::string& text);
+    Result async_result() const;
+    std::string async_text() const;
+    // While jobs run in the background the communicator is in progress.
+    void begin_background() { ++background_; }
+    void end_background() { --background_; }
+    bool in_progress() const { return state_ == State::kInitialising || background_ != 0; }
+
+    // Rule L6. enter() says so if another thread is inside, then waits for it; false if it never left.
+    bool enter(const char* call);
+    void leave();
+
+    RegistrationCache& registrations() { return registrations_; }
+
+    // Work is numbered as it is launched and done in that order, on whatever streams.
+    std::uint64_t launch_work();
+    bool begin_work(std::uint64_t number);
+    void end_work(std::uint64_t number);
+    void wait_idle();
+    // Waits, not for ever, until no thread is inside the work of a stopped communicator.
+    void wait_stopped();
+
+    // Counters of what was called, equal on all ranks; under the guard.
+    std::uint64_t next_collective() { return ++collectives_; }
+    std::uint64_t next_send(int peer) { return ++sent_[peer]; }
+    std::uint64_t next_receive(int peer) { return ++received_[peer]; }
+    std::uint64_t next_split() { return ++splits_; }
+    std::uint64_t next_shrink() { return ++shrinks_; }
+
+    // Made and destroyed under the guard.
+    std::vector<PreMultiply>& operators() { return operators_; }
+
+    void set_handle(Comm handle) { handle_ = handle; }
+    Comm handle() const { return handle_; }
+    Subject subject() const { return {rank_, handle_}; }
+
+  private:
+    const int device_;
+    const bool blocking_;
+    Key key_;
+    int rank_ = -1;
+    int ranks_ = 0;
+    std::atomic<Comm> handle_{nullptr};
+    std::atomic<State> state_{State::kInitialising};
+    std::atomic<bool> stopped_{false};
+    std::atomic<int> background_{0};
+    std::unique_ptr<Rendezvous> meeting_;
+    RegistrationCache registrations_;
+
+    std::recursive_timed_mutex guard_;          // one thread inside at a time; comes first
+    int depth_ = 0;                             // under guard_
+    std::atomic<const char*> inside_{"a call"}; // what the thread inside called
+
+    mutable std::mutex work_mutex_; // protects what follows; comes after guard_
+    std::condition_variable work_changed_;
+    std::uint64_t launched_ = 0;
+    std::uint64_t finished_ = 0;
+    int running_ = 0;
+    Result error_ = kSuccess;
+    std::string error_text_;
+
+    std::uint64_t collectives_ = 0;
+    std::uint64_t splits_ = 0;
+    std::uint64_t shrinks_ = 0;
+    std::vector<std::uint64_t> sent_;
+    std::vector<std::uint64_t> received_;
+    std::vector<PreMultiply> operators_;
+};
+
+} // namespace tracehook::emulator::nccl

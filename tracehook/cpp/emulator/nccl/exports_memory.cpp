@@ -1,0 +1,155 @@
+// The exported functions that have to do with memory: registration, windows, allocation and operators.
+#include "calls.h"
+#include "emulator/device.h"
+#include "entry.h"
+#include "exports.h"
+#include "operation.h"
+#include "reduction.h"
+
+#include <cstring>
+
+using namespace tracehook::emulator::nccl;
+
+namespace {
+
+constexpr int kScalarDevice = 0; // ncclScalarResidence_t
+
+Result no_windows(const Entry& entry) {
+    return entry.refused() ? entry.result()
+                           : failed(kInvalidUsage, std::string(entry.call()) +
+                                                       ": the emulated NCCL has no windows yet");
+}
+
+// Rule L3. The first byte of [begin, end) that is not mapped on `device`, or 0.
+std::uintptr_t first_foreign(std::uintptr_t begin, std::uintptr_t end, int device, int* found) {
+    while (begin < end) {
+        std::uintptr_t base = 0;
+        std::size_t bytes = 0;
+        *found = -1;
+        const auto* pointer = reinterpret_cast<const void*>(begin);
+        if (emu_memory_find(pointer, 1, &base, &bytes, found) == 0 || *found != device) {
+            return begin;
+        }
+        begin = base + bytes;
+    }
+    return 0;
+}
+
+} // namespace
+
+// Acts at once, also inside a group, as NCCL's does.
+TRACEHOOK_NCCL(Result, ncclCommRegister, Comm handle, void* buffer, std::size_t size,
+               void** registration) {
+    const Entry entry("ncclCommRegister", handle, Access::kUse);
+    if (entry.refused()) {
+        return entry.result();
+    }
+    if (registration == nullptr || buffer == nullptr || size == 0) {
+        return failed(kInvalidArgument, "ncclCommRegister: null or empty");
+    }
+    const auto begin = reinterpret_cast<std::uintptr_t>(buffer);
+    Communicator& communicator = *entry.communicator();
+    int device = -1;
+    const std::uintptr_t foreign = first_foreign(begin, begin + size, communicator.device(), &device);
+    if (foreign != 0) {
+        report(Rule::kL3, communicator.subject(),
+               "[%#zx, %#zx) on device %d, but %#zx is %s (device %d)", begin, begin + size,
+               communicator.device(), foreign, device < 0 ? "not mapped" : "elsewhere", device);
+        if (device < 0) {
+            return failed(kUnhandledCudaError, "ncclCommRegister: the memory is not mapped");
+        }
+    }
+    *registration = communicator.registrations().add(begin, size);
+    return kSuccess;
+}
+
+TRACEHOOK_NCCL(Result, ncclCommDeregister, Comm handle, void* registration) {
+    const Entry entry("ncclCommDeregister", handle, Access::kUse);
+    if (entry.refused() || registration == nullptr) {
+        return entry.result();
+    }
+    Communicator& communicator = *entry.communicator();
+    if (!communicator.registrations().remove(registration)) {
+        report(Rule::kL2, communicator.subject(), "handle %p", registration);
+        // NCCL returns early here, and the caller finds another current device than before.
+        emu_set_current_device(communicator.device());
+        return failed(kInvalidUsage, "ncclCommDeregister: could not find the handle");
+    }
+    return kSuccess;
+}
+
+TRACEHOOK_NCCL(Result, ncclCommWindowRegister, Comm handle, void*, std::size_t, Window*, int) {
+    return no_windows(Entry("ncclCommWindowRegister", handle, Access::kUse));
+}
+
+TRACEHOOK_NCCL(Result, ncclCommWindowDeregister, Comm handle, Window window) {
+    const Entry entry("ncclCommWindowDeregister", handle, Access::kUse);
+    return window == nullptr ? entry.result() : no_windows(entry);
+}
+
+TRACEHOOK_NCCL(Result, ncclDevCommCreate, Comm handle, const void*, void*) {
+    return no_windows(Entry("ncclDevCommCreate", handle, Access::kUse));
+}
+
+TRACEHOOK_NCCL(Result, ncclDevCommDestroy, Comm handle, const void*) {
+    return no_windows(Entry("ncclDevCommDestroy", handle, Access::kUse));
+}
+
+TRACEHOOK_NCCL(Result, ncclMemAlloc, void** pointer, std::size_t size) {
+    const Entry entry("ncclMemAlloc");
+    if (entry.refused()) {
+        return entry.result();
+    }
+    if (pointer == nullptr) {
+        return failed(kInvalidArgument, "ncclMemAlloc: the pointer is null");
+    }
+    *pointer = size == 0 ? nullptr : emu_memory_allocate(size, emu_current_device());
+    return size == 0 || *pointer != nullptr
+               ? kSuccess
+               : failed(kUnhandledCudaError, "ncclMemAlloc: out of memory");
+}
+
+TRACEHOOK_NCCL(Result, ncclMemFree, void* pointer) {
+    const Entry entry("ncclMemFree");
+    if (entry.refused() || pointer == nullptr) {
+        return entry.result();
+    }
+    return emu_memory_free(pointer) != 0
+               ? kSuccess
+               : failed(kUnhandledCudaError, "ncclMemFree: not memory of ncclMemAlloc");
+}
+
+TRACEHOOK_NCCL(Result, ncclRedOpCreatePreMulSum, int* op, void* scalar, DataType type,
+               int residence, Comm handle) {
+    const Entry entry("ncclRedOpCreatePreMulSum", handle, Access::kUse);
+    if (entry.refused()) {
+        return entry.result();
+    }
+    if (op == nullptr || scalar == nullptr || element_size(type) == 0) {
+        return failed(kInvalidArgument, "ncclRedOpCreatePreMulSum: null, or no such data type");
+    }
+    PreMultiply made{true, type, nullptr, {}};
+    if (residence == kScalarDevice) {
+        made.device_scalar = scalar;
+    } else {
+        std::memcpy(made.scalar, scalar, element_size(type));
+    }
+    auto& operators = entry.communicator()->operators();
+    operators.push_back(made);
+    *op = kNumOps + static_cast<int>(operators.size()) - 1;
+    return kSuccess;
+}
+
+TRACEHOOK_NCCL(Result, ncclRedOpDestroy, int op, Comm handle) {
+    const Entry entry("ncclRedOpDestroy", handle, Access::kUse);
+    if (entry.refused()) {
+        return entry.result();
+    }
+    auto& operators = entry.communicator()->operators();
+    const auto index = static_cast<std::size_t>(op) - kNumOps;
+    if (op < kNumOps || index >= operators.size() || !operators[index].live) {
+        return failed(kInvalidArgument, "ncclRedOpDestroy: no such operator");
+    }
+    operators[index].live = false;
+    return kSuccess;
+}

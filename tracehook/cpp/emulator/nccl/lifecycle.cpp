@@ -1,0 +1,199 @@
+#include "lifecycle.h"
+
+#include "calls.h"
+#include "emulator/device.h"
+#include "group.h"
+#include "handles.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstring>
+#include <thread>
+
+namespace tracehook::emulator::nccl {
+
+namespace {
+
+bool is_blocking(const Config* config, bool otherwise) {
+    if (config == nullptr || config->size < offsetof(Config, blocking) + sizeof(int) ||
+        config->blocking == kConfigUndefined) {
+        return otherwise;
+    }
+    return config->blocking != 0;
+}
+
+// What the ranks of a split tell each other.
+struct Choice {
+    int color;
+    int key;
+};
+
+// Where a rank stands among those that chose the same colour.
+struct Standing {
+    int rank = -1;
+    int ranks = 0;
+};
+
+Standing standing_of(const std::vector<Choice>& choices, int rank) {
+    std::vector<std::pair<int, int>> members;
+    for (int other = 0; other < static_cast<int>(choices.size()); ++other) {
+        if (choices[other].color == choices[rank].color) {
+            members.emplace_back(choices[other].key, other);
+        }
+    }
+    std::sort(members.begin(), members.end());
+    const auto mine = std::find(members.begin(), members.end(), std::pair(choices[rank].key, rank));
+    return {static_cast<int>(mine - members.begin()), static_cast<int>(members.size())};
+}
+
+// False if the parent was stopped.
+bool exchange_choices(Communicator& parent, std::uint64_t number, Choice mine,
+                      std::vector<Choice>& all) {
+    Rendezvous& meeting = parent.meeting();
+    meeting.post(Lane::kHost, number, &mine, sizeof mine);
+    if (!meeting.await_posted(Lane::kHost, number)) {
+        return false;
+    }
+    for (int rank = 0; rank < parent.ranks(); ++rank) {
+        Choice choice;
+        std::memcpy(&choice, meeting.payload(Lane::kHost, rank), sizeof choice);
+        all.push_back(choice);
+    }
+    meeting.pass(Lane::kHost, number);
+    return meeting.await_passed(Lane::kHost, number);
+}
+
+// Rule C4. Said once: a communicator that is finalizing was asked before.
+void check_registrations(const Entry& entry) {
+    const std::size_t left = entry.communicator()->registrations().size();
+    if (left != 0 && entry.communicator()->state() != State::kFinalizing) {
+        report(Rule::kC4, entry.communicator()->subject(), "%s with %zu registration(s) left",
+               entry.call(), left);
+    }
+}
+
+Result submit_birth(const Entry& entry, const std::shared_ptr<Communicator>& child, Comm* out,
+                    std::function<Result()> join, bool has_part) {
+    Job job;
+    job.child = has_part ? child : nullptr;
+    job.parent = entry.communicator();
+    job.out = out;
+    job.blocking = child->blocking();
+    job.holding = entry.fault().holding;
+    job.work = [child, join = std::move(join), has_part](std::shared_ptr<Communicator>& made) {
+        const Result result = join();
+        made = has_part ? child : nullptr;
+        return result;
+    };
+    return submit(std::move(job));
+}
+
+} // namespace
+
+Result create(const Entry& entry, Comm* out, Key key, int ranks, int rank, const Config* config) {
+    const std::string call = entry.call();
+    if (out == nullptr || ranks < 1 || rank < 0 || rank >= ranks) {
+        return failed(kInvalidArgument, call + ": rank " + std::to_string(rank) + " of " +
+                                            std::to_string(ranks) + " is not valid");
+    }
+    const auto child =
+        std::make_shared<Communicator>(emu_current_device(), is_blocking(config, true));
+    child->settle(key, rank, ranks);
+    return submit_birth(entry, child, out, [child] { return child->join(); }, true);
+}
+
+Result split(const Entry& entry, int color, int key, Comm* out, const Config* config) {
+    const std::shared_ptr<Communicator> parent = entry.communicator();
+    if (out == nullptr || (color < 0 && color != kSplitNoColor)) {
+        return failed(kInvalidArgument, "ncclCommSplit: color " + std::to_string(color));
+    }
+    const std::uint64_t number = parent->next_split();
+    const auto child =
+        std::make_shared<Communicator>(parent->device(), is_blocking(config, parent->blocking()));
+    const auto join = [parent, child, number, color, key] {
+        std::vector<Choice> choices;
+        if (!exchange_choices(*parent, number, {color, key}, choices)) {
+            return failed(kInternalError, "ncclCommSplit: aborted while waiting for other ranks");
+        }
+        if (color == kSplitNoColor) {
+            return kSuccess;
+        }
+        const Standing standing = standing_of(choices, parent->rank());
+        child->settle(parent->key().child("split", number, std::to_string(color)), standing.rank,
+                      standing.ranks);
+        return child->join();
+    };
+    return submit_birth(entry, child, out, join, color != kSplitNoColor);
+}
+
+Result shrink(const Entry& entry, std::vector<int> excluded, Comm* out, const Config* config,
+              bool abort_first) {
+    const std::shared_ptr<Communicator> parent = entry.communicator();
+    std::sort(excluded.begin(), excluded.end());
+    const bool sensible = !excluded.empty() && excluded.front() >= 0 &&
+                          excluded.back() < parent->ranks() &&
+                          std::adjacent_find(excluded.begin(), excluded.end()) == excluded.end();
+    if (out == nullptr || !sensible ||
+        std::binary_search(excluded.begin(), excluded.end(), parent->rank())) {
+        return failed(kInvalidArgument,
+                      "ncclCommShrink: the excluded ranks are not other ranks, each named once");
+    }
+    if (abort_first) {
+        parent->stop();
+        parent->become(State::kRevoked);
+    }
+    std::string names;
+    int before = 0;
+    for (const int rank : excluded) {
+        names += std::to_string(rank) + ",";
+        before += rank < parent->rank() ? 1 : 0;
+    }
+    const auto child =
+        std::make_shared<Communicator>(parent->device(), is_blocking(config, parent->blocking()));
+    child->settle(parent->key().child("shrink", parent->next_shrink(), names),
+                  parent->rank() - before, parent->ranks() - static_cast<int>(excluded.size()));
+    return submit_birth(entry, child, out, [child] { return child->join(); }, true);
+}
+
+Result finalize(const Entry& entry) {
+    const std::shared_ptr<Communicator> communicator = entry.communicator();
+    if (communicator->state() == State::kFinalizing) {
+        report(Rule::kC2, communicator->subject(), "ncclCommFinalize called twice");
+        return failed(kInvalidArgument, "ncclCommFinalize: called twice");
+    }
+    check_registrations(entry);
+    communicator->become(State::kFinalizing);
+    if (communicator->blocking()) {
+        communicator->wait_idle();
+        return kSuccess;
+    }
+    communicator->begin_background();
+    std::thread([communicator] {
+        communicator->wait_idle();
+        communicator->end_background();
+    }).detach();
+    return kInProgress;
+}
+
+Result destroy(const Entry& entry) {
+    check_registrations(entry);
+    entry.communicator()->wait_idle();
+    entry.communicator()->become(State::kEnded);
+    close_handle(*entry.communicator(), entry.call());
+    return kSuccess;
+}
+
+void abort_communicator(const Entry& entry) {
+    entry.communicator()->stop();
+    entry.communicator()->become(State::kEnded);
+    entry.communicator()->wait_stopped();
+    close_handle(*entry.communicator(), entry.call());
+}
+
+void revoke(const Entry& entry) {
+    entry.communicator()->stop();
+    entry.communicator()->become(State::kRevoked);
+}
+
+} // namespace tracehook::emulator::nccl

@@ -1,0 +1,89 @@
+#include "peer_memory.h"
+
+#include "emulator/device.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <utility>
+
+namespace tracehook::emulator::nccl {
+
+namespace {
+
+constexpr std::size_t kMost = 1U << 30; // one system call moves less than 2 GiB
+
+} // namespace
+
+Publication::Publication(const void* pointer, std::size_t size) {
+    range_ = {getpid(), -1, 0, size};
+    if (size == 0) {
+        return;
+    }
+    int file = -1;
+    const bool whole = emu_memory_find(pointer, size, nullptr, nullptr, nullptr) != 0;
+    if (whole && emu_memory_export(pointer, &file, &range_.offset) != 0) {
+        range_.file = file;
+        return;
+    }
+    valid_ = copy(pointer, size);
+}
+
+Publication::~Publication() {
+    if (copy_ >= 0) {
+        close(copy_);
+    }
+}
+
+bool Publication::copy(const void* pointer, std::size_t size) {
+    copy_ = memfd_create("tracehook-copy", MFD_CLOEXEC);
+    range_.file = copy_;
+    range_.offset = 0;
+    // write() answers for memory that is not mapped, where a copy in this process would crash.
+    for (std::size_t done = 0; done < size;) {
+        const auto* from = static_cast<const std::byte*>(pointer) + done;
+        const ssize_t written = write(copy_, from, std::min(size - done, kMost));
+        if (written <= 0) {
+            return false;
+        }
+        done += static_cast<std::size_t>(written);
+    }
+    return true;
+}
+
+PeerMemory::PeerMemory(const SharedRange& range) : range_(range), file_(-1) {
+    if (range.file >= 0) {
+        char path[64];
+        std::snprintf(path, sizeof path, "/proc/%d/fd/%d", range.process, range.file);
+        file_ = open(path, O_RDONLY | O_CLOEXEC);
+    }
+}
+
+PeerMemory::PeerMemory(PeerMemory&& other) noexcept
+    : range_(other.range_), file_(std::exchange(other.file_, -1)) {}
+
+PeerMemory::~PeerMemory() {
+    if (file_ >= 0) {
+        close(file_);
+    }
+}
+
+bool PeerMemory::read(std::size_t offset, void* out, std::size_t size) const {
+    if (size > range_.bytes || offset > range_.bytes - size) {
+        return false;
+    }
+    for (std::size_t done = 0; done < size;) {
+        auto* to = static_cast<std::byte*>(out) + done;
+        const auto from = static_cast<off_t>(range_.offset + offset + done);
+        const ssize_t moved = pread(file_, to, std::min(size - done, kMost), from);
+        if (moved <= 0) {
+            return false;
+        }
+        done += static_cast<std::size_t>(moved);
+    }
+    return true;
+}
+
+} // namespace tracehook::emulator::nccl

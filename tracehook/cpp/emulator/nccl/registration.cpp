@@ -1,0 +1,70 @@
+#include "registration.h"
+
+#include <algorithm>
+
+namespace tracehook::emulator::nccl {
+
+namespace {
+
+constexpr std::uintptr_t kPage = 4096;
+
+Extent widened(std::uintptr_t begin, std::size_t size) {
+    return {begin & ~(kPage - 1), (begin + size + kPage - 1) & ~(kPage - 1)};
+}
+
+} // namespace
+
+void* RegistrationCache::add(std::uintptr_t begin, std::size_t size) {
+    const Extent pages = widened(begin, size);
+    const std::lock_guard lock(mutex_);
+    auto slot = records_.begin();
+    for (; slot != records_.end() && (*slot)->pages.begin <= pages.begin; ++slot) {
+        if ((*slot)->pages.end >= pages.end) {
+            ++(*slot)->references;
+            return *slot;
+        }
+    }
+    // Never deleted: see the header.
+    auto* record = new Record{pages, {begin, begin + size}, 1, false};
+    records_.insert(slot, record);
+    return record;
+}
+
+bool RegistrationCache::remove(void* handle) {
+    const std::lock_guard lock(mutex_);
+    const auto slot = std::find(records_.begin(), records_.end(), handle);
+    if (slot == records_.end()) {
+        return false;
+    }
+    if (--(*slot)->references == 0) {
+        records_.erase(slot);
+    }
+    return true;
+}
+
+bool RegistrationCache::covers(const void* pointer, std::size_t size) const {
+    const auto begin = reinterpret_cast<std::uintptr_t>(pointer);
+    const std::lock_guard lock(mutex_);
+    return std::any_of(records_.begin(), records_.end(), [&](const Record* record) {
+        return record->pages.begin <= begin && begin + size <= record->pages.end;
+    });
+}
+
+std::vector<Extent> RegistrationCache::take_freed(std::uintptr_t base, std::size_t size) {
+    std::vector<Extent> extents;
+    const std::lock_guard lock(mutex_);
+    for (Record* record : records_) {
+        if (!record->freed && record->exact.begin < base + size && base < record->exact.end) {
+            record->freed = true;
+            extents.push_back(record->exact);
+        }
+    }
+    return extents;
+}
+
+std::size_t RegistrationCache::size() const {
+    const std::lock_guard lock(mutex_);
+    return records_.size();
+}
+
+} // namespace tracehook::emulator::nccl

@@ -1,0 +1,52 @@
+// What ncclCommRegister keeps: an exact model of the registration cache of one communicator.
+//
+// Ranges are widened to pages and kept sorted by begin. A range that lies in an earlier record gets that record's
+// handle again and counts a reference; any other, also one that overlaps, gets a record of its own. Lookup needs one
+// record that holds the whole buffer: neighbours are not merged.
+//
+// Has a lock of its own that comes after every other, because the observer of a free asks from any thread: nothing
+// is called while it is held, the emulated device least of all. Handles are never reused, so that a second
+// deregistration is always recognised.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace tracehook::emulator::nccl {
+
+struct Extent {
+    std::uintptr_t begin;
+    std::uintptr_t end;
+};
+
+class RegistrationCache {
+  public:
+    void* add(std::uintptr_t begin, std::size_t size);
+
+    // False if `handle` is not registered here.
+    bool remove(void* handle);
+
+    // True if one record holds all of [pointer, pointer + size).
+    bool covers(const void* pointer, std::size_t size) const;
+
+    // The registered extents that overlap memory which is about to be unmapped; each is named only once.
+    std::vector<Extent> take_freed(std::uintptr_t base, std::size_t size);
+
+    std::size_t size() const;
+
+  private:
+    struct Record {
+        Extent pages;
+        Extent exact; // as first registered: a neighbour on the same page is not ours
+        int references;
+        bool freed;
+    };
+
+    mutable std::mutex mutex_; // protects records_; comes last
+    std::vector<Record*> records_;
+};
+
+} // namespace tracehook::emulator::nccl

@@ -1,0 +1,130 @@
+#include "rules.h"
+
+#include "settings.h"
+
+#include <array>
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <mutex>
+#include <string>
+#include <unistd.h>
+
+namespace tracehook::emulator::nccl {
+
+namespace {
+
+constexpr std::size_t kRules = static_cast<std::size_t>(Rule::kCount);
+
+constexpr std::array<RuleText, kRules> kTexts = {{
+    {"C2", "a communicator that is not ready was called"},
+    {"C4", "a communicator was ended while registrations were left on it"},
+    {"C5", "a dead communicator was called"},
+    {"L2", "a handle that is not registered was deregistered"},
+    {"L3", "memory that is not mapped on the communicator's device was registered"},
+    {"L4", "memory was freed while it was registered"},
+    {"L6", "two threads were inside one communicator at once"},
+    {"L7", "the ranks of one operation differ in what they registered"},
+    {"M1", "the ranks of one operation called different things"},
+    {"M2", "a buffer of an operation is not mapped"},
+}};
+
+struct Book {
+    std::mutex mutex; // protects the counts and the order of the lines; comes after every other lock
+    std::array<std::uint64_t, kRules> counts{};
+};
+
+Book& book() {
+    static Book& kept = *new Book; // never destroyed: a late thread may still report
+    return kept;
+}
+
+std::string escaped(const std::string& text) {
+    std::string result;
+    for (const char letter : text) {
+        if (letter == '"' || letter == '\\') {
+            result += '\\';
+        }
+        result += letter < ' ' && letter >= 0 ? ' ' : letter;
+    }
+    return result;
+}
+
+void append_record(const RuleText& rule, const Subject& subject, const std::string& details) {
+    if (!settings().records || !ensure_directory()) {
+        return;
+    }
+    const std::string path =
+        settings().directory + "/violations." + std::to_string(getpid()) + ".jsonl";
+    std::FILE* file = std::fopen(path.c_str(), "ae");
+    if (file == nullptr) {
+        return;
+    }
+    timespec now{};
+    clock_gettime(CLOCK_REALTIME, &now);
+    std::fprintf(file,
+                 "{\"rule\": \"%s\", \"sentence\": \"%s\", \"rank\": %d, \"pid\": %d, "
+                 "\"communicator\": \"%p\", \"details\": \"%s\", \"t_ns\": %lld}\n",
+                 rule.id, rule.sentence, subject.rank, getpid(), subject.communicator,
+                 escaped(details).c_str(),
+                 static_cast<long long>(now.tv_sec) * 1'000'000'000 + now.tv_nsec);
+    std::fclose(file);
+}
+
+} // namespace
+
+const RuleText& rule_text(Rule rule) { return kTexts[static_cast<std::size_t>(rule)]; }
+
+void report(Rule rule, const Subject& subject, const char* format, ...) {
+    if (settings().rules == RuleMode::kOff) {
+        return;
+    }
+    std::array<char, 1024> details{};
+    va_list arguments;
+    va_start(arguments, format);
+    std::vsnprintf(details.data(), details.size(), format, arguments);
+    va_end(arguments);
+
+    const RuleText& text = rule_text(rule);
+    const std::lock_guard lock(book().mutex);
+    ++book().counts[static_cast<std::size_t>(rule)];
+    // One call, so that the lines of several ranks on one stderr do not mix.
+    std::fprintf(stderr, "rehearsal: rule %s broken: %s; rank %d, pid %d, communicator %p, %s\n",
+                 text.id, text.sentence, subject.rank, getpid(), subject.communicator,
+                 details.data());
+    append_record(text, subject, details.data());
+    if (settings().rules == RuleMode::kAbort) {
+        std::abort();
+    }
+}
+
+std::uint64_t violation_count() {
+    const std::lock_guard lock(book().mutex);
+    std::uint64_t total = 0;
+    for (const std::uint64_t count : book().counts) {
+        total += count;
+    }
+    return total;
+}
+
+void print_violations() {
+    const std::lock_guard lock(book().mutex);
+    std::string names;
+    std::size_t broken = 0;
+    for (std::size_t rule = 0; rule < kRules; ++rule) {
+        if (book().counts[rule] != 0) {
+            ++broken;
+            names += (names.empty() ? "" : ", ") + std::string(kTexts[rule].id) + " x" +
+                     std::to_string(book().counts[rule]);
+        }
+    }
+    if (broken != 0) {
+        std::fprintf(stderr, "rehearsal: %zu rule(s) broken: %s; rank %d, pid %d\n", broken,
+                     names.c_str(), settings().rank, getpid());
+    }
+}
+
+void forget_violations() { book().counts.fill(0); }
+
+} // namespace tracehook::emulator::nccl

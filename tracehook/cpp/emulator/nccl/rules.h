@@ -1,0 +1,39 @@
+// The rules that a rehearsal enforces, by name, and what happens when one is broken.
+//
+// report() may be called from any thread, also from the observer of a free: it takes only its own lock, which
+// comes after every other, and touches neither a communicator nor the emulated device.
+#pragma once
+
+#include <cstdint>
+
+namespace tracehook::emulator::nccl {
+
+enum class Rule { kC2, kC4, kC5, kL2, kL3, kL4, kL6, kL7, kM1, kM2, kCount };
+
+struct RuleText {
+    const char* id;
+    const char* sentence;
+};
+
+const RuleText& rule_text(Rule rule);
+
+// Whom a violation is about: the rank within the communicator (-1: unknown) and the handle (null: none).
+struct Subject {
+    int rank;
+    const void* communicator;
+};
+
+// Says at once, on one line of stderr, that `rule` was broken, and keeps it for the end of the process.
+void report(Rule rule, const Subject& subject, const char* format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+// Violations of this process so far.
+std::uint64_t violation_count();
+
+// Prints the closing lines, one a broken rule. Nothing if none was broken.
+void print_violations();
+
+// In a forked child: the parent's violations are not the child's.
+void forget_violations();
+
+} // namespace tracehook::emulator::nccl

@@ -1,0 +1,49 @@
+// The environment of the emulated NCCL, read once, at the first question.
+//
+// Every other file asks here; none calls getenv for a setting. Any thread, no lock.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+namespace tracehook::emulator::nccl {
+
+enum class RuleMode { kReport, kAbort, kOff };
+
+struct Settings {
+    // TRACEHOOK_EMU_DIR: where ranks meet and where violations and summaries are written. `records` is false
+    // when the variable is unset: then `directory` is a per-user directory, used for meeting only.
+    std::string directory;
+    bool records = false;
+
+    // TRACEHOOK_EMU_INIT_TIMEOUT, seconds (120): how long a rank waits for the others of its communicator.
+    std::chrono::milliseconds init_timeout{120000};
+
+    // TRACEHOOK_EMU_RULES: report (default), abort (at the first violation) or off.
+    RuleMode rules = RuleMode::kReport;
+
+    // TRACEHOOK_EMU_STRICT_L7=1: ranks that differ in what they registered at one operation break rule L7.
+    bool strict_uniformity = false;
+
+    // TRACEHOOK_EMU_HANDLE_REUSE=0: never give a dead communicator's address to a new one.
+    bool reuse_handles = true;
+
+    // TRACEHOOK_EMU_NCCL_VERSION: what ncclGetVersion says (22809).
+    int version = 22809;
+
+    // TRACEHOOK_EMU_FAULTS: see faults.h.
+    std::string faults;
+
+    // RANK: the rank of this process in the job, -1 when unset.
+    int rank = -1;
+
+    // What makes device 0 of two processes the same device: both see the same devices of the same host.
+    std::size_t host = 0;
+};
+
+const Settings& settings();
+
+// Makes the directory if it is not there; false if that failed.
+bool ensure_directory();
+
+} // namespace tracehook::emulator::nccl

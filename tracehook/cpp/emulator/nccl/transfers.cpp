@@ -1,0 +1,115 @@
+#include "transfers.h"
+
+#include "peer_memory.h"
+#include "reduction.h"
+
+#include <cstring>
+#include <memory>
+
+namespace tracehook::emulator::nccl {
+
+namespace {
+
+struct Letter {
+    std::uint64_t count;
+    DataType type;
+    std::uint32_t readable;
+    SharedRange range;
+};
+static_assert(sizeof(Letter) <= kPayload);
+
+std::string described(std::uint64_t count, DataType type) {
+    return std::to_string(count) + " " + type_name(type);
+}
+
+class Transfer {
+  public:
+    Transfer(Communicator& communicator, const Operation& operation)
+        : communicator_(communicator), operation_(operation) {}
+
+    bool done() const { return done_; }
+    // True if anything could be done without waiting.
+    bool advance() { return operation_.kind == Kind::kSend ? advance_send() : advance_receive(); }
+
+  private:
+    bool advance_send() {
+        Rendezvous& meeting = communicator_.meeting();
+        if (published_ == nullptr) {
+            if (!meeting.may_send(operation_.peer, operation_.sequence)) {
+                return false;
+            }
+            published_ = std::make_unique<Publication>(operation_.send, operation_.block());
+            const Letter letter{operation_.count, operation_.type, published_->valid(),
+                                published_->range()};
+            meeting.send(operation_.peer, operation_.sequence, &letter, sizeof letter);
+            return true;
+        }
+        bool refused = false;
+        done_ = meeting.taken(operation_.peer, operation_.sequence, &refused);
+        if (done_ && refused) {
+            communicator_.fail(kInvalidUsage, "rank " + std::to_string(operation_.peer) +
+                                                  " expected another message");
+        }
+        return done_;
+    }
+
+    bool advance_receive() {
+        Rendezvous& meeting = communicator_.meeting();
+        if (!meeting.has_arrived(operation_.peer, operation_.sequence)) {
+            return false;
+        }
+        Letter letter;
+        std::memcpy(&letter, meeting.letter(operation_.peer), sizeof letter);
+        const bool wanted = letter.count == operation_.count && letter.type == operation_.type;
+        if (!wanted) {
+            report(Rule::kM1, communicator_.subject(),
+                   "message %llu from rank %d: it sends %s, this rank receives %s",
+                   static_cast<unsigned long long>(operation_.sequence), operation_.peer,
+                   described(letter.count, letter.type).c_str(),
+                   described(operation_.count, operation_.type).c_str());
+            communicator_.fail(kInvalidUsage, "sender and receiver differ");
+        } else if (!letter.readable ||
+                   (operation_.block() != 0 &&
+                    !PeerMemory(letter.range).read(0, operation_.receive, operation_.block()))) {
+            communicator_.fail(kRemoteError, "the send buffer of rank " +
+                                                 std::to_string(operation_.peer) + " is gone");
+        }
+        meeting.take(operation_.peer, operation_.sequence, !wanted);
+        done_ = true;
+        return true;
+    }
+
+    Communicator& communicator_;
+    const Operation& operation_;
+    std::unique_ptr<Publication> published_;
+    bool done_ = false;
+};
+
+} // namespace
+
+void run_transfers(Communicator& communicator, const std::vector<Operation>& operations) {
+    std::vector<Transfer> transfers;
+    for (const Operation& operation : operations) {
+        if (operation.between_two()) {
+            transfers.emplace_back(communicator, operation);
+        }
+    }
+    std::size_t open = transfers.size();
+    while (open != 0) {
+        const auto progress = [&] {
+            bool moved = false;
+            for (Transfer& transfer : transfers) {
+                if (!transfer.done() && transfer.advance()) {
+                    moved = true;
+                    open -= transfer.done() ? 1 : 0;
+                }
+            }
+            return moved;
+        };
+        if (!communicator.meeting().wait(progress)) {
+            return;
+        }
+    }
+}
+
+} // namespace tracehook::emulator::nccl

@@ -1,0 +1,53 @@
+// What every exported runtime function does besides its work: it is counted, refused in a forked
+// child or without a device, keeps exceptions inside, and leaves its failure where cudaGetLastError
+// finds it.
+//
+// May be called from any thread. The counters are what tests read to prove that no runtime call was
+// made.
+#pragma once
+
+#include "cuda_abi.h"
+#include "devices.h"
+
+#include <new>
+
+namespace tracehook::emulator {
+
+enum class Counted { kOther, kMalloc, kFree };
+
+void count_call(Counted call) noexcept;
+
+// Keeps a failure as the calling thread's last error, and returns it.
+Status remember(Status status) noexcept;
+
+// The last error; `take_last_error` also forgets it.
+Status last_error() noexcept;
+Status take_last_error() noexcept;
+
+// A call that only asks: it needs no context on the current device.
+template <typename Body> Status query_call(Body&& body, Counted call = Counted::kOther) noexcept {
+    count_call(call);
+    Status status = enter_runtime();
+    if (status == kSuccess) {
+        try {
+            status = body();
+        } catch (const std::bad_alloc&) {
+            status = kMemoryAllocation;
+        } catch (...) {
+            status = kUnknown;
+        }
+    }
+    return remember(status);
+}
+
+// A call that works on the current device, and so makes its context.
+template <typename Body> Status context_call(Body&& body, Counted call = Counted::kOther) noexcept {
+    return query_call(
+        [&] {
+            activate_device(current_device());
+            return body();
+        },
+        call);
+}
+
+} // namespace tracehook::emulator

@@ -1,0 +1,165 @@
+#include "harness.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+namespace tracehook {
+
+// The library's side of a communicator. It has no lock of its own on purpose: the gate must be enough, and the entry
+// counter (and the thread sanitizer) tell if it was not.
+class Harness::ScriptedCommunicator final : public core::Communicator {
+  public:
+    ScriptedCommunicator(std::uintptr_t pointer, std::shared_ptr<Script> script)
+        : pointer_(pointer), script_(std::move(script)) {}
+
+    core::Outcome register_range(std::uintptr_t address, std::size_t size) noexcept override {
+        const Entry entry(*this);
+        check_alive();
+        core::Outcome outcome;
+        const std::lock_guard guard(script_->mutex);
+        if (const auto plan = script_->fail_after.find(pointer_); plan != script_->fail_after.end()) {
+            outcome.result = plan->second-- <= 0 ? 1 : 0;
+        }
+        if (outcome.result == 0) {
+            outcome.handle = reinterpret_cast<void*>(++last_handle_);
+            ranges_[last_handle_] = {address, size};
+        }
+        script_->calls.push_back({pointer_, true, address, size, outcome.result});
+        return outcome;
+    }
+
+    int deregister(void* handle) noexcept override {
+        const Entry entry(*this);
+        check_alive();
+        const auto found = ranges_.find(reinterpret_cast<std::uintptr_t>(handle));
+        if (found == ranges_.end()) {
+            ++script_->violations;
+            return 5;
+        }
+        const std::lock_guard guard(script_->mutex);
+        script_->calls.push_back({pointer_, false, found->second.first, found->second.second, 0});
+        ranges_.erase(found);
+        return 0;
+    }
+
+    bool ready() noexcept override {
+        const std::lock_guard guard(script_->mutex);
+        const auto found = script_->in_progress.find(pointer_);
+        return found == script_->in_progress.end() || !found->second;
+    }
+
+    void touch(int hold_us) noexcept {
+        const Entry entry(*this);
+        ++touches_;
+        if (hold_us > 0) {
+            std::this_thread::sleep_for(std::chrono::microseconds(hold_us));
+        }
+    }
+
+
+    // From now on a register or deregister call is a violation.
+    void end() noexcept { ended_.store(true); }
+
+    std::vector<std::pair<std::uintptr_t, std::size_t>> ranges() const {
+        std::vector<std::pair<std::uintptr_t, std::size_t>> sorted;
+        for (const auto& [handle, range] : ranges_) {
+            sorted.push_back(range);
+        }
+        std::ranges::sort(sorted);
+        return sorted;
+    }
+
+  private:
+    void check_alive() noexcept {
+        if (ended_.load()) {
+            ++script_->violations;
+        }
+    }
+
+    struct Entry {
+        explicit Entry(ScriptedCommunicator& communicator) : owner(communicator) {
+            if (owner.inside_.fetch_add(1) != 0) {
+                ++owner.script_->violations;
+            }
+            if (const int delay = owner.script_->delay_us.load(); delay > 0) {
+                std::this_thread::sleep_for(std::chrono::microseconds(delay));
+            }
+        }
+        ~Entry() { owner.inside_.fetch_sub(1); }
+        ScriptedCommunicator& owner;
+    };
+
+    const std::uintptr_t pointer_;
+    const std::shared_ptr<Script> script_;
+    std::map<std::uintptr_t, std::pair<std::uintptr_t, std::size_t>> ranges_; // by handle; thread inside
+    std::uintptr_t last_handle_ = 0;
+    std::uint64_t touches_ = 0;
+    std::atomic<int> inside_{0};
+    std::atomic<bool> ended_{false};
+};
+
+Harness::Harness(std::size_t ring_capacity) : ring_("", ring_capacity), registrar_(ring_) {}
+
+void Harness::create(std::uintptr_t pointer, int device, std::uintptr_t parent) {
+    core::Identity identity;
+    identity.pointer = reinterpret_cast<void*>(pointer);
+    identity.device = device;
+    identity.key = pointer;
+    registrar_.add(
+        identity,
+        [&](const core::Identity&) {
+            auto communicator = std::make_unique<ScriptedCommunicator>(pointer, script_);
+            const std::lock_guard guard(live_mutex_);
+            live_[pointer] = communicator.get();
+            return communicator;
+        },
+        parent != 0 ? registrar_.find(reinterpret_cast<void*>(parent)) : nullptr);
+}
+
+bool Harness::collective(std::uintptr_t pointer, int hold_us) {
+    const core::Registrar::Member member = registrar_.find(reinterpret_cast<void*>(pointer));
+    if (!member || !member->gate().enter(*member)) {
+        return false;
+    }
+    ScriptedCommunicator* communicator = nullptr;
+    {
+        const std::lock_guard guard(live_mutex_);
+        const auto found = live_.find(pointer);
+        communicator = found != live_.end() ? found->second : nullptr;
+    }
+    if (communicator != nullptr) {
+        communicator->touch(hold_us);
+    }
+    member->gate().leave();
+    return true;
+}
+
+void Harness::retire(std::uintptr_t pointer) {
+    const auto member = registrar_.find(reinterpret_cast<void*>(pointer)); // keeps it alive until we are done
+    registrar_.retire(reinterpret_cast<void*>(pointer));
+    forget(pointer, member != nullptr);
+}
+
+void Harness::kill(std::uintptr_t pointer) {
+    const auto member = registrar_.find(reinterpret_cast<void*>(pointer)); // keeps it alive until we are done
+    registrar_.kill(reinterpret_cast<void*>(pointer));
+    forget(pointer, member != nullptr);
+}
+
+void Harness::forget(std::uintptr_t pointer, bool known) {
+    const std::lock_guard guard(live_mutex_);
+    if (const auto found = live_.find(pointer); known && found != live_.end()) {
+        found->second->end();
+        live_.erase(found);
+    }
+}
+
+std::vector<std::pair<std::uintptr_t, std::size_t>> Harness::held(std::uintptr_t pointer) {
+    const std::lock_guard guard(live_mutex_);
+    const auto found = live_.find(pointer);
+    return found != live_.end() ? found->second->ranges()
+                                : std::vector<std::pair<std::uintptr_t, std::size_t>>{};
+}
+
+} // namespace tracehook

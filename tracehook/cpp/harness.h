@@ -1,0 +1,66 @@
+// A registrar with scripted communicators, for tests: no torch, no CUDA, no NCCL.
+//
+// Tests drive it from Python (tests/unit) and C++ (tests/cpp) with the calls that the sources would make, and read back
+// every call that reached a communicator.
+#pragma once
+
+#include "core/registrar.h"
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace tracehook {
+
+struct ScriptedCall {
+    std::uintptr_t communicator;
+    bool is_register;
+    std::uintptr_t address;
+    std::size_t size;
+    int result;
+};
+
+// What the scripted communicators share: the calls made so far, and the faults to play.
+struct Script {
+    std::mutex mutex;
+    std::vector<ScriptedCall> calls;
+    std::map<std::uintptr_t, int> fail_after; // communicator -> register calls that still succeed
+    std::map<std::uintptr_t, bool> in_progress;
+    std::atomic<int> delay_us{0};
+    std::atomic<std::uint64_t> violations{0}; // two threads inside one communicator, a call after its end, a bad handle
+};
+
+class Harness {
+  public:
+    explicit Harness(std::size_t ring_capacity);
+
+    core::Registrar& registrar() noexcept { return registrar_; }
+    core::Ring& ring() noexcept { return ring_; }
+    Script& script() noexcept { return *script_; }
+
+    // Makes a communicator behind `pointer` (any number that is not 0) on `device`.
+    void create(std::uintptr_t pointer, int device, std::uintptr_t parent);
+    // A collective call: inside the gate for `hold_us` microseconds. False if the communicator is dead or unknown.
+    bool collective(std::uintptr_t pointer, int hold_us);
+    void retire(std::uintptr_t pointer);
+    void kill(std::uintptr_t pointer);
+
+    // Ranges held on the library's side of a communicator, by ascending address; empty after its end.
+    std::vector<std::pair<std::uintptr_t, std::size_t>> held(std::uintptr_t pointer);
+
+  private:
+    class ScriptedCommunicator;
+
+    void forget(std::uintptr_t pointer, bool known);
+
+    std::shared_ptr<Script> script_ = std::make_shared<Script>();
+    core::Ring ring_;
+    core::Registrar registrar_;
+    std::mutex live_mutex_; // live_
+    std::map<std::uintptr_t, ScriptedCommunicator*> live_;
+};
+
+} // namespace tracehook

@@ -1,0 +1,69 @@
+// The part of NCCL's C ABI that tracehook speaks, written down once.
+//
+// tracehook never includes nccl.h: one build has to work with every NCCL that a torch ships. What stands here
+// has been stable since NCCL 2.18 (each later field is named with the version that added it). Used by the
+// interposer, which sits in front of the real library, and by the emulated NCCL of a rehearsal.
+#pragma once
+
+#include <cstddef>
+
+namespace tracehook::nccl {
+
+using Comm = void*;   // ncclComm_t
+using Stream = void*; // cudaStream_t
+using Window = void*; // ncclWindow_t
+
+// ncclResult_t
+enum Result : int {
+    kSuccess = 0,
+    kUnhandledCudaError = 1,
+    kSystemError = 2,
+    kInternalError = 3,
+    kInvalidArgument = 4,
+    kInvalidUsage = 5,
+    kRemoteError = 6,
+    kInProgress = 7,
+};
+
+// ncclDataType_t
+enum DataType : int {
+    kInt8 = 0,
+    kUint8 = 1,
+    kInt32 = 2,
+    kUint32 = 3,
+    kInt64 = 4,
+    kUint64 = 5,
+    kFloat16 = 6,
+    kFloat32 = 7,
+    kFloat64 = 8,
+    kBfloat16 = 9,
+    kFloat8e4m3 = 10, // 2.24
+    kFloat8e5m2 = 11, // 2.24
+};
+
+// ncclRedOp_t; values from kNumOps up are made by ncclRedOpCreatePreMulSum
+enum RedOp : int { kSum = 0, kProd = 1, kMax = 2, kMin = 3, kAvg = 4, kNumOps = 5 };
+
+struct UniqueId {
+    char internal[128];
+};
+
+// ncclConfig_t. `size` says how many bytes the caller's header knew; a field beyond it must not be read.
+struct Config {
+    std::size_t size;
+    unsigned int magic;
+    unsigned int version;
+    int blocking;
+    int cga_cluster_size;
+    int min_ctas;
+    int max_ctas;
+    const char* net_name;
+    int split_share; // 2.18
+    int traffic_class; // 2.26
+    const char* comm_name; // 2.27
+};
+
+inline constexpr int kConfigUndefined = -2147483647 - 1; // NCCL_CONFIG_UNDEF_INT
+inline constexpr int kSplitNoColor = -1;                 // NCCL_SPLIT_NOCOLOR
+
+} // namespace tracehook::nccl

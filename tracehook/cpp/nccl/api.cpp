@@ -1,0 +1,104 @@
+#include "nccl/api.h"
+
+#include <dlfcn.h>
+#include <stdexcept>
+
+namespace tracehook::nccl {
+
+namespace {
+
+void* loaded_library(std::initializer_list<const char*> names) noexcept {
+    for (const char* name : names) {
+        if (void* library = dlopen(name, RTLD_LAZY | RTLD_NOLOAD)) {
+            return library;
+        }
+    }
+    return nullptr;
+}
+
+// `pncclX` is the strong twin of the weak `ncclX`: the entry that nobody interposes.
+void* nccl_symbol(void* library, const char* name) noexcept {
+    if (void* twin = dlsym(library, (std::string("p") + name).c_str())) {
+        return twin;
+    }
+    return dlsym(library, name);
+}
+
+// What torch itself is bound to: the global scope first (a preloaded runtime comes before all), then the library.
+void* cuda_symbol(void* library, const char* name) noexcept {
+    if (void* found = dlsym(RTLD_DEFAULT, name)) {
+        return found;
+    }
+    return library != nullptr ? dlsym(library, name) : nullptr;
+}
+
+template <typename Pointer> void assign(Pointer& target, void* symbol) noexcept {
+    target = reinterpret_cast<Pointer>(symbol);
+}
+
+Api load() {
+    void* nccl = loaded_library({"libnccl.so.2", "libnccl.so"});
+    if (nccl == nullptr) {
+        throw std::runtime_error("no NCCL is loaded in this process: torch was built without it, or not imported yet");
+    }
+    void* cuda = loaded_library({"libcudart.so.13", "libcudart.so.12", "libcudart.so"});
+    Api api;
+#define GUARDED(name, position, ...) assign(api.name, nccl_symbol(nccl, #name));
+#define LIFECYCLE(name, ...) assign(api.name, nccl_symbol(nccl, #name));
+#include "nccl/calls.def"
+#undef GUARDED
+#undef LIFECYCLE
+    assign(api.ncclCommCount, nccl_symbol(nccl, "ncclCommCount"));
+    assign(api.ncclCommUserRank, nccl_symbol(nccl, "ncclCommUserRank"));
+    assign(api.ncclCommCuDevice, nccl_symbol(nccl, "ncclCommCuDevice"));
+    assign(api.ncclGetVersion, nccl_symbol(nccl, "ncclGetVersion"));
+    assign(api.cudaGetDevice, cuda_symbol(cuda, "cudaGetDevice"));
+    assign(api.cudaSetDevice, cuda_symbol(cuda, "cudaSetDevice"));
+    if (api.ncclCommRegister == nullptr || api.ncclCommDeregister == nullptr) {
+        throw std::runtime_error("the loaded NCCL has no ncclCommRegister: 2.19 or newer is needed");
+    }
+    if (api.cudaGetDevice == nullptr || api.cudaSetDevice == nullptr) {
+        throw std::runtime_error("no CUDA runtime is loaded in this process");
+    }
+    return api;
+}
+
+} // namespace
+
+const Api& api() {
+    static const Api* const loaded = new Api(load()); // never destroyed: used until the last thread ends
+    return *loaded;
+}
+
+bool api_available(std::string* why) noexcept {
+    try {
+        api();
+        return true;
+    } catch (const std::exception& failure) {
+        if (why != nullptr) {
+            *why = failure.what();
+        }
+        return false;
+    }
+}
+
+int version() noexcept {
+    int version = 0;
+    if (!api_available() || api().ncclGetVersion == nullptr ||
+        api().ncclGetVersion(&version) != kSuccess) {
+        return 0;
+    }
+    return version;
+}
+
+DeviceGuard::DeviceGuard() noexcept { api().cudaGetDevice(&device_); }
+
+DeviceGuard::~DeviceGuard() {
+    int now = device_;
+    // Set only if it moved: cudaSetDevice may create a context, and is not free.
+    if (device_ >= 0 && api().cudaGetDevice(&now) == 0 && now != device_) {
+        api().cudaSetDevice(device_);
+    }
+}
+
+} // namespace tracehook::nccl

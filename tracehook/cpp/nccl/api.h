@@ -1,0 +1,48 @@
+// The real NCCL and CUDA runtime: the ones that torch loaded, reached by dlsym. No second copy, no header.
+#pragma once
+
+#include "nccl/abi.h"
+
+#include <string>
+
+namespace tracehook::nccl {
+
+template <typename... Args> using Function = int (*)(Args...);
+
+struct Api {
+#define GUARDED(name, position, ...) Function<__VA_ARGS__> name = nullptr;
+#define LIFECYCLE(name, ...) Function<__VA_ARGS__> name = nullptr;
+#include "nccl/calls.def"
+#undef GUARDED
+#undef LIFECYCLE
+    Function<const Comm, int*> ncclCommCount = nullptr;
+    Function<const Comm, int*> ncclCommUserRank = nullptr;
+    Function<const Comm, int*> ncclCommCuDevice = nullptr;
+    Function<int*> ncclGetVersion = nullptr;
+    Function<int*> cudaGetDevice = nullptr;
+    Function<int> cudaSetDevice = nullptr;
+};
+
+// Finds both libraries among those already loaded. Nothing is loaded by this. Throws std::runtime_error with one line
+// if there is none. The entries are the library's own (pncclX where it has them), never our wrappers.
+const Api& api();
+bool api_available(std::string* why = nullptr) noexcept;
+
+// NCCL's version as it says itself (22809 for 2.28.9); 0 without NCCL.
+int version() noexcept;
+
+// Keeps the calling thread's current device: NCCL leaves another one behind on some error paths.
+class DeviceGuard {
+  public:
+    DeviceGuard() noexcept;
+    ~DeviceGuard();
+    DeviceGuard(const DeviceGuard&) = delete;
+    DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+    int device() const noexcept { return device_; }
+
+  private:
+    int device_ = -1;
+};
+
+} // namespace tracehook::nccl

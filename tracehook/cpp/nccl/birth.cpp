@@ -1,0 +1,61 @@
+#include "nccl/birth.h"
+
+#include "nccl/communicator.h"
+
+#include <cstddef>
+
+namespace tracehook::nccl {
+
+namespace {
+
+BirthObserver& observer() {
+    static auto* const instance = new BirthObserver; // never destroyed: threads may still make communicators at exit
+    return *instance;
+}
+
+template <typename Field>
+bool knows(const Config* config, Field Config::*field) noexcept {
+    const auto* end = reinterpret_cast<const char*>(&(config->*field)) + sizeof(Field);
+    return static_cast<std::size_t>(end - reinterpret_cast<const char*>(config)) <= config->size;
+}
+
+} // namespace
+
+bool config_blocking(const Config* config) noexcept {
+    return config == nullptr || !knows(config, &Config::blocking) || config->blocking != 0;
+}
+
+bool config_split_share(const Config* config) noexcept {
+    return config != nullptr && knows(config, &Config::split_share) && config->split_share == 1;
+}
+
+void set_birth_observer(BirthObserver observe) { observer() = std::move(observe); }
+
+bool deliver(core::Registrar& registrar, const Birth& birth) {
+    if (birth.out == nullptr || *birth.out == nullptr) {
+        return false;
+    }
+    core::Identity identity;
+    identity.pointer = *birth.out;
+    identity.key = birth.key;
+    identity.device = birth.device;
+    identity.rank = birth.rank;
+    identity.size = birth.size;
+    // A child's rank is NCCL's to say; it may be asked once the communicator is ready, so not while it is in progress.
+    if (identity.rank < 0 && birth.blocking) {
+        api().ncclCommUserRank(identity.pointer, &identity.rank);
+        api().ncclCommCount(identity.pointer, &identity.size);
+    }
+    registrar.add(
+        identity,
+        [&](const core::Identity& own) {
+            return std::make_unique<NcclCommunicator>(own.pointer, birth.blocking);
+        },
+        birth.shares_resources ? birth.parent : nullptr);
+    if (observer()) {
+        observer()();
+    }
+    return true;
+}
+
+} // namespace tracehook::nccl

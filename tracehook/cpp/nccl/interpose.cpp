@@ -1,0 +1,209 @@
+#include "nccl/interpose.h"
+
+#include "nccl/api.h"
+#include "nccl/group.h"
+#include "nccl/key.h"
+#include "nccl/slots.h"
+
+#include <atomic>
+#include <mutex>
+#include <tuple>
+
+namespace tracehook::nccl {
+
+namespace {
+
+core::Registrar* registrar = nullptr; // set before the first slot is rewritten
+
+// --- calls inside one communicator ---
+
+template <auto Real, std::size_t Position, typename... Args> int guarded(Args... args) {
+    const auto real = api().*Real;
+    const Comm comm = std::get<Position>(std::forward_as_tuple(args...));
+    const core::Registrar::Member member = registrar->find(comm);
+    if (!member || !member->gate().enter(*member)) {
+        return real(args...);
+    }
+    const int result = real(args...);
+    member->gate().leave();
+    if (ThreadGroup& group = ThreadGroup::mine(); group.open()) {
+        group.touched(member);
+    }
+    return result;
+}
+
+// --- groups ---
+
+int on_ncclGroupStart() {
+    const int result = api().ncclGroupStart();
+    if (result == kSuccess) {
+        ThreadGroup::mine().started();
+    }
+    return result;
+}
+
+int on_ncclGroupEnd() {
+    return ThreadGroup::mine().ended(*registrar, [] { return api().ncclGroupEnd(); });
+}
+
+// --- communicators that begin ---
+
+int current_device() noexcept {
+    int device = -1;
+    api().cudaGetDevice(&device);
+    return device;
+}
+
+// After the call that makes `birth` returned `result`.
+int after_birth(int result, Birth birth) {
+    if (registrar->abandoned() || (result != kSuccess && result != kInProgress)) {
+        return result;
+    }
+    ThreadGroup& group = ThreadGroup::mine();
+    if (group.open()) {
+        group.expect(std::move(birth));
+    } else if (!deliver(*registrar, birth) && result == kInProgress) {
+        group.expect(std::move(birth));
+    }
+    return result;
+}
+
+int on_ncclCommInitRank(Comm* out, int size, UniqueId id, int rank) {
+    Birth birth{out, key_of_unique_ids({&id, 1}), current_device(), rank, size, true, nullptr, false};
+    return after_birth(api().ncclCommInitRank(out, size, id, rank), std::move(birth));
+}
+
+int on_ncclCommInitRankConfig(Comm* out, int size, UniqueId id, int rank, Config* config) {
+    Birth birth{out,  key_of_unique_ids({&id, 1}), current_device(), rank, size, config_blocking(config),
+                nullptr, false};
+    return after_birth(api().ncclCommInitRankConfig(out, size, id, rank, config), std::move(birth));
+}
+
+int on_ncclCommInitRankScalable(Comm* out, int size, int rank, int id_count, UniqueId* ids,
+                                Config* config) {
+    const std::span<const UniqueId> all(ids, static_cast<std::size_t>(id_count));
+    Birth birth{out,  key_of_unique_ids(all), current_device(), rank, size, config_blocking(config),
+                nullptr, false};
+    return after_birth(api().ncclCommInitRankScalable(out, size, rank, id_count, ids, config),
+                       std::move(birth));
+}
+
+int on_ncclCommInitAll(Comm* out, int count, const int* devices) {
+    // One process holds all ranks, so the key needs to be unique in this process only.
+    static std::atomic<std::uint64_t> calls{0};
+    const std::uint64_t key = key_of_child(0, "all", count, calls.fetch_add(1));
+    const int result = api().ncclCommInitAll(out, count, devices);
+    for (int rank = 0; rank < count; ++rank) {
+        after_birth(result, {out + rank, key, devices != nullptr ? devices[rank] : rank, rank, count,
+                             true, nullptr, false});
+    }
+    return result;
+}
+
+// Children are counted per parent, by every rank of it: split and shrink are collective calls.
+std::uint64_t next_child(const core::Registrar::Member& parent) {
+    return parent ? parent->next_child() : 0;
+}
+
+int on_ncclCommSplit(Comm comm, int colour, int key, Comm* out, Config* config) {
+    const core::Registrar::Member parent = registrar->find(comm);
+    Birth birth;
+    birth.out = out;
+    birth.device = parent ? parent->identity().device : current_device();
+    birth.key = key_of_child(parent ? parent->identity().key : 0, "split", colour, next_child(parent));
+    birth.blocking = config_blocking(config);
+    birth.parent = parent;
+    birth.shares_resources = config_split_share(config);
+    const bool inside = parent && parent->gate().enter(*parent);
+    const int result = api().ncclCommSplit(comm, colour, key, out, config);
+    if (inside) {
+        parent->gate().leave();
+    }
+    return colour == kSplitNoColor ? result : after_birth(result, std::move(birth));
+}
+
+int on_ncclCommShrink(Comm comm, int* excluded, int excluded_count, Comm* out, Config* config,
+                      int flags) {
+    constexpr int kShrinkAbort = 1;
+    const core::Registrar::Member parent = registrar->find(comm);
+    std::uint64_t colour = 0;
+    for (int i = 0; i < excluded_count; ++i) {
+        colour = key_of_child(colour, "without", excluded[i], 0);
+    }
+    Birth birth;
+    birth.out = out;
+    birth.device = parent ? parent->identity().device : current_device();
+    birth.key = key_of_child(parent ? parent->identity().key : 0, "shrink",
+                             static_cast<std::int64_t>(colour), next_child(parent));
+    birth.blocking = config_blocking(config);
+    birth.parent = parent;
+    // With the abort flag the parent may hang in another thread, and this call is what ends that: no waiting for it.
+    const bool inside = parent && (flags & kShrinkAbort) == 0 && parent->gate().enter(*parent);
+    const int result = api().ncclCommShrink(comm, excluded, excluded_count, out, config, flags);
+    if (inside) {
+        parent->gate().leave();
+    }
+    return after_birth(result, std::move(birth));
+}
+
+int on_ncclCommGetAsyncError(Comm comm, int* state) {
+    const int result = api().ncclCommGetAsyncError(comm, state);
+    if (result == kSuccess && *state == kSuccess) {
+        ThreadGroup& group = ThreadGroup::mine();
+        if (!group.open()) {
+            group.deliver_all(*registrar);
+        }
+        // It may just have become ready: what waited for that is registered now.
+        if (const core::Registrar::Member member = registrar->find(comm)) {
+            member->gate().poke();
+        }
+    }
+    return result;
+}
+
+// --- communicators that end ---
+
+int on_ncclCommFinalize(Comm comm) {
+    registrar->retire(comm);
+    return api().ncclCommFinalize(comm);
+}
+
+int on_ncclCommDestroy(Comm comm) {
+    registrar->retire(comm);
+    return api().ncclCommDestroy(comm);
+}
+
+int on_ncclCommAbort(Comm comm) {
+    registrar->kill(comm);
+    return api().ncclCommAbort(comm);
+}
+
+int on_ncclCommRevoke(Comm comm, int flags) {
+    registrar->kill(comm);
+    return api().ncclCommRevoke(comm, flags);
+}
+
+} // namespace
+
+std::vector<std::string> install_interposer(core::Registrar& target) {
+    static std::mutex once; // one installation at a time; nothing is locked inside it
+    const std::lock_guard guard(once);
+    const Api& real = api();
+    registrar = &target;
+    std::vector<Replacement> replacements;
+#define GUARDED(name, position, ...)                                                               \
+    if (real.name != nullptr) {                                                                    \
+        replacements.push_back(                                                                    \
+            {#name, reinterpret_cast<void*>(&guarded<&Api::name, position, __VA_ARGS__>)});        \
+    }
+#define LIFECYCLE(name, ...)                                                                       \
+    if (real.name != nullptr) {                                                                    \
+        replacements.push_back({#name, reinterpret_cast<void*>(&on_##name)});                      \
+    }
+#include "nccl/calls.def"
+#undef GUARDED
+#undef LIFECYCLE
+    return rewrite_slots("libtorch_cuda", replacements);
+}
+
+} // namespace tracehook::nccl

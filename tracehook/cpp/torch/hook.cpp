@@ -1,0 +1,96 @@
+// The shim: the only file that includes torch. Built once per torch minor; see hook_abi.h for its contract.
+#include "torch/hook_abi.h"
+
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <torch/headeronly/version.h>
+
+#include <cstdio>
+#include <exception>
+
+namespace {
+
+namespace allocator = c10::cuda::CUDACachingAllocator;
+
+template <typename Body> int guarded(char* error, uint32_t error_size, Body&& body) {
+    const char* what = "unknown exception";
+    try {
+        body();
+        return 0;
+    } catch (const c10::Error& failure) {
+        what = failure.what_without_backtrace();
+        std::snprintf(error, error_size, "%s", what);
+    } catch (const std::exception& failure) {
+        what = failure.what();
+        std::snprintf(error, error_size, "%s", what);
+    } catch (...) {
+        std::snprintf(error, error_size, "%s", what);
+    }
+    return -1;
+}
+
+// Runs for every allocator event of the process; all but three kinds of segment events leave at the first line.
+void forward(const allocator::TraceEntry& entry, th_segment_callback callback, void* user) {
+    int32_t action = 0;
+    switch (entry.action_) {
+    case allocator::TraceEntry::SEGMENT_ALLOC:
+        action = TH_SEGMENT_ALLOC;
+        break;
+    case allocator::TraceEntry::SEGMENT_FREE:
+        action = TH_SEGMENT_FREE;
+        break;
+    case allocator::TraceEntry::SEGMENT_MAP:
+        action = TH_SEGMENT_MAP;
+        break;
+    default:
+        return;
+    }
+    const th_segment_event event{sizeof(th_segment_event), action,
+                                 entry.device_,            action == TH_SEGMENT_MAP,
+                                 static_cast<uint64_t>(entry.addr_), entry.size_};
+    callback(user, &event);
+}
+
+int describe(th_allocator_info* info, char* error, uint32_t error_size) {
+    return guarded(error, error_size, [&] {
+        auto* current = allocator::get();
+        info->initialized = current->initialized();
+        std::snprintf(info->name, sizeof(info->name), "%s", current->name().c_str());
+        info->caching = current->isEnabled();
+        info->expandable_segments =
+            c10::CachingAllocator::AcceleratorAllocatorConfig::use_expandable_segments();
+    });
+}
+
+int attach(th_segment_callback callback, void* user, char* error, uint32_t error_size) {
+    return guarded(error, error_size, [&] {
+        allocator::attachAllocatorTraceTracker(
+            [callback, user](const allocator::TraceEntry& entry) { forward(entry, callback, user); });
+    });
+}
+
+int snapshot(th_segment_callback callback, void* user, char* error, uint32_t error_size) {
+    return guarded(error, error_size, [&] {
+        const auto info = allocator::get()->snapshot({0, 0}, /*include_traces=*/false);
+        for (const auto& segment : info.segments) {
+            const th_segment_event event{sizeof(th_segment_event), TH_SEGMENT_LIVE,
+                                         static_cast<int32_t>(segment.device),
+                                         segment.is_expandable,
+                                         static_cast<uint64_t>(segment.address),
+                                         segment.total_size};
+            callback(user, &event);
+        }
+    });
+}
+
+} // namespace
+
+#define TH_TEXT(x) #x
+#define TH_VERSION(major, minor, patch) TH_TEXT(major) "." TH_TEXT(minor) "." TH_TEXT(patch)
+
+extern "C" __attribute__((visibility("default"))) const th_hook_api* th_hook_get_api(void) {
+    static const th_hook_api api{
+        sizeof(th_hook_api),
+        TH_VERSION(TORCH_VERSION_MAJOR, TORCH_VERSION_MINOR, TORCH_VERSION_PATCH), describe, attach,
+        snapshot};
+    return &api;
+}

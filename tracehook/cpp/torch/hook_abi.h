@@ -1,0 +1,53 @@
+/* The seam between tracehook and torch: plain C, so that one _core works with every torch, and one small shim per torch
+ * minor is all that has to be compiled against torch's headers (whose classes change layout between minors).
+ *
+ * The reader checks struct_size and torch_version before it calls anything. Fields are only ever added at the end. */
+#pragma once
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum th_segment_action {
+    TH_SEGMENT_ALLOC = 1, /* the segment exists                                        */
+    TH_SEGMENT_FREE = 2,  /* the segment still exists, and is freed when the call returns */
+    TH_SEGMENT_MAP = 3,   /* an expandable segment grew                                 */
+    TH_SEGMENT_LIVE = 4   /* from a snapshot                                            */
+};
+
+struct th_segment_event {
+    uint32_t struct_size;
+    int32_t action;
+    int32_t device;
+    int32_t expandable; /* 1: part of an expandable segment */
+    uint64_t address;
+    uint64_t size; /* bytes */
+};
+
+/* Called by the allocator with its device lock held, on any thread, perhaps with the GIL held. It must not throw. */
+typedef void (*th_segment_callback)(void* user, const struct th_segment_event* event);
+
+struct th_allocator_info {
+    uint32_t struct_size;
+    int32_t initialized;         /* devices exist in the allocator; before that, attaching binds to nothing */
+    int32_t caching;             /* 0: every tensor is a cudaMalloc of its own and no event is ever fired    */
+    int32_t expandable_segments; /* the setting, now                                                        */
+    char name[64];               /* "native", "cudaMallocAsync", "pluggable", ...                           */
+};
+
+/* Every function returns 0, or -1 with a sentence in error (always terminated). */
+struct th_hook_api {
+    uint32_t struct_size;
+    const char* torch_version; /* of the headers it was built with, "2.11.0" */
+    int (*describe)(struct th_allocator_info* info, char* error, uint32_t error_size);
+    int (*attach)(th_segment_callback callback, void* user, char* error, uint32_t error_size);
+    int (*snapshot)(th_segment_callback callback, void* user, char* error, uint32_t error_size);
+};
+
+const struct th_hook_api* th_hook_get_api(void);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,71 @@
+#include "torch/shim.h"
+
+#include <dlfcn.h>
+#include <stdexcept>
+
+namespace tracehook::torch_seam {
+
+namespace {
+
+std::string minor_of(const std::string& version) {
+    return version.substr(0, version.find('.', version.find('.') + 1));
+}
+
+template <typename Call> void checked(const char* what, Call&& call) {
+    char error[512] = "";
+    if (call(error, static_cast<std::uint32_t>(sizeof(error))) != 0) {
+        throw std::runtime_error(std::string(what) + ": " + error);
+    }
+}
+
+} // namespace
+
+Shim::Shim(const std::string& path, const std::string& torch_version) {
+    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) {
+        throw std::runtime_error(std::string("the hook library cannot be loaded: ") + dlerror());
+    }
+    const auto get_api =
+        reinterpret_cast<const th_hook_api* (*)()>(dlsym(library, "th_hook_get_api"));
+    if (get_api == nullptr) {
+        throw std::runtime_error(path + " is not a tracehook hook library: it has no th_hook_get_api");
+    }
+    api_ = get_api();
+    if (api_->struct_size < sizeof(th_hook_api)) {
+        throw std::runtime_error(path + " is from another tracehook: its table has " +
+                                 std::to_string(api_->struct_size) + " bytes, expected " +
+                                 std::to_string(sizeof(th_hook_api)));
+    }
+    // Checked before any other call: with another minor's classes, the first one would land in a foreign function.
+    if (minor_of(api_->torch_version) != minor_of(torch_version)) {
+        throw std::runtime_error(path + " was built for torch " + api_->torch_version +
+                                 ", but this is torch " + torch_version);
+    }
+}
+
+th_allocator_info Shim::describe() const {
+    th_allocator_info info{};
+    info.struct_size = sizeof(info);
+    checked("reading the allocator's settings failed",
+            [&](char* error, std::uint32_t size) { return api_->describe(&info, error, size); });
+    return info;
+}
+
+void Shim::attach(th_segment_callback callback, void* user) const {
+    checked("attaching to the allocator failed", [&](char* error, std::uint32_t size) {
+        return api_->attach(callback, user, error, size);
+    });
+}
+
+std::vector<th_segment_event> Shim::snapshot() const {
+    std::vector<th_segment_event> segments;
+    const auto collect = [](void* user, const th_segment_event* event) {
+        static_cast<std::vector<th_segment_event>*>(user)->push_back(*event);
+    };
+    checked("the allocator's snapshot failed", [&](char* error, std::uint32_t size) {
+        return api_->snapshot(collect, &segments, error, size);
+    });
+    return segments;
+}
+
+} // namespace tracehook::torch_seam

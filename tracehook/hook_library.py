@@ -1,0 +1,33 @@
+"""Which hook library fits the running torch, and where it lies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def directory() -> Path:
+    """Return the folder of the installed native libraries: beside ``_core``, also in an editable install."""
+    from tracehook import _core
+
+    return Path(_core.__file__).parent
+
+
+def minor_of(version: str) -> str:
+    """Return ``2.11`` for ``2.11.0+cu130``."""
+    return ".".join(version.split(".")[:2])
+
+
+def available() -> list[str]:
+    """Return the torch minors for which a hook library is installed."""
+    names = (directory() / "_hooks").glob("libtracehook_torch*.so")
+    return sorted((path.stem.removeprefix("libtracehook_torch") for path in names), key=_order)
+
+
+def _order(minor: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in minor.split(".") if part.isdigit())
+
+
+def path_for(torch_version: str) -> Path | None:
+    """Return the library for `torch_version`; None if there is none."""
+    path = directory() / "_hooks" / f"libtracehook_torch{minor_of(torch_version)}.so"
+    return path if path.exists() else None

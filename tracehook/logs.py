@@ -1,0 +1,211 @@
+"""The log: a thread that takes events from the ring and writes them, one JSON line each, through structlog."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from tracehook.audit import ring
+from tracehook.reasons import REASONS, Reason
+
+SCHEMA = "1.0"
+_BATCH = 4096
+_PERIOD = 0.1  # seconds between two looks at the ring
+
+
+def file_stem(environment: Mapping[str, str] = os.environ) -> str:
+    """Return ``<job>.rank<R>.<host>.<pid>``: unique on shared storage, and readable in a directory listing."""
+    job = environment.get("TORCHELASTIC_RUN_ID") or environment.get("SLURM_JOB_ID") or "job"
+    safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in job)
+    rank = environment.get("RANK", "-")
+    return f"{safe}.rank{rank}.{socket.gethostname()}.{os.getpid()}"
+
+
+def warn(text: str) -> None:
+    """Say one line on stderr. Never raises: stderr may be closed."""
+    try:
+        print(f"tracehook: {text}", file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        return
+
+
+class _WholeLines:
+    """A file to append to, unbuffered, so that what was written survives a kill; raises OSError rather than write half."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def write(self, data: bytes) -> None:
+        """Write all of `data`; on a full disk the second, empty attempt is what raises."""
+        while data:
+            data = data[os.write(self._fd, data) :]
+
+    def flush(self) -> None:
+        """Do nothing: there is no buffer."""
+
+
+class Journal:
+    """Drains the ring into one log file, or, without a directory, into warnings on stderr.
+
+    One instance per process, one thread of its own. `core` is the native module (or anything with ``peek(limit)`` and
+    ``mark_drained(count)`` and ``dropped()``). If writing fails, for example on a full disk, it says so once on stderr and
+    stops writing; the job goes on, and events stay in the ring while there is room.
+    """
+
+    def __init__(self, core: Any, path: Path | None, begin: Mapping[str, Any]) -> None:
+        self._core = core
+        self.path = path
+        self._file: _WholeLines | None = None
+        self._logger: Any = None
+        self._stop = threading.Event()
+        self._lock = threading.Lock()  # one drain at a time: the thread's, flush()'s or close()'s
+        self._thread: threading.Thread | None = None
+        self._said: set[str] = set()
+        self._said_lock = threading.Lock()  # reasons
+        self.reasons: list[str] = []  # names, in the order in which they were first said
+        self._reported_drops = 0
+        self.failed: str | None = None
+        if path is not None:
+            self._open(path, begin)
+
+    def _open(self, path: Path, begin: Mapping[str, Any]) -> None:
+        try:
+            self._file = _WholeLines(path)
+            # wrap_logger and not configure(): structlog's configuration belongs to the application.
+            self._logger = structlog.wrap_logger(
+                structlog.BytesLogger(self._file),
+                processors=[structlog.processors.JSONRenderer(serializer=_dumps)],
+                wrapper_class=structlog.BoundLogger,
+                context_class=dict,
+                cache_logger_on_first_use=True,
+            )
+            self._logger.info("trace.begin", schema=SCHEMA, t_ns=time.monotonic_ns(), **begin)
+        except OSError as problem:
+            self._give_up(problem)
+
+    def start(self) -> None:
+        """Start the thread. A daemon: it never keeps the interpreter from ending."""
+        self._thread = threading.Thread(target=self._run, name="tracehook-log", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(_PERIOD):
+            self.flush()
+
+    def flush(self) -> int:
+        """Write everything that is in the ring now. Returns the number of events."""
+        written = 0
+        with self._lock:
+            while data := self._core.peek(_BATCH):
+                count = self._write(data)
+                written += count
+                if count * ring.RECORD_BYTES < len(data):
+                    break
+            self._report_drops()
+        return written
+
+    def _write(self, data: bytes) -> int:
+        if self.path is not None and self._logger is None:
+            return 0  # gave up: the ring keeps what it can, for whoever reads its file
+        count = 0
+        try:
+            for record in ring.unpack(data):
+                name, fields = ring.fields_of(record)
+                self._tell(name, fields)
+                if self._logger is not None:
+                    self._logger.info(name, **fields)
+                count += 1
+        except OSError as problem:
+            self._give_up(problem)
+        self._core.mark_drained(count)
+        return count
+
+    def _tell(self, name: str, fields: dict[str, Any]) -> None:
+        if name in ("hook.unsupported", "hook.conflict"):
+            reason = REASONS[fields["reason"]]
+            fields["reason"] = reason.name
+            fields["advice"] = reason.advice
+            self.say_reason(reason)
+        elif name == "communicator.failed":
+            warn(
+                f"registering segment {fields.get('addr')} with communicator {fields['comm']} failed with NCCL error "
+                f"{fields['error']}; all its {fields['registrations']} registrations were undone, and it runs on unregistered"
+            )
+        elif name == "deregister.local" and not fields["ok"]:
+            warn(f"deregistering {fields.get('addr')} from communicator {fields['comm']} failed: error {fields['error']}")
+        elif name == "ledger.difference":
+            warn(f"segment {fields.get('addr')} is only in the {fields['only_in']}: please report this")
+
+    def say_reason(self, reason: Reason, detail: str = "") -> None:
+        """Say on stderr, the first time, why the hook stands aside and what to do."""
+        with self._said_lock:
+            if reason.name in self.reasons:
+                return
+            self.reasons.append(reason.name)
+        warn(f"{reason.event}: {detail + ': ' if detail else ''}{reason.advice}")
+
+    def _say_once(self, key: str, text: str) -> None:
+        if key not in self._said:
+            self._said.add(key)
+            warn(text)
+
+    def _report_drops(self) -> None:
+        dropped = self._core.dropped()
+        if dropped > self._reported_drops:
+            lost, self._reported_drops = dropped - self._reported_drops, dropped
+            self._say_once("dropped", f"the ring was full, {lost} events are not in the log")
+            self._line("log.dropped", count=lost)
+
+    def _line(self, event: str, **fields: Any) -> None:
+        if self._logger is None:
+            return
+        try:
+            self._logger.info(event, t_ns=time.monotonic_ns(), **fields)
+        except OSError as problem:
+            self._give_up(problem)
+
+    def _give_up(self, problem: OSError) -> None:
+        self.failed = f"{self.path}: {problem.strerror or problem}"
+        self._logger = None
+        warn(f"no log from here on, {self.failed}; the job goes on")
+
+    def close(self, finish: Callable[[], Mapping[str, Any]]) -> None:
+        """Write what is left and ``trace.end`` with the counts that `finish` returns. Makes no call into CUDA or NCCL."""
+        self._stop.set()
+        self.flush()
+        complete = self._logger is not None
+        self._line("trace.end", dropped=self._core.dropped(), **finish())
+        if complete and self._logger is not None:
+            self._core.remove_ring_file()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: the file and the thread are the parent's; forget them without touching either."""
+        self._logger = None
+        self.path = None
+        self._file = None
+
+
+def _dumps(event: Mapping[str, Any], **_: Any) -> bytes:
+    # The event's name first: lines of one kind line up when a person reads them.
+    name = event["event"]
+    rest = {key: value for key, value in event.items() if key != "event"}
+    return _encode({"event": name, **rest})
+
+
+try:
+    import orjson
+
+    _encode: Callable[[Any], bytes] = orjson.dumps
+except ImportError:
+    import json
+
+    def _encode(value: Any) -> bytes:
+        return json.dumps(value, separators=(",", ":")).encode()

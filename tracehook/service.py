@@ -1,0 +1,296 @@
+"""The one service of a process: starts the native side, the log, and the hook when CUDA comes up."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import platform
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tracehook import __version__, hook_library, settings
+from tracehook.logs import Journal, file_stem, warn
+from tracehook.reasons import REASONS, number_of
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+_RING_CAPACITY = 65536  # events; 6 MiB
+
+
+class Service:
+    """See :func:`tracehook.enable`. All methods may be called from any thread."""
+
+    def __init__(self, config: settings.Settings) -> None:
+        self._settings = config
+        # Held while starting and switching. Never by the allocator's callback or the interposer, which are native.
+        self._lock = threading.RLock()
+        self._core: ModuleType | None = None
+        self._journal: Journal | None = None
+        self._record_only = False
+        self._forked = False
+        self._attached_names = 0
+
+    # --- starting ---
+
+    def enable(self) -> None:
+        """Start, or switch registration on again; see :func:`tracehook.enable`."""
+        import torch
+
+        with self._lock:
+            if self._core is None:
+                self._start(torch)
+            elif self._forked:
+                raise RuntimeError(
+                    "tracehook: this process was forked from one that had initialised CUDA, and cannot use it: "
+                    "use the spawn start method"
+                )
+            elif not self._core.registering() and not self._record_only:
+                self._core.set_registering(True)
+                self._mark("hook.enable")
+
+    def _start(self, torch: Any) -> None:
+        from tracehook import _core
+
+        path = self._log_path()
+        _core.make_process(str(path.with_suffix(".ring")) if path else "", _RING_CAPACITY)
+        if _core.ring_error():
+            warn(f"events are kept in memory only, so a kill would lose the last ones: {_core.ring_error()}")
+        self._core = _core
+        self._forked = False
+        self._journal = Journal(_core, path, self._describe(torch))
+        self._journal.start()
+        self._connect(torch)
+
+    def _connect(self, torch: Any) -> None:
+        core = self._native()
+        if torch.version.cuda is None:
+            self._note("no_cuda", f"torch {torch.__version__}")
+            return
+        try:
+            core.interpose()
+        except RuntimeError as problem:
+            self._note("no_nccl", str(problem))
+        if _torch_hook_is_on():
+            self._record_only = True
+            core.set_registering(False)
+            self._note("torch_hook")
+        if self._settings.check:
+            core.check_at_births()
+        self._mark("hook.enable")
+        lazy_call = getattr(torch.cuda, "_lazy_call", None)
+        if lazy_call is not None:
+            # At once if CUDA is up; else when the program brings it up. We never do.
+            lazy_call(self._attach)
+        elif torch.cuda.is_initialized():
+            self._attach()
+        else:
+            self._note("attach_failed", "this torch has no torch.cuda._lazy_call; call tracehook.enable() after CUDA is up")
+
+    def _attach(self) -> None:
+        """Run by torch while CUDA comes up; an exception here would make that fail, so none leaves."""
+        try:
+            import torch
+
+            with self._lock:
+                if self._forked:
+                    self._restart_in_child(torch)
+                    return  # the new service asked torch to call it in turn
+                self._attach_to_allocator(str(torch.__version__))
+                self._adopt_communicators()
+        except Exception as problem:
+            self._note("attach_failed", str(problem))
+
+    def _restart_in_child(self, torch: Any) -> None:
+        # Forked before CUDA came up, as launchers do: the child is a process like any other, with a log of its own.
+        self._core = None
+        self._start(torch)
+
+    def _attach_to_allocator(self, version: str) -> None:
+        core = self._native()
+        path = hook_library.path_for(version)
+        if path is None:
+            have = ", ".join(hook_library.available()) or "none"
+            self._note("no_hook_library", f"torch {version}, installed hook libraries: {have}")
+            return
+        try:
+            reason = core.attach(str(path), version)
+        except RuntimeError as problem:
+            self._note("attach_failed", str(problem))
+            return
+        if reason:
+            self._note(REASONS[reason].name)
+
+    def _adopt_communicators(self) -> None:
+        from tracehook import groups
+
+        for found in groups.existing():
+            self._native().adopt_communicator(found.pointer, found.device, found.name)
+
+    # --- switching, asking ---
+
+    def disable(self) -> None:
+        """Deregister everything; see :func:`tracehook.disable`."""
+        with self._lock:
+            if self._core is not None and not self._forked and self._core.registering():
+                self._core.set_registering(False)
+                self._mark("hook.disable")
+
+    def status(self) -> dict[str, Any]:
+        """See :func:`tracehook.status`."""
+        with self._lock:
+            out: dict[str, Any] = {
+                "state": self._state(),
+                "reasons": {name: REASONS[number_of(name)].advice for name in self._reasons()},
+                "segments": 0,
+                "bytes": 0,
+                "communicators": [],
+                "dropped": 0,
+                "log": None,
+                "nccl": 0,
+                "hook_library": "",
+            }
+            if self._core is None or self._forked:
+                return out
+            core = self._core
+            out["segments"], out["bytes"], _ = core.totals()
+            out["communicators"] = [{**row, "key": f"{row['key']:016x}"} for row in core.communicators()]
+            out["dropped"] = core.dropped()
+            out["log"] = str(self._journal.path) if self._journal and self._journal.path else None
+            out["nccl"] = core.nccl_version()
+            out["hook_library"] = core.shim_version()
+            return out
+
+    def _state(self) -> str:
+        if self._core is None:
+            return "off"
+        if self._forked:
+            return "forked"
+        if self._record_only:
+            return "recording"
+        if self._reasons():
+            return "unsupported"
+        if not self._core.registering():
+            return "off"
+        return "on" if self._core.attached() else "waiting"
+
+    # --- raw communicators ---
+
+    def attach_communicator(self, pointer: int, device: int | None, name: str | None) -> bool:
+        """See :func:`tracehook.attach_communicator`."""
+        import torch
+
+        if pointer == 0:
+            raise ValueError("the communicator's pointer is 0: it was not created yet")
+        with self._lock:
+            core = self._running()
+            if core.nccl_missing():
+                raise RuntimeError(f"tracehook: {core.nccl_missing()}")
+            self._attached_names += 1
+            shared_name = name if name is not None else f"attached:{self._attached_names}"
+            index = device if device is not None else torch.cuda.current_device()
+            return bool(core.adopt_communicator(pointer, index, shared_name))
+
+    def detach_communicator(self, pointer: int) -> bool:
+        """See :func:`tracehook.detach_communicator`."""
+        with self._lock:
+            return bool(self._running().retire_communicator(pointer))
+
+    # --- pieces ---
+
+    def _native(self) -> Any:
+        assert self._core is not None
+        return self._core
+
+    def _reasons(self) -> list[str]:
+        return list(self._journal.reasons) if self._journal is not None and not self._forked else []
+
+    def _running(self) -> Any:
+        if self._core is None or self._forked:
+            raise RuntimeError("tracehook is not enabled in this process: call tracehook.enable() first")
+        return self._core
+
+    def _mark(self, event: str) -> None:
+        segments, size, _ = self._native().totals()
+        self._native().push(event, segments, size)
+
+    def _note(self, name: str, detail: str = "") -> None:
+        number = number_of(name)
+        if self._journal is not None:
+            self._journal.say_reason(REASONS[number], detail)
+        self._native().push(REASONS[number].event, number)
+
+    def _log_path(self) -> Path | None:
+        directory = self._settings.log
+        if directory is None:
+            return None
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            warn(f"no log: SYMM_REGISTER_LOG={str(directory)!r} cannot be made a directory ({problem.strerror})")
+            return None
+        if not os.access(directory, os.W_OK):
+            warn(f"no log: SYMM_REGISTER_LOG={str(directory)!r} is not writable for this user")
+            return None
+        return directory / f"{file_stem()}.jsonl"
+
+    def _describe(self, torch: Any) -> dict[str, Any]:
+        environment = os.environ
+        rank, world = environment.get("RANK"), environment.get("WORLD_SIZE")
+        return {
+            "tracehook": __version__,
+            "torch": str(torch.__version__),
+            "cuda": torch.version.cuda,
+            "nccl": self._native().nccl_version(),
+            "python": platform.python_version(),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "rank": int(rank) if rank and rank.isdigit() else None,
+            "world_size": int(world) if world and world.isdigit() else None,
+            "allocator": environment.get("PYTORCH_CUDA_ALLOC_CONF", ""),
+            "policy": list(self._settings.policy),
+            "emulated": "TRACEHOOK_EMU_DEVICES" in environment,
+            "argv": sys.argv[:1],
+        }
+
+    def finish(self) -> None:
+        """At interpreter exit: close the log. Makes no call into CUDA or NCCL, and leaves what is registered."""
+        if self._journal is not None and self._core is not None and not self._forked:
+            core = self._core
+            self._journal.close(lambda: dict(zip(("segments", "bytes", "communicators"), core.totals(), strict=True)))
+
+    def after_fork_in_child(self) -> None:
+        """Let go of everything that belongs to the parent. The native side has done so already."""
+        self._lock = threading.RLock()
+        if self._core is not None:
+            self._forked = True
+        if self._journal is not None:
+            self._journal.leave_to_parent()
+
+
+def _torch_hook_is_on() -> bool:
+    names = ("TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK", "NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK")
+    return any(os.environ.get(name, "").lower() in ("1", "y", "yes", "t", "true") for name in names)
+
+
+@functools.cache
+def service() -> Service:
+    """Return the service of this process; makes it, from the environment, at the first call."""
+    config, complaints = settings.from_environment()
+    for line in complaints:
+        warn(line)
+    made = Service(config)
+    os.register_at_fork(after_in_child=made.after_fork_in_child)
+    atexit.register(made.finish)
+    return made
+
+
+def start_from_environment() -> None:
+    """Enable if the environment says so; complains about what it does not understand."""
+    made = service()
+    if made._settings.hook:
+        made.enable()

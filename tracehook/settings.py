@@ -1,0 +1,129 @@
+"""Every environment variable of tracehook, once: name, default, meaning and how it is read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+
+class SettingError(ValueError):
+    """A variable holds what it cannot mean. The text says what was seen, what was expected and what is used instead."""
+
+
+def _flag(text: str) -> bool:
+    if text in ("0", "1"):
+        return text == "1"
+    raise SettingError("expected 0 or 1")
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        raise SettingError("expected a number of seconds") from None
+    if not 0 < seconds < 1e6:
+        raise SettingError("expected seconds above 0 and below a million")
+    return seconds
+
+
+def _one_of(*choices: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text in choices:
+            return text
+        raise SettingError(f"expected {' or '.join(choices)}")
+
+    return read
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise SettingError("expected names of policies, separated by commas")
+    return names
+
+
+def _directory(text: str) -> Path:
+    return Path(text).expanduser()
+
+
+def _setting(variable: str, default: Any, read: Callable[[str], Any], meaning: str) -> Any:
+    return field(default=default, metadata={"variable": variable, "read": read, "meaning": meaning})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the environment said when the process started. Frozen: read once, by :func:`from_environment`."""
+
+    hook: bool = _setting(
+        "SYMM_REGISTER_HOOK", False, _flag, "1: start at `import torch`, with no change to the script"
+    )
+    log: Path | None = _setting(
+        "SYMM_REGISTER_LOG",
+        None,
+        _directory,
+        "directory for one JSON-lines log (and ring file) per process; unset: warnings on stderr only",
+    )
+    check: bool = _setting(
+        "SYMM_REGISTER_CHECK",
+        False,
+        _flag,
+        "1: after each new communicator, compare our ledger with the allocator's own snapshot",
+    )
+    policy: tuple[str, ...] = _setting(
+        "SYMM_REGISTER_POLICY", ("shared",), _names, "names of pool policies, first answer wins"
+    )
+    verify: str = _setting(
+        "SYMM_REGISTER_VERIFY",
+        "first-use",
+        _one_of("first-use", "off"),
+        "placement check of symmetric buffers: first-use or off",
+    )
+    timeout: float = _setting("SYMM_REGISTER_TIMEOUT", 60.0, _seconds, "seconds that an agreement may take")
+    on_error: str = _setting(
+        "SYMM_REGISTER_ON_ERROR",
+        "raise",
+        _one_of("raise", "warn"),
+        "when ranks do not agree on windows: raise, or warn and carry on unregistered",
+    )
+
+
+def table() -> list[tuple[str, str, str]]:
+    """Return (variable, default, meaning) of every setting, in the order of the documentation."""
+    rows = []
+    for entry in fields(Settings):
+        default = entry.default
+        if default is None or default is False:
+            shown = "unset"
+        elif isinstance(default, tuple):
+            shown = ",".join(default)
+        else:
+            shown = f"{default:g}" if isinstance(default, float) else str(default)
+        rows.append((entry.metadata["variable"], shown, entry.metadata["meaning"]))
+    return rows
+
+
+def from_environment(environment: Mapping[str, str] = os.environ) -> tuple[Settings, list[str]]:
+    """Read the environment.
+
+    Returns the settings, and one line for each variable that was not understood (its default is used) or that begins
+    with ``SYMM_REGISTER_`` but is none of ours (a typing error, most likely). Never raises.
+    """
+    values: dict[str, Any] = {}
+    complaints = []
+    known = {entry.metadata["variable"]: entry for entry in fields(Settings)}
+    for variable, entry in known.items():
+        text = environment.get(variable, "")
+        if not text:
+            continue
+        try:
+            values[entry.name] = entry.metadata["read"](text)
+        except SettingError as problem:
+            shown = {name: default for name, default, _ in table()}[variable]
+            complaints.append(f"{variable}={text!r}: {problem}; using the default ({shown})")
+    for variable in sorted(environment):
+        if variable.startswith("SYMM_REGISTER_") and variable not in known:
+            complaints.append(f"{variable} is not a variable of tracehook; known are {', '.join(known)}")
+    return Settings(**values), complaints

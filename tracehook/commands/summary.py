@@ -13,20 +13,21 @@ from tracehook.audit import reader
 from tracehook.audit.ring import RingError
 from tracehook.audit.summary import Summary, summarise
 
+# Two lines each, so that the table fits 100 columns.
 _COLUMNS = (
     "rank",
     "pid",
     "segments",
-    "freed",
-    "communicators",
-    "destroyed",
-    "aborted",
-    "registered",
+    "(freed)",
+    "commu-\nnicators",
+    "(ended)",
+    "(aborted)",
+    "regis-\ntered",
     "undone",
-    "dropped at abort",
+    "dropped\nat abort",
     "left",
-    "failures",
-    "end",
+    "failed",
+    "log ends",
 )
 
 
@@ -50,11 +51,13 @@ def show(directory: Path, since: float = 0.0) -> None:
         typer.echo(f"tracehook: no process wrote a log to {directory}", err=True)
         return
     logs = [log for log in reader.read_directory(directory) if log.path.stat().st_mtime >= since]
-    table = Table(title=f"tracehook: {len(logs)} processes", title_justify="left")
+    rows = [summarise(log) for log in logs]
+    busy = [row for row in rows if row.segments or row.communicators]
+    table = Table(title=f"tracehook: {len(busy)} processes that used CUDA", title_justify="left")
     for column in _COLUMNS:
-        table.add_column(column, justify="right")
-    for log in logs:
-        table.add_row(*_cells(summarise(log)))
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in busy:
+        table.add_row(*_cells(row))
     Console(width=max(120, Console().width)).print(table)
 
 
@@ -71,6 +74,6 @@ def _cells(row: Summary) -> list[str]:
         row.left,
         row.failures,
     )
-    end = "clean" if row.ended else f"killed ({row.recovered} events from the ring)"
+    end = "clean" if row.ended else f"killed, {row.recovered} from ring"
     rank = "-" if row.rank is None else str(row.rank)
     return [rank, str(row.pid), *(str(number) for number in numbers), end]

@@ -50,7 +50,9 @@ Result failed(Result result, const std::string& text) {
     return result;
 }
 
-const char* last_error() { return last_error_text().c_str(); }
+const char* last_error() {
+    return last_error_text().c_str();
+}
 
 void write_summary(std::size_t registrations_left, std::size_t communicators_left) {
     const std::uint64_t violations = violation_count();

@@ -1,4 +1,5 @@
-// The count of calls into this library, the text of the last error, and the summary at the end of the process.
+// The count of calls into this library, the text of the last error, and the summary at the end of
+// the process.
 //
 // Any thread. The lock of the counts comes after every other.
 #pragma once

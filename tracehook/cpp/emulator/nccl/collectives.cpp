@@ -35,8 +35,8 @@ constexpr std::size_t kChunk = 1U << 16; // elements that are reduced at a time
 
 std::string described(const Descriptor& d) {
     const Shape& kind = shape(d.kind);
-    std::string text = std::string(kind.name) + " of " + std::to_string(d.count) + " " +
-                       type_name(d.type);
+    std::string text =
+        std::string(kind.name) + " of " + std::to_string(d.count) + " " + type_name(d.type);
     text += kind.reduces ? std::string(", ") + operator_name(d.op) : "";
     text += kind.rooted ? ", root " + std::to_string(d.peer) : "";
     return text;
@@ -54,7 +54,8 @@ class Collective {
   public:
     Collective(Communicator& communicator, const Operation& operation)
         : communicator_(communicator), operation_(operation),
-          published_(operation.send, operation.send_bytes(communicator.rank(), communicator.ranks())) {}
+          published_(operation.send,
+                     operation.send_bytes(communicator.rank(), communicator.ranks())) {}
 
     void run() {
         Rendezvous& meeting = communicator_.meeting();
@@ -146,9 +147,8 @@ class Collective {
             if (settings().strict_uniformity) {
                 report(Rule::kL7, communicator_.subject(),
                        "%s: registered here send %d, receive %d; on rank %d send %d, receive %d",
-                       described(mine()).c_str(), mine().send_registered,
-                       mine().receive_registered, rank, other.send_registered,
-                       other.receive_registered);
+                       described(mine()).c_str(), mine().send_registered, mine().receive_registered,
+                       rank, other.send_registered, other.receive_registered);
             }
             return;
         }
@@ -158,13 +158,13 @@ class Collective {
         return operation_.receive_bytes(communicator_.rank(), communicator_.ranks());
     }
 
-    // Others may still be reading the send buffer: what overlaps it is written only after all have passed.
+    // Others may still be reading the send buffer: what overlaps it is written only after all have
+    // passed.
     std::byte* destination() {
         const auto send = reinterpret_cast<std::uintptr_t>(operation_.send);
         const auto receive = reinterpret_cast<std::uintptr_t>(operation_.receive);
-        const bool overlaps =
-            published_.range().bytes != 0 && send < receive + receive_bytes() &&
-            receive < send + published_.range().bytes;
+        const bool overlaps = published_.range().bytes != 0 && send < receive + receive_bytes() &&
+                              receive < send + published_.range().bytes;
         if (!overlaps) {
             return static_cast<std::byte*>(operation_.receive);
         }
@@ -211,7 +211,8 @@ class Collective {
         for (std::size_t done = 0; done < operation_.count; done += chunk) {
             const std::size_t count = std::min(chunk, operation_.count - done);
             for (std::size_t rank = 0; rank < peers.size(); ++rank) {
-                if (!peers[rank].read(source_offset() + done * size, elements.get(), count * size)) {
+                if (!peers[rank].read(source_offset() + done * size, elements.get(),
+                                      count * size)) {
                     return false;
                 }
                 const void* scalar = all_[rank].multiplies ? all_[rank].scalar : nullptr;

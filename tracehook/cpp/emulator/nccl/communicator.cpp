@@ -46,8 +46,7 @@ void Communicator::settle(Key key, int rank, int ranks) {
 }
 
 Result Communicator::join() {
-    const auto [result, text] =
-        meeting_->join(device_, settings().host, settings().init_timeout);
+    const auto [result, text] = meeting_->join(device_, settings().host, settings().init_timeout);
     if (result != kSuccess) {
         if (!stopped()) {
             std::fprintf(stderr, "rehearsal: communicator of %d ranks, rank %d: %s\n", ranks_,
@@ -65,7 +64,9 @@ void Communicator::stop() {
     work_changed_.notify_all();
 }
 
-bool Communicator::stopped() const { return stopped_ || process_ending(); }
+bool Communicator::stopped() const {
+    return stopped_ || process_ending();
+}
 
 void Communicator::fail(Result result, const std::string& text) {
     const std::lock_guard lock(work_mutex_);

@@ -1,8 +1,9 @@
 // One rank of one communicator: its state, its registrations and the order of its work.
 //
-// Callers reach it through an Entry (entry.h), which checks the state and holds the guard; the work of its streams
-// and the background jobs hold a shared pointer, so it outlives its handle. Locks: the guard first, then the lock of
-// the work. Neither is held while waiting for other ranks, except the guard during calls in which NCCL itself blocks.
+// Callers reach it through an Entry (entry.h), which checks the state and holds the guard; the work
+// of its streams and the background jobs hold a shared pointer, so it outlives its handle. Locks:
+// the guard first, then the lock of the work. Neither is held while waiting for other ranks, except
+// the guard during calls in which NCCL itself blocks.
 #pragma once
 
 #include "names.h"
@@ -64,7 +65,8 @@ class Communicator {
     void end_background() { --background_; }
     bool in_progress() const { return state_ == State::kInitialising || background_ != 0; }
 
-    // Rule L6. enter() says so if another thread is inside, then waits for it; false if it never left.
+    // Rule L6. enter() says so if another thread is inside, then waits for it; false if it never
+    // left.
     bool enter(const char* call);
     void leave();
 
@@ -75,7 +77,8 @@ class Communicator {
     bool begin_work(std::uint64_t number);
     void end_work(std::uint64_t number);
     void wait_idle();
-    // Waits, not for ever, until no thread is inside the work of a stopped communicator.
+    // Waits, not for ever, until no thread is inside the work of a communicator that is idle or
+    // stopped.
     void wait_stopped();
 
     // Counters of what was called, equal on all ranks; under the guard.

@@ -64,8 +64,8 @@ Result Entry::admit(Comm handle, Access access) {
 
 Result Entry::check_state(Access access) const {
     const State state = communicator_->state();
-    const bool busy = communicator_->in_progress() && access != Access::kAny &&
-                      access != Access::kQuery;
+    const bool busy =
+        communicator_->in_progress() && access != Access::kAny && access != Access::kQuery;
     if (!allowed(state, access) || (busy && state != State::kFinalizing)) {
         report(Rule::kC2, communicator_->subject(), "%s while it is %s", call_,
                state == State::kReady ? "in progress" : state_name(state));

@@ -1,7 +1,9 @@
-// One call of a client: counted, its communicator found and checked, the guard held until it returns.
+// One call of a client: counted, its communicator found and checked, the guard held until it
+// returns.
 //
-// Every exported function makes one first and returns its result if it was refused. Rules C2, C5 and L6 are enforced
-// here and nowhere else; so are injected faults, inside the guard, so that a slow call is slow where it matters.
+// Every exported function makes one first and returns its result if it was refused. Rules C2, C5
+// and L6 are enforced here and nowhere else; so are injected faults, inside the guard, so that a
+// slow call is slow where it matters.
 #pragma once
 
 #include "communicator.h"

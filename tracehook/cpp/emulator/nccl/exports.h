@@ -1,5 +1,6 @@
-// How a function is exported: a strong pncclX and a weak ncclX which is the same code, as NVIDIA's library does, so
-// that an interposer may take ncclX and call pncclX. Nothing in this library calls either.
+// How a function is exported: a strong pncclX and a weak ncclX which is the same code, as NVIDIA's
+// library does, so that an interposer may take ncclX and call pncclX. Nothing in this library calls
+// either.
 #pragma once
 
 #include "names.h"

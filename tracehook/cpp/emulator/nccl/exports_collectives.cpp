@@ -31,24 +31,26 @@ Result operate(const char* call, Operation operation, Comm handle, Stream stream
 
 TRACEHOOK_NCCL(Result, ncclAllReduce, const void* send, void* receive, std::size_t count,
                DataType type, int op, Comm comm, Stream stream) {
-    return operate("ncclAllReduce", {Kind::kAllReduce, send, receive, count, type, op}, comm, stream);
+    return operate("ncclAllReduce", {Kind::kAllReduce, send, receive, count, type, op}, comm,
+                   stream);
 }
 
 TRACEHOOK_NCCL(Result, ncclReduce, const void* send, void* receive, std::size_t count,
                DataType type, int op, int root, Comm comm, Stream stream) {
-    return operate("ncclReduce", {Kind::kReduce, send, receive, count, type, op, root}, comm, stream);
+    return operate("ncclReduce", {Kind::kReduce, send, receive, count, type, op, root}, comm,
+                   stream);
 }
 
 TRACEHOOK_NCCL(Result, ncclReduceScatter, const void* send, void* receive, std::size_t count,
                DataType type, int op, Comm comm, Stream stream) {
-    return operate("ncclReduceScatter", {Kind::kReduceScatter, send, receive, count, type, op}, comm,
-                   stream);
+    return operate("ncclReduceScatter", {Kind::kReduceScatter, send, receive, count, type, op},
+                   comm, stream);
 }
 
 TRACEHOOK_NCCL(Result, ncclBroadcast, const void* send, void* receive, std::size_t count,
                DataType type, int root, Comm comm, Stream stream) {
-    return operate("ncclBroadcast", {Kind::kBroadcast, send, receive, count, type, kSum, root}, comm,
-                   stream);
+    return operate("ncclBroadcast", {Kind::kBroadcast, send, receive, count, type, kSum, root},
+                   comm, stream);
 }
 
 TRACEHOOK_NCCL(Result, ncclBcast, void* buffer, std::size_t count, DataType type, int root,

@@ -7,7 +7,6 @@
 #include "settings.h"
 
 #include <array>
-#include <string_view>
 #include <sys/random.h>
 
 using namespace tracehook::emulator::nccl;
@@ -24,7 +23,9 @@ struct Simulation {
 
 constexpr int kShrinkAbort = 1; // NCCL_SHRINK_ABORT
 
-Key key_of(const UniqueId& id) { return Key::of({id.internal, sizeof id.internal}); }
+Key key_of(const UniqueId& id) {
+    return Key::of({id.internal, sizeof id.internal});
+}
 
 Result create_from(const char* call, Comm* out, int ranks, const UniqueId& id, int rank,
                    const Config* config) {
@@ -115,8 +116,8 @@ TRACEHOOK_NCCL(Result, ncclCommShrink, Comm handle, int* excluded, int count, Co
     if (excluded == nullptr || count < 1) {
         return note(failed(kInvalidArgument, "ncclCommShrink: no rank is excluded"));
     }
-    return note(shrink(entry, {excluded, excluded + count}, out, config,
-                       (flags & kShrinkAbort) != 0));
+    return note(
+        shrink(entry, {excluded, excluded + count}, out, config, (flags & kShrinkAbort) != 0));
 }
 
 TRACEHOOK_NCCL(Result, ncclCommFinalize, Comm handle) {
@@ -171,7 +172,8 @@ TRACEHOOK_NCCL(Result, ncclCommCount, Comm handle, int* count) {
 }
 
 TRACEHOOK_NCCL(Result, ncclCommCuDevice, Comm handle, int* device) {
-    return ask("ncclCommCuDevice", handle, device, [](const Communicator& c) { return c.device(); });
+    return ask("ncclCommCuDevice", handle, device,
+               [](const Communicator& c) { return c.device(); });
 }
 
 TRACEHOOK_NCCL(Result, ncclCommUserRank, Comm handle, int* rank) {
@@ -180,8 +182,13 @@ TRACEHOOK_NCCL(Result, ncclCommUserRank, Comm handle, int* rank) {
 
 TRACEHOOK_NCCL(const char*, ncclGetErrorString, Result result) {
     constexpr std::array<const char*, 8> kTexts = {
-        "no error",          "unhandled cuda error", "unhandled system error", "internal error",
-        "invalid argument",  "invalid usage",        "remote process exited or there was a network error",
+        "no error",
+        "unhandled cuda error",
+        "unhandled system error",
+        "internal error",
+        "invalid argument",
+        "invalid usage",
+        "remote process exited or there was a network error",
         "NCCL operation in progress"};
     const bool known = result >= 0 && static_cast<std::size_t>(result) < kTexts.size();
     return known ? kTexts[result] : "unknown result code";
@@ -218,4 +225,6 @@ TRACEHOOK_NCCL(Result, ncclGroupSimulateEnd, Simulation* simulation) {
     return group_discard();
 }
 
-TRACEHOOK_NCCL(void, ncclResetDebugInit) { count_call("ncclResetDebugInit"); }
+TRACEHOOK_NCCL(void, ncclResetDebugInit) {
+    count_call("ncclResetDebugInit");
+}

@@ -1,4 +1,5 @@
-// The exported functions that have to do with memory: registration, windows, allocation and operators.
+// The exported functions that have to do with memory: registration, windows, allocation and
+// operators.
 #include "calls.h"
 #include "emulator/device.h"
 #include "entry.h"
@@ -50,11 +51,12 @@ TRACEHOOK_NCCL(Result, ncclCommRegister, Comm handle, void* buffer, std::size_t 
     const auto begin = reinterpret_cast<std::uintptr_t>(buffer);
     Communicator& communicator = *entry.communicator();
     int device = -1;
-    const std::uintptr_t foreign = first_foreign(begin, begin + size, communicator.device(), &device);
+    const std::uintptr_t foreign =
+        first_foreign(begin, begin + size, communicator.device(), &device);
     if (foreign != 0) {
-        report(Rule::kL3, communicator.subject(),
-               "[%#zx, %#zx) on device %d, but %#zx is %s (device %d)", begin, begin + size,
-               communicator.device(), foreign, device < 0 ? "not mapped" : "elsewhere", device);
+        report(Rule::kL3, communicator.subject(), "[%#zx, %#zx) on device %d, but %#zx is %s",
+               begin, begin + size, communicator.device(), foreign,
+               device < 0 ? "not mapped" : ("on device " + std::to_string(device)).c_str());
         if (device < 0) {
             return failed(kUnhandledCudaError, "ncclCommRegister: the memory is not mapped");
         }
@@ -70,7 +72,7 @@ TRACEHOOK_NCCL(Result, ncclCommDeregister, Comm handle, void* registration) {
     }
     Communicator& communicator = *entry.communicator();
     if (!communicator.registrations().remove(registration)) {
-        report(Rule::kL2, communicator.subject(), "handle %p", registration);
+        report(Rule::kL2, communicator.subject(), "registration %p", registration);
         // NCCL returns early here, and the caller finds another current device than before.
         emu_set_current_device(communicator.device());
         return failed(kInvalidUsage, "ncclCommDeregister: could not find the handle");

@@ -2,6 +2,7 @@
 
 #include "settings.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <regex>
 #include <string>
@@ -21,7 +22,7 @@ struct Entry {
 
 std::chrono::microseconds duration_of(const std::string& number, const std::string& unit) {
     const long long value = std::stoll(number);
-    return std::chrono::microseconds(unit == "s" ? value * 1'000'000
+    return std::chrono::microseconds(unit == "s"    ? value * 1'000'000
                                      : unit == "ms" ? value * 1000
                                                     : value);
 }

@@ -1,12 +1,13 @@
 // Faults that a rehearsal injects on purpose: TRACEHOOK_EMU_FAULTS, a comma list of
 //
 //     ncclCommRegister:fail@3=1                  the 3rd call returns result 1 and does nothing
-//     ncclAllReduce:slow@*=50ms                  every call takes 50 ms longer, inside the communicator
-//     ncclCommInitRankConfig:in_progress@1=500ms a non-blocking communicator stays in progress that long
-//     ncclCommRegister:fail@1=5#rank2            only in the process whose RANK is 2
+//     ncclAllReduce:slow@*=50ms                  every call takes 50 ms longer, inside the
+//     communicator ncclCommInitRankConfig:in_progress@1=500ms a non-blocking communicator stays in
+//     progress that long ncclCommRegister:fail@1=5#rank2            only in the process whose RANK
+//     is 2
 //
-// A duration is a number with us, ms or s. What cannot be read is named on one line of stderr and ignored.
-// Any thread, no lock.
+// A duration is a number with us, ms or s. What cannot be read is named on one line of stderr and
+// ignored. Any thread, no lock.
 #pragma once
 
 #include "names.h"

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <thread>
+#include <utility>
 
 namespace tracehook::emulator::nccl {
 
@@ -51,7 +52,8 @@ void carry_out_behind(const Job& job) {
     }
 }
 
-// A thread of its own, which nobody waits for: it gives up when the communicator is aborted or the process ends.
+// A thread of its own, which nobody waits for: it gives up when the communicator is aborted or the
+// process ends.
 void begin_behind(Job job) {
     *job.out = job.child == nullptr ? nullptr : open_handle(job.child);
     if (job.parent != nullptr) {
@@ -93,8 +95,8 @@ Result carry_out(std::vector<Job> jobs) {
     Result total = kSuccess;
     for (std::size_t index = 0; index < jobs.size(); ++index) {
         if (results[index] != kSuccess && (total == kSuccess || total == kInProgress)) {
-            total = results[index] == kInProgress ? kInProgress
-                                                  : failed(results[index], texts[index]);
+            total =
+                results[index] == kInProgress ? kInProgress : failed(results[index], texts[index]);
         }
     }
     return total;
@@ -102,7 +104,9 @@ Result carry_out(std::vector<Job> jobs) {
 
 } // namespace
 
-void group_start() { ++group.depth; }
+void group_start() {
+    ++group.depth;
+}
 
 Result group_end() {
     if (group.depth == 0) {
@@ -111,13 +115,13 @@ Result group_end() {
     if (--group.depth > 0) {
         return kSuccess;
     }
-    const Group ended = std::exchange(group, Group{});
+    Group ended = std::exchange(group, Group{});
     if (ended.failure != kSuccess) {
         return ended.failure;
     }
-    const Result result = carry_out(ended.jobs);
+    const Result result = carry_out(std::move(ended.jobs));
     if (result == kSuccess || result == kInProgress) {
-        launch("ncclGroupEnd", ended.requests);
+        launch("ncclGroupEnd", std::move(ended.requests));
     }
     return result;
 }

@@ -1,24 +1,28 @@
-// ncclGroupStart and ncclGroupEnd: what this thread asked for since, carried out together at the outermost end.
+// ncclGroupStart and ncclGroupEnd: what this thread asked for since, carried out together at the
+// outermost end.
 //
-// A call outside a group is a group of its own. State is per thread; no locks. If a call within the group failed,
-// the end returns that failure and carries out nothing.
+// A call outside a group is a group of its own. State is per thread; no locks. If a call within the
+// group failed, the end returns that failure and carries out nothing.
 #pragma once
 
 #include "communicator.h"
 #include "launch.h"
 #include "names.h"
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <vector>
 
 namespace tracehook::emulator::nccl {
 
-// The birth of a communicator, which waits for other ranks. `out` is written when the job is carried out.
+// The birth of a communicator, which waits for other ranks. `out` is written when the job is
+// carried out.
 struct Job {
     // Joins the other ranks; sets `child`, or leaves it null when this rank has no part in it.
     std::function<Result(std::shared_ptr<Communicator>& child)> work;
-    // For a non-blocking job made beforehand, so that its handle exists at once; null if there will be none.
+    // For a non-blocking job made beforehand, so that its handle exists at once; null if there will
+    // be none.
     std::shared_ptr<Communicator> child;
     // Is in progress meanwhile; null for none.
     std::shared_ptr<Communicator> parent;

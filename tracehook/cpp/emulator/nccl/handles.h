@@ -1,9 +1,9 @@
 // The table of all handles (ncclComm_t) this process was ever given.
 //
-// A handle is looked up, never looked into, so one that is dead or was never given is recognised, not a crash. A new
-// communicator takes the address that died last, as happens with the real library, to provoke clients that take
-// an address for an identity. Any thread; the table's lock comes after every other but those of the registrations
-// and the counts.
+// A handle is looked up, never looked into, so one that is dead or was never given is recognised,
+// not a crash. A new communicator takes the address that died last, as happens with the real
+// library, to provoke clients that take an address for an identity. Any thread; the table's lock
+// comes after every other but those of the registrations and the counts.
 #pragma once
 
 #include "communicator.h"

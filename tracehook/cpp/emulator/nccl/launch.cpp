@@ -14,8 +14,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-// The operations of one launch on one communicator. They run on the first stream; the other streams that were named
-// wait for it, and it for them.
+// The operations of one launch on one communicator. They run on the first stream; the other streams
+// that were named wait for it, and it for them.
 class Work {
   public:
     Work(std::shared_ptr<Communicator> communicator, std::uint64_t number)
@@ -131,16 +131,19 @@ DeviceScope::DeviceScope(int device) : before_(emu_current_device()) {
     emu_set_current_device(device);
 }
 
-DeviceScope::~DeviceScope() { emu_set_current_device(before_); }
+DeviceScope::~DeviceScope() {
+    emu_set_current_device(before_);
+}
 
 void launch(const char* call, std::vector<Request> requests) {
-    // By key, which all ranks share: two communicators on one stream must not come in different orders.
+    // By key, which all ranks share: two communicators on one stream must not come in different
+    // orders.
     const auto name = [](const Request& request) {
         return std::tuple(request.communicator->key(), request.communicator->rank());
     };
-    std::stable_sort(requests.begin(), requests.end(), [&](const Request& left, const Request& right) {
-        return name(left) < name(right);
-    });
+    std::stable_sort(
+        requests.begin(), requests.end(),
+        [&](const Request& left, const Request& right) { return name(left) < name(right); });
     for (Range begin = requests.begin(); begin != requests.end();) {
         const Range end = std::find_if(begin, requests.end(), [&](const Request& request) {
             return request.communicator != begin->communicator;

@@ -1,8 +1,9 @@
-// From calls to streams: what one group (or one call outside a group) asks of each communicator is enqueued as one
-// piece of work.
+// From calls to streams: what one group (or one call outside a group) asks of each communicator is
+// enqueued as one piece of work.
 //
-// Returns at once; the work runs on the thread of the stream, after all work launched before on that communicator.
-// Takes the guard of each communicator while it launches on it (rule L6) and leaves the current device as it was.
+// Returns at once; the work runs on the thread of the stream, after all work launched before on
+// that communicator. Takes the guard of each communicator while it launches on it (rule L6) and
+// leaves the current device as it was.
 #pragma once
 
 #include "communicator.h"

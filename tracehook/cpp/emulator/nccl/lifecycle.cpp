@@ -6,7 +6,6 @@
 #include "handles.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstring>
 #include <thread>
@@ -51,6 +50,10 @@ Standing standing_of(const std::vector<Choice>& choices, int rank) {
 bool exchange_choices(Communicator& parent, std::uint64_t number, Choice mine,
                       std::vector<Choice>& all) {
     Rendezvous& meeting = parent.meeting();
+    // One group may hold two splits of one communicator, each on a thread of its own.
+    if (!meeting.await_passed(Lane::kHost, number - 1)) {
+        return false;
+    }
     meeting.post(Lane::kHost, number, &mine, sizeof mine);
     if (!meeting.await_posted(Lane::kHost, number)) {
         return false;
@@ -179,6 +182,7 @@ Result finalize(const Entry& entry) {
 Result destroy(const Entry& entry) {
     check_registrations(entry);
     entry.communicator()->wait_idle();
+    entry.communicator()->wait_stopped();
     entry.communicator()->become(State::kEnded);
     close_handle(*entry.communicator(), entry.call());
     return kSuccess;

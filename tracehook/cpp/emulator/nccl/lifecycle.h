@@ -1,7 +1,8 @@
 // Birth and end of communicators.
 //
-// Called by the exported functions with an admitted Entry. Births wait for the other ranks (on a thread of their own
-// for non-blocking communicators) and are put off to the end of a group. Ends are carried out at once.
+// Called by the exported functions with an admitted Entry. Births wait for the other ranks (on a
+// thread of their own for non-blocking communicators) and are put off to the end of a group. Ends
+// are carried out at once.
 #pragma once
 
 #include "entry.h"

@@ -11,7 +11,9 @@ namespace {
 constexpr int kFloatMantissa = 23;
 constexpr int kFloatBias = 127;
 
-int bias(FloatFormat format) { return (1 << (format.exponent - 1)) - 1; }
+int bias(FloatFormat format) {
+    return (1 << (format.exponent - 1)) - 1;
+}
 
 } // namespace
 
@@ -40,16 +42,18 @@ float decode(FloatFormat format, std::uint32_t bits) {
 
 std::uint32_t encode(FloatFormat format, float value) {
     const std::uint32_t sign = std::signbit(value) ? 1U << (format.mantissa + format.exponent) : 0;
-    const std::uint32_t top = ((1U << format.exponent) - 1) << format.mantissa; // infinity, if there is one
+    const std::uint32_t top = ((1U << format.exponent) - 1)
+                              << format.mantissa; // infinity, if there is one
     const std::uint32_t not_a_number = top | ((1U << format.mantissa) - 1);
     if (std::isnan(value)) {
         return sign | not_a_number;
     }
     const float size = std::fabs(value);
     if (size < std::ldexp(1.0F, 1 - bias(format))) {
-        // Below the smallest normal number the bits count its steps; a carry lands on that number itself.
-        return sign | static_cast<std::uint32_t>(std::nearbyint(
-                          std::ldexp(size, bias(format) + format.mantissa - 1)));
+        // Below the smallest normal number the bits count its steps; a carry lands on that number
+        // itself.
+        return sign | static_cast<std::uint32_t>(
+                          std::nearbyint(std::ldexp(size, bias(format) + format.mantissa - 1)));
     }
     const int shift = kFloatMantissa - format.mantissa;
     std::uint32_t bits = std::bit_cast<std::uint32_t>(size);

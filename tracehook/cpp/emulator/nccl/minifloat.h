@@ -1,4 +1,5 @@
-// The small floating-point types of the collectives, to and from float: IEEE half, bfloat16 and the two of 8 bits.
+// The small floating-point types of the collectives, to and from float: IEEE half, bfloat16 and the
+// two of 8 bits.
 //
 // Rounds to nearest even, as the hardware does. Any thread.
 #pragma once
@@ -7,8 +8,8 @@
 
 namespace tracehook::emulator::nccl {
 
-// `exponent` and `mantissa` count bits. `infinite`: the highest exponent means infinity; otherwise it is a
-// number like any other and only all ones is not one (the "fn" kind).
+// `exponent` and `mantissa` count bits. `infinite`: the highest exponent means infinity; otherwise
+// it is a number like any other and only all ones is not one (the "fn" kind).
 struct FloatFormat {
     int exponent;
     int mantissa;

@@ -4,7 +4,6 @@
 #include "emulator/device.h"
 #include "reduction.h"
 
-#include <algorithm>
 #include <array>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -67,7 +66,9 @@ Result check_buffer(const Communicator& communicator, const Operation& operation
 
 } // namespace
 
-const Shape& shape(Kind kind) { return kShapes[static_cast<std::size_t>(kind)]; }
+const Shape& shape(Kind kind) {
+    return kShapes[static_cast<std::size_t>(kind)];
+}
 
 bool Operation::sends(int rank) const {
     return shape(kind).all_send || (!between_two() && rank == peer);
@@ -77,7 +78,9 @@ bool Operation::receives(int rank) const {
     return shape(kind).all_receive || (!between_two() && rank == peer);
 }
 
-std::size_t Operation::block() const { return count * element_size(type); }
+std::size_t Operation::block() const {
+    return count * element_size(type);
+}
 
 std::size_t Operation::send_bytes(int rank, int ranks) const {
     const std::size_t blocks = shape(kind).send_per_rank ? static_cast<std::size_t>(ranks) : 1;
@@ -102,8 +105,7 @@ Result check_operation(const Communicator& communicator, const Operation& operat
     }
     const bool has_peer = operation.peer >= 0 && operation.peer < communicator.ranks();
     if (kind.rooted && !has_peer) {
-        return failed(kInvalidArgument,
-                      name + ": no such rank: " + std::to_string(operation.peer));
+        return failed(kInvalidArgument, name + ": no such rank: " + std::to_string(operation.peer));
     }
     const bool made = operation.op >= kNumOps;
     if (operation.op < 0 || (made && !operation.multiply.live)) {

@@ -23,8 +23,8 @@ enum class Kind : std::uint32_t {
     kCount
 };
 
-// What a kind reads and writes: whose buffers count, and whether a buffer holds one block of `count` elements or one
-// a rank.
+// What a kind reads and writes: whose buffers count, and whether a buffer holds one block of
+// `count` elements or one a rank.
 struct Shape {
     const char* name; // NCCL's
     bool reduces;

@@ -1,7 +1,7 @@
 // Memory that one rank lets the others read.
 //
-// A rank publishes a buffer, tells the others where it is, and keeps the publication until all have read it. Readers
-// only ever read, so a rank's memory is written by nobody but itself.
+// A rank publishes a buffer, tells the others where it is, and keeps the publication until all have
+// read it. Readers only ever read, so a rank's memory is written by nobody but itself.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,8 @@ struct SharedRange {
 
 class Publication {
   public:
-    // Device memory is published where it lies. Host memory, and a range over several allocations, is copied.
+    // Device memory is published where it lies. Host memory, and a range over several allocations,
+    // is copied.
     Publication(const void* pointer, std::size_t size);
     ~Publication();
     Publication(const Publication&) = delete;

@@ -21,9 +21,12 @@ void forget_parent() {
     forget_violations();
 }
 
-__attribute__((constructor)) void begin() { pthread_atfork(nullptr, nullptr, forget_parent); }
+__attribute__((constructor)) void begin() {
+    pthread_atfork(nullptr, nullptr, forget_parent);
+}
 
-// Runs after everything that uses this library has been torn down, and before the emulated device is.
+// Runs after everything that uses this library has been torn down, and before the emulated device
+// is.
 __attribute__((destructor)) void end() {
     ending = true;
     std::size_t registrations = 0;
@@ -41,6 +44,8 @@ __attribute__((destructor)) void end() {
 
 } // namespace
 
-bool process_ending() { return ending.load(std::memory_order_relaxed); }
+bool process_ending() {
+    return ending.load(std::memory_order_relaxed);
+}
 
 } // namespace tracehook::emulator::nccl

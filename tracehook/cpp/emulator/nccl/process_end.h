@@ -1,4 +1,5 @@
-// The end of the process: work that is stuck lets go, the summary is written, and broken rules give status 86.
+// The end of the process: work that is stuck lets go, the summary is written, and broken rules give
+// status 86.
 #pragma once
 
 namespace tracehook::emulator::nccl {

@@ -112,13 +112,19 @@ constexpr std::array<Row, 12> kTypes = {
     row<Small<std::uint8_t, kE5m2>>("float8e5m2"),
 };
 
-bool exists(DataType type) { return type >= 0 && static_cast<std::size_t>(type) < kTypes.size(); }
+bool exists(DataType type) {
+    return type >= 0 && static_cast<std::size_t>(type) < kTypes.size();
+}
 
 } // namespace
 
-std::size_t element_size(DataType type) { return exists(type) ? kTypes[type].size : 0; }
+std::size_t element_size(DataType type) {
+    return exists(type) ? kTypes[type].size : 0;
+}
 
-const char* type_name(DataType type) { return exists(type) ? kTypes[type].name : "unknown type"; }
+const char* type_name(DataType type) {
+    return exists(type) ? kTypes[type].name : "unknown type";
+}
 
 const char* operator_name(int op) {
     constexpr std::array<const char*, kNumOps> kNames = {"sum", "prod", "max", "min", "avg"};

@@ -1,7 +1,7 @@
 // What NCCL's reductions compute, element by element, for every data type.
 //
-// Values of 16 bits and less are added up as float and rounded once at the end; integers wrap around. No state, any
-// thread.
+// Values of 16 bits and less are added up as float and rounded once at the end; integers wrap
+// around. No state, any thread.
 #pragma once
 
 #include "names.h"
@@ -24,8 +24,8 @@ class Reduction {
     // Bytes of one wide value.
     static constexpr std::size_t kWide = 8;
 
-    // wide[i] = wide[i] op elements[i], or elements[i] alone if `first`. `scalar`, one element, multiplies each;
-    // null for none.
+    // wide[i] = wide[i] op elements[i], or elements[i] alone if `first`. `scalar`, one element,
+    // multiplies each; null for none.
     void fold(void* wide, const void* elements, std::size_t count, bool first,
               const void* scalar) const;
     void store(void* elements, const void* wide, std::size_t count) const;

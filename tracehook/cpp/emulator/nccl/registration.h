@@ -1,12 +1,13 @@
 // What ncclCommRegister keeps: an exact model of the registration cache of one communicator.
 //
-// Ranges are widened to pages and kept sorted by begin. A range that lies in an earlier record gets that record's
-// handle again and counts a reference; any other, also one that overlaps, gets a record of its own. Lookup needs one
-// record that holds the whole buffer: neighbours are not merged.
+// Ranges are widened to pages and kept sorted by begin. A range that lies in an earlier record gets
+// that record's handle again and counts a reference; any other, also one that overlaps, gets a
+// record of its own. Lookup needs one record that holds the whole buffer: neighbours are not
+// merged.
 //
-// Has a lock of its own that comes after every other, because the observer of a free asks from any thread: nothing
-// is called while it is held, the emulated device least of all. Handles are never reused, so that a second
-// deregistration is always recognised.
+// Has a lock of its own that comes after every other, because the observer of a free asks from any
+// thread: nothing is called while it is held, the emulated device least of all. Handles are never
+// reused, so that a second deregistration is always recognised.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +33,8 @@ class RegistrationCache {
     // True if one record holds all of [pointer, pointer + size).
     bool covers(const void* pointer, std::size_t size) const;
 
-    // The registered extents that overlap memory which is about to be unmapped; each is named only once.
+    // The registered extents that overlap memory which is about to be unmapped; each is named only
+    // once.
     std::vector<Extent> take_freed(std::uintptr_t base, std::size_t size);
 
     std::size_t size() const;

@@ -18,21 +18,13 @@ namespace {
 
 constexpr long kPatienceNanoseconds = 20'000'000;
 
-// A new file is all zeros, which is a valid empty state of everything below: nobody has to construct it first.
+// A new file is all zeros, which is a valid empty state of everything below: nobody has to
+// construct it first.
 struct LaneMarks {
     std::atomic<std::uint64_t> posted;
     std::atomic<std::uint64_t> passed;
     std::byte payload[kPayload];
 };
-
-std::uint64_t mix(std::uint64_t seed, std::string_view bytes) {
-    std::uint64_t hash = seed;
-    for (const char byte : bytes) {
-        hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3ULL;
-        hash ^= hash >> 29;
-    }
-    return hash;
-}
 
 } // namespace
 
@@ -57,22 +49,6 @@ struct Rendezvous::Mailbox {
     std::atomic<std::uint64_t> refused;
     std::byte payload[kPayload];
 };
-
-Key Key::of(std::string_view bytes) {
-    return {mix(0xcbf29ce484222325ULL, bytes), mix(0x9e3779b97f4a7c15ULL, bytes)};
-}
-
-Key Key::child(std::string_view role, std::uint64_t count, std::string_view detail) const {
-    return of(text() + "/" + std::string(role) + "/" + std::to_string(count) + "/" +
-              std::string(detail));
-}
-
-std::string Key::text() const {
-    char buffer[33];
-    std::snprintf(buffer, sizeof buffer, "%016llx%016llx", static_cast<unsigned long long>(high),
-                  static_cast<unsigned long long>(low));
-    return buffer;
-}
 
 Rendezvous::Rendezvous(Key key, int rank, int ranks, Stopped stopped)
     : path_(settings().directory + "/communicator." + key.text()), rank_(rank), ranks_(ranks),
@@ -107,7 +83,8 @@ std::string Rendezvous::map() {
     if (file < 0) {
         return "cannot open " + path_ + ": " + std::strerror(errno);
     }
-    // posix_fallocate only ever grows a file, so ranks that disagree on its size cannot shrink it for one another.
+    // posix_fallocate only ever grows a file, so ranks that disagree on its size cannot shrink it
+    // for one another.
     const int error = posix_fallocate(file, 0, static_cast<off_t>(bytes()));
     void* memory = error != 0 ? MAP_FAILED
                               : mmap(nullptr, bytes(), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -142,15 +119,15 @@ std::pair<Result, std::string> Rendezvous::join(int device, std::size_t host,
     mine.host = host;
     mine.settled = 1;
     if (header_->joined.fetch_add(1) + 1 == ranks) {
-        // All have it mapped, and nobody needs the name again: a rank that is killed leaves nothing behind.
+        // All have it mapped, and nobody needs the name again: a rank that is killed leaves nothing
+        // behind.
         unlink(path_.c_str());
     }
     ring();
 
     const auto deadline = std::chrono::steady_clock::now() + timeout;
-    const bool running = wait([&] {
-        return header_->joined == ranks || std::chrono::steady_clock::now() >= deadline;
-    });
+    const bool running = wait(
+        [&] { return header_->joined == ranks || std::chrono::steady_clock::now() >= deadline; });
     complete_ = header_->joined == ranks;
     if (!running) {
         return {kInternalError, "aborted while waiting for the other ranks"};
@@ -238,7 +215,9 @@ bool Rendezvous::has_arrived(int from, std::uint64_t sequence) const {
     return mailbox(from, rank_).posted >= sequence;
 }
 
-const std::byte* Rendezvous::letter(int from) const { return mailbox(from, rank_).payload; }
+const std::byte* Rendezvous::letter(int from) const {
+    return mailbox(from, rank_).payload;
+}
 
 void Rendezvous::take(int from, std::uint64_t sequence, bool refuse) {
     Mailbox& box = mailbox(from, rank_);

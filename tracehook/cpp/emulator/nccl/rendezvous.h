@@ -1,15 +1,17 @@
 // Where the ranks of one communicator meet: one file, mapped by every rank, with a place for each.
 //
-// A *lane* is a sequence of exchanges in which all ranks take part: each posts a payload for exchange k, waits for
-// all, reads theirs, and passes; nobody posts k + 1 before all have passed k. The stream lane belongs to whatever
-// thread runs the communicator's work, the host lane to the one that calls into it: one thread per lane and rank.
-// A *mailbox* goes from one rank to one other: the sender posts the k-th payload, the receiver takes it.
+// A *lane* is a sequence of exchanges in which all ranks take part: each posts a payload for
+// exchange k, waits for all, reads theirs, and passes; nobody posts k + 1 before all have passed k.
+// The stream lane belongs to whatever thread runs the communicator's work, the host lane to the one
+// that calls into it: one thread per lane and rank. A *mailbox* goes from one rank to one other:
+// the sender posts the k-th payload, the receiver takes it.
 //
-// Every wait ends within 20 ms of `stopped` becoming true and then returns false. A rank that was killed is not
-// noticed: the others wait for it, as they do on hardware. Nothing here allocates, throws or takes a lock after
-// join().
+// Every wait ends within 20 ms of `stopped` becoming true and then returns false. A rank that was
+// killed is not noticed: the others wait for it, as they do on hardware. Nothing here allocates,
+// throws or takes a lock after join().
 #pragma once
 
+#include "key.h"
 #include "names.h"
 
 #include <atomic>
@@ -18,22 +20,9 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <string_view>
 #include <utility>
 
 namespace tracehook::emulator::nccl {
-
-// The name of a communicator, equal on all its ranks.
-struct Key {
-    std::uint64_t high = 0;
-    std::uint64_t low = 0;
-
-    static Key of(std::string_view bytes);
-    // The key of a child: what `role` made of this communicator for the `count`th time.
-    Key child(std::string_view role, std::uint64_t count, std::string_view detail) const;
-    std::string text() const;
-    auto operator<=>(const Key&) const = default;
-};
 
 enum class Lane { kStream, kHost, kCount };
 
@@ -48,7 +37,8 @@ class Rendezvous {
     Rendezvous(const Rendezvous&) = delete;
     Rendezvous& operator=(const Rendezvous&) = delete;
 
-    // Returns when all ranks have come, or with an error and its text. `device` and `host` are for the others.
+    // Returns when all ranks have come, or with an error and its text. `device` and `host` are for
+    // the others.
     std::pair<Result, std::string> join(int device, std::size_t host,
                                         std::chrono::milliseconds timeout);
 

@@ -31,7 +31,8 @@ constexpr std::array<RuleText, kRules> kTexts = {{
 }};
 
 struct Book {
-    std::mutex mutex; // protects the counts and the order of the lines; comes after every other lock
+    std::mutex
+        mutex; // protects the counts and the order of the lines; comes after every other lock
     std::array<std::uint64_t, kRules> counts{};
 };
 
@@ -74,7 +75,9 @@ void append_record(const RuleText& rule, const Subject& subject, const std::stri
 
 } // namespace
 
-const RuleText& rule_text(Rule rule) { return kTexts[static_cast<std::size_t>(rule)]; }
+const RuleText& rule_text(Rule rule) {
+    return kTexts[static_cast<std::size_t>(rule)];
+}
 
 void report(Rule rule, const Subject& subject, const char* format, ...) {
     if (settings().rules == RuleMode::kOff) {
@@ -125,6 +128,8 @@ void print_violations() {
     }
 }
 
-void forget_violations() { book().counts.fill(0); }
+void forget_violations() {
+    book().counts.fill(0);
+}
 
 } // namespace tracehook::emulator::nccl

@@ -1,7 +1,7 @@
 // The rules that a rehearsal enforces, by name, and what happens when one is broken.
 //
-// report() may be called from any thread, also from the observer of a free: it takes only its own lock, which
-// comes after every other, and touches neither a communicator nor the emulated device.
+// report() may be called from any thread, also from the observer of a free: it takes only its own
+// lock, which comes after every other, and touches neither a communicator nor the emulated device.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,15 @@ struct RuleText {
 
 const RuleText& rule_text(Rule rule);
 
-// Whom a violation is about: the rank within the communicator (-1: unknown) and the handle (null: none).
+// Whom a violation is about: the rank within the communicator (-1: unknown) and the handle (null:
+// none).
 struct Subject {
     int rank;
     const void* communicator;
 };
 
-// Says at once, on one line of stderr, that `rule` was broken, and keeps it for the end of the process.
+// Says at once, on one line of stderr, that `rule` was broken, and keeps it for the end of the
+// process.
 void report(Rule rule, const Subject& subject, const char* format, ...)
     __attribute__((format(printf, 3, 4)));
 

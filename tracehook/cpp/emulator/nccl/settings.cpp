@@ -1,7 +1,6 @@
 #include "settings.h"
 
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <sys/stat.h>
@@ -47,7 +46,8 @@ Settings read() {
     settings.version = number("TRACEHOOK_EMU_NCCL_VERSION", 22809);
     settings.faults = text("TRACEHOOK_EMU_FAULTS");
     settings.rank = number("RANK", -1);
-    settings.host = std::hash<std::string>()(text("NCCL_HOSTID") + "|" + text("CUDA_VISIBLE_DEVICES"));
+    settings.host =
+        std::hash<std::string>()(text("NCCL_HOSTID") + "|" + text("CUDA_VISIBLE_DEVICES"));
     return settings;
 }
 
@@ -61,7 +61,8 @@ const Settings& settings() {
 
 bool ensure_directory() {
     std::error_code error;
-    std::filesystem::create_directories(std::filesystem::path(settings().directory).parent_path(), error);
+    std::filesystem::create_directories(std::filesystem::path(settings().directory).parent_path(),
+                                        error);
     const char* path = settings().directory.c_str();
     return mkdir(path, 0700) == 0 || access(path, W_OK | X_OK) == 0;
 }

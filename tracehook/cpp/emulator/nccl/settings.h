@@ -11,18 +11,21 @@ namespace tracehook::emulator::nccl {
 enum class RuleMode { kReport, kAbort, kOff };
 
 struct Settings {
-    // TRACEHOOK_EMU_DIR: where ranks meet and where violations and summaries are written. `records` is false
-    // when the variable is unset: then `directory` is a per-user directory, used for meeting only.
+    // TRACEHOOK_EMU_DIR: where ranks meet and where violations and summaries are written. `records`
+    // is false when the variable is unset: then `directory` is a per-user directory, used for
+    // meeting only.
     std::string directory;
     bool records = false;
 
-    // TRACEHOOK_EMU_INIT_TIMEOUT, seconds (120): how long a rank waits for the others of its communicator.
+    // TRACEHOOK_EMU_INIT_TIMEOUT, seconds (120): how long a rank waits for the others of its
+    // communicator.
     std::chrono::milliseconds init_timeout{120000};
 
     // TRACEHOOK_EMU_RULES: report (default), abort (at the first violation) or off.
     RuleMode rules = RuleMode::kReport;
 
-    // TRACEHOOK_EMU_STRICT_L7=1: ranks that differ in what they registered at one operation break rule L7.
+    // TRACEHOOK_EMU_STRICT_L7=1: ranks that differ in what they registered at one operation break
+    // rule L7.
     bool strict_uniformity = false;
 
     // TRACEHOOK_EMU_HANDLE_REUSE=0: never give a dead communicator's address to a new one.
@@ -37,7 +40,8 @@ struct Settings {
     // RANK: the rank of this process in the job, -1 when unset.
     int rank = -1;
 
-    // What makes device 0 of two processes the same device: both see the same devices of the same host.
+    // What makes device 0 of two processes the same device: both see the same devices of the same
+    // host.
     std::size_t host = 0;
 };
 

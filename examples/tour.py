@@ -78,6 +78,12 @@ def main() -> None:
     for request in requests:
         request.wait()
     check("ring", incoming, (rank - 1) % world)
+    # Without a batch, each pair of ranks gets a communicator of its own, made by the first call.
+    if rank % 2 == 0:
+        dist.send(outgoing, rank + 1)
+    else:
+        dist.recv(incoming, rank - 1)
+        check("pair", incoming, rank - 1)
 
     say(6, "memory goes back to the driver: empty_cache, then allocation again")
     del gathered, shard, outgoing, incoming, bucket, part

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -13,22 +14,22 @@ from tracehook.audit import reader
 from tracehook.audit.ring import RingError
 from tracehook.audit.summary import Summary, summarise
 
-# Two lines each, so that the table fits 100 columns.
 _COLUMNS = (
     "rank",
     "pid",
     "segments",
-    "(freed)",
-    "commu-\nnicators",
-    "(ended)",
-    "(aborted)",
-    "regis-\ntered",
+    "freed",
+    "comms",
+    "ended",
+    "aborted",
+    "registered",
     "undone",
-    "dropped\nat abort",
+    "dropped",
     "left",
     "failed",
-    "log ends",
+    "log",
 )
+_LEGEND = "ended, aborted: of the comms; dropped: registrations that went with an aborted one; left: never undone"
 
 
 def summary(
@@ -53,12 +54,15 @@ def show(directory: Path, since: float = 0.0) -> None:
     logs = [log for log in reader.read_directory(directory) if log.path.stat().st_mtime >= since]
     rows = [summarise(log) for log in logs]
     busy = [row for row in rows if row.segments or row.communicators]
-    table = Table(title=f"tracehook: {len(busy)} processes that used CUDA", title_justify="left")
+    title = f"tracehook: {len(busy)} processes that used CUDA"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
     for column in _COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)
     for row in busy:
         table.add_row(*_cells(row))
-    Console(width=max(120, Console().width)).print(table)
+    console = Console(width=max(110, Console().width))
+    console.print(table)
+    console.print(_LEGEND, style="dim")
 
 
 def _cells(row: Summary) -> list[str]:

@@ -43,6 +43,9 @@ class Harness::ScriptedCommunicator final : public core::Communicator {
         return 0;
     }
 
+    int remember_device() noexcept override { return 0; }
+    void restore_device(int) noexcept override {}
+
     bool ready() noexcept override {
         const std::lock_guard guard(script_->mutex);
         const auto found = script_->in_progress.find(pointer_);

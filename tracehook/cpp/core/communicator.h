@@ -23,13 +23,17 @@ struct Outcome {
 
 // One per live communicator. The register / deregister calls are only made by the thread that is inside the
 // communicator's Gate, one at a time, and never after the communicator died. They must not throw, take the GIL, allocate
-// device memory or call the allocator, and they leave the current device as it was.
+// device memory or call the allocator. The library may leave another current device behind; see restore_device().
 class Communicator {
   public:
     virtual ~Communicator() = default;
 
     virtual Outcome register_range(std::uintptr_t address, std::size_t size) noexcept = 0;
     virtual int deregister(void* handle) noexcept = 0;
+
+    // Around each run of such calls, on the thread that makes them: remembers the current device, and restores it.
+    virtual int remember_device() noexcept = 0;
+    virtual void restore_device(int device) noexcept = 0;
 
     // False while the library still works on an earlier call in the background (a non-blocking communicator).
     virtual bool ready() noexcept = 0;

@@ -13,6 +13,25 @@ namespace {
 constexpr auto kReadyDeadline = std::chrono::seconds(30);
 constexpr auto kReadyPoll = std::chrono::microseconds(50);
 
+// One run of calls into a communicator.
+class Visit {
+  public:
+    explicit Visit(Communicator& communicator) noexcept
+        : communicator_(communicator), device_(communicator.remember_device()) {}
+    ~Visit() { communicator_.restore_device(device_); }
+    Visit(const Visit&) = delete;
+    Visit& operator=(const Visit&) = delete;
+
+  private:
+    Communicator& communicator_;
+    const int device_;
+};
+
+// For a counter that only the thread inside the gate writes: cheaper than an atomic addition.
+template <typename Counter> void add_one(Counter& counter) noexcept {
+    counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
 } // namespace
 
 Registrations::Registrations(const Identity& identity, std::unique_ptr<Communicator> communicator,
@@ -49,13 +68,15 @@ bool Registrations::register_batch(const std::vector<Segment>& batch) noexcept {
     if (failed()) {
         return true;
     }
+    const Visit visit(*communicator_);
     handles_.reserve(handles_.size() + batch.size());
     std::uint64_t begin_ns = monotonic_ns();
     for (const Segment& segment : batch) {
         if (dead()) {
             return true;
         }
-        if (handles_.contains(segment.id)) {
+        const auto [held, is_new] = handles_.try_emplace(segment.id, Held{segment, nullptr});
+        if (!is_new) {
             continue;
         }
         const Outcome outcome = communicator_->register_range(segment.address, segment.size);
@@ -72,12 +93,13 @@ bool Registrations::register_batch(const std::vector<Segment>& batch) noexcept {
         ring_.push(record);
         begin_ns = end_ns;
         if (outcome.result != 0) {
+            handles_.erase(held);
             fail(segment, outcome.result);
             return true;
         }
-        handles_.emplace(segment.id, Held{segment, outcome.handle});
+        held->second.handle = outcome.handle;
         held_.store(handles_.size(), std::memory_order_relaxed);
-        made_.fetch_add(1, std::memory_order_relaxed);
+        add_one(made_);
     }
     return true;
 }
@@ -117,7 +139,7 @@ void Registrations::deregister_one(const Held& held) noexcept {
     record.result = result;
     record.value = reinterpret_cast<std::uintptr_t>(held.handle);
     ring_.push(record);
-    undone_.fetch_add(1, std::memory_order_relaxed);
+    add_one(undone_);
 }
 
 void Registrations::report_stuck(const Held& held) noexcept {
@@ -140,6 +162,7 @@ void Registrations::deregister(const Segment& segment) noexcept {
         }
         return;
     }
+    const Visit visit(*communicator_);
     deregister_one(found->second);
     handles_.erase(found);
     held_.store(handles_.size(), std::memory_order_relaxed);
@@ -147,6 +170,7 @@ void Registrations::deregister(const Segment& segment) noexcept {
 
 std::size_t Registrations::deregister_all() noexcept {
     std::size_t undone = 0;
+    const Visit visit(*communicator_);
     while (!handles_.empty() && !dead() && wait_ready()) {
         deregister_one(handles_.begin()->second);
         handles_.erase(handles_.begin());

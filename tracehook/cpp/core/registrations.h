@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <memory>
+#include <memory_resource>
 #include <unordered_map>
 #include <vector>
 
@@ -77,7 +78,9 @@ class Registrations {
     bool suspended_ = false;       // gate's mutex
     std::atomic<bool> dead_{false}; // written under the gate's mutex, read anywhere
 
-    std::unordered_map<std::uint64_t, Held> handles_; // by segment id; thread inside the gate
+    // By segment id; thread inside the gate. The pool spares a malloc per registration.
+    std::pmr::unsynchronized_pool_resource pool_;
+    std::pmr::unordered_map<std::uint64_t, Held> handles_{&pool_};
     std::atomic<std::uint32_t> comm_seq_{0};
     std::atomic<std::uint64_t> children_{0};
     std::atomic<std::size_t> held_{0};

@@ -23,7 +23,10 @@ std::uint64_t clock_ns(clockid_t clock) noexcept {
 }
 
 std::uint64_t thread_id() noexcept {
-    static thread_local const std::uint64_t id = static_cast<std::uint64_t>(syscall(SYS_gettid));
+    static thread_local std::uint64_t id = 0; // constant-initialised: no guard to test at each call
+    if (id == 0) {
+        id = static_cast<std::uint64_t>(syscall(SYS_gettid));
+    }
     return id;
 }
 
@@ -79,18 +82,22 @@ void Ring::map_memory(std::size_t bytes) {
     header_ = new (base) RingHeader{};
 }
 
-void Ring::push(Event event) noexcept {
-    event.thread = thread_id();
-    event.t_ns = event.t_ns != 0 ? event.t_ns : monotonic_ns();
+void Ring::push(const Event& event) noexcept {
+    const std::uint64_t t_ns = event.t_ns != 0 ? event.t_ns : monotonic_ns();
+    const std::uint64_t thread = thread_id();
     const std::lock_guard guard(mutex_);
     // The number is given even to an event that is dropped, so that the log shows the gap where it happened.
-    event.seq = ++seq_;
+    const std::uint64_t seq = ++seq_;
     const std::uint64_t pushed = header_->pushed.load(std::memory_order_relaxed);
     if (pushed - header_->drained.load(std::memory_order_acquire) >= header_->capacity) {
         header_->dropped.fetch_add(1, std::memory_order_relaxed);
         return;
     }
-    records_[pushed % header_->capacity] = event;
+    Event& record = records_[pushed % header_->capacity];
+    record = event;
+    record.seq = seq;
+    record.t_ns = t_ns;
+    record.thread = thread;
     // Written last: a reader of the file, or of a killed process's file, never sees half a record.
     header_->pushed.store(pushed + 1, std::memory_order_release);
 }

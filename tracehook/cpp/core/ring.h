@@ -37,7 +37,7 @@ class Ring {
     Ring(const Ring&) = delete;
     Ring& operator=(const Ring&) = delete;
 
-    void push(Event event) noexcept;
+    void push(const Event& event) noexcept;
 
     // Copies up to out.size() of the oldest undrained events; they stay until mark_drained(). One consumer at a time.
     std::size_t peek(std::span<Event> out) const noexcept;

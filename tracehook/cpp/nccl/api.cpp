@@ -91,14 +91,9 @@ int version() noexcept {
     return version;
 }
 
-DeviceGuard::DeviceGuard() noexcept { api().cudaGetDevice(&device_); }
-
-DeviceGuard::~DeviceGuard() {
-    int now = device_;
-    // Set only if it moved: cudaSetDevice may create a context, and is not free.
-    if (device_ >= 0 && api().cudaGetDevice(&now) == 0 && now != device_) {
-        api().cudaSetDevice(device_);
-    }
+int current_device() noexcept {
+    int device = -1;
+    return api().cudaGetDevice(&device) == 0 ? device : -1;
 }
 
 } // namespace tracehook::nccl

@@ -31,18 +31,7 @@ bool api_available(std::string* why = nullptr) noexcept;
 // NCCL's version as it says itself (22809 for 2.28.9); 0 without NCCL.
 int version() noexcept;
 
-// Keeps the calling thread's current device: NCCL leaves another one behind on some error paths.
-class DeviceGuard {
-  public:
-    DeviceGuard() noexcept;
-    ~DeviceGuard();
-    DeviceGuard(const DeviceGuard&) = delete;
-    DeviceGuard& operator=(const DeviceGuard&) = delete;
-
-    int device() const noexcept { return device_; }
-
-  private:
-    int device_ = -1;
-};
+// The calling thread's current CUDA device; -1 if CUDA does not say.
+int current_device() noexcept;
 
 } // namespace tracehook::nccl

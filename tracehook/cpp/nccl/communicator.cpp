@@ -3,7 +3,6 @@
 namespace tracehook::nccl {
 
 core::Outcome NcclCommunicator::register_range(std::uintptr_t address, std::size_t size) noexcept {
-    const DeviceGuard guard;
     core::Outcome outcome; // handle null: on some success paths NCCL does not write it
     outcome.result =
         api().ncclCommRegister(comm_, reinterpret_cast<void*>(address), size, &outcome.handle);
@@ -11,8 +10,16 @@ core::Outcome NcclCommunicator::register_range(std::uintptr_t address, std::size
 }
 
 int NcclCommunicator::deregister(void* handle) noexcept {
-    const DeviceGuard guard;
     return api().ncclCommDeregister(comm_, handle);
+}
+
+int NcclCommunicator::remember_device() noexcept { return current_device(); }
+
+void NcclCommunicator::restore_device(int device) noexcept {
+    // Set only if it moved: cudaSetDevice may create a context, and is not free.
+    if (device >= 0 && current_device() != device) {
+        api().cudaSetDevice(device);
+    }
 }
 
 bool NcclCommunicator::ready() noexcept {

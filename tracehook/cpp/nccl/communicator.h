@@ -13,6 +13,8 @@ class NcclCommunicator final : public core::Communicator {
 
     core::Outcome register_range(std::uintptr_t address, std::size_t size) noexcept override;
     int deregister(void* handle) noexcept override;
+    int remember_device() noexcept override;
+    void restore_device(int device) noexcept override;
     bool ready() noexcept override;
 
   private:

@@ -48,12 +48,6 @@ int on_ncclGroupEnd() {
 
 // --- communicators that begin ---
 
-int current_device() noexcept {
-    int device = -1;
-    api().cudaGetDevice(&device);
-    return device;
-}
-
 // After the call that makes `birth` returned `result`.
 int after_birth(int result, Birth birth) {
     if (registrar->abandoned() || (result != kSuccess && result != kInProgress)) {

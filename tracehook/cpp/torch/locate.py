@@ -7,9 +7,10 @@ Run by the building interpreter. Exits with 1 and one line on stderr if it has n
 import importlib.util
 import sys
 from pathlib import Path
+from typing import NoReturn
 
 
-def fail(why: str) -> None:
+def fail(why: str) -> NoReturn:
     """End with the one line that CMake passes on."""
     print(f"tracehook: {why}", file=sys.stderr)
     sys.exit(1)
@@ -26,14 +27,19 @@ def main() -> None:
     if not (root / "lib" / "libc10_cuda.so").exists():
         fail(f"torch {versions['__version__']} is a build without CUDA")
     minor = ".".join(str(versions["__version__"]).split(".")[:2])
-    site = root.parent
-    candidates = [*sorted((site / "nvidia").glob("cu[0-9]*/include"), reverse=True)]
-    candidates.append(site / "nvidia" / "cuda_runtime" / "include")
-    for include in candidates:
-        if (include / "cuda_runtime_api.h").exists() and (include / "crt" / "host_defines.h").exists():
-            print(f"{minor};{root};{include};1")
-            return
-    fail("CUDA headers are missing: pip install nvidia-cuda-runtime nvidia-cuda-crt (torch's CUDA major)")
+    # In each site directory: nvidia/cu13/include and the like, or (CUDA 12) nvidia/cuda_runtime/include.
+    folders = []
+    for site in [root.parent, *map(Path, sys.path)]:
+        folders.extend(sorted((site / "nvidia").glob("cu[0-9]*/include"), reverse=True))
+        folders.append(site / "nvidia" / "cuda_runtime" / "include")
+    includes: list[Path] = []
+    for header in ("cuda_runtime_api.h", "crt/host_defines.h"):
+        found = next((folder for folder in folders if (folder / header).exists()), None)
+        if found is None:
+            fail(f"{header} is missing: pip install nvidia-cuda-runtime nvidia-cuda-crt (of torch's CUDA major)")
+        elif found not in includes:
+            includes.append(found)
+    print(f"{minor};{root};{','.join(map(str, includes))};1")
 
 
 if __name__ == "__main__":

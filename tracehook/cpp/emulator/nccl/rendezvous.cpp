@@ -18,15 +18,15 @@ namespace {
 
 constexpr long kPatienceNanoseconds = 20'000'000;
 
+} // namespace
+
 // A new file is all zeros, which is a valid empty state of everything below: nobody has to
 // construct it first.
-struct LaneMarks {
+struct Rendezvous::LaneMarks {
     std::atomic<std::uint64_t> posted;
     std::atomic<std::uint64_t> passed;
     std::byte payload[kPayload];
 };
-
-} // namespace
 
 struct Rendezvous::Header {
     std::atomic<std::uint32_t> bell;
@@ -164,14 +164,7 @@ void Rendezvous::post(Lane lane, std::uint64_t sequence, const void* payload, st
 }
 
 bool Rendezvous::await_posted(Lane lane, std::uint64_t sequence) {
-    return wait([&] {
-        for (int rank = 0; rank < ranks_; ++rank) {
-            if (place(rank).lanes[static_cast<std::size_t>(lane)].posted < sequence) {
-                return false;
-            }
-        }
-        return true;
-    });
+    return await_all(lane, &LaneMarks::posted, sequence);
 }
 
 const std::byte* Rendezvous::payload(Lane lane, int rank) const {
@@ -184,9 +177,14 @@ void Rendezvous::pass(Lane lane, std::uint64_t sequence) {
 }
 
 bool Rendezvous::await_passed(Lane lane, std::uint64_t sequence) {
+    return await_all(lane, &LaneMarks::passed, sequence);
+}
+
+bool Rendezvous::await_all(Lane lane, std::atomic<std::uint64_t> LaneMarks::* mark,
+                           std::uint64_t sequence) const {
     return wait([&] {
         for (int rank = 0; rank < ranks_; ++rank) {
-            if (place(rank).lanes[static_cast<std::size_t>(lane)].passed < sequence) {
+            if (place(rank).lanes[static_cast<std::size_t>(lane)].*mark < sequence) {
                 return false;
             }
         }

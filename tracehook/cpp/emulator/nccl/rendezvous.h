@@ -63,6 +63,7 @@ class Rendezvous {
 
   private:
     struct Header;
+    struct LaneMarks;
     struct Place;
     struct Mailbox;
 
@@ -71,6 +72,8 @@ class Rendezvous {
     Mailbox& mailbox(int from, int to) const;
     std::string map();
     std::string missing_ranks() const;
+    bool await_all(Lane lane, std::atomic<std::uint64_t> LaneMarks::* mark,
+                   std::uint64_t sequence) const;
 
     std::string path_;
     int rank_;

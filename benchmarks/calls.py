@@ -1,0 +1,71 @@
+"""What the interposer adds to a call, and what a new communicator costs over 1,000 segments. One process, one device.
+
+Prints lines ``RESULT name value``; each value is from one repetition, the things compared taken in turn.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+import tracehook
+
+CALLS = 20_000
+SEGMENTS = 1_000
+REPETITIONS = 31
+
+
+def main(library: str) -> None:
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("MASTER_PORT", "29531")
+    device = torch.device("cuda", 0)
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", rank=0, world_size=1, device_id=device)
+    dist.all_reduce(torch.ones(4, device=device))
+    pointer = ctypes.c_void_p(dist.group.WORLD._get_backend(device)._comm_ptr())
+
+    # Two copies of the same caller: the second is loaded after the interposer came, and keeps the plain slots.
+    wrapped, plain = ctypes.CDLL(library), None
+    tracehook.enable()
+    copy = library.replace("libtorch_cuda_caller", "libplain_caller")
+    with open(library, "rb") as source, open(copy, "wb") as target:
+        target.write(source.read())
+    plain = ctypes.CDLL(copy)
+    for one in (wrapped, plain):
+        for name in ("time_empty_calls", "time_grouped_calls", "time_registrations"):
+            getattr(one, name).restype = ctypes.c_double
+
+    for name in ("time_empty_calls", "time_grouped_calls"):
+        for _ in range(REPETITIONS):
+            with_hook = getattr(wrapped, name)(pointer, CALLS) / CALLS
+            without = getattr(plain, name)(pointer, CALLS) / CALLS
+            print(f"RESULT {name} {with_hook - without}")
+
+    kept = [torch.empty(12 << 20, dtype=torch.uint8, device=device) for _ in range(SEGMENTS)]
+    segments = tracehook.status()["segments"]
+    tracehook.disable()
+    from tracehook import _core
+
+    rows = [(address, size) for _, _, address, size in _core.segments()]
+    addresses = (ctypes.c_void_p * segments)(*(address for address, _ in rows))
+    sizes = (ctypes.c_size_t * segments)(*(size for _, size in rows))
+    for _ in range(REPETITIONS):
+        bare = plain.time_registrations(pointer, addresses, sizes, segments)
+        begin = time.perf_counter_ns()
+        _core.set_registering(True)  # what a new communicator gets: every segment of the ledger
+        ours = time.perf_counter_ns() - begin
+        assert tracehook.status()["communicators"][0]["held"] == segments
+        _core.set_registering(False)
+        print(f"RESULT new_communicator_ratio {ours / bare}")
+        print(f"RESULT bare_register_ns {bare / segments}")
+    del kept
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

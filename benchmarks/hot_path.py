@@ -25,7 +25,10 @@ def main(kind: str, library: str) -> None:
 
         tracehook.enable()
         assert tracehook.status()["state"] == "on", tracehook.status()
-    allocate, free = torch._C._cuda_cudaCachingAllocator_raw_alloc, torch._C._cuda_cudaCachingAllocator_raw_delete
+    allocate, free = (
+        torch._C._cuda_cudaCachingAllocator_raw_alloc,
+        torch._C._cuda_cudaCachingAllocator_raw_delete,
+    )
     stream = torch.cuda.current_stream().cuda_stream
     kept = allocate(4096, stream)  # so that the segment stays
     best = float("inf")

@@ -12,7 +12,9 @@ BUILD = HERE.parent / "build" / "benchmarks"
 
 def _headers() -> list[str]:
     locate = HERE.parent / "tracehook" / "cpp" / "torch" / "locate.py"
-    facts = subprocess.run([sys.executable, locate], check=True, capture_output=True, text=True).stdout.strip()
+    facts = subprocess.run(
+        [sys.executable, locate], check=True, capture_output=True, text=True
+    ).stdout.strip()
     _, root, includes, _ = facts.split(";")
     return [f"-I{root}/include", *(f"-I{path}" for path in includes.split(",")), f"-L{root}/lib"]
 
@@ -29,7 +31,9 @@ def build(source: str, name: str, *options: str) -> Path:
 
 def bare_tracker() -> Path:
     """Return a library with ``attach_bare_tracker()``, for the running torch."""
-    return build("bare_tracker.cpp", "bare_tracker", "-fvisibility=hidden", *_headers(), "-lc10", "-lc10_cuda")
+    return build(
+        "bare_tracker.cpp", "bare_tracker", "-fvisibility=hidden", *_headers(), "-lc10", "-lc10_cuda"
+    )
 
 
 def caller() -> Path:

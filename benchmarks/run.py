@@ -50,7 +50,11 @@ def main() -> None:
     calls = results("calls.py", str(native.caller()))
     print(stats.describe("interposed call, added", calls["time_empty_calls"], "ns", 100))
     print(stats.describe("call in a group of its own, added", calls["time_grouped_calls"], "ns"))
-    print(stats.describe("new communicator, 1000 segments / bare calls", calls["new_communicator_ratio"], "x", 1.1))
+    print(
+        stats.describe(
+            "new communicator, 1000 segments / bare calls", calls["new_communicator_ratio"], "x", 1.1
+        )
+    )
     print(stats.describe("  (bare ncclCommRegister)", calls["bare_register_ns"], "ns"))
 
 

@@ -1,7 +1,7 @@
 """An inference-style loop with a tensor-parallel and a data-parallel group. Unchanged on GPUs and in a rehearsal.
 
-    SYMM_REGISTER_HOOK=1 torchrun --standalone --nproc-per-node 2 examples/serve_tp_dp.py --tp 2
-    tracehook rehearse --devices 4 --log logs -- torchrun --standalone --nproc-per-node 4 examples/serve_tp_dp.py --tp 2
+SYMM_REGISTER_HOOK=1 torchrun --standalone --nproc-per-node 2 examples/serve_tp_dp.py --tp 2
+tracehook rehearse --devices 4 --log logs -- torchrun --standalone --nproc-per-node 4 examples/serve_tp_dp.py --tp 2
 """
 
 import argparse
@@ -42,7 +42,9 @@ def main() -> None:
             del partial, logits
             torch.cuda.empty_cache()
     if dist.get_rank() == 0:
-        print(f"served {arguments.requests} requests, {served} tokens, tp {tp_size} x dp {dp_size}", flush=True)
+        print(
+            f"served {arguments.requests} requests, {served} tokens, tp {tp_size} x dp {dp_size}", flush=True
+        )
     dist.destroy_process_group()
 
 

@@ -1,7 +1,7 @@
 """Train a small model with DistributedDataParallel. Unchanged on GPUs, in a rehearsal, with and without tracehook.
 
-    SYMM_REGISTER_HOOK=1 torchrun --standalone --nproc-per-node 2 examples/train_ddp.py
-    tracehook rehearse --devices 2 --log logs -- torchrun --standalone --nproc-per-node 2 examples/train_ddp.py
+SYMM_REGISTER_HOOK=1 torchrun --standalone --nproc-per-node 2 examples/train_ddp.py
+tracehook rehearse --devices 2 --log logs -- torchrun --standalone --nproc-per-node 2 examples/train_ddp.py
 """
 
 import argparse
@@ -15,7 +15,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 def model(width: int) -> nn.Module:
     return nn.Sequential(
-        nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.LayerNorm(width), nn.Linear(width, 16)
+        nn.Linear(width, 4 * width),
+        nn.GELU(),
+        nn.Linear(4 * width, width),
+        nn.LayerNorm(width),
+        nn.Linear(width, 16),
     )
 
 

@@ -45,6 +45,8 @@ def environment(
     out["LD_LIBRARY_PATH"] = ":".join(path)
     out["TRACEHOOK_EMU_DEVICES"] = str(devices)
     out["TRACEHOOK_EMU_DIR"] = str(scratch)
+    # bf16 attention would otherwise choose cuDNN, which is not emulated.
+    out.setdefault("TORCH_CUDNN_SDPA_DEPRIORITIZED", "1")
     if faults:
         out["TRACEHOOK_EMU_FAULTS"] = faults
     return out

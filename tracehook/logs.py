@@ -140,7 +140,9 @@ class Journal:
                 f"{fields['error']}; all its {fields['registrations']} registrations were undone, and it runs on unregistered"
             )
         elif name == "deregister.local" and not fields["ok"]:
-            warn(f"deregistering {fields.get('addr')} from communicator {fields['comm']} failed: error {fields['error']}")
+            warn(
+                f"deregistering {fields.get('addr')} from communicator {fields['comm']} failed: error {fields['error']}"
+            )
         elif name == "ledger.difference":
             warn(f"segment {fields.get('addr')} is only in the {fields['only_in']}: please report this")
 

@@ -89,7 +89,10 @@ class Service:
         elif torch.cuda.is_initialized():
             self._attach()
         else:
-            self._note("attach_failed", "this torch has no torch.cuda._lazy_call; call tracehook.enable() after CUDA is up")
+            self._note(
+                "attach_failed",
+                "this torch has no torch.cuda._lazy_call; call tracehook.enable() after CUDA is up",
+            )
 
     def _attach(self) -> None:
         """Run by torch while CUDA comes up; an exception here would make that fail, so none leaves."""
@@ -231,7 +234,9 @@ class Service:
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
-            warn(f"no log: SYMM_REGISTER_LOG={str(directory)!r} cannot be made a directory ({problem.strerror})")
+            warn(
+                f"no log: SYMM_REGISTER_LOG={str(directory)!r} cannot be made a directory ({problem.strerror})"
+            )
             return None
         if not os.access(directory, os.W_OK):
             warn(f"no log: SYMM_REGISTER_LOG={str(directory)!r} is not writable for this user")
@@ -261,7 +266,9 @@ class Service:
         """At interpreter exit: close the log. Makes no call into CUDA or NCCL, and leaves what is registered."""
         if self._journal is not None and self._core is not None and not self._forked:
             core = self._core
-            self._journal.close(lambda: dict(zip(("segments", "bytes", "communicators"), core.totals(), strict=True)))
+            self._journal.close(
+                lambda: dict(zip(("segments", "bytes", "communicators"), core.totals(), strict=True))
+            )
 
     def after_fork_in_child(self) -> None:
         """Let go of everything that belongs to the parent. The native side has done so already."""

@@ -92,4 +92,6 @@ def read_directory(directory: Path) -> list[ProcessLog]:
     logs = [read_process(path) for path in sorted(directory.glob("*.jsonl"))]
     if not logs:
         raise LogError(f"{directory}: no .jsonl log in it; was SYMM_REGISTER_HOOK=1 set, and torch imported?")
-    return sorted(logs, key=lambda log: (log.rank if log.rank is not None else 1 << 30, log.begin.get("pid", 0)))
+    return sorted(
+        logs, key=lambda log: (log.rank if log.rank is not None else 1 << 30, log.begin.get("pid", 0))
+    )

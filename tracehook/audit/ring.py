@@ -145,11 +145,15 @@ def read_file(path: Path) -> RingFile:
     data = path.read_bytes()
     if len(data) < _HEADER.size or data[:8] != MAGIC:
         raise RingError(f"{path}: not a tracehook ring (it does not begin with {MAGIC.decode()})")
-    _, header_bytes, record_bytes, capacity, pushed, drained, dropped, epoch_ns, pid = _HEADER.unpack_from(data)
+    _, header_bytes, record_bytes, capacity, pushed, drained, dropped, epoch_ns, pid = _HEADER.unpack_from(
+        data
+    )
     if record_bytes != RECORD_BYTES:
         raise RingError(f"{path}: records have {record_bytes} bytes, this tracehook reads {RECORD_BYTES}")
     if len(data) < header_bytes + capacity * record_bytes:
-        raise RingError(f"{path}: cut after {len(data)} bytes, expected {header_bytes + capacity * record_bytes}")
+        raise RingError(
+            f"{path}: cut after {len(data)} bytes, expected {header_bytes + capacity * record_bytes}"
+        )
     records = []
     for index in range(drained, pushed):
         start = header_bytes + (index % capacity) * record_bytes

@@ -42,7 +42,9 @@ def _versions() -> list[tuple[str, str]]:
     have = ", ".join(hook_library.available()) or "none"
     version = str(torch.__version__)
     chosen = hook_library.path_for(version)
-    why = "matches the running torch" if chosen else f"none of them fits torch {hook_library.minor_of(version)}"
+    why = (
+        "matches the running torch" if chosen else f"none of them fits torch {hook_library.minor_of(version)}"
+    )
     try:
         emulated = str(emulation.directory())
     except emulation.NoEmulation as problem:

@@ -23,11 +23,15 @@ def rehearse(
     devices: Annotated[int, typer.Option(min=1, max=64, help="Emulated devices on this machine.")] = 1,
     log: Annotated[
         Path | None,
-        typer.Option(help="Switch the hook on, log to this directory, and print a table per rank at the end."),
+        typer.Option(
+            help="Switch the hook on, log to this directory, and print a table per rank at the end."
+        ),
     ] = None,
     faults: Annotated[
         str,
-        typer.Option(help="Faults to play, e.g. 'ncclCommRegister:fail@3=1,ncclAllReduce:slow@*=50ms#rank1'."),
+        typer.Option(
+            help="Faults to play, e.g. 'ncclCommRegister:fail@3=1,ncclAllReduce:slow@*=50ms#rank1'."
+        ),
     ] = "",
 ) -> None:
     """Run a command without a GPU: tracehook rehearse --devices 4 -- torchrun --nproc-per-node 4 train.py

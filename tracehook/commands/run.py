@@ -14,7 +14,9 @@ def run(
     log: Annotated[
         Path | None, typer.Option(help="Directory for one log per process (SYMM_REGISTER_LOG).")
     ] = None,
-    check: Annotated[bool, typer.Option(help="Compare with the allocator's snapshot (SYMM_REGISTER_CHECK).")] = False,
+    check: Annotated[
+        bool, typer.Option(help="Compare with the allocator's snapshot (SYMM_REGISTER_CHECK).")
+    ] = False,
 ) -> None:
     """Run a command with the hook on: tracehook run -- torchrun --nproc-per-node 8 train.py
 

@@ -36,7 +36,9 @@ def main() -> None:
     for header in ("cuda_runtime_api.h", "crt/host_defines.h"):
         found = next((folder for folder in folders if (folder / header).exists()), None)
         if found is None:
-            fail(f"{header} is missing: pip install nvidia-cuda-runtime nvidia-cuda-crt (of torch's CUDA major)")
+            fail(
+                f"{header} is missing: pip install nvidia-cuda-runtime nvidia-cuda-crt (of torch's CUDA major)"
+            )
         elif found not in includes:
             includes.append(found)
     print(f"{minor};{root};{','.join(map(str, includes))};1")

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <thread>
 
 namespace tracehook::emulator::nccl {
 
@@ -96,10 +97,11 @@ bool Communicator::enter(const char* call) {
         report(Rule::kL6, subject(), "%s was called while another thread was in %s", call,
                inside_.load());
         // The model itself must stay sound, so what would be a race in NCCL only waits here.
-        while (!guard_.try_lock_for(kPatience)) {
+        while (!guard_.try_lock()) {
             if (stopped()) {
                 return false;
             }
+            std::this_thread::sleep_for(1ms);
         }
     }
     if (depth_++ == 0) {

@@ -108,7 +108,7 @@ class Communicator {
     std::unique_ptr<Rendezvous> meeting_;
     RegistrationCache registrations_;
 
-    std::recursive_timed_mutex guard_;          // one thread inside at a time; comes first
+    std::recursive_mutex guard_;                // one thread inside at a time; comes first
     int depth_ = 0;                             // under guard_
     std::atomic<const char*> inside_{"a call"}; // what the thread inside called
 

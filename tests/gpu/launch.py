@@ -1,0 +1,74 @@
+"""Start a job under torchrun with the hook on or off, and read what it printed and logged."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from tracehook.audit import reader
+from tracehook.audit.summary import Summary, summarise
+
+ROOT = Path(__file__).parents[2]
+JOBS = Path(__file__).parent / "jobs"
+
+
+@dataclass
+class Result:
+    """What a job left: exit status, output of all ranks, and the logs of those that used CUDA."""
+
+    status: int
+    output: str
+    logs: list[reader.ProcessLog]
+
+    @property
+    def summaries(self) -> list[Summary]:
+        """Counts per process."""
+        return [summarise(log) for log in self.logs]
+
+    def events(self, name: str) -> list[dict]:
+        """Every event of that name, of all processes."""
+        return [event for log in self.logs for event in log.events if event["event"] == name]
+
+    def values(self, key: str) -> list[str]:
+        """What followed ``key=`` in the output, in order."""
+        return [
+            word.partition("=")[2]
+            for line in self.output.splitlines()
+            for word in line.split()
+            if word.startswith(f"{key}=")
+        ]
+
+
+def launch(
+    script: Path, ranks: int, log: Path | None, *arguments: str, timeout: float = 120, **variables: str
+) -> Result:
+    """Run `script` on `ranks` devices; with `log`, the hook is on and logs there.
+
+    The whole process group is killed after `timeout` seconds: a hang is a failure, not a wait.
+    """
+    environment = {**os.environ, **variables}
+    if log is not None:
+        environment |= {"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(log)}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    process = subprocess.Popen(
+        [*command, str(script), *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=timeout)
+        status = process.returncode
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        output, _ = process.communicate()
+        status = -signal.SIGALRM
+    logs = reader.read_directory(log) if log is not None and log.is_dir() else []
+    used = [one for one in logs if any(event["event"] == "hook.attach" for event in one.events)]
+    return Result(status, output, used)

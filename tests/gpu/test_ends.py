@@ -1,0 +1,34 @@
+"""Communicators that end, well and badly, on real devices."""
+
+from __future__ import annotations
+
+from launch import JOBS, launch
+
+_TORCH_HOOK = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
+
+
+def test_allocation_after_destroy_works_where_torchs_own_hook_raises(ranks, tmp_path) -> None:
+    """After destroy_process_group, torch's hook makes torch.empty raise; with ours it works."""
+    torchs = launch(JOBS / "after_destroy.py", ranks, None, **{_TORCH_HOOK: "1"})
+    ours = launch(JOBS / "after_destroy.py", ranks, tmp_path)
+
+    assert ["DistBackendError"] * ranks == torchs.values("outcome"), torchs.output
+    assert ["fine"] * ranks == ours.values("outcome"), ours.output
+    assert [0] * ranks == [counts.left for counts in ours.summaries]
+
+
+def test_a_watchdog_abort_ends_the_ranks_and_is_in_the_log(ranks, tmp_path) -> None:
+    """A rank that never arrives: the others abort in time, and their logs say so."""
+    quick = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
+    result = launch(JOBS / "never_arrives.py", ranks, tmp_path, timeout=90, **quick)
+
+    assert result.status not in (0, -14), result.output
+    assert "arrived" not in result.output
+    aborts = result.events("communicator.abort")
+    assert len(aborts) >= 1, result.output
+    for log in result.logs:
+        names = [event["event"] for event in log.events]
+        if "communicator.abort" in names:
+            after = names[names.index("communicator.abort") + 1 :]
+            assert "register.local" not in after
+            assert "deregister.local" not in after

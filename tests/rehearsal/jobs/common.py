@@ -1,0 +1,55 @@
+"""What the jobs of the tests share."""
+
+import ctypes
+import json
+import os
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+MB = 1 << 20
+RANK = int(os.environ.get("RANK", "0"))
+WORLD = int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def start(seconds: float = 60, bind: bool = True) -> torch.device:
+    """Make the default group, through a file or in this process alone; no socket."""
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(device)
+    store = dist.FileStore(os.environ["TEST_STORE"], WORLD) if "TEST_STORE" in os.environ else dist.HashStore()
+    dist.init_process_group(
+        "nccl",
+        store=store,
+        rank=RANK,
+        world_size=WORLD,
+        timeout=timedelta(seconds=seconds),
+        device_id=device if bind else None,
+    )
+    return device
+
+
+def tell(**facts: object) -> None:
+    """Say something that the test reads back with `Rehearsal.facts`."""
+    os.write(1, f"fact {RANK} {json.dumps(facts)}\n".encode())
+
+
+def filled(value: float, size_mb: float, device: torch.device | str) -> torch.Tensor:
+    """Return a tensor made on the CPU and copied: kernels do nothing on emulated devices."""
+    return torch.full((int(size_mb * MB) // 4,), float(value)).to(device)
+
+
+def calls(name: str = "any") -> int:
+    """Return how often this process called the emulated runtime."""
+    return _count("emu_call_count", name)
+
+
+def nccl_calls(name: str = "any") -> int:
+    """Return how often this process called the emulated NCCL."""
+    return _count("emu_nccl_call_count", name)
+
+
+def _count(function: str, name: str) -> int:
+    ask = getattr(ctypes.CDLL(None), function)
+    ask.restype = ctypes.c_uint64
+    return int(ask(name.encode()))

@@ -1,0 +1,1 @@
+"""Helpers of the tests: run a process, run a rehearsal."""

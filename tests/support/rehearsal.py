@@ -1,0 +1,115 @@
+"""Run a job of tests/rehearsal/jobs (or any script) on emulated devices, and read what it left."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from support.processes import SCRIPTS, Finished, run
+from tracehook.audit import reader
+
+ROOT = Path(__file__).parents[2]
+JOBS = ROOT / "tests" / "rehearsal" / "jobs"
+EXAMPLES = ROOT / "examples"
+RULES_BROKEN = 86
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """One rehearsal: how it ended, the facts that the job told, and its logs (those of processes with a rank or CUDA)."""
+
+    finished: Finished
+    logs: list[reader.ProcessLog]
+
+    @property
+    def status(self) -> int:
+        """The exit status: the job's, or 86."""
+        return self.finished.status
+
+    @property
+    def output(self) -> str:
+        """What was said, for the message of a failed assertion."""
+        return self.finished.output
+
+    @property
+    def broken(self) -> list[str]:
+        """Return the rules of NCCL that were broken, by their names."""
+        return sorted(set(re.findall(r"rehearsal: rule (\w+) broken", self.finished.err)))
+
+    def facts(self, rank: int = 0) -> dict[str, Any]:
+        """Return what the job told with `tell(...)` on `rank`; later facts replace earlier ones."""
+        found: dict[str, Any] = {}
+        for line in self.finished.out.splitlines():
+            _, mark, text = line.partition(f"fact {rank} ")
+            if mark:
+                found.update(json.loads(text))
+        return found
+
+    def log(self, rank: int | None = None) -> reader.ProcessLog:
+        """Return the log of the only process, or of `rank`."""
+        found = [log for log in self.logs if rank is None or log.rank == rank]
+        assert len(found) == 1, f"{len(found)} logs for rank {rank}\n{self.output}"
+        return found[0]
+
+    def events(self, name: str, rank: int | None = None) -> list[dict[str, Any]]:
+        """Return the events called `name`, of one rank or of all."""
+        return [
+            event
+            for log in self.logs
+            if rank is None or log.rank == rank
+            for event in log.events
+            if event["event"] == name
+        ]
+
+    def assert_good(self) -> None:
+        """Assert that the job ended with 0, in time, broke no rule and left no process."""
+        assert self.status == 0, self.output
+        assert self.broken == [], self.output
+        assert self.finished.orphans == 0, self.output
+
+
+def command(job: str | Path, *arguments: str, ranks: int = 0, torchrun: bool = False) -> list[str]:
+    """Return the command of a job: in one process, in `ranks` processes, or under torchrun."""
+    script = job if isinstance(job, Path) else JOBS / job
+    if torchrun:
+        launcher = [str(SCRIPTS / "torchrun"), "--standalone", "--nproc-per-node", str(ranks)]
+    elif ranks:
+        launcher = [sys.executable, str(JOBS / "launch.py"), str(ranks), sys.executable]
+    else:
+        launcher = [sys.executable]
+    return [*launcher, str(script), *arguments]
+
+
+def rehearse(
+    job: str | Path,
+    *arguments: str,
+    log: Path | None = None,
+    devices: int = 1,
+    ranks: int = 0,
+    torchrun: bool = False,
+    faults: str = "",
+    env: Mapping[str, str] | None = None,
+    timeout: float = 60,
+) -> Rehearsal:
+    """Run `job` under `tracehook rehearse`; with `log` the hook is on, and the logs of that directory are returned."""
+    line: list[str | Path] = [SCRIPTS / "tracehook", "rehearse", "--devices", str(max(devices, ranks))]
+    if log is not None:
+        line += ["--log", log]
+    if faults:
+        line += ["--faults", faults]
+    line += ["--", *command(job, *arguments, ranks=ranks, torchrun=torchrun)]
+    finished = run(line, env, timeout)
+    return Rehearsal(finished, read_logs(log) if log is not None else [])
+
+
+def read_logs(directory: Path) -> list[reader.ProcessLog]:
+    """Return the logs of `directory` without those of launchers, which import torch and use nothing of it."""
+    if not list(directory.glob("*.jsonl")):
+        return []
+    logs = reader.read_directory(directory)
+    return [log for log in logs if log.rank is not None or any("device" in event for event in log.events)]

@@ -1,5 +1,6 @@
 #include "torch/shim.h"
 
+#include <cstdint>
 #include <dlfcn.h>
 #include <stdexcept>
 

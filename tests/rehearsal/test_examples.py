@@ -1,0 +1,30 @@
+"""The examples run with the hook on, and leave nothing registered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.rehearsal import EXAMPLES, rehearse
+from tracehook.audit.summary import summarise
+
+
+def test_training_with_ddp(tmp_path: Path) -> None:
+    """A DistributedDataParallel job trains, each rank with the default group registered and undone."""
+    run = rehearse(EXAMPLES / "train_ddp.py", "--steps", "3", log=tmp_path, ranks=2, torchrun=True, timeout=90)
+    run.assert_good()
+    assert "step 2: loss" in run.finished.out
+    assert [log.rank for log in run.logs] == [0, 1]
+    for counts in map(summarise, run.logs):
+        assert counts.made > 0
+        assert (counts.left, counts.failures, counts.warnings) == (0, 0, 0)
+
+
+def test_serving_with_two_groups(tmp_path: Path) -> None:
+    """A loop over tensor-parallel and data-parallel groups, with memory given back now and then, stays consistent."""
+    run = rehearse(EXAMPLES / "serve_tp_dp.py", "--requests", "12", log=tmp_path, ranks=4, torchrun=True, timeout=120)
+    run.assert_good()
+    assert "served 12 requests" in run.finished.out
+    for counts in map(summarise, run.logs):
+        assert counts.communicators >= 3
+        assert counts.segments_freed > 0
+        assert (counts.left, counts.failures, counts.warnings) == (0, 0, 0)

@@ -1,5 +1,5 @@
-// Calls NCCL the way libtorch_cuda does: through slots that the interposer rewrites. Its file is named libtorch_cuda_caller.so
-// for that. Every function returns nanoseconds for the whole loop.
+// Calls NCCL the way libtorch_cuda does: through slots that the interposer rewrites. Its file is
+// named libtorch_cuda_caller.so for that. Every function returns nanoseconds for the whole loop.
 #include <chrono>
 #include <cstddef>
 #include <vector>
@@ -16,14 +16,16 @@ namespace {
 template <typename Body> double nanoseconds(Body&& body) {
     const auto begin = std::chrono::steady_clock::now();
     body();
-    return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin).count();
+    return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin)
+        .count();
 }
 
 } // namespace
 
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
-// A call into the communicator that does next to nothing in NCCL, so that what the interposer adds can be seen.
+// A call into the communicator that does next to nothing in NCCL, so that what the interposer adds
+// can be seen.
 EXPORT double time_empty_calls(void* comm, int count) {
     return nanoseconds([&] {
         for (int i = 0; i < count; ++i) {
@@ -42,7 +44,8 @@ EXPORT double time_grouped_calls(void* comm, int count) {
     });
 }
 
-// The bare calls that a new communicator over `count` segments needs. Undone again, outside the measured time.
+// The bare calls that a new communicator over `count` segments needs. Undone again, outside the
+// measured time.
 EXPORT double time_registrations(void* comm, void** addresses, std::size_t* sizes, int count) {
     std::vector<void*> handles(static_cast<std::size_t>(count));
     const double elapsed = nanoseconds([&] {

@@ -12,9 +12,7 @@ BUILD = HERE.parent / "build" / "benchmarks"
 
 def _headers() -> list[str]:
     locate = HERE.parent / "tracehook" / "cpp" / "torch" / "locate.py"
-    facts = subprocess.run(
-        [sys.executable, locate], check=True, capture_output=True, text=True
-    ).stdout.strip()
+    facts = subprocess.run([sys.executable, locate], check=True, capture_output=True, text=True).stdout.strip()
     _, root, includes, _ = facts.split(";")
     return [f"-I{root}/include", *(f"-I{path}" for path in includes.split(",")), f"-L{root}/lib"]
 
@@ -23,17 +21,13 @@ def build(source: str, name: str, *options: str) -> Path:
     """Compile `source` into ``lib<name>.so`` and return its path."""
     BUILD.mkdir(parents=True, exist_ok=True)
     target = BUILD / f"lib{name}.so"
-    subprocess.run(
-        ["g++", "-std=c++20", "-O2", "-fPIC", "-shared", "-o", target, HERE / source, *options], check=True
-    )
+    subprocess.run(["g++", "-std=c++20", "-O2", "-fPIC", "-shared", "-o", target, HERE / source, *options], check=True)
     return target
 
 
 def bare_tracker() -> Path:
     """Return a library with ``attach_bare_tracker()``, for the running torch."""
-    return build(
-        "bare_tracker.cpp", "bare_tracker", "-fvisibility=hidden", *_headers(), "-lc10", "-lc10_cuda"
-    )
+    return build("bare_tracker.cpp", "bare_tracker", "-fvisibility=hidden", *_headers(), "-lc10", "-lc10_cuda")
 
 
 def caller() -> Path:

@@ -39,9 +39,7 @@ def main() -> None:
     bare_library = str(native.bare_tracker())
     ratios, noise = [], []
     for _ in range(PAIRS_OF_RUNS):
-        bare, hook, again = (
-            results("hot_path.py", kind, bare_library)[""][0] for kind in ("bare", "hook", "bare")
-        )
+        bare, hook, again = (results("hot_path.py", kind, bare_library)[""][0] for kind in ("bare", "hook", "bare"))
         ratios.append(2 * hook / (bare + again))
         noise.append(again / bare)
     print(stats.describe("alloc+free pair, hook / bare tracker", ratios, "x", 1.03))
@@ -50,11 +48,7 @@ def main() -> None:
     calls = results("calls.py", str(native.caller()))
     print(stats.describe("interposed call, added", calls["time_empty_calls"], "ns", 100))
     print(stats.describe("call in a group of its own, added", calls["time_grouped_calls"], "ns"))
-    print(
-        stats.describe(
-            "new communicator, 1000 segments / bare calls", calls["new_communicator_ratio"], "x", 1.1
-        )
-    )
+    print(stats.describe("new communicator, 1000 segments / bare calls", calls["new_communicator_ratio"], "x", 1.1))
     print(stats.describe("  (bare ncclCommRegister)", calls["bare_register_ns"], "ns"))
 
 

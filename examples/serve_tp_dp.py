@@ -42,9 +42,7 @@ def main() -> None:
             del partial, logits
             torch.cuda.empty_cache()
     if dist.get_rank() == 0:
-        print(
-            f"served {arguments.requests} requests, {served} tokens, tp {tp_size} x dp {dp_size}", flush=True
-        )
+        print(f"served {arguments.requests} requests, {served} tokens, tp {tp_size} x dp {dp_size}", flush=True)
     dist.destroy_process_group()
 
 

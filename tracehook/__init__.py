@@ -1,7 +1,7 @@
 """Keeps GPU memory segments registered with the NCCL communicators that use them, and leaves a log that proves it.
 
-``SYMM_REGISTER_HOOK=1`` before a command is enough; from code, :func:`enable` does the same. Importing this module loads
-neither torch nor the native core.
+``SYMM_REGISTER_HOOK=1`` before a command is enough; from code, :func:`enable` does the same. Importing this module
+loads neither torch nor the native core.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ __all__ = [
 def enable() -> None:
     """Follow the caching allocator and register every segment with every live NCCL communicator of its device.
 
-    The same as ``SYMM_REGISTER_HOOK=1``, from code; may be called at any time and any number of times. Communicators and
-    segments that exist already are adopted. Does not initialise CUDA: until the program does, it only waits.
+    The same as ``SYMM_REGISTER_HOOK=1``, from code; may be called at any time and any number of times. Communicators
+    and segments that exist already are adopted. Does not initialise CUDA: until the program does, it only waits.
 
-    Where the allocator cannot be followed (expandable segments, another allocator, no CUDA), one line on stderr says what to
-    do and the program runs on; :func:`status` has the reason.
+    Where the allocator cannot be followed (expandable segments, another allocator, no CUDA), one line on stderr says
+    what to do and the program runs on; :func:`status` has the reason.
 
     Raises:
         RuntimeError: this process was forked from one that had initialised CUDA, which cannot be used in it.
@@ -52,10 +52,11 @@ def disable() -> None:
 def status() -> dict[str, Any]:
     """Return what tracehook does in this process.
 
-    Keys: ``state`` (``off``, ``waiting`` for CUDA, ``on``, ``recording`` without registering, ``unsupported``, ``forked``),
-    ``reasons`` (names and advice, empty if all is well), ``segments``, ``bytes``, ``communicators`` (a list of dicts with ``key``,
-    ``device``, ``rank``, ``size``, ``held``, ``made``, ``undone``, ``ready``, ``failed``), ``dropped`` (events lost), ``log`` (path or
-    None), ``nccl``, ``hook_library``. Cheap; makes no call into CUDA or NCCL.
+    Keys: ``state`` (``off``, ``waiting`` for CUDA, ``on``, ``recording`` without registering, ``unsupported``,
+    ``forked``), ``reasons`` (names and advice, empty if all is well), ``segments``, ``bytes``, ``communicators`` (a
+    list of dicts with ``key``, ``device``, ``rank``, ``size``, ``held``, ``made``, ``undone``, ``ready``,
+    ``failed``), ``dropped`` (events lost), ``log`` (path or None), ``nccl``, ``hook_library``. Cheap; makes no call
+    into CUDA or NCCL.
     """
     from tracehook.service import service
 
@@ -65,13 +66,15 @@ def status() -> dict[str, Any]:
 def attach_communicator(pointer: int, *, device: int | None = None, name: str | None = None) -> bool:
     """Register every segment with a communicator that torch does not know, such as one made by ctypes (pynccl).
 
-    Call it when the communicator is ready, and :func:`detach_communicator` before it is destroyed: tracehook sees neither.
-    No other thread may be in NCCL with this communicator while segments come or go, because its calls do not pass tracehook.
+    Call it when the communicator is ready, and :func:`detach_communicator` before it is destroyed: tracehook sees
+    neither. No other thread may be in NCCL with this communicator while segments come or go, because its calls do not
+    pass tracehook.
 
     Args:
         pointer: the raw ``ncclComm_t``.
         device: its CUDA device index; the current device if None.
-        name: any text that is equal on all its ranks and different for each communicator; the log's key is made from it.
+        name: any text that is equal on all its ranks and different for each communicator; the log's key is made from
+        it.
             If None, the count of such calls is used, which is equal on all ranks if all attach in the same order.
 
     Returns:
@@ -88,7 +91,7 @@ def attach_communicator(pointer: int, *, device: int | None = None, name: str | 
 
 
 def detach_communicator(pointer: int) -> bool:
-    """Deregister everything from an attached communicator, which must still be alive. Returns False if it is unknown."""
+    """Deregister everything from an attached communicator, which must still be alive. False if it is unknown."""
     from tracehook.service import service
 
     return service().detach_communicator(pointer)

@@ -26,9 +26,7 @@ def directory() -> Path:
     return found
 
 
-def environment(
-    devices: int, scratch: Path, faults: str = "", base: Mapping[str, str] = os.environ
-) -> dict[str, str]:
+def environment(devices: int, scratch: Path, faults: str = "", base: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Return `base` changed so that a process and its children see `devices` emulated devices.
 
     `scratch` is a folder for the rendezvous files, the violations and the summaries of the emulated NCCL.

@@ -17,8 +17,8 @@ class Found(NamedTuple):
 def existing() -> Iterator[Found]:
     """Yield the NCCL communicator of every process group of this process that has one already.
 
-    torch offers no list of communicators: the lazily made point-to-point ones (one per pair of ranks) are not found here.
-    They are seen when they are made, if tracehook was enabled before.
+    torch offers no list of communicators: the lazily made point-to-point ones (one per pair of ranks) are not found
+    here. They are seen when they are made, if tracehook was enabled before.
     """
     import torch
     import torch.distributed as dist

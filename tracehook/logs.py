@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import structlog
 
@@ -38,7 +38,7 @@ def warn(text: str) -> None:
 
 
 class _WholeLines:
-    """A file to append to, unbuffered, so that what was written survives a kill; raises OSError rather than write half."""
+    """A file to append to, unbuffered: what was written survives a kill. Raises OSError rather than write half."""
 
     def __init__(self, path: Path) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
@@ -56,8 +56,8 @@ class Journal:
     """Drains the ring into one log file, or, without a directory, into warnings on stderr.
 
     One instance per process, one thread of its own. `core` is the native module (or anything with ``peek(limit)`` and
-    ``mark_drained(count)`` and ``dropped()``). If writing fails, for example on a full disk, it says so once on stderr and
-    stops writing; the job goes on, and events stay in the ring while there is room.
+    ``mark_drained(count)`` and ``dropped()``). If writing fails, for example on a full disk, it says so once on
+    stderr and stops writing; the job goes on, and events stay in the ring while there is room.
     """
 
     def __init__(self, core: Any, path: Path | None, begin: Mapping[str, Any]) -> None:
@@ -81,7 +81,7 @@ class Journal:
             self._file = _WholeLines(path)
             # wrap_logger and not configure(): structlog's configuration belongs to the application.
             self._logger = structlog.wrap_logger(
-                structlog.BytesLogger(self._file),
+                structlog.BytesLogger(cast("BinaryIO", self._file)),
                 processors=[structlog.processors.JSONRenderer(serializer=_dumps)],
                 wrapper_class=structlog.BoundLogger,
                 context_class=dict,
@@ -137,7 +137,8 @@ class Journal:
         elif name == "communicator.failed":
             warn(
                 f"registering segment {fields.get('addr')} with communicator {fields['comm']} failed with NCCL error "
-                f"{fields['error']}; all its {fields['registrations']} registrations were undone, and it runs on unregistered"
+                f"{fields['error']}; its {fields['registrations']} registrations were undone, and it runs on
+                unregistered"
             )
         elif name == "deregister.local" and not fields["ok"]:
             warn(
@@ -180,7 +181,7 @@ class Journal:
         warn(f"no log from here on, {self.failed}; the job goes on")
 
     def close(self, finish: Callable[[], Mapping[str, Any]]) -> None:
-        """Write what is left and ``trace.end`` with the counts that `finish` returns. Makes no call into CUDA or NCCL."""
+        """Write what is left, then ``trace.end`` with the counts of `finish`. Makes no call into CUDA or NCCL."""
         self._stop.set()
         self.flush()
         complete = self._logger is not None

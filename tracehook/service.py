@@ -75,6 +75,9 @@ class Service:
             core.interpose()
         except RuntimeError as problem:
             self._note("no_nccl", str(problem))
+        if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING") == "1":
+            # torch reads it at each allocation, and its isEnabled() does not tell.
+            self._note("no_caching")
         if _torch_hook_is_on():
             self._record_only = True
             core.set_registering(False)
@@ -234,9 +237,7 @@ class Service:
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
-            warn(
-                f"no log: SYMM_REGISTER_LOG={str(directory)!r} cannot be made a directory ({problem.strerror})"
-            )
+            warn(f"no log: SYMM_REGISTER_LOG={str(directory)!r} cannot be made a directory ({problem.strerror})")
             return None
         if not os.access(directory, os.W_OK):
             warn(f"no log: SYMM_REGISTER_LOG={str(directory)!r} is not writable for this user")
@@ -266,9 +267,7 @@ class Service:
         """At interpreter exit: close the log. Makes no call into CUDA or NCCL, and leaves what is registered."""
         if self._journal is not None and self._core is not None and not self._forked:
             core = self._core
-            self._journal.close(
-                lambda: dict(zip(("segments", "bytes", "communicators"), core.totals(), strict=True))
-            )
+            self._journal.close(lambda: dict(zip(("segments", "bytes", "communicators"), core.totals(), strict=True)))
 
     def after_fork_in_child(self) -> None:
         """Let go of everything that belongs to the parent. The native side has done so already."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,9 +19,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def ranks() -> Iterator[int]:
+def ranks() -> int:
     """Return the number of ranks of a job: one per device, at least two."""
     count = torch.cuda.device_count()
     if count < 2:
         pytest.skip(f"needs two CUDA devices, torch sees {count}")
-    yield count
+    return count

@@ -8,12 +8,12 @@ from launch import JOBS, ROOT, Result, launch
 
 def assert_complete(result: Result, ranks: int) -> None:
     """Every rank logged to its end, registered everything it had, and left nothing behind."""
-    assert 0 == result.status, result.output
+    assert result.status == 0, result.output
     assert ranks == len(result.logs), result.output
     for log, counts in zip(result.logs, result.summaries, strict=True):
         assert log.ended, log.path
-        assert 0 == counts.left, counts
-        assert 0 == counts.failures, counts
+        assert counts.left == 0, counts
+        assert counts.failures == 0, counts
         assert counts.made > 0, counts
 
 
@@ -45,7 +45,7 @@ def test_every_registration_has_a_handle(ranks, tmp_path) -> None:
 
     assert_complete(result, ranks)
     assert ["yes"] * ranks == result.values("ok")
-    assert [] == [event for event in result.events("register.local") if not event.get("effective", True)]
+    assert [event for event in result.events("register.local") if not event.get("effective", True)] == []
 
 
 def test_fsdp2_losses_are_equal_with_and_without_the_hook(ranks, tmp_path) -> None:
@@ -54,7 +54,7 @@ def test_fsdp2_losses_are_equal_with_and_without_the_hook(ranks, tmp_path) -> No
     hooked = launch(JOBS / "fsdp2.py", ranks, tmp_path)
 
     assert_complete(hooked, ranks)
-    assert 8 == len(plain.values("loss")), plain.output
+    assert len(plain.values("loss")) == 8, plain.output
     assert plain.values("loss") == hooked.values("loss")
 
 

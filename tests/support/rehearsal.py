@@ -89,6 +89,7 @@ def rehearse(
     job: str | Path,
     *arguments: str,
     log: Path | None = None,
+    hook: bool = True,
     devices: int = 1,
     ranks: int = 0,
     torchrun: bool = False,
@@ -96,14 +97,20 @@ def rehearse(
     env: Mapping[str, str] | None = None,
     timeout: float = 60,
 ) -> Rehearsal:
-    """Run `job` under `tracehook rehearse`; with `log` the hook is on, and the logs of that directory are returned."""
+    """Run `job` under `tracehook rehearse`, and return the logs of directory `log`.
+
+    Without `log` the hook is off. With `log` and not `hook` it is off until the job calls `tracehook.enable()`.
+    """
+    changes = dict(env or {})
     line: list[str | Path] = [SCRIPTS / "tracehook", "rehearse", "--devices", str(max(devices, ranks))]
-    if log is not None:
+    if log is not None and hook:
         line += ["--log", log]
+    elif log is not None:
+        changes["SYMM_REGISTER_LOG"] = str(log)
     if faults:
         line += ["--faults", faults]
     line += ["--", *command(job, *arguments, ranks=ranks, torchrun=torchrun)]
-    finished = run(line, env, timeout)
+    finished = run(line, changes, timeout)
     return Rehearsal(finished, read_logs(log) if log is not None else [])
 
 

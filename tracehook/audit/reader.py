@@ -1,4 +1,4 @@
-"""Read the log of a process, or of all processes of a job: the JSON lines, and what a killed process left in its ring."""
+"""Read the logs of a job: each process's JSON lines, and what a killed process left in its ring."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ class LogError(ValueError):
 class ProcessLog:
     """Everything one process said.
 
-    `events` are in the order in which they happened, as in the file; those in `recovered` came from the ring of a process
-    that ended without writing them. `begin` is the first line. `ended` tells whether the process closed its log.
+    `events` are in the order in which they happened, as in the file; those in `recovered` came from the ring of a
+    process that ended without writing them. `begin` is the first line. `ended` tells whether the process closed its
+    log.
     """
 
     path: Path
@@ -92,6 +93,4 @@ def read_directory(directory: Path) -> list[ProcessLog]:
     logs = [read_process(path) for path in sorted(directory.glob("*.jsonl"))]
     if not logs:
         raise LogError(f"{directory}: no .jsonl log in it; was SYMM_REGISTER_HOOK=1 set, and torch imported?")
-    return sorted(
-        logs, key=lambda log: (log.rank if log.rank is not None else 1 << 30, log.begin.get("pid", 0))
-    )
+    return sorted(logs, key=lambda log: (log.rank if log.rank is not None else 1 << 30, log.begin.get("pid", 0)))

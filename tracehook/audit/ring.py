@@ -1,4 +1,4 @@
-"""The layout of the ring (cpp/core/ring.h, event.h) as Python reads it: from memory while draining, from a file afterwards."""
+"""The layout of the ring (cpp/core/ring.h, event.h) as Python reads it, from memory or from a file."""
 
 from __future__ import annotations
 
@@ -139,22 +139,18 @@ class RingFile(NamedTuple):
 def read_file(path: Path) -> RingFile:
     """Read a ring file, also of a process that was killed, or that still runs.
 
-    Returns the records that did not reach the log yet, oldest first. Raises :class:`RingError` with one line if the file
-    is no ring or was cut.
+    Returns the records that did not reach the log yet, oldest first. Raises :class:`RingError` with one line if the
+    file is no ring or was cut.
     """
     data = path.read_bytes()
     if len(data) < _HEADER.size or data[:8] != MAGIC:
         raise RingError(f"{path}: not a tracehook ring (it does not begin with {MAGIC.decode()})")
-    _, header_bytes, record_bytes, capacity, pushed, drained, dropped, epoch_ns, pid = _HEADER.unpack_from(
-        data
-    )
+    _, header_bytes, record_bytes, capacity, pushed, drained, dropped, epoch_ns, pid = _HEADER.unpack_from(data)
     if record_bytes != RECORD_BYTES:
         raise RingError(f"{path}: records have {record_bytes} bytes, this tracehook reads {RECORD_BYTES}")
     if len(data) < header_bytes + capacity * record_bytes:
-        raise RingError(
-            f"{path}: cut after {len(data)} bytes, expected {header_bytes + capacity * record_bytes}"
-        )
-    records = []
+        raise RingError(f"{path}: cut after {len(data)} bytes, expected {header_bytes + capacity * record_bytes}")
+    records: list[Record] = []
     for index in range(drained, pushed):
         start = header_bytes + (index % capacity) * record_bytes
         records.extend(unpack(data[start : start + record_bytes]))

@@ -63,9 +63,7 @@ def summarise(log: ProcessLog) -> Summary:
                     out._held[comm] = out._held.get(comm, 0) - 1
                 else:
                     out.failures += 1
-            case (
-                "hook.unsupported" | "hook.conflict" | "ledger.difference" | "segment.unknown" | "log.dropped"
-            ):
+            case "hook.unsupported" | "hook.conflict" | "ledger.difference" | "segment.unknown" | "log.dropped":
                 out.warnings += 1
             case _:
                 pass

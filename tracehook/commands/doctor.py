@@ -16,7 +16,7 @@ from tracehook import emulation, hook_library, settings
 
 
 def doctor() -> None:
-    """Show versions, allocator, hook library and settings, and test the hook: one segment allocated, one freed, two events.
+    """Show versions and settings, and test the hook: one segment allocated, one freed, two events.
 
     Exit status 0 if the hook works here, 1 if not (the table says why).
     """
@@ -42,9 +42,7 @@ def _versions() -> list[tuple[str, str]]:
     have = ", ".join(hook_library.available()) or "none"
     version = str(torch.__version__)
     chosen = hook_library.path_for(version)
-    why = (
-        "matches the running torch" if chosen else f"none of them fits torch {hook_library.minor_of(version)}"
-    )
+    why = "matches the running torch" if chosen else f"none of them fits torch {hook_library.minor_of(version)}"
     try:
         emulated = str(emulation.directory())
     except emulation.NoEmulation as problem:

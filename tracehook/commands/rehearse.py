@@ -23,21 +23,18 @@ def rehearse(
     devices: Annotated[int, typer.Option(min=1, max=64, help="Emulated devices on this machine.")] = 1,
     log: Annotated[
         Path | None,
-        typer.Option(
-            help="Switch the hook on, log to this directory, and print a table per rank at the end."
-        ),
+        typer.Option(help="Switch the hook on, log to this directory, and print a table per rank at the end."),
     ] = None,
     faults: Annotated[
         str,
-        typer.Option(
-            help="Faults to play, e.g. 'ncclCommRegister:fail@3=1,ncclAllReduce:slow@*=50ms#rank1'."
-        ),
+        typer.Option(help="Faults to play, e.g. 'ncclCommRegister:fail@3=1,ncclAllReduce:slow@*=50ms#rank1'."),
     ] = "",
 ) -> None:
-    """Run a command without a GPU: tracehook rehearse --devices 4 -- torchrun --nproc-per-node 4 train.py
+    """Run a command without a GPU: tracehook rehearse --devices 4 -- torchrun ... train.py.
 
-    The same PyTorch runs on emulated CUDA devices and an emulated NCCL. Collectives move and compute real data; kernels do
-    nothing. Calls that break NCCL's rules are named at the end, and the exit status is then 86; else it is the command's.
+    The same PyTorch runs on emulated CUDA devices and an emulated NCCL. Collectives move and compute real data;
+    kernels do nothing. Calls that break NCCL's rules are named at the end, and the exit status is then 86; else it is
+    the command's.
     """
     command = context.args
     if not command:

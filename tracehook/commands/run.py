@@ -11,14 +11,10 @@ import typer
 
 def run(
     context: typer.Context,
-    log: Annotated[
-        Path | None, typer.Option(help="Directory for one log per process (SYMM_REGISTER_LOG).")
-    ] = None,
-    check: Annotated[
-        bool, typer.Option(help="Compare with the allocator's snapshot (SYMM_REGISTER_CHECK).")
-    ] = False,
+    log: Annotated[Path | None, typer.Option(help="Directory for one log per process (SYMM_REGISTER_LOG).")] = None,
+    check: Annotated[bool, typer.Option(help="Compare with the allocator's snapshot (SYMM_REGISTER_CHECK).")] = False,
 ) -> None:
-    """Run a command with the hook on: tracehook run -- torchrun --nproc-per-node 8 train.py
+    """Run a command with the hook on: tracehook run -- torchrun train.py.
 
     The same as putting SYMM_REGISTER_HOOK=1 before it. The command replaces this process, so signals and the exit
     status are its own.

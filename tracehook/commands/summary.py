@@ -29,9 +29,7 @@ _COLUMNS = (
     "failed",
     "log",
 )
-_LEGEND = (
-    "ended, aborted: of the comms; dropped: registrations that went with an aborted one; left: never undone"
-)
+_LEGEND = "ended, aborted: of the comms; dropped: registrations that went with an aborted one; left: never undone"
 
 
 def summary(

@@ -1,4 +1,5 @@
-// The only file that includes pybind11. Everything that may wait for a lock, an allocator or NCCL gives up the GIL first.
+// The only file that includes pybind11. Everything that may wait for a lock, an allocator or NCCL
+// gives up the GIL first.
 #include "harness.h"
 #include "nccl/api.h"
 #include "nccl/key.h"
@@ -93,7 +94,9 @@ py::dict allocator(const th_allocator_info& info) {
 void bind_process(py::module_& module) {
     module.def(
         "make_process",
-        [](const std::string& ring_path, std::size_t capacity) { Process::make(ring_path, capacity); },
+        [](const std::string& ring_path, std::size_t capacity) {
+            Process::make(ring_path, capacity);
+        },
         py::arg("ring_path"), py::arg("ring_capacity"));
     module.def("ring_error", [] { return process().ring().error(); });
     module.def("interpose", [] { return process().interpose(); }, NoGil());
@@ -104,9 +107,8 @@ void bind_process(py::module_& module) {
         },
         NoGil(), py::arg("shim_path"), py::arg("torch_version"));
     module.def("attached", [] { return Process::current() != nullptr && process().attached(); });
-    module.def("abandoned", [] {
-        return Process::current() != nullptr && process().registrar().abandoned();
-    });
+    module.def("abandoned",
+               [] { return Process::current() != nullptr && process().registrar().abandoned(); });
     module.def("describe_allocator", [] { return allocator(process().describe_allocator()); });
     module.def("shim_version", [] { return process().shim_version(); });
     module.def("check", [] { return process().check(); }, NoGil());
@@ -181,16 +183,19 @@ void bind_harness(py::module_& module) {
         .def("end_adoption", [](Harness& self) { self.registrar().end_adoption(); })
         .def("create", &Harness::create, NoGil(), py::arg("pointer"), py::arg("device") = 0,
              py::arg("parent") = 0)
-        .def("collective", &Harness::collective, NoGil(), py::arg("pointer"), py::arg("hold_us") = 0)
+        .def("collective", &Harness::collective, NoGil(), py::arg("pointer"),
+             py::arg("hold_us") = 0)
         .def("retire", &Harness::retire, NoGil())
         .def("kill", &Harness::kill, NoGil())
-        .def("poke", [](Harness& self, std::uintptr_t pointer) {
-            if (const auto member = self.registrar().find(reinterpret_cast<void*>(pointer))) {
-                member->gate().poke();
-            }
-        })
-        .def("set_registering",
-             [](Harness& self, bool on) { self.registrar().set_registering(on); }, NoGil())
+        .def("poke",
+             [](Harness& self, std::uintptr_t pointer) {
+                 if (const auto member = self.registrar().find(reinterpret_cast<void*>(pointer))) {
+                     member->gate().poke();
+                 }
+             })
+        .def(
+            "set_registering", [](Harness& self, bool on) { self.registrar().set_registering(on); },
+            NoGil())
         .def("abandon", [](Harness& self) { self.registrar().abandon(); })
         .def("set_in_progress",
              [](Harness& self, std::uintptr_t pointer, bool on) {
@@ -202,8 +207,7 @@ void bind_harness(py::module_& module) {
                  const std::lock_guard guard(self.script().mutex);
                  self.script().fail_after[pointer] = calls;
              })
-        .def("set_delay_us",
-             [](Harness& self, int delay) { self.script().delay_us.store(delay); })
+        .def("set_delay_us", [](Harness& self, int delay) { self.script().delay_us.store(delay); })
         .def("held", &Harness::held)
         .def("calls",
              [](Harness& self) {
@@ -232,10 +236,12 @@ void bind_harness(py::module_& module) {
 
 PYBIND11_MODULE(_core, module) {
     using namespace tracehook;
-    module.doc() = "tracehook's native core: registrar, ring, interposer. Knows neither torch nor CUDA.";
+    module.doc() =
+        "tracehook's native core: registrar, ring, interposer. Knows neither torch nor CUDA.";
     module.attr("RECORD_BYTES") = sizeof(core::Event);
     module.def("event_table", &event_table, "(name, is a warning) of each event kind, by number");
-    module.def("nccl_version", &nccl::version, "NCCL's own number (22809 is 2.28.9); 0 without NCCL");
+    module.def("nccl_version", &nccl::version,
+               "NCCL's own number (22809 is 2.28.9); 0 without NCCL");
     module.def("nccl_missing", [] {
         std::string why;
         nccl::api_available(&why);

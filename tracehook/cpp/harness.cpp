@@ -6,8 +6,8 @@
 
 namespace tracehook {
 
-// The library's side of a communicator. It has no lock of its own on purpose: the gate must be enough, and the entry
-// counter (and the thread sanitizer) tell if it was not.
+// The library's side of a communicator. It has no lock of its own on purpose: the gate must be
+// enough, and the entry counter (and the thread sanitizer) tell if it was not.
 class Harness::ScriptedCommunicator final : public core::Communicator {
   public:
     ScriptedCommunicator(std::uintptr_t pointer, std::shared_ptr<Script> script)
@@ -18,7 +18,8 @@ class Harness::ScriptedCommunicator final : public core::Communicator {
         check_alive();
         core::Outcome outcome;
         const std::lock_guard guard(script_->mutex);
-        if (const auto plan = script_->fail_after.find(pointer_); plan != script_->fail_after.end()) {
+        if (const auto plan = script_->fail_after.find(pointer_);
+            plan != script_->fail_after.end()) {
             outcome.result = plan->second-- <= 0 ? 1 : 0;
         }
         if (outcome.result == 0) {
@@ -60,7 +61,6 @@ class Harness::ScriptedCommunicator final : public core::Communicator {
         }
     }
 
-
     // From now on a register or deregister call is a violation.
     void end() noexcept { ended_.store(true); }
 
@@ -95,7 +95,8 @@ class Harness::ScriptedCommunicator final : public core::Communicator {
 
     const std::uintptr_t pointer_;
     const std::shared_ptr<Script> script_;
-    std::map<std::uintptr_t, std::pair<std::uintptr_t, std::size_t>> ranges_; // by handle; thread inside
+    std::map<std::uintptr_t, std::pair<std::uintptr_t, std::size_t>>
+        ranges_; // by handle; thread inside
     std::uintptr_t last_handle_ = 0;
     std::uint64_t touches_ = 0;
     std::atomic<int> inside_{0};
@@ -139,13 +140,15 @@ bool Harness::collective(std::uintptr_t pointer, int hold_us) {
 }
 
 void Harness::retire(std::uintptr_t pointer) {
-    const auto member = registrar_.find(reinterpret_cast<void*>(pointer)); // keeps it alive until we are done
+    const auto member =
+        registrar_.find(reinterpret_cast<void*>(pointer)); // keeps it alive until we are done
     registrar_.retire(reinterpret_cast<void*>(pointer));
     forget(pointer, member != nullptr);
 }
 
 void Harness::kill(std::uintptr_t pointer) {
-    const auto member = registrar_.find(reinterpret_cast<void*>(pointer)); // keeps it alive until we are done
+    const auto member =
+        registrar_.find(reinterpret_cast<void*>(pointer)); // keeps it alive until we are done
     registrar_.kill(reinterpret_cast<void*>(pointer));
     forget(pointer, member != nullptr);
 }

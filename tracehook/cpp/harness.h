@@ -1,7 +1,7 @@
 // A registrar with scripted communicators, for tests: no torch, no CUDA, no NCCL.
 //
-// Tests drive it from Python (tests/unit) and C++ (tests/cpp) with the calls that the sources would make, and read back
-// every call that reached a communicator.
+// Tests drive it from Python (tests/unit) and C++ (tests/cpp) with the calls that the sources would
+// make, and read back every call that reached a communicator.
 #pragma once
 
 #include "core/registrar.h"
@@ -30,7 +30,8 @@ struct Script {
     std::map<std::uintptr_t, int> fail_after; // communicator -> register calls that still succeed
     std::map<std::uintptr_t, bool> in_progress;
     std::atomic<int> delay_us{0};
-    std::atomic<std::uint64_t> violations{0}; // two threads inside one communicator, a call after its end, a bad handle
+    std::atomic<std::uint64_t> violations{
+        0}; // two threads inside one communicator, a call after its end, a bad handle
 };
 
 class Harness {
@@ -43,12 +44,14 @@ class Harness {
 
     // Makes a communicator behind `pointer` (any number that is not 0) on `device`.
     void create(std::uintptr_t pointer, int device, std::uintptr_t parent);
-    // A collective call: inside the gate for `hold_us` microseconds. False if the communicator is dead or unknown.
+    // A collective call: inside the gate for `hold_us` microseconds. False if the communicator is
+    // dead or unknown.
     bool collective(std::uintptr_t pointer, int hold_us);
     void retire(std::uintptr_t pointer);
     void kill(std::uintptr_t pointer);
 
-    // Ranges held on the library's side of a communicator, by ascending address; empty after its end.
+    // Ranges held on the library's side of a communicator, by ascending address; empty after its
+    // end.
     std::vector<std::pair<std::uintptr_t, std::size_t>> held(std::uintptr_t pointer);
 
   private:

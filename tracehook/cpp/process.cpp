@@ -26,7 +26,9 @@ void abandon_in_child() {
 
 } // namespace
 
-Process* Process::current() noexcept { return instance.load(std::memory_order_acquire); }
+Process* Process::current() noexcept {
+    return instance.load(std::memory_order_acquire);
+}
 
 Process::Process(const std::string& ring_path, std::size_t ring_capacity)
     : ring_(ring_path, ring_capacity), registrar_(ring_) {}
@@ -37,7 +39,8 @@ Process& Process::make(const std::string& ring_path, std::size_t ring_capacity) 
         throw std::logic_error("tracehook was started in this process before");
     }
     if (old != nullptr && old->attached()) {
-        throw std::logic_error("this process was forked from one that used CUDA: use the spawn start method");
+        throw std::logic_error(
+            "this process was forked from one that used CUDA: use the spawn start method");
     }
     auto* const process = new Process(ring_path, ring_capacity);
     instance.store(process, std::memory_order_release);
@@ -46,7 +49,9 @@ Process& Process::make(const std::string& ring_path, std::size_t ring_capacity) 
     return *process;
 }
 
-std::vector<std::string> Process::interpose() { return nccl::install_interposer(registrar_); }
+std::vector<std::string> Process::interpose() {
+    return nccl::install_interposer(registrar_);
+}
 
 void Process::on_segment(void* user, const th_segment_event* event) {
     auto* const self = static_cast<Process*>(user);
@@ -79,9 +84,11 @@ Reason Process::attach(const std::string& shim_path, const std::string& torch_ve
         return Reason::kForeignAllocator;
     }
     if (info.initialized == 0) {
-        throw std::runtime_error("CUDA is not initialised yet: a tracker attached now would see nothing");
+        throw std::runtime_error(
+            "CUDA is not initialised yet: a tracker attached now would see nothing");
     }
-    // First the tracker, then the snapshot: a segment that is born in between is seen twice, never not at all.
+    // First the tracker, then the snapshot: a segment that is born in between is seen twice, never
+    // not at all.
     registrar_.begin_adoption();
     shim_->attach(&Process::on_segment, this);
     adopt(shim_->snapshot());
@@ -111,7 +118,9 @@ th_allocator_info Process::describe_allocator() const {
     return shim_->describe();
 }
 
-std::string Process::shim_version() const { return shim_ ? shim_->torch_version() : ""; }
+std::string Process::shim_version() const {
+    return shim_ ? shim_->torch_version() : "";
+}
 
 std::optional<std::size_t> Process::check() noexcept {
     constexpr int kAttempts = 5;
@@ -150,7 +159,8 @@ std::optional<std::size_t> Process::check() noexcept {
             return differences.size();
         }
     } catch (const std::exception&) {
-        // torch refused the snapshot; the comparison is a diagnosis and must not end the call it follows.
+        // torch refused the snapshot; the comparison is a diagnosis and must not end the call it
+        // follows.
     }
     return std::nullopt;
 }

@@ -18,4 +18,3 @@ if dist.get_rank() == dist.get_world_size() - 1:
     os._exit(0)
 dist.all_reduce(tensor)
 torch.cuda.synchronize()
-print("arrived", flush=True)

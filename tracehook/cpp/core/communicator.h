@@ -1,4 +1,5 @@
-// What the registrar needs of a communicator: who it is, and the calls that register a range with it.
+// What the registrar needs of a communicator: who it is, and the calls that register a range with
+// it.
 #pragma once
 
 #include <cstddef>
@@ -8,22 +9,25 @@
 namespace tracehook::core {
 
 struct Identity {
-    std::uint32_t id = 0;     // process-local, never reused; given by the registrar (a pointer is reused)
-    std::uint64_t key = 0;    // equal on all ranks of the communicator
-    void* pointer = nullptr;  // the raw handle (ncclComm_t)
+    std::uint32_t id =
+        0; // process-local, never reused; given by the registrar (a pointer is reused)
+    std::uint64_t key = 0;   // equal on all ranks of the communicator
+    void* pointer = nullptr; // the raw handle (ncclComm_t)
     int device = -1;
     int rank = -1; // in the communicator
     int size = -1; // ranks in the communicator
 };
 
 struct Outcome {
-    int result = 0;         // 0, or the backend's error number
-    void* handle = nullptr; // null with result 0: accepted but without effect (NCCL_LOCAL_REGISTER=0, for one)
+    int result = 0; // 0, or the backend's error number
+    void* handle =
+        nullptr; // null with result 0: accepted but without effect (NCCL_LOCAL_REGISTER=0, for one)
 };
 
-// One per live communicator. The register / deregister calls are only made by the thread that is inside the
-// communicator's Gate, one at a time, and never after the communicator died. They must not throw, take the GIL, allocate
-// device memory or call the allocator. The library may leave another current device behind; see restore_device().
+// One per live communicator. The register / deregister calls are only made by the thread that is
+// inside the communicator's Gate, one at a time, and never after the communicator died. They must
+// not throw, take the GIL, allocate device memory or call the allocator. The library may leave
+// another current device behind; see restore_device().
 class Communicator {
   public:
     virtual ~Communicator() = default;
@@ -31,11 +35,13 @@ class Communicator {
     virtual Outcome register_range(std::uintptr_t address, std::size_t size) noexcept = 0;
     virtual int deregister(void* handle) noexcept = 0;
 
-    // Around each run of such calls, on the thread that makes them: remembers the current device, and restores it.
+    // Around each run of such calls, on the thread that makes them: remembers the current device,
+    // and restores it.
     virtual int remember_device() noexcept = 0;
     virtual void restore_device(int device) noexcept = 0;
 
-    // False while the library still works on an earlier call in the background (a non-blocking communicator).
+    // False while the library still works on an earlier call in the background (a non-blocking
+    // communicator).
     virtual bool ready() noexcept = 0;
 };
 

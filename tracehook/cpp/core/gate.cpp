@@ -9,8 +9,8 @@ namespace tracehook::core {
 
 namespace {
 
-// A register or deregister call is local and short. If one hangs all the same, the abort must still go through: it is
-// what ends the hang.
+// A register or deregister call is local and short. If one hangs all the same, the abort must still
+// go through: it is what ends the hang.
 constexpr auto kAbortPatience = std::chrono::seconds(5);
 
 } // namespace
@@ -57,7 +57,8 @@ void Gate::drain(Lock& lock) noexcept {
             if (members_[i]->pending_.empty() && members_[i]->was_ready()) {
                 continue;
             }
-            const std::shared_ptr<Registrations> member = members_[i]; // kill() may unlink it meanwhile
+            const std::shared_ptr<Registrations> member =
+                members_[i]; // kill() may unlink it meanwhile
             std::vector<Segment> batch = std::move(member->pending_);
             member->pending_.clear();
             working_ = member.get();
@@ -103,7 +104,8 @@ void Gate::withdraw(Registrations& member, const Segment& segment) noexcept {
     Lock lock(mutex_);
     const auto is_segment = [&](const Segment& other) { return other.id == segment.id; };
     for (;;) {
-        // Looked at again after each wait: a batch that found the communicator not ready was put back.
+        // Looked at again after each wait: a batch that found the communicator not ready was put
+        // back.
         if (std::erase_if(member.pending_, is_segment) != 0 || member.dead()) {
             return;
         }
@@ -171,8 +173,7 @@ Gate::End Gate::kill(Registrations& member) noexcept {
     const bool first = !member.dead_.exchange(true, std::memory_order_acq_rel);
     member.pending_.clear();
     changed_.notify_all();
-    const bool quiet =
-        changed_.wait_for(lock, kAbortPatience, [&] { return working_ != &member; });
+    const bool quiet = changed_.wait_for(lock, kAbortPatience, [&] { return working_ != &member; });
     unlink(member);
     return {first, first && quiet ? member.forget_all() : 0};
 }

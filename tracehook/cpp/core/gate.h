@@ -1,18 +1,19 @@
 // The gate of a communicator: one thread at a time is inside the library for it.
 //
-// NCCL's registration cache has no lock of its own, and torch enqueues collectives without one. So both the interposed
-// calls and our own register / deregister calls pass here. Communicators that share resources (ncclCommSplit with
-// splitShare) share one gate.
+// NCCL's registration cache has no lock of its own, and torch enqueues collectives without one. So
+// both the interposed calls and our own register / deregister calls pass here. Communicators that
+// share resources (ncclCommSplit with splitShare) share one gate.
 //
 //   allocator's callback, new segment    queue(), then poke(): never waits
-//   allocator's callback, segment freed  withdraw(): waits until the registration is gone, or the communicator died
-//   interposed collective, group end     enter() ... leave(): every queued segment is registered before and after
-//   interposed destroy, finalize         retire(): deregisters everything, then the communicator is dead
-//   interposed abort, revoke             kill(): dead first; wakes who waits; never waits for a stuck collective
+//   allocator's callback, segment freed  withdraw(): waits until the registration is gone, or the
+//   communicator died interposed collective, group end     enter() ... leave(): every queued
+//   segment is registered before and after interposed destroy, finalize         retire():
+//   deregisters everything, then the communicator is dead interposed abort, revoke kill(): dead
+//   first; wakes who waits; never waits for a stuck collective
 //
-// Lock order: the gate's mutex comes after the registrar's and before the ring's. It is never held during a call into
-// the communicator; "inside" is a state, not a locked mutex, which is what lets kill() reach a communicator whose gate
-// is held by a thread that hangs in NCCL.
+// Lock order: the gate's mutex comes after the registrar's and before the ring's. It is never held
+// during a call into the communicator; "inside" is a state, not a locked mutex, which is what lets
+// kill() reach a communicator whose gate is held by a thread that hangs in NCCL.
 #pragma once
 
 #include "core/segment.h"
@@ -28,7 +29,8 @@ class Registrations;
 
 class Gate {
   public:
-    // At birth, before anybody else knows the member. `existing` waits for the first poke() or enter().
+    // At birth, before anybody else knows the member. `existing` waits for the first poke() or
+    // enter().
     void join(const std::shared_ptr<Registrations>& member, std::vector<Segment> existing,
               bool suspended);
 
@@ -46,8 +48,8 @@ class Gate {
     void suspend(Registrations& member) noexcept;
     void resume(Registrations& member, std::vector<Segment> existing) noexcept;
 
-    // Each returns the number of registrations it undid (retire) or dropped without a call (kill); false in
-    // `first` when somebody else had ended the communicator before.
+    // Each returns the number of registrations it undid (retire) or dropped without a call (kill);
+    // false in `first` when somebody else had ended the communicator before.
     struct End {
         bool first;
         std::size_t registrations;
@@ -66,7 +68,8 @@ class Gate {
     std::mutex mutex_;
     std::condition_variable changed_; // the gate became free, a member died, or `working_` moved on
     bool inside_ = false;
-    const Registrations* working_ = nullptr; // whose registrations the thread inside is changing right now
+    const Registrations* working_ =
+        nullptr; // whose registrations the thread inside is changing right now
     std::vector<std::shared_ptr<Registrations>> members_;
 };
 

@@ -52,7 +52,9 @@ std::optional<Segment> Ledger::freed(int device, std::uintptr_t address) {
     return segment;
 }
 
-void Ledger::begin_adoption() { adopting_ = true; }
+void Ledger::begin_adoption() {
+    adopting_ = true;
+}
 
 std::optional<Segment> Ledger::adopt(int device, std::uintptr_t address, std::size_t size) {
     const ByAddress& live = devices_[device];

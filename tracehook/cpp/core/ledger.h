@@ -1,7 +1,8 @@
 // The ledger: which segments live now, per device.
 //
-// Not thread-safe: the registrar's mutex guards it. Segments come in from two sources, the allocator's events (the
-// truth, in order) and one snapshot taken after the tracker was attached (for what is older than the tracker).
+// Not thread-safe: the registrar's mutex guards it. Segments come in from two sources, the
+// allocator's events (the truth, in order) and one snapshot taken after the tracker was attached
+// (for what is older than the tracker).
 #pragma once
 
 #include "core/segment.h"
@@ -25,8 +26,9 @@ class Ledger {
     // The segment that starts at `address`; nothing if none does.
     std::optional<Segment> freed(int device, std::uintptr_t address);
 
-    // Between begin_adoption() and end_adoption() every free leaves a tombstone, so that a segment which stands in the
-    // snapshot but was freed before the snapshot was worked through is not brought back to life.
+    // Between begin_adoption() and end_adoption() every free leaves a tombstone, so that a segment
+    // which stands in the snapshot but was freed before the snapshot was worked through is not
+    // brought back to life.
     void begin_adoption();
     std::optional<Segment> adopt(int device, std::uintptr_t address, std::size_t size);
     void end_adoption();
@@ -36,13 +38,15 @@ class Ledger {
     std::size_t count() const noexcept;
     std::size_t bytes() const noexcept { return bytes_; }
 
-    // Changes with every segment that comes or goes; lets a caller compare without holding a lock meanwhile.
+    // Changes with every segment that comes or goes; lets a caller compare without holding a lock
+    // meanwhile.
     std::uint64_t version() const noexcept { return version_; }
 
   private:
     using ByAddress = std::map<std::uintptr_t, Segment>;
 
-    std::vector<Segment> take_overlapping(ByAddress& live, std::uintptr_t begin, std::uintptr_t end);
+    std::vector<Segment> take_overlapping(ByAddress& live, std::uintptr_t begin,
+                                          std::uintptr_t end);
     const Segment& insert(int device, std::uintptr_t address, std::size_t size);
 
     std::map<int, ByAddress> devices_;

@@ -4,7 +4,8 @@ namespace tracehook::core {
 
 namespace {
 
-// Never repeats within a process, so that a thread's cached find() cannot outlive one registrar into the next.
+// Never repeats within a process, so that a thread's cached find() cannot outlive one registrar
+// into the next.
 std::uint64_t next_epoch() noexcept {
     static std::atomic<std::uint64_t> epoch{0};
     return epoch.fetch_add(1, std::memory_order_relaxed) + 1;
@@ -48,7 +49,8 @@ void Registrar::segment_allocated(int device, std::uintptr_t address, std::size_
         }
         ring_.push(segment_event(EventKind::kSegmentAlloc, added.segment));
         members = members_on(device);
-        // Queued under the same lock that a free, a birth or a switch takes: none of them can come in between.
+        // Queued under the same lock that a free, a birth or a switch takes: none of them can come
+        // in between.
         for (const Member& member : members) {
             member->gate().queue(*member, added.segment);
         }
@@ -176,7 +178,8 @@ Registrar::Member Registrar::take(const void* pointer) noexcept {
 }
 
 void Registrar::retire(const void* pointer) noexcept {
-    // Still findable while its registrations are undone, so that an abort from the watchdog can end a retire that hangs.
+    // Still findable while its registrations are undone, so that an abort from the watchdog can end
+    // a retire that hangs.
     const Member member = find(pointer);
     if (!member) {
         return;

@@ -1,12 +1,14 @@
-// The registrar: takes the allocator's and the communicators' events and keeps every live segment registered with every
-// live communicator of its device.
+// The registrar: takes the allocator's and the communicators' events and keeps every live segment
+// registered with every live communicator of its device.
 //
-// segment_allocated / segment_freed run in the allocator's callback: the device's allocator lock is held, perhaps the
-// GIL too, on any thread. They never throw, log, take the GIL, allocate device memory, call the allocator or make a
-// collective call. Everything else runs on a thread that holds none of the allocator's locks.
+// segment_allocated / segment_freed run in the allocator's callback: the device's allocator lock is
+// held, perhaps the GIL too, on any thread. They never throw, log, take the GIL, allocate device
+// memory, call the allocator or make a collective call. Everything else runs on a thread that holds
+// none of the allocator's locks.
 //
-// Lock order: GIL -> allocator's device lock -> registrar's mutex -> gate's mutex -> ring's mutex. The registrar's
-// mutex is held for table work only, never while waiting for a gate, never during a call into a communicator.
+// Lock order: GIL -> allocator's device lock -> registrar's mutex -> gate's mutex -> ring's mutex.
+// The registrar's mutex is held for table work only, never while waiting for a gate, never during a
+// call into a communicator.
 #pragma once
 
 #include "core/gate.h"
@@ -34,16 +36,18 @@ class Registrar {
     void segment_allocated(int device, std::uintptr_t address, std::size_t size) noexcept;
     void segment_freed(int device, std::uintptr_t address, std::size_t size) noexcept;
 
-    // Attach the tracker between begin_adoption() and the snapshot; adopt every segment of the snapshot; end.
+    // Attach the tracker between begin_adoption() and the snapshot; adopt every segment of the
+    // snapshot; end.
     void begin_adoption();
     void adopt_segment(int device, std::uintptr_t address, std::size_t size);
     void end_adoption();
 
     // --- communicators ---
 
-    // A communicator that was created or found. It gets every live segment of its device, now or as soon as it is
-    // ready. `identity.id` is given here. With `parent`, the two share one gate. A pointer that is known already (its
-    // end was never seen) is dropped as dead first. Returns null while abandoned.
+    // A communicator that was created or found. It gets every live segment of its device, now or as
+    // soon as it is ready. `identity.id` is given here. With `parent`, the two share one gate. A
+    // pointer that is known already (its end was never seen) is dropped as dead first. Returns null
+    // while abandoned.
     Member add(Identity identity, const MakeCommunicator& make, const Member& parent = nullptr);
     Member find(const void* pointer) noexcept;
 
@@ -53,11 +57,13 @@ class Registrar {
 
     // --- switching (one caller at a time) ---
 
-    // Off: everything is deregistered, and stays so; segments and communicators are still followed, so that on is complete.
+    // Off: everything is deregistered, and stays so; segments and communicators are still followed,
+    // so that on is complete.
     void set_registering(bool on);
     bool registering() const noexcept { return registering_.load(std::memory_order_relaxed); }
 
-    // In a forked child, where locks may be held by threads that no longer exist: every entry returns at once, for good.
+    // In a forked child, where locks may be held by threads that no longer exist: every entry
+    // returns at once, for good.
     void abandon() noexcept { abandoned_.store(true, std::memory_order_relaxed); }
     bool abandoned() const noexcept { return abandoned_.load(std::memory_order_relaxed); }
 
@@ -84,7 +90,8 @@ class Registrar {
     Ledger ledger_;
     std::unordered_map<const void*, Member> by_pointer_;
     std::uint32_t next_id_ = 1;
-    std::atomic<std::uint64_t> epoch_; // changes with by_pointer_; lets each thread cache its last find()
+    std::atomic<std::uint64_t>
+        epoch_; // changes with by_pointer_; lets each thread cache its last find()
     std::atomic<bool> registering_{true};
     std::atomic<bool> abandoned_{false};
 };

@@ -1,7 +1,8 @@
 // The registrations of one communicator: which segments it holds, and which are still to be made.
 //
-// Two guards. `pending_`, `dead_`, `suspended_` belong to the gate's mutex and are touched by Gate only. Everything
-// else belongs to the thread that is inside the gate, or, after death, to the thread that killed the communicator.
+// Two guards. `pending_`, `dead_`, `suspended_` belong to the gate's mutex and are touched by Gate
+// only. Everything else belongs to the thread that is inside the gate, or, after death, to the
+// thread that killed the communicator.
 #pragma once
 
 #include "core/communicator.h"
@@ -39,20 +40,24 @@ class Registrations {
     bool was_ready() const noexcept { return was_ready_.load(std::memory_order_relaxed); }
 
     // Counts the communicators that were made from this one (split, shrink), from 0.
-    std::uint64_t next_child() noexcept { return children_.fetch_add(1, std::memory_order_relaxed); }
+    std::uint64_t next_child() noexcept {
+        return children_.fetch_add(1, std::memory_order_relaxed);
+    }
 
     void log(EventKind kind, std::uint64_t value = 0, int result = 0) noexcept;
 
     // --- by the thread inside the gate ---
 
-    // Registers each segment of `batch`; stops early if the communicator dies. False if it is not ready for calls: then
-    // nothing was done and the caller keeps the batch. If one call fails, all are undone and none is made again: NCCL
-    // does not define what a mixture of registered and unregistered buffers does.
+    // Registers each segment of `batch`; stops early if the communicator dies. False if it is not
+    // ready for calls: then nothing was done and the caller keeps the batch. If one call fails, all
+    // are undone and none is made again: NCCL does not define what a mixture of registered and
+    // unregistered buffers does.
     bool register_batch(const std::vector<Segment>& batch) noexcept;
     void deregister(const Segment& segment) noexcept;
     // Returns how many were undone.
     std::size_t deregister_all() noexcept;
-    // After death: the library frees its side itself, so the records are dropped without a call. Returns how many.
+    // After death: the library frees its side itself, so the records are dropped without a call.
+    // Returns how many.
     std::size_t forget_all() noexcept;
 
   private:
@@ -74,8 +79,8 @@ class Registrations {
     const std::shared_ptr<Gate> gate_;
     Ring& ring_;
 
-    std::vector<Segment> pending_; // gate's mutex
-    bool suspended_ = false;       // gate's mutex
+    std::vector<Segment> pending_;  // gate's mutex
+    bool suspended_ = false;        // gate's mutex
     std::atomic<bool> dead_{false}; // written under the gate's mutex, read anywhere
 
     // By segment id; thread inside the gate. The pool spares a malloc per registration.

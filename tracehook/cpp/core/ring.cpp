@@ -32,7 +32,9 @@ std::uint64_t thread_id() noexcept {
 
 } // namespace
 
-std::uint64_t monotonic_ns() noexcept { return clock_ns(CLOCK_MONOTONIC); }
+std::uint64_t monotonic_ns() noexcept {
+    return clock_ns(CLOCK_MONOTONIC);
+}
 
 Ring::Ring(const std::string& path, std::size_t capacity)
     : bytes_(kHeaderBytes + capacity * sizeof(Event)), path_(path) {
@@ -48,7 +50,9 @@ Ring::Ring(const std::string& path, std::size_t capacity)
     records_ = reinterpret_cast<Event*>(reinterpret_cast<char*>(header_) + kHeaderBytes);
 }
 
-Ring::~Ring() { munmap(header_, bytes_); }
+Ring::~Ring() {
+    munmap(header_, bytes_);
+}
 
 bool Ring::map_file(std::size_t bytes) {
     const int fd = open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
@@ -74,8 +78,8 @@ bool Ring::map_file(std::size_t bytes) {
 }
 
 void Ring::map_memory(std::size_t bytes) {
-    void* base =
-        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED) {
         throw std::bad_alloc();
     }
@@ -86,7 +90,8 @@ void Ring::push(const Event& event) noexcept {
     const std::uint64_t t_ns = event.t_ns != 0 ? event.t_ns : monotonic_ns();
     const std::uint64_t thread = thread_id();
     const std::lock_guard guard(mutex_);
-    // The number is given even to an event that is dropped, so that the log shows the gap where it happened.
+    // The number is given even to an event that is dropped, so that the log shows the gap where it
+    // happened.
     const std::uint64_t seq = ++seq_;
     const std::uint64_t pushed = header_->pushed.load(std::memory_order_relaxed);
     if (pushed - header_->drained.load(std::memory_order_acquire) >= header_->capacity) {
@@ -105,7 +110,8 @@ void Ring::push(const Event& event) noexcept {
 std::size_t Ring::peek(std::span<Event> out) const noexcept {
     const std::uint64_t drained = header_->drained.load(std::memory_order_relaxed);
     const std::uint64_t available = header_->pushed.load(std::memory_order_acquire) - drained;
-    const std::size_t count = available < out.size() ? static_cast<std::size_t>(available) : out.size();
+    const std::size_t count =
+        available < out.size() ? static_cast<std::size_t>(available) : out.size();
     for (std::size_t i = 0; i < count; ++i) {
         out[i] = records_[(drained + i) % header_->capacity];
     }

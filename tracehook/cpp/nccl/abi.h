@@ -1,8 +1,9 @@
 // The part of NCCL's C ABI that tracehook speaks, written down once.
 //
-// tracehook never includes nccl.h: one build has to work with every NCCL that a torch ships. What stands here
-// has been stable since NCCL 2.18 (each later field is named with the version that added it). Used by the
-// interposer, which sits in front of the real library, and by the emulated NCCL of a rehearsal.
+// tracehook never includes nccl.h: one build has to work with every NCCL that a torch ships. What
+// stands here has been stable since NCCL 2.18 (each later field is named with the version that
+// added it). Used by the interposer, which sits in front of the real library, and by the emulated
+// NCCL of a rehearsal.
 #pragma once
 
 #include <cstddef>
@@ -48,7 +49,8 @@ struct UniqueId {
     char internal[128];
 };
 
-// ncclConfig_t. `size` says how many bytes the caller's header knew; a field beyond it must not be read.
+// ncclConfig_t. `size` says how many bytes the caller's header knew; a field beyond it must not be
+// read.
 struct Config {
     std::size_t size;
     unsigned int magic;
@@ -58,8 +60,8 @@ struct Config {
     int min_ctas;
     int max_ctas;
     const char* net_name;
-    int split_share; // 2.18
-    int traffic_class; // 2.26
+    int split_share;       // 2.18
+    int traffic_class;     // 2.26
     const char* comm_name; // 2.27
 };
 

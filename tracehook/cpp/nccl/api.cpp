@@ -24,7 +24,8 @@ void* nccl_symbol(void* library, const char* name) noexcept {
     return dlsym(library, name);
 }
 
-// What torch itself is bound to: the global scope first (a preloaded runtime comes before all), then the library.
+// What torch itself is bound to: the global scope first (a preloaded runtime comes before all),
+// then the library.
 void* cuda_symbol(void* library, const char* name) noexcept {
     if (void* found = dlsym(RTLD_DEFAULT, name)) {
         return found;
@@ -39,7 +40,8 @@ template <typename Pointer> void assign(Pointer& target, void* symbol) noexcept 
 Api load() {
     void* nccl = loaded_library({"libnccl.so.2", "libnccl.so"});
     if (nccl == nullptr) {
-        throw std::runtime_error("no NCCL is loaded in this process: torch was built without it, or not imported yet");
+        throw std::runtime_error(
+            "no NCCL is loaded in this process: torch was built without it, or not imported yet");
     }
     void* cuda = loaded_library({"libcudart.so.13", "libcudart.so.12", "libcudart.so"});
     Api api;
@@ -55,7 +57,8 @@ Api load() {
     assign(api.cudaGetDevice, cuda_symbol(cuda, "cudaGetDevice"));
     assign(api.cudaSetDevice, cuda_symbol(cuda, "cudaSetDevice"));
     if (api.ncclCommRegister == nullptr || api.ncclCommDeregister == nullptr) {
-        throw std::runtime_error("the loaded NCCL has no ncclCommRegister: 2.19 or newer is needed");
+        throw std::runtime_error(
+            "the loaded NCCL has no ncclCommRegister: 2.19 or newer is needed");
     }
     if (api.cudaGetDevice == nullptr || api.cudaSetDevice == nullptr) {
         throw std::runtime_error("no CUDA runtime is loaded in this process");
@@ -66,7 +69,8 @@ Api load() {
 } // namespace
 
 const Api& api() {
-    static const Api* const loaded = new Api(load()); // never destroyed: used until the last thread ends
+    static const Api* const loaded =
+        new Api(load()); // never destroyed: used until the last thread ends
     return *loaded;
 }
 

@@ -1,4 +1,5 @@
-// The real NCCL and CUDA runtime: the ones that torch loaded, reached by dlsym. No second copy, no header.
+// The real NCCL and CUDA runtime: the ones that torch loaded, reached by dlsym. No second copy, no
+// header.
 #pragma once
 
 #include "nccl/abi.h"
@@ -23,8 +24,9 @@ struct Api {
     Function<int> cudaSetDevice = nullptr;
 };
 
-// Finds both libraries among those already loaded. Nothing is loaded by this. Throws std::runtime_error with one line
-// if there is none. The entries are the library's own (pncclX where it has them), never our wrappers.
+// Finds both libraries among those already loaded. Nothing is loaded by this. Throws
+// std::runtime_error with one line if there is none. The entries are the library's own (pncclX
+// where it has them), never our wrappers.
 const Api& api();
 bool api_available(std::string* why = nullptr) noexcept;
 

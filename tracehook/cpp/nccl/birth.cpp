@@ -9,12 +9,12 @@ namespace tracehook::nccl {
 namespace {
 
 BirthObserver& observer() {
-    static auto* const instance = new BirthObserver; // never destroyed: threads may still make communicators at exit
+    static auto* const instance =
+        new BirthObserver; // never destroyed: threads may still make communicators at exit
     return *instance;
 }
 
-template <typename Field>
-bool knows(const Config* config, Field Config::*field) noexcept {
+template <typename Field> bool knows(const Config* config, Field Config::* field) noexcept {
     const auto* end = reinterpret_cast<const char*>(&(config->*field)) + sizeof(Field);
     return static_cast<std::size_t>(end - reinterpret_cast<const char*>(config)) <= config->size;
 }
@@ -29,7 +29,9 @@ bool config_split_share(const Config* config) noexcept {
     return config != nullptr && knows(config, &Config::split_share) && config->split_share == 1;
 }
 
-void set_birth_observer(BirthObserver observe) { observer() = std::move(observe); }
+void set_birth_observer(BirthObserver observe) {
+    observer() = std::move(observe);
+}
 
 bool deliver(core::Registrar& registrar, const Birth& birth) {
     if (birth.out == nullptr || *birth.out == nullptr) {
@@ -41,7 +43,8 @@ bool deliver(core::Registrar& registrar, const Birth& birth) {
     identity.device = birth.device;
     identity.rank = birth.rank;
     identity.size = birth.size;
-    // A child's rank is NCCL's to say; it may be asked once the communicator is ready, so not while it is in progress.
+    // A child's rank is NCCL's to say; it may be asked once the communicator is ready, so not while
+    // it is in progress.
     if (identity.rank < 0 && birth.blocking) {
         api().ncclCommUserRank(identity.pointer, &identity.rank);
         api().ncclCommCount(identity.pointer, &identity.size);

@@ -15,19 +15,22 @@ struct Birth {
     int rank = -1;
     int size = -1;
     bool blocking = true;
-    core::Registrar::Member parent;           // of a split or shrink
-    bool shares_resources = false;            // with the parent: then they share its gate
+    core::Registrar::Member parent; // of a split or shrink
+    bool shares_resources = false;  // with the parent: then they share its gate
 };
 
-// The fields of a caller's configuration that matter here; defaults where it is null, older, or leaves them open.
+// The fields of a caller's configuration that matter here; defaults where it is null, older, or
+// leaves them open.
 bool config_blocking(const Config* config) noexcept;
 bool config_split_share(const Config* config) noexcept;
 
-// Hands the new communicator to the registrar, which registers every live segment. False if NCCL has not written the
-// handle yet (a non-blocking call in progress). A handle that stays null on success (NCCL_SPLIT_NOCOLOR) is no birth.
+// Hands the new communicator to the registrar, which registers every live segment. False if NCCL
+// has not written the handle yet (a non-blocking call in progress). A handle that stays null on
+// success (NCCL_SPLIT_NOCOLOR) is no birth.
 bool deliver(core::Registrar& registrar, const Birth& birth);
 
-// Called after a communicator was delivered, on the thread that made it, with none of our locks held.
+// Called after a communicator was delivered, on the thread that made it, with none of our locks
+// held.
 using BirthObserver = std::function<void()>;
 void set_birth_observer(BirthObserver observer);
 

@@ -13,7 +13,9 @@ int NcclCommunicator::deregister(void* handle) noexcept {
     return api().ncclCommDeregister(comm_, handle);
 }
 
-int NcclCommunicator::remember_device() noexcept { return current_device(); }
+int NcclCommunicator::remember_device() noexcept {
+    return current_device();
+}
 
 void NcclCommunicator::restore_device(int device) noexcept {
     // Set only if it moved: cudaSetDevice may create a context, and is not free.

@@ -8,7 +8,8 @@ namespace tracehook::nccl {
 
 class NcclCommunicator final : public core::Communicator {
   public:
-    // `blocking` false: ready() asks NCCL each time. True: NCCL returns from a call when it is done with it.
+    // `blocking` false: ready() asks NCCL each time. True: NCCL returns from a call when it is done
+    // with it.
     NcclCommunicator(Comm comm, bool blocking) noexcept : comm_(comm), blocking_(blocking) {}
 
     core::Outcome register_range(std::uintptr_t address, std::size_t size) noexcept override;

@@ -11,7 +11,8 @@ ThreadGroup& ThreadGroup::mine() noexcept {
 }
 
 void ThreadGroup::touched(const core::Registrar::Member& member) {
-    // Consecutive calls are nearly always on the same communicator; the rest is sorted out at the end.
+    // Consecutive calls are nearly always on the same communicator; the rest is sorted out at the
+    // end.
     if (touched_.empty() || touched_.back() != member) {
         touched_.push_back(member);
     }

@@ -1,7 +1,8 @@
 // What the calling thread has done since its outermost ncclGroupStart.
 //
-// Inside a group NCCL only notes down what is asked for; the work (and the look at the registration cache, and the
-// writing of new handles) happens in the outermost ncclGroupEnd. Thread-local, like NCCL's own groups: no lock.
+// Inside a group NCCL only notes down what is asked for; the work (and the look at the registration
+// cache, and the writing of new handles) happens in the outermost ncclGroupEnd. Thread-local, like
+// NCCL's own groups: no lock.
 #pragma once
 
 #include "core/registrar.h"
@@ -20,8 +21,9 @@ class ThreadGroup {
 
     void touched(const core::Registrar::Member& member);
 
-    // Runs `end` (NCCL's ncclGroupEnd). At the outermost level all gates of the group's communicators are held
-    // meanwhile, entered in one global order so that two threads that end groups cannot wait for each other.
+    // Runs `end` (NCCL's ncclGroupEnd). At the outermost level all gates of the group's
+    // communicators are held meanwhile, entered in one global order so that two threads that end
+    // groups cannot wait for each other.
     template <typename End> int ended(core::Registrar& registrar, End&& end) {
         if (depth_ != 1) {
             depth_ -= depth_ > 0;
@@ -35,8 +37,9 @@ class ThreadGroup {
         return result;
     }
 
-    // A birth that NCCL has not completed. Those of an open group are delivered at its end; those of a non-blocking call in
-    // progress when this thread next hears from NCCL that it succeeded (until then the caller keeps `out` valid).
+    // A birth that NCCL has not completed. Those of an open group are delivered at its end; those
+    // of a non-blocking call in progress when this thread next hears from NCCL that it succeeded
+    // (until then the caller keeps `out` valid).
     void expect(Birth birth) { expected_.push_back(std::move(birth)); }
     void deliver_all(core::Registrar& registrar);
 

@@ -63,21 +63,22 @@ int after_birth(int result, Birth birth) {
 }
 
 int on_ncclCommInitRank(Comm* out, int size, UniqueId id, int rank) {
-    Birth birth{out, key_of_unique_ids({&id, 1}), current_device(), rank, size, true, nullptr, false};
+    Birth birth{out,  key_of_unique_ids({&id, 1}), current_device(), rank, size, true, nullptr,
+                false};
     return after_birth(api().ncclCommInitRank(out, size, id, rank), std::move(birth));
 }
 
 int on_ncclCommInitRankConfig(Comm* out, int size, UniqueId id, int rank, Config* config) {
-    Birth birth{out,  key_of_unique_ids({&id, 1}), current_device(), rank, size, config_blocking(config),
-                nullptr, false};
+    Birth birth{out,  key_of_unique_ids({&id, 1}), current_device(), rank,
+                size, config_blocking(config),     nullptr,          false};
     return after_birth(api().ncclCommInitRankConfig(out, size, id, rank, config), std::move(birth));
 }
 
 int on_ncclCommInitRankScalable(Comm* out, int size, int rank, int id_count, UniqueId* ids,
                                 Config* config) {
     const std::span<const UniqueId> all(ids, static_cast<std::size_t>(id_count));
-    Birth birth{out,  key_of_unique_ids(all), current_device(), rank, size, config_blocking(config),
-                nullptr, false};
+    Birth birth{out,  key_of_unique_ids(all),  current_device(), rank,
+                size, config_blocking(config), nullptr,          false};
     return after_birth(api().ncclCommInitRankScalable(out, size, rank, id_count, ids, config),
                        std::move(birth));
 }
@@ -88,8 +89,8 @@ int on_ncclCommInitAll(Comm* out, int count, const int* devices) {
     const std::uint64_t key = key_of_child(0, "all", count, calls.fetch_add(1));
     const int result = api().ncclCommInitAll(out, count, devices);
     for (int rank = 0; rank < count; ++rank) {
-        after_birth(result, {out + rank, key, devices != nullptr ? devices[rank] : rank, rank, count,
-                             true, nullptr, false});
+        after_birth(result, {out + rank, key, devices != nullptr ? devices[rank] : rank, rank,
+                             count, true, nullptr, false});
     }
     return result;
 }
@@ -104,7 +105,8 @@ int on_ncclCommSplit(Comm comm, int colour, int key, Comm* out, Config* config) 
     Birth birth;
     birth.out = out;
     birth.device = parent ? parent->identity().device : current_device();
-    birth.key = key_of_child(parent ? parent->identity().key : 0, "split", colour, next_child(parent));
+    birth.key =
+        key_of_child(parent ? parent->identity().key : 0, "split", colour, next_child(parent));
     birth.blocking = config_blocking(config);
     birth.parent = parent;
     birth.shares_resources = config_split_share(config);
@@ -131,7 +133,8 @@ int on_ncclCommShrink(Comm comm, int* excluded, int excluded_count, Comm* out, C
                              static_cast<std::int64_t>(colour), next_child(parent));
     birth.blocking = config_blocking(config);
     birth.parent = parent;
-    // With the abort flag the parent may hang in another thread, and this call is what ends that: no waiting for it.
+    // With the abort flag the parent may hang in another thread, and this call is what ends that:
+    // no waiting for it.
     const bool inside = parent && (flags & kShrinkAbort) == 0 && parent->gate().enter(*parent);
     const int result = api().ncclCommShrink(comm, excluded, excluded_count, out, config, flags);
     if (inside) {

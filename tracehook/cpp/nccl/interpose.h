@@ -1,7 +1,8 @@
 // The interposer: sits in front of torch's calls into NCCL and tells the registrar what they mean.
 //
-// The wrappers run on the thread that calls NCCL, which holds none of the allocator's locks (but perhaps the GIL, or
-// torch's own). They return what NCCL returned, and change nothing of what NCCL was asked to do.
+// The wrappers run on the thread that calls NCCL, which holds none of the allocator's locks (but
+// perhaps the GIL, or torch's own). They return what NCCL returned, and change nothing of what NCCL
+// was asked to do.
 #pragma once
 
 #include "core/registrar.h"
@@ -11,9 +12,10 @@
 
 namespace tracehook::nccl {
 
-// Installs the wrappers in libtorch_cuda's slots, once per process; later calls only report again. Returns the names of the
-// interposed calls. Throws std::runtime_error if NCCL is not loaded. There is no removal: with the registrar switched
-// off, or abandoned in a forked child, the wrappers pass through.
+// Installs the wrappers in libtorch_cuda's slots, once per process; later calls only report again.
+// Returns the names of the interposed calls. Throws std::runtime_error if NCCL is not loaded. There
+// is no removal: with the registrar switched off, or abandoned in a forked child, the wrappers pass
+// through.
 std::vector<std::string> install_interposer(core::Registrar& registrar);
 
 } // namespace tracehook::nccl

@@ -36,7 +36,12 @@ std::uint64_t key_of_unique_ids(std::span<const UniqueId> ids) noexcept {
 
 std::uint64_t key_of_child(std::uint64_t parent, std::string_view kind, std::int64_t colour,
                            std::uint64_t count) noexcept {
-    return Hash().number(parent).bytes(kind.data(), kind.size()).number(colour).number(count).value();
+    return Hash()
+        .number(parent)
+        .bytes(kind.data(), kind.size())
+        .number(colour)
+        .number(count)
+        .value();
 }
 
 std::uint64_t key_of_name(std::string_view name) noexcept {

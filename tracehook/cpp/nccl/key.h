@@ -1,5 +1,6 @@
-// The key of a communicator: 64 bits, equal on all its ranks and without any communication, because it is computed
-// from what all of them passed to NCCL. Two communicators of a job have different keys (up to a 64-bit collision).
+// The key of a communicator: 64 bits, equal on all its ranks and without any communication, because
+// it is computed from what all of them passed to NCCL. Two communicators of a job have different
+// keys (up to a 64-bit collision).
 #pragma once
 
 #include "nccl/abi.h"
@@ -12,12 +13,14 @@ namespace tracehook::nccl {
 
 std::uint64_t key_of_unique_ids(std::span<const UniqueId> ids) noexcept;
 
-// `count` is how many children were made from the parent before this one, `kind` "split" or "shrink", and `colour`
-// what tells siblings of one call apart (for a shrink: a hash of the excluded ranks).
+// `count` is how many children were made from the parent before this one, `kind` "split" or
+// "shrink", and `colour` what tells siblings of one call apart (for a shrink: a hash of the
+// excluded ranks).
 std::uint64_t key_of_child(std::uint64_t parent, std::string_view kind, std::int64_t colour,
                            std::uint64_t count) noexcept;
 
-// From a name that the ranks share (a process group's) for a communicator whose creation was not seen.
+// From a name that the ranks share (a process group's) for a communicator whose creation was not
+// seen.
 std::uint64_t key_of_name(std::string_view name) noexcept;
 
 } // namespace tracehook::nccl

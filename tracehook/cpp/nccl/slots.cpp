@@ -46,8 +46,11 @@ Object read_object(const dl_phdr_info& info) {
             object.relro_end = object.relro_begin + header.p_memsz;
         }
     }
-    // glibc relocates these pointers in place on most machines, but not where the section is read-only.
-    const auto pointer = [&](std::uintptr_t value) { return value < object.base ? value + object.base : value; };
+    // glibc relocates these pointers in place on most machines, but not where the section is
+    // read-only.
+    const auto pointer = [&](std::uintptr_t value) {
+        return value < object.base ? value + object.base : value;
+    };
     const Elf64_Rela* plt = nullptr;
     const Elf64_Rela* data = nullptr;
     std::size_t plt_bytes = 0;
@@ -89,7 +92,8 @@ void write_slot(const Object& object, std::uintptr_t slot, void* function) {
     if (read_only && mprotect(page, page_size, PROT_READ | PROT_WRITE) != 0) {
         return;
     }
-    std::atomic_ref<void*>(*reinterpret_cast<void**>(slot)).store(function, std::memory_order_release);
+    std::atomic_ref<void*>(*reinterpret_cast<void**>(slot))
+        .store(function, std::memory_order_release);
     if (read_only) {
         mprotect(page, page_size, PROT_READ);
     }

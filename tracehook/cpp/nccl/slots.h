@@ -1,7 +1,8 @@
 // The slots through which a loaded library calls NCCL, and rewriting them.
 //
-// A library reaches a function of another one through a table of addresses (JUMP_SLOT and GLOB_DAT relocations). Writing
-// our own address there puts us in front of every later call, also after the library was imported, without LD_PRELOAD.
+// A library reaches a function of another one through a table of addresses (JUMP_SLOT and GLOB_DAT
+// relocations). Writing our own address there puts us in front of every later call, also after the
+// library was imported, without LD_PRELOAD.
 #pragma once
 
 #include <span>
@@ -16,8 +17,9 @@ struct Replacement {
     void* function;
 };
 
-// Rewrites the slots of every loaded library whose file name starts with `library`. Returns the symbols that were found,
-// in the order of `replacements`, each once. Safe to repeat. Each slot changes atomically: other threads may be calling.
+// Rewrites the slots of every loaded library whose file name starts with `library`. Returns the
+// symbols that were found, in the order of `replacements`, each once. Safe to repeat. Each slot
+// changes atomically: other threads may be calling.
 std::vector<std::string> rewrite_slots(std::string_view library,
                                        std::span<const Replacement> replacements);
 

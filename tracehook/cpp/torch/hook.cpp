@@ -1,4 +1,5 @@
-// The shim: the only file that includes torch. Built once per torch minor; see hook_abi.h for its contract.
+// The shim: the only file that includes torch. Built once per torch minor; see hook_abi.h for its
+// contract.
 #include "torch/hook_abi.h"
 
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -28,7 +29,8 @@ template <typename Body> int guarded(char* error, uint32_t error_size, Body&& bo
     return -1;
 }
 
-// Runs for every allocator event of the process; all but three kinds of segment events leave at the first line.
+// Runs for every allocator event of the process; all but three kinds of segment events leave at the
+// first line.
 void forward(const allocator::TraceEntry& entry, th_segment_callback callback, void* user) {
     int32_t action = 0;
     switch (entry.action_) {
@@ -44,9 +46,9 @@ void forward(const allocator::TraceEntry& entry, th_segment_callback callback, v
     default:
         return;
     }
-    const th_segment_event event{sizeof(th_segment_event), action,
-                                 entry.device_,            action == TH_SEGMENT_MAP,
-                                 static_cast<uint64_t>(entry.addr_), entry.size_};
+    const th_segment_event event{
+        sizeof(th_segment_event),           action,     entry.device_, action == TH_SEGMENT_MAP,
+        static_cast<uint64_t>(entry.addr_), entry.size_};
     callback(user, &event);
 }
 
@@ -64,7 +66,9 @@ int describe(th_allocator_info* info, char* error, uint32_t error_size) {
 int attach(th_segment_callback callback, void* user, char* error, uint32_t error_size) {
     return guarded(error, error_size, [&] {
         allocator::attachAllocatorTraceTracker(
-            [callback, user](const allocator::TraceEntry& entry) { forward(entry, callback, user); });
+            [callback, user](const allocator::TraceEntry& entry) {
+                forward(entry, callback, user);
+            });
     });
 }
 
@@ -72,7 +76,8 @@ int snapshot(th_segment_callback callback, void* user, char* error, uint32_t err
     return guarded(error, error_size, [&] {
         const auto info = allocator::get()->snapshot({0, 0}, /*include_traces=*/false);
         for (const auto& segment : info.segments) {
-            const th_segment_event event{sizeof(th_segment_event), TH_SEGMENT_LIVE,
+            const th_segment_event event{sizeof(th_segment_event),
+                                         TH_SEGMENT_LIVE,
                                          static_cast<int32_t>(segment.device),
                                          segment.is_expandable,
                                          static_cast<uint64_t>(segment.address),

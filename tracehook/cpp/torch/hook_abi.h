@@ -1,7 +1,9 @@
-/* The seam between tracehook and torch: plain C, so that one _core works with every torch, and one small shim per torch
- * minor is all that has to be compiled against torch's headers (whose classes change layout between minors).
+/* The seam between tracehook and torch: plain C, so that one _core works with every torch, and one
+ * small shim per torch minor is all that has to be compiled against torch's headers (whose classes
+ * change layout between minors).
  *
- * The reader checks struct_size and torch_version before it calls anything. Fields are only ever added at the end. */
+ * The reader checks struct_size and torch_version before it calls anything. Fields are only ever
+ * added at the end. */
 #pragma once
 
 #include <stdint.h>
@@ -26,15 +28,17 @@ struct th_segment_event {
     uint64_t size; /* bytes */
 };
 
-/* Called by the allocator with its device lock held, on any thread, perhaps with the GIL held. It must not throw. */
+/* Called by the allocator with its device lock held, on any thread, perhaps with the GIL held. It
+ * must not throw. */
 typedef void (*th_segment_callback)(void* user, const struct th_segment_event* event);
 
 struct th_allocator_info {
     uint32_t struct_size;
-    int32_t initialized;         /* devices exist in the allocator; before that, attaching binds to nothing */
-    int32_t caching;             /* 0: every tensor is a cudaMalloc of its own and no event is ever fired    */
-    int32_t expandable_segments; /* the setting, now                                                        */
-    char name[64];               /* "native", "cudaMallocAsync", "pluggable", ...                           */
+    int32_t
+        initialized; /* devices exist in the allocator; before that, attaching binds to nothing */
+    int32_t caching; /* 0: every tensor is a cudaMalloc of its own and no event is ever fired    */
+    int32_t expandable_segments; /* the setting, now */
+    char name[64]; /* "native", "cudaMallocAsync", "pluggable", ...                           */
 };
 
 /* Every function returns 0, or -1 with a sentence in error (always terminated). */

@@ -1,7 +1,8 @@
 """Print what CMake needs to compile the hook library: torch minor; torch's root; CUDA headers; C++ ABI.
 
-Run by the building interpreter. Exits with 1 and one line on stderr if it has no CUDA build of torch, or no CUDA headers
-(they come from packages; a CUDA toolkit of the system is not used, because it need not be the one torch was built with).
+Run by the building interpreter. Exits with 1 and one line on stderr if it has no CUDA build of torch, or no CUDA
+headers (they come from packages; a CUDA toolkit of the system is not used, because it need not be the one torch was
+built with).
 """
 
 import importlib.util
@@ -36,9 +37,7 @@ def main() -> None:
     for header in ("cuda_runtime_api.h", "crt/host_defines.h"):
         found = next((folder for folder in folders if (folder / header).exists()), None)
         if found is None:
-            fail(
-                f"{header} is missing: pip install nvidia-cuda-runtime nvidia-cuda-crt (of torch's CUDA major)"
-            )
+            fail(f"{header} is missing: pip install nvidia-cuda-runtime nvidia-cuda-crt (of torch's CUDA major)")
         elif found not in includes:
             includes.append(found)
     print(f"{minor};{root};{','.join(map(str, includes))};1")

@@ -29,7 +29,8 @@ Shim::Shim(const std::string& path, const std::string& torch_version) {
     const auto get_api =
         reinterpret_cast<const th_hook_api* (*)()>(dlsym(library, "th_hook_get_api"));
     if (get_api == nullptr) {
-        throw std::runtime_error(path + " is not a tracehook hook library: it has no th_hook_get_api");
+        throw std::runtime_error(path +
+                                 " is not a tracehook hook library: it has no th_hook_get_api");
     }
     api_ = get_api();
     if (api_->struct_size < sizeof(th_hook_api)) {
@@ -37,7 +38,8 @@ Shim::Shim(const std::string& path, const std::string& torch_version) {
                                  std::to_string(api_->struct_size) + " bytes, expected " +
                                  std::to_string(sizeof(th_hook_api)));
     }
-    // Checked before any other call: with another minor's classes, the first one would land in a foreign function.
+    // Checked before any other call: with another minor's classes, the first one would land in a
+    // foreign function.
     if (minor_of(api_->torch_version) != minor_of(torch_version)) {
         throw std::runtime_error(path + " was built for torch " + api_->torch_version +
                                  ", but this is torch " + torch_version);

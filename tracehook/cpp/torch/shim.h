@@ -1,6 +1,7 @@
 // Loads the shim that fits the running torch, and refuses one that does not.
 //
-// Knows hook_abi.h, not torch. Not thread-safe: used by the service while it starts, under the service's lock.
+// Knows hook_abi.h, not torch. Not thread-safe: used by the service while it starts, under the
+// service's lock.
 #pragma once
 
 #include "torch/hook_abi.h"
@@ -12,16 +13,18 @@ namespace tracehook::torch_seam {
 
 class Shim {
   public:
-    // Throws std::runtime_error with one line (what was found, what was expected) if the file cannot be loaded, has
-    // another struct_size, or was built for another torch minor than `torch_version` ("2.11.0+cu130").
+    // Throws std::runtime_error with one line (what was found, what was expected) if the file
+    // cannot be loaded, has another struct_size, or was built for another torch minor than
+    // `torch_version` ("2.11.0+cu130").
     Shim(const std::string& path, const std::string& torch_version);
 
     const char* torch_version() const noexcept { return api_->torch_version; }
 
     // Each throws std::runtime_error with torch's own words.
     th_allocator_info describe() const;
-    void attach(th_segment_callback callback, void* user) const; // once per process: torch has no detach
-    std::vector<th_segment_event> snapshot() const;              // takes the allocator's locks
+    void attach(th_segment_callback callback,
+                void* user) const;                  // once per process: torch has no detach
+    std::vector<th_segment_event> snapshot() const; // takes the allocator's locks
 
   private:
     const th_hook_api* api_;

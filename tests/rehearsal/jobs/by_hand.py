@@ -1,0 +1,60 @@
+"""A communicator that was made by ctypes, as pynccl does, and attached by hand."""
+
+import ctypes
+
+import torch
+from common import RANK, filled, tell
+
+import tracehook
+
+nccl = ctypes.CDLL("libnccl.so.2")
+
+
+class UniqueId(ctypes.Structure):
+    """What ncclUniqueId is."""
+
+    _fields_ = (("internal", ctypes.c_byte * 128),)
+
+
+def must(result: int) -> None:
+    if result:
+        raise SystemExit(f"NCCL said {result}")
+
+
+nccl.ncclCommInitRank.argtypes = [ctypes.c_void_p, ctypes.c_int, UniqueId, ctypes.c_int]
+errors = {}
+try:
+    tracehook.attach_communicator(1234)
+except RuntimeError as problem:
+    errors["not_enabled"] = str(problem)
+tracehook.enable()
+torch.cuda.set_device(0)
+tensors = [filled(RANK + 1, 24, "cuda:0"), filled(1, 24, "cuda:1")]
+unique = UniqueId()
+must(nccl.ncclGetUniqueId(ctypes.byref(unique)))
+communicator = ctypes.c_void_p()
+must(nccl.ncclCommInitRank(ctypes.byref(communicator), 1, unique, 0))
+try:
+    tracehook.attach_communicator(0)
+except ValueError as problem:
+    errors["null"] = str(problem)
+
+first = tracehook.attach_communicator(communicator.value, name="mine")
+second = tracehook.attach_communicator(communicator.value, name="mine")
+tell(errors=errors, first=first, second=second, status=tracehook.status())
+tensors.append(torch.empty(1 << 24, device="cuda:0"))
+tell(grown=tracehook.status())
+tensors.pop()
+torch.cuda.empty_cache()
+tell(shrunk=tracehook.status())
+count = ctypes.c_size_t(tensors[0].numel())
+stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+pointer = ctypes.c_void_p(tensors[0].data_ptr())
+must(nccl.ncclAllReduce(pointer, pointer, count, 7, 0, communicator, stream))
+torch.cuda.synchronize()
+gone = tracehook.detach_communicator(communicator.value)
+again = tracehook.detach_communicator(communicator.value)
+tell(gone=gone, again=again, detached=tracehook.status()["communicators"])
+must(nccl.ncclCommDestroy(communicator))
+del tensors
+torch.cuda.empty_cache()

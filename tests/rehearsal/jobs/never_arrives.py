@@ -1,0 +1,31 @@
+"""The last rank never comes to a collective; the others are left to torch's watchdog."""
+
+import threading
+
+import torch
+import torch.distributed as dist
+from common import MB, RANK, WORLD, filled, start, tell
+
+device = start(seconds=3)
+tensor = filled(RANK + 1, 24, device)
+dist.all_reduce(tensor)
+torch.cuda.synchronize()
+if RANK == WORLD - 1:
+    threading.Event().wait(20)
+    tell(end="waited in vain")
+    raise SystemExit(0)
+tensor = torch.empty(48 * MB, dtype=torch.uint8, device=device)
+tell(last=tensor.untyped_storage().nbytes())
+work = dist.all_reduce(tensor, async_op=True)
+try:
+    work.wait()
+    torch.cuda.synchronize()
+    tell(end="came back")
+except RuntimeError as problem:
+    tell(end=str(problem))
+# What a program does that cleans up after a timeout.
+del tensor, work
+torch.cuda.empty_cache()
+tensor = torch.empty(64 * MB, dtype=torch.uint8, device=device)
+tell(after="allocated")
+threading.Event().wait(20)

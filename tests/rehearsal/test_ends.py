@@ -1,0 +1,100 @@
+"""Communicators and processes that end badly: no call on a dead communicator, and the log says what happened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.rehearsal import rehearse
+from tracehook.audit import reader
+from tracehook.audit.summary import summarise
+
+# What would only make the end of a process slow.
+QUICK = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
+
+
+def _assert_no_call_after_abort(log: reader.ProcessLog) -> None:
+    dead: set[int] = set()
+    for event in log.events:
+        if event["event"] == "communicator.abort":
+            dead.add(event["comm_id"])
+        elif event["event"] in ("register.local", "deregister.local"):
+            assert event["comm_id"] not in dead, event
+
+
+def test_watchdog_tears_the_process_down(tmp_path: Path) -> None:
+    """By torch's default the watchdog ends the process of a collective that hangs; its log is read from the ring."""
+    run = rehearse("never_arrives.py", ranks=2, log=tmp_path, env=QUICK, torchrun=False, timeout=60)
+    assert not run.finished.late, run.output
+    assert run.broken == [], run.output
+    assert run.status not in (0, 86), run.output
+    log = run.log(0)
+    assert not log.ended
+    assert not log.torn
+    sizes = [e["size"] for e in run.events("segment.alloc", 0)]
+    assert run.facts(0)["last"] in sizes
+    _assert_no_call_after_abort(log)
+    assert run.log(1).ended, "the other rank ended by itself"
+
+
+@pytest.mark.parametrize("handling", ["1", "2"])
+def test_watchdog_aborts(tmp_path: Path, handling: str) -> None:
+    """Where the watchdog aborts the communicator, its registrations are dropped without a call, and the log says so."""
+    run = rehearse(
+        "never_arrives.py",
+        ranks=2,
+        log=tmp_path,
+        env={**QUICK, "TORCH_NCCL_ASYNC_ERROR_HANDLING": handling},
+        timeout=90,
+    )
+    assert not run.finished.late, run.output
+    assert run.broken == [], run.output
+    log = run.log(0)
+    aborts = run.events("communicator.abort", 0)
+    assert len(aborts) == 1, run.output
+    assert aborts[0]["registrations"] == 2
+    _assert_no_call_after_abort(log)
+    if handling == "2":  # clean up only: the program goes on, allocates and frees
+        assert run.facts(0).get("after") == "allocated", run.output
+        assert log.ended
+        assert summarise(log).left == 0
+
+
+def test_killed_rank(tmp_path: Path) -> None:
+    """The last events of a rank that was killed by SIGKILL are read from its ring, and the other rank ends."""
+    run = rehearse("killed.py", ranks=2, torchrun=True, log=tmp_path, env=QUICK, timeout=90)
+    assert not run.finished.late, run.output
+    assert run.status not in (0, 86), run.output
+    assert run.finished.orphans == 0
+    assert run.broken == []
+    log = run.log(1)
+    assert (log.ended, log.torn) == (False, False)
+    assert log.path.with_suffix(".ring").exists()
+    assert log.begin["pid"] == run.facts(1)["pid"]
+    numbers = [event["seq"] for event in log.events if "seq" in event]
+    assert numbers == list(range(1, len(numbers) + 1))
+    last = [(e["event"], e["size"]) for e in log.events[-6:]]
+    wanted = [(name, size) for size in run.facts(1)["sizes"] for name in ("segment.alloc", "register.local")]
+    assert last == wanted
+    assert log.recovered > 0
+    assert not summarise(log).ended
+
+
+@pytest.mark.parametrize(
+    ("way", "status", "ended"),
+    [("exception", 1, True), ("sys.exit", 3, True), ("os._exit", 4, False), ("thread", 0, True), ("abort", 0, True)],
+)
+def test_end_with_live_groups(tmp_path: Path, way: str, status: int, ended: bool) -> None:
+    """With live groups the exit status is the program's, and the log is closed, or else read whole from the ring."""
+    run = rehearse("ends.py", way, log=tmp_path, timeout=40)
+    assert not run.finished.late, run.output
+    assert run.status == status, run.output
+    log = run.log()
+    assert log.ended == ended
+    assert log.path.with_suffix(".ring").exists() != ended
+    assert len(run.events("segment.alloc")) == (2 if way == "abort" else 1)
+    assert len(run.events("communicator.pending")) == 1
+    _assert_no_call_after_abort(log)
+    if way == "exception":
+        assert "ValueError: on purpose" in run.finished.err

@@ -1,0 +1,88 @@
+"""What PyTorch's own registration hook does wrong, and tracehook does not. A test here fails when PyTorch mends it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from support.rehearsal import rehearse
+from tracehook.audit.summary import summarise
+
+PEER = {"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1"}
+
+
+def test_torch_raises_after_destroy() -> None:
+    """With torch's hook, allocation and empty_cache raise once all groups are destroyed: the dead communicator stays."""
+    run = rehearse("after_destroy.py", env=PEER)
+    assert "NCCL communicator was aborted" in run.facts()["allocation"], run.output
+    assert "NCCL communicator was aborted" in run.facts()["empty_cache"], run.output
+
+
+def test_allocation_after_destroy(tmp_path: Path) -> None:
+    """With tracehook, allocation and empty_cache work once all groups are destroyed."""
+    run = rehearse("after_destroy.py", log=tmp_path)
+    run.assert_good()
+    assert run.facts() == {"allocation": "ok", "empty_cache": "ok"}
+    assert summarise(run.log()).left == 0
+
+
+def test_torch_dies_of_a_second_device() -> None:
+    """With torch's hook, a segment on a second device makes the creation of a communicator fail."""
+    run = rehearse("two_devices.py", devices=2, env=PEER)
+    assert "Mismatch between CUDA memory segment device" in run.facts()["first"], run.output
+    assert run.status != 0
+
+
+def test_segments_on_two_devices(tmp_path: Path) -> None:
+    """With tracehook, each communicator gets the segments of its own device and no others, at birth and later."""
+    run = rehearse("two_devices.py", devices=2, log=tmp_path)
+    run.assert_good()
+    assert run.facts()["pair"] == [2.0, 2.0]
+    device_of = {e["segment"]: e["device"] for e in run.events("segment.alloc") + run.events("segment.adopt")}
+    home_of = {e["comm_id"]: e["device"] for e in run.events("communicator.pending")}
+    registered = run.events("register.local")
+    assert {0, 1} <= set(home_of.values())
+    assert len(registered) > 4
+    assert all(device_of[event["segment"]] == home_of[event["comm_id"]] for event in registered)
+
+
+def test_torch_misses_a_segment_born_during_a_birth() -> None:
+    """With torch's hook, a segment born between a communicator's snapshot and its entry in the table is never registered.
+
+    Freeing it raises. The hole is held open by a slow registration of an older segment.
+    """
+    run = rehearse("born_meanwhile.py", env=PEER, faults="ncclCommRegister:slow@1=2s")
+    facts = run.facts()
+    assert facts["calls_at_birth"] == 1, run.output
+    assert facts["registered"] == 1, run.output
+    assert "is not registered" in facts["empty_cache"], run.output
+
+
+def test_a_segment_born_during_a_birth(tmp_path: Path) -> None:
+    """With tracehook, such a segment is registered before the next collective, and freeing it works."""
+    run = rehearse("born_meanwhile.py", log=tmp_path, faults="ncclCommRegister:slow@1=2s")
+    run.assert_good()
+    facts = run.facts()
+    assert facts["calls_at_birth"] == 1, run.output
+    assert facts["registered"] == 2
+    assert facts["empty_cache"] == "ok"
+
+
+def test_torch_pools_miss_pairs() -> None:
+    """With `register_mem_pool`, a segment is registered with the group's communicator, not with that of a pair."""
+    run = rehearse("pairs.py", "pool", ranks=2, timeout=90)
+    for rank in (0, 1):
+        assert run.facts(rank)["made"] == 2, run.output
+        assert run.facts(rank)["registered"] == 1, run.output
+
+
+def test_pairs(tmp_path: Path) -> None:
+    """With tracehook, a segment is registered with the communicators of group and pair, whose keys the ranks share."""
+    run = rehearse("pairs.py", "plain", ranks=2, log=tmp_path, timeout=90)
+    run.assert_good()
+    for rank in (0, 1):
+        assert run.facts(rank)["made"] == 2
+        assert run.facts(rank)["registered"] == 2
+        assert run.facts(rank)["payload"] == 7.0
+    keys = [{e["comm"] for e in run.events("communicator.pending", rank)} for rank in (0, 1)]
+    assert keys[0] == keys[1]
+    assert len(keys[0]) == 2

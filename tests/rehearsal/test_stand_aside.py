@@ -1,0 +1,99 @@
+"""Where the hook cannot work it says so once, with advice, registers nothing harmful, and the job runs on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.rehearsal import Rehearsal, rehearse
+from tracehook.reasons import REASONS, number_of
+
+
+def _assert_noted_once(run: Rehearsal, reason: str) -> None:
+    row = REASONS[number_of(reason)]
+    noted = [e for e in run.events("hook.unsupported") + run.events("hook.conflict")]
+    assert [(e["event"], e["reason"], e["advice"]) for e in noted] == [(row.event, row.name, row.advice)]
+    assert len(run.finished.lines(f"tracehook: {row.event}:")) == 1, run.output
+    assert run.facts()["status"]["reasons"] == {row.name: row.advice}
+
+
+def test_torch_hook_on(tmp_path: Path) -> None:
+    """With torch's own hook on as well, tracehook records, leaves every registration to torch, and says so once."""
+    run = rehearse("plain.py", log=tmp_path, env={"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1"})
+    # C4 is torch's: its hook leaves registrations on a communicator that it finalizes.
+    assert run.broken == ["C4"], run.output
+    _assert_noted_once(run, "torch_hook")
+    facts = run.facts()
+    assert facts["end"] == "reached"
+    assert facts["sum"] == 1.0
+    assert facts["status"]["state"] == facts["state_then"] == "recording"
+    assert run.events("register.local") == []
+    assert len(run.events("segment.alloc")) == 3
+    assert len(run.events("communicator.pending")) == 2
+    assert facts["registered"] > 0, "torch's own"
+
+
+def test_stream_ordered_allocator(tmp_path: Path) -> None:
+    """The cudaMallocAsync backend is recognised as soon as CUDA comes up, and the job computes what it should."""
+    run = rehearse("plain.py", log=tmp_path, env={"PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"})
+    assert len(run.events("hook.unsupported")) <= 1
+    assert len(run.finished.lines("tracehook: hook.unsupported: the current CUDA allocator")) == 1, run.output
+    if "operation not supported by the emulated runtime" in run.finished.err:
+        pytest.skip("recognised; the job cannot run on, as the emulated runtime has no stream-ordered memory")
+    run.assert_good()
+    _assert_noted_once(run, "foreign_allocator")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "reason"),
+    [
+        ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", "expandable_segments"),
+        ("PYTORCH_NO_CUDA_MEMORY_CACHING", "1", "no_caching"),
+    ],
+)
+def test_unsupported_allocators(tmp_path: Path, variable: str, value: str, reason: str) -> None:
+    """Expandable segments, another backend and no caching are recognised, and the job computes what it should."""
+    run = rehearse("plain.py", log=tmp_path, env={variable: value})
+    run.assert_good()
+    facts = run.facts()
+    assert facts["end"] == "reached"
+    assert facts["sum"] == 1.0
+    assert facts["status"]["state"] == facts["state_then"] == "unsupported"
+    assert facts["registered"] == 0
+    assert run.events("register.local") == []
+    _assert_noted_once(run, reason)
+
+
+def test_expandable_segments_switched_on_later(tmp_path: Path) -> None:
+    """Segments that grow later, by a setting changed at run time, are recognised when the first one comes."""
+    run = rehearse("expandable_later.py", log=tmp_path)
+    run.assert_good()
+    assert run.facts()["before"] == "on"
+    _assert_noted_once(run, "expandable_segments")
+    assert len(run.events("register.local")) == 1, "the segment of before"
+
+
+def test_pluggable_allocator(tmp_path: Path) -> None:
+    """A pluggable allocator in place of torch's own is recognised, and the job runs."""
+    run = rehearse("pluggable.py", str(tmp_path), log=tmp_path / "logs")
+    run.assert_good()
+    assert run.facts()["end"] == "reached"
+    assert run.facts()["status"]["state"] == "unsupported"
+    _assert_noted_once(run, "foreign_allocator")
+    assert run.events("register.local") == []
+
+
+def test_own_hook_and_expandable_segments(tmp_path: Path) -> None:
+    """Two reasons at once are both said, once each."""
+    run = rehearse(
+        "plain.py",
+        log=tmp_path,
+        env={
+            "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1",
+            "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+        },
+    )
+    run.assert_good()
+    assert sorted(run.facts()["status"]["reasons"]) == ["expandable_segments", "torch_hook"]
+    assert len(run.finished.lines("tracehook: hook.")) == 2, run.output

@@ -1,0 +1,291 @@
+"""One thread at a time inside a communicator: what waits for the gate, what does not, and what ends the wait."""
+
+import pytest
+
+KIB = 1024
+X, CHILD = 1, 2
+
+
+def addresses(count, base=0x100000):
+    return [base + 0x10000 * i for i in range(count)]
+
+
+# --- a busy gate and the allocator's events ---
+
+
+def test_a_segment_that_comes_during_a_collective_is_registered_when_it_ends(harness, background, until):
+    """The event returns at once and calls nothing; who leaves the gate registers, once."""
+    harness.create(X)
+    collective = background(harness.collective, X, 400_000)
+    until(lambda: _comes_too_late(harness))
+    before = len(harness.calls())
+    harness.alloc(0, 0x900000, 4 * KIB)
+    assert not collective.returned(0)
+    assert len(harness.calls()) == before
+    assert collective.result() is True
+    assert [row[1:3] for row in harness.calls()[before:]] == [("register", 0x900000)]
+
+
+def _comes_too_late(harness):
+    before = len(harness.calls())
+    harness.alloc(0, 0x800000, 4 * KIB)
+    late = len(harness.calls()) == before
+    harness.free(0, 0x800000, 4 * KIB)
+    return late
+
+
+def test_a_busy_gate_delays_registration_not_the_allocator(harness, calls_of, busy_gate):
+    """Held: event seen, nothing called. Released: exactly one register."""
+    harness.create(X)
+    with busy_gate(X):
+        harness.alloc(0, 0x10000, 4 * KIB)
+        assert [segment[2] for segment in harness.segments()] == [0x10000]
+        assert calls_of(X) == []
+    assert calls_of(X) == [("register", 0x10000)]
+
+
+def test_a_free_waits_for_the_gate(harness, calls_of, busy_gate, background, until):
+    """The memory goes when the event returns, so the event waits until the registration is undone."""
+    harness.create(X)
+    harness.alloc(0, 0x10000, 4 * KIB)
+    with busy_gate(X):
+        free = background(harness.free, 0, 0x10000, 4 * KIB)
+        until(lambda: harness.segments() == [])
+        assert not free.returned()
+        assert calls_of(X) == [("register", 0x10000)]
+    free.result()
+    assert calls_of(X) == [("register", 0x10000), ("deregister", 0x10000)]
+
+
+def test_a_free_of_a_queued_segment_makes_no_call(harness, calls_of, busy_gate):
+    """What was never registered is only taken from the queue, and that waits for nobody."""
+    harness.create(X)
+    with busy_gate(X):
+        harness.alloc(0, 0x10000, 4 * KIB)
+        harness.alloc(0, 0x20000, 4 * KIB)
+        harness.free(0, 0x10000, 4 * KIB)
+    assert calls_of(X) == [("register", 0x20000)]
+
+
+def test_a_collective_waits_for_the_gate(harness, busy_gate, background):
+    """A collective does not look at the registrations while another thread changes them."""
+    harness.create(X)
+    with busy_gate(X):
+        collective = background(harness.collective, X)
+        assert not collective.returned()
+    assert collective.result() is True
+
+
+# --- the end of a communicator ---
+
+
+def test_kill_wakes_a_waiting_free(harness, calls_of, busy_gate, background, until):
+    """An abort ends the wait of the allocator while the gate is still held, and no call follows."""
+    harness.create(X)
+    harness.alloc(0, 0x10000, 4 * KIB)
+    with busy_gate(X):
+        free = background(harness.free, 0, 0x10000, 4 * KIB)
+        until(lambda: harness.segments() == [])
+        assert not free.returned()
+        harness.kill(X)
+        free.result()
+    assert calls_of(X) == [("register", 0x10000)]
+
+
+def test_kill_wakes_a_waiting_collective(harness, busy_gate, background):
+    """A collective that waited for the gate of an aborted communicator does not enter it."""
+    harness.create(X)
+    with busy_gate(X):
+        collective = background(harness.collective, X)
+        assert not collective.returned()
+        harness.kill(X)
+        assert collective.result() is False
+
+
+def test_kill_wakes_a_waiting_retire(harness, calls_of, busy_gate, background, events):
+    """The watchdog's abort overtakes a destroy that waits; the communicator ends once, without a call."""
+    harness.create(X)
+    harness.alloc(0, 0x10000, 4 * KIB)
+    with busy_gate(X):
+        retire = background(harness.retire, X)
+        assert not retire.returned()
+        harness.kill(X)
+        retire.result()
+    assert calls_of(X) == [("register", 0x10000)]
+    assert [row["event"] for row in events() if row["event"] in ("communicator.retire", "communicator.abort")] == [
+        "communicator.abort"
+    ]
+
+
+def test_kill_during_a_batch_waits_for_one_call_and_stops_the_rest(harness, calls_of, background, until):
+    """An abort in the middle of many registrations waits for the call under way and makes no other."""
+    for address in addresses(50):
+        harness.alloc(0, address, 4 * KIB)
+    harness.set_delay_us(10_000)
+    create = background(harness.create, X)
+    until(lambda: len(calls_of(X)) >= 2)
+    harness.kill(X)
+    made = len(calls_of(X))
+    create.result()
+    assert len(calls_of(X)) == made < 50
+    assert harness.held(X) == []
+
+
+def test_a_collective_does_not_enter_a_communicator_that_died_meanwhile(harness, calls_of, background, until):
+    """Registering what is queued takes time; if the communicator is aborted in it, the collective is told so."""
+    harness.create(X)
+    harness.set_in_progress(X, True)
+    for address in addresses(50):
+        harness.alloc(0, address, 4 * KIB)
+    harness.set_in_progress(X, False)
+    harness.set_delay_us(10_000)
+    collective = background(harness.collective, X)
+    until(lambda: len(calls_of(X)) >= 2)
+    harness.kill(X)
+    assert collective.result() is False
+
+
+def test_kill_does_not_wait_for_the_work_of_a_sibling(harness, calls_of, background, until):
+    """An abort waits until nobody works on its own communicator, however much there is to do behind the shared gate."""
+    harness.create(X)
+    harness.create(CHILD, device=1, parent=X)
+    harness.alloc(1, 0x10000, 4 * KIB)
+    harness.set_delay_us(50_000)
+    free = background(harness.free, 1, 0x10000, 4 * KIB)
+    until(lambda: [segment for segment in harness.segments() if segment[1] == 1] == [])
+    for address in addresses(40):
+        harness.alloc(0, address, 4 * KIB)
+    harness.kill(CHILD)
+    behind = len(calls_of(X))
+    free.result()
+    assert behind < 20
+    assert len(calls_of(X)) == 40
+
+
+def test_retire_deregisters_everything(harness, calls_of, events):
+    """Before a destroy nothing is left with the communicator, and the log tells how many were undone."""
+    harness.create(X)
+    for address in addresses(5):
+        harness.alloc(0, address, 4 * KIB)
+    harness.retire(X)
+    assert [verb for verb, _ in calls_of(X)] == ["register"] * 5 + ["deregister"] * 5
+    assert [row["registrations"] for row in events("communicator.retire")] == [5]
+
+
+def test_a_dead_communicator_never_sees_another_event(harness, calls_of):
+    """After retire or kill, segments come and go without a call."""
+    for pointer, end in ((X, harness.retire), (CHILD, harness.kill)):
+        harness.create(pointer)
+        end(pointer)
+        harness.alloc(0, 0x10000, 4 * KIB)
+        harness.free(0, 0x10000, 4 * KIB)
+        assert (calls_of(pointer), harness.collective(pointer)) == ([], False)
+
+
+@pytest.mark.parametrize("first", ["retire", "kill"])
+@pytest.mark.parametrize("second", ["retire", "kill"])
+def test_a_communicator_ends_once(harness, calls_of, events, first, second):
+    """A second end of either kind is no call, no event and no error."""
+    harness.create(X)
+    harness.alloc(0, 0x10000, 4 * KIB)
+    getattr(harness, first)(X)
+    seen = (calls_of(X), events())
+    getattr(harness, second)(X)
+    assert (calls_of(X), events()) == seen
+
+
+def test_the_end_of_an_unknown_communicator_is_ignored(harness, events):
+    """A communicator that was never seen may end unnoticed."""
+    harness.retire(77)
+    harness.kill(77)
+    assert (harness.collective(77), events()) == (False, [])
+
+
+# --- pointers are reused ---
+
+
+def test_a_reused_pointer_is_a_new_communicator(harness):
+    """The same address after an end has a new id and starts with what lives now."""
+    ids = []
+    for end in (harness.retire, harness.kill, harness.retire):
+        harness.create(X)
+        harness.alloc(0, 0x10000, 4 * KIB)
+        (row,) = harness.communicators()
+        ids.append(row["id"])
+        assert row["held"] == 1
+        end(X)
+        harness.free(0, 0x10000, 4 * KIB)
+    assert ids == sorted(set(ids))
+
+
+def test_a_pointer_that_comes_again_without_an_end_drops_the_old_communicator(harness, calls_of, events):
+    """An end that was never seen is made up for without a call, since the old communicator is gone."""
+    harness.alloc(0, 0x10000, 4 * KIB)
+    harness.create(X)
+    harness.create(X)
+    assert calls_of(X) == [("register", 0x10000)] * 2
+    assert [row["registrations"] for row in events("communicator.abort")] == [1]
+    assert [row["id"] for row in harness.communicators()] == [2]
+
+
+def test_a_destroy_that_was_overtaken_leaves_the_next_owner_of_the_pointer_alone(harness, busy_gate, background):
+    """A retire woken by an abort finds the pointer reused already and does not end the new communicator."""
+    for _ in range(300):
+        harness.create(X)
+        with busy_gate(X):
+            retire = background(harness.retire, X)
+            assert not retire.returned(0.0002)
+            harness.kill(X)
+            harness.create(X)
+            retire.result()
+            assert X in [row["pointer"] for row in harness.communicators()]
+        harness.kill(X)
+
+
+# --- communicators that are not ready, and shared gates ---
+
+
+def test_a_communicator_in_progress_gets_its_segments_later(harness, calls_of, events):
+    """No call while the library still works on an earlier one; the next pass of the gate registers, in order."""
+    harness.alloc(0, 0x10000, 4 * KIB)
+    harness.set_in_progress(X, True)
+    harness.create(X)
+    harness.alloc(0, 0x20000, 4 * KIB)
+    harness.poke(X)
+    assert (calls_of(X), events("communicator.ready")) == ([], [])
+    harness.set_in_progress(X, False)
+    harness.poke(X)
+    assert calls_of(X) == [("register", 0x10000), ("register", 0x20000)]
+    assert len(events("communicator.ready")) == 1
+
+
+def test_a_collective_finds_everything_registered(harness, calls_of):
+    """Entering the gate is what registers the rest, so no collective sees an unregistered live segment."""
+    harness.set_in_progress(X, True)
+    harness.create(X)
+    harness.alloc(0, 0x10000, 4 * KIB)
+    harness.alloc(0, 0x20000, 4 * KIB)
+    harness.free(0, 0x10000, 4 * KIB)
+    harness.set_in_progress(X, False)
+    assert harness.collective(X) is True
+    assert calls_of(X) == [("register", 0x20000)]
+
+
+def test_parent_and_child_share_one_gate(harness, calls_of, busy_gate):
+    """Communicators that share resources are served one at a time; an unrelated one is not held up by them."""
+    harness.create(X)
+    harness.create(CHILD, parent=X)
+    harness.create(3)
+    with busy_gate(X):
+        harness.alloc(0, 0x10000, 4 * KIB)
+        assert [calls_of(pointer) for pointer in (X, CHILD, 3)] == [[], [], [("register", 0x10000)]]
+    assert [calls_of(pointer) for pointer in (X, CHILD)] == [[("register", 0x10000)]] * 2
+
+
+def test_the_end_of_a_parent_leaves_its_child_at_work(harness, calls_of):
+    """The gate outlives whoever made it."""
+    harness.create(X)
+    harness.create(CHILD, parent=X)
+    harness.retire(X)
+    harness.alloc(0, 0x10000, 4 * KIB)
+    assert (calls_of(X), calls_of(CHILD)) == ([], [("register", 0x10000)])

@@ -137,13 +137,11 @@ class Journal:
         elif name == "communicator.failed":
             warn(
                 f"registering segment {fields.get('addr')} with communicator {fields['comm']} failed with NCCL error "
-                f"{fields['error']}; its {fields['registrations']} registrations were undone, and it runs on
-                unregistered"
+                f"{fields['error']}; its {fields['registrations']} registrations were undone, and it runs on unregistered"
             )
         elif name == "deregister.local" and not fields["ok"]:
-            warn(
-                f"deregistering {fields.get('addr')} from communicator {fields['comm']} failed: error {fields['error']}"
-            )
+            address, comm = fields.get("addr"), fields["comm"]
+            warn(f"deregistering {address} from communicator {comm} failed: NCCL error {fields['error']}")
         elif name == "ledger.difference":
             warn(f"segment {fields.get('addr')} is only in the {fields['only_in']}: please report this")
 

@@ -1,0 +1,35 @@
+"""The one table of events, on its two sides."""
+
+import re
+
+from tracehook import _core
+from tracehook.audit import ring
+
+
+def test_both_tables_are_equal():
+    """The numbers in a ring file mean the same to the writer and to the reader."""
+    assert list(ring.EVENTS) == [name for name, _ in _core.event_table()]
+
+
+def test_names_are_nouns_and_verbs():
+    """Every event is called ``noun.verb``, once."""
+    assert all(re.fullmatch(r"[a-z]+\.[a-z]+", name) for name in ring.EVENTS)
+    assert len(set(ring.EVENTS)) == len(ring.EVENTS)
+
+
+def test_warnings_are_what_a_user_must_see():
+    """Without a log these events, and no others, are shown on stderr."""
+    assert {name for name, is_warning in _core.event_table() if is_warning} == {
+        "segment.unknown",
+        "communicator.failed",
+        "hook.unsupported",
+        "hook.conflict",
+        "ledger.difference",
+        "log.dropped",
+    }
+
+
+def test_a_number_outside_the_table_has_a_name():
+    """A newer writer's event is kept under its number."""
+    record = ring.Record(*(0,) * 13, kind=200, device=-1, extra=0)
+    assert ring.fields_of(record)[0] == "unknown.200"

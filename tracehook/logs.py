@@ -137,11 +137,16 @@ class Journal:
         elif name == "communicator.failed":
             warn(
                 f"registering segment {fields.get('addr')} with communicator {fields['comm']} failed with NCCL error "
-                f"{fields['error']}; its {fields['registrations']} registrations were undone, and it runs on unregistered"
+                f"{fields['error']}; its {fields['registrations']} registrations were undone, it runs on unregistered"
             )
         elif name == "deregister.local" and not fields["ok"]:
             address, comm = fields.get("addr"), fields["comm"]
             warn(f"deregistering {address} from communicator {comm} failed: NCCL error {fields['error']}")
+        elif name == "deregister.stalled":
+            warn(
+                f"freeing segment {fields.get('addr')} waits for a call into NCCL on communicator {fields['comm']} "
+                f"that has not come back (thread {fields['thread']} waits)"
+            )
         elif name == "ledger.difference":
             warn(f"segment {fields.get('addr')} is only in the {fields['only_in']}: please report this")
 

@@ -71,6 +71,8 @@ class Service:
         if torch.version.cuda is None:
             self._note("no_cuda", f"torch {torch.__version__}")
             return
+        if self._settings.check:
+            core.check_at_births()
         try:
             core.interpose()
         except RuntimeError as problem:
@@ -82,8 +84,6 @@ class Service:
             self._record_only = True
             core.set_registering(False)
             self._note("torch_hook")
-        if self._settings.check:
-            core.check_at_births()
         self._mark("hook.enable")
         lazy_call = getattr(torch.cuda, "_lazy_call", None)
         if lazy_call is not None:

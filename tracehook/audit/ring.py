@@ -37,6 +37,7 @@ EVENTS = (
     "ledger.check",
     "ledger.difference",
     "log.dropped",
+    "deregister.stalled",
 )
 
 
@@ -106,6 +107,8 @@ def _extra_fields(name: str, record: Record) -> dict[str, Any]:
             elif name == "register.local" and record.value == 0:
                 out["effective"] = False  # NCCL took it and gave no handle
             return out
+        case "deregister.stalled":
+            return {"thread": record.thread}
         case "segment.alloc" | "segment.free" | "segment.adopt" | "segment.unknown":
             return {"thread": record.thread, "total": record.value}
         case "communicator.pending" | "communicator.ready":

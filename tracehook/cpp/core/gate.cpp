@@ -13,6 +13,10 @@ namespace {
 // go through: it is what ends the hang.
 constexpr auto kAbortPatience = std::chrono::seconds(5);
 
+// A free that waits this long for a call into NCCL to come back is worth a line: somebody's job
+// seems to hang.
+constexpr auto kStallNotice = std::chrono::seconds(10);
+
 } // namespace
 
 void Gate::join(const std::shared_ptr<Registrations>& member, std::vector<Segment> existing,
@@ -102,6 +106,7 @@ void Gate::leave() noexcept {
 
 void Gate::withdraw(Registrations& member, const Segment& segment) noexcept {
     Lock lock(mutex_);
+    bool said = false;
     const auto is_segment = [&](const Segment& other) { return other.id == segment.id; };
     for (;;) {
         // Looked at again after each wait: a batch that found the communicator not ready was put
@@ -112,7 +117,12 @@ void Gate::withdraw(Registrations& member, const Segment& segment) noexcept {
         if (!inside_) {
             break;
         }
-        changed_.wait(lock);
+        if (changed_.wait_for(lock, kStallNotice) == std::cv_status::timeout && !said) {
+            said = true;
+            lock.unlock();
+            member.log_stall(segment);
+            lock.lock();
+        }
     }
     inside_ = true;
     working_ = &member;

@@ -58,6 +58,14 @@ void Registrations::log(EventKind kind, std::uint64_t value, int result) noexcep
     ring_.push(record);
 }
 
+void Registrations::log_stall(const Segment& segment) noexcept {
+    Event record = event(EventKind::kDeregisterStalled);
+    record.segment = segment.id;
+    record.address = segment.address;
+    record.size = segment.size;
+    ring_.push(record);
+}
+
 bool Registrations::register_batch(const std::vector<Segment>& batch) noexcept {
     if (!communicator_->ready()) {
         return false;

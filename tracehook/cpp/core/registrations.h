@@ -44,6 +44,8 @@ class Registrations {
         return children_.fetch_add(1, std::memory_order_relaxed);
     }
 
+    // Any thread, without the gate: freeing `segment` waits for a thread that is inside.
+    void log_stall(const Segment& segment) noexcept;
     void log(EventKind kind, std::uint64_t value = 0, int result = 0) noexcept;
 
     // --- by the thread inside the gate ---

@@ -3,6 +3,8 @@
 #include "nccl/communicator.h"
 
 #include <cstddef>
+#include <cstdlib>
+#include <cstring>
 
 namespace tracehook::nccl {
 
@@ -26,6 +28,10 @@ bool config_blocking(const Config* config) noexcept {
 }
 
 bool config_split_share(const Config* config) noexcept {
+    // NCCL's own variable comes before the configuration.
+    if (const char* variable = std::getenv("NCCL_COMM_SPLIT_SHARE_RESOURCES")) {
+        return std::strcmp(variable, "1") == 0;
+    }
     return config != nullptr && knows(config, &Config::split_share) && config->split_share == 1;
 }
 

@@ -37,6 +37,17 @@ void ThreadGroup::leave_all(const std::vector<core::Registrar::Member>& inside) 
     }
 }
 
+void ThreadGroup::completed(int result) noexcept {
+    if (result == kInProgress) {
+        for (Birth& birth : expected_) {
+            birth.blocking =
+                false; // whatever its configuration said: NCCL_COMM_BLOCKING overrides it
+        }
+    } else if (result != kSuccess) {
+        expected_.clear(); // NCCL made nothing, and may have left the handles unwritten
+    }
+}
+
 void ThreadGroup::deliver_all(core::Registrar& registrar) {
     if (expected_.empty()) {
         return;

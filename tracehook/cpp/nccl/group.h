@@ -33,6 +33,7 @@ class ThreadGroup {
         const int result = end();
         depth_ = 0;
         leave_all(inside);
+        completed(result);
         deliver_all(registrar);
         return result;
     }
@@ -45,6 +46,7 @@ class ThreadGroup {
 
   private:
     std::vector<core::Registrar::Member> enter_all();
+    void completed(int result) noexcept;
     static void leave_all(const std::vector<core::Registrar::Member>& inside) noexcept;
 
     int depth_ = 0;

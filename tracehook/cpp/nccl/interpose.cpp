@@ -13,14 +13,19 @@ namespace tracehook::nccl {
 
 namespace {
 
-core::Registrar* registrar = nullptr; // set before the first slot is rewritten
+// Set before the first slot is rewritten; a forked child that starts anew sets its own.
+std::atomic<core::Registrar*> target{nullptr};
+
+core::Registrar& registrar() noexcept {
+    return *target.load(std::memory_order_acquire);
+}
 
 // --- calls inside one communicator ---
 
 template <auto Real, std::size_t Position, typename... Args> int guarded(Args... args) {
     const auto real = api().*Real;
     const Comm comm = std::get<Position>(std::forward_as_tuple(args...));
-    const core::Registrar::Member member = registrar->find(comm);
+    const core::Registrar::Member member = registrar().find(comm);
     if (!member || !member->gate().enter(*member)) {
         return real(args...);
     }
@@ -43,20 +48,23 @@ int on_ncclGroupStart() {
 }
 
 int on_ncclGroupEnd() {
-    return ThreadGroup::mine().ended(*registrar, [] { return api().ncclGroupEnd(); });
+    return ThreadGroup::mine().ended(registrar(), [] { return api().ncclGroupEnd(); });
 }
 
 // --- communicators that begin ---
 
 // After the call that makes `birth` returned `result`.
 int after_birth(int result, Birth birth) {
-    if (registrar->abandoned() || (result != kSuccess && result != kInProgress)) {
+    if (registrar().abandoned() || (result != kSuccess && result != kInProgress)) {
         return result;
+    }
+    if (result == kInProgress) {
+        birth.blocking = false; // whatever its configuration said: NCCL_COMM_BLOCKING overrides it
     }
     ThreadGroup& group = ThreadGroup::mine();
     if (group.open()) {
         group.expect(std::move(birth));
-    } else if (!deliver(*registrar, birth) && result == kInProgress) {
+    } else if (!deliver(registrar(), birth) && result == kInProgress) {
         group.expect(std::move(birth));
     }
     return result;
@@ -101,7 +109,7 @@ std::uint64_t next_child(const core::Registrar::Member& parent) {
 }
 
 int on_ncclCommSplit(Comm comm, int colour, int key, Comm* out, Config* config) {
-    const core::Registrar::Member parent = registrar->find(comm);
+    const core::Registrar::Member parent = registrar().find(comm);
     Birth birth;
     birth.out = out;
     birth.device = parent ? parent->identity().device : current_device();
@@ -121,7 +129,7 @@ int on_ncclCommSplit(Comm comm, int colour, int key, Comm* out, Config* config) 
 int on_ncclCommShrink(Comm comm, int* excluded, int excluded_count, Comm* out, Config* config,
                       int flags) {
     constexpr int kShrinkAbort = 1;
-    const core::Registrar::Member parent = registrar->find(comm);
+    const core::Registrar::Member parent = registrar().find(comm);
     std::uint64_t colour = 0;
     for (int i = 0; i < excluded_count; ++i) {
         colour = key_of_child(colour, "without", excluded[i], 0);
@@ -148,10 +156,10 @@ int on_ncclCommGetAsyncError(Comm comm, int* state) {
     if (result == kSuccess && *state == kSuccess) {
         ThreadGroup& group = ThreadGroup::mine();
         if (!group.open()) {
-            group.deliver_all(*registrar);
+            group.deliver_all(registrar());
         }
         // It may just have become ready: what waited for that is registered now.
-        if (const core::Registrar::Member member = registrar->find(comm)) {
+        if (const core::Registrar::Member member = registrar().find(comm)) {
             member->gate().poke();
         }
     }
@@ -161,32 +169,32 @@ int on_ncclCommGetAsyncError(Comm comm, int* state) {
 // --- communicators that end ---
 
 int on_ncclCommFinalize(Comm comm) {
-    registrar->retire(comm);
+    registrar().retire(comm);
     return api().ncclCommFinalize(comm);
 }
 
 int on_ncclCommDestroy(Comm comm) {
-    registrar->retire(comm);
+    registrar().retire(comm);
     return api().ncclCommDestroy(comm);
 }
 
 int on_ncclCommAbort(Comm comm) {
-    registrar->kill(comm);
+    registrar().kill(comm);
     return api().ncclCommAbort(comm);
 }
 
 int on_ncclCommRevoke(Comm comm, int flags) {
-    registrar->kill(comm);
+    registrar().kill(comm);
     return api().ncclCommRevoke(comm, flags);
 }
 
 } // namespace
 
-std::vector<std::string> install_interposer(core::Registrar& target) {
+std::vector<std::string> install_interposer(core::Registrar& owner) {
     static std::mutex once; // one installation at a time; nothing is locked inside it
     const std::lock_guard guard(once);
     const Api& real = api();
-    registrar = &target;
+    target.store(&owner, std::memory_order_release);
     std::vector<Replacement> replacements;
 #define GUARDED(name, position, ...)                                                               \
     if (real.name != nullptr) {                                                                    \

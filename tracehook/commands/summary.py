@@ -55,7 +55,9 @@ def show(directory: Path, since: float = 0.0) -> None:
     rows = [summarise(log) for log in logs]
     busy = [row for row in rows if row.segments or row.communicators]
     title = f"tracehook: {len(busy)} processes that used CUDA"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1))
+    table = Table(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False
+    )
     for column in _COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)
     for row in busy:

@@ -14,15 +14,19 @@ WORLD = int(os.environ.get("WORLD_SIZE", "1"))
 
 
 def start(seconds: float = 60, bind: bool = True) -> torch.device:
-    """Make the default group, through a file or in this process alone; no socket."""
+    """Make the default group: as torchrun says, or else through a file, or in this process alone."""
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     torch.cuda.set_device(device)
-    store = dist.FileStore(os.environ["TEST_STORE"], WORLD) if "TEST_STORE" in os.environ else dist.HashStore()
+    store: dist.Store | None = None
+    if "TEST_STORE" in os.environ:
+        store = dist.FileStore(os.environ["TEST_STORE"], WORLD)
+    elif "MASTER_ADDR" not in os.environ:
+        store = dist.HashStore()
     dist.init_process_group(
         "nccl",
         store=store,
-        rank=RANK,
-        world_size=WORLD,
+        rank=RANK if store else -1,
+        world_size=WORLD if store else -1,
         timeout=timedelta(seconds=seconds),
         device_id=device if bind else None,
     )

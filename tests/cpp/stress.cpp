@@ -153,25 +153,26 @@ class Job {
             }
             end(ending, pick(random, 3) == 0);
         }
+        --beginning_and_ending_;
     }
 
     // The watchdog of a job aborts what another thread is just destroying.
     void abort_those_that_end(Random& random) {
-        for (int round = 0; round < 2 * rounds_; ++round) {
+        while (beginning_and_ending_.load() > 0) {
             LiveHandle ending;
             {
                 const std::lock_guard guard(table_mutex_);
-                if (!ending_.empty()) {
-                    ending = ending_[static_cast<std::size_t>(pick(random, static_cast<int>(ending_.size())))];
+                if (!ending_.empty() && pick(random, 4) == 0) {
+                    ending = ending_.back();
+                    ending_.pop_back(); // one abort each
                     ++ending->enders;
                 }
             }
             if (ending) {
                 end(ending, true);
                 ++overtaken_;
-            } else {
-                std::this_thread::yield();
             }
+            std::this_thread::yield();
         }
     }
 
@@ -298,6 +299,7 @@ class Job {
     std::vector<std::uintptr_t> free_pointers_;
     std::map<std::uint32_t, std::shared_ptr<Library>> libraries_; // by the registrar's id
 
+    std::atomic<int> beginning_and_ending_{2};
     std::atomic<bool> finished_{false};
     std::atomic<std::uint64_t> allocated_{0}, created_{0}, ended_{0}, collectives_{0}, overtaken_{0};
     std::uint64_t events_ = 0;

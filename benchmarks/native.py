@@ -31,5 +31,8 @@ def bare_tracker() -> Path:
 
 
 def caller() -> Path:
-    """Return the library that calls NCCL through slots; NCCL itself is found in the process."""
-    return build("caller.cpp", "torch_cuda_caller", "-Wl,-z,lazy")
+    """Return the library that calls NCCL through slots. It asks for ``libnccl.so.2``: the one that is loaded already."""
+    library = next(
+        Path(site) / "nvidia" / "nccl" / "lib" for site in sys.path if (Path(site) / "nvidia/nccl/lib").exists()
+    )
+    return build("caller.cpp", "torch_cuda_caller", "-Wl,-z,lazy", f"-L{library}", "-l:libnccl.so.2")

@@ -25,9 +25,11 @@ def results(script: str, *arguments: str) -> dict[str, list[float]]:
     command = [sys.executable, str(HERE / script), *arguments]
     if not torch.cuda.is_available():
         command = [str(Path(sys.executable).parent / "tracehook"), "rehearse", "--", *command]
-    output = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600).stdout
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    if done.returncode != 0:
+        raise SystemExit(f"{script} failed with status {done.returncode}:\n{done.stdout}{done.stderr}")
     found: dict[str, list[float]] = defaultdict(list)
-    for name, value in re.findall(r"^RESULT (?:(\w+) )?([-+.\de]+)$", output, re.MULTILINE):
+    for name, value in re.findall(r"^RESULT (?:(\w+) )?([-+.\de]+)$", done.stdout, re.MULTILINE):
         found[name].append(float(value))
     return found
 

@@ -130,7 +130,7 @@ class Journal:
 
     def _tell(self, name: str, fields: dict[str, Any]) -> None:
         if name in ("hook.unsupported", "hook.conflict"):
-            reason = REASONS[fields["reason"]]
+            reason = REASONS.get(fields["reason"], Reason(name, f"reason {fields['reason']}", "see the log"))
             fields["reason"] = reason.name
             fields["advice"] = reason.advice
             self.say_reason(reason)
@@ -147,6 +147,8 @@ class Journal:
                 f"freeing segment {fields.get('addr')} waits for a call into NCCL on communicator {fields['comm']} "
                 f"that has not come back (thread {fields['thread']} waits)"
             )
+        elif name == "segment.unknown":
+            warn(f"segment {fields.get('addr')} was freed or replaced, but was not known: please report this")
         elif name == "ledger.difference":
             warn(f"segment {fields.get('addr')} is only in the {fields['only_in']}: please report this")
 

@@ -46,7 +46,10 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _directory(text: str) -> Path:
-    return Path(text).expanduser()
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise SettingError("expected a directory; there is no such home") from None
 
 
 def _setting(variable: str, default: Any, read: Callable[[str], Any], meaning: str) -> Any:

@@ -1,4 +1,5 @@
-// What a registration costs in memory, and that it stays so: the registrar alone, with communicators that store nothing.
+// What a registration costs in memory, and that it stays so: the registrar alone, with
+// communicators that store nothing.
 #include "core/registrar.h"
 
 #include <cstdio>
@@ -68,7 +69,8 @@ std::size_t resident() {
 
 bool report(const char* what, double value, double limit, const char* unit) {
     const bool good = value <= limit;
-    std::printf("memory: %s: %s: %.1f %s (limit %.0f)\n", good ? "ok" : "FAILED", what, value, unit, limit);
+    std::printf("memory: %s: %s: %.1f %s (limit %.0f)\n", good ? "ok" : "FAILED", what, value, unit,
+                limit);
     return good;
 }
 
@@ -90,8 +92,8 @@ bool communicators_first() {
     world.allocate(kSegments);
     const double bytes = static_cast<double>(resident() - before);
     return world.registrations() == kSegments * kCommunicators &&
-           report("segments after communicators, with the ledger", bytes / (kSegments * kCommunicators),
-                  kLimit, "bytes per registration");
+           report("segments after communicators, with the ledger",
+                  bytes / (kSegments * kCommunicators), kLimit, "bytes per registration");
 }
 
 bool cycles() {

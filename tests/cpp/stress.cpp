@@ -1,5 +1,6 @@
-// Everything at once, under the sanitizers: segments that come and go, collectives, communicators that begin, end and
-// die, shared gates, reused addresses and pointers, and registration switched off and on. Ends with one line of counts.
+// Everything at once, under the sanitizers: segments that come and go, collectives, communicators
+// that begin, end and die, shared gates, reused addresses and pointers, and registration switched
+// off and on. Ends with one line of counts.
 //
 //     stress [rounds]
 #include "world.h"
@@ -20,7 +21,8 @@ constexpr std::size_t kSlotBytes = 1 << 20;
 constexpr int kPointers = 10; // of communicators, likewise
 
 void on_alarm(int) {
-    constexpr char kText[] = "stress: hangs; attach a debugger to a run with the same number of rounds\n";
+    constexpr char kText[] =
+        "stress: hangs; attach a debugger to a run with the same number of rounds\n";
     static_cast<void>(!write(STDERR_FILENO, kText, sizeof(kText) - 1));
     _exit(3);
 }
@@ -30,7 +32,8 @@ struct Live {
     std::uintptr_t pointer;
     int device;
     std::shared_ptr<Library> library;
-    std::atomic<int> enders{0}; // threads inside retire() or kill() for it: the pointer is reused after the last
+    std::atomic<int> enders{
+        0}; // threads inside retire() or kill() for it: the pointer is reused after the last
 };
 using LiveHandle = std::shared_ptr<Live>;
 
@@ -102,8 +105,9 @@ class Job {
 
     LiveHandle any_live(Random& random) {
         const std::lock_guard guard(table_mutex_);
-        return live_.empty() ? nullptr
-                             : live_[static_cast<std::size_t>(pick(random, static_cast<int>(live_.size())))];
+        return live_.empty()
+                   ? nullptr
+                   : live_[static_cast<std::size_t>(pick(random, static_cast<int>(live_.size())))];
     }
 
     void create(Random& random) {
@@ -117,8 +121,11 @@ class Job {
             live->pointer = free_pointers_.back(); // the one that ended last
             free_pointers_.pop_back();
         }
-        live->device = parent ? parent->device : pick(random, kDevices);
-        live->library = std::make_shared<Library>(live->device, driver_, violations_);
+        const auto shared =
+            parent ? registrar_.find(reinterpret_cast<void*>(parent->pointer)) : nullptr;
+        const auto family = shared ? library_of(shared->identity().id) : nullptr;
+        live->device = shared ? shared->identity().device : pick(random, kDevices);
+        live->library = std::make_shared<Library>(live->device, driver_, violations_, family.get());
         live->library->set_ready(pick(random, 4) != 0);
         Identity identity;
         identity.pointer = reinterpret_cast<void*>(live->pointer);
@@ -126,7 +133,7 @@ class Job {
         identity.device = live->device;
         const auto member = registrar_.add(
             identity, [&](const Identity&) { return std::make_unique<Seen>(live->library); },
-            parent ? registrar_.find(reinterpret_cast<void*>(parent->pointer)) : nullptr);
+            shared);
         const std::lock_guard guard(table_mutex_);
         libraries_[member->identity().id] = live->library;
         live_.push_back(live);
@@ -188,7 +195,7 @@ class Job {
         if (--live->enders > 0) {
             return;
         }
-        live->library->end(!abort);
+        live->library->end();
         std::erase(ending_, live);
         free_pointers_.push_back(live->pointer);
         ++ended_;
@@ -243,7 +250,8 @@ class Job {
                 all.push_back(library);
             }
             if (libraries_.size() > 4 * kPointers) {
-                std::erase_if(libraries_, [&](const auto& row) { return row.second.use_count() == 2; });
+                std::erase_if(libraries_,
+                              [&](const auto& row) { return row.second.use_count() == 2; });
             }
         }
         for (const auto& library : all) {
@@ -252,7 +260,7 @@ class Job {
     }
 
     void switch_off_and_on(Random& random) {
-        for (int round = 0; round < rounds_ / 4; ++round) {
+        for (int round = 0; round < rounds_ / 10; ++round) {
             registrar_.set_registering(false);
             for (int i = pick(random, 50); i > 0; --i) {
                 std::this_thread::yield();
@@ -301,7 +309,8 @@ class Job {
 
     std::atomic<int> beginning_and_ending_{2};
     std::atomic<bool> finished_{false};
-    std::atomic<std::uint64_t> allocated_{0}, created_{0}, ended_{0}, collectives_{0}, overtaken_{0};
+    std::atomic<std::uint64_t> allocated_{0}, created_{0}, ended_{0}, collectives_{0},
+        overtaken_{0};
     std::uint64_t events_ = 0;
 };
 
@@ -332,12 +341,14 @@ int Job::judge() {
         end(live, false);
         wrong += !live->library->held().empty();
     }
-    const bool good = wrong == 0 && violations_.count() == 0 && registrar_.totals().communicators == 0;
-    std::printf("stress: %s: %lu segments, %lu communicators (%zu to the end, %lu aborts during destroy), "
-                "%lu collectives, %lu events (%lu dropped); %zu wrong, %zu violations\n",
-                good ? "ok" : "FAILED", allocated_.load(), created_.load(), communicators,
-                overtaken_.load(), collectives_.load(), events_, ring_.dropped(), wrong,
-                violations_.count());
+    const bool good =
+        wrong == 0 && violations_.count() == 0 && registrar_.totals().communicators == 0;
+    std::printf(
+        "stress: %s: %lu segments, %lu communicators (%zu to the end, %lu aborts during destroy), "
+        "%lu collectives, %lu events (%lu dropped); %zu wrong, %zu violations\n",
+        good ? "ok" : "FAILED", allocated_.load(), created_.load(), communicators,
+        overtaken_.load(), collectives_.load(), events_, ring_.dropped(), wrong,
+        violations_.count());
     return good ? 0 : 1;
 }
 

@@ -1,5 +1,5 @@
-// What surrounds the registrar in the stress test: a driver that knows which memory is mapped, and the library's side
-// of each communicator, which checks every call that reaches it.
+// What surrounds the registrar in the stress test: a driver that knows which memory is mapped, and
+// the library's side of each communicator, which checks every call that reaches it.
 #pragma once
 
 #include "core/registrar.h"
@@ -12,6 +12,7 @@
 #include <mutex>
 #include <random>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -68,12 +69,16 @@ class Driver {
     std::array<Ranges, kDevices> devices_;
 };
 
-// The library's side of one communicator. `held_` has no lock on purpose: the gate must be enough, and the thread
-// sanitizer tells if it is not. Lives until the end of the program, so that a late call is a report and not a crash.
+// The library's side of one communicator. `held_` has no lock on purpose: the gate must be enough,
+// and the thread sanitizer tells if it is not. Lives until the end of the program, so that a late
+// call is a report and not a crash.
 class Library {
   public:
-    Library(int device, const Driver& driver, Violations& violations)
-        : device_(device), driver_(driver), violations_(violations) {}
+    // Those that share resources with `parent` also share the promise that one thread at a time is
+    // inside.
+    Library(int device, const Driver& driver, Violations& violations, const Library* parent)
+        : device_(device), driver_(driver), violations_(violations),
+          inside_(parent != nullptr ? parent->inside_ : std::make_shared<std::atomic<int>>(0)) {}
 
     Outcome add(const Range& range) {
         const Entry entry(*this, "register");
@@ -101,9 +106,8 @@ class Library {
         return ready_.load();
     }
     void collective() {
-        // An aborted collective may still be on its way out, so only a destroyed communicator must not be seen here.
-        const Entry entry(*this, destroyed_.load() ? "a collective after the destroy" : nullptr);
-        last_handle_ += 0; // a write, for the thread sanitizer
+        const Entry entry(*this, "a collective");
+        ++collectives_; // a write, for the thread sanitizer
         for (int i = 0; i < 3; ++i) {
             std::this_thread::yield();
         }
@@ -111,12 +115,7 @@ class Library {
 
     void set_ready(bool on) { ready_.store(on); }
     void begin_abort() { dying_.store(true); }
-    void end(bool destroyed) {
-        ended_.store(true);
-        if (destroyed) {
-            destroyed_.store(true);
-        }
-    }
+    void end() { ended_.store(true); }
     // When nobody is inside.
     Ranges held() const {
         Ranges ranges;
@@ -128,16 +127,18 @@ class Library {
 
   private:
     struct Entry {
-        // `call` null: a collective in good order.
-        Entry(Library& library, const char* call) : library(library) {
-            if (library.inside_.fetch_add(1) != 0) {
-                library.violations_.add("two threads inside one communicator");
+        Entry(Library& library, std::string_view call) : library(library) {
+            if (library.inside_->fetch_add(1) != 0) {
+                library.violations_.add(
+                    "two threads inside one communicator, or inside two that share resources");
             }
-            if (call != nullptr && library.ended_.load()) {
+            // An aborted collective may still be on its way out; nothing else may be seen after an
+            // end.
+            if (library.ended_.load() && (call != "a collective" || !library.dying_.load())) {
                 library.violations_.add(std::string(call) + ": the communicator has ended");
             }
         }
-        ~Entry() { library.inside_.fetch_sub(1); }
+        ~Entry() { library.inside_->fetch_sub(1); }
         Library& library;
     };
 
@@ -151,12 +152,12 @@ class Library {
     const int device_;
     const Driver& driver_;
     Violations& violations_;
-    std::map<std::uintptr_t, Range> held_; // by handle; thread inside the gate
-    std::uintptr_t last_handle_ = 0;       // thread inside the gate
-    std::atomic<int> inside_{0};
+    const std::shared_ptr<std::atomic<int>> inside_; // threads
+    std::map<std::uintptr_t, Range> held_;           // by handle; thread inside the gate
+    std::uintptr_t last_handle_ = 0;                 // thread inside the gate
+    std::uint64_t collectives_ = 0;                  // thread inside the gate
     std::atomic<bool> ready_{true};
     std::atomic<bool> dying_{false};
-    std::atomic<bool> destroyed_{false};
     std::atomic<bool> ended_{false};
 };
 

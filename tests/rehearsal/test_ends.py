@@ -11,7 +11,7 @@ from tracehook.audit import reader
 from tracehook.audit.summary import summarise
 
 # What would only make the end of a process slow.
-QUICK = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
+QUICK = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_ENABLE_MONITORING": "0", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "500"}
 
 
 def _assert_no_call_after_abort(log: reader.ProcessLog) -> None:
@@ -25,7 +25,7 @@ def _assert_no_call_after_abort(log: reader.ProcessLog) -> None:
 
 def test_watchdog_tears_the_process_down(tmp_path: Path) -> None:
     """By torch's default the watchdog ends the process of a collective that hangs; its log is read from the ring."""
-    run = rehearse("never_arrives.py", ranks=2, log=tmp_path, env=QUICK, torchrun=False, timeout=60)
+    run = rehearse("never_arrives.py", ranks=2, log=tmp_path, env=QUICK, timeout=60)
     assert not run.finished.late, run.output
     assert run.broken == [], run.output
     assert run.status not in (0, 86), run.output

@@ -1,7 +1,8 @@
-"""What the unit tests share: a registrar with scripted communicators, calls on other threads, and a gate that stays busy."""
+"""What the unit tests share: scripted communicators, calls on other threads, and a gate that stays busy."""
 
 from __future__ import annotations
 
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -104,10 +105,63 @@ def events(harness: Harness) -> Callable[..., list[dict[str, Any]]]:
     return of
 
 
+class FakeCore:
+    """What the journal needs of the native core: events to take, and a note of what was taken."""
+
+    LAYOUT = struct.Struct("<9Q2I2iHhI")  # written down a second time, so that the reader has a writer to agree with
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.drained = 0
+        self.lost = 0
+        self.ring_removed = 0
+        self._seq = 0
+
+    def push(self, event: str, **given: int) -> None:
+        """Add an event, with what the ring would add: number, time and thread."""
+        self._seq += 1
+        values = dict.fromkeys(ring.Record._fields, 0) | {"rank": -1, "device": -1}
+        values |= {"seq": self._seq, "t_ns": 1000 * self._seq, "thread": 4242}
+        kind = ring.EVENTS.index(event) if event in ring.EVENTS else int(event)
+        self.data += self.LAYOUT.pack(*(values | {"kind": kind} | given).values())
+
+    def drop(self, count: int) -> None:
+        """Lose events, as a full ring does."""
+        self._seq += count
+        self.lost += count
+
+    def peek(self, limit: int) -> bytes:
+        """Return up to `limit` whole events."""
+        return self.data[: limit * self.LAYOUT.size]
+
+    def mark_drained(self, count: int) -> None:
+        """Let go of the oldest."""
+        self.data = self.data[count * self.LAYOUT.size :]
+        self.drained += count
+
+    def dropped(self) -> int:
+        """Return how many were lost."""
+        return self.lost
+
+    def remove_ring_file(self) -> None:
+        """Take note."""
+        self.ring_removed += 1
+
+    def ring_file(self, capacity: int = 64) -> bytes:
+        """Return the bytes of a ring file that holds the events not yet taken."""
+        count = len(self.data) // self.LAYOUT.size
+        header = struct.pack("<8sIIQQQQQQ", b"THRING01", 4096, 96, capacity, count, 0, self.lost, 0, 4711)
+        return header.ljust(4096, b"\0") + self.data.ljust(capacity * self.LAYOUT.size, b"\0")
+
+
 @pytest.fixture
-def busy_gate(
-    harness: Harness, background: Callable[..., Call]
-) -> Callable[[int], AbstractContextManager[None]]:
+def core() -> FakeCore:
+    """Return a native core of which the test is the event source."""
+    return FakeCore()
+
+
+@pytest.fixture
+def busy_gate(harness: Harness, background: Callable[..., Call]) -> Callable[[int], AbstractContextManager[None]]:
     """Hold the gate of a communicator from another thread for as long as the ``with`` block runs, not for a time.
 
     A second communicator shares the gate. It is busy with an earlier call, so freeing its segment waits inside the gate

@@ -22,6 +22,7 @@ def test_warnings_are_what_a_user_must_see():
     assert {name for name, is_warning in _core.event_table() if is_warning} == {
         "segment.unknown",
         "communicator.failed",
+        "deregister.stalled",
         "hook.unsupported",
         "hook.conflict",
         "ledger.difference",

@@ -1,5 +1,6 @@
 """The key of a communicator: computed by each rank alone, and the same on all of them."""
 
+import itertools
 import os
 import subprocess
 import sys
@@ -22,7 +23,7 @@ def test_a_key_has_64_bits_that_all_depend_on_the_name():
     """Keys of near-equal names differ in about half of their bits."""
     keys = [key_of_name(f"group:{i}") for i in range(256)]
     assert max(keys).bit_length() == 64
-    flips = [(a ^ b).bit_count() for a, b in zip(keys, keys[1:], strict=False)]
+    flips = [(a ^ b).bit_count() for a, b in itertools.pairwise(keys)]
     assert min(flips) > 8
     assert 28 < sum(flips) / len(flips) < 36
 

@@ -160,7 +160,6 @@ def test_a_reused_address_is_a_new_segment(harness, calls_of):
     assert [verb for verb, _ in calls_of(1)] == ["register", "deregister", "register", "deregister"]
 
 
-@pytest.mark.xfail(reason="a free of what is older than the tracker is reported as unknown", strict=True)
 def test_a_free_between_tracker_and_snapshot_is_no_surprise(harness, events):
     """A segment older than the tracker may be freed before the snapshot is taken; that is no cause for a warning."""
     harness.begin_adoption()

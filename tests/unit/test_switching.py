@@ -64,7 +64,7 @@ def test_a_communicator_may_end_while_off(harness, calls_of):
     assert (calls_of(X), calls_of(Y)) == seen
 
 
-def test_a_segment_queued_when_off_comes_is_forgotten(harness, calls_of, busy_gate, background, until):
+def test_a_segment_queued_when_off_comes_is_forgotten(harness, calls_of, busy_gate, background):
     """Off while a segment waits for the gate: it is not registered afterwards."""
     harness.create(X)
     with busy_gate(X):

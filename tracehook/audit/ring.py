@@ -38,6 +38,7 @@ EVENTS = (
     "ledger.difference",
     "log.dropped",
     "deregister.stalled",
+    "register.batch",
 )
 
 
@@ -107,6 +108,8 @@ def _extra_fields(name: str, record: Record) -> dict[str, Any]:
             elif name == "register.local" and record.value == 0:
                 out["effective"] = False  # NCCL took it and gave no handle
             return out
+        case "register.batch":
+            return {"thread": record.thread, "count": record.value}
         case "deregister.stalled":
             return {"thread": record.thread}
         case "segment.alloc" | "segment.free" | "segment.adopt" | "segment.unknown":
@@ -151,6 +154,8 @@ def read_file(path: Path) -> RingFile:
     _, header_bytes, record_bytes, capacity, pushed, drained, dropped, epoch_ns, pid = _HEADER.unpack_from(data)
     if record_bytes != RECORD_BYTES:
         raise RingError(f"{path}: records have {record_bytes} bytes, this tracehook reads {RECORD_BYTES}")
+    if capacity == 0 or not drained <= pushed <= drained + capacity:
+        raise RingError(f"{path}: damaged header ({drained} of {pushed} events drained, room for {capacity})")
     if len(data) < header_bytes + capacity * record_bytes:
         raise RingError(f"{path}: cut after {len(data)} bytes, expected {header_bytes + capacity * record_bytes}")
     records: list[Record] = []

@@ -11,9 +11,7 @@ import tracehook
 torch.cuda.set_device(1)
 kind = sys.argv[1]
 if kind == "bound":
-    dist.init_process_group(
-        "nccl", store=dist.HashStore(), rank=0, world_size=1, device_id=torch.device("cuda", 1)
-    )
+    dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1, device_id=torch.device("cuda", 1))
 else:
     dist.init_process_group("nccl", store=dist.HashStore(), rank=0, world_size=1)
 tensors = [filled(1, 24, "cuda:1")]

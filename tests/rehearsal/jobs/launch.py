@@ -11,7 +11,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         common = os.environ | {"WORLD_SIZE": str(ranks), "TEST_STORE": f"{scratch}/store"}
         processes = [
-            subprocess.Popen(command, env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(ranks)
+            subprocess.Popen(command, env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
+            for rank in range(ranks)
         ]
         statuses = [process.wait() for process in processes]
     print(f"statuses {statuses}", flush=True)

@@ -69,7 +69,7 @@ void Gate::drain(Lock& lock) noexcept {
             lock.unlock();
             const bool done = member->register_batch(batch);
             lock.lock();
-            working_ = nullptr;
+            done_working();
             if (done) {
                 progress = true;
             } else if (!member->dead() && !member->suspended_) {
@@ -77,10 +77,16 @@ void Gate::drain(Lock& lock) noexcept {
                 batch.insert(batch.end(), member->pending_.begin(), member->pending_.end());
                 member->pending_ = std::move(batch);
             }
-            if (member->dead()) {
-                changed_.notify_all(); // kill() waits for `working_`
-            }
         }
+    }
+}
+
+// With the mutex. A kill() may wait for just this, and must not wait for the draining that follows.
+void Gate::done_working() noexcept {
+    const bool is_dead = working_->dead();
+    working_ = nullptr;
+    if (is_dead) {
+        changed_.notify_all();
     }
 }
 
@@ -96,6 +102,10 @@ bool Gate::enter(const Registrations& member) noexcept {
         return false;
     }
     drain(lock);
+    if (member.dead()) {
+        let_go(lock); // it died while its queue was worked off
+        return false;
+    }
     return true;
 }
 
@@ -129,7 +139,7 @@ void Gate::withdraw(Registrations& member, const Segment& segment) noexcept {
     lock.unlock();
     member.deregister(segment);
     lock.lock();
-    working_ = nullptr;
+    done_working();
     let_go(lock);
 }
 
@@ -145,7 +155,7 @@ void Gate::suspend(Registrations& member) noexcept {
     lock.unlock();
     member.deregister_all();
     lock.lock();
-    working_ = nullptr;
+    done_working();
     let_go(lock);
 }
 
@@ -171,7 +181,7 @@ Gate::End Gate::retire(Registrations& member) noexcept {
     lock.unlock();
     const std::size_t undone = member.deregister_all();
     lock.lock();
-    working_ = nullptr;
+    done_working();
     const bool first = !member.dead_.exchange(true, std::memory_order_acq_rel);
     unlink(member);
     let_go(lock);

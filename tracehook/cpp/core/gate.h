@@ -62,6 +62,7 @@ class Gate {
 
     bool wait_inside(Lock& lock, const Registrations& member) noexcept;
     void drain(Lock& lock) noexcept;
+    void done_working() noexcept;
     void let_go(Lock& lock) noexcept;
     void unlink(const Registrations& member) noexcept;
 

@@ -3,11 +3,27 @@
 namespace tracehook::core {
 
 const Segment& Ledger::insert(int device, std::uintptr_t address, std::size_t size) {
+    std::uint32_t slot = next_slot_;
+    if (free_slots_.empty()) {
+        ++next_slot_;
+    } else {
+        slot = free_slots_.back();
+        free_slots_.pop_back();
+    }
     Segment& segment = devices_[device][address];
-    segment = Segment{next_id_++, address, size, device};
+    segment = Segment{next_id_++, slot, device, address, size};
     bytes_ += size;
     ++version_;
     return segment;
+}
+
+void Ledger::removed(const Segment& segment) noexcept {
+    bytes_ -= segment.size;
+    ++version_;
+}
+
+void Ledger::release_slot(const Segment& segment) {
+    free_slots_.push_back(segment.slot);
 }
 
 std::vector<Segment> Ledger::take_overlapping(ByAddress& live, std::uintptr_t begin,
@@ -19,8 +35,7 @@ std::vector<Segment> Ledger::take_overlapping(ByAddress& live, std::uintptr_t be
     }
     while (next != live.end() && next->first < end) {
         taken.push_back(next->second);
-        bytes_ -= next->second.size;
-        ++version_;
+        removed(next->second);
         next = live.erase(next);
     }
     return taken;
@@ -47,8 +62,7 @@ std::optional<Segment> Ledger::freed(int device, std::uintptr_t address) {
     }
     const Segment segment = found->second;
     live.erase(found);
-    bytes_ -= segment.size;
-    ++version_;
+    removed(segment);
     return segment;
 }
 

@@ -26,10 +26,15 @@ class Ledger {
     // The segment that starts at `address`; nothing if none does.
     std::optional<Segment> freed(int device, std::uintptr_t address);
 
+    // After a segment left the ledger and no communicator holds it any more: its slot may be used
+    // again.
+    void release_slot(const Segment& segment);
+
     // Between begin_adoption() and end_adoption() every free leaves a tombstone, so that a segment
     // which stands in the snapshot but was freed before the snapshot was worked through is not
     // brought back to life.
     void begin_adoption();
+    bool adopting() const noexcept { return adopting_; }
     std::optional<Segment> adopt(int device, std::uintptr_t address, std::size_t size);
     void end_adoption();
 
@@ -48,11 +53,14 @@ class Ledger {
     std::vector<Segment> take_overlapping(ByAddress& live, std::uintptr_t begin,
                                           std::uintptr_t end);
     const Segment& insert(int device, std::uintptr_t address, std::size_t size);
+    void removed(const Segment& segment) noexcept;
 
     std::map<int, ByAddress> devices_;
     std::set<std::pair<int, std::uintptr_t>> tombstones_;
     bool adopting_ = false;
     std::uint64_t next_id_ = 1;
+    std::uint32_t next_slot_ = 0;
+    std::vector<std::uint32_t> free_slots_;
     std::uint64_t version_ = 0;
     std::size_t bytes_ = 0;
 };

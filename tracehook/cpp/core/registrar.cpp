@@ -69,6 +69,7 @@ void Registrar::remove_segment(const Segment& segment, EventKind kind,
         member->gate().withdraw(*member, segment);
     }
     lock.lock();
+    ledger_.release_slot(segment);
     ring_.push(segment_event(kind, segment));
 }
 
@@ -79,8 +80,8 @@ void Registrar::segment_freed(int device, std::uintptr_t address, std::size_t si
     std::unique_lock lock(mutex_);
     if (const auto segment = ledger_.freed(device, address)) {
         remove_segment(*segment, EventKind::kSegmentFree, lock);
-    } else {
-        ring_.push(segment_event(EventKind::kSegmentUnknown, {0, address, size, device}));
+    } else if (!ledger_.adopting()) { // else it is older than the tracker, and not in the snapshot
+        ring_.push(segment_event(EventKind::kSegmentUnknown, {0, 0, device, address, size}));
     }
 }
 
@@ -162,13 +163,13 @@ Registrar::Member Registrar::find(const void* pointer) noexcept {
     return last.member;
 }
 
-Registrar::Member Registrar::take(const void* pointer) noexcept {
+Registrar::Member Registrar::take(const void* pointer, const Registrations* only) noexcept {
     if (abandoned()) {
         return nullptr;
     }
     const std::lock_guard guard(mutex_);
     const auto found = by_pointer_.find(pointer);
-    if (found == by_pointer_.end()) {
+    if (found == by_pointer_.end() || (only != nullptr && found->second.get() != only)) {
         return nullptr;
     }
     Member member = found->second;
@@ -185,7 +186,8 @@ void Registrar::retire(const void* pointer) noexcept {
         return;
     }
     const Gate::End end = member->gate().retire(*member);
-    take(pointer);
+    // An abort may have overtaken us, and the pointer may belong to another communicator by now.
+    take(pointer, member.get());
     if (end.first) {
         member->log(EventKind::kCommunicatorRetire, end.registrations);
     }

@@ -80,7 +80,8 @@ class Registrar {
     Totals totals() const;
 
   private:
-    Member take(const void* pointer) noexcept;
+    // Out of the table; with `only`, nobody else's entry.
+    Member take(const void* pointer, const Registrations* only = nullptr) noexcept;
     Event segment_event(EventKind kind, const Segment& segment) const noexcept;
     std::vector<Member> members_on(int device) const;
     void remove_segment(const Segment& segment, EventKind kind, std::unique_lock<std::mutex>& lock);

@@ -6,13 +6,12 @@
 #pragma once
 
 #include "core/communicator.h"
+#include "core/handles.h"
 #include "core/ring.h"
 #include "core/segment.h"
 
 #include <atomic>
 #include <memory>
-#include <memory_resource>
-#include <unordered_map>
 #include <vector>
 
 namespace tracehook::core {
@@ -65,15 +64,12 @@ class Registrations {
   private:
     friend class Gate;
 
-    struct Held {
-        Segment segment;
-        void* handle;
-    };
-
     bool wait_ready() noexcept;
-    void report_stuck(const Held& held) noexcept;
-    void deregister_one(const Held& held) noexcept;
-    Event event(EventKind kind) noexcept;
+    void register_ready(const std::vector<Segment>& batch) noexcept;
+    void report_stuck(const Segment& segment) noexcept;
+    void deregister_one(const Handles::Held& held) noexcept;
+    Event event(EventKind kind) const noexcept;
+    void emit(Event& event) noexcept; // counts it, and pushes it
     void fail(const Segment& segment, int result) noexcept;
 
     const Identity identity_;
@@ -85,9 +81,7 @@ class Registrations {
     bool suspended_ = false;        // gate's mutex
     std::atomic<bool> dead_{false}; // written under the gate's mutex, read anywhere
 
-    // By segment id; thread inside the gate. The pool spares a malloc per registration.
-    std::pmr::unsynchronized_pool_resource pool_;
-    std::pmr::unordered_map<std::uint64_t, Held> handles_{&pool_};
+    Handles handles_; // thread inside the gate
     std::atomic<std::uint32_t> comm_seq_{0};
     std::atomic<std::uint64_t> children_{0};
     std::atomic<std::size_t> held_{0};

@@ -5,6 +5,7 @@
 #include <ctime>
 #include <fcntl.h>
 #include <new>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -22,12 +23,16 @@ std::uint64_t clock_ns(clockid_t clock) noexcept {
            static_cast<std::uint64_t>(now.tv_nsec);
 }
 
+thread_local std::uint64_t own_id = 0; // constant-initialised: no guard to test at each call
+
 std::uint64_t thread_id() noexcept {
-    static thread_local std::uint64_t id = 0; // constant-initialised: no guard to test at each call
-    if (id == 0) {
-        id = static_cast<std::uint64_t>(syscall(SYS_gettid));
+    if (own_id == 0) {
+        // The one thread of a forked child inherits the variable, but not the id.
+        static const int registered = pthread_atfork(nullptr, nullptr, [] { own_id = 0; });
+        static_cast<void>(registered);
+        own_id = static_cast<std::uint64_t>(syscall(SYS_gettid));
     }
-    return id;
+    return own_id;
 }
 
 } // namespace

@@ -7,10 +7,11 @@
 namespace tracehook::core {
 
 struct Segment {
-    std::uint64_t id = 0;       // never reused; an address is
+    std::uint64_t id = 0;   // never reused; an address is
+    std::uint32_t slot = 0; // below the largest number of segments that ever lived at once; reused
+    int device = -1;
     std::uintptr_t address = 0; // first byte
     std::size_t size = 0;       // bytes
-    int device = -1;
 
     std::uintptr_t end() const noexcept { return address + size; }
 };

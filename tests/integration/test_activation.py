@@ -1,0 +1,148 @@
+"""How tracehook comes into a process, and that it never stands in the way of `import torch`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.processes import environment, python
+
+LOADED = (
+    "import sys, torch; print(sorted(n for n in sys.modules if n.startswith('tracehook')), torch.cuda.is_initialized())"
+)
+
+
+@pytest.mark.parametrize("value", [None, "", "0"])
+def test_off_loads_one_small_module(value: str | None) -> None:
+    """With the variable unset, empty or 0, `import torch` loads no core, no service and nothing that they need."""
+    env = {} if value is None else {"SYMM_REGISTER_HOOK": value}
+    run = python(LOADED + "; print('structlog' in sys.modules)", env=env)
+    assert run.out.split("\n")[:2] == ["['tracehook', 'tracehook._autoload'] False", "False"], run.output
+    assert run.err == ""
+
+
+def test_on_starts_without_cuda(tmp_path: Path) -> None:
+    """With the variable set to 1 the service runs after `import torch`, CUDA is not initialised, and stderr is empty."""
+    code = LOADED + "; import tracehook; print(tracehook.status()['state'])"
+    run = python(code, env={"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(tmp_path)})
+    first, state = run.out.splitlines()
+    assert "'tracehook._core'" in first
+    assert "'tracehook.service'" in first
+    assert first.endswith("False")
+    assert state == "waiting"
+    assert (run.status, run.err) == (0, "")
+    assert len(list(tmp_path.glob("*.jsonl"))) == 1
+    assert list(tmp_path.glob("*.ring")) == []
+
+
+def test_import_tracehook_alone() -> None:
+    """`import tracehook` loads neither torch nor the native core, and neither does a look at its version."""
+    run = python("import sys, tracehook; tracehook.__version__; print({'torch', 'tracehook._core'} & set(sys.modules))")
+    assert run.out == "set()\n", run.output
+
+
+def test_status_before_anything() -> None:
+    """`status()` and `disable()` before `enable()` answer "off", without torch."""
+    code = "import sys, tracehook; tracehook.disable(); print(tracehook.status()['state'], 'torch' in sys.modules)"
+    assert python(code).out == "off False\n"
+
+
+def test_autoload_switched_off(tmp_path: Path) -> None:
+    """With torch's own switch for plug-ins off, nothing is loaded whatever our variable says."""
+    env = {"SYMM_REGISTER_HOOK": "1", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0", "SYMM_REGISTER_LOG": str(tmp_path)}
+    run = python(LOADED, env=env)
+    assert (run.out, run.status) == ("[] False\n", 0), run.output
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("missing", ["tracehook._core", "structlog", "tracehook.service", "tracehook.settings"])
+def test_broken_installation(missing: str) -> None:
+    """If a part of tracehook cannot be imported, `import torch` works, with one line that names it."""
+    code = f"import sys; sys.modules[{missing!r}] = None; import torch; print(torch.zeros(2).sum().item())"
+    run = python(code, env={"SYMM_REGISTER_HOOK": "1"})
+    assert (run.out, run.status) == ("0.0\n", 0), run.output
+    assert len(run.err.splitlines()) == 1, run.output
+    assert run.err.startswith("tracehook is off: ")
+    assert missing in run.err
+
+
+def test_module_that_raises_while_imported(tmp_path: Path) -> None:
+    """If a module that tracehook needs raises, `import torch` works, with one line."""
+    Path(tmp_path, "structlog.py").write_text("raise ValueError('broken on purpose')\n")
+    run = python("import torch; print('here')", env={"SYMM_REGISTER_HOOK": "1", "PYTHONPATH": str(tmp_path)})
+    assert (run.out, run.status) == ("here\n", 0), run.output
+    assert run.err == "tracehook is off: broken on purpose\n"
+
+
+@pytest.mark.parametrize("first", ["import tracehook; tracehook.enable(); import torch", "import torch, tracehook"])
+def test_enable_before_and_after_torch(first: str) -> None:
+    """`enable()` works before and after `import torch`, twice, with `disable()` in between, without CUDA coming up."""
+    code = f"""{first}
+seen = []
+for act in (tracehook.enable, tracehook.enable, tracehook.disable, tracehook.disable, tracehook.enable):
+    act()
+    seen.append(tracehook.status()["state"])
+print(*seen, torch.cuda.is_initialized())
+"""
+    run = python(code)
+    assert run.out == "waiting waiting off off waiting False\n", run.output
+    assert (run.status, run.err) == (0, "")
+
+
+def test_enable_with_the_variable_set(tmp_path: Path) -> None:
+    """`enable()` after the variable did the same changes nothing: one log, one trace."""
+    code = "import torch, tracehook; tracehook.enable(); tracehook.enable()"
+    run = python(code, env={"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(tmp_path)})
+    assert (run.status, run.err) == (0, "")
+    (log,) = tmp_path.glob("*.jsonl")
+    assert [log.read_text().count(f'"{name}"') for name in ("trace.begin", "hook.enable", "trace.end")] == [1, 1, 1]
+
+
+def test_many_threads_enable_at_once(tmp_path: Path) -> None:
+    """Eight threads that call `enable()` at the same moment start one service."""
+    code = """import threading, torch, tracehook
+gate = threading.Barrier(8)
+failures = []
+def work():
+    gate.wait()
+    try:
+        tracehook.enable()
+    except BaseException as problem:
+        failures.append(problem)
+threads = [threading.Thread(target=work) for _ in range(8)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+print(failures, sum(t.name == "tracehook-log" for t in threading.enumerate()))
+"""
+    run = python(code, env={"SYMM_REGISTER_LOG": str(tmp_path)})
+    assert run.out == "[] 1\n", run.output
+    assert len(list(tmp_path.glob("*.jsonl"))) == 1
+
+
+def test_no_stderr() -> None:
+    """With stderr closed, complaints do not land on stdout, and the program runs."""
+    code = "import torch; print('only this')"
+    line = ["/bin/sh", "-c", 'exec "$0" -c "$1" 2>&-', sys.executable, code]
+    env = environment({"SYMM_REGISTER_HOOK": "maybe", "SYMM_REGISTER_NONSENSE": "1"})
+    run = subprocess.run(line, env=env, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=60, check=False)
+    assert (run.returncode, run.stdout) == (0, b"only this\n")
+
+
+def test_applications_structlog_is_untouched() -> None:
+    """structlog's own configuration stays the application's."""
+    code = "import structlog, torch; print(structlog.is_configured())"
+    assert python(code, env={"SYMM_REGISTER_HOOK": "1"}).out == "False\n"
+
+
+def test_the_job_ends_when_it_wants(tmp_path: Path) -> None:
+    """The log's thread does not keep a program from ending, and an end by os._exit leaves a log that is read."""
+    env = {"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(tmp_path)}
+    run = python("import os, torch; os._exit(7)", env=env, timeout=30)
+    assert (run.status, run.late, run.err) == (7, False, "")
+    (log,) = tmp_path.glob("*.jsonl")
+    assert os.path.getsize(log) > 0
+    assert log.with_suffix(".ring").exists()

@@ -1,0 +1,59 @@
+"""Variables that mean nothing: one clear line each, the default instead, and the job runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.processes import python
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "expected", "default"),
+    [
+        ("SYMM_REGISTER_HOOK", "yes", "expected 0 or 1", "unset"),
+        ("SYMM_REGISTER_CHECK", "2", "expected 0 or 1", "unset"),
+        ("SYMM_REGISTER_VERIFY", "always", "expected first-use or off", "first-use"),
+        ("SYMM_REGISTER_ON_ERROR", "ignore", "expected raise or warn", "raise"),
+        ("SYMM_REGISTER_TIMEOUT", "soon", "expected a number of seconds", "60"),
+        ("SYMM_REGISTER_TIMEOUT", "nan", "expected seconds above 0", "60"),
+        ("SYMM_REGISTER_TIMEOUT", "-1", "expected seconds above 0", "60"),
+        ("SYMM_REGISTER_POLICY", " , ", "expected names of policies", "shared"),
+    ],
+)
+def test_value_that_means_nothing(variable: str, value: str, expected: str, default: str) -> None:
+    """The line names the variable, the value seen, what was expected and what is used instead."""
+    run = python("import torch", env={"SYMM_REGISTER_HOOK": "1"} | {variable: value})
+    assert run.status == 0, run.output
+    assert len(run.err.splitlines()) == 1, run.output
+    for part in (f"{variable}={value!r}", expected, f"default ({default})"):
+        assert part in run.err
+
+
+def test_unknown_variable() -> None:
+    """A variable with our prefix that is none of ours is named, with those that are."""
+    run = python("import torch", env={"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOGS": "logs"})
+    assert run.status == 0
+    assert len(run.err.splitlines()) == 1, run.output
+    assert "SYMM_REGISTER_LOGS is not a variable of tracehook" in run.err
+    assert "SYMM_REGISTER_LOG," in run.err
+
+
+def test_everything_at_once() -> None:
+    """Several mistakes are several lines, and a hook that was not clearly asked for stays off."""
+    env = {"SYMM_REGISTER_HOOK": "on", "SYMM_REGISTER_TIMEOUT": "x", "SYMM_REGISTER_ON": "1"}
+    run = python("import torch, tracehook; print(tracehook.status()['state'])", env=env)
+    assert (run.status, run.out) == (0, "off\n"), run.output
+    assert len(run.err.splitlines()) == 3, run.output
+
+
+def test_complaints_are_made_once() -> None:
+    """`enable()` afterwards does not repeat them."""
+    code = "import torch, tracehook; tracehook.enable(); tracehook.enable()"
+    run = python(code, env={"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_VERIFY": "no"})
+    assert len(run.err.splitlines()) == 1, run.output
+
+
+def test_nothing_is_said_when_off() -> None:
+    """With the hook off, a job that imports torch hears nothing of our variables."""
+    run = python("import torch", env={"SYMM_REGISTER_VERIFY": "no", "SYMM_REGISTER_NONSENSE": "1"})
+    assert (run.status, run.err) == (0, "")

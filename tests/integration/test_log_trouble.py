@@ -1,0 +1,135 @@
+"""A log that cannot be written: a clear line, and the job goes on."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+import pytest
+
+from support.processes import Finished, python
+from support.rehearsal import read_logs
+from tracehook.audit import reader
+
+BUSY = """import torch
+from tracehook import _core
+for _ in range({events}):
+    _core.push("hook.enable")
+print("done")
+"""
+
+
+def _run(log: Path | str, code: str = "import torch; print('done')") -> Finished:
+    run = python(code, env={"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(log)})
+    assert (run.status, run.out) == (0, "done\n"), run.output
+    return run
+
+
+def test_directory_is_made(tmp_path: Path) -> None:
+    """A directory that does not exist is made, with those above it."""
+    deep = tmp_path / "a" / "b c" / "ü"
+    assert _run(deep).err == ""
+    assert len(list(deep.glob("*.jsonl"))) == 1
+
+
+def test_below_a_file(tmp_path: Path) -> None:
+    """A path below a regular file: one line that names it and the cause."""
+    Path(tmp_path, "file").touch()
+    run = _run(tmp_path / "file" / "logs")
+    assert len(run.err.splitlines()) == 1, run.output
+    assert "SYMM_REGISTER_LOG" in run.err
+    assert str(tmp_path / "file" / "logs") in run.err
+    assert "Not a directory" in run.err
+
+
+def test_a_file_itself(tmp_path: Path) -> None:
+    """A regular file in place of the directory: one line."""
+    Path(tmp_path, "file").touch()
+    run = _run(tmp_path / "file")
+    assert len(run.err.splitlines()) == 1, run.output
+    assert "no log" in run.err
+
+
+def test_where_nothing_can_be_made() -> None:
+    """A directory in which no file can be made: one line about the log."""
+    run = _run("/proc")
+    assert len(run.lines("no log")) == 1, run.output
+    assert len(run.lines("/proc/")) <= 2, "one more for the ring"
+
+
+def test_status_names_no_log_that_failed() -> None:
+    """`status()` gives no path of a log that could not be opened."""
+    code = "import torch, tracehook; print('done'); assert tracehook.status()['log'] is None, tracehook.status()['log']"
+    assert _run("/proc", code).status == 0
+
+
+def test_limit_on_the_size_of_files(tmp_path: Path) -> None:
+    """When the log reaches the limit of a file's size, one line says so; whole lines are read, and the rest is in no file."""
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))\n"
+    run = _run(tmp_path, limit + BUSY.format(events=5000))
+    assert len(run.lines("no log from here on")) == 1, run.output
+    assert len(run.lines("events are kept in memory only")) == 1, run.output
+    assert len(run.err.splitlines()) == 2, run.output
+    (log,) = reader.read_directory(tmp_path)
+    assert not log.ended
+    assert 10 < len(log.events) < 5000
+    assert log.foreign_lines == []
+
+
+def test_a_failed_log_is_quiet_for_good(tmp_path: Path) -> None:
+    """After the log gave up, not even a full ring makes another line."""
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))\n"
+    run = _run(tmp_path, limit + BUSY.format(events=100_000) + "import time; time.sleep(0.5)")
+    assert len(run.err.splitlines()) == 2, run.output
+
+
+def test_full_disk(tmp_path: Path) -> None:
+    """On a full, tiny file system, one line says that the log ends; the job runs and its whole lines are read."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(b"tmpfs", os.fsencode(tmp_path), b"tmpfs", 0, b"size=64k") != 0:
+        pytest.skip("only root may mount a tiny file system")
+    try:
+        run = _run(tmp_path, BUSY.format(events=5000))
+        assert len(run.lines("no log from here on")) == 1, run.output
+        assert "No space left" in run.err
+        assert len(run.err.splitlines()) == 2, run.output
+        (log,) = reader.read_directory(tmp_path)
+        assert len(log.events) > 10
+        assert list(tmp_path.glob("*.ring")) == []
+    finally:
+        libc.umount2(os.fsencode(tmp_path), 2)
+
+
+def test_file_taken_away(tmp_path: Path) -> None:
+    """A log directory that is removed while the job runs disturbs nobody."""
+    log = tmp_path / "logs"
+    code = f"import shutil, torch; shutil.rmtree({str(log)!r}); " + "\n" + BUSY.format(events=2000)
+    assert _run(log, code).err == ""
+    assert not log.exists()
+
+
+def test_two_processes_one_directory(tmp_path: Path) -> None:
+    """Processes that share a directory have a file each."""
+    code = """import os, subprocess, sys, torch
+subprocess.run([sys.executable, "-c", "import torch"], check=True)
+print("done")
+"""
+    _run(tmp_path, code)
+    logs = reader.read_directory(tmp_path)
+    assert len({log.begin["pid"] for log in logs}) == len(logs) == 2
+    assert all(log.ended for log in logs)
+    assert read_logs(tmp_path) == [], "neither had a rank nor used CUDA"
+
+
+def test_strange_job_name(tmp_path: Path) -> None:
+    """A job's name with slashes and spaces makes a file in the directory, not elsewhere."""
+    env = {
+        "SYMM_REGISTER_HOOK": "1",
+        "SYMM_REGISTER_LOG": str(tmp_path / "logs"),
+        "TORCHELASTIC_RUN_ID": "../../a job/ü",
+        "RANK": "x/y",
+    }
+    run = python("import torch", env=env)
+    assert (run.status, run.err) == (0, ""), run.output
+    assert [path.parent for path in tmp_path.rglob("*.jsonl")] == [tmp_path / "logs"]

@@ -1,0 +1,32 @@
+"""A segment that is born and freed while a non-blocking communicator is still in progress."""
+
+import threading
+import time
+
+import torch
+import torch.distributed as dist
+from common import MB, filled, nccl_calls, start, tell
+
+import tracehook
+
+torch.cuda.init()
+early = filled(1, 24, "cuda:0")
+
+
+def come_and_go() -> None:
+    while nccl_calls("ncclCommInitRankConfig") == 0:
+        threading.Event().wait(0.001)
+    began = time.monotonic()
+    late = torch.empty(48 * MB, dtype=torch.uint8, device="cuda:0")
+    del late
+    torch.cuda.empty_cache()
+    tell(freed_after_ms=(time.monotonic() - began) * 1000)
+
+
+thread = threading.Thread(target=come_and_go)
+thread.start()
+start()
+thread.join()
+dist.all_reduce(early)
+tell(held=[row["held"] for row in tracehook.status()["communicators"]])
+dist.destroy_process_group()

@@ -1,0 +1,175 @@
+"""The journal: what its lines look like, and its manners."""
+
+import json
+import os
+
+import pytest
+import structlog
+
+from tracehook import logs
+from tracehook.reasons import REASONS
+
+COMM = {"comm": 0xABC, "comm_id": 1, "comm_seq": 7, "rank": 3, "device": 0}
+SEGMENT = {"segment": 5, "address": 0x7F00, "size": 4096}
+
+
+@pytest.fixture
+def journal(core, tmp_path):
+    """Return a journal that writes to a file."""
+    return logs.Journal(core, tmp_path / "a.jsonl", {"rank": 0, "pid": 1})
+
+
+def _lines_of(journal):
+    return [json.loads(line) for line in journal.path.read_bytes().splitlines()]
+
+
+def test_the_first_line_names_the_schema(journal):
+    """A log begins with its schema and what its process is."""
+    (begin,) = _lines_of(journal)
+    assert begin.pop("t_ns") > 0
+    assert begin == {"event": "trace.begin", "schema": logs.SCHEMA, "rank": 0, "pid": 1}
+
+
+def test_a_registration_is_one_line(core, journal):
+    """Addresses and keys are text, durations are microseconds, and the event's name comes first."""
+    core.push("register.local", **COMM, **SEGMENT, duration_ns=2500, value=0x99)
+    assert journal.flush() == 1
+    line = journal.path.read_bytes().splitlines()[1]
+    assert line.startswith(b'{"event":"register.local","seq":1,')
+    assert json.loads(line) == {
+        "event": "register.local",
+        "seq": 1,
+        "t_ns": 1000,
+        "device": 0,
+        "comm": "0000000000000abc",
+        "comm_id": 1,
+        "comm_seq": 7,
+        "comm_rank": 3,
+        "segment": 5,
+        "addr": "0x7f00",
+        "size": 4096,
+        "us": 2.5,
+        "thread": 4242,
+        "ok": True,
+    }
+
+
+@pytest.mark.parametrize(
+    ("event", "given", "expected"),
+    [
+        ("register.local", {"result": 3}, {"ok": False, "error": 3}),
+        ("register.local", {"value": 0}, {"ok": True, "effective": False}),
+        ("deregister.local", {"value": 1}, {"ok": True}),
+        ("deregister.local", {"result": -1}, {"ok": False, "error": -1}),
+        ("communicator.abort", {"value": 9}, {"registrations": 9}),
+        ("communicator.pending", {"extra": 8}, {"ranks": 8}),
+        ("communicator.pending", {"extra": 0xFFFFFFFF}, {}),
+        ("communicator.failed", {"result": 1, "value": 4}, {"ok": False, "error": 1, "registrations": 4}),
+        ("segment.alloc", {"value": 8192}, {"total": 8192}),
+        ("hook.enable", {"value": 2, "size": 10}, {"segments": 2, "bytes": 10}),
+        ("ledger.check", {"value": 1, "size": 6}, {"differences": 1, "segments": 6, "ok": False}),
+        ("ledger.difference", {"value": 0}, {"only_in": "allocator"}),
+    ],
+)
+def test_the_fields_of_an_event(core, journal, event, given, expected):
+    """What varies between events of one name stands in keys, and nothing that does not apply stands there."""
+    core.push(event, **(COMM | given))
+    journal.flush()
+    line = _lines_of(journal)[1]
+    common = {"event", "seq", "t_ns", "device", "comm", "comm_id", "comm_seq", "comm_rank", "thread"}
+    assert {key: value for key, value in line.items() if key not in common} == expected
+
+
+def test_every_event_is_marked_once_it_is_written(core, journal):
+    """The ring lets go of an event only after its line, and of every one, however many there are."""
+    for _ in range(10_000):
+        core.push("segment.alloc", **SEGMENT)
+    assert journal.flush() == 10_000
+    assert (core.drained, core.data) == (10_000, b"")
+    assert [line["seq"] for line in _lines_of(journal)[1:]] == list(range(1, 10_001))
+    assert journal.flush() == 0
+
+
+def test_a_loss_is_reported_once_for_each_count(core, journal, capsys):
+    """The log says each time how many events were lost since; stderr says it once."""
+    core.drop(3)
+    journal.flush()
+    journal.flush()
+    core.drop(2)
+    journal.flush()
+    assert [line["count"] for line in _lines_of(journal) if line["event"] == "log.dropped"] == [3, 2]
+    assert capsys.readouterr().err == "tracehook: the ring was full, 3 events are not in the log\n"
+
+
+def test_the_end_has_the_counts(core, journal):
+    """A log that ends says so, after everything else, and the ring file is removed because nothing in it is missing."""
+    core.push("segment.alloc", **SEGMENT)
+    core.drop(4)
+    journal.close(lambda: {"segments": 2})
+    end = _lines_of(journal)[-1]
+    assert (end["event"], end["dropped"], end["segments"]) == ("trace.end", 4, 2)
+    assert [line["event"] for line in _lines_of(journal)][1] == "segment.alloc"
+    assert core.ring_removed == 1
+
+
+def test_the_thread_writes_by_itself(core, journal, until):
+    """Nobody has to ask for a line to be written."""
+    journal.start()
+    core.push("segment.alloc", **SEGMENT)
+    until(lambda: core.drained == 1)
+    journal.close(dict)
+
+
+def test_structlog_is_not_configured(core, journal):
+    """The configuration of structlog belongs to the application."""
+    core.push("segment.alloc", **SEGMENT)
+    journal.flush()
+    journal.close(dict)
+    assert structlog.is_configured() is False
+
+
+def test_a_forked_child_leaves_the_file_to_its_parent(core, journal):
+    """After letting go, the child writes nothing more to the parent's log."""
+    path = journal.path
+    before = path.read_bytes()
+    journal.leave_to_parent()
+    journal.close(dict)
+    assert (path.read_bytes(), core.ring_removed) == (before, 0)
+
+
+def test_the_name_of_a_log(monkeypatch):
+    """Job, rank, host and process make it unique on shared storage; odd characters of the job's name are replaced."""
+    monkeypatch.setattr(logs.socket, "gethostname", lambda: "node-7")
+    stem = logs.file_stem({"TORCHELASTIC_RUN_ID": "a/b c", "SLURM_JOB_ID": "12", "RANK": "3"})
+    assert stem == f"a_b_c.rank3.node-7.{os.getpid()}"
+    assert logs.file_stem({"SLURM_JOB_ID": "12"}) == f"12.rank-.node-7.{os.getpid()}"
+    assert logs.file_stem({}) == f"job.rank-.node-7.{os.getpid()}"
+
+
+def test_a_reason_is_said_once(core, journal, capsys):
+    """A reason may be found many times; stderr has it once and the log each time, with its advice."""
+    for _ in range(3):
+        core.push("hook.unsupported", value=1)
+    core.push("hook.conflict", value=8)
+    journal.flush()
+    err = capsys.readouterr().err.splitlines()
+    assert [line.split(": ")[1] for line in err] == ["hook.unsupported", "hook.conflict"]
+    assert journal.reasons == ["expandable_segments", "torch_hook"]
+    assert [line["reason"] for line in _lines_of(journal)[1:]] == ["expandable_segments"] * 3 + ["torch_hook"]
+    assert _lines_of(journal)[1]["advice"] == REASONS[1].advice
+
+
+def test_a_reason_said_before_is_not_repeated_by_its_event(core, journal, capsys):
+    """The service says a reason at once, with details; its event comes through the ring later."""
+    journal.say_reason(REASONS[5], "torch 9.9")
+    core.push("hook.unsupported", value=5)
+    journal.flush()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"tracehook: hook.unsupported: torch 9.9: {REASONS[5].advice}"
+
+
+def test_an_unknown_reason_does_not_end_the_log(core, journal):
+    """A number without a row, for example of a newer native side, is logged as it is."""
+    core.push("hook.unsupported", value=99)
+    core.push("segment.alloc", **SEGMENT)
+    assert journal.flush() == 2

@@ -1,0 +1,145 @@
+"""Reading logs back: whole ones, torn ones, and what a killed process left in its ring."""
+
+import json
+
+import pytest
+
+from tracehook import logs
+from tracehook.audit import reader, ring
+
+BEGIN = {"event": "trace.begin", "schema": "1.0", "t_ns": 1, "rank": 0, "pid": 10}
+SEGMENT = {"segment": 5, "address": 0x7F00, "size": 4096}
+
+
+def _write(path, *events, tail=b""):
+    lines = [event if isinstance(event, bytes) else json.dumps(event).encode() for event in events]
+    path.write_bytes(b"".join(line + b"\n" for line in lines) + tail)
+    return path
+
+
+def _alloc(seq):
+    return {"event": "segment.alloc", "seq": seq, "t_ns": 1000 * seq}
+
+
+def test_a_whole_log(core, tmp_path):
+    """What the journal wrote is read back: a second consumer proves the format."""
+    journal = logs.Journal(core, tmp_path / "a.jsonl", {"rank": 2, "pid": 10})
+    core.push("segment.alloc", **SEGMENT)
+    core.drop(3)
+    journal.close(dict)
+    log = reader.read_process(tmp_path / "a.jsonl")
+    assert [event["event"] for event in log.events] == ["trace.begin", "segment.alloc", "log.dropped", "trace.end"]
+    assert (log.rank, log.begin["pid"], log.dropped) == (2, 10, 3)
+    assert (log.ended, log.torn, log.recovered, log.foreign_lines) == (True, False, 0, [])
+
+
+def test_a_torn_last_line_is_left_out(tmp_path):
+    """A process killed while writing leaves half a line; everything before it counts."""
+    log = reader.read_process(_write(tmp_path / "a.jsonl", BEGIN, _alloc(1), tail=b'{"event":"segment.al'))
+    assert [event["event"] for event in log.events] == ["trace.begin", "segment.alloc"]
+    assert (log.torn, log.ended) == (True, False)
+
+
+@pytest.mark.parametrize("cut", range(1, 40))
+def test_a_log_cut_anywhere_in_its_last_line_is_read(tmp_path, cut):
+    """Wherever the kill fell in a line, the line before it is the last one."""
+    path = _write(tmp_path / "a.jsonl", BEGIN, _alloc(1), _alloc(2))
+    path.write_bytes(path.read_bytes()[:-cut])
+    assert [event.get("seq") for event in reader.read_process(path).events] == [None, 1]
+
+
+@pytest.mark.parametrize("line", [b"NCCL WARN something", b"[1, 2]", b'{"level": "info"}', b"\xff\xfe", b"", b"null"])
+def test_a_foreign_line_is_noted_and_skipped(tmp_path, line):
+    """A line that is none of ours, in the middle, costs nothing but itself."""
+    log = reader.read_process(_write(tmp_path / "a.jsonl", BEGIN, _alloc(1), line, _alloc(2)))
+    assert [event.get("seq") for event in log.events] == [None, 1, 2]
+    assert log.foreign_lines == [3]
+
+
+def test_what_the_ring_still_holds_is_recovered_once(core, tmp_path):
+    """Events that were written but not yet marked when the process died are in both places, and are read once."""
+    for _ in range(5):
+        core.push("segment.alloc", **SEGMENT)
+    path = _write(tmp_path / "a.jsonl", BEGIN, _alloc(1), _alloc(2), _alloc(3), tail=b'{"ev')
+    (tmp_path / "a.ring").write_bytes(core.ring_file())
+    log = reader.read_process(path)
+    assert [event.get("seq") for event in log.events] == [None, 1, 2, 3, 4, 5]
+    assert (log.recovered, log.ended, log.torn) == (2, False, True)
+    assert log.events[-1]["addr"] == "0x7f00"
+
+
+def test_a_recovered_event_looks_like_a_written_one(core, tmp_path):
+    """Where an event was found makes no difference to its fields."""
+    core.push("register.local", **SEGMENT, comm=1, comm_id=1, comm_seq=1, rank=0, device=0, value=1, duration_ns=10)
+    _write(tmp_path / "killed.jsonl", BEGIN)
+    (tmp_path / "killed.ring").write_bytes(core.ring_file())
+    logs.Journal(core, tmp_path / "lived.jsonl", {"rank": 0}).flush()
+    killed, lived = (reader.read_process(tmp_path / f"{name}.jsonl") for name in ("killed", "lived"))
+    assert killed.events[1] == lived.events[1]
+
+
+def test_losses_are_known_from_the_ring_too(core, tmp_path):
+    """A killed process did not say how many events it lost, but its ring did."""
+    core.push("segment.alloc", **SEGMENT)
+    core.drop(6)
+    path = _write(tmp_path / "a.jsonl", BEGIN)
+    (tmp_path / "a.ring").write_bytes(core.ring_file())
+    assert reader.read_process(path).dropped == 6
+
+
+def test_a_broken_ring_is_an_error_with_its_name(core, tmp_path):
+    """A ring that cannot be read is not passed over in silence."""
+    path = _write(tmp_path / "a.jsonl", BEGIN)
+    (tmp_path / "a.ring").write_bytes(core.ring_file()[:5000])
+    with pytest.raises(ring.RingError, match=r"a\.ring: cut after 5000 bytes"):
+        reader.read_process(path)
+
+
+@pytest.mark.parametrize("schema", ["2.0", "10.1", "", None, "one"])
+def test_a_newer_schema_is_refused(tmp_path, schema):
+    """A log of a later major version may mean other things by the same words."""
+    path = _write(tmp_path / "a.jsonl", {**BEGIN, "schema": schema})
+    with pytest.raises(reader.LogError, match=r"reads up to 1\.x"):
+        reader.read_process(path)
+
+
+def test_a_newer_minor_is_read(tmp_path):
+    """A later minor version only adds."""
+    path = _write(tmp_path / "a.jsonl", {**BEGIN, "schema": "1.9", "new": 1}, {"event": "window.made", "seq": 1})
+    assert [event["event"] for event in reader.read_process(path).events] == ["trace.begin", "window.made"]
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\n\n", b"hello\n", b'{"event":"segment.alloc","seq":1}\n', b'{"event":"trace.b']
+)
+def test_a_file_that_is_no_log_is_refused(tmp_path, content):
+    """A log begins with a whole trace.begin."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(reader.LogError, match="not a tracehook log"):
+        reader.read_process(path)
+
+
+def test_a_directory_is_read_by_rank(tmp_path):
+    """Ranks in order, whatever the files are called; a process without a rank comes last."""
+    for name, rank, pid in (("a", 10, 1), ("b", 2, 5), ("c", None, 2), ("d", 2, 4)):
+        _write(tmp_path / f"{name}.jsonl", {**BEGIN, "rank": rank, "pid": pid})
+    (tmp_path / "notes.txt").write_text("nothing of ours")
+    assert [(log.rank, log.begin["pid"]) for log in reader.read_directory(tmp_path)] == [
+        (2, 4),
+        (2, 5),
+        (10, 1),
+        (None, 2),
+    ]
+
+
+def test_a_missing_directory_says_what_to_give(tmp_path):
+    """The line names the directory and the variable that it should come from."""
+    with pytest.raises(reader.LogError, match=r"none: not a directory; .*SYMM_REGISTER_LOG"):
+        reader.read_directory(tmp_path / "none")
+
+
+def test_an_empty_directory_says_what_may_be_wrong(tmp_path):
+    """Most likely the hook was not on."""
+    with pytest.raises(reader.LogError, match="SYMM_REGISTER_HOOK=1"):
+        reader.read_directory(tmp_path)

@@ -1,0 +1,189 @@
+"""The file behind a ring: readable by another process at any time, even after SIGKILL."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tracehook.audit import ring
+
+PREAMBLE = """
+import os, sys
+from tracehook import _core
+
+def push(values):
+    for value in values:
+        _core.push("hook.enable", value, value * 10)
+"""
+
+
+def _run(script, *args):
+    """Run a script in another process: the ring with a file belongs to a process, and there is one in each."""
+    return subprocess.run(
+        [sys.executable, "-c", PREAMBLE + textwrap.dedent(script), *map(str, args)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "SYMM_REGISTER_HOOK": ""},
+    )
+
+
+def test_the_file_of_a_killed_process_is_read(tmp_path):
+    """SIGKILL loses no event: those that were not logged yet stand in the file, oldest first."""
+    path = tmp_path / "a.ring"
+    script = """
+        _core.make_process(sys.argv[1], 16)
+        push(range(1, 7))
+        _core.mark_drained(2)
+        print("ready", flush=True)
+        sys.stdin.read()
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", PREAMBLE + textwrap.dedent(script), str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with process:
+        assert process.stdout.readline() == b"ready\n"
+        alive = ring.read_file(path)
+        process.send_signal(signal.SIGKILL)
+    killed = ring.read_file(path)
+    assert alive == killed
+    assert (killed.pid, killed.drained, killed.dropped) == (process.pid, 2, 0)
+    assert [(record.seq, record.value, record.size) for record in killed.records] == [
+        (seq, seq, seq * 10) for seq in range(3, 7)
+    ]
+
+
+def test_the_file_of_a_full_ring_is_read(tmp_path):
+    """After the ring went round, the file still gives the undrained events in order, and what was lost."""
+    path = tmp_path / "a.ring"
+    done = _run(
+        """
+        _core.make_process(sys.argv[1], 8)
+        push(range(1, 7))
+        _core.mark_drained(5)
+        push(range(7, 20))
+        """,
+        path,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    read = ring.read_file(path)
+    assert [record.seq for record in read.records] == list(range(6, 14))
+    assert read.dropped == 6
+
+
+def test_the_file_is_removed_when_asked(tmp_path):
+    """Once everything stands in the log, the file goes; what is pushed later is kept in memory and harms nothing."""
+    done = _run(
+        """
+        _core.make_process(sys.argv[1], 8)
+        push([1])
+        _core.remove_ring_file()
+        _core.remove_ring_file()
+        push([2])
+        assert len(_core.peek(8)) == 2 * _core.RECORD_BYTES
+        """,
+        tmp_path / "a.ring",
+    )
+    assert (done.returncode, done.stderr, list(tmp_path.iterdir())) == (0, "", [])
+
+
+def test_an_existing_file_is_left_alone(tmp_path):
+    """A file of that name belongs to somebody else; the ring stays in memory and says why."""
+    path = tmp_path / "a.ring"
+    path.write_bytes(b"precious")
+    done = _run("_core.make_process(sys.argv[1], 8); push([1]); print(_core.ring_error())", path)
+    assert (done.stdout, done.stderr) == (f"{path}: File exists\n", "")
+    assert path.read_bytes() == b"precious"
+
+
+def test_a_full_disk_shows_at_the_start(tmp_path):
+    """The blocks are reserved at once: if there is no room the ring lives in memory and no half file stays."""
+    script = """
+        import resource
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+        _core.make_process(sys.argv[1], 1024)
+        push([1, 2])
+        print(_core.ring_error(), len(_core.peek(8)) // _core.RECORD_BYTES)
+    """
+    done = _run(script, tmp_path / "a.ring")
+    assert (done.stdout, done.stderr) == (f"{tmp_path}/a.ring: File too large 2\n", "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_forked_child_writes_its_own_thread():
+    """The thread of an event in a forked child is the child's, not the one it was forked from."""
+    done = _run(
+        """
+        import struct, threading
+        _core.make_process("", 8)
+        push([1])
+        child = os.fork()
+        if child == 0:
+            _core.make_process("", 8)
+            push([2])
+            thread = struct.unpack_from("<Q", _core.peek(1), 48)[0]
+            os._exit(0 if thread == threading.get_native_id() else 3)
+        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        """
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# --- files that are no ring ---
+
+
+@pytest.fixture
+def image(tmp_path):
+    """Return the bytes of a good ring file."""
+    path = tmp_path / "good.ring"
+    _run("_core.make_process(sys.argv[1], 8); push(range(3))", path)
+    assert len(ring.read_file(path).records) == 3
+    return path.read_bytes()
+
+
+def _refused(tmp_path, data):
+    path = tmp_path / "bad.ring"
+    path.write_bytes(data)
+    with pytest.raises(ring.RingError) as caught:
+        ring.read_file(path)
+    text = str(caught.value)
+    assert text.startswith(f"{path}: ")
+    assert "\n" not in text
+    return text.removeprefix(f"{path}: ")
+
+
+@pytest.mark.parametrize("length", [0, 4, 40])
+def test_a_file_that_ends_in_its_header_is_refused(tmp_path, image, length):
+    """A ring that was cut before its first record says that it is no ring."""
+    assert _refused(tmp_path, image[:length]) == "not a tracehook ring (it does not begin with THRING01)"
+
+
+def test_a_foreign_file_is_refused(tmp_path):
+    """Any other file is not mistaken for a ring."""
+    assert "not a tracehook ring" in _refused(tmp_path, b"\x7fELF" + bytes(8192))
+
+
+def test_a_cut_file_is_refused_with_both_sizes(tmp_path, image):
+    """The line says how much is there and how much should be."""
+    assert _refused(tmp_path, image[:-1]) == f"cut after {len(image) - 1} bytes, expected {len(image)}"
+
+
+def test_records_of_another_size_are_refused(tmp_path, image):
+    """A ring of another version is not read as if it were of this one."""
+    text = _refused(tmp_path, image[:12] + (104).to_bytes(4, "little") + image[16:])
+    assert text == "records have 104 bytes, this tracehook reads 96"
+
+
+@pytest.mark.parametrize(
+    ("offset", "value"), [(16, 0), (24, 1 << 40), (32, 1 << 40)], ids=["capacity", "pushed", "drained"]
+)
+def test_a_header_that_contradicts_itself_is_refused(tmp_path, image, offset, value):
+    """Counters that cannot be true (no capacity, more undrained than there is room) are an error."""
+    if (offset, value) == (24, 1 << 40):
+        value = 9 + 8  # more than fits, yet few enough to read to the end
+    assert _refused(tmp_path, image[:offset] + value.to_bytes(8, "little") + image[offset + 8 :])

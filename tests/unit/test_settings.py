@@ -1,0 +1,127 @@
+"""Every variable: what it takes, what it refuses, and what is said about it."""
+
+from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
+
+import pytest
+
+from tracehook.settings import Settings, from_environment, table
+
+GOOD = [
+    ("HOOK", "1", "hook", True),
+    ("HOOK", "0", "hook", False),
+    ("LOG", "/var/log/job", "log", Path("/var/log/job")),
+    ("LOG", "~/job", "log", Path.home() / "job"),
+    ("CHECK", "1", "check", True),
+    ("CHECK", "0", "check", False),
+    ("POLICY", "measured", "policy", ("measured",)),
+    ("POLICY", " measured, shared ,", "policy", ("measured", "shared")),
+    ("VERIFY", "off", "verify", "off"),
+    ("VERIFY", "first-use", "verify", "first-use"),
+    ("TIMEOUT", "0.5", "timeout", 0.5),
+    ("TIMEOUT", "600", "timeout", 600.0),
+    ("ON_ERROR", "warn", "on_error", "warn"),
+    ("ON_ERROR", "raise", "on_error", "raise"),
+]
+
+BAD = [
+    ("HOOK", "yes", "expected 0 or 1"),
+    ("HOOK", "2", "expected 0 or 1"),
+    ("CHECK", " 1", "expected 0 or 1"),
+    ("POLICY", " , ", "expected names of policies, separated by commas"),
+    ("VERIFY", "always", "expected first-use or off"),
+    ("TIMEOUT", "soon", "expected a number of seconds"),
+    ("TIMEOUT", "0", "expected seconds above 0 and below a million"),
+    ("TIMEOUT", "-3", "expected seconds above 0 and below a million"),
+    ("TIMEOUT", "nan", "expected seconds above 0 and below a million"),
+    ("TIMEOUT", "inf", "expected seconds above 0 and below a million"),
+    ("ON_ERROR", "ignore", "expected raise or warn"),
+]
+
+
+def _read(**variables):
+    return from_environment({f"SYMM_REGISTER_{name}": text for name, text in variables.items()})
+
+
+def test_an_empty_environment_gives_the_defaults():
+    """Without a variable everything is at its default, and there is nothing to complain about."""
+    assert from_environment({}) == (Settings(), [])
+
+
+def test_an_empty_value_is_as_good_as_none():
+    """A variable that is set to nothing counts as unset."""
+    assert _read(HOOK="", LOG="", TIMEOUT="", POLICY="") == (Settings(), [])
+
+
+def test_other_variables_do_not_matter():
+    """What does not begin with our prefix belongs to somebody else."""
+    assert from_environment({"NCCL_DEBUG": "INFO", "SYMM_REG": "1", "XSYMM_REGISTER_HOOK": "1"}) == (Settings(), [])
+
+
+@pytest.mark.parametrize(("variable", "text", "name", "value"), GOOD)
+def test_a_good_value_is_read(variable, text, name, value):
+    """A good value is taken, and the other settings keep their defaults."""
+    settings, complaints = _read(**{variable: text})
+    assert complaints == []
+    assert settings == Settings(**{name: value})
+
+
+@pytest.mark.parametrize(("variable", "text", "expected"), BAD)
+def test_a_bad_value_is_named_and_the_default_used(variable, text, expected):
+    """One line says which variable, what was seen, what was expected and what is used instead."""
+    default = {name: shown for name, shown, _ in table()}[f"SYMM_REGISTER_{variable}"]
+    assert _read(**{variable: text}) == (
+        Settings(),
+        [f"SYMM_REGISTER_{variable}={text!r}: {expected}; using the default ({default})"],
+    )
+
+
+def test_a_typing_error_in_a_name_is_noticed():
+    """A variable with our prefix that is none of ours is named, together with those that exist."""
+    settings, complaints = _read(HOK="1", HOOK="1")
+    assert settings == Settings(hook=True)
+    (line,) = complaints
+    assert line.startswith("SYMM_REGISTER_HOK is not a variable of tracehook; known are SYMM_REGISTER_HOOK, ")
+    assert all(variable in line for variable, _, _ in table())
+
+
+def test_every_complaint_is_a_line_of_its_own():
+    """Several mistakes are all reported, and the good values are still read."""
+    settings, complaints = _read(TIMEOUT="x", VERIFY="y", ON_ERROR="warn", ZZZ="1")
+    assert settings == Settings(on_error="warn")
+    assert [line.partition("=")[0].partition(" ")[0] for line in complaints] == [
+        "SYMM_REGISTER_VERIFY",
+        "SYMM_REGISTER_TIMEOUT",
+        "SYMM_REGISTER_ZZZ",
+    ]
+    assert not any("\n" in line for line in complaints)
+
+
+def test_a_home_that_does_not_exist_is_a_complaint():
+    """Reading never raises, whatever stands in a variable."""
+    settings, complaints = _read(LOG="~nobody-has-this-name/job")
+    assert settings == Settings()
+    assert len(complaints) == 1
+
+
+def test_settings_are_frozen():
+    """What the environment said when the process started does not change."""
+    with pytest.raises(FrozenInstanceError):
+        Settings().hook = True
+
+
+def test_the_table_lists_every_setting_once():
+    """The documentation's table has a row, a default and a meaning for each setting."""
+    rows = table()
+    assert len(rows) == len(fields(Settings)) == len({variable for variable, _, _ in rows})
+    assert all(variable.startswith("SYMM_REGISTER_") and default and meaning for variable, default, meaning in rows)
+    assert [(variable, default) for variable, default, _ in rows][:2] == [
+        ("SYMM_REGISTER_HOOK", "unset"),
+        ("SYMM_REGISTER_LOG", "unset"),
+    ]
+
+
+def test_the_defaults_in_the_table_are_the_defaults():
+    """A default, written into the environment as the table shows it, changes nothing."""
+    shown = {variable: default for variable, default, _ in table() if default != "unset"}
+    assert from_environment(shown) == (Settings(), [])

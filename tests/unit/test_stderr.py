@@ -1,0 +1,113 @@
+"""What is said on stderr: warnings without a log, and one line when the log cannot be written."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tracehook import _core, logs
+
+COMM = {"comm": 0xABC, "comm_id": 1, "comm_seq": 7, "rank": 3, "device": 0}
+SEGMENT = {"segment": 5, "address": 0x7F00, "size": 4096}
+
+
+# --- the log cannot be written ---
+
+
+def test_a_full_disk_at_the_start_is_one_line(core, capsys):
+    """If not even the first line can be written, one line says so and events stay in the ring."""
+    journal = logs.Journal(core, Path("/dev/full"), {})
+    core.push("segment.alloc", **SEGMENT)
+    assert journal.flush() == 0
+    journal.close(dict)
+    assert capsys.readouterr().err == (
+        "tracehook: no log from here on, /dev/full: No space left on device; the job goes on\n"
+    )
+    assert (core.drained, core.ring_removed, journal.failed) == (0, 0, "/dev/full: No space left on device")
+
+
+def test_a_directory_that_does_not_exist_is_one_line(core, tmp_path, capsys):
+    """A log that cannot be opened does not stop the job."""
+    journal = logs.Journal(core, tmp_path / "none" / "a.jsonl", {})
+    journal.close(dict)
+    assert capsys.readouterr().err.count("\n") == 1
+    assert "No such file or directory" in journal.failed
+
+
+def test_a_disk_that_fills_up_loses_nothing(tmp_path):
+    """When writing fails in the middle, what was written is marked, the rest stays in the ring, and stderr says so."""
+    script = """
+        import resource, sys
+        from pathlib import Path
+
+        from tracehook import _core, logs
+
+        path = Path(sys.argv[1])
+        _core.make_process("", 128)
+        journal = logs.Journal(_core, path, {})
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        for number in range(100):
+            _core.push("hook.enable", number, 4096)
+        written = journal.flush()
+        assert journal.flush() == 0
+        journal.close(dict)
+        whole = path.read_bytes().split(b"\\n")[:-1]
+        assert 0 < written == len(whole) - 1 < 100, (written, len(whole))
+        assert len(_core.peek(128)) == (100 - written) * _core.RECORD_BYTES
+    """
+    path = tmp_path / "a.jsonl"
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "SYMM_REGISTER_HOOK": ""},
+    )
+    assert (done.returncode, done.stderr) == (
+        0,
+        f"tracehook: no log from here on, {path}: File too large; the job goes on\n",
+    )
+
+
+def test_a_closed_stderr_is_no_error(monkeypatch):
+    """Where nobody listens, nothing is said and nothing is raised."""
+    stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
+    stderr.close()
+    monkeypatch.setattr(sys, "stderr", stderr)
+    logs.warn("unheard")
+
+
+# --- without a log: warnings on stderr ---
+
+
+def test_without_a_directory_only_warnings_are_said(core, capsys):
+    """Events are drained all the same, so that the ring never fills."""
+    journal = logs.Journal(core, None, {})
+    core.push("segment.alloc", **SEGMENT)
+    core.push("register.local", **COMM, **SEGMENT, value=1)
+    assert journal.flush() == 2
+    assert (core.drained, capsys.readouterr().err) == (2, "")
+
+
+WARNINGS = [name for name, is_warning in _core.event_table() if is_warning and name != "log.dropped"]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        pytest.param(
+            name,
+        )
+        for name in WARNINGS
+    ],
+)
+def test_every_warning_is_said(core, capsys, event):
+    """An event that the table calls a warning is one line on stderr when no log is kept."""
+    journal = logs.Journal(core, None, {})
+    core.push(event, **(COMM | SEGMENT), value=1, result=1)
+    journal.flush()
+    err = capsys.readouterr().err
+    assert (err.count("\n"), err.startswith("tracehook: ")) == (1, True)

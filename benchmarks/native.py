@@ -32,7 +32,6 @@ def bare_tracker() -> Path:
 
 def caller() -> Path:
     """Return the library that calls NCCL through slots. It asks for ``libnccl.so.2``: the one that is loaded already."""
-    library = next(
-        Path(site) / "nvidia" / "nccl" / "lib" for site in sys.path if (Path(site) / "nvidia/nccl/lib").exists()
-    )
+    folders = [Path(site) / "nvidia" / "nccl" / "lib" for site in sys.path]
+    library = next(folder for folder in folders if folder.exists())
     return build("caller.cpp", "torch_cuda_caller", "-Wl,-z,lazy", f"-L{library}", "-l:libnccl.so.2")

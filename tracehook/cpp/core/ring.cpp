@@ -16,6 +16,10 @@ namespace {
 
 constexpr std::size_t kHeaderBytes = 4096;
 
+// Pages are there from the beginning: a push() in the allocator's callback must not be the one that
+// faults them in.
+constexpr int kMapped = MAP_POPULATE;
+
 std::uint64_t clock_ns(clockid_t clock) noexcept {
     timespec now{};
     clock_gettime(clock, &now);
@@ -64,7 +68,7 @@ bool Ring::map_file(std::size_t bytes) {
     int failure = fd < 0 ? errno : posix_fallocate(fd, 0, static_cast<off_t>(bytes));
     void* base = MAP_FAILED;
     if (failure == 0) {
-        base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, kMapped | MAP_SHARED, fd, 0);
         failure = base == MAP_FAILED ? errno : 0;
     }
     if (fd >= 0) {
@@ -83,8 +87,8 @@ bool Ring::map_file(std::size_t bytes) {
 }
 
 void Ring::map_memory(std::size_t bytes) {
-    void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
-                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* base =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, kMapped | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (base == MAP_FAILED) {
         throw std::bad_alloc();
     }

@@ -20,7 +20,6 @@ def existing() -> Iterator[Found]:
     torch offers no list of communicators: the lazily made point-to-point ones (one per pair of ranks) are not found
     here. They are seen when they are made, if tracehook was enabled before.
     """
-    import torch
     import torch.distributed as dist
 
     if not dist.is_available() or not dist.is_initialized():
@@ -30,11 +29,33 @@ def existing() -> Iterator[Found]:
     world: Any = distributed_c10d._world
     for group in list(world.pg_map):
         backend = _nccl_backend(group)
-        pointer = int(backend._comm_ptr()) if backend is not None else 0
-        if pointer:
-            device = getattr(group, "bound_device_id", None)
-            index = device.index if device is not None else torch.cuda.current_device()
-            yield Found(pointer, index, f"group:{world.pg_names.get(group, '?')}")
+        if backend is not None:
+            name = f"group:{world.pg_names.get(group, '?')}"
+            for ordinal, (device, pointer) in enumerate(_communicators(backend)):
+                # One process may hold several; device numbers differ between ranks, their order need not.
+                yield Found(pointer, device, f"{name}#{ordinal}" if ordinal else name)
+
+
+def _communicators(backend: Any) -> list[tuple[int, int]]:
+    """Return (device, pointer) of each of the backend's communicators: torch tells that of the current device only."""
+    import torch
+
+    found = []
+    for device in range(torch.cuda.device_count()):
+        # Looking must not make a context where the program has none.
+        if torch._C._cuda_hasPrimaryContext(device):
+            with torch.cuda.device(device):
+                pointer = _pointer(backend)
+            if pointer:
+                found.append((device, pointer))
+    return found
+
+
+def _pointer(backend: Any) -> int:
+    try:
+        return int(backend._comm_ptr())
+    except RuntimeError:
+        return 0  # aborted, or ended otherwise: nothing to adopt
 
 
 def _nccl_backend(group: Any) -> Any | None:

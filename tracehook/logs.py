@@ -72,6 +72,8 @@ class Journal:
         self._said_lock = threading.Lock()  # reasons
         self.reasons: list[str] = []  # names, in the order in which they were first said
         self._reported_drops = 0
+        # Events that stay in the ring, because the file cannot be written, but whose warnings were said.
+        self._told = 0
         self.failed: str | None = None
         if path is not None:
             self._open(path, begin)
@@ -104,29 +106,33 @@ class Journal:
         """Write everything that is in the ring now. Returns the number of events."""
         written = 0
         with self._lock:
-            while data := self._core.peek(_BATCH):
-                count = self._write(data)
-                written += count
-                if count * ring.RECORD_BYTES < len(data):
-                    break
+            while data := self._core.peek(_BATCH, self._told):
+                written += self._write(data)
             self._report_drops()
         return written
 
     def _write(self, data: bytes) -> int:
-        if self.path is not None and self._logger is None:
-            return 0  # gave up: the ring keeps what it can, for whoever reads its file
         count = 0
-        try:
-            for record in ring.unpack(data):
-                name, fields = ring.fields_of(record)
-                self._tell(name, fields)
-                if self._logger is not None:
-                    self._logger.info(name, **fields)
+        for record in ring.unpack(data):
+            name, fields = ring.fields_of(record)
+            self._tell(name, fields)
+            if self.path is None or self._write_line(name, fields):
                 count += 1
-        except OSError as problem:
-            self._give_up(problem)
+            else:
+                # No file to write to any more: it stays in the ring, for whoever reads that, but it was told.
+                self._told += 1
         self._core.mark_drained(count)
         return count
+
+    def _write_line(self, name: str, fields: dict[str, Any]) -> bool:
+        if self._logger is None:
+            return False
+        try:
+            self._logger.info(name, **fields)
+        except OSError as problem:
+            self._give_up(problem)
+            return False
+        return True
 
     def _tell(self, name: str, fields: dict[str, Any]) -> None:
         if name in ("hook.unsupported", "hook.conflict"):
@@ -173,12 +179,7 @@ class Journal:
             self._line("log.dropped", count=lost)
 
     def _line(self, event: str, **fields: Any) -> None:
-        if self._logger is None:
-            return
-        try:
-            self._logger.info(event, t_ns=time.monotonic_ns(), **fields)
-        except OSError as problem:
-            self._give_up(problem)
+        self._write_line(event, {"t_ns": time.monotonic_ns(), **fields})
 
     def _give_up(self, problem: OSError) -> None:
         self.failed = f"{self.path}: {problem.strerror or problem}"

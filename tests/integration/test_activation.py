@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-
 from support.processes import environment, python
 
 LOADED = (
@@ -26,7 +24,7 @@ def test_off_loads_one_small_module(value: str | None) -> None:
 
 
 def test_on_starts_without_cuda(tmp_path: Path) -> None:
-    """With the variable set to 1 the service runs after `import torch`, CUDA is not initialised, and stderr is empty."""
+    """With the variable set to 1 the service runs after `import torch`, without CUDA and without a word on stderr."""
     code = LOADED + "; import tracehook; print(tracehook.status()['state'])"
     run = python(code, env={"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(tmp_path)})
     first, state = run.out.splitlines()
@@ -133,7 +131,7 @@ def test_no_stderr() -> None:
 
 
 def test_applications_structlog_is_untouched() -> None:
-    """structlog's own configuration stays the application's."""
+    """Structlog's own configuration stays the application's."""
     code = "import structlog, torch; print(structlog.is_configured())"
     assert python(code, env={"SYMM_REGISTER_HOOK": "1"}).out == "False\n"
 
@@ -144,5 +142,5 @@ def test_the_job_ends_when_it_wants(tmp_path: Path) -> None:
     run = python("import os, torch; os._exit(7)", env=env, timeout=30)
     assert (run.status, run.late, run.err) == (7, False, "")
     (log,) = tmp_path.glob("*.jsonl")
-    assert os.path.getsize(log) > 0
+    assert log.stat().st_size > 0
     assert log.with_suffix(".ring").exists()

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
-
 from support.processes import Finished, python
 from support.rehearsal import read_logs
+
 from tracehook.audit import reader
 
 BUSY = """import torch
@@ -65,7 +65,7 @@ def test_status_names_no_log_that_failed() -> None:
 
 
 def test_limit_on_the_size_of_files(tmp_path: Path) -> None:
-    """When the log reaches the limit of a file's size, one line says so; whole lines are read, and the rest is in no file."""
+    """When the log reaches the limit of a file's size, one line says so, and its whole lines are read."""
     limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))\n"
     run = _run(tmp_path, limit + BUSY.format(events=5000))
     assert len(run.lines("no log from here on")) == 1, run.output

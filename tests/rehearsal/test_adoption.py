@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from support.rehearsal import Rehearsal, rehearse
+
 from tracehook.audit.summary import summarise
 
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from support.rehearsal import rehearse
+
 from tracehook.audit import reader
 from tracehook.audit.summary import summarise
 
 # What would only make the end of a process slow.
-QUICK = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_ENABLE_MONITORING": "0", "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "500"}
+QUICK = {
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "500",
+}
 
 
 def _assert_no_call_after_abort(log: reader.ProcessLog) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.rehearsal import EXAMPLES, rehearse
+
 from tracehook.audit.summary import summarise
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from support.rehearsal import rehearse
+
 from tracehook.audit.summary import summarise
 
 NON_BLOCKING = {"TORCH_NCCL_USE_COMM_NONBLOCKING": "1"}
@@ -14,7 +14,11 @@ NON_BLOCKING = {"TORCH_NCCL_USE_COMM_NONBLOCKING": "1"}
 
 @pytest.mark.parametrize(
     "faults",
-    ["", "ncclCommInitRankConfig:in_progress@*=700ms", "ncclCommSplit:in_progress@*=700ms,ncclCommInitRankConfig:in_progress@1=300ms#rank1"],
+    [
+        "",
+        "ncclCommInitRankConfig:in_progress@*=700ms",
+        "ncclCommSplit:in_progress@*=700ms,ncclCommInitRankConfig:in_progress@1=300ms#rank1",
+    ],
     ids=["at once", "long", "split, and one rank only"],
 )
 def test_registered_once_ready(tmp_path: Path, faults: str) -> None:
@@ -51,7 +55,7 @@ def test_ranks_agree_on_the_keys(tmp_path: Path) -> None:
 
 
 def test_freed_while_in_progress(tmp_path: Path) -> None:
-    """Segments born and freed while a communicator is still in progress are not registered with it, and nobody waits."""
+    """A segment born and freed while a communicator is in progress is not registered with it, and nobody waits."""
     run = rehearse(
         "freed_meanwhile.py",
         log=tmp_path,

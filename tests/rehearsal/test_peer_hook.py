@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.rehearsal import rehearse
+
 from tracehook.audit.summary import summarise
 
 PEER = {"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1"}
 
 
 def test_torch_raises_after_destroy() -> None:
-    """With torch's hook, allocation and empty_cache raise once all groups are destroyed: the dead communicator stays."""
+    """With torch's hook, allocation and empty_cache raise once all groups are destroyed."""
     run = rehearse("after_destroy.py", env=PEER)
     assert "NCCL communicator was aborted" in run.facts()["allocation"], run.output
     assert "NCCL communicator was aborted" in run.facts()["empty_cache"], run.output
@@ -46,7 +47,7 @@ def test_segments_on_two_devices(tmp_path: Path) -> None:
 
 
 def test_torch_misses_a_segment_born_during_a_birth() -> None:
-    """With torch's hook, a segment born between a communicator's snapshot and its entry in the table is never registered.
+    """With torch's hook, a segment born between a communicator's snapshot and its entry in the table is missed.
 
     Freeing it raises. The hole is held open by a slow registration of an older segment.
     """

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from support.rehearsal import Rehearsal, rehearse
+
 from tracehook.reasons import REASONS, number_of
 
 
 def _assert_noted_once(run: Rehearsal, reason: str) -> None:
     row = REASONS[number_of(reason)]
-    noted = [e for e in run.events("hook.unsupported") + run.events("hook.conflict")]
+    noted = list(run.events("hook.unsupported") + run.events("hook.conflict"))
     assert [(e["event"], e["reason"], e["advice"]) for e in noted] == [(row.event, row.name, row.advice)]
     assert len(run.finished.lines(f"tracehook: {row.event}:")) == 1, run.output
     assert run.facts()["status"]["reasons"] == {row.name: row.advice}

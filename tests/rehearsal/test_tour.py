@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-
 from support.rehearsal import EXAMPLES, Rehearsal, rehearse
+
 from tracehook.audit.summary import summarise
 
 RANKS = 4

@@ -21,7 +21,7 @@ RULES_BROKEN = 86
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """One rehearsal: how it ended, the facts that the job told, and its logs (those of processes with a rank or CUDA)."""
+    """One rehearsal: how it ended, the facts that the job told, and the logs of processes with a rank or CUDA."""
 
     finished: Finished
     logs: list[reader.ProcessLog]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 import threading
 import time
@@ -95,6 +96,12 @@ def calls_of(harness: Harness) -> Callable[[int], list[tuple[str, int]]]:
 
 
 @pytest.fixture
+def lives(harness: Harness) -> Callable[[int], bool]:
+    """Tell whether a segment of device 0 starts at an address, as far as the ledger knows."""
+    return lambda address: any(row[1:3] == (0, address) for row in harness.segments())
+
+
+@pytest.fixture
 def events(harness: Harness) -> Callable[..., list[dict[str, Any]]]:
     """Return every event so far, or those of one name, as the log would show them."""
 
@@ -130,9 +137,9 @@ class FakeCore:
         self._seq += count
         self.lost += count
 
-    def peek(self, limit: int) -> bytes:
-        """Return up to `limit` whole events."""
-        return self.data[: limit * self.LAYOUT.size]
+    def peek(self, limit: int, skip: int = 0) -> bytes:
+        """Return up to `limit` whole events, without the first `skip`."""
+        return self.data[skip * self.LAYOUT.size : (skip + limit) * self.LAYOUT.size]
 
     def mark_drained(self, count: int) -> None:
         """Let go of the oldest."""
@@ -169,6 +176,7 @@ def busy_gate(harness: Harness, background: Callable[..., Call]) -> Callable[[in
     """
     holder, probe = 0xB051, 0xB052
     segment = 0x7F0000000000
+    addresses = itertools.count(0x1000, 0x1000)
 
     @contextmanager
     def hold(pointer: int) -> Iterator[None]:
@@ -177,21 +185,24 @@ def busy_gate(harness: Harness, background: Callable[..., Call]) -> Callable[[in
         harness.alloc(90, segment, 4096)
         harness.set_in_progress(holder, True)
         inside = background(harness.free, 90, segment, 4096)
-        _until(lambda: _is_queued(harness, probe, 91, segment))
+        # A new one for each look, freed at the end: freeing one that is registered would wait for the gate.
+        probes: list[int] = []
+
+        def is_queued() -> bool:
+            probes.append(next(addresses))
+            before = len(harness.calls())
+            harness.alloc(91, probes[-1], 4096)
+            return all(row[0] != probe for row in harness.calls()[before:])
+
+        _until(is_queued)
         try:
             yield
         finally:
             harness.set_in_progress(holder, False)
             inside.result()
+            for address in probes:
+                harness.free(91, address, 4096)
             harness.retire(holder)
             harness.retire(probe)
 
     return hold
-
-
-def _is_queued(harness: Harness, pointer: int, device: int, address: int) -> bool:
-    before = len(harness.calls())
-    harness.alloc(device, address, 4096)
-    queued = all(row[0] != pointer for row in harness.calls()[before:])
-    harness.free(device, address, 4096)
-    return queued

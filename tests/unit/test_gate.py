@@ -4,44 +4,41 @@ KIB = 1024
 X, CHILD = 1, 2
 
 
-def test_a_segment_that_comes_during_a_collective_is_registered_when_it_ends(harness, background, until):
+def test_a_segment_that_comes_during_a_collective_is_registered_when_it_ends(harness, calls_of, background, until):
     """The event returns at once and calls nothing; who leaves the gate registers, once."""
     harness.create(X)
     collective = background(harness.collective, X, 400_000)
-    until(lambda: _comes_too_late(harness))
-    before = len(harness.calls())
-    harness.alloc(0, 0x900000, 4 * KIB)
+    addresses = []
+
+    def comes_too_late():
+        addresses.append(0x1000 * (len(addresses) + 1))
+        harness.alloc(0, addresses[-1], 4 * KIB)
+        return len(calls_of(X)) < len(addresses)
+
+    until(comes_too_late)
     assert not collective.returned(0)
-    assert len(harness.calls()) == before
+    assert calls_of(X) == [("register", address) for address in addresses[:-1]]
     assert collective.result() is True
-    assert [row[1:3] for row in harness.calls()[before:]] == [("register", 0x900000)]
+    assert calls_of(X) == [("register", address) for address in addresses]
 
 
-def _comes_too_late(harness):
-    before = len(harness.calls())
-    harness.alloc(0, 0x800000, 4 * KIB)
-    late = len(harness.calls()) == before
-    harness.free(0, 0x800000, 4 * KIB)
-    return late
-
-
-def test_a_busy_gate_delays_registration_not_the_allocator(harness, calls_of, busy_gate):
+def test_a_busy_gate_delays_registration_not_the_allocator(harness, calls_of, lives, busy_gate):
     """Held: event seen, nothing called. Released: exactly one register."""
     harness.create(X)
     with busy_gate(X):
         harness.alloc(0, 0x10000, 4 * KIB)
-        assert [segment[2] for segment in harness.segments()] == [0x10000]
+        assert lives(0x10000)
         assert calls_of(X) == []
     assert calls_of(X) == [("register", 0x10000)]
 
 
-def test_a_free_waits_for_the_gate(harness, calls_of, busy_gate, background, until):
+def test_a_free_waits_for_the_gate(harness, calls_of, lives, busy_gate, background, until):
     """The memory goes when the event returns, so the event waits until the registration is undone."""
     harness.create(X)
     harness.alloc(0, 0x10000, 4 * KIB)
     with busy_gate(X):
         free = background(harness.free, 0, 0x10000, 4 * KIB)
-        until(lambda: harness.segments() == [])
+        until(lambda: not lives(0x10000))
         assert not free.returned()
         assert calls_of(X) == [("register", 0x10000)]
     free.result()

@@ -34,12 +34,12 @@ core::EventKind kind_of(const std::string& name) {
     throw std::invalid_argument("no event is named " + name);
 }
 
-py::bytes peek(core::Ring& ring, std::size_t limit) {
+py::bytes peek(core::Ring& ring, std::size_t limit, std::size_t skip) {
     std::vector<core::Event> events(limit);
     std::size_t count = 0;
     {
         const py::gil_scoped_release release;
-        count = ring.peek(events);
+        count = ring.peek(events, skip);
     }
     return {reinterpret_cast<const char*>(events.data()), count * sizeof(core::Event)};
 }
@@ -143,7 +143,10 @@ void bind_process(py::module_& module) {
             process().push(kind_of(event), value, size);
         },
         py::arg("event"), py::arg("value") = 0, py::arg("size") = 0);
-    module.def("peek", [](std::size_t limit) { return peek(process().ring(), limit); });
+    module.def(
+        "peek",
+        [](std::size_t limit, std::size_t skip) { return peek(process().ring(), limit, skip); },
+        py::arg("limit"), py::arg("skip") = 0);
     module.def("mark_drained", [](std::size_t count) { process().ring().mark_drained(count); });
     module.def("dropped", [] { return process().ring().dropped(); });
     module.def("remove_ring_file", [] { process().ring().remove_file(); });
@@ -224,7 +227,7 @@ void bind_harness(py::module_& module) {
                                [](Harness& self) { return self.script().violations.load(); })
         .def("communicators", [](Harness& self) { return communicators(self.registrar()); })
         .def("segments", [](Harness& self) { return segments(self.registrar()); })
-        .def("peek", [](Harness& self, std::size_t limit) { return peek(self.ring(), limit); })
+        .def("peek", [](Harness& self, std::size_t limit) { return peek(self.ring(), limit, 0); })
         .def("mark_drained",
              [](Harness& self, std::size_t count) { self.ring().mark_drained(count); })
         .def_property_readonly("dropped", [](Harness& self) { return self.ring().dropped(); });

@@ -2,6 +2,7 @@
 
 import torch
 import torch.distributed as dist
+
 from common import RANK, WORLD, filled, nccl_calls, start, tell
 
 device = start()

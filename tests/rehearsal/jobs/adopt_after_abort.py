@@ -1,9 +1,9 @@
 """tracehook enabled when one group was aborted and another lives."""
 
 import torch.distributed as dist
-from common import filled, start, tell
-
 import tracehook
+
+from common import filled, start, tell
 
 device = start()
 tensor = filled(1, 24, device)

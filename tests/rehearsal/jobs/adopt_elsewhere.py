@@ -4,9 +4,9 @@ import sys
 
 import torch
 import torch.distributed as dist
-from common import filled, start, tell
-
 import tracehook
+
+from common import filled, tell
 
 torch.cuda.set_device(1)
 kind = sys.argv[1]

@@ -2,6 +2,7 @@
 
 import torch
 import torch.distributed as dist
+
 from common import MB, filled, start, tell
 
 device = start()

@@ -4,6 +4,7 @@ import threading
 
 import torch
 import torch.distributed as dist
+
 from common import MB, filled, nccl_calls, start, tell
 
 torch.cuda.init()

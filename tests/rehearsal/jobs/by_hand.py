@@ -3,25 +3,10 @@
 import ctypes
 
 import torch
-from common import RANK, filled, tell
-
 import tracehook
 
-nccl = ctypes.CDLL("libnccl.so.2")
+from common import RANK, filled, made_by_hand, must, tell
 
-
-class UniqueId(ctypes.Structure):
-    """What ncclUniqueId is."""
-
-    _fields_ = (("internal", ctypes.c_byte * 128),)
-
-
-def must(result: int) -> None:
-    if result:
-        raise SystemExit(f"NCCL said {result}")
-
-
-nccl.ncclCommInitRank.argtypes = [ctypes.c_void_p, ctypes.c_int, UniqueId, ctypes.c_int]
 errors = {}
 try:
     tracehook.attach_communicator(1234)
@@ -30,10 +15,7 @@ except RuntimeError as problem:
 tracehook.enable()
 torch.cuda.set_device(0)
 tensors = [filled(RANK + 1, 24, "cuda:0"), filled(1, 24, "cuda:1")]
-unique = UniqueId()
-must(nccl.ncclGetUniqueId(ctypes.byref(unique)))
-communicator = ctypes.c_void_p()
-must(nccl.ncclCommInitRank(ctypes.byref(communicator), 1, unique, 0))
+nccl, communicator = made_by_hand()
 try:
     tracehook.attach_communicator(0)
 except ValueError as problem:

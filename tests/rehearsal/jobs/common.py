@@ -57,3 +57,25 @@ def _count(function: str, name: str) -> int:
     ask = getattr(ctypes.CDLL(None), function)
     ask.restype = ctypes.c_uint64
     return int(ask(name.encode()))
+
+
+class UniqueId(ctypes.Structure):
+    """What ncclUniqueId is."""
+
+    _fields_ = (("internal", ctypes.c_byte * 128),)
+
+
+def made_by_hand() -> tuple[ctypes.CDLL, ctypes.c_void_p]:
+    """Return NCCL and a communicator of this process alone on the current device, made without torch."""
+    nccl = ctypes.CDLL("libnccl.so.2")
+    nccl.ncclCommInitRank.argtypes = [ctypes.c_void_p, ctypes.c_int, UniqueId, ctypes.c_int]
+    unique, communicator = UniqueId(), ctypes.c_void_p()
+    must(nccl.ncclGetUniqueId(ctypes.byref(unique)))
+    must(nccl.ncclCommInitRank(ctypes.byref(communicator), 1, unique, 0))
+    return nccl, communicator
+
+
+def must(result: int) -> None:
+    """End the job if NCCL's answer is no success."""
+    if result:
+        raise SystemExit(f"NCCL said {result}")

@@ -6,6 +6,7 @@ import threading
 
 import torch
 import torch.distributed as dist
+
 from common import filled, start
 
 device = start()

@@ -2,9 +2,9 @@
 
 import torch
 import torch.distributed as dist
-from common import filled, start, tell
-
 import tracehook
+
+from common import filled, start, tell
 
 device = start()
 tensor = filled(1, 24, device)

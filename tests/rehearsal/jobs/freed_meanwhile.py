@@ -5,9 +5,9 @@ import time
 
 import torch
 import torch.distributed as dist
-from common import MB, filled, nccl_calls, start, tell
-
 import tracehook
+
+from common import MB, filled, nccl_calls, start, tell
 
 torch.cuda.init()
 early = filled(1, 24, "cuda:0")

@@ -5,6 +5,7 @@ import signal
 
 import torch
 import torch.distributed as dist
+
 from common import MB, RANK, WORLD, filled, start, tell
 
 device = start()

@@ -1,11 +1,12 @@
 """More events than the ring holds while the log's thread cannot run, because this thread keeps the GIL."""
 
 import sys
+import time
 
 import torch
-from common import start
-
 from tracehook import _core
+
+from common import start
 
 start()
 interval = sys.getswitchinterval()
@@ -14,4 +15,5 @@ for _ in range(40_000):
     _core.push("hook.enable")
     _core.push("hook.disable")
 sys.setswitchinterval(interval)
+time.sleep(1)  # the log catches up, so that what follows has room and shows the gap
 torch.distributed.destroy_process_group()

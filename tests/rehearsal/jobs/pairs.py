@@ -4,6 +4,7 @@ import sys
 
 import torch
 import torch.distributed as dist
+
 from common import MB, RANK, filled, nccl_calls, start, tell
 
 device = start(bind=False)

@@ -1,10 +1,10 @@
-"""Segments before, between and after communicators, with a second group, memory given back, and a look at the status."""
+"""Segments before, between and after two communicators, memory given back, and a look at the status."""
 
 import torch
 import torch.distributed as dist
-from common import RANK, WORLD, filled, nccl_calls, start, tell
-
 import tracehook
+
+from common import RANK, WORLD, filled, nccl_calls, start, tell
 
 torch.cuda.init()
 early = filled(1, 24, "cuda:0") if WORLD == 1 else None

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from common import filled, start, tell
-
 import tracehook
+
+from common import filled, start, tell
 
 SOURCE = """
 #include <stddef.h>

@@ -1,4 +1,4 @@
-"""Threads that allocate, free and empty the cache while others run collectives and make, destroy and abort communicators."""
+"""Threads that allocate and free while others run collectives, and make, destroy and abort communicators."""
 
 import random
 import sys
@@ -7,9 +7,9 @@ import time
 
 import torch
 import torch.distributed as dist
-from common import MB, filled, start, tell
-
 import tracehook
+
+from common import MB, filled, start, tell
 
 seconds = float(sys.argv[1])
 rounds: dict[str, int] = {}
@@ -37,7 +37,8 @@ def allocate(device: int):
 
     def act() -> None:
         parts = [
-            torch.empty(chance.choice((2, 21, 24, 48)) * MB, dtype=torch.uint8, device=f"cuda:{device}") for _ in range(3)
+            torch.empty(chance.choice((2, 21, 24, 48)) * MB, dtype=torch.uint8, device=f"cuda:{device}")
+            for _ in range(3)
         ]
         del parts
         if chance.random() < 0.5:

@@ -1,6 +1,7 @@
 """A group, a split of it and a split of that."""
 
 import torch.distributed as dist
+
 from common import RANK, WORLD, filled, start
 
 device = start()

@@ -4,6 +4,7 @@ import ctypes
 
 import torch
 import torch.distributed as dist
+
 from common import MB, filled, start, tell
 
 moved = []

@@ -1,8 +1,13 @@
 #include "core/registrar.h"
 
+#include <algorithm>
+
 namespace tracehook::core {
 
 namespace {
+
+// How long segments that are freed during an abort may wait for it, counted from its beginning.
+constexpr auto kAbortPatience = std::chrono::seconds(5);
 
 // Never repeats within a process, so that a thread's cached find() cannot outlive one registrar
 // into the next.
@@ -69,6 +74,7 @@ void Registrar::remove_segment(const Segment& segment, EventKind kind,
         member->gate().withdraw(*member, segment);
     }
     lock.lock();
+    wait_for_aborts(segment.device, lock);
     ledger_.release_slot(segment);
     ring_.push(segment_event(kind, segment));
 }
@@ -193,14 +199,40 @@ void Registrar::retire(const void* pointer) noexcept {
     }
 }
 
-void Registrar::kill(const void* pointer) noexcept {
+Registrar::Ending Registrar::kill(const void* pointer) noexcept {
     const Member member = take(pointer);
     if (!member) {
-        return;
+        return {nullptr, -1};
+    }
+    const int device = member->identity().device;
+    {
+        const std::lock_guard guard(mutex_);
+        aborts_.emplace(device, Clock::now() + kAbortPatience);
     }
     const Gate::End end = member->gate().kill(*member);
     if (end.first) {
         member->log(EventKind::kCommunicatorAbort, end.registrations);
+    }
+    return {this, device};
+}
+
+Registrar::Ending::~Ending() {
+    if (owner_ == nullptr || owner_->abandoned()) {
+        return;
+    }
+    const std::lock_guard guard(owner_->mutex_);
+    owner_->aborts_.erase(owner_->aborts_.find(device_));
+    owner_->abort_returned_.notify_all();
+}
+
+// Called with the lock, which is given up while waiting.
+void Registrar::wait_for_aborts(int device, std::unique_lock<std::mutex>& lock) {
+    Clock::time_point until = Clock::time_point::min();
+    for (auto [abort, last] = aborts_.equal_range(device); abort != last; ++abort) {
+        until = std::max(until, abort->second);
+    }
+    if (until != Clock::time_point::min()) {
+        abort_returned_.wait_until(lock, until, [&] { return !aborts_.contains(device); });
     }
 }
 

@@ -16,7 +16,10 @@
 #include "core/registrations.h"
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -51,9 +54,24 @@ class Registrar {
     Member add(Identity identity, const MakeCommunicator& make, const Member& parent = nullptr);
     Member find(const void* pointer) noexcept;
 
-    // Before destroy / finalize, and before abort / revoke. Unknown pointers are ignored.
+    // Before destroy / finalize. Unknown pointers are ignored.
     void retire(const void* pointer) noexcept;
-    void kill(const void* pointer) noexcept;
+
+    // Before abort / revoke. The library lets go of the registrations while that call runs, so the
+    // caller keeps the result until the call returned: a segment that is freed meanwhile waits for
+    // it (five seconds from the abort's beginning at most).
+    class Ending {
+      public:
+        Ending(Registrar* owner, int device) noexcept : owner_(owner), device_(device) {}
+        Ending(const Ending&) = delete;
+        Ending& operator=(const Ending&) = delete;
+        ~Ending();
+
+      private:
+        Registrar* const owner_; // null: there was nothing to end
+        const int device_;
+    };
+    Ending kill(const void* pointer) noexcept;
 
     // --- switching (one caller at a time) ---
 
@@ -84,13 +102,19 @@ class Registrar {
     Member take(const void* pointer, const Registrations* only = nullptr) noexcept;
     Event segment_event(EventKind kind, const Segment& segment) const noexcept;
     std::vector<Member> members_on(int device) const;
+    using Clock = std::chrono::steady_clock;
+
+    void wait_for_aborts(int device, std::unique_lock<std::mutex>& lock);
     void remove_segment(const Segment& segment, EventKind kind, std::unique_lock<std::mutex>& lock);
 
-    mutable std::mutex mutex_; // ledger_, by_pointer_, next_id_; comes after the allocator's lock
+    mutable std::mutex
+        mutex_; // ledger_, by_pointer_, next_id_, aborts_; comes after the allocator's lock
     Ring& ring_;
     Ledger ledger_;
     std::unordered_map<const void*, Member> by_pointer_;
     std::uint32_t next_id_ = 1;
+    std::multimap<int, Clock::time_point> aborts_; // under way, by device: until when a free waits
+    std::condition_variable abort_returned_;
     std::atomic<std::uint64_t>
         epoch_; // changes with by_pointer_; lets each thread cache its last find()
     std::atomic<bool> registering_{true};

@@ -116,13 +116,14 @@ void Ring::push(const Event& event) noexcept {
     header_->pushed.store(pushed + 1, std::memory_order_release);
 }
 
-std::size_t Ring::peek(std::span<Event> out) const noexcept {
-    const std::uint64_t drained = header_->drained.load(std::memory_order_relaxed);
-    const std::uint64_t available = header_->pushed.load(std::memory_order_acquire) - drained;
+std::size_t Ring::peek(std::span<Event> out, std::size_t skip) const noexcept {
+    const std::uint64_t first = header_->drained.load(std::memory_order_relaxed) + skip;
+    const std::uint64_t pushed = header_->pushed.load(std::memory_order_acquire);
+    const std::uint64_t available = pushed > first ? pushed - first : 0;
     const std::size_t count =
         available < out.size() ? static_cast<std::size_t>(available) : out.size();
     for (std::size_t i = 0; i < count; ++i) {
-        out[i] = records_[(drained + i) % header_->capacity];
+        out[i] = records_[(first + i) % header_->capacity];
     }
     return count;
 }

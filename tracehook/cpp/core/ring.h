@@ -44,9 +44,9 @@ class Ring {
 
     void push(const Event& event) noexcept;
 
-    // Copies up to out.size() of the oldest undrained events; they stay until mark_drained(). One
-    // consumer at a time.
-    std::size_t peek(std::span<Event> out) const noexcept;
+    // Copies up to out.size() of the oldest undrained events, without the first `skip` of them;
+    // they stay until mark_drained(). One consumer at a time.
+    std::size_t peek(std::span<Event> out, std::size_t skip = 0) const noexcept;
     void mark_drained(std::size_t count) noexcept;
 
     std::uint64_t pushed() const noexcept {

@@ -179,12 +179,12 @@ int on_ncclCommDestroy(Comm comm) {
 }
 
 int on_ncclCommAbort(Comm comm) {
-    registrar().kill(comm);
+    const core::Registrar::Ending ending = registrar().kill(comm);
     return api().ncclCommAbort(comm);
 }
 
 int on_ncclCommRevoke(Comm comm, int flags) {
-    registrar().kill(comm);
+    const core::Registrar::Ending ending = registrar().kill(comm);
     return api().ncclCommRevoke(comm, flags);
 }
 

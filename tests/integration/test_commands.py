@@ -1,0 +1,227 @@
+"""The command line: what each command does, says and returns."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from support.processes import SCRIPTS, Finished, run
+from support.rehearsal import JOBS, RULES_BROKEN
+
+TRACEHOOK = SCRIPTS / "tracehook"
+SHOW = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('SYMM_')}))"
+
+
+def _tracehook(*arguments: str | Path, **changes: str) -> Finished:
+    return run([TRACEHOOK, *arguments], changes)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ((), ("run", "rehearse", "doctor", "summary")),
+        (("run",), ("--log", "--check", "SYMM_REGISTER_HOOK=1")),
+        (("rehearse",), ("--devices", "--faults", "86", "emulated")),
+        (("doctor",), ("Exit status",)),
+        (("summary",), ("Exit status 2", "SYMM_REGISTER_LOG")),
+    ],
+)
+def test_help(command: tuple[str, ...], words: tuple[str, ...]) -> None:
+    """`--help` of each command says what it does and what its exit status means."""
+    finished = _tracehook(*command, "--help", COLUMNS="200")
+    assert finished.status == 0
+    assert finished.err == ""
+    for word in words:
+        assert word in finished.out
+
+
+def test_run_sets_the_variables(tmp_path: Path) -> None:
+    """`run` sets the variables that its options name, and becomes the command."""
+    finished = _tracehook("run", "--log", tmp_path, "--check", "--", sys.executable, "-c", SHOW)
+    assert json.loads(finished.out) == {
+        "SYMM_REGISTER_HOOK": "1",
+        "SYMM_REGISTER_LOG": str(tmp_path),
+        "SYMM_REGISTER_CHECK": "1",
+    }
+    assert finished.status == 0
+
+
+def test_run_passes_on_what_is_not_its_own() -> None:
+    """Options after the command belong to the command, also those that `run` has itself."""
+    code = "import sys; print(sys.argv[1:])"
+    finished = _tracehook("run", "--", sys.executable, "-c", code, "--log", "x", "--help", "--", "-y")
+    assert finished.out == "['--log', 'x', '--help', '--', '-y']\n", finished.output
+
+
+def test_rehearse_passes_on_what_is_not_its_own() -> None:
+    """The same for `rehearse`."""
+    code = "import sys; print(sys.argv[1:])"
+    finished = _tracehook("rehearse", "--", sys.executable, "-c", code, "--log", "x", "--devices", "--", "-y")
+    assert finished.out.splitlines()[0] == "['--log', 'x', '--devices', '--', '-y']", finished.output
+
+
+@pytest.mark.parametrize("command", ["run", "rehearse"])
+@pytest.mark.parametrize("status", [0, 3, 255])
+def test_exit_status(command: str, status: int) -> None:
+    """The exit status is the command's."""
+    assert _tracehook(command, "--", sys.executable, "-c", f"raise SystemExit({status})").status == status
+
+
+def test_killed_command() -> None:
+    """A command that a signal ends is seen as such: itself under `run`, as 128 and more under `rehearse`."""
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"
+    assert _tracehook("run", "--", sys.executable, "-c", code).status == -signal.SIGTERM
+    assert _tracehook("rehearse", "--", sys.executable, "-c", code).status == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("command", ["run", "rehearse"])
+def test_command_that_cannot_run(tmp_path: Path, command: str) -> None:
+    """A command that does not exist, or may not be run, is 127 with one line that names it."""
+    plain = tmp_path / "plain"
+    plain.write_text("no program")
+    for name, cause in (("no-such-command", "No such file"), (str(plain), "Permission denied")):
+        finished = _tracehook(command, "--", name)
+        assert finished.status == 127, finished.output
+        assert name in finished.err
+        assert cause in finished.err
+        assert len(finished.err.splitlines()) == 1
+        assert "Traceback" not in finished.err
+
+
+@pytest.mark.parametrize("command", ["run", "rehearse"])
+@pytest.mark.parametrize("rest", [(), ("--",)])
+def test_no_command(command: str, rest: tuple[str, ...]) -> None:
+    """Without a command the exit status is 2, with what was expected."""
+    finished = _tracehook(command, *rest)
+    assert finished.status == 2
+    assert "no command" in finished.err
+
+
+@pytest.mark.parametrize("devices", ["0", "65", "many"])
+def test_bad_number_of_devices(devices: str) -> None:
+    """A number of devices that cannot be is refused before anything runs."""
+    finished = _tracehook("rehearse", "--devices", devices, "--", "no-such-command")
+    assert finished.status == 2
+    assert "--devices" in finished.err
+
+
+def test_rehearse_shows_devices() -> None:
+    """The command, and torch in it, sees the devices that were asked for."""
+    code = "import torch; print(torch.cuda.device_count())"
+    finished = _tracehook("rehearse", "--devices", "3", "--", sys.executable, "-c", code)
+    assert finished.out == "3\nrehearsal: no rule broken\n", finished.output
+
+
+def test_broken_rule() -> None:
+    """A job that breaks a rule has status 86 and the rule by name, though the job itself ended with 0."""
+    finished = _tracehook("rehearse", "--", sys.executable, JOBS / "breaks_a_rule.py")
+    assert finished.status == RULES_BROKEN, finished.output
+    assert "rule C4 broken" in finished.err
+    assert "rehearsal: 1 violations" in finished.err
+    assert "no rule broken" not in finished.out
+
+
+def test_fault_that_cannot_be_read() -> None:
+    """A fault that cannot be read is named, and the rest of the job runs."""
+    finished = _tracehook("rehearse", "--faults", "ncclAllReduce:vanish@1", "--", sys.executable, JOBS / "plain.py")
+    assert finished.status == 0, finished.output
+    assert len(finished.lines("cannot read 'ncclAllReduce:vanish@1'")) == 1
+
+
+def test_rehearse_leaves_nothing_behind(tmp_path: Path) -> None:
+    """The rehearsal's own files go with it."""
+    finished = _tracehook("rehearse", "--", sys.executable, JOBS / "plain.py", TMPDIR=str(tmp_path))
+    assert finished.status == 0, finished.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_doctor_without_a_device() -> None:
+    """Without a device the doctor cannot test, says how it could, and returns 1."""
+    finished = _tracehook("doctor", CUDA_VISIBLE_DEVICES="")
+    assert finished.status == 1, finished.output
+    assert "no CUDA device" in finished.out
+    assert "tracehook rehearse" in finished.out
+    assert "Traceback" not in finished.output
+
+
+def test_doctor_in_a_rehearsal() -> None:
+    """In a rehearsal the doctor sees one segment come and go, names what it chose, and returns 0."""
+    finished = _tracehook("rehearse", "--", TRACEHOOK, "doctor", SYMM_REGISTER_TIMEOUT="5")
+    assert finished.status == 0, finished.output
+    for word in (
+        "1 segment seen allocated, 1 seen freed",
+        "matches the running torch",
+        "SYMM_REGISTER_TIMEOUT",
+        "2.28.9",
+    ):
+        assert word in finished.out
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "word"),
+    [
+        ("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True", "expandable_segments"),
+        ("PYTORCH_CUDA_ALLOC_CONF", "backend:cudaMallocAsync", "foreign_allocator"),
+        ("PYTORCH_NO_CUDA_MEMORY_CACHING", "1", "no_caching"),
+    ],
+)
+def test_doctor_where_the_hook_cannot_work(variable: str, value: str, word: str) -> None:
+    """With an allocator that cannot be followed the doctor returns 1 and gives the reason, without a traceback."""
+    finished = _tracehook("rehearse", "--", TRACEHOOK, "doctor", **{variable: value})
+    assert finished.status == 1, finished.output
+    assert word in finished.out
+    assert "Traceback" not in finished.output
+
+
+def test_summary_of_nothing(tmp_path: Path) -> None:
+    """A directory without logs, or none at all, is status 2 and one line that says what was expected."""
+    for directory in (tmp_path, tmp_path / "missing"):
+        finished = _tracehook("summary", directory)
+        assert finished.status == 2
+        assert len(finished.err.splitlines()) == 1, finished.output
+        assert str(directory) in finished.err
+
+
+def test_summary_of_a_job(tmp_path: Path) -> None:
+    """The table of a rehearsed job is the same when asked for later, and a log of a killed process is marked."""
+    finished = _tracehook("rehearse", "--log", tmp_path, "--", sys.executable, JOBS / "plain.py", COLUMNS="200")
+    assert finished.status == 0, finished.output
+    later = _tracehook("summary", tmp_path, COLUMNS="200")
+    assert later.status == 0
+    assert later.out.strip() in finished.out
+    assert "clean" in later.out
+    (log,) = tmp_path.glob("*.jsonl")
+    log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
+    assert "killed" in _tracehook("summary", tmp_path, COLUMNS="200").out
+
+
+def test_summary_of_what_is_no_log(tmp_path: Path) -> None:
+    """A file that is no log of ours, or from a later schema, is status 2 and one line, not a traceback."""
+    Path(tmp_path, "a.jsonl").write_text('{"event": "trace.begin", "schema": "9.0"}\n')
+    finished = _tracehook("summary", tmp_path)
+    assert finished.status == 2
+    assert "9.0" in finished.err
+    Path(tmp_path, "a.jsonl").write_bytes(b"\xff\xfe\x00 nothing\n")
+    finished = _tracehook("summary", tmp_path)
+    assert finished.status == 2
+    assert len(finished.err.splitlines()) == 1, finished.output
+
+
+def test_rehearse_log_directory_is_reused(tmp_path: Path) -> None:
+    """A second rehearsal into one directory shows its own processes only."""
+    command = ("rehearse", "--log", tmp_path, "--", sys.executable, JOBS / "plain.py")
+    assert _tracehook(*command).status == 0
+    finished = _tracehook(*command)
+    assert "tracehook: 1 process" in finished.out, finished.output
+    assert len(list(tmp_path.glob("*.jsonl"))) == 2
+
+
+def test_command_that_imports_no_torch(tmp_path: Path) -> None:
+    """A rehearsal with a log, of a command that never imports torch, passes the status on without a traceback."""
+    finished = _tracehook("rehearse", "--log", tmp_path / "logs", "--", shutil.which("true") or "true")
+    assert finished.status == 0, finished.output
+    assert "Traceback" not in finished.output

@@ -1,0 +1,119 @@
+"""The hook library is missing or is another's: said once, nothing is called in it, and the job runs on."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.processes import python
+from support.rehearsal import ROOT, Rehearsal, rehearse
+
+FOREIGN = """
+#include "torch/hook_abi.h"
+#include <cstdlib>
+static int trap_describe(th_allocator_info*, char*, uint32_t) { abort(); }
+static int trap(th_segment_callback, void*, char*, uint32_t) { abort(); }
+extern "C" const th_hook_api* th_hook_get_api() {
+    static const th_hook_api api{SIZE, VERSION, trap_describe, trap, trap};
+    return &api;
+}
+"""
+
+
+def _compile(directory: Path, source: str, **macros: str) -> Path:
+    text, library = directory / "foreign.cpp", directory / "libforeign.so"
+    text.write_text(source)
+    defines = [f"-D{name}={value}" for name, value in macros.items()]
+    headers = ROOT / "tracehook" / "cpp"
+    subprocess.run(["g++", "-std=c++20", "-shared", "-fPIC", f"-I{headers}", *defines, "-o", library, text], check=True)
+    return library
+
+
+def _assert_ran_on(run: Rehearsal, reason: str, *said: str) -> None:
+    run.assert_good()
+    status = run.facts()["status"]
+    assert (status["state"], list(status["reasons"])) == ("unsupported", [reason])
+    assert run.facts()["up"] is True
+    lines = run.finished.lines("tracehook: ")
+    assert len(lines) == 1, run.output
+    for part in said:
+        assert part in lines[0]
+    assert [event["reason"] for event in run.events("hook.unsupported")] == [reason]
+    assert run.events("register.local") == []
+
+
+def test_missing(tmp_path: Path) -> None:
+    """Without a library for this torch, the line names torch's version and the libraries that there are."""
+    run = rehearse("with_library.py", log=tmp_path)
+    _assert_ran_on(run, "no_hook_library", "torch 2.", "installed hook libraries: 2.", "reinstall tracehook")
+
+
+@pytest.mark.parametrize("version", ["2.13.0", "2.1.0", "3.11.0", "2.110.0"])
+def test_built_for_another_torch(tmp_path: Path, version: str) -> None:
+    """A library of another torch minor is refused before anything in it is called."""
+    library = _compile(tmp_path, FOREIGN, SIZE="sizeof(th_hook_api)", VERSION=f'"{version}"')
+    run = rehearse("with_library.py", str(library), log=tmp_path / "logs")
+    _assert_ran_on(run, "attach_failed", f"built for torch {version}", "this is torch 2.")
+
+
+def test_table_too_small(tmp_path: Path) -> None:
+    """A library whose table is smaller than ours is refused before anything in it is called."""
+    import torch
+
+    library = _compile(tmp_path, FOREIGN, SIZE="16", VERSION=f'"{torch.__version__}"')
+    run = rehearse("with_library.py", str(library), log=tmp_path / "logs")
+    _assert_ran_on(run, "attach_failed", "16 bytes", "another tracehook")
+
+
+def test_no_shim_at_all(tmp_path: Path) -> None:
+    """A library that is none of ours is refused with its path."""
+    library = _compile(tmp_path, "int nothing;")
+    run = rehearse("with_library.py", str(library), log=tmp_path / "logs")
+    _assert_ran_on(run, "attach_failed", str(library), "no th_hook_get_api")
+
+
+def test_no_table(tmp_path: Path) -> None:
+    """A library that answers with no table is refused."""
+    library = _compile(tmp_path, 'extern "C" const void* th_hook_get_api() { return nullptr; }')
+    run = rehearse("with_library.py", str(library), log=tmp_path / "logs")
+    _assert_ran_on(run, "attach_failed", str(library))
+
+
+@pytest.mark.parametrize("content", [b"", b"not an ELF file\n"])
+def test_truncated(tmp_path: Path, content: bytes) -> None:
+    """A file that the loader refuses is named with the loader's reason."""
+    library = tmp_path / "libtorn.so"
+    library.write_bytes(content)
+    run = rehearse("with_library.py", str(library), log=tmp_path / "logs")
+    _assert_ran_on(run, "attach_failed", "cannot be loaded", str(library))
+
+
+def test_torch_without_cuda(tmp_path: Path) -> None:
+    """In a build of torch without CUDA the hook says so once and stays out."""
+    code = """import torch, tracehook
+torch.version.cuda = None
+tracehook.enable()
+tracehook.disable()
+tracehook.enable()
+print(tracehook.status()["state"], *tracehook.status()["reasons"])
+"""
+    run = python(code, env={"SYMM_REGISTER_LOG": str(tmp_path)})
+    assert (run.status, run.out) == (0, "unsupported no_cuda\n"), run.output
+    assert len(run.err.splitlines()) == 1
+    assert "without CUDA" in run.err
+
+
+def test_no_device(tmp_path: Path) -> None:
+    """With a CUDA build and no device the hook waits without a word, and torch's own error is what the program sees."""
+    code = """import torch, tracehook
+try:
+    torch.empty(4, device="cuda")
+except RuntimeError as problem:
+    print(type(problem).__name__, tracehook.status()["state"])
+"""
+    env = {"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(tmp_path), "CUDA_VISIBLE_DEVICES": ""}
+    run = python(code, env=env)
+    assert run.status == 0, run.output
+    assert run.out.endswith(" waiting\n"), run.output
+    assert run.lines("tracehook") == []

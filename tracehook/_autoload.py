@@ -23,6 +23,8 @@ def autoload() -> None:
 def _say(line: str) -> None:
     import sys
 
+    if sys.stderr is None:
+        return  # print() would take stdout instead, which is the program's
     try:
         print(line, file=sys.stderr, flush=True)
     except (OSError, ValueError):

@@ -24,13 +24,17 @@ _PERIOD = 0.1  # seconds between two looks at the ring
 def file_stem(environment: Mapping[str, str] = os.environ) -> str:
     """Return ``<job>.rank<R>.<host>.<pid>``: unique on shared storage, and readable in a directory listing."""
     job = environment.get("TORCHELASTIC_RUN_ID") or environment.get("SLURM_JOB_ID") or "job"
-    safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in job)
-    rank = environment.get("RANK", "-")
-    return f"{safe}.rank{rank}.{socket.gethostname()}.{os.getpid()}"
+    return f"{_safe(job)}.rank{_safe(environment.get('RANK', '-'))}.{_safe(socket.gethostname())}.{os.getpid()}"
+
+
+def _safe(text: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_" else "_" for c in text)
 
 
 def warn(text: str) -> None:
     """Say one line on stderr. Never raises: stderr may be closed."""
+    if sys.stderr is None:
+        return  # print() would take stdout instead, which is the program's
     try:
         print(f"tracehook: {text}", file=sys.stderr, flush=True)
     except (OSError, ValueError):
@@ -108,7 +112,8 @@ class Journal:
         with self._lock:
             while data := self._core.peek(_BATCH, self._told):
                 written += self._write(data)
-            self._report_drops()
+            if self.failed is None:
+                self._report_drops()
         return written
 
     def _write(self, data: bytes) -> int:

@@ -33,6 +33,8 @@ class Service:
         self._journal: Journal | None = None
         self._record_only = False
         self._forked = False
+        self._parent_attached = False
+        self._done_attaching = False
         self._attached_names = 0
 
     # --- starting ---
@@ -42,13 +44,14 @@ class Service:
         import torch
 
         with self._lock:
-            if self._core is None:
-                self._start(torch)
-            elif self._forked:
+            if self._forked and self._parent_attached:
                 raise RuntimeError(
                     "tracehook: this process was forked from one that had initialised CUDA, and cannot use it: "
                     "use the spawn start method"
                 )
+            if self._core is None or self._forked:
+                self._start(torch)
+                self._attach_when_cuda_is_up(torch)
             elif not self._core.registering() and not self._record_only:
                 self._core.set_registering(True)
                 self._mark("hook.enable")
@@ -62,29 +65,26 @@ class Service:
             warn(f"events are kept in memory only, so a kill would lose the last ones: {_core.ring_error()}")
         self._core = _core
         self._forked = False
+        self._done_attaching = False
         self._journal = Journal(_core, path, self._describe(torch))
         self._journal.start()
-        self._connect(torch)
-
-    def _connect(self, torch: Any) -> None:
-        core = self._native()
         if torch.version.cuda is None:
             self._note("no_cuda", f"torch {torch.__version__}")
             return
+        self._record_only = _torch_hook_is_on()
+        if self._record_only:
+            _core.set_registering(False)
         if self._settings.check:
-            core.check_at_births()
+            _core.check_at_births()
         try:
-            core.interpose()
+            _core.interpose()
         except RuntimeError as problem:
             self._note("no_nccl", str(problem))
-        if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING") == "1":
-            # torch reads it at each allocation, and its isEnabled() does not tell.
-            self._note("no_caching")
-        if _torch_hook_is_on():
-            self._record_only = True
-            core.set_registering(False)
-            self._note("torch_hook")
         self._mark("hook.enable")
+
+    def _attach_when_cuda_is_up(self, torch: Any) -> None:
+        if torch.version.cuda is None:
+            return
         lazy_call = getattr(torch.cuda, "_lazy_call", None)
         if lazy_call is not None:
             # At once if CUDA is up; else when the program brings it up. We never do.
@@ -92,32 +92,32 @@ class Service:
         elif torch.cuda.is_initialized():
             self._attach()
         else:
-            self._note(
-                "attach_failed",
-                "this torch has no torch.cuda._lazy_call; call tracehook.enable() after CUDA is up",
-            )
+            self._note("attach_failed", "torch.cuda has no _lazy_call; call tracehook.enable() after CUDA is up")
 
     def _attach(self) -> None:
-        """Run by torch while CUDA comes up; an exception here would make that fail, so none leaves."""
+        """Run by torch while CUDA comes up: it holds a lock of its own, and an exception would make that fail."""
         try:
             import torch
 
             with self._lock:
                 if self._forked:
-                    self._restart_in_child(torch)
-                    return  # the new service asked torch to call it in turn
-                self._attach_to_allocator(str(torch.__version__))
-                self._adopt_communicators()
+                    # Forked before CUDA came up, as launchers do: a process like any other, with a log of its own.
+                    self._start(torch)
+                if not self._done_attaching:
+                    self._done_attaching = True
+                    self._attach_to_allocator(str(torch.__version__))
+                    self._adopt_communicators()
         except Exception as problem:
             self._note("attach_failed", str(problem))
 
-    def _restart_in_child(self, torch: Any) -> None:
-        # Forked before CUDA came up, as launchers do: the child is a process like any other, with a log of its own.
-        self._core = None
-        self._start(torch)
-
     def _attach_to_allocator(self, version: str) -> None:
         core = self._native()
+        # Said only now: a launcher that imports torch and never uses CUDA has no reason to complain.
+        if self._record_only:
+            self._note("torch_hook")
+        if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING") == "1":
+            # torch reads it at each allocation, and its isEnabled() does not tell.
+            self._note("no_caching")
         path = hook_library.path_for(version)
         if path is None:
             have = ", ".join(hook_library.available()) or "none"
@@ -166,7 +166,8 @@ class Service:
             out["segments"], out["bytes"], _ = core.totals()
             out["communicators"] = [{**row, "key": f"{row['key']:016x}"} for row in core.communicators()]
             out["dropped"] = core.dropped()
-            out["log"] = str(self._journal.path) if self._journal and self._journal.path else None
+            journal = self._journal
+            out["log"] = str(journal.path) if journal and journal.path and not journal.failed else None
             out["nccl"] = core.nccl_version()
             out["hook_library"] = core.shim_version()
             return out
@@ -175,7 +176,7 @@ class Service:
         if self._core is None:
             return "off"
         if self._forked:
-            return "forked"
+            return "forked" if self._parent_attached else "waiting"
         if self._record_only:
             return "recording"
         if self._reasons():
@@ -228,7 +229,8 @@ class Service:
         number = number_of(name)
         if self._journal is not None:
             self._journal.say_reason(REASONS[number], detail)
-        self._native().push(REASONS[number].event, number)
+        if self._core is not None:
+            self._core.push(REASONS[number].event, number)
 
     def _log_path(self) -> Path | None:
         directory = self._settings.log
@@ -274,6 +276,7 @@ class Service:
         self._lock = threading.RLock()
         if self._core is not None:
             self._forked = True
+            self._parent_attached = bool(self._core.attached())
         if self._journal is not None:
             self._journal.leave_to_parent()
 

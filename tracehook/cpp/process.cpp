@@ -91,9 +91,15 @@ Reason Process::attach(const std::string& shim_path, const std::string& torch_ve
     // not at all.
     registrar_.begin_adoption();
     shim_->attach(&Process::on_segment, this);
-    adopt(shim_->snapshot());
+    attached_.store(true,
+                    std::memory_order_release); // there is no way back, even if the snapshot fails
+    try {
+        adopt(shim_->snapshot());
+    } catch (...) {
+        registrar_.end_adoption();
+        throw;
+    }
     registrar_.end_adoption();
-    attached_.store(true, std::memory_order_release);
     push(core::EventKind::kHookAttach, registrar_.totals().segments, registrar_.totals().bytes);
     if (info.caching == 0) {
         return Reason::kNotCaching;

@@ -54,30 +54,28 @@ bool Gate::wait_inside(Lock& lock, const Registrations& member) noexcept {
 
 // Called inside, with the mutex; gives the mutex up around each batch.
 void Gate::drain(Lock& lock) noexcept {
-    bool progress = true;
-    while (progress) {
-        progress = false;
-        for (std::size_t i = 0; i < members_.size(); ++i) {
-            if (members_[i]->pending_.empty() && members_[i]->was_ready()) {
-                continue;
-            }
-            const std::shared_ptr<Registrations> member =
-                members_[i]; // kill() may unlink it meanwhile
-            std::vector<Segment> batch = std::move(member->pending_);
-            member->pending_.clear();
-            working_ = member.get();
-            lock.unlock();
-            const bool done = member->register_batch(batch);
-            lock.lock();
-            done_working();
-            if (done) {
-                progress = true;
-            } else if (!member->dead() && !member->suspended_) {
-                // Not ready: kept, in order, for the next time somebody passes the gate.
-                batch.insert(batch.end(), member->pending_.begin(), member->pending_.end());
-                member->pending_ = std::move(batch);
-            }
+    for (std::size_t i = 0; i < members_.size();) {
+        if (members_[i]->pending_.empty() && members_[i]->was_ready()) {
+            ++i;
+            continue;
         }
+        const std::shared_ptr<Registrations> member = members_[i]; // kill() may unlink it meanwhile
+        const std::uint64_t deaths = deaths_;
+        std::vector<Segment> batch = std::move(member->pending_);
+        member->pending_.clear();
+        working_ = member.get();
+        lock.unlock();
+        const bool done = member->register_batch(batch);
+        lock.lock();
+        done_working();
+        if (!done && !member->dead() && !member->suspended_) {
+            // Not ready: kept, in order, for the next time somebody passes the gate.
+            batch.insert(batch.end(), member->pending_.begin(), member->pending_.end());
+            member->pending_ = std::move(batch);
+        }
+        // Others may have got new segments, or moved up, while the mutex was free: from the start
+        // again, unless this one is merely not ready, which would be asked for ever.
+        i = done || deaths != deaths_ ? 0 : i + 1;
     }
 }
 
@@ -169,6 +167,7 @@ void Gate::resume(Registrations& member, std::vector<Segment> existing) noexcept
 
 void Gate::unlink(const Registrations& member) noexcept {
     std::erase_if(members_, [&](const auto& other) { return other.get() == &member; });
+    ++deaths_;
 }
 
 Gate::End Gate::retire(Registrations& member) noexcept {

@@ -19,6 +19,7 @@
 #include "core/segment.h"
 
 #include <condition_variable>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -72,6 +73,7 @@ class Gate {
     const Registrations* working_ =
         nullptr; // whose registrations the thread inside is changing right now
     std::vector<std::shared_ptr<Registrations>> members_;
+    std::uint64_t deaths_ = 0; // counts changes of `members_` while somebody walks it
 };
 
 } // namespace tracehook::core

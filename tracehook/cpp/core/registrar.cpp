@@ -1,6 +1,7 @@
 #include "core/registrar.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace tracehook::core {
 
@@ -128,10 +129,8 @@ Registrar::Member Registrar::add(Identity identity, const MakeCommunicator& make
     if (abandoned()) {
         return nullptr;
     }
-    if (find(identity.pointer)) {
-        kill(identity.pointer);
-    }
     Member member;
+    Member former;
     {
         const std::lock_guard guard(mutex_);
         identity.id = next_id_++;
@@ -140,8 +139,11 @@ Registrar::Member Registrar::add(Identity identity, const MakeCommunicator& make
         member->log(EventKind::kCommunicatorPending);
         const bool on = registering();
         gate->join(member, on ? ledger_.segments(identity.device) : std::vector<Segment>{}, !on);
-        by_pointer_[identity.pointer] = member;
+        former = std::exchange(by_pointer_[identity.pointer], member);
         epoch_.store(next_epoch(), std::memory_order_release);
+    }
+    if (former) {
+        kill_member(*former); // its end was not seen, but its pointer belongs to another one now
     }
     member->gate().poke();
     return member;
@@ -200,20 +202,26 @@ void Registrar::retire(const void* pointer) noexcept {
 }
 
 Registrar::Ending Registrar::kill(const void* pointer) noexcept {
-    const Member member = take(pointer);
+    const Member member = find(pointer);
     if (!member) {
         return {nullptr, -1};
     }
     const int device = member->identity().device;
     {
+        // Before it is dead: a free that finds it dead must find the abort here.
         const std::lock_guard guard(mutex_);
         aborts_.emplace(device, Clock::now() + kAbortPatience);
     }
-    const Gate::End end = member->gate().kill(*member);
-    if (end.first) {
-        member->log(EventKind::kCommunicatorAbort, end.registrations);
-    }
+    kill_member(*member);
+    take(pointer, member.get());
     return {this, device};
+}
+
+void Registrar::kill_member(Registrations& member) noexcept {
+    const Gate::End end = member.gate().kill(member);
+    if (end.first) {
+        member.log(EventKind::kCommunicatorAbort, end.registrations);
+    }
 }
 
 Registrar::Ending::~Ending() {

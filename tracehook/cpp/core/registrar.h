@@ -104,6 +104,7 @@ class Registrar {
     std::vector<Member> members_on(int device) const;
     using Clock = std::chrono::steady_clock;
 
+    static void kill_member(Registrations& member) noexcept;
     void wait_for_aborts(int device, std::unique_lock<std::mutex>& lock);
     void remove_segment(const Segment& segment, EventKind kind, std::unique_lock<std::mutex>& lock);
 

@@ -121,7 +121,7 @@ void Registrations::register_ready(const std::vector<Segment>& batch) noexcept {
             return;
         }
         handles_.put(segment, outcome.handle);
-        held_.store(handles_.size(), std::memory_order_relaxed);
+        held_.store(handles_.size() + stuck_.size(), std::memory_order_relaxed);
         add_one(made_);
         ++made;
     }
@@ -169,7 +169,7 @@ void Registrations::deregister_one(const Handles::Held& held) noexcept {
     record.result = result;
     record.value = reinterpret_cast<std::uintptr_t>(held.handle);
     emit(record);
-    held_.store(handles_.size(), std::memory_order_relaxed);
+    held_.store(handles_.size() + stuck_.size(), std::memory_order_relaxed);
     add_one(undone_);
 }
 
@@ -189,6 +189,8 @@ void Registrations::deregister(const Segment& segment) noexcept {
     if (!wait_ready()) {
         if (!dead()) {
             report_stuck(segment);
+            // Its slot will be used again, so it waits elsewhere for the communicator's end.
+            stuck_.push_back(*handles_.take(segment));
         }
         return;
     }
@@ -201,17 +203,24 @@ std::size_t Registrations::deregister_all() noexcept {
     const Visit visit(*communicator_);
     for (const Segment& segment : handles_.segments()) {
         if (dead() || !wait_ready()) {
-            break;
+            return undone;
         }
         deregister_one(*handles_.take(segment));
+        ++undone;
+    }
+    while (!stuck_.empty() && !dead() && wait_ready()) {
+        const Handles::Held held = stuck_.back();
+        stuck_.pop_back();
+        deregister_one(held);
         ++undone;
     }
     return undone;
 }
 
 std::size_t Registrations::forget_all() noexcept {
-    const std::size_t forgotten = handles_.size();
+    const std::size_t forgotten = handles_.size() + stuck_.size();
     handles_.clear();
+    stuck_.clear();
     held_.store(0, std::memory_order_relaxed);
     return forgotten;
 }

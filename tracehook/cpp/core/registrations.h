@@ -82,6 +82,8 @@ class Registrations {
     std::atomic<bool> dead_{false}; // written under the gate's mutex, read anywhere
 
     Handles handles_; // thread inside the gate
+    std::vector<Handles::Held>
+        stuck_; // likewise: freed while the communicator was not ready for too long
     std::atomic<std::uint32_t> comm_seq_{0};
     std::atomic<std::uint64_t> children_{0};
     std::atomic<std::size_t> held_{0};

@@ -21,14 +21,19 @@ void ThreadGroup::touched(const core::Registrar::Member& member) {
 std::vector<core::Registrar::Member> ThreadGroup::enter_all() {
     std::vector<core::Registrar::Member> members = std::move(touched_);
     touched_.clear();
-    const auto gate = [](const core::Registrar::Member& member) { return &member->gate(); };
-    std::ranges::sort(members, std::less<>(), gate);
-    const auto repeated = std::ranges::unique(members, std::equal_to<>(), gate);
-    members.erase(repeated.begin(), repeated.end());
-    std::erase_if(members, [](const core::Registrar::Member& member) {
-        return !member->gate().enter(*member); // died since: nothing to hold
-    });
-    return members;
+    std::ranges::sort(members, std::less<>(), [](const auto& member) { return &member->gate(); });
+    std::vector<core::Registrar::Member> inside;
+    for (const core::Registrar::Member& member : members) {
+        if (!inside.empty() && &inside.back()->gate() == &member->gate()) {
+            continue; // held already, for a sibling or for an earlier call
+        }
+        // One that died since has nothing to hold; a living sibling behind the same gate is tried
+        // next.
+        if (member->gate().enter(*member)) {
+            inside.push_back(member);
+        }
+    }
+    return inside;
 }
 
 void ThreadGroup::leave_all(const std::vector<core::Registrar::Member>& inside) noexcept {

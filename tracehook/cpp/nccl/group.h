@@ -17,7 +17,11 @@ class ThreadGroup {
     static ThreadGroup& mine() noexcept;
 
     bool open() const noexcept { return depth_ > 0; }
-    void started() noexcept { ++depth_; }
+    void started() noexcept {
+        if (depth_++ == 0) {
+            expected_before_ = expected_.size();
+        }
+    }
 
     void touched(const core::Registrar::Member& member);
 
@@ -52,6 +56,7 @@ class ThreadGroup {
     int depth_ = 0;
     std::vector<core::Registrar::Member> touched_;
     std::vector<Birth> expected_;
+    std::size_t expected_before_ = 0; // those of calls before the open group
 };
 
 } // namespace tracehook::nccl

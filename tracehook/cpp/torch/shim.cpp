@@ -33,6 +33,9 @@ Shim::Shim(const std::string& path, const std::string& torch_version) {
                                  " is not a tracehook hook library: it has no th_hook_get_api");
     }
     api_ = get_api();
+    if (api_ == nullptr) {
+        throw std::runtime_error(path + " is not a tracehook hook library: its table is empty");
+    }
     if (api_->struct_size < sizeof(th_hook_api)) {
         throw std::runtime_error(path + " is from another tracehook: its table has " +
                                  std::to_string(api_->struct_size) + " bytes, expected " +
@@ -40,8 +43,9 @@ Shim::Shim(const std::string& path, const std::string& torch_version) {
     }
     // Checked before any other call: with another minor's classes, the first one would land in a
     // foreign function.
-    if (minor_of(api_->torch_version) != minor_of(torch_version)) {
-        throw std::runtime_error(path + " was built for torch " + api_->torch_version +
+    const std::string built_for = api_->torch_version != nullptr ? api_->torch_version : "?";
+    if (minor_of(built_for) != minor_of(torch_version)) {
+        throw std::runtime_error(path + " was built for torch " + built_for +
                                  ", but this is torch " + torch_version);
     }
 }

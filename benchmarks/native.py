@@ -31,8 +31,7 @@ def bare_tracker() -> Path:
 
 
 def caller() -> Path:
-    """Return the library that calls NCCL through slots. It asks for ``libnccl.so.2``: the one that is loaded already."""
-    folders = [Path(site) / "nvidia" / "nccl" / "lib" for site in sys.path]
+    """Return the library that calls NCCL through slots, linked to ``libnccl.so.2``: the one that is loaded already."""
     folders = [Path(site) / "nvidia" / "nccl" / "lib" for site in sys.path]
     library = next(folder for folder in folders if folder.exists())
     return build("caller.cpp", "torch_cuda_caller", "-Wl,-z,lazy", f"-L{library}", "-l:libnccl.so.2")

@@ -149,7 +149,7 @@ Registrar::Member Registrar::add(Identity identity, const MakeCommunicator& make
     return member;
 }
 
-Registrar::Member Registrar::find(const void* pointer) noexcept {
+const Registrar::Member& Registrar::find(const void* pointer) noexcept {
     struct Last {
         const Registrar* owner = nullptr;
         std::uint64_t epoch = 0;
@@ -157,8 +157,9 @@ Registrar::Member Registrar::find(const void* pointer) noexcept {
         Member member;
     };
     static thread_local Last last;
+    static const Member none;
     if (abandoned()) {
-        return nullptr;
+        return none;
     }
     const std::uint64_t epoch = epoch_.load(std::memory_order_acquire);
     if (last.owner == this && last.epoch == epoch && last.pointer == pointer) {

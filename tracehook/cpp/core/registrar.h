@@ -52,7 +52,8 @@ class Registrar {
     // pointer that is known already (its end was never seen) is dropped as dead first. Returns null
     // while abandoned.
     Member add(Identity identity, const MakeCommunicator& make, const Member& parent = nullptr);
-    Member find(const void* pointer) noexcept;
+    // Null if unknown. The reference is the calling thread's own and lasts until its next find().
+    const Member& find(const void* pointer) noexcept;
 
     // Before destroy / finalize. Unknown pointers are ignored.
     void retire(const void* pointer) noexcept;

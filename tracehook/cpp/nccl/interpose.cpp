@@ -25,7 +25,7 @@ core::Registrar& registrar() noexcept {
 template <auto Real, std::size_t Position, typename... Args> int guarded(Args... args) {
     const auto real = api().*Real;
     const Comm comm = std::get<Position>(std::forward_as_tuple(args...));
-    const core::Registrar::Member member = registrar().find(comm);
+    const core::Registrar::Member& member = registrar().find(comm);
     if (!member || !member->gate().enter(*member)) {
         return real(args...);
     }

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 import tracehook
+from tracehook.service import service
 
 CALLS = 20_000
 SEGMENTS = 1_000
@@ -54,7 +55,13 @@ def main(library: str) -> None:
     rows = [(address, size) for _, _, address, size in _core.segments()]
     addresses = (ctypes.c_void_p * segments)(*(address for address, _ in rows))
     sizes = (ctypes.c_size_t * segments)(*(size for _, size in rows))
+    # The log's thread would compete for the GIL, which this loop needs back after each switch, and a new communicator
+    # does not. So the log is written between the measurements.
+    journal = service()._journal
+    journal._stop.set()
+    journal._thread.join()
     for _ in range(REPETITIONS):
+        journal.flush()
         bare = plain.time_registrations(pointer, addresses, sizes, segments)
         begin = time.perf_counter_ns()
         _core.set_registering(True)  # what a new communicator gets: every segment of the ledger

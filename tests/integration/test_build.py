@@ -1,0 +1,33 @@
+"""How the native parts were built: from packages, not from a CUDA toolkit that the machine happens to have."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def commands() -> list[str]:
+    """Return the compiler's command lines of this checkout's build."""
+    found = sorted(ROOT.glob("build/cp*/compile_commands.json"))
+    if not found:
+        pytest.skip("the native parts were not built in this checkout")
+    return [entry["command"] for path in found for entry in json.loads(path.read_text())]
+
+
+def test_headers_come_from_packages_or_the_project(commands) -> None:
+    """Every include folder is the project's, Python's or a package's: none is a system CUDA toolkit."""
+    folders = {folder for line in commands for folder in re.findall(r"-(?:I|isystem) ?(\S+)", line)}
+    foreign = [folder for folder in folders if "cuda" in folder.lower() and "site-packages" not in folder]
+    assert [folder for folder in foreign if not Path(folder).is_relative_to(ROOT)] == []
+
+
+def test_only_the_hook_library_sees_torch(commands) -> None:
+    """Torch's headers are on one command line, that of the hook library."""
+    with_torch = [line for line in commands if re.search(r"site-packages/torch/include", line)]
+    assert [Path(line.split()[-1]).name for line in with_torch] == ["hook.cpp"]

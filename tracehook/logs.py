@@ -78,6 +78,7 @@ class Journal:
         self._reported_drops = 0
         # Events that stay in the ring, because the file cannot be written, but whose warnings were said.
         self._told = 0
+        self._closed = False
         self.failed: str | None = None
         if path is not None:
             self._open(path, begin)
@@ -94,7 +95,7 @@ class Journal:
                 cache_logger_on_first_use=True,
             )
             self._logger.info("trace.begin", schema=SCHEMA, t_ns=time.monotonic_ns(), **begin)
-        except OSError as problem:
+        except (OSError, ValueError, TypeError) as problem:
             self._give_up(problem)
 
     def start(self) -> None:
@@ -107,13 +108,16 @@ class Journal:
             self.flush()
 
     def flush(self) -> int:
-        """Write everything that is in the ring now. Returns the number of events."""
-        written = 0
+        """Write everything that is in the ring now. Returns the number of events; 0 once the log is closed."""
         with self._lock:
-            while data := self._core.peek(_BATCH, self._told):
-                written += self._write(data)
-            if self.failed is None:
-                self._report_drops()
+            return 0 if self._closed else self._drain()
+
+    def _drain(self) -> int:
+        written = 0
+        while data := self._core.peek(_BATCH, self._told):
+            written += self._write(data)
+        if self.failed is None:
+            self._report_drops()
         return written
 
     def _write(self, data: bytes) -> int:
@@ -134,7 +138,7 @@ class Journal:
             return False
         try:
             self._logger.info(name, **fields)
-        except OSError as problem:
+        except (OSError, ValueError, TypeError) as problem:  # the disk, or text that JSON cannot hold
             self._give_up(problem)
             return False
         return True
@@ -186,19 +190,21 @@ class Journal:
     def _line(self, event: str, **fields: Any) -> None:
         self._write_line(event, {"t_ns": time.monotonic_ns(), **fields})
 
-    def _give_up(self, problem: OSError) -> None:
-        self.failed = f"{self.path}: {problem.strerror or problem}"
+    def _give_up(self, problem: Exception) -> None:
+        self.failed = f"{self.path}: {getattr(problem, 'strerror', None) or problem}"
         self._logger = None
         warn(f"no log from here on, {self.failed}; the job goes on")
 
     def close(self, finish: Callable[[], Mapping[str, Any]]) -> None:
         """Write what is left, then ``trace.end`` with the counts of `finish`. Makes no call into CUDA or NCCL."""
         self._stop.set()
-        self.flush()
-        complete = self._logger is not None
-        self._line("trace.end", dropped=self._core.dropped(), **finish())
-        if complete and self._logger is not None:
-            self._core.remove_ring_file()
+        with self._lock:  # nothing is written after the last line, not even by the thread
+            self._drain()
+            complete = self._logger is not None
+            self._line("trace.end", dropped=self._core.dropped(), **finish())
+            self._closed = True
+            if complete and self._logger is not None:
+                self._core.remove_ring_file()
 
     def leave_to_parent(self) -> None:
         """In a forked child: the file and the thread are the parent's; forget them without touching either."""

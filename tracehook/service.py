@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import itertools
 import os
 import platform
 import socket
@@ -29,6 +30,7 @@ class Service:
         self._settings = config
         # Held while starting and switching. Never by the allocator's callback or the interposer, which are native.
         self._lock = threading.RLock()
+        self._switching = threading.Lock()  # one switch at a time; taken with no other lock held
         self._core: ModuleType | None = None
         self._journal: Journal | None = None
         self._record_only = False
@@ -49,24 +51,27 @@ class Service:
                     "tracehook: this process was forked from one that had initialised CUDA, and cannot use it: "
                     "use the spawn start method"
                 )
-            if self._core is None or self._forked:
+            starts = self._core is None or self._forked
+            if starts:
                 self._start(torch)
-                self._attach_when_cuda_is_up(torch)
-            elif not self._core.registering() and not self._record_only:
-                self._core.set_registering(True)
-                self._mark("hook.enable")
+        if starts:
+            # Without our lock: torch takes one of its own here, under which it calls _attach(), which takes ours.
+            self._attach_when_cuda_is_up(torch)
+        else:
+            self._switch(on=True)
 
     def _start(self, torch: Any) -> None:
         from tracehook import _core
 
         path = self._log_path()
+        begin = self._describe(torch, _core.nccl_version())
         _core.make_process(str(path.with_suffix(".ring")) if path else "", _RING_CAPACITY)
         if _core.ring_error():
             warn(f"events are kept in memory only, so a kill would lose the last ones: {_core.ring_error()}")
         self._core = _core
         self._forked = False
         self._done_attaching = False
-        self._journal = Journal(_core, path, self._describe(torch))
+        self._journal = Journal(_core, path, begin)
         self._journal.start()
         if torch.version.cuda is None:
             self._note("no_cuda", f"torch {torch.__version__}")
@@ -141,10 +146,16 @@ class Service:
 
     def disable(self) -> None:
         """Deregister everything; see :func:`tracehook.disable`."""
-        with self._lock:
-            if self._core is not None and not self._forked and self._core.registering():
-                self._core.set_registering(False)
-                self._mark("hook.disable")
+        self._switch(on=False)
+
+    def _switch(self, on: bool) -> None:
+        # A lock of its own: this may wait for calls into NCCL, and status() must not wait for it.
+        with self._switching:
+            core = self._core
+            if core is None or self._forked or core.registering() == on or (on and self._record_only):
+                return
+            core.set_registering(on)
+            self._mark("hook.enable" if on else "hook.disable")
 
     def status(self) -> dict[str, Any]:
         """See :func:`tracehook.status`."""
@@ -193,13 +204,14 @@ class Service:
 
         if pointer == 0:
             raise ValueError("the communicator's pointer is 0: it was not created yet")
+        # Before our lock: asking may bring CUDA up, and torch then calls _attach() under a lock of its own.
+        index = device if device is not None else torch.cuda.current_device()
         with self._lock:
             core = self._running()
             if core.nccl_missing():
                 raise RuntimeError(f"tracehook: {core.nccl_missing()}")
             self._attached_names += 1
             shared_name = name if name is not None else f"attached:{self._attached_names}"
-            index = device if device is not None else torch.cuda.current_device()
             return bool(core.adopt_communicator(pointer, index, shared_name))
 
     def detach_communicator(self, pointer: int) -> bool:
@@ -244,25 +256,29 @@ class Service:
         if not os.access(directory, os.W_OK):
             warn(f"no log: SYMM_REGISTER_LOG={str(directory)!r} is not writable for this user")
             return None
-        return directory / f"{file_stem()}.jsonl"
+        stem = file_stem()
+        # A process may start anew (exec), and a container may give the same number again: no log is written over.
+        names = itertools.chain([stem], (f"{stem}.{count}" for count in itertools.count(2)))
+        taken = {path.name for path in directory.glob(f"{stem}.*")}
+        name = next(name for name in names if not {f"{name}.jsonl", f"{name}.ring"} & taken)
+        return directory / f"{name}.jsonl"
 
-    def _describe(self, torch: Any) -> dict[str, Any]:
+    def _describe(self, torch: Any, nccl: int) -> dict[str, Any]:
         environment = os.environ
-        rank, world = environment.get("RANK"), environment.get("WORLD_SIZE")
         return {
             "tracehook": __version__,
             "torch": str(torch.__version__),
             "cuda": torch.version.cuda,
-            "nccl": self._native().nccl_version(),
+            "nccl": nccl,
             "python": platform.python_version(),
-            "host": socket.gethostname(),
+            "host": _text(socket.gethostname()),
             "pid": os.getpid(),
-            "rank": int(rank) if rank and rank.isdigit() else None,
-            "world_size": int(world) if world and world.isdigit() else None,
-            "allocator": environment.get("PYTORCH_CUDA_ALLOC_CONF", ""),
-            "policy": list(self._settings.policy),
+            "rank": _number(environment.get("RANK", "")),
+            "world_size": _number(environment.get("WORLD_SIZE", "")),
+            "allocator": _text(environment.get("PYTORCH_CUDA_ALLOC_CONF", "")),
+            "policy": [_text(name) for name in self._settings.policy],
             "emulated": "TRACEHOOK_EMU_DEVICES" in environment,
-            "argv": sys.argv[:1],
+            "argv": [_text(part) for part in sys.argv[:1]],
         }
 
     def finish(self) -> None:
@@ -274,11 +290,21 @@ class Service:
     def after_fork_in_child(self) -> None:
         """Let go of everything that belongs to the parent. The native side has done so already."""
         self._lock = threading.RLock()
+        self._switching = threading.Lock()
         if self._core is not None:
             self._forked = True
             self._parent_attached = bool(self._core.attached())
         if self._journal is not None:
             self._journal.leave_to_parent()
+
+
+def _text(text: str) -> str:
+    """Make what came from outside fit for JSON: a file name need not be UTF-8."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 def _torch_hook_is_on() -> bool:

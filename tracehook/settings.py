@@ -47,9 +47,12 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _directory(text: str) -> Path:
     try:
-        return Path(text).expanduser()
+        # Absolute, so that it stays the same folder when the program changes its own.
+        return Path(text).expanduser().absolute()
     except RuntimeError:
         raise SettingError("expected a directory; there is no such home") from None
+    except OSError:
+        raise SettingError("expected an absolute path, because the current folder is gone") from None
 
 
 def _setting(variable: str, default: Any, read: Callable[[str], Any], meaning: str) -> Any:

@@ -47,6 +47,7 @@ class Finished:
 def environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment of this process without what concerns tracehook, torch or NCCL, and with `changes`."""
     kept = {name: value for name, value in os.environ.items() if not _FOREIGN.match(name)}
+    kept["PYTHONWARNINGS"] = "ignore:This process:DeprecationWarning"  # Python 3.12 on a fork beside threads
     kept["OMP_NUM_THREADS"] = "1"
     kept.update(changes or {})
     return kept

@@ -27,7 +27,11 @@ def _run(script, *args):
         capture_output=True,
         text=True,
         timeout=60,
-        env={**os.environ, "SYMM_REGISTER_HOOK": ""},
+        env={
+            **os.environ,
+            "SYMM_REGISTER_HOOK": "",
+            "PYTHONWARNINGS": "ignore:This process:DeprecationWarning",  # Python 3.12 on a fork beside threads
+        },
     )
 
 

@@ -43,40 +43,60 @@ class ProcessLog:
 def read_process(path: Path) -> ProcessLog:
     """Read one ``.jsonl`` log and the ``.ring`` beside it, if there is one.
 
-    A torn last line (the process was killed while writing it) is left out: its event is still in the ring, because
-    the ring lets go of an event only after its line was written. Raises :class:`LogError` if it is no tracehook log.
+    A torn last line (the process was killed while writing it) is left out: its event is still in the ring, because the
+    ring lets go of an event only after its line was written. Raises :class:`LogError` if it is no tracehook log.
     """
-    lines = path.read_bytes().split(b"\n")
+    if not path.is_file():
+        raise LogError(f"{path}: not a regular file")
+    try:
+        # The ring first: what leaves it meanwhile, in a process that still runs, is in the log by then.
+        left = _read_ring(path.with_suffix(".ring"))
+        lines = path.read_bytes().split(b"\n")
+    except OSError as problem:
+        raise LogError(f"{path}: {problem.strerror}") from None
     torn = bool(lines.pop())
     events: list[dict[str, Any]] = []
     foreign = []
     for number, line in enumerate(lines, start=1):
-        try:
-            event = json.loads(line)
-        except ValueError:
+        event = _event(line)
+        if event is None:
             foreign.append(number)
-            continue
-        if isinstance(event, dict) and "event" in event:
-            events.append(event)
         else:
-            foreign.append(number)
+            events.append(event)
     if not events or events[0]["event"] != "trace.begin":
         raise LogError(f"{path}: not a tracehook log (its first line is no trace.begin)")
     begin = events[0]
     major = str(begin.get("schema", "")).partition(".")[0]
-    if not major.isdigit() or int(major) > SCHEMA_MAJOR:
+    if not (major.isascii() and major.isdigit() and int(major) <= SCHEMA_MAJOR):
         raise LogError(f"{path}: schema {begin.get('schema')!r}; this tracehook reads up to {SCHEMA_MAJOR}.x")
     log = ProcessLog(path, begin, events, torn=torn, foreign_lines=foreign)
     log.ended = events[-1]["event"] == "trace.end"
-    log.dropped = int(events[-1].get("dropped", 0)) if log.ended else 0
-    _recover(log, path.with_suffix(".ring"))
+    log.dropped = _count(events[-1].get("dropped")) if log.ended else 0
+    if left is not None:
+        _recover(log, left)
     return log
 
 
-def _recover(log: ProcessLog, ring_path: Path) -> None:
-    if not ring_path.exists():
-        return
-    left = ring.read_file(ring_path)
+def _event(line: bytes) -> dict[str, Any] | None:
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None
+
+
+def _count(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _read_ring(path: Path) -> ring.RingFile | None:
+    try:
+        return ring.read_file(path)
+    except FileNotFoundError:
+        return None
+
+
+def _recover(log: ProcessLog, left: ring.RingFile) -> None:
     seen = {event.get("seq") for event in log.events}
     for record in left.records:
         name, fields = ring.fields_of(record)
@@ -86,11 +106,29 @@ def _recover(log: ProcessLog, ring_path: Path) -> None:
     log.dropped = max(log.dropped, left.dropped)
 
 
-def read_directory(directory: Path) -> list[ProcessLog]:
-    """Read every log of `directory`, by rank and then by process. Raises :class:`LogError` if there is none."""
+def read_directory(directory: Path, since: float = 0.0, unreadable: list[str] | None = None) -> list[ProcessLog]:
+    """Read every log of `directory` that was written at or after `since`, by rank and then by process.
+
+    A file that cannot be read does not hide the others if `unreadable` is given: it gets one line there. Else it raises
+    :class:`LogError`, as a missing directory does, and one without any log.
+    """
     if not directory.is_dir():
         raise LogError(f"{directory}: not a directory; expected the one that SYMM_REGISTER_LOG named")
-    logs = [read_process(path) for path in sorted(directory.glob("*.jsonl"))]
+    logs = []
+    for path in sorted(directory.glob("*.jsonl")):
+        try:
+            if path.stat().st_mtime >= since:
+                logs.append(read_process(path))
+        except (LogError, ring.RingError) as problem:
+            if unreadable is None:
+                raise
+            unreadable.append(str(problem))
+    if not logs and unreadable:
+        raise LogError("; ".join(unreadable))
     if not logs:
         raise LogError(f"{directory}: no .jsonl log in it; was SYMM_REGISTER_HOOK=1 set, and torch imported?")
-    return sorted(logs, key=lambda log: (log.rank if log.rank is not None else 1 << 30, log.begin.get("pid", 0)))
+    return sorted(logs, key=_order)
+
+
+def _order(log: ProcessLog) -> tuple[int, int]:
+    return (log.rank if isinstance(log.rank, int) else 1 << 30, _count(log.begin.get("pid")))

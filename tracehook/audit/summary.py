@@ -13,6 +13,9 @@ class Summary:
 
     rank: int | None
     pid: int
+    ended: bool = False
+    recovered: int = 0
+    lost: int = 0
     segments: int = 0
     segments_freed: int = 0
     communicators: int = 0
@@ -23,8 +26,6 @@ class Summary:
     dropped_at_abort: int = 0
     failures: int = 0
     warnings: int = 0
-    ended: bool = False
-    recovered: int = 0
     _held: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -35,7 +36,8 @@ class Summary:
 
 def summarise(log: ProcessLog) -> Summary:
     """Count the events of `log`."""
-    out = Summary(log.rank, int(log.begin.get("pid", 0)), ended=log.ended, recovered=log.recovered)
+    pid = log.begin.get("pid")
+    out = Summary(log.rank, pid if isinstance(pid, int) else 0, log.ended, log.recovered, log.dropped)
     for event in log.events:
         comm = event.get("comm_id", 0)
         match event["event"]:
@@ -52,13 +54,13 @@ def summarise(log: ProcessLog) -> Summary:
                 out.aborted += 1
                 out.dropped_at_abort += out._held.pop(comm, 0)
             case "register.local":
-                if event["ok"]:
+                if event.get("ok"):
                     out.made += 1
                     out._held[comm] = out._held.get(comm, 0) + 1
                 else:
                     out.failures += 1
             case "deregister.local":
-                if event["ok"]:
+                if event.get("ok"):
                     out.undone += 1
                     out._held[comm] = out._held.get(comm, 0) - 1
                 else:

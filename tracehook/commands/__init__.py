@@ -13,7 +13,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-_PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
+# Options after the command are the command's own, also without `--` before it.
+_PASS_ON = {"allow_extra_args": True, "allow_interspersed_args": False}
 app.command("run", context_settings=_PASS_ON)(run.run)
 app.command("rehearse", context_settings=_PASS_ON)(rehearse.rehearse)
 app.command("doctor")(doctor.doctor)

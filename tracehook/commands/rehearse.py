@@ -8,11 +8,14 @@ import tempfile
 import time
 from collections import Counter
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
 from tracehook import emulation
+from tracehook.audit import reader
+from tracehook.audit.ring import RingError
 from tracehook.commands import summary as summary_command
 
 RULES_BROKEN = 86
@@ -39,7 +42,7 @@ def rehearse(
     command = context.args
     if not command:
         raise typer.BadParameter("no command; expected: tracehook rehearse [OPTIONS] -- COMMAND ...")
-    with tempfile.TemporaryDirectory(prefix="tracehook-rehearsal-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="tracehook-rehearsal-", ignore_cleanup_errors=True) as scratch:
         try:
             environment = emulation.environment(devices, Path(scratch), faults)
         except emulation.NoEmulation as problem:
@@ -47,12 +50,15 @@ def rehearse(
             raise typer.Exit(2) from None
         if log is not None:
             environment["SYMM_REGISTER_HOOK"] = "1"
-            environment["SYMM_REGISTER_LOG"] = str(log)
+            environment["SYMM_REGISTER_LOG"] = str(log.absolute())
         started = time.time()
         status = _run(command, environment)
         broken = emulation.violations(Path(scratch))
-    if log is not None and log.is_dir():
-        summary_command.show(log, since=started)
+    if log is not None:
+        try:
+            summary_command.show(log, since=started)
+        except (reader.LogError, RingError) as problem:
+            typer.echo(f"tracehook rehearse: no table: {problem}", err=True)
     _report(broken)
     raise typer.Exit(RULES_BROKEN if broken else status)
 
@@ -63,12 +69,19 @@ def _run(command: list[str], environment: dict[str, str]) -> int:
     except OSError as problem:
         typer.echo(f"tracehook rehearse: cannot run {command[0]!r}: {problem.strerror}", err=True)
         raise typer.Exit(127) from None
-    # Control-C reaches the command too, which decides how to end; we only wait for it.
-    previous = signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def pass_on(number: int, _: FrameType | None) -> None:
+        process.send_signal(number)
+
+    # Control-C reaches the command too, which decides how to end; we only wait for it. The others reach us alone.
+    previous = {signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN)}
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        previous[number] = signal.signal(number, pass_on)
     try:
         status = process.wait()
     finally:
-        signal.signal(signal.SIGINT, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
     return status if status >= 0 else 128 - status
 
 

@@ -24,7 +24,7 @@ def run(
         raise typer.BadParameter("no command; expected: tracehook run [OPTIONS] -- COMMAND ...")
     os.environ["SYMM_REGISTER_HOOK"] = "1"
     if log is not None:
-        os.environ["SYMM_REGISTER_LOG"] = str(log)
+        os.environ["SYMM_REGISTER_LOG"] = str(log.absolute())
     if check:
         os.environ["SYMM_REGISTER_CHECK"] = "1"
     try:

@@ -27,9 +27,13 @@ _COLUMNS = (
     "dropped",
     "left",
     "failed",
+    "warnings",
     "log",
 )
-_LEGEND = "ended, aborted: of the comms; dropped: registrations that went with an aborted one; left: never undone"
+_LEGEND = (
+    "ended, aborted: of the comms; dropped: registrations that went with an aborted one; left: never undone; "
+    "open: still running, killed, or ended without Python's exit"
+)
 
 
 def summary(
@@ -47,12 +51,12 @@ def summary(
 
 
 def show(directory: Path, since: float = 0.0) -> None:
-    """Print the table for the logs of `directory` that were written at or after `since` (seconds, as time.time())."""
-    if since and not any(path.stat().st_mtime >= since for path in directory.glob("*.jsonl")):
-        typer.echo(f"tracehook: no process wrote a log to {directory}", err=True)
-        return
-    logs = [log for log in reader.read_directory(directory) if log.path.stat().st_mtime >= since]
-    rows = [summarise(log) for log in logs]
+    """Print the table for the logs of `directory` that were written at or after `since` (seconds, as time.time()).
+
+    Files that cannot be read get a line each. Raises :class:`tracehook.audit.reader.LogError` if there is no log.
+    """
+    unreadable: list[str] = []
+    rows = [summarise(log) for log in reader.read_directory(directory, since, unreadable)]
     busy = [row for row in rows if row.segments or row.communicators]
     title = f"tracehook: {len(busy)} processes that used CUDA"
     table = Table(
@@ -62,9 +66,11 @@ def show(directory: Path, since: float = 0.0) -> None:
         table.add_column(column, justify="right", no_wrap=True)
     for row in busy:
         table.add_row(*_cells(row))
-    console = Console(width=max(110, Console().width))
+    console = Console(width=max(130, Console().width))
     console.print(table)
     console.print(_LEGEND, style="dim")
+    for line in unreadable:
+        typer.echo(f"tracehook: not read: {line}", err=True)
 
 
 def _cells(row: Summary) -> list[str]:
@@ -79,7 +85,13 @@ def _cells(row: Summary) -> list[str]:
         row.dropped_at_abort,
         row.left,
         row.failures,
+        row.warnings,
     )
-    end = "clean" if row.ended else f"killed, {row.recovered} from ring"
     rank = "-" if row.rank is None else str(row.rank)
-    return [rank, str(row.pid), *(str(number) for number in numbers), end]
+    return [rank, str(row.pid), *(str(number) for number in numbers), _log_state(row)]
+
+
+def _log_state(row: Summary) -> str:
+    if row.lost:
+        return f"{row.lost} events lost"
+    return "clean" if row.ended else f"open, {row.recovered} from ring"

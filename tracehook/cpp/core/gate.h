@@ -4,12 +4,13 @@
 // both the interposed calls and our own register / deregister calls pass here. Communicators that
 // share resources (ncclCommSplit with splitShare) share one gate.
 //
-//   allocator's callback, new segment    queue(), then poke(): never waits
-//   allocator's callback, segment freed  withdraw(): waits until the registration is gone, or the
-//   communicator died interposed collective, group end     enter() ... leave(): every queued
-//   segment is registered before and after interposed destroy, finalize         retire():
-//   deregisters everything, then the communicator is dead interposed abort, revoke kill(): dead
-//   first; wakes who waits; never waits for a stuck collective
+// clang-format off
+//   allocator's callback, new segment      queue(), then poke(): never waits
+//   allocator's callback, segment freed    withdraw(): waits until it is undone, or the communicator died
+//   interposed collective, group end       enter() ... leave(): the queue is worked off before and after
+//   interposed destroy, finalize           retire(): deregisters everything, then it is dead
+//   interposed abort, revoke               kill(): dead first; wakes who waits; never waits for a collective
+// clang-format on
 //
 // Lock order: the gate's mutex comes after the registrar's and before the ring's. It is never held
 // during a call into the communicator; "inside" is a state, not a locked mutex, which is what lets

@@ -205,17 +205,17 @@ void Registrar::retire(const void* pointer) noexcept {
 Registrar::Ending Registrar::kill(const void* pointer) noexcept {
     const Member member = find(pointer);
     if (!member) {
-        return {nullptr, -1};
+        return {nullptr, {}};
     }
-    const int device = member->identity().device;
+    Aborts::iterator entry;
     {
         // Before it is dead: a free that finds it dead must find the abort here.
         const std::lock_guard guard(mutex_);
-        aborts_.emplace(device, Clock::now() + kAbortPatience);
+        entry = aborts_.emplace(member->identity().device, Clock::now() + kAbortPatience);
     }
     kill_member(*member);
     take(pointer, member.get());
-    return {this, device};
+    return {this, entry};
 }
 
 void Registrar::kill_member(Registrations& member) noexcept {
@@ -230,7 +230,7 @@ Registrar::Ending::~Ending() {
         return;
     }
     const std::lock_guard guard(owner_->mutex_);
-    owner_->aborts_.erase(owner_->aborts_.find(device_));
+    owner_->aborts_.erase(entry_);
     owner_->abort_returned_.notify_all();
 }
 

@@ -30,6 +30,9 @@ namespace tracehook::core {
 class Registrar {
   public:
     using Member = std::shared_ptr<Registrations>;
+    using Clock = std::chrono::steady_clock;
+    using Aborts =
+        std::multimap<int, Clock::time_point>; // by device, with the time until which a free waits
     using MakeCommunicator = std::function<std::unique_ptr<Communicator>(const Identity&)>;
 
     explicit Registrar(Ring& ring);
@@ -63,14 +66,14 @@ class Registrar {
     // it (five seconds from the abort's beginning at most).
     class Ending {
       public:
-        Ending(Registrar* owner, int device) noexcept : owner_(owner), device_(device) {}
+        Ending(Registrar* owner, Aborts::iterator entry) noexcept : owner_(owner), entry_(entry) {}
         Ending(const Ending&) = delete;
         Ending& operator=(const Ending&) = delete;
         ~Ending();
 
       private:
         Registrar* const owner_; // null: there was nothing to end
-        const int device_;
+        const Aborts::iterator entry_;
     };
     Ending kill(const void* pointer) noexcept;
 
@@ -103,8 +106,6 @@ class Registrar {
     Member take(const void* pointer, const Registrations* only = nullptr) noexcept;
     Event segment_event(EventKind kind, const Segment& segment) const noexcept;
     std::vector<Member> members_on(int device) const;
-    using Clock = std::chrono::steady_clock;
-
     static void kill_member(Registrations& member) noexcept;
     void wait_for_aborts(int device, std::unique_lock<std::mutex>& lock);
     void remove_segment(const Segment& segment, EventKind kind, std::unique_lock<std::mutex>& lock);
@@ -115,7 +116,7 @@ class Registrar {
     Ledger ledger_;
     std::unordered_map<const void*, Member> by_pointer_;
     std::uint32_t next_id_ = 1;
-    std::multimap<int, Clock::time_point> aborts_; // under way, by device: until when a free waits
+    Aborts aborts_; // under way
     std::condition_variable abort_returned_;
     std::atomic<std::uint64_t>
         epoch_; // changes with by_pointer_; lets each thread cache its last find()

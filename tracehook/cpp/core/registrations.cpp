@@ -200,15 +200,23 @@ void Registrations::deregister(const Segment& segment) noexcept {
 
 std::size_t Registrations::deregister_all() noexcept {
     std::size_t undone = 0;
+    bool never_ready = false; // waited for once, not for each
     const Visit visit(*communicator_);
     for (const Segment& segment : handles_.segments()) {
-        if (dead() || !wait_ready()) {
+        if (dead()) {
             return undone;
+        }
+        if (never_ready || !wait_ready()) {
+            never_ready = !dead();
+            if (never_ready) {
+                report_stuck(segment);
+            }
+            continue;
         }
         deregister_one(*handles_.take(segment));
         ++undone;
     }
-    while (!stuck_.empty() && !dead() && wait_ready()) {
+    while (!stuck_.empty() && !dead() && !never_ready && wait_ready()) {
         const Handles::Held held = stuck_.back();
         stuck_.pop_back();
         deregister_one(held);

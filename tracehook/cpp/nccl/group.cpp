@@ -43,13 +43,15 @@ void ThreadGroup::leave_all(const std::vector<core::Registrar::Member>& inside) 
 }
 
 void ThreadGroup::completed(int result) noexcept {
+    const auto first = expected_.begin() + static_cast<std::ptrdiff_t>(expected_before_);
     if (result == kInProgress) {
-        for (Birth& birth : expected_) {
-            birth.blocking =
+        for (auto birth = first; birth != expected_.end(); ++birth) {
+            birth->blocking =
                 false; // whatever its configuration said: NCCL_COMM_BLOCKING overrides it
         }
     } else if (result != kSuccess) {
-        expected_.clear(); // NCCL made nothing, and may have left the handles unwritten
+        expected_.erase(first,
+                        expected_.end()); // NCCL made nothing, and may not have written the handles
     }
 }
 

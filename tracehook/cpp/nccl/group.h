@@ -48,6 +48,9 @@ class ThreadGroup {
     void expect(Birth birth) { expected_.push_back(std::move(birth)); }
     void deliver_all(core::Registrar& registrar);
 
+    // NCCL said that what was in progress failed: nobody keeps `out` valid any longer.
+    void forget_expected() noexcept { expected_.clear(); }
+
   private:
     std::vector<core::Registrar::Member> enter_all();
     void completed(int result) noexcept;

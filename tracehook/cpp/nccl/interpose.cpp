@@ -153,15 +153,22 @@ int on_ncclCommShrink(Comm comm, int* excluded, int excluded_count, Comm* out, C
 
 int on_ncclCommGetAsyncError(Comm comm, int* state) {
     const int result = api().ncclCommGetAsyncError(comm, state);
-    if (result == kSuccess && *state == kSuccess) {
-        ThreadGroup& group = ThreadGroup::mine();
+    if (result != kSuccess || *state == kInProgress) {
+        return result;
+    }
+    ThreadGroup& group = ThreadGroup::mine();
+    if (*state != kSuccess) {
         if (!group.open()) {
-            group.deliver_all(registrar());
+            group.forget_expected();
         }
-        // It may just have become ready: what waited for that is registered now.
-        if (const core::Registrar::Member member = registrar().find(comm)) {
-            member->gate().poke();
-        }
+        return result;
+    }
+    if (!group.open()) {
+        group.deliver_all(registrar());
+    }
+    // It may just have become ready: what waited for that is registered now.
+    if (const core::Registrar::Member member = registrar().find(comm)) {
+        member->gate().poke();
     }
     return result;
 }

@@ -53,6 +53,14 @@ Event Registrations::event(EventKind kind) const noexcept {
     return event;
 }
 
+Event Registrations::event(EventKind kind, const Segment& segment) const noexcept {
+    Event record = event(kind);
+    record.segment = segment.id;
+    record.address = segment.address;
+    record.size = segment.size;
+    return record;
+}
+
 void Registrations::emit(Event& event) noexcept {
     event.comm_seq = comm_seq_.fetch_add(1, std::memory_order_relaxed) + 1;
     ring_.push(event);
@@ -67,10 +75,7 @@ void Registrations::log(EventKind kind, std::uint64_t value, int result) noexcep
 }
 
 void Registrations::log_stall(const Segment& segment) noexcept {
-    Event record = event(EventKind::kDeregisterStalled);
-    record.segment = segment.id;
-    record.address = segment.address;
-    record.size = segment.size;
+    Event record = event(EventKind::kDeregisterStalled, segment);
     emit(record);
 }
 
@@ -137,10 +142,7 @@ void Registrations::register_ready(const std::vector<Segment>& batch) noexcept {
 void Registrations::fail(const Segment& segment, int result) noexcept {
     failed_.store(true, std::memory_order_relaxed);
     const std::size_t undone = deregister_all();
-    Event record = event(EventKind::kCommunicatorFailed);
-    record.segment = segment.id;
-    record.address = segment.address;
-    record.size = segment.size;
+    Event record = event(EventKind::kCommunicatorFailed, segment);
     record.result = result;
     record.value = undone;
     emit(record);
@@ -160,11 +162,8 @@ bool Registrations::wait_ready() noexcept {
 void Registrations::deregister_one(const Handles::Held& held) noexcept {
     const std::uint64_t begin_ns = monotonic_ns();
     const int result = held.handle != nullptr ? communicator_->deregister(held.handle) : 0;
-    Event record = event(EventKind::kDeregisterLocal);
+    Event record = event(EventKind::kDeregisterLocal, held.segment);
     record.t_ns = monotonic_ns();
-    record.segment = held.segment.id;
-    record.address = held.segment.address;
-    record.size = held.segment.size;
     record.duration_ns = record.t_ns - begin_ns;
     record.result = result;
     record.value = reinterpret_cast<std::uintptr_t>(held.handle);
@@ -174,10 +173,7 @@ void Registrations::deregister_one(const Handles::Held& held) noexcept {
 }
 
 void Registrations::report_stuck(const Segment& segment) noexcept {
-    Event record = event(EventKind::kDeregisterLocal);
-    record.segment = segment.id;
-    record.address = segment.address;
-    record.size = segment.size;
+    Event record = event(EventKind::kDeregisterLocal, segment);
     record.result = kNeverReady;
     emit(record);
 }

@@ -69,6 +69,7 @@ class Registrations {
     void report_stuck(const Segment& segment) noexcept;
     void deregister_one(const Handles::Held& held) noexcept;
     Event event(EventKind kind) const noexcept;
+    Event event(EventKind kind, const Segment& segment) const noexcept;
     void emit(Event& event) noexcept; // counts it, and pushes it
     void fail(const Segment& segment, int result) noexcept;
 

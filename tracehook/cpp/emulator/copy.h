@@ -5,6 +5,7 @@
 // name are not needed: every address tells what it is.
 #pragma once
 
+#include "capture.h"
 #include "cuda_abi.h"
 #include "stream_table.h"
 
@@ -20,12 +21,17 @@ template <typename Work> Status run_on_stream(void* handle, Work&& work) {
     if (stream == nullptr) {
         return kInvalidResourceHandle;
     }
+    if (const auto answer = Captures::instance().record(stream, repeated(work))) {
+        return *answer;
+    }
     table.order(stream);
     stream->submit(std::forward<Work>(work));
     return kSuccess;
 }
 
 // From ordinary host memory: the source may be reused at once. To ordinary host memory: waits.
+// Neither holds for a captured copy, which every launch of the graph repeats from and to the same
+// addresses.
 Status copy_on_stream(void* to, const void* from, size_t size, void* handle);
 
 // On the legacy stream of the current device, and waits.

@@ -23,11 +23,21 @@ enum Status : int {
     kDeviceUninitialized = 201,
     kMapBufferObjectFailed = 205,
     kInvalidResourceHandle = 400,
+    kIllegalState = 401,
     kNotReady = 600,
     kPeerAccessAlreadyEnabled = 704,
     kHostMemoryAlreadyRegistered = 712,
     kHostMemoryNotRegistered = 713,
     kNotSupported = 801,
+    kStreamCaptureUnsupported = 900,
+    kStreamCaptureInvalidated = 901,
+    kStreamCaptureMerge = 902,
+    kStreamCaptureUnmatched = 903,
+    kStreamCaptureUnjoined = 904,
+    kStreamCaptureIsolation = 905,
+    kStreamCaptureImplicit = 906,
+    kCapturedEvent = 907,
+    kStreamCaptureWrongThread = 908,
     kUnknown = 999,
 };
 
@@ -46,6 +56,10 @@ inline constexpr int kInvalidDeviceId = -2;
 inline constexpr unsigned kStreamNonBlocking = 1;
 inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr unsigned kEventInterprocess = 4;
+
+// Of cudaEventRecordWithFlags and cudaStreamWaitEvent: a node of a graph instead of an order in it.
+inline constexpr unsigned kEventExternal = 1;
+
 inline constexpr int kLeastPriority = 0;
 inline constexpr int kGreatestPriority = -5;
 

@@ -52,8 +52,11 @@ EMU_EXPORT int cudaSetDevice(int device) {
 
 EMU_EXPORT int cudaDeviceSynchronize() {
     return context_call([&] {
-        StreamTable::instance().synchronize_device(current_device());
-        return kSuccess;
+        const Status status = Captures::instance().ask_device(current_device());
+        if (status == kSuccess) {
+            StreamTable::instance().synchronize_device(current_device());
+        }
+        return status;
     });
 }
 

@@ -13,16 +13,47 @@ Status create(void** handle, unsigned flags) {
     return kSuccess;
 }
 
-Status record(void* event_handle, void* stream_handle) {
+Status record(void* event_handle, void* stream_handle, unsigned flags) {
     const StreamTable& table = StreamTable::instance();
     const std::shared_ptr<Event> event = events().find(event_handle);
     const std::shared_ptr<Stream> stream = table.find(stream_handle);
     if (event == nullptr || stream == nullptr || event->device() != stream->device()) {
         return kInvalidResourceHandle;
     }
+    Captures& captures = Captures::instance();
+    if ((flags & kEventExternal) != 0) {
+        const auto launch = [event](const std::shared_ptr<Stream>& on) { event->record(on); };
+        if (const auto answer = captures.record(stream, launch)) {
+            return *answer;
+        }
+    }
+    std::shared_ptr<const CapturePoint> point;
+    if (const auto answer = captures.mark(stream, point)) {
+        if (point != nullptr) {
+            event->mark(std::move(point));
+        }
+        return *answer;
+    }
     table.order(stream);
     event->record(stream);
     return kSuccess;
+}
+
+std::shared_ptr<const CapturePoint> captured(const std::shared_ptr<const Moment>& moment) {
+    return moment == nullptr ? nullptr : moment->captured;
+}
+
+// Does `body` with the moment that was recorded last, if one may ask about it.
+template <typename Body> Status ask(void* handle, Body&& body) {
+    return context_call([&] {
+        const std::shared_ptr<Event> event = events().find(handle);
+        if (event == nullptr) {
+            return kInvalidResourceHandle;
+        }
+        const auto moment = event->latest();
+        const Status status = Captures::instance().ask_event(captured(moment));
+        return status != kSuccess || moment == nullptr ? status : body(*moment);
+    });
 }
 
 } // namespace
@@ -43,33 +74,20 @@ EMU_EXPORT int cudaEventDestroy(void* event) {
 }
 
 EMU_EXPORT int cudaEventRecord(void* event, void* stream) {
-    return context_call([&] { return record(event, stream); });
+    return context_call([&] { return record(event, stream, 0); });
 }
 
-EMU_EXPORT int cudaEventRecordWithFlags(void* event, void* stream, unsigned) {
-    return context_call([&] { return record(event, stream); });
+EMU_EXPORT int cudaEventRecordWithFlags(void* event, void* stream, unsigned flags) {
+    return context_call([&] { return record(event, stream, flags); });
 }
 
-EMU_EXPORT int cudaEventQuery(void* handle) {
-    return context_call([&] {
-        const std::shared_ptr<Event> event = events().find(handle);
-        if (event == nullptr) {
-            return kInvalidResourceHandle;
-        }
-        const auto moment = event->latest();
-        return moment == nullptr || moment->passed() ? kSuccess : kNotReady;
-    });
+EMU_EXPORT int cudaEventQuery(void* event) {
+    return ask(event, [](const Moment& moment) { return moment.passed() ? kSuccess : kNotReady; });
 }
 
-EMU_EXPORT int cudaEventSynchronize(void* handle) {
-    return context_call([&] {
-        const std::shared_ptr<Event> event = events().find(handle);
-        if (event == nullptr) {
-            return kInvalidResourceHandle;
-        }
-        if (const auto moment = event->latest()) {
-            moment->wait();
-        }
+EMU_EXPORT int cudaEventSynchronize(void* event) {
+    return ask(event, [](const Moment& moment) {
+        moment.wait();
         return kSuccess;
     });
 }
@@ -85,6 +103,11 @@ EMU_EXPORT int cudaEventElapsedTime(float* milliseconds, void* start_handle, voi
         const auto to = end->latest();
         if (from == nullptr || to == nullptr) {
             return kInvalidResourceHandle;
+        }
+        for (const auto& moment : {from, to}) {
+            if (moment->captured != nullptr) {
+                return Captures::instance().time_of(*moment->captured);
+            }
         }
         if (!from->passed() || !to->passed()) {
             return kNotReady;

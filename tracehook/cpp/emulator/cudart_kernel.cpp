@@ -2,6 +2,7 @@
 // Kernels compute nothing; a launch that is in order succeeds.
 #include "cuda_abi.h"
 #include "runtime_call.h"
+#include "stream_table.h"
 
 #include <algorithm>
 #include <vector>
@@ -14,12 +15,14 @@ constexpr int kMaxBlocks = 32;
 constexpr int kMaxThreadsPerBlock = 1024;
 constexpr int kMaxDynamicShared = 227 << 10;
 
+// Also the first part of cudaLaunchConfig_t.
 struct LaunchShape {
     Dim3 grid;
     Dim3 block;
     size_t shared;
     void* stream;
 };
+static_assert(offsetof(LaunchShape, stream) == 32);
 
 // What the compiler's launch syntax leaves for the stub function that it calls next.
 std::vector<LaunchShape>& pending_launches() {
@@ -27,8 +30,13 @@ std::vector<LaunchShape>& pending_launches() {
     return stack;
 }
 
-Status launch() {
-    return context_call([] { return kSuccess; });
+// A captured kernel is a node that does nothing.
+Status launch(void* handle) {
+    return context_call([&] {
+        const std::shared_ptr<Stream> stream = StreamTable::instance().find(handle);
+        return stream == nullptr ? kInvalidResourceHandle
+                                 : Captures::instance().record(stream, {}).value_or(kSuccess);
+    });
 }
 
 Status occupancy(int* blocks, int block_size) {
@@ -84,20 +92,20 @@ EMU_EXPORT int __cudaGetKernel(const void** kernel, const void* function) {
     return kSuccess;
 }
 
-EMU_EXPORT int __cudaLaunchKernel(const void*, Dim3, Dim3, void**, size_t, void*) {
-    return launch();
+EMU_EXPORT int __cudaLaunchKernel(const void*, Dim3, Dim3, void**, size_t, void* stream) {
+    return launch(stream);
 }
 
-EMU_EXPORT int cudaLaunchKernel(const void*, Dim3, Dim3, void**, size_t, void*) {
-    return launch();
+EMU_EXPORT int cudaLaunchKernel(const void*, Dim3, Dim3, void**, size_t, void* stream) {
+    return launch(stream);
 }
 
-EMU_EXPORT int cudaLaunchCooperativeKernel(const void*, Dim3, Dim3, void**, size_t, void*) {
-    return launch();
+EMU_EXPORT int cudaLaunchCooperativeKernel(const void*, Dim3, Dim3, void**, size_t, void* stream) {
+    return launch(stream);
 }
 
-EMU_EXPORT int cudaLaunchKernelExC(const void*, const void*, void**) {
-    return launch();
+EMU_EXPORT int cudaLaunchKernelExC(const LaunchShape* config, const void*, void**) {
+    return launch(config->stream);
 }
 
 EMU_EXPORT int cudaFuncGetAttributes(FunctionAttributes* attributes, const void*) {

@@ -21,7 +21,7 @@ void finish_work_on(int device) {
 using namespace tracehook::emulator;
 
 EMU_EXPORT int cudaMalloc(void** pointer, size_t size) {
-    return context_call(
+    return unsafe_call(
         [&] {
             *pointer = nullptr;
             if (size == 0) {
@@ -34,7 +34,7 @@ EMU_EXPORT int cudaMalloc(void** pointer, size_t size) {
 }
 
 EMU_EXPORT int cudaFree(void* pointer) {
-    return context_call(
+    return unsafe_call(
         [&] {
             if (pointer == nullptr) {
                 return kSuccess;
@@ -59,7 +59,7 @@ EMU_EXPORT int cudaMemGetInfo(size_t* available, size_t* total) {
 }
 
 EMU_EXPORT int cudaHostAlloc(void** pointer, size_t size, unsigned) {
-    return context_call([&] {
+    return unsafe_call([&] {
         *pointer = nullptr;
         if (size == 0) {
             return kSuccess;
@@ -74,7 +74,7 @@ EMU_EXPORT int cudaMallocHost(void** pointer, size_t size) {
 }
 
 EMU_EXPORT int cudaFreeHost(void* pointer) {
-    return context_call([&] {
+    return unsafe_call([&] {
         if (pointer == nullptr) {
             return kSuccess;
         }
@@ -88,7 +88,7 @@ EMU_EXPORT int cudaFreeHost(void* pointer) {
 }
 
 EMU_EXPORT int cudaHostRegister(void* pointer, size_t size, unsigned) {
-    return context_call([&] {
+    return unsafe_call([&] {
         if (pointer == nullptr || size == 0) {
             return kInvalidValue;
         }
@@ -99,7 +99,7 @@ EMU_EXPORT int cudaHostRegister(void* pointer, size_t size, unsigned) {
 }
 
 EMU_EXPORT int cudaHostUnregister(void* pointer) {
-    return context_call([&] {
+    return unsafe_call([&] {
         return HostMemory::instance().remove(pointer) ? kSuccess : kHostMemoryNotRegistered;
     });
 }

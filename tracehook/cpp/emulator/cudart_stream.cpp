@@ -1,5 +1,4 @@
-// The runtime's functions about streams. Capturing into graphs is not emulated, and never seen to
-// be going on.
+// The runtime's functions about streams.
 #include "copy.h"
 #include "cuda_abi.h"
 #include "devices.h"
@@ -23,6 +22,31 @@ template <typename Body> Status on_stream(void* handle, Body&& body) {
         const std::shared_ptr<Stream> stream = StreamTable::instance().find(handle);
         return stream == nullptr ? kInvalidResourceHandle : body(stream);
     });
+}
+
+void wait_for(const Event& event, const std::shared_ptr<Stream>& stream) {
+    const auto moment = event.latest();
+    if (moment != nullptr && moment->captured == nullptr) {
+        StreamTable::make_wait(*stream, moment->stream, moment->sequence);
+    }
+}
+
+Status wait(const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>& event,
+            unsigned flags) {
+    Captures& captures = Captures::instance();
+    if ((flags & kEventExternal) != 0) {
+        const auto launch = [event](const std::shared_ptr<Stream>& on) { wait_for(*event, on); };
+        if (const auto answer = captures.record(stream, launch)) {
+            return *answer;
+        }
+    }
+    if (const auto moment = event->latest()) {
+        if (const auto answer = captures.join(stream, moment->captured)) {
+            return *answer;
+        }
+        StreamTable::make_wait(*stream, moment->stream, moment->sequence);
+    }
+    return kSuccess;
 }
 
 } // namespace
@@ -64,27 +88,28 @@ EMU_EXPORT int cudaStreamGetFlags(void* handle, unsigned* flags) {
 
 EMU_EXPORT int cudaStreamSynchronize(void* handle) {
     return on_stream(handle, [](const std::shared_ptr<Stream>& stream) {
-        StreamTable::instance().synchronize(stream);
-        return kSuccess;
+        const Status status = Captures::instance().ask_stream(stream);
+        if (status == kSuccess) {
+            StreamTable::instance().synchronize(stream);
+        }
+        return status;
     });
 }
 
 EMU_EXPORT int cudaStreamQuery(void* handle) {
     return on_stream(handle, [](const std::shared_ptr<Stream>& stream) {
+        const Status status = Captures::instance().ask_stream(stream);
+        if (status != kSuccess) {
+            return status;
+        }
         return StreamTable::instance().idle(stream) ? kSuccess : kNotReady;
     });
 }
 
-EMU_EXPORT int cudaStreamWaitEvent(void* handle, void* event_handle, unsigned) {
+EMU_EXPORT int cudaStreamWaitEvent(void* handle, void* event_handle, unsigned flags) {
     return on_stream(handle, [&](const std::shared_ptr<Stream>& stream) {
         const std::shared_ptr<Event> event = events().find(event_handle);
-        if (event == nullptr) {
-            return kInvalidResourceHandle;
-        }
-        if (const auto moment = event->latest()) {
-            StreamTable::make_wait(*stream, moment->stream, moment->sequence);
-        }
-        return kSuccess;
+        return event == nullptr ? kInvalidResourceHandle : wait(stream, event, flags);
     });
 }
 
@@ -92,8 +117,14 @@ EMU_EXPORT int cudaStreamWaitEvent(void* handle, void* event_handle, unsigned) {
 // that the caller holds.
 EMU_EXPORT int cudaLaunchHostFunc(void* handle, void (*function)(void*), void* argument) {
     return on_stream(handle, [&](const std::shared_ptr<Stream>& stream) {
+        const auto launch = [function, argument](const std::shared_ptr<Stream>& on) {
+            on->enqueue([function, argument] { function(argument); });
+        };
+        if (const auto answer = Captures::instance().record(stream, launch)) {
+            return *answer;
+        }
         StreamTable::instance().order(stream);
-        stream->enqueue([function, argument] { function(argument); });
+        launch(stream);
         return kSuccess;
     });
 }
@@ -101,39 +132,11 @@ EMU_EXPORT int cudaLaunchHostFunc(void* handle, void (*function)(void*), void* a
 EMU_EXPORT int cudaStreamAddCallback(void* handle, void (*callback)(void*, int, void*),
                                      void* argument, unsigned) {
     return on_stream(handle, [&](const std::shared_ptr<Stream>& stream) {
+        if (const auto answer = Captures::instance().refuse(stream)) {
+            return *answer;
+        }
         StreamTable::instance().order(stream);
         stream->enqueue([=] { callback(handle, kSuccess, argument); });
-        return kSuccess;
-    });
-}
-
-EMU_EXPORT int cudaStreamIsCapturing(void* handle, int* status) {
-    return on_stream(handle, [&](const std::shared_ptr<Stream>&) {
-        *status = 0;
-        return kSuccess;
-    });
-}
-
-EMU_EXPORT int cudaStreamGetCaptureInfo(void* handle, int* status, unsigned long long* id,
-                                        void** graph, const void** dependencies, const void** edges,
-                                        size_t* count) {
-    return on_stream(handle, [&](const std::shared_ptr<Stream>&) {
-        *status = 0;
-        if (id != nullptr) {
-            *id = 0;
-        }
-        if (graph != nullptr) {
-            *graph = nullptr;
-        }
-        if (dependencies != nullptr) {
-            *dependencies = nullptr;
-        }
-        if (edges != nullptr) {
-            *edges = nullptr;
-        }
-        if (count != nullptr) {
-            *count = 0;
-        }
         return kSuccess;
     });
 }

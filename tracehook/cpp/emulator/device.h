@@ -16,8 +16,30 @@ extern "C" {
 // Runs `work(argument)` on `stream` (a cudaStream_t, null for the legacy default stream of the
 // current device) after everything enqueued on it before, on the stream's own thread. Returns at
 // once: the caller is never blocked by the work. A stream that has unfinished work is "not ready"
-// to cudaStreamQuery and to events.
+// to cudaStreamQuery and to events. On a captured stream the work is done once, with a word on
+// stderr, and the capture is invalidated.
 void emu_stream_enqueue(void* stream, void (*work)(void*), void* argument);
+
+// 1 if `stream` (null for the legacy default stream of the current device) is being captured, also
+// if the capture was invalidated and has not ended yet. 0 otherwise.
+int emu_stream_capturing(void* stream);
+
+// 1 if a capture is under way that forbids the calling thread calls which could disturb it: one
+// that this thread began, or one of mode "global" if the thread's own mode is "global" too; none if
+// either mode is "relaxed".
+int emu_capture_under_way(void);
+
+// Marks the captures that emu_capture_under_way means as invalidated, as a forbidden call does.
+void emu_capture_invalidate(void);
+
+// Records work on a captured stream; no other stream may be given. Nothing is done now. Whenever an
+// instance of the graph is launched, `launched(argument)` is called on the launching thread, in the
+// order in which the graph was captured, and then `work(argument)` runs on the own thread of the
+// stream of the launch, after everything that was captured before it. `dropped(argument)` is called
+// once, on any thread, without a lock: when the graph, its instances and their launches under way
+// are gone, or at once if the capture is invalid by now.
+void emu_stream_enqueue_replayable(void* stream, void (*work)(void*), void (*launched)(void*),
+                                   void (*dropped)(void*), void* argument);
 
 // The device on which `stream` was created; the current device for the legacy default stream.
 int emu_stream_device(void* stream);
@@ -38,6 +60,10 @@ void emu_set_free_observer(void (*observer)(uintptr_t base, size_t size));
 // failure.
 void* emu_memory_allocate(size_t size, int device);
 int emu_memory_free(void* pointer);
+
+// 1 if `pointer` lies in device memory that has a handle which could be shared: what the driver's
+// virtual memory calls mapped, or emu_memory_allocate gave. 0 for cudaMalloc and all else.
+int emu_memory_has_handle(const void* pointer);
 
 // The calling thread's current device, and setting it; no error is possible for 0 <= device <
 // device count.

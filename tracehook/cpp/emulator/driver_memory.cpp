@@ -225,3 +225,8 @@ EMU_EXPORT int cuMemExportToShareableHandle(void*, uint64_t, int, unsigned long 
 EMU_EXPORT int cuMemImportFromShareableHandle(uint64_t*, void*, int) {
     return kNotSupported;
 }
+
+// PyTorch offers memory of ncclMemAlloc only where this function is; nothing is multicast here.
+EMU_EXPORT int cuMulticastCreate(uint64_t*, const void*) {
+    return kNotSupported;
+}

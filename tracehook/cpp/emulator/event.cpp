@@ -22,6 +22,13 @@ void Event::record(const std::shared_ptr<Stream>& stream) {
     latest_ = std::move(moment);
 }
 
+void Event::mark(std::shared_ptr<const CapturePoint> point) {
+    auto moment = std::make_shared<Moment>();
+    moment->captured = std::move(point);
+    const std::lock_guard lock(mutex_);
+    latest_ = std::move(moment);
+}
+
 std::shared_ptr<const Moment> Event::latest() const {
     const std::lock_guard lock(mutex_);
     return latest_;

@@ -14,7 +14,12 @@
 
 namespace tracehook::emulator {
 
+struct CapturePoint;
+
+// Where in a capture an event was recorded, if `captured` is not null: nothing then passes it. Else
+// where in the work of `stream`.
 struct Moment {
+    std::shared_ptr<const CapturePoint> captured;
     std::shared_ptr<Stream> stream;
     uint64_t sequence = 0;
     std::atomic<int64_t> time_ns{0};
@@ -32,6 +37,9 @@ class Event {
 
     // Marks the point after all work that `stream` was given so far.
     void record(const std::shared_ptr<Stream>& stream);
+
+    // Marks a point of a capture.
+    void mark(std::shared_ptr<const CapturePoint> point);
 
     // The moment recorded last; null before the first.
     std::shared_ptr<const Moment> latest() const;

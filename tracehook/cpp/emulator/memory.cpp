@@ -13,7 +13,7 @@ Memory& Memory::instance() {
     return *memory;
 }
 
-void* Memory::allocate(size_t size, int device) {
+void* Memory::allocate(size_t size, int device, bool has_handle) {
     Backing& backing = Backing::instance();
     if (size == 0 || size > backing.capacity()) {
         return nullptr;
@@ -28,7 +28,8 @@ void* Memory::allocate(size_t size, int device) {
         backing.give_back(*offset, mapped, device);
         return nullptr;
     }
-    insert({reinterpret_cast<uintptr_t>(address), size, mapped, *offset, device, Kind::kOwned});
+    insert({reinterpret_cast<uintptr_t>(address), size, mapped, *offset, device, Kind::kOwned,
+            false, has_handle});
     return address;
 }
 
@@ -49,7 +50,8 @@ bool Memory::map(void* address, uint64_t offset, size_t size, int device) {
     if (!Backing::instance().map(address, offset, size)) {
         return false;
     }
-    insert({reinterpret_cast<uintptr_t>(address), size, size, offset, device, Kind::kMapped});
+    insert({reinterpret_cast<uintptr_t>(address), size, size, offset, device, Kind::kMapped, false,
+            true});
     return true;
 }
 
@@ -164,7 +166,7 @@ EMU_EXPORT void* emu_memory_allocate(size_t size, int device) {
     }
     try {
         activate_device(device);
-        return Memory::instance().allocate(size, device);
+        return Memory::instance().allocate(size, device, true);
     } catch (...) {
         return nullptr;
     }
@@ -172,4 +174,9 @@ EMU_EXPORT void* emu_memory_allocate(size_t size, int device) {
 
 EMU_EXPORT int emu_memory_free(void* pointer) {
     return !tracehook::emulator::forked_child() && Memory::instance().free(pointer) ? 1 : 0;
+}
+
+EMU_EXPORT int emu_memory_has_handle(const void* pointer) {
+    const auto allocation = Memory::instance().find(pointer, 1);
+    return allocation && allocation->has_handle ? 1 : 0;
 }

@@ -30,6 +30,7 @@ struct Allocation {
     int device;
     Kind kind;
     bool dying = false;
+    bool has_handle = false; // made by the driver's virtual memory calls, or as if by them
 };
 
 class Memory {
@@ -39,7 +40,7 @@ class Memory {
     static Memory& instance();
 
     // Null if the device is full. Zeroed, aligned to kGranularity.
-    void* allocate(size_t size, int device);
+    void* allocate(size_t size, int device, bool has_handle = false);
 
     // False if `pointer` is not the base of what `allocate` gave. The observer is called before the
     // memory goes.

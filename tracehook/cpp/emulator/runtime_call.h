@@ -6,6 +6,7 @@
 // made.
 #pragma once
 
+#include "capture.h"
 #include "cuda_abi.h"
 #include "devices.h"
 
@@ -46,6 +47,16 @@ template <typename Body> Status context_call(Body&& body, Counted call = Counted
         [&] {
             activate_device(current_device());
             return body();
+        },
+        call);
+}
+
+// A context_call that could disturb a capture, and is refused where one forbids that.
+template <typename Body> Status unsafe_call(Body&& body, Counted call = Counted::kOther) noexcept {
+    return context_call(
+        [&] {
+            const Status status = Captures::instance().unsafe_call();
+            return status == kSuccess ? body() : status;
         },
         call);
 }

@@ -31,6 +31,9 @@ class Stream : public std::enable_shared_from_this<Stream> {
     unsigned flags() const { return flags_; }
     int priority() const { return priority_; }
 
+    // Whether it and the legacy stream of its device wait for each other.
+    bool is_blocking() const { return (flags_ & kStreamNonBlocking) == 0; }
+
     // Does `work` now if nothing is pending. Returns its sequence number, or 0 if it was not done.
     template <typename Callable> uint64_t try_now(Callable& work) {
         const uint64_t sequence = begin_inline();

@@ -1,5 +1,6 @@
 #include "stream_table.h"
 
+#include "capture.h"
 #include "device.h"
 #include "devices.h"
 
@@ -11,10 +12,6 @@ namespace {
 
 bool is_special(void* handle) {
     return reinterpret_cast<uintptr_t>(handle) <= kPerThreadStreamHandle;
-}
-
-bool is_blocking(const Stream& stream) {
-    return (stream.flags() & kStreamNonBlocking) == 0;
 }
 
 } // namespace
@@ -38,7 +35,7 @@ void* StreamTable::create(int device, unsigned flags, int priority) {
         std::erase_if(created_[device], [](const auto& known) { return known.expired(); });
         created_[device].push_back(stream);
     }
-    if (is_blocking(*stream)) {
+    if (stream->is_blocking()) {
         blocking_created_[device].fetch_add(1, std::memory_order_relaxed);
     }
     return handles_.insert(std::move(stream));
@@ -49,6 +46,7 @@ bool StreamTable::destroy(void* handle) {
     if (stream == nullptr) {
         return false;
     }
+    Captures::instance().forget(*stream);
     stream->retire();
     return true;
 }
@@ -58,7 +56,7 @@ std::shared_ptr<Stream> StreamTable::find(void* handle) const {
 }
 
 void StreamTable::order(const std::shared_ptr<Stream>& stream) const {
-    if (!is_blocking(*stream)) {
+    if (!stream->is_blocking()) {
         return;
     }
     const int device = stream->device();
@@ -79,8 +77,12 @@ void StreamTable::make_wait(Stream& stream, const std::shared_ptr<Stream>& other
     }
 }
 
+bool StreamTable::is_legacy(const Stream& stream) const {
+    return legacy_[stream.device()].get() == &stream;
+}
+
 bool StreamTable::idle(const std::shared_ptr<Stream>& stream) const {
-    if (stream == legacy_[stream->device()]) {
+    if (is_legacy(*stream)) {
         order(stream);
     }
     return stream->idle();
@@ -104,7 +106,7 @@ std::vector<std::shared_ptr<Stream>> StreamTable::streams_of(int device, bool bl
     const std::lock_guard lock(mutex_);
     for (const auto& known : created_[device]) {
         std::shared_ptr<Stream> stream = known.lock();
-        if (stream != nullptr && (!blocking_only || is_blocking(*stream))) {
+        if (stream != nullptr && (!blocking_only || stream->is_blocking())) {
             alive.push_back(std::move(stream));
         }
     }
@@ -125,6 +127,13 @@ EMU_EXPORT void emu_stream_enqueue(void* stream, void (*work)(void*), void* argu
         std::fprintf(stderr, "emulated CUDA: work given to the stream %p, which does not exist\n",
                      stream);
         std::abort();
+    }
+    if (Captures::instance().refuse(found)) {
+        // To drop the work would hang the ranks that wait for it.
+        std::fprintf(stderr,
+                     "emulated CUDA: work that no graph can repeat was given to the "
+                     "stream %p during a capture, which fails\n",
+                     stream);
     }
     table.order(found);
     found->enqueue([work, argument] { work(argument); });

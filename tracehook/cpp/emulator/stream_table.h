@@ -26,6 +26,9 @@ class StreamTable {
     // of the current device. Null for a handle that is not alive.
     std::shared_ptr<Stream> find(void* handle) const;
 
+    // Whether it is the legacy default stream of its device.
+    bool is_legacy(const Stream& stream) const;
+
     // To be called before work is given to `stream`. The legacy stream waits for what blocking
     // streams of its device were given before, and they wait for what it was given before;
     // non-blocking streams do neither.

@@ -1,11 +1,13 @@
 #include "collectives.h"
 
-#include "calls.h"
+#include "descriptor.h"
+#include "folding.h"
 #include "peer_memory.h"
-#include "reduction.h"
 #include "settings.h"
+#include "symmetric.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -14,40 +16,6 @@
 namespace tracehook::emulator::nccl {
 
 namespace {
-
-// What a rank tells the others about one operation.
-struct Descriptor {
-    Kind kind;
-    DataType type;
-    int op;
-    int peer;
-    std::uint64_t count;
-    SharedRange range;
-    std::uint8_t readable;
-    std::uint8_t send_registered;
-    std::uint8_t receive_registered;
-    std::uint8_t multiplies;
-    std::byte scalar[8];
-};
-static_assert(sizeof(Descriptor) <= kPayload);
-
-constexpr std::size_t kChunk = 1U << 16; // elements that are reduced at a time
-
-std::string described(const Descriptor& d) {
-    const Shape& kind = shape(d.kind);
-    std::string text =
-        std::string(kind.name) + " of " + std::to_string(d.count) + " " + type_name(d.type);
-    text += kind.reduces ? std::string(", ") + operator_name(d.op) : "";
-    text += kind.rooted ? ", root " + std::to_string(d.peer) : "";
-    return text;
-}
-
-bool same(const Descriptor& left, const Descriptor& right) {
-    const auto op = [](const Descriptor& d) { return std::min<int>(d.op, kNumOps); };
-    return left.kind == right.kind && left.type == right.type && left.count == right.count &&
-           (!shape(left.kind).reduces || op(left) == op(right)) &&
-           (!shape(left.kind).rooted || left.peer == right.peer);
-}
 
 // One collective from the point of view of one rank.
 class Collective {
@@ -59,15 +27,15 @@ class Collective {
 
     void run() {
         Rendezvous& meeting = communicator_.meeting();
-        const Descriptor mine = describe();
+        const Descriptor mine = describe(communicator_, operation_, published_);
         meeting.post(Lane::kStream, operation_.sequence, &mine, sizeof mine);
         if (!meeting.await_posted(Lane::kStream, operation_.sequence)) {
             return;
         }
         collect();
-        compare_registrations();
+        compare_registrations(communicator_, all_);
         const bool agreed = agree();
-        if (agreed && !compute()) {
+        if (agreed && !carry_out()) {
             // A rank was killed meanwhile: on hardware the others would wait for it.
             meeting.wait([] { return false; });
             return;
@@ -77,32 +45,16 @@ class Collective {
         if (!meeting.await_passed(Lane::kStream, operation_.sequence)) {
             return;
         }
+        if (symmetric_ != nullptr && !symmetric_->write()) {
+            fail(kUnhandledCudaError,
+                 "an illegal memory access was encountered: the window's memory is gone");
+        }
         if (agreed && staged_ != nullptr) {
             std::memcpy(operation_.receive, staged_.get(), receive_bytes());
         }
     }
 
   private:
-    Descriptor describe() const {
-        Descriptor d{};
-        d.kind = operation_.kind;
-        d.type = operation_.type;
-        d.op = operation_.op;
-        d.peer = operation_.peer;
-        d.count = operation_.count;
-        d.range = published_.range();
-        d.readable = published_.valid();
-        d.send_registered = operation_.send_registered;
-        d.receive_registered = operation_.receive_registered;
-        d.multiplies = operation_.op >= kNumOps;
-        const PreMultiply& multiply = operation_.multiply;
-        std::memcpy(d.scalar, multiply.scalar, sizeof d.scalar);
-        if (multiply.device_scalar != nullptr) {
-            std::memcpy(d.scalar, multiply.device_scalar, element_size(operation_.type));
-        }
-        return d;
-    }
-
     void collect() {
         for (int rank = 0; rank < communicator_.ranks(); ++rank) {
             Descriptor descriptor;
@@ -135,23 +87,59 @@ class Collective {
         return true;
     }
 
-    // Rule L7.
-    void compare_registrations() {
-        for (int rank = 0; rank < communicator_.ranks(); ++rank) {
-            const Descriptor& other = all_[rank];
-            if (other.send_registered == mine().send_registered &&
-                other.receive_registered == mine().receive_registered) {
-                continue;
-            }
-            count_event("uneven_operations");
-            if (settings().strict_uniformity) {
-                report(Rule::kL7, communicator_.subject(),
-                       "%s: registered here send %d, receive %d; on rank %d send %d, receive %d",
-                       described(mine()).c_str(), mine().send_registered, mine().receive_registered,
-                       rank, other.send_registered, other.receive_registered);
-            }
-            return;
+    bool all_symmetric() const {
+        return std::all_of(all_.begin(), all_.end(),
+                           [](const Descriptor& rank) { return rank.symmetric != 0; });
+    }
+
+    bool some_symmetric() const {
+        return std::any_of(all_.begin(), all_.end(),
+                           [](const Descriptor& rank) { return rank.symmetric != 0; });
+    }
+
+    // Different kernels wait for one another: for ever on hardware, here until somebody aborts or
+    // the time is up. False if stopped.
+    bool hang() {
+        const auto deadline = std::chrono::steady_clock::now() + settings().window_timeout;
+        if (!communicator_.meeting().wait(
+                [&] { return std::chrono::steady_clock::now() >= deadline; })) {
+            return false;
         }
+        fail(kSystemError, "it hangs: symmetric on some ranks only");
+        return true;
+    }
+
+    void fail(Result result, const std::string& reason) {
+        const std::string text = described(mine()) + ": " + reason;
+        std::fprintf(stderr, "rehearsal: rank %d of communicator %p: %s\n", communicator_.rank(),
+                     communicator_.handle(), text.c_str());
+        communicator_.fail(result, text);
+    }
+
+    // False if the communicator was stopped, or waits for a rank that is gone.
+    bool carry_out() {
+        const bool placed = compare_placements(communicator_, all_);
+        if (!some_symmetric()) {
+            return compute();
+        }
+        if (!all_symmetric()) {
+            if (placed) {
+                // The buffer that makes the difference is one that the rule does not compare.
+                report(Rule::kW16, communicator_.subject(), "%s is symmetric on some ranks only",
+                       described(mine()).c_str());
+            }
+            return hang();
+        }
+        symmetric_ = std::make_unique<SymmetricOperation>(communicator_, operation_, all_);
+        if (const auto fault = symmetric_->illegal_access()) {
+            const std::string text = "an illegal memory access was encountered: " + fault->reason;
+            report(fault->rule, communicator_.subject(), "%s: %s", described(mine()).c_str(),
+                   text.c_str());
+            fail(kUnhandledCudaError, text);
+            symmetric_ = nullptr;
+            return true;
+        }
+        return symmetric_->read();
     }
 
     std::size_t receive_bytes() const {
@@ -199,28 +187,14 @@ class Collective {
     }
 
     bool reduce(std::byte* out) const {
-        const Reduction reduction(operation_.type, operation_.op, communicator_.ranks());
         std::vector<PeerMemory> peers;
         for (const Descriptor& descriptor : all_) {
             peers.emplace_back(descriptor.range);
         }
-        const std::size_t size = element_size(operation_.type);
-        const std::size_t chunk = std::min<std::size_t>(kChunk, operation_.count);
-        const std::unique_ptr<std::byte[]> elements(new std::byte[chunk * size]);
-        const std::unique_ptr<std::byte[]> wide(new std::byte[chunk * Reduction::kWide]);
-        for (std::size_t done = 0; done < operation_.count; done += chunk) {
-            const std::size_t count = std::min(chunk, operation_.count - done);
-            for (std::size_t rank = 0; rank < peers.size(); ++rank) {
-                if (!peers[rank].read(source_offset() + done * size, elements.get(),
-                                      count * size)) {
-                    return false;
-                }
-                const void* scalar = all_[rank].multiplies ? all_[rank].scalar : nullptr;
-                reduction.fold(wide.get(), elements.get(), count, rank == 0, scalar);
-            }
-            reduction.store(out + done * size, wide.get(), count);
-        }
-        return true;
+        const auto read = [&](std::size_t rank, std::size_t offset, void* to, std::size_t size) {
+            return peers[rank].read(source_offset() + offset, to, size);
+        };
+        return fold_ranks(all_, operation_.count, read, out);
     }
 
     Communicator& communicator_;
@@ -228,6 +202,7 @@ class Collective {
     Publication published_;
     std::vector<Descriptor> all_;
     std::unique_ptr<std::byte[]> staged_;
+    std::unique_ptr<SymmetricOperation> symmetric_;
 };
 
 } // namespace

@@ -10,6 +10,7 @@
 #include "registration.h"
 #include "rendezvous.h"
 #include "rules.h"
+#include "windows.h"
 
 #include <atomic>
 #include <condition_variable>
@@ -71,6 +72,7 @@ class Communicator {
     void leave();
 
     RegistrationCache& registrations() { return registrations_; }
+    WindowTable& windows() { return windows_; }
 
     // Work is numbered as it is launched and done in that order, on whatever streams.
     std::uint64_t launch_work();
@@ -81,10 +83,12 @@ class Communicator {
     // stopped.
     void wait_stopped();
 
-    // Counters of what was called, equal on all ranks; under the guard.
+    // Counters of what runs, equal on all ranks; between begin_work and end_work.
     std::uint64_t next_collective() { return ++collectives_; }
     std::uint64_t next_send(int peer) { return ++sent_[peer]; }
     std::uint64_t next_receive(int peer) { return ++received_[peer]; }
+
+    // Counters of what was called, equal on all ranks; under the guard.
     std::uint64_t next_split() { return ++splits_; }
     std::uint64_t next_shrink() { return ++shrinks_; }
 
@@ -107,6 +111,7 @@ class Communicator {
     std::atomic<int> background_{0};
     std::unique_ptr<Rendezvous> meeting_;
     RegistrationCache registrations_;
+    WindowTable windows_;
 
     std::recursive_mutex guard_;                // one thread inside at a time; comes first
     int depth_ = 0;                             // under guard_

@@ -1,5 +1,4 @@
-// The exported functions that have to do with memory: registration, windows, allocation and
-// operators.
+// The exported functions that have to do with memory: local registration, allocation and operators.
 #include "calls.h"
 #include "emulator/device.h"
 #include "entry.h"
@@ -14,12 +13,6 @@ using namespace tracehook::emulator::nccl;
 namespace {
 
 constexpr int kScalarDevice = 0; // ncclScalarResidence_t
-
-Result no_windows(const Entry& entry) {
-    return entry.refused() ? entry.result()
-                           : failed(kInvalidUsage, std::string(entry.call()) +
-                                                       ": the emulated NCCL has no windows yet");
-}
 
 // Rule L3. The first byte of [begin, end) that is not mapped on `device`, or 0.
 std::uintptr_t first_foreign(std::uintptr_t begin, std::uintptr_t end, int device, int* found) {
@@ -71,30 +64,23 @@ TRACEHOOK_NCCL(Result, ncclCommDeregister, Comm handle, void* registration) {
         return entry.result();
     }
     Communicator& communicator = *entry.communicator();
-    if (!communicator.registrations().remove(registration)) {
-        report(Rule::kL2, communicator.subject(), "registration %p", registration);
-        // NCCL returns early here, and the caller finds another current device than before.
-        emu_set_current_device(communicator.device());
-        return failed(kInvalidUsage, "ncclCommDeregister: could not find the handle");
+    if (communicator.registrations().remove(registration)) {
+        return kSuccess;
     }
-    return kSuccess;
-}
-
-TRACEHOOK_NCCL(Result, ncclCommWindowRegister, Comm handle, void*, std::size_t, Window*, int) {
-    return no_windows(Entry("ncclCommWindowRegister", handle, Access::kUse));
-}
-
-TRACEHOOK_NCCL(Result, ncclCommWindowDeregister, Comm handle, Window window) {
-    const Entry entry("ncclCommWindowDeregister", handle, Access::kUse);
-    return window == nullptr ? entry.result() : no_windows(entry);
-}
-
-TRACEHOOK_NCCL(Result, ncclDevCommCreate, Comm handle, const void*, void*) {
-    return no_windows(Entry("ncclDevCommCreate", handle, Access::kUse));
-}
-
-TRACEHOOK_NCCL(Result, ncclDevCommDestroy, Comm handle, const void*) {
-    return no_windows(Entry("ncclDevCommDestroy", handle, Access::kUse));
+    // Rule W9: what ncclCommWindowRegister gave, be it a window or a registration in its place.
+    if (window_state(registration) != HandleState::kUnknown ||
+        communicator.registrations().holds(registration, Holder::kWindow)) {
+        report(Rule::kW9, communicator.subject(), "window %p was given to ncclCommDeregister",
+               registration);
+        if (communicator.registrations().remove(registration, Holder::kWindow)) {
+            return kSuccess;
+        }
+    } else {
+        report(Rule::kL2, communicator.subject(), "registration %p", registration);
+    }
+    // NCCL returns early here, and the caller finds another current device than before.
+    emu_set_current_device(communicator.device());
+    return failed(kInvalidUsage, "ncclCommDeregister: could not find the handle");
 }
 
 TRACEHOOK_NCCL(Result, ncclMemAlloc, void** pointer, std::size_t size) {

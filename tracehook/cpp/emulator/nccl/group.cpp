@@ -4,6 +4,7 @@
 #include "emulator/device.h"
 #include "handles.h"
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -16,6 +17,7 @@ struct Group {
     int depth = 0;
     Result failure = kSuccess;
     std::vector<Request> requests;
+    std::vector<WindowRequest> windows;
     std::vector<Job> jobs;
 };
 
@@ -102,6 +104,41 @@ Result carry_out(std::vector<Job> jobs) {
     return total;
 }
 
+// Windows, and the operations of the same group, which may use them. If one of the communicators is
+// non-blocking, on a thread of its own, during which they are in progress.
+Result carry_out(const char* call, std::vector<WindowRequest> windows,
+                 std::vector<Request> requests) {
+    const bool blocking =
+        std::all_of(windows.begin(), windows.end(),
+                    [](const WindowRequest& window) { return window.communicator->blocking(); });
+    if (blocking) {
+        const Result result = register_windows(call, std::move(windows), true);
+        if (result == kSuccess) {
+            launch(call, std::move(requests));
+        }
+        return result;
+    }
+    for (const WindowRequest& window : windows) {
+        window.communicator->begin_background();
+    }
+    const int device = emu_current_device();
+    std::thread([=, windows = std::move(windows), requests = std::move(requests)]() mutable {
+        emu_set_current_device(device);
+        std::this_thread::sleep_for(windows.front().holding);
+        const Result result = register_windows(call, windows, false);
+        if (result == kSuccess) {
+            launch(call, std::move(requests));
+        }
+        for (const WindowRequest& window : windows) {
+            if (result != kSuccess) {
+                window.communicator->fail(result, last_error());
+            }
+            window.communicator->end_background();
+        }
+    }).detach();
+    return kInProgress;
+}
+
 } // namespace
 
 void group_start() {
@@ -116,14 +153,23 @@ Result group_end() {
         return kSuccess;
     }
     Group ended = std::exchange(group, Group{});
+    const auto give_up = [&ended](Result result) {
+        // NCCL leaves them queued, to be carried out when nobody expects it.
+        for (const WindowRequest& window : ended.windows) {
+            window.communicator->windows().poison();
+        }
+        return result;
+    };
     if (ended.failure != kSuccess) {
-        return ended.failure;
+        return give_up(ended.failure);
     }
     const Result result = carry_out(std::move(ended.jobs));
-    if (result == kSuccess || result == kInProgress) {
-        launch("ncclGroupEnd", std::move(ended.requests));
+    if (result != kSuccess && result != kInProgress) {
+        return give_up(result);
     }
-    return result;
+    const Result second =
+        carry_out("ncclGroupEnd", std::move(ended.windows), std::move(ended.requests));
+    return second == kSuccess ? result : second;
 }
 
 Result group_discard() {
@@ -143,6 +189,14 @@ Result submit(const char* call, Request request) {
         launch(call, {std::move(request)});
     }
     return kSuccess;
+}
+
+Result submit(const char* call, WindowRequest request) {
+    if (group.depth > 0) {
+        group.windows.push_back(std::move(request));
+        return kSuccess;
+    }
+    return carry_out(call, {std::move(request)}, {});
 }
 
 Result submit(Job job) {

@@ -1,13 +1,15 @@
 // ncclGroupStart and ncclGroupEnd: what this thread asked for since, carried out together at the
 // outermost end.
 //
-// A call outside a group is a group of its own. State is per thread; no locks. If a call within the
-// group failed, the end returns that failure and carries out nothing.
+// Births come first, then windows, then operations. A call outside a group is a group of its own.
+// State is per thread; no locks. If a call within the group failed, the end returns that failure
+// and carries out nothing.
 #pragma once
 
 #include "communicator.h"
 #include "launch.h"
 #include "names.h"
+#include "window_registration.h"
 
 #include <chrono>
 #include <functional>
@@ -38,6 +40,7 @@ Result group_discard();
 
 // Keeps the work for the end of the group, or carries it out now if there is no group.
 Result submit(const char* call, Request request);
+Result submit(const char* call, WindowRequest request);
 Result submit(Job job);
 
 // Remembers a failed call for the end of the group; returns `result`.

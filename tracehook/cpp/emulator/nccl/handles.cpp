@@ -26,12 +26,18 @@ Table& table() {
     return kept;
 }
 
-// Rule L4. On the freeing thread, perhaps under the locks of the emulated device: asks it nothing.
+// Rules L4 and W17. On the freeing thread, perhaps under the locks of the emulated device: asks it
+// nothing.
 void observe_free(std::uintptr_t base, std::size_t size) {
     for (const auto& communicator : live_communicators()) {
         for (const Extent& extent : communicator->registrations().take_freed(base, size)) {
             report(Rule::kL4, communicator->subject(),
                    "memory [%#zx, %#zx) is freed, [%#zx, %#zx) is registered", base, base + size,
+                   extent.begin, extent.end);
+        }
+        for (const Extent& extent : communicator->windows().take_freed(base, size)) {
+            report(Rule::kW17, communicator->subject(),
+                   "memory [%#zx, %#zx) is freed, [%#zx, %#zx) is a window", base, base + size,
                    extent.begin, extent.end);
         }
     }

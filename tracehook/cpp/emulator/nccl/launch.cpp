@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <tuple>
 
 namespace tracehook::emulator::nccl {
@@ -14,12 +15,26 @@ using namespace std::chrono_literals;
 
 namespace {
 
+void number_operation(Communicator& communicator, Operation& operation) {
+    switch (operation.kind) {
+    case Kind::kSend:
+        operation.sequence = communicator.next_send(operation.peer);
+        break;
+    case Kind::kReceive:
+        operation.sequence = communicator.next_receive(operation.peer);
+        break;
+    default:
+        operation.sequence = communicator.next_collective();
+    }
+}
+
 // The operations of one launch on one communicator. They run on the first stream; the other streams
-// that were named wait for it, and it for them.
+// that were named wait for it, and it for them. What was captured runs once for every launch of its
+// graph, each time with another number, on the first stream alone: a graph has its own order.
 class Work {
   public:
-    Work(std::shared_ptr<Communicator> communicator, std::uint64_t number)
-        : communicator_(std::move(communicator)), number_(number) {}
+    explicit Work(std::shared_ptr<Communicator> communicator)
+        : communicator_(std::move(communicator)) {}
 
     void add(const Operation& operation, Stream stream) {
         operations_.push_back(operation);
@@ -30,18 +45,37 @@ class Work {
 
     const std::vector<Stream>& streams() const { return streams_; }
 
-    void run() {
-        await([this] { return arrived_ + 1 == streams_.size(); });
-        if (communicator_->begin_work(number_)) {
-            for (const Operation& operation : operations_) {
-                if (!operation.between_two()) {
-                    run_collective(*communicator_, operation);
-                }
-            }
-            run_transfers(*communicator_, operations_);
-            communicator_->end_work(number_);
+    // Comes before each run, in the order in which the runs are to happen.
+    void launched() {
+        if (communicator_->state() == State::kEnded) {
+            report(Rule::kC5, communicator_->subject(), "a graph that uses it was launched");
         }
+        change([this] { numbers_.push_back(communicator_->launch_work()); });
+    }
+
+    void lead() {
+        await([this] { return arrived_ + 1 == streams_.size(); });
+        run();
         change([this] { done_ = true; });
+    }
+
+    void run() {
+        std::uint64_t number = 0;
+        change([&] {
+            number = numbers_.front();
+            numbers_.pop_front();
+        });
+        if (communicator_->state() == State::kEnded || !communicator_->begin_work(number)) {
+            return;
+        }
+        for (Operation& operation : operations_) {
+            number_operation(*communicator_, operation);
+            if (!operation.between_two()) {
+                run_collective(*communicator_, operation);
+            }
+        }
+        run_transfers(*communicator_, operations_);
+        communicator_->end_work(number);
     }
 
     void accompany() {
@@ -64,11 +98,11 @@ class Work {
     }
 
     const std::shared_ptr<Communicator> communicator_;
-    const std::uint64_t number_;
-    std::vector<Operation> operations_;
+    std::vector<Operation> operations_; // numbered by the run whose turn it is
     std::vector<Stream> streams_;
-    std::mutex mutex_; // protects the two below; held alone
+    std::mutex mutex_; // protects what follows; comes before the communicator's lock of the work
     std::condition_variable changed_;
+    std::deque<std::uint64_t> numbers_; // of the runs that are still to come
     std::size_t arrived_ = 0;
     bool done_ = false;
 };
@@ -81,29 +115,71 @@ struct Ticket {
 void run_ticket(void* argument) {
     const std::unique_ptr<Ticket> ticket(static_cast<Ticket*>(argument));
     if (ticket->leads) {
-        ticket->work->run();
+        ticket->work->lead();
     } else {
         ticket->work->accompany();
     }
 }
 
-void number_operation(Communicator& communicator, Operation& operation) {
-    switch (operation.kind) {
-    case Kind::kSend:
-        operation.sequence = communicator.next_send(operation.peer);
-        break;
-    case Kind::kReceive:
-        operation.sequence = communicator.next_receive(operation.peer);
-        break;
-    default:
-        operation.sequence = communicator.next_collective();
+std::shared_ptr<Work>& captured(void* argument) {
+    return *static_cast<std::shared_ptr<Work>*>(argument);
+}
+
+void run_captured(void* argument) {
+    captured(argument)->run();
+}
+
+void launch_captured(void* argument) {
+    captured(argument)->launched();
+}
+
+void drop_captured(void* argument) {
+    delete &captured(argument);
+}
+
+// Rules W12 and W15.
+Placement place(Communicator& communicator, const Operation& operation, const char* which,
+                const void* pointer, std::size_t size) {
+    const WindowTable& windows = communicator.windows();
+    const Placement placement = size == 0 ? Placement{} : windows.find(pointer, size);
+    if (placement.position == 0) {
+        return placement;
     }
+    const char* name = shape(operation.kind).name;
+    if (placement.runs_over) {
+        report(Rule::kW15, communicator.subject(), "%s, %s buffer %p of %zu bytes", name, which,
+               pointer, size);
+    }
+    if (windows.poisoned()) {
+        report(Rule::kW12, communicator.subject(), "%s, %s buffer %p", name, which, pointer);
+    }
+    return placement;
+}
+
+// What the call itself decides, also for all runs of a graph.
+void find_buffers(Communicator& communicator, Operation& operation) {
     const std::size_t sent = operation.send_bytes(communicator.rank(), communicator.ranks());
     const std::size_t received = operation.receive_bytes(communicator.rank(), communicator.ranks());
     const RegistrationCache& registrations = communicator.registrations();
     operation.send_registered = sent != 0 && registrations.covers(operation.send, sent);
     operation.receive_registered =
         received != 0 && registrations.covers(operation.receive, received);
+    operation.send_placement = place(communicator, operation, "send", operation.send, sent);
+    operation.receive_placement =
+        place(communicator, operation, "receive", operation.receive, received);
+}
+
+void enqueue(const std::shared_ptr<Work>& work) {
+    const Stream first = work->streams().front();
+    if (emu_stream_capturing(first) != 0) {
+        emu_stream_enqueue_replayable(first, run_captured, launch_captured, drop_captured,
+                                      new std::shared_ptr<Work>(work));
+        return;
+    }
+    work->launched();
+    for (const Stream stream : work->streams()) {
+        emu_stream_enqueue(stream, run_ticket, new Ticket{work, stream == first});
+    }
 }
 
 using Range = std::vector<Request>::iterator;
@@ -113,15 +189,12 @@ void launch_on(const char* call, Communicator& communicator, Range begin, Range 
         return;
     }
     const DeviceScope scope(communicator.device());
-    const auto work = std::make_shared<Work>(begin->communicator, communicator.launch_work());
+    const auto work = std::make_shared<Work>(begin->communicator);
     for (Range request = begin; request != end; ++request) {
-        number_operation(communicator, request->operation);
+        find_buffers(communicator, request->operation);
         work->add(request->operation, request->stream);
     }
-    for (const Stream stream : work->streams()) {
-        const bool leads = stream == work->streams().front();
-        emu_stream_enqueue(stream, run_ticket, new Ticket{work, leads});
-    }
+    enqueue(work);
     communicator.leave();
 }
 

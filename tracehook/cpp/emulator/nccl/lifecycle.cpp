@@ -69,10 +69,16 @@ bool exchange_choices(Communicator& parent, std::uint64_t number, Choice mine,
 
 // Rule C4. Said once: a communicator that is finalizing was asked before.
 void check_registrations(const Entry& entry) {
-    const std::size_t left = entry.communicator()->registrations().size();
-    if (left != 0 && entry.communicator()->state() != State::kFinalizing) {
-        report(Rule::kC4, entry.communicator()->subject(), "%s with %zu registration(s) left",
-               entry.call(), left);
+    Communicator& communicator = *entry.communicator();
+    if (communicator.state() == State::kFinalizing) {
+        return;
+    }
+    if (const std::size_t left = communicator.registrations().size(); left != 0) {
+        report(Rule::kC4, communicator.subject(), "%s with %zu registration(s) left", entry.call(),
+               left);
+    }
+    if (const std::size_t left = communicator.windows().size(); left != 0) {
+        report(Rule::kC4, communicator.subject(), "%s with %zu window(s) left", entry.call(), left);
     }
 }
 
@@ -184,6 +190,7 @@ Result destroy(const Entry& entry) {
     entry.communicator()->wait_idle();
     entry.communicator()->wait_stopped();
     entry.communicator()->become(State::kEnded);
+    entry.communicator()->windows().end();
     close_handle(*entry.communicator(), entry.call());
     return kSuccess;
 }
@@ -192,6 +199,7 @@ void abort_communicator(const Entry& entry) {
     entry.communicator()->stop();
     entry.communicator()->become(State::kEnded);
     entry.communicator()->wait_stopped();
+    entry.communicator()->windows().end();
     close_handle(*entry.communicator(), entry.call());
 }
 

@@ -46,9 +46,12 @@ struct Operation {
     int op = kSum;
     int peer = -1; // the root, or the other side
     PreMultiply multiply{};
-    std::uint64_t sequence = 0; // among the collectives, or among the messages to or from `peer`
+    std::uint64_t sequence =
+        0; // of this run: among the collectives, or the messages to or from `peer`
     bool send_registered = false;
     bool receive_registered = false;
+    Placement send_placement{};
+    Placement receive_placement{};
 
     bool between_two() const { return kind == Kind::kSend || kind == Kind::kReceive; }
     bool sends(int rank) const;

@@ -14,32 +14,40 @@ Extent widened(std::uintptr_t begin, std::size_t size) {
 
 } // namespace
 
-void* RegistrationCache::add(std::uintptr_t begin, std::size_t size) {
+void* RegistrationCache::add(std::uintptr_t begin, std::size_t size, Holder holder) {
     const Extent pages = widened(begin, size);
     const std::lock_guard lock(mutex_);
     auto slot = records_.begin();
     for (; slot != records_.end() && (*slot)->pages.begin <= pages.begin; ++slot) {
         if ((*slot)->pages.end >= pages.end) {
-            ++(*slot)->references;
+            ++(*slot)->of(holder);
             return *slot;
         }
     }
     // Never deleted: see the header.
-    auto* record = new Record{pages, {begin, begin + size}, 1, false};
+    auto* record = new Record{pages, {begin, begin + size}, {}, false};
+    record->of(holder) = 1;
     records_.insert(slot, record);
     return record;
 }
 
-bool RegistrationCache::remove(void* handle) {
+bool RegistrationCache::remove(void* handle, Holder holder) {
     const std::lock_guard lock(mutex_);
     const auto slot = std::find(records_.begin(), records_.end(), handle);
-    if (slot == records_.end()) {
+    if (slot == records_.end() || !(*slot)->held_by(holder)) {
         return false;
     }
-    if (--(*slot)->references == 0) {
+    --(*slot)->of(holder);
+    if (!(*slot)->held_by(Holder::kClient) && !(*slot)->held_by(Holder::kWindow)) {
         records_.erase(slot);
     }
     return true;
+}
+
+bool RegistrationCache::holds(void* handle, Holder holder) const {
+    const std::lock_guard lock(mutex_);
+    const auto slot = std::find(records_.begin(), records_.end(), handle);
+    return slot != records_.end() && (*slot)->held_by(holder);
 }
 
 bool RegistrationCache::covers(const void* pointer, std::size_t size) const {
@@ -54,7 +62,8 @@ std::vector<Extent> RegistrationCache::take_freed(std::uintptr_t base, std::size
     std::vector<Extent> extents;
     const std::lock_guard lock(mutex_);
     for (Record* record : records_) {
-        if (!record->freed && record->exact.begin < base + size && base < record->exact.end) {
+        if (!record->freed && record->held_by(Holder::kClient) &&
+            record->exact.begin < base + size && base < record->exact.end) {
             record->freed = true;
             extents.push_back(record->exact);
         }
@@ -64,7 +73,9 @@ std::vector<Extent> RegistrationCache::take_freed(std::uintptr_t base, std::size
 
 std::size_t RegistrationCache::size() const {
     const std::lock_guard lock(mutex_);
-    return records_.size();
+    return static_cast<std::size_t>(
+        std::count_if(records_.begin(), records_.end(),
+                      [](const Record* record) { return record->held_by(Holder::kClient); }));
 }
 
 } // namespace tracehook::emulator::nccl

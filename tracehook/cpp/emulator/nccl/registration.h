@@ -10,6 +10,7 @@
 // reused, so that a second deregistration is always recognised.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -23,28 +24,38 @@ struct Extent {
     std::uintptr_t end;
 };
 
+// Who holds a reference: the client, or a window, which has a registration of its own.
+enum class Holder { kClient, kWindow };
+
 class RegistrationCache {
   public:
-    void* add(std::uintptr_t begin, std::size_t size);
+    void* add(std::uintptr_t begin, std::size_t size, Holder holder = Holder::kClient);
 
-    // False if `handle` is not registered here.
-    bool remove(void* handle);
+    // False if `handle` is not registered here by such a holder.
+    bool remove(void* handle, Holder holder = Holder::kClient);
+    bool holds(void* handle, Holder holder) const;
 
     // True if one record holds all of [pointer, pointer + size).
     bool covers(const void* pointer, std::size_t size) const;
 
-    // The registered extents that overlap memory which is about to be unmapped; each is named only
-    // once.
+    // The extents registered by the client that overlap memory which is about to be unmapped; each
+    // is named only once.
     std::vector<Extent> take_freed(std::uintptr_t base, std::size_t size);
 
+    // Without what only windows hold.
     std::size_t size() const;
 
   private:
     struct Record {
         Extent pages;
         Extent exact; // as first registered: a neighbour on the same page is not ours
-        int references;
+        std::array<int, 2> references; // by holder
         bool freed;
+
+        int& of(Holder holder) { return references[static_cast<std::size_t>(holder)]; }
+        bool held_by(Holder holder) const {
+            return references[static_cast<std::size_t>(holder)] != 0;
+        }
     };
 
     mutable std::mutex mutex_; // protects records_; comes last

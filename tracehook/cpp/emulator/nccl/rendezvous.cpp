@@ -23,9 +23,10 @@ constexpr long kPatienceNanoseconds = 20'000'000;
 // A new file is all zeros, which is a valid empty state of everything below: nobody has to
 // construct it first.
 struct Rendezvous::LaneMarks {
-    std::atomic<std::uint64_t> posted;
-    std::atomic<std::uint64_t> passed;
+    std::atomic<std::uint64_t> reached[static_cast<std::size_t>(Mark::kCount)];
     std::byte payload[kPayload];
+
+    std::atomic<std::uint64_t>& at(Mark mark) { return reached[static_cast<std::size_t>(mark)]; }
 };
 
 struct Rendezvous::Header {
@@ -70,6 +71,10 @@ std::size_t Rendezvous::bytes() const {
 
 Rendezvous::Place& Rendezvous::place(int rank) const {
     return reinterpret_cast<Place*>(header_ + 1)[rank];
+}
+
+Rendezvous::LaneMarks& Rendezvous::marks(Lane lane, int rank) const {
+    return place(rank).lanes[static_cast<std::size_t>(lane)];
 }
 
 Rendezvous::Mailbox& Rendezvous::mailbox(int from, int to) const {
@@ -157,34 +162,29 @@ std::string Rendezvous::missing_ranks() const {
 }
 
 void Rendezvous::post(Lane lane, std::uint64_t sequence, const void* payload, std::size_t size) {
-    LaneMarks& marks = place(rank_).lanes[static_cast<std::size_t>(lane)];
-    std::memcpy(marks.payload, payload, size);
-    marks.posted.store(sequence, std::memory_order_release);
+    LaneMarks& mine = marks(lane, rank_);
+    std::memcpy(mine.payload, payload, size);
+    mine.at(Mark::kPosted).store(sequence, std::memory_order_release);
     ring();
-}
-
-bool Rendezvous::await_posted(Lane lane, std::uint64_t sequence) {
-    return await_all(lane, &LaneMarks::posted, sequence);
 }
 
 const std::byte* Rendezvous::payload(Lane lane, int rank) const {
-    return place(rank).lanes[static_cast<std::size_t>(lane)].payload;
+    return marks(lane, rank).payload;
 }
 
 void Rendezvous::pass(Lane lane, std::uint64_t sequence) {
-    place(rank_).lanes[static_cast<std::size_t>(lane)].passed = sequence;
+    marks(lane, rank_).at(Mark::kPassed) = sequence;
     ring();
 }
 
-bool Rendezvous::await_passed(Lane lane, std::uint64_t sequence) {
-    return await_all(lane, &LaneMarks::passed, sequence);
+bool Rendezvous::has_reached(Lane lane, Mark mark, int rank, std::uint64_t sequence) const {
+    return marks(lane, rank).at(mark) >= sequence;
 }
 
-bool Rendezvous::await_all(Lane lane, std::atomic<std::uint64_t> LaneMarks::* mark,
-                           std::uint64_t sequence) const {
+bool Rendezvous::await_all(Lane lane, Mark mark, std::uint64_t sequence) const {
     return wait([&] {
         for (int rank = 0; rank < ranks_; ++rank) {
-            if (place(rank).lanes[static_cast<std::size_t>(lane)].*mark < sequence) {
+            if (!has_reached(lane, mark, rank, sequence)) {
                 return false;
             }
         }

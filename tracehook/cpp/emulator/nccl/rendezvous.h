@@ -2,9 +2,9 @@
 //
 // A *lane* is a sequence of exchanges in which all ranks take part: each posts a payload for
 // exchange k, waits for all, reads theirs, and passes; nobody posts k + 1 before all have passed k.
-// The stream lane belongs to whatever thread runs the communicator's work, the host lane to the one
-// that calls into it: one thread per lane and rank. A *mailbox* goes from one rank to one other:
-// the sender posts the k-th payload, the receiver takes it.
+// The stream lane belongs to whatever thread runs the communicator's work, the host lane and the
+// window lane to the one that calls into it: one thread per lane and rank. A *mailbox* goes from
+// one rank to one other: the sender posts the k-th payload, the receiver takes it.
 //
 // Every wait ends within 20 ms of `stopped` becoming true and then returns false. A rank that was
 // killed is not noticed: the others wait for it, as they do on hardware. Nothing here allocates,
@@ -24,7 +24,10 @@
 
 namespace tracehook::emulator::nccl {
 
-enum class Lane { kStream, kHost, kCount };
+enum class Lane { kStream, kHost, kWindow, kCount };
+
+// How far a rank is in an exchange.
+enum class Mark { kPosted, kPassed, kCount };
 
 inline constexpr std::size_t kPayload = 128;
 
@@ -43,10 +46,16 @@ class Rendezvous {
                                         std::chrono::milliseconds timeout);
 
     void post(Lane lane, std::uint64_t sequence, const void* payload, std::size_t size);
-    bool await_posted(Lane lane, std::uint64_t sequence);
+    bool await_posted(Lane lane, std::uint64_t sequence) const {
+        return await_all(lane, Mark::kPosted, sequence);
+    }
     const std::byte* payload(Lane lane, int rank) const;
     void pass(Lane lane, std::uint64_t sequence);
-    bool await_passed(Lane lane, std::uint64_t sequence);
+    bool await_passed(Lane lane, std::uint64_t sequence) const {
+        return await_all(lane, Mark::kPassed, sequence);
+    }
+    // Without waiting, for those who do not wait for ever.
+    bool has_reached(Lane lane, Mark mark, int rank, std::uint64_t sequence) const;
 
     // `sequence` counts from 1. Sender's side, then receiver's side.
     bool may_send(int to, std::uint64_t sequence) const;
@@ -69,11 +78,11 @@ class Rendezvous {
 
     std::size_t bytes() const;
     Place& place(int rank) const;
+    LaneMarks& marks(Lane lane, int rank) const;
     Mailbox& mailbox(int from, int to) const;
     std::string map();
     std::string missing_ranks() const;
-    bool await_all(Lane lane, std::atomic<std::uint64_t> LaneMarks::* mark,
-                   std::uint64_t sequence) const;
+    bool await_all(Lane lane, Mark mark, std::uint64_t sequence) const;
 
     std::string path_;
     int rank_;

@@ -28,6 +28,21 @@ constexpr std::array<RuleText, kRules> kTexts = {{
     {"L7", "the ranks of one operation differ in what they registered"},
     {"M1", "the ranks of one operation called different things"},
     {"M2", "a buffer of an operation is not mapped"},
+    {"W1", "some ranks did not register a window that others registered"},
+    {"W2", "the ranks registered windows of different sizes as one"},
+    {"W3", "the ranks registered a window with different flags"},
+    {"W4", "the ranks registered and deregistered windows in different orders"},
+    {"W6", "a window was registered while a stream was being captured"},
+    {"W7", "memory that cannot be a window was registered as one"},
+    {"W8", "windows of one communicator overlap"},
+    {"W9", "a handle was given to the wrong function"},
+    {"W10", "the windows of a communicator are larger than a device"},
+    {"W12", "windows were used after a registration had failed"},
+    {"W13", "a window was deregistered while an operation used it"},
+    {"W14", "a window of a communicator that is gone was used"},
+    {"W15", "a buffer starts in a window and ends outside of it"},
+    {"W16", "the ranks of one operation use different places of their windows"},
+    {"W17", "memory was freed under a window"},
 }};
 
 struct Book {

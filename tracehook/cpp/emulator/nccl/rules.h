@@ -8,7 +8,34 @@
 
 namespace tracehook::emulator::nccl {
 
-enum class Rule { kC2, kC4, kC5, kL2, kL3, kL4, kL6, kL7, kM1, kM2, kCount };
+enum class Rule {
+    kC2,
+    kC4,
+    kC5,
+    kL2,
+    kL3,
+    kL4,
+    kL6,
+    kL7,
+    kM1,
+    kM2,
+    kW1,
+    kW2,
+    kW3,
+    kW4,
+    kW6,
+    kW7,
+    kW8,
+    kW9,
+    kW10,
+    kW12,
+    kW13,
+    kW14,
+    kW15,
+    kW16,
+    kW17,
+    kCount
+};
 
 struct RuleText {
     const char* id;

@@ -44,6 +44,9 @@ Settings read() {
     settings.strict_uniformity = text("TRACEHOOK_EMU_STRICT_L7") == "1";
     settings.reuse_handles = text("TRACEHOOK_EMU_HANDLE_REUSE") != "0";
     settings.version = number("TRACEHOOK_EMU_NCCL_VERSION", 22809);
+    settings.windows =
+        text("TRACEHOOK_EMU_WINDOWS") == "null" ? WindowMode::kNull : WindowMode::kOn;
+    settings.window_timeout = std::chrono::seconds(number("TRACEHOOK_EMU_WINDOW_TIMEOUT", 60));
     settings.faults = text("TRACEHOOK_EMU_FAULTS");
     settings.rank = number("RANK", -1);
     settings.host =

@@ -9,6 +9,7 @@
 namespace tracehook::emulator::nccl {
 
 enum class RuleMode { kReport, kAbort, kOff };
+enum class WindowMode { kOn, kNull };
 
 struct Settings {
     // TRACEHOOK_EMU_DIR: where ranks meet and where violations and summaries are written. `records`
@@ -31,8 +32,16 @@ struct Settings {
     // TRACEHOOK_EMU_HANDLE_REUSE=0: never give a dead communicator's address to a new one.
     bool reuse_handles = true;
 
-    // TRACEHOOK_EMU_NCCL_VERSION: what ncclGetVersion says (22809).
+    // TRACEHOOK_EMU_NCCL_VERSION: what ncclGetVersion says (22809); see profile.h.
     int version = 22809;
+
+    // TRACEHOOK_EMU_WINDOWS: on (default), or null: a communicator that has no symmetric support.
+    WindowMode windows = WindowMode::kOn;
+
+    // TRACEHOOK_EMU_WINDOW_TIMEOUT, seconds (60): how long a rank waits for the others in what
+    // would hang on hardware: a window registration, an operation that is symmetric on some ranks
+    // only.
+    std::chrono::milliseconds window_timeout{60000};
 
     // TRACEHOOK_EMU_FAULTS: see faults.h.
     std::string faults;

@@ -1,0 +1,145 @@
+"""What the emulated runtime promises the emulated NCCL about captures, and host functions in graphs, without torch."""
+
+import ctypes
+import threading
+from ctypes import byref, c_int, c_size_t, c_ulonglong, c_void_p
+
+from common import tell
+
+runtime = ctypes.CDLL(None)
+Function = ctypes.CFUNCTYPE(None, c_void_p)
+GLOBAL, THREAD_LOCAL, RELAXED = range(3)
+UNSUPPORTED, INVALIDATED = 900, 901
+
+heard: list[str] = []
+main = threading.get_ident()
+
+
+def hears(word: str) -> object:
+    """Return a function that notes a word, and whether the main thread called it."""
+    return Function(lambda _: heard.append(word + ("" if threading.get_ident() == main else " elsewhere")))
+
+
+WORK, LAUNCHED, DROPPED, HOST = (hears(word) for word in ("work", "launched", "dropped", "host"))
+
+
+def good(status: int) -> None:
+    if status:
+        raise SystemExit(f"the runtime said {status}")
+
+
+def new_stream() -> c_void_p:
+    stream = c_void_p()
+    good(runtime.cudaStreamCreateWithFlags(byref(stream), 1))
+    return stream
+
+
+def begin(stream: c_void_p, mode: int = GLOBAL) -> None:
+    good(runtime.cudaStreamBeginCapture(stream, mode))
+
+
+def end(stream: c_void_p) -> tuple[int, c_void_p]:
+    graph = c_void_p()
+    return runtime.cudaStreamEndCapture(stream, byref(graph)), graph
+
+
+def enqueue(stream: c_void_p) -> None:
+    runtime.emu_stream_enqueue_replayable(stream, WORK, LAUNCHED, DROPPED, None)
+
+
+def told() -> list[str]:
+    words = list(heard)
+    heard.clear()
+    return words
+
+
+def under_way(mode: int = GLOBAL) -> int:
+    """Return what a new thread of a mode is told about captures."""
+    answers: list[int] = []
+
+    def ask() -> None:
+        runtime.cudaThreadExchangeStreamCaptureMode(byref(c_int(mode)))
+        answers.append(runtime.emu_capture_under_way())
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    return answers[0]
+
+
+good(runtime.cudaFree(None))
+stream, launches = new_stream(), new_stream()
+
+begin(stream)
+good(runtime.cudaLaunchHostFunc(stream, HOST, None))
+enqueue(stream)
+good(runtime.cudaLaunchHostFunc(stream, HOST, None))
+tell(captures=[runtime.emu_stream_capturing(each) for each in (stream, launches, None)])
+status, graph = end(stream)
+good(status)
+tell(captured=told(), after=[runtime.emu_stream_capturing(stream), runtime.emu_capture_under_way()])
+
+instances = [c_void_p(), c_void_p()]
+for instance in instances:
+    good(runtime.cudaGraphInstantiateWithFlags(byref(instance), graph, c_ulonglong(0)))
+count = c_size_t()
+good(runtime.cudaGraphGetNodes(graph, None, byref(count)))
+good(runtime.cudaGraphLaunch(instances[0], launches))
+good(runtime.cudaStreamSynchronize(launches))
+tell(nodes=count.value, launch=told())
+
+# One instance on two streams: the second launch comes after the first, which a host function holds up.
+gate = threading.Event()
+WAIT = Function(lambda _: gate.wait())
+good(runtime.cudaLaunchHostFunc(launches, WAIT, None))
+good(runtime.cudaGraphLaunch(instances[0], launches))
+good(runtime.cudaGraphLaunch(instances[0], stream))
+held = [runtime.cudaStreamQuery(each) for each in (launches, stream)]
+started = told()
+gate.set()
+good(runtime.cudaStreamSynchronize(stream))
+tell(held=held, started=started, both=told())
+
+good(runtime.cudaGraphDestroy(graph))
+good(runtime.cudaGraphExecDestroy(instances[0]))
+kept = told()
+gate.clear()
+good(runtime.cudaLaunchHostFunc(launches, WAIT, None))
+good(runtime.cudaGraphLaunch(instances[1], launches))
+good(runtime.cudaGraphExecDestroy(instances[1]))
+in_flight = told()
+gate.set()
+good(runtime.cudaStreamSynchronize(launches))
+tell(kept=kept, in_flight=in_flight, gone=told(), again=runtime.cudaGraphExecDestroy(instances[1]))
+
+# Who is told of a capture, and what the end of a spoilt one says.
+modes = {}
+for mode in (GLOBAL, THREAD_LOCAL, RELAXED):
+    begin(stream, mode)
+    modes[mode] = [runtime.emu_capture_under_way(), *(under_way(own) for own in (GLOBAL, THREAD_LOCAL, RELAXED))]
+    good(end(stream)[0])
+tell(modes=[modes[mode] for mode in (GLOBAL, THREAD_LOCAL, RELAXED)])
+
+begin(stream)
+enqueue(stream)
+runtime.emu_capture_invalidate()
+enqueue(stream)
+refused = told()
+tell(refused=refused, spoilt=[runtime.emu_stream_capturing(stream), end(stream)[0] == INVALIDATED], dropped=told())
+
+begin(stream)
+pointer = c_void_p()
+forbidden = runtime.cudaMalloc(byref(pointer), c_size_t(4096))
+tell(malloc=[forbidden == UNSUPPORTED, end(stream)[0] == INVALIDATED])
+begin(stream)
+mode = c_int(RELAXED)
+good(runtime.cudaThreadExchangeStreamCaptureMode(byref(mode)))
+good(runtime.cudaMalloc(byref(pointer), c_size_t(4096)))
+good(runtime.cudaThreadExchangeStreamCaptureMode(byref(mode)))
+tell(relaxed=[mode.value, end(stream)[0]])
+
+begin(stream)
+runtime.emu_stream_enqueue(stream, WORK, None)
+tell(unrepeatable=end(stream)[0] == INVALIDATED)
+good(runtime.cudaStreamSynchronize(stream))
+tell(once=told())

@@ -1,0 +1,57 @@
+// The exported functions about windows.
+#include "calls.h"
+#include "entry.h"
+#include "exports.h"
+#include "group.h"
+#include "settings.h"
+
+using namespace tracehook::emulator::nccl;
+
+namespace {
+
+Result no_device_side(const Entry& entry) {
+    return entry.refused()
+               ? entry.result()
+               : failed(kInvalidUsage, std::string(entry.call()) +
+                                           ": the emulated NCCL has no device-side communicators");
+}
+
+} // namespace
+
+TRACEHOOK_NCCL(Result, ncclCommWindowRegister, Comm handle, void* buffer, std::size_t size,
+               Window* window, int flags) {
+    const Entry entry("ncclCommWindowRegister", handle, Access::kUse);
+    if (entry.refused()) {
+        if (entry.fault().result != kSuccess && entry.communicator() != nullptr) {
+            entry.communicator()->windows().poison();
+        }
+        return note(entry.result());
+    }
+    if (window == nullptr || buffer == nullptr || size == 0) {
+        return note(failed(kInvalidArgument, "ncclCommWindowRegister: null or empty"));
+    }
+    const auto begin = reinterpret_cast<std::uintptr_t>(buffer);
+    const Extent extent{begin, begin + size};
+    if (settings().windows == WindowMode::kNull) {
+        return register_unsupported(*entry.communicator(), extent, window);
+    }
+    return submit(entry.call(), WindowRequest{entry.communicator(), extent, flags, window,
+                                              entry.fault().holding});
+}
+
+// Acts at once, also inside a group.
+TRACEHOOK_NCCL(Result, ncclCommWindowDeregister, Comm handle, Window window) {
+    const Entry entry("ncclCommWindowDeregister", handle, Access::kUse);
+    if (entry.refused() || window == nullptr) {
+        return entry.result();
+    }
+    return deregister_window(*entry.communicator(), window);
+}
+
+TRACEHOOK_NCCL(Result, ncclDevCommCreate, Comm handle, const void*, void*) {
+    return no_device_side(Entry("ncclDevCommCreate", handle, Access::kUse));
+}
+
+TRACEHOOK_NCCL(Result, ncclDevCommDestroy, Comm handle, const void*) {
+    return no_device_side(Entry("ncclDevCommDestroy", handle, Access::kUse));
+}

@@ -1,0 +1,183 @@
+#include "window_exchange.h"
+
+#include "calls.h"
+#include "emulator/driver_support.h"
+#include "profile.h"
+#include "settings.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <string>
+
+namespace tracehook::emulator::nccl {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::size_t kBigUnit = 4UL << 30;
+
+struct Message {
+    std::uint64_t memory_bytes;
+    std::uint64_t window_bytes;
+    std::uint64_t history;
+    std::int32_t flags;
+    SharedRange pieces; // the list of them
+};
+static_assert(sizeof(Message) <= kPayload);
+
+class Exchange {
+  public:
+    Exchange(Communicator& communicator, const Offer& offer)
+        : communicator_(communicator), meeting_(communicator.meeting()), offer_(offer),
+          number_(communicator.windows().next_exchange()),
+          deadline_(Clock::now() + settings().window_timeout),
+          list_(offer.pieces.data(), offer.pieces.size() * sizeof(SharedRange)) {}
+
+    Result run(std::shared_ptr<const MappedMemory>& mapped) {
+        const Message mine{memory_bytes(), offer_.window_bytes, communicator_.windows().history(),
+                           offer_.flags, list_.range()};
+        meeting_.post(Lane::kWindow, number_, &mine, sizeof mine);
+        if (const Result result = await(Mark::kPosted, "come"); result != kSuccess) {
+            return result;
+        }
+        for (int rank = 0; rank < communicator_.ranks(); ++rank) {
+            Message message;
+            std::memcpy(&message, meeting_.payload(Lane::kWindow, rank), sizeof message);
+            all_.push_back(message);
+        }
+        // Also after a failure: the others wait, and see the same.
+        const Result mapping = map(mapped);
+        meeting_.pass(Lane::kWindow, number_);
+        const Result passing = await(Mark::kPassed, "stay");
+        return mapping != kSuccess ? mapping : passing;
+    }
+
+  private:
+    std::size_t memory_bytes() const { return offer_.memory.end - offer_.memory.begin; }
+
+    std::string name() const {
+        return "ncclCommWindowRegister, exchange " + std::to_string(number_);
+    }
+
+    std::string ranks_at(Mark mark, bool yes) const {
+        std::string names;
+        for (int rank = 0; rank < communicator_.ranks(); ++rank) {
+            if (meeting_.has_reached(Lane::kWindow, mark, rank, number_) == yes) {
+                names += (names.empty() ? "" : ", ") + std::to_string(rank);
+            }
+        }
+        return names;
+    }
+
+    Result await(Mark mark, const char* verb) {
+        const bool running = meeting_.wait(
+            [&] { return ranks_at(mark, false).empty() || Clock::now() >= deadline_; });
+        if (ranks_at(mark, false).empty()) {
+            return kSuccess;
+        }
+        if (!running) {
+            return failed(kInternalError, name() + ": aborted while waiting for the other ranks");
+        }
+        const std::string text = name() + ": waited " +
+                                 std::to_string(settings().window_timeout.count() / 1000) +
+                                 " s; rank(s) " + ranks_at(mark, true) + " did " + verb +
+                                 ", rank(s) " + ranks_at(mark, false) + " did not";
+        report(Rule::kW1, communicator_.subject(), "%s", text.c_str());
+        std::fprintf(stderr, "rehearsal: rank %d: %s\n", communicator_.rank(), text.c_str());
+        communicator_.fail(kSystemError, text);
+        return failed(kSystemError, text);
+    }
+
+    // The first rank in which `differs` sees another value than this rank's; -1 if there is none.
+    template <typename Value> int other_rank(Value Message::* value) const {
+        for (int rank = 0; rank < communicator_.ranks(); ++rank) {
+            if (all_[rank].*value != all_[communicator_.rank()].*value) {
+                return rank;
+            }
+        }
+        return -1;
+    }
+
+    void compare() const {
+        const Message& mine = all_[communicator_.rank()];
+        if (const int rank = other_rank(&Message::flags); rank >= 0) {
+            report(Rule::kW3, communicator_.subject(), "%s: flags %d, on rank %d %d",
+                   name().c_str(), mine.flags, rank, all_[rank].flags);
+        }
+        if (const int rank = other_rank(&Message::history); rank >= 0) {
+            report(Rule::kW4, communicator_.subject(), "%s: rank %d had another order",
+                   name().c_str(), rank);
+        }
+        int rank = other_rank(&Message::window_bytes);
+        rank = rank >= 0 ? rank : other_rank(&Message::memory_bytes);
+        if (rank >= 0 && profile().sizes_may_differ) {
+            count_event("uneven_windows");
+        } else if (rank >= 0) {
+            report(Rule::kW2, communicator_.subject(),
+                   "%s: %zu bytes in memory of %zu, on rank %d %zu in %zu; or it is another window",
+                   name().c_str(), static_cast<std::size_t>(mine.window_bytes),
+                   static_cast<std::size_t>(mine.memory_bytes), rank,
+                   static_cast<std::size_t>(all_[rank].window_bytes),
+                   static_cast<std::size_t>(all_[rank].memory_bytes));
+        }
+    }
+
+    bool read_pieces(MappedMemory& memory) const {
+        for (const Message& message : all_) {
+            Pieces pieces(message.pieces.bytes / sizeof(SharedRange));
+            if (!PeerMemory(message.pieces).read(0, pieces.data(), message.pieces.bytes)) {
+                return false;
+            }
+            memory.ranks.push_back(std::move(pieces));
+        }
+        return true;
+    }
+
+    Result map(std::shared_ptr<const MappedMemory>& mapped) {
+        compare();
+        if (!profile().sizes_may_differ && other_rank(&Message::memory_bytes) >= 0) {
+            return failed(kUnhandledCudaError, name() + ": operation not supported");
+        }
+        std::size_t largest = 0;
+        for (const Message& message : all_) {
+            largest = std::max<std::size_t>(largest, message.memory_bytes);
+        }
+        const std::size_t space = (emu_device_capacity() + kBigUnit - 1) / kBigUnit * kBigUnit;
+        if (communicator_.windows().mapped_bytes() + largest > space) {
+            report(Rule::kW10, communicator_.subject(), "%s: %zu bytes, %zu of %zu are taken",
+                   name().c_str(), largest, communicator_.windows().mapped_bytes(), space);
+            return failed(kSystemError, name() + ": no suitable space");
+        }
+        auto memory = std::make_shared<MappedMemory>();
+        memory->position = static_cast<std::int32_t>(number_);
+        memory->extent = offer_.memory;
+        memory->whole = offer_.whole;
+        if (!read_pieces(*memory)) {
+            return failed(kRemoteError, name() + ": a rank is gone");
+        }
+        mapped = memory;
+        // Before the others go on: they may use it at once.
+        communicator_.windows().keep(mapped);
+        return kSuccess;
+    }
+
+    Communicator& communicator_;
+    Rendezvous& meeting_;
+    const Offer& offer_;
+    const std::uint64_t number_;
+    const Clock::time_point deadline_;
+    const Publication list_;
+    std::vector<Message> all_;
+};
+
+} // namespace
+
+Result exchange(Communicator& communicator, const Offer& offer,
+                std::shared_ptr<const MappedMemory>& mapped) {
+    return Exchange(communicator, offer).run(mapped);
+}
+
+} // namespace tracehook::emulator::nccl

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tracehook.commands import doctor, rehearse, run, summary
+from tracehook.commands import doctor, policies, rehearse, run, summary
 
 app = typer.Typer(
     name="tracehook",
@@ -18,6 +18,7 @@ _PASS_ON = {"allow_extra_args": True, "allow_interspersed_args": False}
 app.command("run", context_settings=_PASS_ON)(run.run)
 app.command("rehearse", context_settings=_PASS_ON)(rehearse.rehearse)
 app.command("doctor")(doctor.doctor)
+app.command("policies")(policies.policies)
 app.command("summary")(summary.summary)
 
 

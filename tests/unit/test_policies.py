@@ -1,0 +1,217 @@
+"""The chooser of pool policies: who is asked, who answers, and what is said about those that cannot."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.packages import install
+
+from tracehook.policies import Answer, Request, isolated, shared
+from tracehook.policies.chooser import REMEMBERED, Choice, Chooser
+from tracehook.policies.installed import available, find
+
+REQUEST = Request(groups=("tp",), ranks=(2,), device=0, operation="all_reduce", nbytes=1 << 20)
+DEFAULT = Choice(Answer.SHARED, "default", -1)
+CODE = '''
+from tracehook.policies import Answer
+
+asked = []
+
+
+def small(request):
+    """Ordinary memory for what is small.
+
+    A second paragraph.
+    """
+    asked.append(request)
+    return Answer.NONE if request.nbytes < 1000 else None
+
+
+def always(request):
+    """A pool [for each] group."""
+    return Answer.ISOLATED
+
+
+def breaks(request):
+    if request.nbytes:
+        raise ValueError(f"no idea what to do\\n  about {request.nbytes} bytes" + ", and so on" * 50)
+    return Answer.NONE
+
+
+def word(request):
+    return "isolated"
+
+
+class NoText(Exception):
+    def __str__(self):
+        raise RuntimeError
+
+
+def mute(request):
+    raise NoText
+
+
+def none_at_all():
+    return Answer.NONE
+
+
+number = 7
+'''
+POLICIES = ("small", "always", "breaks", "word", "mute", "none_at_all", "number", "gone")
+
+
+@pytest.fixture
+def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Install a package with policies of all kinds, and return the folder where more can be installed."""
+    points = {name: f"some_policies:{name}" for name in POLICIES} | {"elsewhere": "no_such_module:choose"}
+    install(tmp_path, "some-policies", "1.2", {"some_policies": CODE}, points)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    sys.modules.pop("some_policies", None)
+
+
+@pytest.fixture
+def said() -> list[str]:
+    """Return what choosers have reported."""
+    return []
+
+
+@pytest.fixture
+def chooser(packages: Path, said: list[str]) -> Callable[..., Chooser]:  # noqa: ARG001
+    """Make a chooser of the named policies."""
+    return lambda *names: Chooser(names, said.append)
+
+
+def test_the_built_in_policies() -> None:
+    """Each of the two answers the same to every request."""
+    for request in (REQUEST, Request((), (), 3), replace(REQUEST, graph=True)):
+        assert shared.choose(request) is Answer.SHARED
+        assert isolated.choose(request) is Answer.ISOLATED
+
+
+def test_the_first_answer_wins(chooser, said) -> None:
+    """The first policy that answers decides, and the choice says which one and at which position."""
+    assert chooser("always", "small").choose(replace(REQUEST, nbytes=1)) == Choice(Answer.ISOLATED, "always", 0)
+    assert chooser("small", "always").choose(replace(REQUEST, nbytes=1)) == Choice(Answer.NONE, "small", 0)
+    assert said == []
+
+
+def test_an_abstention_passes_the_request_on(chooser, said) -> None:
+    """A policy that returns None leaves the answer to the next one, and that is no problem."""
+    assert chooser("small", "always").choose(REQUEST) == Choice(Answer.ISOLATED, "always", 1)
+    assert said == []
+
+
+def test_the_default_is_shared(chooser, said) -> None:
+    """If all abstain, or there is none, the answer is shared, and nobody gave it."""
+    assert chooser("small").choose(REQUEST) == DEFAULT
+    assert chooser().choose(REQUEST) == DEFAULT
+    assert said == []
+
+
+def test_a_policy_is_asked_once_for_each_distinct_request(chooser) -> None:
+    """Equal requests are answered from memory, different ones are not."""
+    small = chooser("small")
+    for nbytes in (1, 2, 1, 2, 2000, 2000):
+        small.choose(replace(REQUEST, nbytes=nbytes))
+    assert [request.nbytes for request in sys.modules["some_policies"].asked] == [1, 2, 2000]
+
+
+def test_the_memory_of_requests_is_bounded(chooser) -> None:
+    """A program whose requests never repeat does not fill memory; what fell out is asked again."""
+    small = chooser("small")
+    for nbytes in [*range(REMEMBERED + 1), 0]:
+        small.choose(replace(REQUEST, nbytes=nbytes))
+    assert len(sys.modules["some_policies"].asked) == REMEMBERED + 2
+
+
+def test_a_policy_that_raises_is_named_once_and_skipped(chooser, said) -> None:
+    """One line says which policy raised what and where; the next is asked; other requests are still put to it."""
+    breaks = chooser("breaks", "always")
+    assert breaks.choose(REQUEST) == Choice(Answer.ISOLATED, "always", 1)
+    assert breaks.choose(replace(REQUEST, nbytes=5)) == Choice(Answer.ISOLATED, "always", 1)
+    assert breaks.choose(replace(REQUEST, nbytes=0)) == Choice(Answer.NONE, "breaks", 0)
+    (line,) = said
+    assert line.startswith(
+        "policy 'breaks' skipped: raised ValueError: no idea what to do about 1048576 bytes, and so on"
+    )
+    assert "(some_policies.py:" in line
+    assert "\n" not in line
+    assert len(line) < 400
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("word", "returned str, expected an Answer or None"),
+        ("mute", "raised some_policies.NoText: <exception str() failed> (some_policies.py:"),
+        ("none_at_all", "raised TypeError: none_at_all() takes 0 positional arguments but 1 was given (chooser.py:"),
+    ],
+)
+def test_a_policy_without_a_usable_answer_is_skipped(chooser, said, name, why) -> None:
+    """What is no answer is named with one line, however often it is asked, and the next policy is asked."""
+    broken = chooser(name, "always")
+    for nbytes in (1, 2):
+        assert broken.choose(replace(REQUEST, nbytes=nbytes)) == Choice(Answer.ISOLATED, "always", 1)
+    (line,) = said
+    assert line.startswith(f"policy {name!r} skipped: {why}")
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("elsewhere", "cannot be loaded: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("gone", "cannot be loaded: AttributeError: module 'some_policies' has no attribute 'gone'"),
+        ("number", "is no function but int"),
+    ],
+)
+def test_a_policy_that_cannot_be_loaded_is_named_at_once(chooser, said, name, why) -> None:
+    """The line says what was to be loaded from which package, and comes before the first request."""
+    broken = chooser(name, "always")
+    (line,) = said
+    assert line.startswith(f"policy {name!r} skipped: ")
+    assert "(some-policies 1.2)" in line
+    assert line.endswith(why)
+    assert broken.choose(REQUEST) == Choice(Answer.ISOLATED, "always", 1)
+    assert len(said) == 1
+
+
+def test_an_unknown_name_lists_those_that_are_installed(chooser, said) -> None:
+    """A typing error in a name is answered with the names that exist, once, and the rest is asked."""
+    unknown = chooser("tiny", "always", "tiny")
+    assert unknown.choose(REQUEST) == Choice(Answer.ISOLATED, "always", 1)
+    (line,) = said
+    start, _, names = line.partition("; installed are ")
+    assert start == "policy 'tiny' skipped: not installed"
+    assert {*POLICIES, "elsewhere"} <= set(names.split(", "))
+
+
+def test_a_name_that_two_packages_offer_is_not_used(packages, chooser, said) -> None:
+    """Which one Python finds first need not be the same on all ranks, so neither is taken."""
+    install(packages / "more", "other-policies", "3.0", {}, {"always": "some_policies:small"})
+    sys.path.insert(0, str(packages / "more"))  # undone with the path that the fixture has set
+    assert chooser("always").choose(REQUEST) == DEFAULT
+    (line,) = said
+    assert "offered by several packages (other-policies 3.0, some-policies 1.2)" in line
+
+
+def test_all_installed_policies_are_listed(packages: Path) -> None:  # noqa: ARG001
+    """Every installed policy has a row with its origin, and the first line of its docstring or what is wrong."""
+    rows = {row.name: row for row in available()}
+    assert list(rows) == sorted(rows)
+    assert {*POLICIES, "elsewhere"} <= set(rows)
+    assert (rows["small"].target, rows["small"].package) == ("some_policies:small", "some-policies 1.2")
+    assert (rows["small"].summary, rows["small"].problem) == ("Ordinary memory for what is small.", "")
+    assert (rows["breaks"].summary, rows["breaks"].problem) == ("", "")
+    assert "no_such_module" in rows["elsewhere"].problem
+    assert find(["elsewhere", "small"]) == [rows["elsewhere"], rows["small"]]
+
+
+def test_only_the_chosen_policies_are_imported(chooser) -> None:
+    """A package whose policies are installed but not chosen is left alone."""
+    chooser("elsewhere")
+    assert "some_policies" not in sys.modules

@@ -1,0 +1,7 @@
+"""Pool policies: which pool do a group's symmetric tensors come from? What a policy of your own needs is here."""
+
+from __future__ import annotations
+
+from tracehook.policies.base import Answer, Policy, Request
+
+__all__ = ["Answer", "Policy", "Request"]

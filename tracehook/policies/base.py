@@ -1,0 +1,61 @@
+"""What a policy is asked and what it may answer.
+
+**A policy answers from what is equal on all ranks of the groups, and from nothing else**: the names and sizes of the
+groups, the operation, the size and the graph flag, which the program gives alike on every rank. Never from what is
+this rank's own: its device index, its free memory, its clock, a random number, a file that only one host has. Ranks
+that choose differently do not meet: one waits for a window that another never makes. The agreement, which comes before
+any collective call, then fails with the names of those ranks and registers nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+
+class Answer(Enum):
+    """Where the memory comes from."""
+
+    SHARED = "shared"
+    """From the one pool of the device that all groups share."""
+
+    ISOLATED = "isolated"
+    """From a pool that only this group (or this set of groups) uses."""
+
+    NONE = "none"
+    """From ordinary memory: no pool of ours, no window."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """For whom, where and for what memory is wanted. Equal requests get equal answers: a policy is asked once."""
+
+    groups: tuple[str, ...]
+    """Names of the process groups, in the order in which the program gave them."""
+
+    ranks: tuple[int, ...]
+    """Number of ranks of each group, in the same order."""
+
+    device: int
+    """CUDA device index. This rank's own, so it may be written to a log but must not decide the answer."""
+
+    operation: str | None = None
+    """The collective that the memory is meant for, such as ``"all_reduce"``; None if the program did not say."""
+
+    nbytes: int | None = None
+    """About how much memory will be wanted, in bytes; None if the program did not say."""
+
+    graph: bool = False
+    """Whether a captured CUDA graph will use the memory, so that it has to stay where it is."""
+
+
+class Policy(Protocol):
+    """A function that answers a request, or abstains.
+
+    It must answer from what is equal on all ranks only (see above), must not allocate device memory or call a
+    collective, and should return quickly. An exception is reported once and counts as an abstention.
+    """
+
+    def __call__(self, request: Request, /) -> Answer | None:
+        """Return where the memory comes from, or None to leave the answer to the next policy."""

@@ -1,0 +1,70 @@
+"""Finds and loads policies: the entry points of the group ``tracehook.policies`` of whatever is installed."""
+
+from __future__ import annotations
+
+import inspect
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from textwrap import shorten
+
+from tracehook.policies.base import Policy
+
+GROUP = "tracehook.policies"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A policy by name: where it comes from, and either the policy or why there is none."""
+
+    name: str
+    target: str = ""
+    """``module:attribute``"""
+    package: str = ""
+    """Name and version of the distribution."""
+    summary: str = ""
+    """First line of its docstring."""
+    problem: str = ""
+    """Why it cannot be used, in one line; empty if it can."""
+    policy: Policy | None = None
+
+
+def available() -> list[Row]:
+    """Load every installed policy; in the order of their names. Never raises for a broken one."""
+    offered = _offered()
+    return [_load(name, offered[name]) for name in sorted(offered)]
+
+
+def find(names: Sequence[str]) -> list[Row]:
+    """Load the policies of these names, and no others. One row a name; a missing one has a `problem`."""
+    offered = _offered()
+    missing = f"not installed; installed are {', '.join(sorted(offered)) or 'none'}"
+    return [_load(name, offered[name]) if name in offered else Row(name, problem=missing) for name in names]
+
+
+def in_one_line(problem: Exception) -> str:
+    """Return type and text of an exception as one line of at most 300 characters."""
+    return shorten(" ".join(traceback.format_exception_only(problem)), 300)
+
+
+def _offered() -> dict[str, list[metadata.EntryPoint]]:
+    offered: dict[str, list[metadata.EntryPoint]] = {}
+    for point in metadata.entry_points(group=GROUP):
+        offered.setdefault(point.name, []).append(point)
+    return offered
+
+
+def _load(name: str, points: Sequence[metadata.EntryPoint]) -> Row:
+    packages = sorted(f"{point.dist.name} {point.dist.version}" if point.dist else "?" for point in points)
+    target, package = ", ".join(sorted(point.value for point in points)), ", ".join(packages)
+    if len(points) > 1:
+        # Which one comes first depends on the order of sys.path, which need not be the same on all ranks.
+        return Row(name, target, package, problem=f"offered by several packages ({package}): uninstall all but one")
+    try:
+        policy = points[0].load()
+    except Exception as problem:
+        return Row(name, target, package, problem=f"{target} ({package}) cannot be loaded: {in_one_line(problem)}")
+    if not callable(policy):
+        return Row(name, target, package, problem=f"{target} ({package}) is no function but {type(policy).__name__}")
+    return Row(name, target, package, summary=(inspect.getdoc(policy) or "").partition("\n")[0], policy=policy)

@@ -1,0 +1,29 @@
+"""What goes wrong when ranks register memory together, as exceptions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+
+class RegistrationError(RuntimeError):
+    """Windows could not be registered, or must not be used. The text names ranks, communicator and what to do."""
+
+
+class RegistrationMismatch(RegistrationError):
+    """The ranks do not want the same: nothing was registered, or the call was not made, on any of them."""
+
+
+class RegistrationTimeout(RegistrationError):
+    """Some ranks did not come within ``SYMM_REGISTER_TIMEOUT`` seconds. `missing` has their ranks in the group."""
+
+    def __init__(self, text: str, missing: Sequence[int] = ()) -> None:
+        super().__init__(text)
+        self.missing = tuple(missing)
+
+
+class RegistrationFailed(RegistrationError):
+    """NCCL refused a window on at least one rank, so no rank uses it. `failures` has the reason of each such rank."""
+
+    def __init__(self, text: str, failures: Mapping[int, str] | None = None) -> None:
+        super().__init__(text)
+        self.failures = dict(failures or {})

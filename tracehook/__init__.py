@@ -6,18 +6,68 @@ loads neither torch nor the native core.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
+    from tracehook.patterns import all_gather, all_gather_into_tensor, empty, reduce_scatter_tensor
+    from tracehook.pools import PoolLimitError
+    from tracehook.scope import explain, is_symmetric, release_graphs, symmetric, sync, trim
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "PoolLimitError",
+    "RegistrationError",
+    "RegistrationFailed",
+    "RegistrationMismatch",
+    "RegistrationTimeout",
     "__version__",
+    "all_gather",
+    "all_gather_into_tensor",
     "attach_communicator",
     "detach_communicator",
     "disable",
+    "empty",
     "enable",
+    "explain",
+    "is_symmetric",
+    "reduce_scatter_tensor",
+    "release_graphs",
     "status",
+    "symmetric",
+    "sync",
+    "trim",
 ]
+
+# Found at their first use: `import torch` loads this file in every process, also in those that use none of it.
+_LAZY = {
+    "RegistrationError": "errors",
+    "RegistrationFailed": "errors",
+    "RegistrationMismatch": "errors",
+    "RegistrationTimeout": "errors",
+    "PoolLimitError": "pools",
+    "symmetric": "scope",
+    "is_symmetric": "scope",
+    "explain": "scope",
+    "sync": "scope",
+    "trim": "scope",
+    "release_graphs": "scope",
+    "empty": "patterns",
+    "all_gather": "patterns",
+    "all_gather_into_tensor": "patterns",
+    "reduce_scatter_tensor": "patterns",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'tracehook' has no attribute {name!r}")
+    import importlib
+
+    found = getattr(importlib.import_module(f"tracehook.{_LAZY[name]}"), name)
+    globals()[name] = found  # from now on as cheap as any other function of the module
+    return found
 
 
 def enable() -> None:

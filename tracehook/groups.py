@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 class Found(NamedTuple):
@@ -34,6 +37,57 @@ def existing() -> Iterator[Found]:
             for ordinal, (device, pointer) in enumerate(_communicators(backend)):
                 # One process may hold several; device numbers differ between ranks, their order need not.
                 yield Found(pointer, device, f"{name}#{ordinal}" if ordinal else name)
+
+
+class GroupFacts(NamedTuple):
+    """What all ranks of a group know alike (name, ranks, store), and this rank's own place in it."""
+
+    name: str
+    rank: int
+    ranks: int
+    device: int
+    store: Any
+    backend: Any
+
+
+def resolve(group: ProcessGroup | Sequence[ProcessGroup] | None) -> tuple[ProcessGroup, ...]:
+    """Return the groups that are meant: the default group for None; without those that this rank is no member of."""
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized():
+        raise RuntimeError("tracehook: there is no process group yet: call torch.distributed.init_process_group first")
+    if group is None:
+        default = dist.group.WORLD
+        return (default,) if default is not None else ()
+    members = group if isinstance(group, Sequence) else (group,)
+    outside: Any = dist.GroupMember.NON_GROUP_MEMBER
+    return tuple(member for member in members if member is not outside and member is not None)
+
+
+def facts(group: ProcessGroup) -> GroupFacts:
+    """Return the facts of a group with an NCCL backend."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d
+
+    backend = _nccl_backend(group)
+    if backend is None:
+        raise RuntimeError(f"tracehook: group {group.group_name} has no NCCL backend, so it has no windows")
+    world: Any = distributed_c10d._world
+    if group not in world.pg_map:
+        raise RuntimeError("tracehook: the process group was destroyed, or is not one of torch.distributed's")
+    _, store = world.pg_map[group]
+    bound = group.bound_device_id
+    device = bound.index if bound is not None else torch.cuda.current_device()
+    return GroupFacts(group.group_name, dist.get_rank(group), dist.get_world_size(group), device, store, backend)
+
+
+def communicator_pointer(found: GroupFacts) -> int:
+    """Return the raw ``ncclComm_t`` of the group on its device, or 0 if torch did not make it yet."""
+    import torch
+
+    with torch.cuda.device(found.device):
+        return _pointer(found.backend)
 
 
 def _communicators(backend: Any) -> list[tuple[int, int]]:

@@ -162,6 +162,12 @@ class Journal:
                 f"freeing segment {fields.get('addr')} waits for a call into NCCL on communicator {fields['comm']} "
                 f"that has not come back (thread {fields['thread']} waits)"
             )
+        elif name == "register.stalled":
+            warn(
+                f"registering a window on segment {fields.get('addr')} with communicator {fields['comm']} (this is its rank "
+                f"{fields.get('comm_rank', '?')}) has not come back after {fields.get('us', 0) / 1e6:.0f} s: NCCL waits for "
+                "another rank, and will not stop"
+            )
         elif name == "segment.unknown":
             warn(f"segment {fields.get('addr')} was freed or replaced, but was not known: please report this")
         elif name == "ledger.difference":

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracehook import __version__, hook_library, settings
+from tracehook import __version__, hook_library, scope, settings
 from tracehook.logs import Journal, file_stem, warn
 from tracehook.reasons import REASONS, number_of
 
@@ -38,6 +38,8 @@ class Service:
         self._parent_attached = False
         self._done_attaching = False
         self._attached_names = 0
+        self._memory: Any = None
+        self._no_memory: str | None = None  # why there is no symmetric memory here; said once
 
     # --- starting ---
 
@@ -54,6 +56,7 @@ class Service:
             starts = self._core is None or self._forked
             if starts:
                 self._start(torch)
+        scope.activate(self)
         if starts:
             # Without our lock: torch takes one of its own here, under which it calls _attach(), which takes ours.
             self._attach_when_cuda_is_up(torch)
@@ -146,6 +149,7 @@ class Service:
 
     def disable(self) -> None:
         """Deregister everything; see :func:`tracehook.disable`."""
+        scope.deactivate()
         self._switch(on=False)
 
     def _switch(self, on: bool) -> None:
@@ -170,6 +174,8 @@ class Service:
                 "log": None,
                 "nccl": 0,
                 "hook_library": "",
+                "pools": [],
+                "windows": [],
             }
             if self._core is None or self._forked:
                 return out
@@ -181,6 +187,8 @@ class Service:
             out["log"] = str(journal.path) if journal and journal.path and not journal.failed else None
             out["nccl"] = core.nccl_version()
             out["hook_library"] = core.shim_version()
+            if self._memory is not None:
+                out.update(self._memory.status())
             return out
 
     def _state(self) -> str:
@@ -195,6 +203,39 @@ class Service:
         if not self._core.registering():
             return "off"
         return "on" if self._core.attached() else "waiting"
+
+    # --- symmetric memory ---
+
+    def symmetric_memory(self) -> Any:
+        """Return this process's symmetric memory; None, and one line on stderr, if it cannot be had here.
+
+        Brings CUDA up: who opens a scope is about to use it.
+        """
+        import torch
+
+        if torch.cuda.is_available():
+            torch.cuda.init()  # before our lock, see attach_communicator()
+        with self._lock:
+            if self._memory is None and self._no_memory is None:
+                self._no_memory = self._make_memory()
+                if self._no_memory is not None:
+                    warn(f"no symmetric memory, scopes do nothing: {self._no_memory}")
+            return self._memory
+
+    def _make_memory(self) -> str | None:
+        core = self._core
+        if core is None or self._forked or not core.attached():
+            return "the hook is not attached to the allocator (see tracehook.status())"
+        if core.nccl_missing():
+            return str(core.nccl_missing())
+        try:
+            core.open_bank(self._settings.pool_limit or 0)
+        except RuntimeError as problem:
+            return str(problem)
+        from tracehook.memory import SymmetricMemory
+
+        self._memory = SymmetricMemory(self._settings, core.push)
+        return None
 
     # --- raw communicators ---
 
@@ -291,6 +332,8 @@ class Service:
         """Let go of everything that belongs to the parent. The native side has done so already."""
         self._lock = threading.RLock()
         self._switching = threading.Lock()
+        self._memory = None
+        scope.forget()
         if self._core is not None:
             self._forked = True
             self._parent_attached = bool(self._core.attached())

@@ -33,7 +33,7 @@ def _one_of(*choices: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text in choices:
             return text
-        raise SettingError(f"expected {' or '.join(choices)}")
+        raise SettingError(f"expected {', '.join(choices[:-1])} or {choices[-1]}")
 
     return read
 
@@ -43,6 +43,17 @@ def _names(text: str) -> tuple[str, ...]:
     if not names:
         raise SettingError("expected names of policies, separated by commas")
     return names
+
+
+_UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
+
+
+def _bytes(text: str) -> int:
+    digits = text.rstrip("KMGTkmgtiIbB")
+    unit = text[len(digits) :].upper()
+    if not digits.strip().isascii() or not digits.strip().isdigit() or unit not in _UNITS or int(digits) == 0:
+        raise SettingError("expected bytes above 0, such as 8589934592 or 8GiB")
+    return int(digits) * _UNITS[unit]
 
 
 def _directory(text: str) -> Path:
@@ -84,8 +95,8 @@ class Settings:
     verify: str = _setting(
         "SYMM_REGISTER_VERIFY",
         "first-use",
-        _one_of("first-use", "off"),
-        "placement check of symmetric buffers: first-use or off",
+        _one_of("first-use", "every-use", "off"),
+        "when ranks compare where a collective's symmetric buffers lie: first-use, every-use (slow, for a search) or off",
     )
     timeout: float = _setting("SYMM_REGISTER_TIMEOUT", 60.0, _seconds, "seconds that an agreement may take")
     on_error: str = _setting(
@@ -93,6 +104,18 @@ class Settings:
         "raise",
         _one_of("raise", "warn"),
         "when ranks do not agree on windows: raise, or warn and carry on unregistered",
+    )
+    on_stall: str = _setting(
+        "SYMM_REGISTER_ON_STALL",
+        "log",
+        _one_of("log", "abort"),
+        "when a window registration hangs for SYMM_REGISTER_TIMEOUT: log it, or also abort the group",
+    )
+    pool_limit: int | None = _setting(
+        "SYMM_REGISTER_POOL_LIMIT",
+        None,
+        _bytes,
+        "bytes of symmetric memory that a device may hold, such as 8GiB; unset: no limit of ours",
     )
 
 

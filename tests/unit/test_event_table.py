@@ -4,16 +4,19 @@ import re
 
 from tracehook import _core
 from tracehook.audit import ring
+from tracehook.policies import Answer
 
 
 def test_both_tables_are_equal():
     """The numbers in a ring file mean the same to the writer and to the reader."""
     assert list(ring.EVENTS) == [name for name, _ in _core.event_table()]
+    assert list(ring.OPERATIONS) == _core.operations()
+    assert list(ring.ANSWERS) == [answer.value for answer in Answer]
 
 
 def test_names_are_nouns_and_verbs():
     """Every event is called ``noun.verb``, once."""
-    assert all(re.fullmatch(r"[a-z]+\.[a-z]+", name) for name in ring.EVENTS)
+    assert all(re.fullmatch(r"[a-z]+\.[a-z_]+", name) for name in ring.EVENTS)
     assert len(set(ring.EVENTS)) == len(ring.EVENTS)
 
 
@@ -27,6 +30,7 @@ def test_warnings_are_what_a_user_must_see():
         "hook.conflict",
         "ledger.difference",
         "log.dropped",
+        "register.stalled",
     }
 
 

@@ -29,7 +29,7 @@ BAD = [
     ("HOOK", "2", "expected 0 or 1"),
     ("CHECK", " 1", "expected 0 or 1"),
     ("POLICY", " , ", "expected names of policies, separated by commas"),
-    ("VERIFY", "always", "expected first-use or off"),
+    ("VERIFY", "always", "expected first-use, every-use or off"),
     ("TIMEOUT", "soon", "expected a number of seconds"),
     ("TIMEOUT", "0", "expected seconds above 0 and below a million"),
     ("TIMEOUT", "-3", "expected seconds above 0 and below a million"),

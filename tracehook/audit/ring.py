@@ -39,6 +39,43 @@ EVENTS = (
     "log.dropped",
     "deregister.stalled",
     "register.batch",
+    "segment.retire",
+    "segment.reuse",
+    "pool.grow",
+    "pool.shrink",
+    "pool.limit",
+    "register.window",
+    "deregister.window",
+    "register.stalled",
+    "window.defer",
+    "agreement.reached",
+    "agreement.mismatch",
+    "agreement.timeout",
+    "agreement.failed",
+    "placement.first_use",
+    "placement.mismatch",
+    "placement.digest",
+    "policy.chosen",
+    "policy.failed",
+)
+
+# The order of the PLACED rows of cpp/nccl/calls.def; held against the native table by the same test.
+OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+
+# The order of tracehook.policies.Answer.
+ANSWERS = ("shared", "isolated", "none")
+
+# Events of the bank: their `segment` counts the segments of our pools, not those of the allocator.
+_POOL_EVENTS = frozenset(
+    {
+        "segment.retire",
+        "segment.reuse",
+        "pool.grow",
+        "pool.shrink",
+        "register.window",
+        "deregister.window",
+        "register.stalled",
+    }
 )
 
 
@@ -89,8 +126,8 @@ def fields_of(record: Record) -> tuple[str, dict[str, Any]]:
         if record.rank >= 0:
             out["comm_rank"] = record.rank
     if record.segment:
-        out["segment"] = record.segment
-    if record.address:
+        out["pool_segment" if name in _POOL_EVENTS else "segment"] = record.segment
+    if record.address and not name.startswith("placement."):
         out["addr"] = f"{record.address:#x}"
         out["size"] = record.size
     if record.duration_ns:
@@ -108,6 +145,30 @@ def _extra_fields(name: str, record: Record) -> dict[str, Any]:
             elif name == "register.local" and record.value == 0:
                 out["effective"] = False  # NCCL took it and gave no handle
             return out
+        case "register.window" | "deregister.window":
+            window: dict[str, Any] = {"thread": record.thread, "ok": record.result == 0}
+            if record.result:
+                window["error"] = record.result
+            elif name == "register.window":
+                window["pool"] = record.extra
+                window["effective"] = record.value != 0
+            return window
+        case "segment.retire" | "segment.reuse" | "pool.grow" | "pool.shrink":
+            return {"thread": record.thread, "pool": record.extra, "pool_bytes": record.value}
+        case "window.defer":
+            return {"segments": record.value}
+        case "pool.limit":
+            return {"wanted": record.value, "held": record.size}
+        case "agreement.reached" | "agreement.mismatch" | "agreement.failed":
+            return {"entries": record.value}
+        case "agreement.timeout":
+            return {"entries": record.value, "missing_rank": record.extra}
+        case "placement.first_use":
+            return _placement(record)
+        case "placement.digest":
+            return {"uses": record.size, "digest": f"{record.value:016x}"}
+        case "policy.chosen":
+            return {"policy": record.value - 1, "answer": ANSWERS[record.size]}
         case "register.batch":
             return {"thread": record.thread, "count": record.value}
         case "deregister.stalled":
@@ -130,6 +191,18 @@ def _extra_fields(name: str, record: Record) -> dict[str, Any]:
             return {"only_in": "ledger" if record.value else "allocator"}
         case _:
             return {}
+
+
+def _placement(record: Record) -> dict[str, Any]:
+    """Where the buffers of a collective lay: window ordinal and offset in bytes; without a window, null."""
+    out: dict[str, Any] = {"operation": OPERATIONS[record.extra] if record.extra < len(OPERATIONS) else record.extra}
+    for side, window, offset in (
+        ("send", record.value >> 32, record.address),
+        ("receive", record.value & 0xFFFFFFFF, record.size),
+    ):
+        out[f"{side}_window"] = "overrun" if window == 0xFFFFFFFF else window - 1 if window else None
+        out[f"{side}_offset"] = offset if window else None
+    return out
 
 
 class RingFile(NamedTuple):

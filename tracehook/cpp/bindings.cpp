@@ -3,7 +3,10 @@
 #include "harness.h"
 #include "nccl/api.h"
 #include "nccl/key.h"
+#include "nccl/placement.h"
+#include "nccl/pool_memory.h"
 #include "process.h"
+#include "symmetric.h"
 
 #include <pybind11/functional.h>
 #include <pybind11/pybind11.h>
@@ -161,6 +164,168 @@ void bind_process(py::module_& module) {
         NoGil(), py::arg("action"), py::arg("device"), py::arg("address"), py::arg("size"));
 }
 
+// Asks Python about a new placement. Called by the thread that issued the collective, usually
+// without the GIL.
+nccl::Comparison comparison(const py::function& compare) {
+    // Never destroyed: threads of torch may still come while the interpreter ends.
+    auto* const kept = new py::function(compare);
+    return [kept](core::Registrations& member, const core::Windows::Look& look) -> std::string {
+        if (Py_IsInitialized() == 0) {
+            return "";
+        }
+        const py::gil_scoped_acquire gil;
+        const nccl::Operation& row = nccl::operations()[look.use.operation];
+        const auto place = [](const core::Place& where, core::Compare compare) -> py::object {
+            if (compare == core::Compare::kNothing) {
+                return py::none();
+            }
+            const bool exact = compare == core::Compare::kWhere;
+            return py::make_tuple(where.window, exact ? py::cast(where.offset) : py::none());
+        };
+        try {
+            return (*kept)(member.identity().id, row.name,
+                           place(look.use.send, row.compare_send),
+                           place(look.use.receive, row.compare_receive))
+                .cast<std::string>();
+        } catch (const py::error_already_set& failure) {
+            return failure.what();
+        }
+    };
+}
+
+nccl::Verify verify_named(const std::string& name) {
+    return name == "off"         ? nccl::Verify::kOff
+           : name == "every-use" ? nccl::Verify::kEveryUse
+                                 : nccl::Verify::kFirstUse;
+}
+
+py::object find_member(std::uintptr_t pointer) {
+    Process& owner = process();
+    const core::Registrar::Member found =
+        owner.registrar().find(reinterpret_cast<const void*>(pointer));
+    return found ? py::cast(Member(found, owner.bank())) : py::none();
+}
+
+py::list windows(const Member& member) {
+    py::list rows;
+    for (const core::Window& window : member->windows().list()) {
+        py::dict row;
+        row["ordinal"] = window.ordinal;
+        row["segment"] = window.segment;
+        row["address"] = window.address;
+        row["size"] = window.size;
+        row["pinned"] = window.pinned;
+        rows.append(row);
+    }
+    return rows;
+}
+
+py::list pool_segments(const core::Bank& bank) {
+    py::list rows;
+    for (const core::PoolSegment& segment : bank.segments()) {
+        rows.append(py::make_tuple(segment.id, segment.pool, segment.owner, segment.device,
+                                   segment.address, segment.size, segment.retired,
+                                   segment.windows));
+    }
+    return rows;
+}
+
+void bind_member(py::module_& module) {
+    py::class_<Member>(module, "Communicator", "A communicator to register windows with.")
+        .def_property_readonly("id", [](const Member& self) { return self->identity().id; })
+        .def_property_readonly("key", [](const Member& self) { return self->identity().key; })
+        .def_property_readonly("size", [](const Member& self) { return self->identity().size; })
+        .def_property_readonly("dead", [](const Member& self) { return self->dead(); })
+        .def("holds", &Member::holds)
+        .def("missing", &Member::missing)
+        .def("windows", &windows)
+        .def(
+            "register_windows",
+            [](Member& self, const std::vector<std::uint64_t>& segments) {
+                std::vector<std::pair<int, bool>> outcomes;
+                for (const core::Outcome& outcome : self.register_windows(segments)) {
+                    outcomes.emplace_back(outcome.result, outcome.handle != nullptr);
+                }
+                return outcomes;
+            },
+            NoGil())
+        .def("confirm_windows", &Member::confirm_windows, NoGil())
+        .def("drop_windows", &Member::drop_windows, NoGil())
+        .def("deregister_windows", &Member::deregister_windows, NoGil())
+        .def("waiting",
+             [](const Member& self) {
+                 const core::Registrations::Waiting now = self->waiting();
+                 return std::make_pair(now.segment, now.since_ns);
+             })
+        .def("log_waiting", [](const Member& self) { self->log_waiting(); })
+        .def("digest",
+             [](const Member& self) {
+                 const core::Windows::Digest digest = self->windows().digest();
+                 return std::make_pair(digest.uses, digest.value);
+             })
+        .def("unpin", [](const Member& self) { self->windows().unpin_all(); })
+        .def("log_agreement", [](const Member& self, const std::string& event, std::uint64_t value,
+                                 std::uint32_t extra, std::uint64_t duration_ns) {
+            self->log_agreement(kind_of(event), value, extra, duration_ns);
+        });
+}
+
+void bind_scopes(py::module_& module) {
+    py::class_<Pool, std::shared_ptr<Pool>>(module, "Pool", "Directs allocations to a torch pool.")
+        .def(py::init([](std::uint32_t number, int device, bool graph, Pool::TorchId id) {
+            return std::make_shared<Pool>(process().shim(), number, device, graph, id);
+        }))
+        .def("replace", &Pool::replace, NoGil());
+    py::class_<SymmetricScope>(module, "Scope", "Follows what is allocated inside it.")
+        .def(py::init(
+            [](std::shared_ptr<Pool> eager, std::shared_ptr<Pool> graph, std::uint32_t owner) {
+                return std::make_unique<SymmetricScope>(std::move(eager), std::move(graph), owner,
+                                                        process().shim());
+            }))
+        .def("set_members", &SymmetricScope::set_members)
+        .def("enter", &SymmetricScope::enter)
+        .def("leave", [](SymmetricScope& self) -> py::object {
+            const std::vector<std::uint64_t> wanted = self.leave();
+            return wanted.empty() ? py::none() : py::cast(wanted);
+        });
+}
+
+void bind_symmetric(py::module_& module) {
+    bind_member(module);
+    bind_scopes(module);
+    module.def("find_communicator", &find_member);
+    module.def("open_bank", [](std::size_t limit) { nccl::open_bank(process().bank(), limit); });
+    module.def(
+        "segment_functions",
+        [] {
+            return std::make_pair(reinterpret_cast<std::uintptr_t>(&nccl::allocate_segment),
+                                  reinterpret_cast<std::uintptr_t>(&nccl::free_segment));
+        },
+        "addresses of the functions for torch's pluggable allocator: allocate, free");
+    module.def("pool_segments", [] { return pool_segments(process().bank()); });
+    module.def("pool_segment_at", [](std::uintptr_t address) {
+        const auto segment = process().bank().find(address);
+        return segment ? segment->id : 0;
+    });
+    module.def("release_idle", [] { return process().bank().release_idle(); }, NoGil());
+    module.def("last_refusal", [] {
+        const core::Bank::Refusal refusal = process().bank().last_refusal();
+        return py::make_tuple(refusal.count, refusal.device, refusal.wanted, refusal.held,
+                              refusal.limit);
+    });
+    module.def("set_verification", [](const std::string& verify, const py::function& compare) {
+        nccl::set_verification(verify_named(verify), comparison(compare));
+    });
+    module.def("operations", [] {
+        py::list names;
+        for (const nccl::Operation& operation : nccl::operations()) {
+            names.append(operation.name);
+        }
+        return names;
+    });
+    module.def("capturing", [](int device) { return process().shim().capturing(device); });
+}
+
 void bind_harness(py::module_& module) {
     py::class_<Harness>(module, "Harness", "A registrar with scripted communicators, for tests.")
         .def(py::init<std::size_t>(), py::arg("ring_capacity") = 65536)
@@ -252,5 +417,6 @@ PYBIND11_MODULE(_core, module) {
     });
     module.def("key_of_name", &nccl::key_of_name);
     bind_process(module);
+    bind_symmetric(module);
     bind_harness(module);
 }

@@ -44,6 +44,12 @@ class Harness::ScriptedCommunicator final : public core::Communicator {
         return 0;
     }
 
+    core::Outcome register_window(std::uintptr_t address, std::size_t size) noexcept override {
+        return register_range(address, size);
+    }
+    int deregister_window(void* handle) noexcept override { return deregister(handle); }
+    void synchronize() noexcept override {}
+
     int remember_device() noexcept override { return 0; }
     void restore_device(int) noexcept override {}
 
@@ -103,7 +109,7 @@ class Harness::ScriptedCommunicator final : public core::Communicator {
     std::atomic<bool> ended_{false};
 };
 
-Harness::Harness(std::size_t ring_capacity) : ring_("", ring_capacity), registrar_(ring_) {}
+Harness::Harness(std::size_t ring_capacity) : ring_("", ring_capacity), registrar_(ring_, bank_) {}
 
 void Harness::create(std::uintptr_t pointer, int device, std::uintptr_t parent) {
     core::Identity identity;

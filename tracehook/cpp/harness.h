@@ -40,6 +40,7 @@ class Harness {
 
     core::Registrar& registrar() noexcept { return registrar_; }
     core::Ring& ring() noexcept { return ring_; }
+    core::Bank& bank() noexcept { return bank_; }
     Script& script() noexcept { return *script_; }
 
     // Makes a communicator behind `pointer` (any number that is not 0) on `device`.
@@ -61,6 +62,7 @@ class Harness {
 
     std::shared_ptr<Script> script_ = std::make_shared<Script>();
     core::Ring ring_;
+    core::Bank bank_{ring_};
     core::Registrar registrar_;
     std::mutex live_mutex_; // live_
     std::map<std::uintptr_t, ScriptedCommunicator*> live_;

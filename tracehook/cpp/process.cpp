@@ -1,5 +1,6 @@
 #include "process.h"
 
+#include "core/scope.h"
 #include "nccl/api.h"
 #include "nccl/birth.h"
 #include "nccl/communicator.h"
@@ -31,7 +32,7 @@ Process* Process::current() noexcept {
 }
 
 Process::Process(const std::string& ring_path, std::size_t ring_capacity)
-    : ring_(ring_path, ring_capacity), registrar_(ring_) {}
+    : ring_(ring_path, ring_capacity), bank_(ring_), registrar_(ring_, bank_) {}
 
 Process& Process::make(const std::string& ring_path, std::size_t ring_capacity) {
     Process* const old = current();
@@ -62,6 +63,11 @@ void Process::on_segment(void* user, const th_segment_event* event) {
     case TH_SEGMENT_FREE:
         self->registrar_.segment_freed(event->device, event->address, event->size);
         break;
+    case TH_BLOCK_ALLOC:
+        if (!self->registrar_.abandoned()) {
+            core::Scopes::block_allocated(self->bank_, event->device, event->address);
+        }
+        break;
     default:
         if (!self->registrar_.abandoned() && !self->expandable_seen_.exchange(true)) {
             self->push(core::EventKind::kHookUnsupported,
@@ -90,6 +96,7 @@ Reason Process::attach(const std::string& shim_path, const std::string& torch_ve
     // First the tracker, then the snapshot: a segment that is born in between is seen twice, never
     // not at all.
     registrar_.begin_adoption();
+    shim_->watch_blocks(core::Scopes::open());
     shim_->attach(&Process::on_segment, this);
     attached_.store(true,
                     std::memory_order_release); // there is no way back, even if the snapshot fails
@@ -117,11 +124,15 @@ void Process::adopt(const std::vector<th_segment_event>& segments) {
     }
 }
 
-th_allocator_info Process::describe_allocator() const {
+const torch_seam::Shim& Process::shim() const {
     if (!shim_) {
         throw std::runtime_error("not attached to the allocator");
     }
-    return shim_->describe();
+    return *shim_;
+}
+
+th_allocator_info Process::describe_allocator() const {
+    return shim().describe();
 }
 
 std::string Process::shim_version() const {

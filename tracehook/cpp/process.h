@@ -37,6 +37,9 @@ class Process {
 
     core::Ring& ring() noexcept { return ring_; }
     core::Registrar& registrar() noexcept { return registrar_; }
+    core::Bank& bank() noexcept { return bank_; }
+    // Needs attach() before.
+    const torch_seam::Shim& shim() const;
 
     // Idempotent. Throws std::runtime_error with one line. Returns the names of the interposed
     // calls.
@@ -71,6 +74,7 @@ class Process {
     void adopt(const std::vector<th_segment_event>& segments);
 
     core::Ring ring_;
+    core::Bank bank_;
     core::Registrar registrar_;
     std::mutex attach_mutex_; // one attach() at a time; taken with no other lock of ours held
     std::unique_ptr<torch_seam::Shim> shim_;

@@ -35,6 +35,14 @@ class Communicator {
     virtual Outcome register_range(std::uintptr_t address, std::size_t size) noexcept = 0;
     virtual int deregister(void* handle) noexcept = 0;
 
+    // A collective act of all ranks, which waits for them without a deadline: only kill() ends it.
+    // Null with result 0: this communicator has no symmetric memory.
+    virtual Outcome register_window(std::uintptr_t address, std::size_t size) noexcept = 0;
+    // This rank's own act. Nothing on the device may use the window any more.
+    virtual int deregister_window(void* handle) noexcept = 0;
+    // Waits until the device's work is done.
+    virtual void synchronize() noexcept = 0;
+
     // Around each run of such calls, on the thread that makes them: remembers the current device,
     // and restores it.
     virtual int remember_device() noexcept = 0;

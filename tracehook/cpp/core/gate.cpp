@@ -178,6 +178,7 @@ Gate::End Gate::retire(Registrations& member) noexcept {
     member.pending_.clear();
     working_ = &member;
     lock.unlock();
+    member.deregister_all_windows();
     const std::size_t undone = member.deregister_all();
     lock.lock();
     done_working();

@@ -19,7 +19,7 @@ std::uint64_t next_epoch() noexcept {
 
 } // namespace
 
-Registrar::Registrar(Ring& ring) : ring_(ring), epoch_(next_epoch()) {}
+Registrar::Registrar(Ring& ring, Bank& bank) : ring_(ring), bank_(bank), epoch_(next_epoch()) {}
 
 Event Registrar::segment_event(EventKind kind, const Segment& segment) const noexcept {
     Event event;
@@ -135,7 +135,7 @@ Registrar::Member Registrar::add(Identity identity, const MakeCommunicator& make
         const std::lock_guard guard(mutex_);
         identity.id = next_id_++;
         auto gate = parent ? parent->shared_gate() : std::make_shared<Gate>();
-        member = std::make_shared<Registrations>(identity, make(identity), gate, ring_);
+        member = std::make_shared<Registrations>(identity, make(identity), gate, ring_, bank_);
         member->log(EventKind::kCommunicatorPending);
         const bool on = registering();
         gate->join(member, on ? ledger_.segments(identity.device) : std::vector<Segment>{}, !on);
@@ -198,8 +198,10 @@ void Registrar::retire(const void* pointer) noexcept {
     // An abort may have overtaken us, and the pointer may belong to another communicator by now.
     take(pointer, member.get());
     if (end.first) {
+        member->log_digest();
         member->log(EventKind::kCommunicatorRetire, end.registrations);
     }
+    bank_.release_idle();
 }
 
 Registrar::Ending Registrar::kill(const void* pointer) noexcept {
@@ -221,6 +223,7 @@ Registrar::Ending Registrar::kill(const void* pointer) noexcept {
 void Registrar::kill_member(Registrations& member) noexcept {
     const Gate::End end = member.gate().kill(member);
     if (end.first) {
+        member.log_digest();
         member.log(EventKind::kCommunicatorAbort, end.registrations);
     }
 }
@@ -229,9 +232,12 @@ Registrar::Ending::~Ending() {
     if (owner_ == nullptr || owner_->abandoned()) {
         return;
     }
-    const std::lock_guard guard(owner_->mutex_);
-    owner_->aborts_.erase(entry_);
-    owner_->abort_returned_.notify_all();
+    {
+        const std::lock_guard guard(owner_->mutex_);
+        owner_->aborts_.erase(entry_);
+        owner_->abort_returned_.notify_all();
+    }
+    owner_->bank_.release_idle();
 }
 
 // Called with the lock, which is given up while waiting.

@@ -11,6 +11,7 @@
 // call into a communicator.
 #pragma once
 
+#include "core/bank.h"
 #include "core/gate.h"
 #include "core/ledger.h"
 #include "core/registrations.h"
@@ -35,7 +36,7 @@ class Registrar {
         std::multimap<int, Clock::time_point>; // by device, with the time until which a free waits
     using MakeCommunicator = std::function<std::unique_ptr<Communicator>(const Identity&)>;
 
-    explicit Registrar(Ring& ring);
+    Registrar(Ring& ring, Bank& bank);
 
     // --- the allocator's events, and its snapshot ---
 
@@ -113,6 +114,7 @@ class Registrar {
     mutable std::mutex
         mutex_; // ledger_, by_pointer_, next_id_, aborts_; comes after the allocator's lock
     Ring& ring_;
+    Bank& bank_;
     Ledger ledger_;
     std::unordered_map<const void*, Member> by_pointer_;
     std::uint32_t next_id_ = 1;

@@ -39,9 +39,15 @@ template <typename Counter> void add_one(Counter& counter) noexcept {
 } // namespace
 
 Registrations::Registrations(const Identity& identity, std::unique_ptr<Communicator> communicator,
-                             std::shared_ptr<Gate> gate, Ring& ring)
+                             std::shared_ptr<Gate> gate, Ring& ring, Bank& bank)
     : identity_(identity), communicator_(std::move(communicator)), gate_(std::move(gate)),
-      ring_(ring) {}
+      ring_(ring), bank_(bank) {}
+
+Registrations::~Registrations() {
+    for (const Window& window : windows_.remove_all()) {
+        bank_.window_ended(window.segment);
+    }
+}
 
 Event Registrations::event(EventKind kind) const noexcept {
     Event event;
@@ -223,6 +229,9 @@ std::size_t Registrations::deregister_all() noexcept {
 
 std::size_t Registrations::forget_all() noexcept {
     const std::size_t forgotten = handles_.size() + stuck_.size();
+    for (const Window& window : windows_.remove_all()) {
+        bank_.window_ended(window.segment);
+    }
     handles_.clear();
     stuck_.clear();
     held_.store(0, std::memory_order_relaxed);

@@ -5,10 +5,12 @@
 // thread that killed the communicator.
 #pragma once
 
+#include "core/bank.h"
 #include "core/communicator.h"
 #include "core/handles.h"
 #include "core/ring.h"
 #include "core/segment.h"
+#include "core/windows.h"
 
 #include <atomic>
 #include <memory>
@@ -24,7 +26,9 @@ inline constexpr int kNeverReady = -1;
 class Registrations {
   public:
     Registrations(const Identity& identity, std::unique_ptr<Communicator> communicator,
-                  std::shared_ptr<Gate> gate, Ring& ring);
+                  std::shared_ptr<Gate> gate, Ring& ring, Bank& bank);
+
+    ~Registrations();
 
     const Identity& identity() const noexcept { return identity_; }
     Gate& gate() const noexcept { return *gate_; }
@@ -45,6 +49,20 @@ class Registrations {
 
     // Any thread, without the gate: freeing `segment` waits for a thread that is inside.
     void log_stall(const Segment& segment) noexcept;
+    void log_agreement(EventKind kind, std::uint64_t value, std::uint32_t extra,
+                       std::uint64_t duration_ns) noexcept;
+    void log_placement(EventKind kind, const Windows::Look& look) noexcept;
+    void log_digest() noexcept;
+
+    Windows& windows() noexcept { return windows_; }
+
+    // Any thread: the window registration that has not come back yet.
+    struct Waiting {
+        std::uint64_t segment = 0; // the bank's id; 0: there is none
+        std::uint64_t since_ns = 0;
+    };
+    Waiting waiting() const noexcept;
+    void log_waiting() noexcept; // as register.stalled
     void log(EventKind kind, std::uint64_t value = 0, int result = 0) noexcept;
 
     // --- by the thread inside the gate ---
@@ -57,6 +75,16 @@ class Registrations {
     void deregister(const Segment& segment) noexcept;
     // Returns how many were undone.
     std::size_t deregister_all() noexcept;
+    // Registers a window on each, in this order, and stops at the first that fails. Each takes
+    // until all ranks did the same. They count as made only after confirm_windows();
+    // drop_unconfirmed_windows() undoes them instead, and may also be called after death.
+    std::vector<Outcome> register_windows(const std::vector<PoolSegment>& segments) noexcept;
+    void confirm_windows() noexcept;
+    std::size_t drop_unconfirmed_windows() noexcept;
+    // The windows on these segments (by the bank's id).
+    std::size_t deregister_windows(const std::vector<std::uint64_t>& segments) noexcept;
+    std::size_t deregister_all_windows() noexcept;
+
     // After death: the library frees its side itself, so the records are dropped without a call.
     // Returns how many.
     std::size_t forget_all() noexcept;
@@ -77,10 +105,19 @@ class Registrations {
     const std::unique_ptr<Communicator> communicator_;
     const std::shared_ptr<Gate> gate_;
     Ring& ring_;
+    Bank& bank_;
 
     std::vector<Segment> pending_;  // gate's mutex
     bool suspended_ = false;        // gate's mutex
     std::atomic<bool> dead_{false}; // written under the gate's mutex, read anywhere
+
+    std::size_t deregister_these(std::vector<Window> windows) noexcept;
+
+    Windows windows_;
+    std::vector<Window>
+        unconfirmed_; // thread inside the gate, or, after death, the one that made them
+    std::atomic<std::uint64_t> waiting_segment_{0};
+    std::atomic<std::uint64_t> waiting_since_{0};
 
     Handles handles_; // thread inside the gate
     std::vector<Handles::Held>

@@ -45,6 +45,32 @@ enum DataType : int {
 // ncclRedOp_t; values from kNumOps up are made by ncclRedOpCreatePreMulSum
 enum RedOp : int { kSum = 0, kProd = 1, kMax = 2, kMin = 3, kAvg = 4, kNumOps = 5 };
 
+inline constexpr int kWindowCollSymmetric = 1; // NCCL_WIN_COLL_SYMMETRIC; 2.27
+
+// Bytes of one element; 0 for a type that this table does not know.
+constexpr std::size_t element_size(int type) noexcept {
+    switch (type) {
+    case kInt8:
+    case kUint8:
+    case kFloat8e4m3:
+    case kFloat8e5m2:
+        return 1;
+    case kFloat16:
+    case kBfloat16:
+        return 2;
+    case kInt32:
+    case kUint32:
+    case kFloat32:
+        return 4;
+    case kInt64:
+    case kUint64:
+    case kFloat64:
+        return 8;
+    default:
+        return 0;
+    }
+}
+
 struct UniqueId {
     char internal[128];
 };

@@ -46,16 +46,24 @@ Api load() {
     void* cuda = loaded_library({"libcudart.so.13", "libcudart.so.12", "libcudart.so"});
     Api api;
 #define GUARDED(name, position, ...) assign(api.name, nccl_symbol(nccl, #name));
+#define PLACED(name, position, operation, send, receive, by_send, by_receive, ...)                 \
+    assign(api.name, nccl_symbol(nccl, #name));
 #define LIFECYCLE(name, ...) assign(api.name, nccl_symbol(nccl, #name));
 #include "nccl/calls.def"
 #undef GUARDED
+#undef PLACED
 #undef LIFECYCLE
     assign(api.ncclCommCount, nccl_symbol(nccl, "ncclCommCount"));
     assign(api.ncclCommUserRank, nccl_symbol(nccl, "ncclCommUserRank"));
     assign(api.ncclCommCuDevice, nccl_symbol(nccl, "ncclCommCuDevice"));
     assign(api.ncclGetVersion, nccl_symbol(nccl, "ncclGetVersion"));
+    assign(api.ncclMemAlloc, nccl_symbol(nccl, "ncclMemAlloc"));
+    assign(api.ncclMemFree, nccl_symbol(nccl, "ncclMemFree"));
+    assign(api.ncclGetLastError, nccl_symbol(nccl, "ncclGetLastError"));
     assign(api.cudaGetDevice, cuda_symbol(cuda, "cudaGetDevice"));
     assign(api.cudaSetDevice, cuda_symbol(cuda, "cudaSetDevice"));
+    assign(api.cudaDeviceSynchronize, cuda_symbol(cuda, "cudaDeviceSynchronize"));
+    assign(api.cudaStreamIsCapturing, cuda_symbol(cuda, "cudaStreamIsCapturing"));
     if (api.ncclCommRegister == nullptr || api.ncclCommDeregister == nullptr) {
         throw std::runtime_error(
             "the loaded NCCL has no ncclCommRegister: 2.19 or newer is needed");
@@ -98,6 +106,13 @@ int version() noexcept {
 int current_device() noexcept {
     int device = -1;
     return api().cudaGetDevice(&device) == 0 ? device : -1;
+}
+
+bool capturing(Stream stream) noexcept {
+    constexpr int kActive = 1; // cudaStreamCaptureStatusActive
+    int status = 0;
+    return api().cudaStreamIsCapturing != nullptr &&
+           api().cudaStreamIsCapturing(stream, &status) == 0 && status == kActive;
 }
 
 } // namespace tracehook::nccl

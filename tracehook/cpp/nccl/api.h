@@ -12,16 +12,24 @@ template <typename... Args> using Function = int (*)(Args...);
 
 struct Api {
 #define GUARDED(name, position, ...) Function<__VA_ARGS__> name = nullptr;
+#define PLACED(name, position, operation, send, receive, by_send, by_receive, ...)                 \
+    Function<__VA_ARGS__> name = nullptr;
 #define LIFECYCLE(name, ...) Function<__VA_ARGS__> name = nullptr;
 #include "nccl/calls.def"
 #undef GUARDED
+#undef PLACED
 #undef LIFECYCLE
     Function<const Comm, int*> ncclCommCount = nullptr;
     Function<const Comm, int*> ncclCommUserRank = nullptr;
     Function<const Comm, int*> ncclCommCuDevice = nullptr;
     Function<int*> ncclGetVersion = nullptr;
+    Function<void**, std::size_t> ncclMemAlloc = nullptr;
+    Function<void*> ncclMemFree = nullptr;
+    const char* (*ncclGetLastError)(Comm) = nullptr;
     Function<int*> cudaGetDevice = nullptr;
     Function<int> cudaSetDevice = nullptr;
+    Function<> cudaDeviceSynchronize = nullptr;
+    Function<Stream, int*> cudaStreamIsCapturing = nullptr;
 };
 
 // Finds both libraries among those already loaded. Nothing is loaded by this. Throws
@@ -35,5 +43,8 @@ int version() noexcept;
 
 // The calling thread's current CUDA device; -1 if CUDA does not say.
 int current_device() noexcept;
+
+// 1 if `stream` is being captured into a graph.
+bool capturing(Stream stream) noexcept;
 
 } // namespace tracehook::nccl

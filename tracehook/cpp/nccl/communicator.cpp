@@ -1,5 +1,8 @@
 #include "nccl/communicator.h"
 
+#include <chrono>
+#include <thread>
+
 namespace tracehook::nccl {
 
 core::Outcome NcclCommunicator::register_range(std::uintptr_t address, std::size_t size) noexcept {
@@ -11,6 +14,70 @@ core::Outcome NcclCommunicator::register_range(std::uintptr_t address, std::size
 
 int NcclCommunicator::deregister(void* handle) noexcept {
     return api().ncclCommDeregister(comm_, handle);
+}
+
+core::Outcome NcclCommunicator::register_window(std::uintptr_t address, std::size_t size) noexcept {
+    if (api().ncclCommWindowRegister == nullptr) {
+        return {};
+    }
+    // A non-blocking communicator writes the window from a thread of its own, later: should it die
+    // first, the place has to outlive us.
+    auto* const window = new Window(nullptr);
+    core::Outcome outcome;
+    outcome.result = api().ncclCommWindowRegister(comm_, reinterpret_cast<void*>(address), size,
+                                                  window, kWindowCollSymmetric);
+    while (outcome.result == kInProgress) {
+        int state = kInProgress;
+        const int asked = api().ncclCommGetAsyncError(comm_, &state);
+        outcome.result = asked != kSuccess ? asked : state;
+        if (outcome.result == kInProgress) {
+            std::this_thread::sleep_for(std::chrono::microseconds(50));
+        } else if (outcome.result != kSuccess) {
+            return outcome;
+        }
+    }
+    outcome.handle = *window;
+    delete window;
+    if (outcome.result == kSuccess && is_local_handle(outcome.handle, address, size)) {
+        api().ncclCommWindowDeregister(comm_, outcome.handle);
+        outcome.handle = nullptr;
+    }
+    return outcome;
+}
+
+// NCCL 2.28 without symmetric support succeeds with a local registration in a window's clothes; its
+// address is that of the registration which the range has.
+bool NcclCommunicator::is_local_handle(void* handle, std::uintptr_t address,
+                                       std::size_t size) noexcept {
+    constexpr int kFirst = 22800;
+    constexpr int kAfter = 22900;
+    static const int nccl = version();
+    if (handle == nullptr || nccl < kFirst || nccl >= kAfter) {
+        return false;
+    }
+    void* registration = nullptr;
+    if (api().ncclCommRegister(comm_, reinterpret_cast<void*>(address), size, &registration) !=
+        kSuccess) {
+        return false;
+    }
+    if (registration != nullptr) {
+        api().ncclCommDeregister(comm_, registration);
+    }
+    return registration == handle;
+}
+
+int NcclCommunicator::deregister_window(void* handle) noexcept {
+    return api().ncclCommWindowDeregister(comm_, handle);
+}
+
+void NcclCommunicator::synchronize() noexcept {
+    if (api().cudaDeviceSynchronize != nullptr) {
+        int device = -1;
+        if (api().ncclCommCuDevice(comm_, &device) == kSuccess && device >= 0) {
+            api().cudaSetDevice(device);
+        }
+        api().cudaDeviceSynchronize();
+    }
 }
 
 int NcclCommunicator::remember_device() noexcept {

@@ -14,11 +14,16 @@ class NcclCommunicator final : public core::Communicator {
 
     core::Outcome register_range(std::uintptr_t address, std::size_t size) noexcept override;
     int deregister(void* handle) noexcept override;
+    core::Outcome register_window(std::uintptr_t address, std::size_t size) noexcept override;
+    int deregister_window(void* handle) noexcept override;
+    void synchronize() noexcept override;
     int remember_device() noexcept override;
     void restore_device(int device) noexcept override;
     bool ready() noexcept override;
 
   private:
+    bool is_local_handle(void* handle, std::uintptr_t address, std::size_t size) noexcept;
+
     const Comm comm_;
     const bool blocking_;
 };

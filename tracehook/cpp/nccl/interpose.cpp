@@ -3,6 +3,7 @@
 #include "nccl/api.h"
 #include "nccl/group.h"
 #include "nccl/key.h"
+#include "nccl/placement.h"
 #include "nccl/slots.h"
 
 #include <atomic>
@@ -35,6 +36,40 @@ template <auto Real, std::size_t Position, typename... Args> int guarded(Args...
         group.touched(member);
     }
     return result;
+}
+
+// The number of an operation in the table.
+enum class Placed : std::uint32_t {
+#define GUARDED(...)
+#define LIFECYCLE(...)
+#define PLACED(name, ...) name,
+#include "nccl/calls.def"
+#undef GUARDED
+#undef LIFECYCLE
+#undef PLACED
+};
+
+template <auto Real, std::size_t Position, Placed Number, typename... Args>
+int placed(Args... args) {
+    const auto arguments = std::forward_as_tuple(args...);
+    const Comm comm = std::get<Position>(arguments);
+    const core::Registrar::Member& member = registrar().find(comm);
+    if (member && member->windows().any()) {
+        const Stream stream = std::get<sizeof...(Args) - 1>(arguments);
+        const int refused = check_placement(member, static_cast<std::uint32_t>(Number),
+                                            std::get<0>(arguments), std::get<1>(arguments),
+                                            std::get<2>(arguments), std::get<3>(arguments), stream);
+        if (refused != kSuccess) {
+            return refused;
+        }
+    }
+    return guarded<Real, Position, Args...>(args...);
+}
+
+// torch asks for it when a call did not succeed: what we refused, NCCL knows nothing of.
+const char* last_error(Comm comm) {
+    const char* const ours = take_refusal();
+    return ours != nullptr ? ours : api().ncclGetLastError(comm);
 }
 
 // --- groups ---
@@ -208,13 +243,23 @@ std::vector<std::string> install_interposer(core::Registrar& owner) {
         replacements.push_back(                                                                    \
             {#name, reinterpret_cast<void*>(&guarded<&Api::name, position, __VA_ARGS__>)});        \
     }
+#define PLACED(name, position, operation, send, receive, by_send, by_receive, ...)                 \
+    if (real.name != nullptr) {                                                                    \
+        replacements.push_back(                                                                    \
+            {#name,                                                                                \
+             reinterpret_cast<void*>(&placed<&Api::name, position, Placed::name, __VA_ARGS__>)});  \
+    }
 #define LIFECYCLE(name, ...)                                                                       \
     if (real.name != nullptr) {                                                                    \
         replacements.push_back({#name, reinterpret_cast<void*>(&on_##name)});                      \
     }
 #include "nccl/calls.def"
 #undef GUARDED
+#undef PLACED
 #undef LIFECYCLE
+    if (real.ncclGetLastError != nullptr) {
+        replacements.push_back({"ncclGetLastError", reinterpret_cast<void*>(&last_error)});
+    }
     return rewrite_slots("libtorch_cuda", replacements);
 }
 

@@ -3,8 +3,10 @@
 #include "torch/hook_abi.h"
 
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAStream.h>
 #include <torch/headeronly/version.h>
 
+#include <atomic>
 #include <cstdio>
 #include <exception>
 
@@ -29,8 +31,15 @@ template <typename Body> int guarded(char* error, uint32_t error_size, Body&& bo
     return -1;
 }
 
-// Runs for every allocator event of the process; all but three kinds of segment events leave at the
-// first line.
+std::atomic<const int32_t*> open_scopes{nullptr};
+
+bool blocks_are_watched() {
+    const int32_t* scopes = open_scopes.load(std::memory_order_relaxed);
+    return scopes != nullptr && __atomic_load_n(scopes, __ATOMIC_RELAXED) != 0;
+}
+
+// Runs for every allocator event of the process; all but three kinds of segment events, and blocks
+// while somebody asks for them, leave at the first line.
 void forward(const allocator::TraceEntry& entry, th_segment_callback callback, void* user) {
     int32_t action = 0;
     switch (entry.action_) {
@@ -42,6 +51,12 @@ void forward(const allocator::TraceEntry& entry, th_segment_callback callback, v
         break;
     case allocator::TraceEntry::SEGMENT_MAP:
         action = TH_SEGMENT_MAP;
+        break;
+    case allocator::TraceEntry::ALLOC:
+        if (!blocks_are_watched()) {
+            return;
+        }
+        action = TH_BLOCK_ALLOC;
         break;
     default:
         return;
@@ -87,6 +102,38 @@ int snapshot(th_segment_callback callback, void* user, char* error, uint32_t err
     });
 }
 
+void watch_blocks(const int32_t* scopes) {
+    open_scopes.store(scopes, std::memory_order_relaxed);
+}
+
+c10::MempoolId_t pool_id(const uint64_t pool[2]) {
+    return {pool[0], pool[1]};
+}
+
+int begin_pool(int32_t device, const uint64_t pool[2], int32_t (*mine)(void* user), void* user,
+               char* error, uint32_t error_size) {
+    return guarded(error, error_size, [&] {
+        allocator::get()->beginAllocateToPool(
+            static_cast<c10::DeviceIndex>(device), pool_id(pool),
+            [mine, user](cudaStream_t) { return mine(user) != 0; });
+    });
+}
+
+int end_pool(int32_t device, const uint64_t pool[2], char* error, uint32_t error_size) {
+    return guarded(error, error_size, [&] {
+        const auto index = static_cast<c10::DeviceIndex>(device);
+        allocator::get()->endAllocateToPool(index, pool_id(pool));
+        allocator::get()->releasePool(index, pool_id(pool));
+    });
+}
+
+int32_t capturing(int32_t device) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    const auto stream = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device));
+    return cudaStreamIsCapturing(stream.stream(), &status) == cudaSuccess &&
+           status == cudaStreamCaptureStatusActive;
+}
+
 } // namespace
 
 #define TH_TEXT(x) #x
@@ -95,7 +142,13 @@ int snapshot(th_segment_callback callback, void* user, char* error, uint32_t err
 extern "C" __attribute__((visibility("default"))) const th_hook_api* th_hook_get_api(void) {
     static const th_hook_api api{
         sizeof(th_hook_api),
-        TH_VERSION(TORCH_VERSION_MAJOR, TORCH_VERSION_MINOR, TORCH_VERSION_PATCH), describe, attach,
-        snapshot};
+        TH_VERSION(TORCH_VERSION_MAJOR, TORCH_VERSION_MINOR, TORCH_VERSION_PATCH),
+        describe,
+        attach,
+        snapshot,
+        watch_blocks,
+        begin_pool,
+        end_pool,
+        capturing};
     return &api;
 }

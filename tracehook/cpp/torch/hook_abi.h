@@ -16,7 +16,8 @@ enum th_segment_action {
     TH_SEGMENT_ALLOC = 1, /* the segment exists                                        */
     TH_SEGMENT_FREE = 2,  /* the segment still exists, and is freed when the call returns */
     TH_SEGMENT_MAP = 3,   /* an expandable segment grew                                 */
-    TH_SEGMENT_LIVE = 4   /* from a snapshot                                            */
+    TH_SEGMENT_LIVE = 4,  /* from a snapshot                                            */
+    TH_BLOCK_ALLOC = 5    /* a tensor's memory, inside a segment                        */
 };
 
 struct th_segment_event {
@@ -48,6 +49,16 @@ struct th_hook_api {
     int (*describe)(struct th_allocator_info* info, char* error, uint32_t error_size);
     int (*attach)(th_segment_callback callback, void* user, char* error, uint32_t error_size);
     int (*snapshot)(th_segment_callback callback, void* user, char* error, uint32_t error_size);
+    /* While *scopes is not 0, TH_BLOCK_ALLOC is told too. Before attach(); the number lives for
+     * ever. */
+    void (*watch_blocks)(const int32_t* scopes);
+    /* Allocations of the threads for which `mine(user)` is not 0 come from the pool, until
+     * end_pool. Of one pool only one at a time may be begun. */
+    int (*begin_pool)(int32_t device, const uint64_t pool[2], int32_t (*mine)(void* user),
+                      void* user, char* error, uint32_t error_size);
+    int (*end_pool)(int32_t device, const uint64_t pool[2], char* error, uint32_t error_size);
+    /* 1: the calling thread's current stream on the device is being captured into a graph. */
+    int32_t (*capturing)(int32_t device);
 };
 
 const struct th_hook_api* th_hook_get_api(void);

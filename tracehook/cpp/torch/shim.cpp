@@ -75,4 +75,22 @@ std::vector<th_segment_event> Shim::snapshot() const {
     return segments;
 }
 
+void Shim::watch_blocks(const std::atomic<std::int32_t>& scopes) const {
+    static_assert(sizeof(scopes) == sizeof(std::int32_t));
+    api_->watch_blocks(reinterpret_cast<const std::int32_t*>(&scopes));
+}
+
+void Shim::begin_pool(int device, const std::uint64_t pool[2], int32_t (*mine)(void* user),
+                      void* user) const {
+    checked("directing allocations to a pool failed", [&](char* error, std::uint32_t size) {
+        return api_->begin_pool(device, pool, mine, user, error, size);
+    });
+}
+
+void Shim::end_pool(int device, const std::uint64_t pool[2]) const {
+    checked("ending a pool's allocations failed", [&](char* error, std::uint32_t size) {
+        return api_->end_pool(device, pool, error, size);
+    });
+}
+
 } // namespace tracehook::torch_seam

@@ -6,6 +6,8 @@
 
 #include "torch/hook_abi.h"
 
+#include <atomic>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -25,6 +27,12 @@ class Shim {
     void attach(th_segment_callback callback,
                 void* user) const;                  // once per process: torch has no detach
     std::vector<th_segment_event> snapshot() const; // takes the allocator's locks
+    void watch_blocks(const std::atomic<std::int32_t>& scopes) const; // before attach()
+    // See hook_abi.h; each takes the allocator's lock.
+    void begin_pool(int device, const std::uint64_t pool[2], int32_t (*mine)(void* user),
+                    void* user) const;
+    void end_pool(int device, const std::uint64_t pool[2]) const;
+    bool capturing(int device) const noexcept { return api_->capturing(device) != 0; }
 
   private:
     const th_hook_api* api_;

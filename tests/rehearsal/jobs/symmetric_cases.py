@@ -1,0 +1,344 @@
+"""One way after the other in which ranks come apart over symmetric memory; also run on real devices.
+
+Each case tells `error` (class and text, or null), `right` (whether an ordinary collective works afterwards) and what
+else its test asks about.
+"""
+
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+import tracehook
+from common import MB, RANK, WORLD, filled, start, tell
+
+SIZE = 32  # MiB: a segment of its own in torch's allocator
+
+
+def symmetric(value: float, size_mb: float = SIZE, group: dist.ProcessGroup | None = None) -> torch.Tensor:
+    """Return a tensor full of `value`, made in a scope."""
+    with tracehook.symmetric(group):
+        out = torch.empty(int(size_mb * MB) // 4, device=device)
+    return refill(out, value)
+
+
+def refill(tensor: torch.Tensor, value: float) -> torch.Tensor:
+    """Fill by copying: kernels do nothing on emulated devices."""
+    tensor.copy_(torch.full(tensor.shape, float(value)))
+    return tensor
+
+
+def two_in_one_scope(first: float, second: float, sizes: tuple[int, int] = (SIZE, SIZE)) -> list[torch.Tensor]:
+    """Return two tensors of one scope."""
+    with tracehook.symmetric():
+        made = [torch.empty(size * MB // 4, device=device) for size in sizes]
+    return [refill(tensor, value) for tensor, value in zip(made, (first, second), strict=True)]
+
+
+def attempt(act) -> object:
+    """Run; tell what was raised, and after how many seconds."""
+    begin = time.monotonic()
+    error = None
+    result = None
+    try:
+        result = act()
+        torch.cuda.synchronize()
+    except Exception as problem:
+        error = [type(problem).__name__, str(problem).split("\nException raised from")[0]]
+    tell(error=error, seconds=round(time.monotonic() - begin, 2))
+    return result
+
+
+def reduced(tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> float:
+    """Return the first element of the sum over the ranks; all elements must be equal."""
+    dist.all_reduce(tensor, group=group)
+    values = tensor.cpu()
+    assert bool((values == values[0]).all()), values
+    return float(values[0])
+
+
+def works() -> bool:
+    """Whether an ordinary collective still gives the right sum."""
+    return reduced(filled(RANK + 1, 1, device)) == WORLD * (WORLD + 1) / 2
+
+
+def windows() -> int:
+    """How many windows this rank's groups have."""
+    return sum(row["windows"] for row in tracehook.status()["windows"])
+
+
+def swapped_equal() -> None:
+    """The ranks allocate two equal tensors in opposite order."""
+    first, second = two_in_one_scope(0, 0)
+    mine, other = (first, second) if RANK == 0 else (second, first)
+    refill(mine, RANK + 1)
+    refill(other, 100 * (RANK + 1))
+    tell(windows=windows())
+    tell(sum=attempt(lambda: reduced(mine)))
+
+
+def unequal_sizes() -> None:
+    """One tensor, of another size on each rank."""
+    attempt(lambda: symmetric(1, SIZE if RANK == 0 else 2 * SIZE))
+
+
+def opposite_order() -> None:
+    """Two tensors of different sizes, in opposite order."""
+    attempt(lambda: two_in_one_scope(0, 0, (SIZE, 2 * SIZE) if RANK == 0 else (2 * SIZE, SIZE)))
+
+
+def missing_rank() -> None:
+    """Only rank 0 enters the scope."""
+    if RANK == 0:
+        attempt(lambda: symmetric(1))
+    else:
+        attempt(lambda: None)
+
+
+def mixed_placement() -> None:
+    """Rank 0 reduces a symmetric tensor, the others an ordinary one."""
+    inside = symmetric(RANK + 1)
+    outside = filled(RANK + 1, SIZE, device)
+    tell(sum=attempt(lambda: reduced(inside if RANK == 0 else outside)))
+
+
+def trim_alone() -> None:
+    """Only rank 0 trims."""
+    kept = symmetric(RANK + 1)
+    attempt(lambda: tracehook.trim() if RANK == 0 else 0)
+    tell(windows=windows(), sum=reduced(kept))
+
+
+def trim_different() -> None:
+    """Each rank has another unused segment: none leaves."""
+    first, second = symmetric(1), symmetric(2)
+    kept = second if RANK == 0 else first
+    del first, second
+    attempt(tracehook.trim)
+    tell(windows=windows())
+    del kept
+    tell(given_back=tracehook.trim(), left=windows())
+
+
+def ordinary_memory() -> None:
+    """A tensor from outside of all pools."""
+    symmetric(1)
+    tensor = filled(RANK + 1, SIZE, device)
+    tell(reason=tracehook.explain(tensor).reason, symmetric=tracehook.is_symmetric(tensor))
+    tell(sum=attempt(lambda: reduced(tensor)))
+
+
+def capture() -> None:
+    """A scope inside a capture that needs new memory."""
+    source = filled(RANK + 1, SIZE, device)
+    refill(symmetric(0), 1)  # a window elsewhere, so that placements are looked at
+    dist.all_reduce(filled(1, 1, device))
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+
+    def record() -> torch.Tensor:
+        with torch.cuda.graph(graph):
+            with tracehook.symmetric():
+                out = torch.empty(SIZE * MB // 4, device=device)
+            out.copy_(source)
+            dist.all_reduce(out)
+        return out
+
+    out = attempt(record)
+    reason = tracehook.explain(out).reason
+    graph.replay()
+    torch.cuda.synchronize()
+    first = float(out[0].cpu())
+    before = windows()
+    tell(reason=reason, sum=first, synced=tracehook.sync(), before=before, after=windows())
+    tell(later=tracehook.explain(out).reason)
+
+
+def graph_replay() -> None:
+    """Capture with symmetric memory that has windows already; replay after other allocations and empty_cache."""
+    source = filled(RANK + 1, SIZE, device)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        with tracehook.symmetric(graph=True):
+            warm = torch.empty(SIZE * MB // 4, device=device)
+        dist.all_reduce(warm)
+        dist.all_reduce(warm)
+        del warm
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    before = windows()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        with tracehook.symmetric():
+            out = torch.empty(SIZE * MB // 4, device=device)
+        out.copy_(source)
+        dist.all_reduce(out)
+        result = torch.empty_like(source)
+        result.copy_(out)
+        reason = tracehook.explain(out).reason
+        del out  # the graph still uses its memory
+    sums = []
+    for round_ in range(3):
+        others = [symmetric(-1) for _ in range(2)] + [filled(-1, SIZE, device) for _ in range(2)]
+        torch.cuda.synchronize()
+        del others
+        torch.cuda.empty_cache()
+        tracehook.trim()
+        refill(source, (RANK + 1) * (round_ + 1))
+        graph.replay()
+        torch.cuda.synchronize()
+        sums.append(float(result[0].cpu()))
+    tell(reason=reason, sums=sums, new_in_capture=windows() >= before, pinned=_pinned())
+    del graph, result
+    tracehook.release_graphs()
+    torch.cuda.synchronize()
+    tell(unpinned=_pinned(), given_back=tracehook.trim())
+
+
+def _pinned() -> int:
+    return sum(row["pinned"] for row in tracehook.status()["windows"])
+
+
+def expandable() -> None:
+    """With expandable segments on, symmetric memory is not in one; other memory is, and is not symmetric."""
+    inside, outside = symmetric(RANK + 1), filled(RANK + 1, SIZE, device)
+    tell(reason=tracehook.explain(outside).reason, inside=tracehook.is_symmetric(inside))
+    tell(sum=attempt(lambda: reduced(inside)), plain=reduced(outside))
+
+
+def registered_once() -> None:
+    """The same memory is used by scope after scope."""
+    for _ in range(5):
+        tensor = symmetric(RANK + 1)
+        del tensor
+    tell(windows=windows(), sum=attempt(lambda: reduced(symmetric(RANK + 1))))
+
+
+def two_groups() -> None:
+    """The same memory in windows of two communicators."""
+    other = dist.new_group(list(range(WORLD)), device_id=device)
+    with tracehook.symmetric([dist.group.WORLD, other]):
+        tensor = torch.empty(SIZE * MB // 4, device=device)
+    refill(tensor, RANK + 1)
+    tell(windows=windows())
+
+    def both() -> list[float]:
+        first = reduced(tensor)
+        refill(tensor, RANK + 1)
+        return [first, reduced(tensor, other)]
+
+    tell(sums=attempt(both))
+
+
+def freed_while_registered() -> None:
+    """Torch gives the segment back while it has a window; an equal request gets it again."""
+    tensor = symmetric(RANK + 1)
+    address = tensor.data_ptr()
+    before = windows()
+    del tensor
+    memory = tracehook.scope._Switch.memory
+    memory._pools.let_go(device.index)
+    retired = tracehook.status()["pools"][0]["retired_bytes"]
+    again = symmetric(RANK + 1)
+    tell(retired=retired, same=again.data_ptr() == address, before=before, after=windows())
+    tell(sum=attempt(lambda: reduced(again)))
+
+
+def abort_with_windows() -> None:
+    """Abort with live windows, then go on allocating and freeing."""
+    tensor = symmetric(RANK + 1)
+    reduced(tensor)
+    torch.cuda.synchronize()
+    attempt(lambda: dist.group.WORLD.abort())
+    tell(symmetric=tracehook.is_symmetric(tensor))
+    more = filled(1, SIZE, device)
+    del tensor, more
+    torch.cuda.empty_cache()
+    tell(alive=True)
+    os._exit(0) if os.environ.get("TEST_EXIT") else None
+
+
+def after_destroy() -> None:
+    """Allocate and free after destroy_process_group."""
+    tensor = symmetric(RANK + 1)
+    reduced(tensor)
+    dist.destroy_process_group()
+
+    def go_on() -> None:
+        more = filled(1, SIZE, device)
+        del more
+        torch.cuda.empty_cache()
+
+    del tensor
+    attempt(go_on)
+    tell(pool_bytes=sum(row["bytes"] for row in tracehook.status()["pools"]))
+
+
+def overrun() -> None:
+    """A buffer that begins in a window and ends outside it."""
+    tensor = symmetric(RANK + 1)
+    storage = torch._C._construct_storage_from_data_pointer(tensor.data_ptr() + MB, device, SIZE * MB)
+    over = torch.empty(0, device=device).set_(storage)
+    tell(reason=tracehook.explain(over).reason)
+    attempt(lambda: dist.all_reduce(over))
+
+
+def nothing_new() -> None:
+    """A thousand scopes that need nothing new."""
+    tensor = symmetric(RANK + 1)
+    del tensor
+    found = tracehook.scope._Switch.memory.windows(dist.group.WORLD)
+    before = (found._plans.trips, found._uses.trips)
+    from common import nccl_calls
+
+    calls = nccl_calls() if "TRACEHOOK_EMU_DEVICES" in os.environ else 0
+    for _ in range(1000):
+        with tracehook.symmetric():
+            tensor = torch.empty(SIZE * MB // 4, device=device)
+        del tensor
+        with tracehook.symmetric():
+            pass
+    after = (found._plans.trips, found._uses.trips)
+    calls = (nccl_calls() if "TRACEHOOK_EMU_DEVICES" in os.environ else 0) - calls
+    tell(trips=[b - a for a, b in zip(before, after, strict=True)], nccl_calls=calls, windows=windows())
+
+
+def no_support() -> None:
+    """NCCL makes no windows on this communicator."""
+    tensor = symmetric(RANK + 1)
+    tell(reason=tracehook.explain(tensor).reason, windows=windows())
+    tell(sum=attempt(lambda: reduced(tensor)))
+
+
+def failing_rank() -> None:
+    """NCCL refuses the window on one rank, and the other ranks wait for it inside NCCL."""
+    attempt(lambda: symmetric(1))
+    tell(windows=windows())
+
+
+def exception_inside() -> None:
+    """An exception inside a scope registers nothing; the next scope makes up for it."""
+    try:
+        with tracehook.symmetric():
+            kept = torch.empty(SIZE * MB // 4, device=device)
+            raise KeyError("on purpose")
+    except KeyError:
+        tell(windows=windows(), reason=tracehook.explain(kept).reason)
+    del kept
+    tell(later=tracehook.explain(symmetric(1)).reason, sum=attempt(lambda: reduced(symmetric(RANK + 1))))
+
+
+device = start(seconds=60)
+case = sys.argv[1]
+globals()[case]()
+if case not in ("abort_with_windows", "after_destroy"):
+    if "works" in sys.argv[2:]:
+        tell(right=works())
+    if "leave" in sys.argv[2:]:
+        sys.stdout.flush()
+        os._exit(0)
+    torch.cuda.synchronize()
+    dist.destroy_process_group()

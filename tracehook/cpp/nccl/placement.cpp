@@ -1,0 +1,112 @@
+#include "nccl/placement.h"
+
+#include "nccl/api.h"
+
+#include <atomic>
+#include <exception>
+#include <utility>
+
+namespace tracehook::nccl {
+
+namespace {
+
+using enum core::Compare;
+using enum Operation::Size;
+
+struct Verification {
+    Verify verify = Verify::kOff;
+    Comparison compare;
+};
+
+// Leaked at each change: another thread may be using the former one.
+std::atomic<const Verification*> verification{nullptr};
+
+thread_local std::string refused_for;
+
+int refuse(std::string why) noexcept {
+    refused_for = std::move(why);
+    return kInvalidUsage;
+}
+
+// Several ranks in one process, or a communicator that was found: then NCCL has to say how many
+// there are.
+int ranks_of(const core::Registrations& member) noexcept {
+    int ranks = member.identity().size;
+    if (ranks <= 0) {
+        api().ncclCommCount(member.identity().pointer, &ranks);
+    }
+    return ranks;
+}
+
+int compare_with_others(core::Registrations& member, const core::Windows::Look& look) noexcept {
+    const Verification* const now = verification.load(std::memory_order_acquire);
+    if (now == nullptr || now->verify == Verify::kOff) {
+        return kSuccess;
+    }
+    try {
+        const std::string why = now->compare(member, look);
+        return why.empty() ? kSuccess : refuse(why);
+    } catch (const std::exception& failure) {
+        return refuse(failure.what());
+    }
+}
+
+} // namespace
+
+const std::vector<Operation>& operations() {
+    static const auto* const table = new std::vector<Operation>{
+#define GUARDED(...)
+#define LIFECYCLE(...)
+#define PLACED(name, position, operation, send, receive, by_send, by_receive, ...)                 \
+    {operation, send, receive, by_send, by_receive},
+#include "nccl/calls.def"
+#undef GUARDED
+#undef LIFECYCLE
+#undef PLACED
+    };
+    return *table;
+}
+
+void set_verification(Verify verify, Comparison comparison) {
+    verification.store(new Verification{verify, std::move(comparison)}, std::memory_order_release);
+}
+
+int check_placement(const core::Registrar::Member& found, std::uint32_t operation, const void* send,
+                    const void* receive, std::size_t count, int type, Stream stream) noexcept {
+    const Operation& row = operations()[operation];
+    const std::size_t one_size = count * element_size(type);
+    const std::size_t all_size = one_size * static_cast<std::size_t>(ranks_of(*found));
+    core::Windows& windows = found->windows();
+    const core::Windows::Look look =
+        windows.look(operation, {send, row.send == all ? all_size : one_size, row.compare_send},
+                     {receive, row.receive == all ? all_size : one_size, row.compare_receive});
+    const Verification* const now = verification.load(std::memory_order_acquire);
+    const bool always = now != nullptr && now->verify == Verify::kEveryUse;
+    if (!look.known || always) {
+        // The reference is to this thread's last find(), which the comparison may change.
+        const core::Registrar::Member member = found;
+        if (!look.known) {
+            member->log_placement(core::EventKind::kPlacementFirstUse, look);
+        }
+        if (const int result = compare_with_others(*member, look); result != kSuccess) {
+            return result;
+        }
+        if (!look.known) {
+            windows.accept(look);
+        }
+    } else if (look.milestone) {
+        found->log_digest();
+    }
+    if (look.unpinned && capturing(stream)) {
+        windows.pin(look);
+    }
+    return kSuccess;
+}
+
+const char* take_refusal() noexcept {
+    thread_local std::string given;
+    given = std::exchange(refused_for, {});
+    return given.empty() ? nullptr : given.c_str();
+}
+
+} // namespace tracehook::nccl

@@ -1,0 +1,45 @@
+// Compares, before an operation goes to NCCL, where its buffers lie: with what was agreed on
+// before, or, at the first use, with the other ranks.
+#pragma once
+
+#include "core/registrar.h"
+#include "nccl/abi.h"
+
+#include <functional>
+#include <string>
+
+namespace tracehook::nccl {
+
+// A row of the table of operations; see calls.def.
+struct Operation {
+    enum class Size { one, all };
+
+    const char* name;
+    Size send;
+    Size receive;
+    core::Compare compare_send;
+    core::Compare compare_receive;
+};
+
+// By number: the order of the PLACED rows.
+const std::vector<Operation>& operations();
+
+enum class Verify { kOff, kFirstUse, kEveryUse };
+
+// What compares a new use with the other ranks, on the thread that issued the call, with none of
+// our locks and not inside the gate. It waits for them, with a deadline. Returns "" if all agree,
+// or why the call must not be made.
+using Comparison = std::function<std::string(core::Registrations&, const core::Windows::Look&)>;
+
+// Before the first window is made.
+void set_verification(Verify verify, Comparison comparison);
+
+// kSuccess, or what to return to the caller instead of calling NCCL. `member` has windows.
+int check_placement(const core::Registrar::Member& member, std::uint32_t operation,
+                    const void* send, const void* receive, std::size_t count, int type,
+                    Stream stream) noexcept;
+
+// What this thread was last refused for, once; null if it was not. Valid until its next call.
+const char* take_refusal() noexcept;
+
+} // namespace tracehook::nccl

@@ -1,0 +1,64 @@
+#include "nccl/pool_memory.h"
+
+#include "core/scope.h"
+#include "nccl/api.h"
+
+#include <atomic>
+#include <stdexcept>
+
+namespace tracehook::nccl {
+
+namespace {
+
+std::atomic<core::Bank*> target{nullptr};
+
+void* allocate(std::size_t size) {
+    void* memory = nullptr;
+    return api().ncclMemAlloc(&memory, size) == kSuccess ? memory : nullptr;
+}
+
+int release(void* memory) {
+    return api().ncclMemFree(memory);
+}
+
+void synchronize() {
+    api().cudaDeviceSynchronize();
+}
+
+int enter_device(int device) {
+    const int before = current_device();
+    if (device >= 0 && before != device) {
+        api().cudaSetDevice(device);
+    }
+    return before;
+}
+
+} // namespace
+
+void open_bank(core::Bank& bank, std::size_t limit_bytes_per_device) {
+    const Api& real = api();
+    if (real.ncclMemAlloc == nullptr || real.ncclCommWindowRegister == nullptr ||
+        real.cudaDeviceSynchronize == nullptr) {
+        throw std::runtime_error("this NCCL has no windows: 2.27 or newer is needed");
+    }
+    bank.open({allocate, release, synchronize, enter_device}, limit_bytes_per_device);
+    target.store(&bank, std::memory_order_release);
+}
+
+void* allocate_segment(std::size_t size, int device, Stream) noexcept {
+    core::Bank* const bank = target.load(std::memory_order_acquire);
+    if (bank == nullptr) {
+        return nullptr;
+    }
+    const core::Scope* const scope = core::Scopes::current();
+    return bank->take(
+        {scope != nullptr ? scope->pool : 0, scope != nullptr ? scope->owner : 0, device, size});
+}
+
+void free_segment(void* memory, std::size_t, int, Stream) noexcept {
+    if (core::Bank* const bank = target.load(std::memory_order_acquire)) {
+        bank->give_back(reinterpret_cast<std::uintptr_t>(memory));
+    }
+}
+
+} // namespace tracehook::nccl

@@ -1,0 +1,19 @@
+// The segment functions of our pools: what torch's pluggable allocator calls, over ncclMemAlloc and
+// the bank.
+#pragma once
+
+#include "core/bank.h"
+#include "nccl/abi.h"
+
+namespace tracehook::nccl {
+
+// Opens the bank over ncclMemAlloc. Throws std::runtime_error with one line if this NCCL cannot
+// make windows. Once.
+void open_bank(core::Bank& bank, std::size_t limit_bytes_per_device);
+
+// Called by torch with the allocator's lock held, on the allocating (freeing) thread, with `device`
+// current. Null: out of memory. A segment belongs to the pool of the thread's innermost scope.
+void* allocate_segment(std::size_t size, int device, Stream stream) noexcept;
+void free_segment(void* memory, std::size_t size, int device, Stream stream) noexcept;
+
+} // namespace tracehook::nccl

@@ -1,0 +1,243 @@
+"""``tracehook.symmetric``: tensors born inside the scope are symmetric. Imports torch only when it is first used."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributed import ProcessGroup
+
+    from tracehook.memory import SymmetricMemory
+
+    Groups = ProcessGroup | Sequence[ProcessGroup] | None
+
+
+class _NoScope:
+    """Does nothing: shared by all scopes that are disabled."""
+
+    __slots__ = ()
+    # Builtins that take what a `with` statement passes: half the price of methods written in Python.
+    __enter__: Any = int
+    __exit__: Any = "".format
+
+
+NO_SCOPE = _NoScope()
+
+
+class Scope:
+    """What :func:`symmetric` returns. One object for each set of groups, used again; nestable, for any thread."""
+
+    __slots__ = ("_begin", "_end", "_finish", "_graph", "_refs")
+
+    def __init__(self, begin: Any, end: Any, finish: Any, graph: bool, groups: Sequence[ProcessGroup]) -> None:
+        self._begin = begin
+        self._end = end
+        self._finish = finish
+        self._graph = graph
+        self._refs = tuple(weakref.ref(group) for group in groups)
+
+    def belongs_to(self, groups: Sequence[ProcessGroup]) -> bool:
+        """Whether it was made for these very groups: ids are reused, objects are not."""
+        return all(ref() is group for ref, group in zip(self._refs, groups, strict=True))
+
+    def __enter__(self) -> None:
+        self._begin(self._graph)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        touched = self._end()
+        if touched is not None or error is not None:
+            self._finish(touched, error)
+
+
+class Explanation(NamedTuple):
+    """Answer of :func:`explain`: whether the tensor is symmetric, a constant reason code, and a sentence."""
+
+    symmetric: bool
+    reason: str
+    text: str
+
+
+class _Switch:
+    """What the service sets when it starts and stops; the memory is made at the first scope."""
+
+    service: Any = None
+    memory: SymmetricMemory | None = None
+
+
+_scopes: dict[Any, Scope | _NoScope] = {}
+_holders: dict[int, tuple[weakref.ref[Any], Any]] = {}
+
+
+def activate(service: Any) -> None:
+    """Let scopes take effect. Called by the service when it is enabled."""
+    _Switch.service = service
+
+
+def deactivate() -> None:
+    """Make scopes do nothing. What has windows keeps them. Called by the service when it is disabled."""
+    _Switch.service = None
+    _scopes.clear()
+
+
+def forget() -> None:
+    """In a forked child: everything here belongs to the parent."""
+    deactivate()
+    _Switch.memory = None
+    _holders.clear()
+
+
+def symmetric(
+    group: Groups = None,
+    *,
+    disabled: bool = False,
+    graph: bool = False,
+    operation: str | None = None,
+    nbytes: int | None = None,
+) -> Scope | _NoScope:
+    """Return a scope: CUDA tensors that this thread makes inside are in symmetric memory of `group`.
+
+    At its end, the segments that were touched inside and that the group has no window on yet are registered, in the
+    order of their first use. Before that the ranks compare what they are about to register, and after it whether all
+    succeeded; so **all ranks of the group have to leave the scope at the same point of the program**. When nothing is
+    new, nothing is sent and nothing is called. An exception inside registers nothing.
+
+    While the current stream is captured into a CUDA graph nothing can be registered: memory that has windows already
+    serves, what lacks them waits for :func:`sync`. Memory of a capture belongs to the captured graphs until
+    :func:`release_graphs`.
+
+    Args:
+        group: a process group with an NCCL backend, or several; the default group if None.
+        disabled: True: return a shared object that does nothing.
+        graph: use the memory of captured graphs also outside of a capture: for the warm-up before it, on the same
+            stream.
+        operation: for policies, a hint: what the tensors are for, such as ``"all_reduce"``.
+        nbytes: for policies, a hint: bytes that will be allocated.
+
+    Raises (by the scope, at its end):
+        RegistrationMismatch: the ranks want different windows. Nothing was registered anywhere.
+        RegistrationTimeout: some ranks did not come within ``SYMM_REGISTER_TIMEOUT`` seconds. Nothing was registered.
+        RegistrationFailed: NCCL refused a window on some rank. No rank uses it.
+        PoolLimitError: ``SYMM_REGISTER_POOL_LIMIT`` is reached.
+
+    With ``SYMM_REGISTER_ON_ERROR=warn`` the first three are said on stderr instead, and all ranks go on without
+    windows. Does nothing if tracehook is not enabled.
+
+    """
+    if disabled or _Switch.service is None:
+        return NO_SCOPE
+    key = (id(group), graph, operation, nbytes)
+    scope = _scopes.get(key)
+    if type(scope) is Scope and scope._refs[0]() is group:
+        return scope
+    return _scope(group, graph, operation, nbytes)
+
+
+def _scope(group: Groups, graph: bool, operation: str | None, nbytes: int | None) -> Scope | _NoScope:
+    from tracehook import groups as group_names
+
+    memory = _memory()
+    if memory is None:
+        return NO_SCOPE
+    groups = group_names.resolve(group)
+    if not groups:
+        return NO_SCOPE
+    key = (*map(id, groups), graph, operation, nbytes)
+    scope = _scopes.get(key)
+    if type(scope) is Scope and scope.belongs_to(groups):
+        return scope
+    made = memory.scope(groups, graph, operation, nbytes)
+    if made is not NO_SCOPE:
+        _scopes[key] = made
+    return made
+
+
+def is_symmetric(tensor: Tensor, group: ProcessGroup | None = None) -> bool:
+    """Return whether all of `tensor` lies in one window of `group`, so that NCCL may use its symmetric kernels.
+
+    Local and cheap; it says nothing about the other ranks' tensors, which the placement check compares at first use.
+    """
+    holder = _holders.get(id(group))
+    if holder is None or holder[0]() is not group:
+        memory = _Switch.memory
+        found = memory.holder(group) if memory is not None else None
+        if found is None:
+            return False
+        if group is not None:
+            _holders[id(group)] = (weakref.ref(group), found)
+        return bool(found(tensor.data_ptr(), _span(tensor)))
+    return holder[1](tensor.data_ptr(), tensor.nbytes if tensor.is_contiguous() else _span(tensor))  # type: ignore[no-any-return]
+
+
+def _span(tensor: Tensor) -> int:
+    """Bytes from the first to the last element."""
+    if tensor.numel() == 0:
+        return 0
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return int((last + 1) * tensor.element_size())
+
+
+def explain(tensor: Tensor, group: ProcessGroup | None = None) -> Explanation:
+    """Return why `tensor` is, or is not, symmetric in `group`: a reason code and a sentence.
+
+    Codes: ``symmetric``, ``not_cuda``, ``not_enabled``, ``not_in_pool``, ``expandable_segment``, ``no_communicator``,
+    ``not_registered``, ``deferred``, ``outside``, ``other_device``, ``mismatch``, ``timeout``, ``failed``,
+    ``no_symmetric_support``, ``nccl_too_old``, ``placement``.
+    """
+    memory = _Switch.memory
+    if tensor.device.type != "cuda":
+        return Explanation(False, "not_cuda", f"the tensor is on {tensor.device}; windows are made on CUDA memory")
+    if memory is None:
+        return Explanation(
+            False,
+            "not_enabled",
+            "no scope was entered in this process yet, or tracehook is not enabled: set SYMM_REGISTER_HOOK=1 or call "
+            "tracehook.enable(), and make the tensor inside `with tracehook.symmetric(group)`",
+        )
+    return memory.explain(tensor, _span(tensor), group)
+
+
+def sync(group: Groups = None) -> int:
+    """Register what waits for it (see :func:`symmetric`, captures), and check that the ranks still agree.
+
+    Collective: all ranks of the group call it at the same point, outside of a capture. Besides the waiting windows the
+    ranks compare how many collectives they made in windows, and where: a difference means that results since the
+    last check may be wrong, and is a :class:`RegistrationMismatch`.
+
+    Returns:
+        how many windows were registered, on all groups.
+
+    """
+    memory = _memory()
+    return memory.sync(group) if memory is not None else 0
+
+
+def trim(group: Groups = None) -> int:
+    """Give back the memory of the group's pools that no tensor uses, on all ranks in the same order.
+
+    Collective, outside of a capture. A segment leaves only if it is unused on every rank, and its memory only when its
+    last group has let go of it. What captured graphs used stays until :func:`release_graphs`.
+
+    Returns:
+        bytes that this rank gave back to the device.
+
+    """
+    memory = _memory()
+    return memory.trim(group) if memory is not None else 0
+
+
+def release_graphs() -> None:
+    """Say that every CUDA graph which was captured so far is gone, so that :func:`trim` may give back its memory."""
+    if _Switch.memory is not None:
+        _Switch.memory.release_graphs()
+
+
+def _memory() -> SymmetricMemory | None:
+    if _Switch.memory is None and _Switch.service is not None:
+        _Switch.memory = _Switch.service.symmetric_memory()
+    return _Switch.memory if _Switch.service is not None else None

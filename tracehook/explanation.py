@@ -39,7 +39,8 @@ def explain(tensor: torch.Tensor, nbytes: int, found: GroupWindows | None, pools
         return _no(*found.refused)
     if segment in found.deferred:
         return _no(
-            "deferred", f"it was made during a capture, where nothing can be registered: call tracehook.sync for {about}"
+            "deferred",
+            f"it was made during a capture, where nothing can be registered: call tracehook.sync for {about}",
         )
     if found.last_failure is not None:
         return _no(*found.last_failure)

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
 
-    from tracehook.scope import _NoScope
     from tracehook.settings import Settings
 
 SHARED_POOL = "shared"

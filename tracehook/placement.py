@@ -59,7 +59,9 @@ class PlacementCheck:
         if self._on_error != "warn" or pinned:
             return f"tracehook: {text}"
         found.drop_all(text)
-        warn(f"{text}; all windows of {found.about} were deregistered, it goes on without (SYMM_REGISTER_ON_ERROR=warn)")
+        warn(
+            f"{text}; all windows of {found.about} were deregistered, it goes on without (SYMM_REGISTER_ON_ERROR=warn)"
+        )
         return ""
 
 

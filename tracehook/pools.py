@@ -10,7 +10,7 @@ import torch
 from tracehook import _core
 
 
-class PoolLimitError(torch.OutOfMemoryError):
+class PoolLimitError(torch.OutOfMemoryError):  # type: ignore[misc]  # torch is Any to mypy here
     """``SYMM_REGISTER_POOL_LIMIT`` would be passed. The text has the numbers and the largest owners."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from tracehook.memory import SymmetricMemory
 
-    Groups = ProcessGroup | Sequence[ProcessGroup] | None
+    Groups: TypeAlias = ProcessGroup | Sequence[ProcessGroup] | None
 
 
 class _NoScope:
@@ -68,6 +68,7 @@ class _Switch:
 
     service: Any = None
     memory: SymmetricMemory | None = None
+    members: Any = None  # torch.distributed's GroupMember, whose WORLD is the default group
 
 
 _scopes: dict[Any, Scope | _NoScope] = {}
@@ -131,8 +132,9 @@ def symmetric(
     """
     if disabled or _Switch.service is None:
         return NO_SCOPE
-    key = (id(group), graph, operation, nbytes)
-    scope = _scopes.get(key)
+    if group is None and _Switch.members is not None:
+        group = _Switch.members.WORLD
+    scope: Any = _scopes.get((id(group), graph, operation, nbytes))
     if type(scope) is Scope and scope._refs[0]() is group:
         return scope
     return _scope(group, graph, operation, nbytes)
@@ -162,16 +164,27 @@ def is_symmetric(tensor: Tensor, group: ProcessGroup | None = None) -> bool:
 
     Local and cheap; it says nothing about the other ranks' tensors, which the placement check compares at first use.
     """
+    if group is None and _Switch.members is not None:
+        group = _Switch.members.WORLD
     holder = _holders.get(id(group))
     if holder is None or holder[0]() is not group:
-        memory = _Switch.memory
-        found = memory.holder(group) if memory is not None else None
-        if found is None:
-            return False
-        if group is not None:
-            _holders[id(group)] = (weakref.ref(group), found)
-        return bool(found(tensor.data_ptr(), _span(tensor)))
-    return holder[1](tensor.data_ptr(), tensor.nbytes if tensor.is_contiguous() else _span(tensor))  # type: ignore[no-any-return]
+        return _is_symmetric(tensor, group)
+    holds: bool = holder[1](tensor.data_ptr(), tensor.nbytes if tensor.is_contiguous() else _span(tensor))
+    return holds
+
+
+def _is_symmetric(tensor: Tensor, group: ProcessGroup | None) -> bool:
+    found = _Switch.memory.holder(group) if _Switch.memory is not None and tensor.is_cuda else None
+    if found is None:
+        return False
+    if group is not None:
+        _holders[id(group)] = (weakref.ref(group), found)
+    return bool(found(tensor.data_ptr(), _span(tensor)))
+
+
+def forget_holder(group: ProcessGroup | None) -> None:
+    """The group has another communicator now."""
+    _holders.pop(id(group), None)
 
 
 def _span(tensor: Tensor) -> int:
@@ -221,7 +234,8 @@ def trim(group: Groups = None) -> int:
     """Give back the memory of the group's pools that no tensor uses, on all ranks in the same order.
 
     Collective, outside of a capture. A segment leaves only if it is unused on every rank, and its memory only when its
-    last group has let go of it. What captured graphs used stays until :func:`release_graphs`.
+    last group has let go of it. What captured graphs used stays until :func:`release_graphs`. Empties torch's own
+    cache too (``torch.cuda.empty_cache()``).
 
     Returns:
         bytes that this rank gave back to the device.
@@ -239,5 +253,8 @@ def release_graphs() -> None:
 
 def _memory() -> SymmetricMemory | None:
     if _Switch.memory is None and _Switch.service is not None:
+        from torch.distributed.distributed_c10d import GroupMember
+
         _Switch.memory = _Switch.service.symmetric_memory()
+        _Switch.members = GroupMember
     return _Switch.memory if _Switch.service is not None else None

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from tracehook import _core, groups
+from tracehook import _core, groups, scope
 from tracehook.agreement import Agreement
 from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
 
@@ -48,6 +48,7 @@ class GroupWindows:
             if self._member is None and pointer:
                 _core.adopt_communicator(pointer, self.facts.device, f"group:{self.facts.name}")
                 self._member = _core.find_communicator(pointer)
+            scope.forget_holder(self.group())
             if self._member is not None:
                 self._plans.about = self._uses.about = self.about
             if self._member is not None and self.refused is not None and self.refused[0] != "nccl_too_old":

@@ -6,67 +6,25 @@ else its test asks about.
 
 import os
 import sys
-import time
 
 import torch
 import torch.distributed as dist
 
 import tracehook
 from common import MB, RANK, WORLD, filled, start, tell
-
-SIZE = 32  # MiB: a segment of its own in torch's allocator
-
-
-def symmetric(value: float, size_mb: float = SIZE, group: dist.ProcessGroup | None = None) -> torch.Tensor:
-    """Return a tensor full of `value`, made in a scope."""
-    with tracehook.symmetric(group):
-        out = torch.empty(int(size_mb * MB) // 4, device=device)
-    return refill(out, value)
-
-
-def refill(tensor: torch.Tensor, value: float) -> torch.Tensor:
-    """Fill by copying: kernels do nothing on emulated devices."""
-    tensor.copy_(torch.full(tensor.shape, float(value)))
-    return tensor
-
-
-def two_in_one_scope(first: float, second: float, sizes: tuple[int, int] = (SIZE, SIZE)) -> list[torch.Tensor]:
-    """Return two tensors of one scope."""
-    with tracehook.symmetric():
-        made = [torch.empty(size * MB // 4, device=device) for size in sizes]
-    return [refill(tensor, value) for tensor, value in zip(made, (first, second), strict=True)]
-
-
-def attempt(act) -> object:
-    """Run; tell what was raised, and after how many seconds."""
-    begin = time.monotonic()
-    error = None
-    result = None
-    try:
-        result = act()
-        torch.cuda.synchronize()
-    except Exception as problem:
-        error = [type(problem).__name__, str(problem).split("\nException raised from")[0]]
-    tell(error=error, seconds=round(time.monotonic() - begin, 2))
-    return result
-
-
-def reduced(tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> float:
-    """Return the first element of the sum over the ranks; all elements must be equal."""
-    dist.all_reduce(tensor, group=group)
-    values = tensor.cpu()
-    assert bool((values == values[0]).all()), values
-    return float(values[0])
-
-
-def works() -> bool:
-    """Whether an ordinary collective still gives the right sum."""
-    return reduced(filled(RANK + 1, 1, device)) == WORLD * (WORLD + 1) / 2
-
-
-def windows() -> int:
-    """How many windows this rank's groups have."""
-    return sum(row["windows"] for row in tracehook.status()["windows"])
+from symmetric_tools import (
+    SIZE,
+    attempt,
+    caught,
+    empty,
+    meet,
+    reduced,
+    refill,
+    symmetric,
+    two_in_one_scope,
+    windows,
+    works,
+)
 
 
 def swapped_equal() -> None:
@@ -141,7 +99,7 @@ def capture() -> None:
     def record() -> torch.Tensor:
         with torch.cuda.graph(graph):
             with tracehook.symmetric():
-                out = torch.empty(SIZE * MB // 4, device=device)
+                out = empty()
             out.copy_(source)
             dist.all_reduce(out)
         return out
@@ -163,7 +121,7 @@ def graph_replay() -> None:
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         with tracehook.symmetric(graph=True):
-            warm = torch.empty(SIZE * MB // 4, device=device)
+            warm = empty()
         dist.all_reduce(warm)
         dist.all_reduce(warm)
         del warm
@@ -173,7 +131,7 @@ def graph_replay() -> None:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=stream):
         with tracehook.symmetric():
-            out = torch.empty(SIZE * MB // 4, device=device)
+            out = empty()
         out.copy_(source)
         dist.all_reduce(out)
         result = torch.empty_like(source)
@@ -221,7 +179,7 @@ def two_groups() -> None:
     """The same memory in windows of two communicators."""
     other = dist.new_group(list(range(WORLD)), device_id=device)
     with tracehook.symmetric([dist.group.WORLD, other]):
-        tensor = torch.empty(SIZE * MB // 4, device=device)
+        tensor = empty()
     refill(tensor, RANK + 1)
     tell(windows=windows())
 
@@ -297,7 +255,7 @@ def nothing_new() -> None:
     calls = nccl_calls() if "TRACEHOOK_EMU_DEVICES" in os.environ else 0
     for _ in range(1000):
         with tracehook.symmetric():
-            tensor = torch.empty(SIZE * MB // 4, device=device)
+            tensor = empty()
         del tensor
         with tracehook.symmetric():
             pass
@@ -323,7 +281,7 @@ def exception_inside() -> None:
     """An exception inside a scope registers nothing; the next scope makes up for it."""
     try:
         with tracehook.symmetric():
-            kept = torch.empty(SIZE * MB // 4, device=device)
+            kept = empty()
             raise KeyError("on purpose")
     except KeyError:
         tell(windows=windows(), reason=tracehook.explain(kept).reason)

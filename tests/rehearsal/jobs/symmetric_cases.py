@@ -18,6 +18,7 @@ from symmetric_tools import (
     caught,
     empty,
     meet,
+    reached,
     reduced,
     refill,
     symmetric,
@@ -48,25 +49,83 @@ def opposite_order() -> None:
 
 
 def missing_rank() -> None:
-    """Only rank 0 enters the scope."""
+    """Only rank 0 enters the scope; the others come when it has given up."""
     if RANK == 0:
         attempt(lambda: symmetric(1))
-    else:
-        attempt(lambda: None)
+    meet()
+    if RANK != 0:
+        attempt(lambda: symmetric(1))
+    tell(windows=windows())
+
+
+def missing_leader() -> None:
+    """All but rank 0 enter the scope."""
+    if RANK != 0:
+        attempt(lambda: symmetric(1))
+    meet()
+    if RANK == 0:
+        attempt(lambda: symmetric(1))
+    tell(windows=windows())
 
 
 def mixed_placement() -> None:
     """Rank 0 reduces a symmetric tensor, the others an ordinary one."""
     inside = symmetric(RANK + 1)
     outside = filled(RANK + 1, SIZE, device)
-    tell(sum=attempt(lambda: reduced(inside if RANK == 0 else outside)))
+    tell(windows=windows(), sum=attempt(lambda: reduced(inside if RANK == 0 else outside)))
+    meet()
+    tell(alike=reduced(inside))
+
+
+def mixed_when_known() -> None:
+    """Ordinary memory was used before; then rank 0 reduces a symmetric tensor, the others an ordinary one."""
+    inside, outside = symmetric(RANK + 1), filled(RANK + 1, SIZE, device)
+    reduced(outside)
+    if RANK == 0:
+        attempt(lambda: reduced(inside))
+    else:
+        calls = reached()
+        dist.all_reduce(outside)  # enqueued: this rank has nothing to ask
+        tell(reached=[now - then for now, then in zip(reached(), calls, strict=True)])
+    meet()
+
+
+def swapped_when_known() -> None:
+    """Both tensors were used alike before; then each rank reduces another one."""
+    first, second = two_in_one_scope(RANK + 1, RANK + 1)
+    tell(before=[reduced(first), reduced(second)])
+    tell(agreed=caught(tracehook.sync)[1])
+    mine, other = (first, second) if RANK == 0 else (second, first)
+    refill(mine, RANK + 1)
+    refill(other, 100 * (RANK + 1))
+    dist.all_reduce(mine)
+    torch.cuda.synchronize()
+    tell(wrong=float(mine[0].cpu()))
+    tell(found=caught(tracehook.sync)[1], windows=windows())
+
+
+def swapped_unseen() -> None:
+    """With SYMM_REGISTER_VERIFY=off: the swap, and what it makes of the sum."""
+    first, second = two_in_one_scope(0, 0)
+    mine, other = (first, second) if RANK == 0 else (second, first)
+    refill(mine, RANK + 1)
+    refill(other, 100 * (RANK + 1))
+    dist.all_reduce(mine)
+    torch.cuda.synchronize()
+    tell(wrong=[float(mine[0].cpu()), float(mine[-1].cpu())])
 
 
 def trim_alone() -> None:
-    """Only rank 0 trims."""
-    kept = symmetric(RANK + 1)
-    attempt(lambda: tracehook.trim() if RANK == 0 else 0)
+    """Only rank 0 trims; the others come when it has given up."""
+    kept, unused = symmetric(RANK + 1), symmetric(RANK + 1)
+    del unused
+    if RANK == 0:
+        attempt(tracehook.trim)
+    meet()
+    if RANK != 0:
+        attempt(tracehook.trim)
     tell(windows=windows(), sum=reduced(kept))
+    tell(given_back=tracehook.trim(), left=windows())
 
 
 def trim_different() -> None:
@@ -110,6 +169,7 @@ def capture() -> None:
     torch.cuda.synchronize()
     first = float(out[0].cpu())
     before = windows()
+    meet()
     tell(reason=reason, sum=first, synced=tracehook.sync(), before=before, after=windows())
     tell(later=tracehook.explain(out).reason)
 
@@ -210,8 +270,9 @@ def abort_with_windows() -> None:
     tensor = symmetric(RANK + 1)
     reduced(tensor)
     torch.cuda.synchronize()
+    meet()
     attempt(lambda: dist.group.WORLD.abort())
-    tell(symmetric=tracehook.is_symmetric(tensor))
+    tell(symmetric=tracehook.is_symmetric(tensor), windows=windows())
     more = filled(1, SIZE, device)
     del tensor, more
     torch.cuda.empty_cache()
@@ -242,51 +303,6 @@ def overrun() -> None:
     over = torch.empty(0, device=device).set_(storage)
     tell(reason=tracehook.explain(over).reason)
     attempt(lambda: dist.all_reduce(over))
-
-
-def nothing_new() -> None:
-    """A thousand scopes that need nothing new."""
-    tensor = symmetric(RANK + 1)
-    del tensor
-    found = tracehook.scope._Switch.memory.windows(dist.group.WORLD)
-    before = (found._plans.trips, found._uses.trips)
-    from common import nccl_calls
-
-    calls = nccl_calls() if "TRACEHOOK_EMU_DEVICES" in os.environ else 0
-    for _ in range(1000):
-        with tracehook.symmetric():
-            tensor = empty()
-        del tensor
-        with tracehook.symmetric():
-            pass
-    after = (found._plans.trips, found._uses.trips)
-    calls = (nccl_calls() if "TRACEHOOK_EMU_DEVICES" in os.environ else 0) - calls
-    tell(trips=[b - a for a, b in zip(before, after, strict=True)], nccl_calls=calls, windows=windows())
-
-
-def no_support() -> None:
-    """NCCL makes no windows on this communicator."""
-    tensor = symmetric(RANK + 1)
-    tell(reason=tracehook.explain(tensor).reason, windows=windows())
-    tell(sum=attempt(lambda: reduced(tensor)))
-
-
-def failing_rank() -> None:
-    """NCCL refuses the window on one rank, and the other ranks wait for it inside NCCL."""
-    attempt(lambda: symmetric(1))
-    tell(windows=windows())
-
-
-def exception_inside() -> None:
-    """An exception inside a scope registers nothing; the next scope makes up for it."""
-    try:
-        with tracehook.symmetric():
-            kept = empty()
-            raise KeyError("on purpose")
-    except KeyError:
-        tell(windows=windows(), reason=tracehook.explain(kept).reason)
-    del kept
-    tell(later=tracehook.explain(symmetric(1)).reason, sum=attempt(lambda: reduced(symmetric(RANK + 1))))
 
 
 device = start(seconds=60)

@@ -45,7 +45,11 @@ def peer_segments() -> Path:
 def placement() -> Path:
     """Return a library that measures the placement check, made of tracehook's own sources."""
     sources = HERE.parent / "tracehook" / "cpp"
-    files = [*sorted((sources / "core").glob("*.cpp")), sources / "nccl" / "placement.cpp", sources / "nccl" / "api.cpp"]
+    files = [
+        *sorted((sources / "core").glob("*.cpp")),
+        sources / "nccl" / "placement.cpp",
+        sources / "nccl" / "api.cpp",
+    ]
     return build("placement.cpp", "placement", "-fvisibility=hidden", f"-I{sources}", *map(str, files), "-ldl")
 
 

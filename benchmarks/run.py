@@ -12,24 +12,40 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
+import agreement
 import native
 import stats
+import symmetric
 import torch
 
 HERE = Path(__file__).parent
 PAIRS_OF_RUNS = 9
+MOST_RANKS = 4
 
 
-def results(script: str, *arguments: str) -> dict[str, list[float]]:
-    """Run `script` where devices are and collect its RESULT lines."""
-    command = [sys.executable, str(HERE / script), *arguments]
+def output(script: str, *arguments: str, ranks: int = 0) -> str:
+    """Run `script` where devices are, under torchrun if there are `ranks`, and return what it printed."""
+    folder = Path(sys.executable).parent
+    command = [str(HERE / script), *arguments]
+    if ranks:
+        launcher = ["torchrun", "--standalone", "--nproc-per-node", str(ranks)]
+        command = [str(folder / launcher[0]), *launcher[1:], *command]
+    else:
+        command = [sys.executable, *command]
     if not torch.cuda.is_available():
-        command = [str(Path(sys.executable).parent / "tracehook"), "rehearse", "--", *command]
+        command = [str(folder / "tracehook"), "rehearse", "--devices", str(max(ranks, 1)), "--", *command]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     if done.returncode != 0:
         raise SystemExit(f"{script} failed with status {done.returncode}:\n{done.stdout}{done.stderr}")
-    found: dict[str, list[float]] = defaultdict(list)
-    for name, value in re.findall(r"^RESULT (?:(\w+) )?([-+.\de]+)$", done.stdout, re.MULTILINE):
+    return done.stdout
+
+
+def results(script: str, *arguments: str, ranks: int = 0) -> stats.Results:
+    """Run `script` as :func:`output` does, and collect its RESULT lines."""
+    found: stats.Results = defaultdict(list)
+    for name, value in re.findall(
+        r"^RESULT (?:(\w+) )?([-+.\de]+)$", output(script, *arguments, ranks=ranks), re.MULTILINE
+    ):
         found[name].append(float(value))
     return found
 
@@ -51,7 +67,15 @@ def main() -> None:
     print(stats.describe("interposed call, added", calls["time_empty_calls"], "ns", 100))
     print(stats.describe("call in a group of its own, added", calls["time_grouped_calls"], "ns"))
     print(stats.describe("new communicator, 1000 segments / bare calls", calls["new_communicator_ratio"], "x", 1.1))
-    print(stats.describe("  (bare ncclCommRegister)", calls["bare_register_ns"], "ns"))
+    print(stats.describe("  (bare ncclCommRegister)", calls["bare_register_ns"], "ns"), flush=True)
+
+    stats.show(symmetric.lines(), results("symmetric.py", "--raw"))
+    most = torch.cuda.device_count() if torch.cuda.is_available() else MOST_RANKS
+    for ranks in range(2, min(most, MOST_RANKS) + 1, 2):
+        print(f"{ranks} ranks:")
+        stats.show(agreement.LINES, results("agreement.py", "--raw", ranks=ranks))
+    if most >= MOST_RANKS:
+        print(output("window_count.py", ranks=MOST_RANKS), end="")
 
 
 if __name__ == "__main__":

@@ -47,8 +47,8 @@ def explain(tensor: torch.Tensor, nbytes: int, found: GroupWindows | None, pools
     pool = next(row[1] for row in _core.pool_segments() if row[0] == segment)
     return _no(
         "not_registered",
-        f"it lies in pool {pools.name(pool)!r}, but in no window of {about}: it was made in a scope of another group, or "
-        "in one that ended with an exception",
+        f"it lies in pool {pools.name(pool)!r}, but in no window of {about}: it was made in a scope of another group, "
+        "or in one that ended with an exception",
     )
 
 
@@ -56,7 +56,8 @@ def _outside_of_pools(tensor: torch.Tensor) -> Explanation:
     if _core.describe_allocator()["expandable_segments"] and _is_expandable(tensor):
         return _no(
             "expandable_segment",
-            "it lies in an expandable segment, where NCCL's windows crash: make it inside `with tracehook.symmetric(group)`",
+            "it lies in an expandable segment, where NCCL's windows crash: "
+            "make it inside `with tracehook.symmetric(group)`",
         )
     return _no("not_in_pool", "it is ordinary memory: make it inside `with tracehook.symmetric(group)`")
 

@@ -164,9 +164,9 @@ class Journal:
             )
         elif name == "register.stalled":
             warn(
-                f"registering a window on segment {fields.get('addr')} with communicator {fields['comm']} (this is its rank "
-                f"{fields.get('comm_rank', '?')}) has not come back after {fields.get('us', 0) / 1e6:.0f} s: NCCL waits for "
-                "another rank, and will not stop"
+                f"registering a window on segment {fields.get('addr')} with communicator {fields['comm']} (this is its "
+                f"rank {fields.get('comm_rank', '?')}) has not come back after {fields.get('us', 0) / 1e6:.0f} s: NCCL "
+                "waits for another rank, and will not stop"
             )
         elif name == "segment.unknown":
             warn(f"segment {fields.get('addr')} was freed or replaced, but was not known: please report this")

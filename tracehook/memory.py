@@ -295,7 +295,7 @@ class _ScopeEnd:
 
 
 def in_order(windows: Sequence[GroupWindows]) -> Iterator[GroupWindows]:
-    """Yield the groups by name: each rank takes those that it shares with others in the same order, so none waits in a circle."""
+    """Yield the groups by name: ranks take the groups that they share in the same order, so none waits in a circle."""
     yield from sorted(windows, key=lambda found: found.facts.name)
 
 

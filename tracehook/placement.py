@@ -48,7 +48,8 @@ class PlacementCheck:
             return f"tracehook: {problem}"
         for side, place in sides.items():
             if place is not None and place[0] == _OVERRUN:
-                return f"tracehook: the {side} buffer of {operation} begins in a window of {found.about} and ends outside it"
+                where = f"begins in a window of {found.about} and ends outside it"
+                return f"tracehook: the {side} buffer of {operation} {where}"
         return ""
 
     def _mismatch(self, found: GroupWindows, text: str) -> str:

@@ -71,7 +71,7 @@ class _Switch:
     members: Any = None  # torch.distributed's GroupMember, whose WORLD is the default group
 
 
-_scopes: dict[Any, Scope | _NoScope] = {}
+_scopes: dict[Any, Scope] = {}
 _holders: dict[int, tuple[weakref.ref[Any], Any]] = {}
 
 
@@ -134,8 +134,8 @@ def symmetric(
         return NO_SCOPE
     if group is None and _Switch.members is not None:
         group = _Switch.members.WORLD
-    scope: Any = _scopes.get((id(group), graph, operation, nbytes))
-    if type(scope) is Scope and scope._refs[0]() is group:
+    scope = _scopes.get((id(group), graph, operation, nbytes))
+    if scope is not None and scope._refs[0]() is group:
         return scope
     return _scope(group, graph, operation, nbytes)
 
@@ -151,10 +151,10 @@ def _scope(group: Groups, graph: bool, operation: str | None, nbytes: int | None
         return NO_SCOPE
     key = (*map(id, groups), graph, operation, nbytes)
     scope = _scopes.get(key)
-    if type(scope) is Scope and scope.belongs_to(groups):
+    if scope is not None and scope.belongs_to(groups):
         return scope
     made = memory.scope(groups, graph, operation, nbytes)
-    if made is not NO_SCOPE:
+    if isinstance(made, Scope):
         _scopes[key] = made
     return made
 

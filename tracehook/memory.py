@@ -17,7 +17,7 @@ from tracehook.placement import PlacementCheck
 from tracehook.policies.base import Answer, Request
 from tracehook.policies.chooser import Chooser
 from tracehook.pools import PoolLimitError, Pools
-from tracehook.scope import NO_SCOPE, Explanation, Scope
+from tracehook.scope import Explanation, Scope
 from tracehook.stall import StallWatch
 from tracehook.windows import GroupWindows
 
@@ -65,8 +65,10 @@ class SymmetricMemory:
 
     # --- scopes ---
 
-    def scope(self, members: Sequence[ProcessGroup], graph: bool, operation: str | None, nbytes: int | None) -> Any:
-        """Make the scope for these groups; see :func:`tracehook.symmetric`."""
+    def scope(
+        self, members: Sequence[ProcessGroup], graph: bool, operation: str | None, nbytes: int | None
+    ) -> Scope | None:
+        """Make the scope for these groups, None if a policy wants ordinary memory; see :func:`tracehook.symmetric`."""
         windows = [self.windows(group) for group in members]
         devices = {found.facts.device for found in windows}
         if len(devices) != 1:
@@ -74,7 +76,7 @@ class SymmetricMemory:
         device = devices.pop()
         pool = self._choose(windows, device, graph, operation, nbytes)
         if pool is None:
-            return NO_SCOPE
+            return None
         pair = self._pools.pair(pool, device)
         native = _core.Scope(pair.eager, pair.graph, self._owner(windows))
         ended = _ScopeEnd(self, native, windows, device)

@@ -154,8 +154,9 @@ def _scope(group: Groups, graph: bool, operation: str | None, nbytes: int | None
     if scope is not None and scope.belongs_to(groups):
         return scope
     made = memory.scope(groups, graph, operation, nbytes)
-    if isinstance(made, Scope):
-        _scopes[key] = made
+    if made is None:
+        return NO_SCOPE
+    _scopes[key] = made
     return made
 
 

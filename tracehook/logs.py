@@ -16,7 +16,7 @@ import structlog
 from tracehook.audit import ring
 from tracehook.reasons import REASONS, Reason
 
-SCHEMA = "1.0"
+SCHEMA = "1.1"
 _BATCH = 4096
 _PERIOD = 0.1  # seconds between two looks at the ring
 

@@ -29,3 +29,14 @@ def test_serving_with_two_groups(tmp_path: Path) -> None:
         assert counts.communicators >= 3
         assert counts.segments_freed > 0
         assert (counts.left, counts.failures, counts.warnings) == (0, 0, 0)
+
+
+def test_tensor_parallelism_with_symmetric_memory(tmp_path: Path) -> None:
+    """All layers share one window, registered once, and trim gives its memory back at the end."""
+    run = rehearse(EXAMPLES / "symmetric_tp.py", log=tmp_path, ranks=2, torchrun=True, timeout=90)
+    run.assert_good()
+    assert "8 layers, 1 window of 20 MiB" in run.finished.out
+    assert "given back at the end: 20 MiB" in run.finished.out
+    for rank in (0, 1):
+        assert len(run.events("register.window", rank)) == 1
+        assert len(run.events("deregister.window", rank)) == 1

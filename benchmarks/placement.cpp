@@ -1,0 +1,134 @@
+// What the placement check of a known use costs, on the very code of tracehook/cpp: a registrar
+// with one communicator that has windows and does nothing. Built by benchmarks/native.py, loaded
+// into a process with NCCL and CUDA. Every time_*() returns nanoseconds for the whole loop.
+#include "nccl/placement.h"
+#include "core/registrar.h"
+#include "nccl/api.h"
+
+#include <chrono>
+#include <mutex>
+#include <random>
+#include <vector>
+
+using namespace tracehook;
+
+namespace {
+
+constexpr std::size_t kSize = std::size_t{12} << 20;
+constexpr std::size_t kPlaces = 4; // known uses in each window
+constexpr std::size_t kCount = 4096;
+constexpr std::uint32_t kAllReduce = 0; // position in nccl/calls.def
+
+class Silent final : public core::Communicator {
+  public:
+    core::Outcome register_range(std::uintptr_t, std::size_t) noexcept override { return {}; }
+    int deregister(void*) noexcept override { return 0; }
+    core::Outcome register_window(std::uintptr_t, std::size_t) noexcept override { return {}; }
+    int deregister_window(void*) noexcept override { return 0; }
+    void synchronize() noexcept override {}
+    int remember_device() noexcept override { return 0; }
+    void restore_device(int) noexcept override {}
+    bool ready() noexcept override { return true; }
+};
+
+struct World {
+    core::Ring ring{"", 65536};
+    core::Bank bank{ring};
+    core::Registrar registrar{ring, bank};
+    core::Registrar::Member member;
+    std::vector<void*> buffers; // of the known uses, in no order
+
+    core::Windows::Look look(void* buffer) {
+        const core::Side side{buffer, kCount, core::Compare::kWhere};
+        return member->windows().look(kAllReduce, side, side);
+    }
+};
+
+template <typename Body> double nanoseconds(Body&& body) {
+    const auto begin = std::chrono::steady_clock::now();
+    body();
+    return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - begin)
+        .count();
+}
+
+// Takes the known buffers in turn. The sum keeps the compiler from leaving the calls out.
+template <typename Call> double for_buffers(World& world, std::size_t calls, Call&& call) {
+    std::size_t next = 0;
+    std::size_t sum = 0;
+    const double elapsed = nanoseconds([&] {
+        for (std::size_t i = 0; i < calls; ++i) {
+            sum += call(world.buffers[next]);
+            if (++next == world.buffers.size()) {
+                next = 0;
+            }
+        }
+    });
+    return sum == calls ? elapsed : -1;
+}
+
+} // namespace
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+// Never destroyed. Its windows are known, and not pinned by a captured graph.
+EXPORT World* make_world(std::size_t windows) {
+    auto* const world = new World;
+    core::Identity identity;
+    identity.pointer = world;
+    identity.device = 0;
+    identity.rank = 0;
+    identity.size = 8;
+    world->member = world->registrar.add(
+        identity, [](const core::Identity&) { return std::make_unique<Silent>(); });
+    for (std::size_t i = 0; i < windows; ++i) {
+        const std::uintptr_t address = (std::uintptr_t{1} << 40) + 2 * i * kSize;
+        world->member->windows().install({0, i + 1, address, kSize, world, false});
+        for (std::size_t place = 0; place < kPlaces; ++place) {
+            world->buffers.push_back(reinterpret_cast<void*>(address + place * (kSize / kPlaces)));
+        }
+    }
+    std::shuffle(world->buffers.begin(), world->buffers.end(), std::mt19937(1));
+    for (void* buffer : world->buffers) {
+        world->member->windows().accept(world->look(buffer));
+    }
+    return world;
+}
+
+EXPORT void pin_all(World* world) {
+    for (void* buffer : world->buffers) {
+        world->member->windows().pin(world->look(buffer));
+    }
+}
+
+// Where the buffers lie, and whether that is known: takes the mutex of the windows.
+EXPORT double time_look(World* world, std::size_t calls) {
+    return for_buffers(*world, calls, [&](void* buffer) { return world->look(buffer).known; });
+}
+
+// All that stands between torch's call and the gate: find the communicator, and check.
+EXPORT double time_check(World* world, void* stream, std::size_t calls) {
+    constexpr int kUint8 = 1;
+    return for_buffers(*world, calls, [&](void* buffer) {
+        const core::Registrar::Member& member = world->registrar.find(world);
+        return nccl::check_placement(member, kAllReduce, buffer, buffer, kCount, kUint8, stream) ==
+               0;
+    });
+}
+
+EXPORT double time_find(World* world, std::size_t calls) {
+    return for_buffers(*world, calls,
+                       [&](void*) { return world->registrar.find(world) != nullptr; });
+}
+
+// A mutex that nobody else wants.
+EXPORT double time_mutex(World* world, std::size_t calls) {
+    std::mutex mutex;
+    return for_buffers(*world, calls, [&](void*) {
+        const std::lock_guard guard(mutex);
+        return true;
+    });
+}
+
+EXPORT double time_capturing(World* world, void* stream, std::size_t calls) {
+    return for_buffers(*world, calls, [&](void*) { return !nccl::capturing(stream); });
+}

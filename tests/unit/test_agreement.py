@@ -1,0 +1,603 @@
+"""Ranks compare what they are about to do: they all go on, or they all raise the same."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from tracehook import agreement
+from tracehook.agreement import Agreement
+from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
+
+PATIENCE = 20.0  # seconds after which something that should have happened has not
+SHORT = 0.2  # a deadline that is meant to pass
+ABOUT = "communicator 35fbbc443ced2476 (group tp)"
+CHANNEL = "35fbbc443ced2476/windows"
+KINDS = ["hash", "tcp", "file", "prefix"]
+
+
+def _tcp() -> dist.TCPStore:
+    return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=PATIENCE))
+
+
+@pytest.fixture(params=["hash"])
+def store(request: pytest.FixtureRequest, tmp_path: Any) -> dist.Store:
+    """Return a store; a HashStore, unless a test asks for others."""
+    makers: dict[str, Callable[[], dist.Store]] = {
+        "hash": dist.HashStore,
+        "tcp": _tcp,
+        "file": lambda: dist.FileStore(str(tmp_path / "store"), -1),
+        "prefix": lambda: dist.PrefixStore("default_pg", dist.PrefixStore("0", _tcp())),
+    }
+    return makers[request.param]()
+
+
+every_store = pytest.mark.parametrize("store", KINDS, indirect=True)
+
+
+def _ranks(store: Any, ranks: int, channel: str = CHANNEL) -> list[Agreement]:
+    return [Agreement(store, channel, rank, ranks, ABOUT) for rank in range(ranks)]
+
+
+def _outcome(function: Callable[..., Any], *given: Any) -> Any:
+    """Return what a call returns, or what it raises."""
+    try:
+        return function(*given)
+    except Exception as problem:
+        return problem
+
+
+def _together(calls: Sequence[Callable[[], Any]]) -> list[Any]:
+    """Make one call for each rank at the same time; return their outcomes."""
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return [made.result() for made in [pool.submit(_outcome, call) for call in calls]]
+
+
+def _compare(
+    members: Sequence[Agreement], wishes: Sequence[Sequence[str]], timeout: float = PATIENCE, topic: str = "windows"
+) -> list[Any]:
+    return _together(
+        [
+            lambda member=member, wish=wish: member.compare(topic, wish, timeout)
+            for member, wish in zip(members, wishes, strict=True)
+        ]
+    )
+
+
+def _confirm(members: Sequence[Agreement], failures: Sequence[str]) -> list[Any]:
+    return _together(
+        [
+            lambda member=member, failure=failure: member.confirm("windows", failure, PATIENCE)
+            for member, failure in zip(members, failures, strict=True)
+        ]
+    )
+
+
+def _one(outcomes: Sequence[Any], kind: type[Exception]) -> str:
+    """Return the text that all of the outcomes share, which are of one kind."""
+    assert [type(outcome) for outcome in outcomes] == [kind] * len(outcomes)
+    (text,) = {str(outcome) for outcome in outcomes}
+    return text
+
+
+class Scripted:
+    """A store that a test can get in the way of: what `before` and `after` have for an operation is called then."""
+
+    def __init__(self, store: dist.Store) -> None:
+        self.store = store
+        self.before: dict[str, Callable[..., Any]] = {}
+        self.after: dict[str, Callable[..., Any]] = {}
+        self.clones = 0
+
+    def clone(self) -> Scripted:
+        """Take note."""
+        self.clones += 1
+        return self
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        def operation(*given: Any) -> Any:
+            if name in self.before:
+                self.before[name](*given)
+            answer = getattr(self.store, name)(*given)
+            if name in self.after:
+                self.after[name](*given)
+            return answer
+
+        return operation
+
+
+# --- agreeing ---
+
+
+@every_store
+@pytest.mark.parametrize("ranks", [2, 5])
+def test_ranks_that_want_the_same_go_on(store, ranks):
+    """Every rank returns, round after round, on every kind of store."""
+    members = _ranks(store, ranks)
+    for wish in (["a", "b"], [], ["ä 'quoted' \n line"]):
+        assert _compare(members, [wish] * ranks) == [None] * ranks
+    assert [member.rounds for member in members] == [3] * ranks
+
+
+def test_nobody_goes_on_before_the_last_has_come(store, background):
+    """Those that came first wait for the last one."""
+    first, second, last = _ranks(store, 3)
+    waiting = [background(member.compare, "windows", ["a"], PATIENCE) for member in (first, second)]
+    assert [call.returned() for call in waiting] == [False, False]
+    last.compare("windows", ["a"], PATIENCE)
+    assert [call.result() for call in waiting] == [None, None]
+
+
+def test_a_group_of_one_asks_nobody():
+    """A lone rank agrees with itself, and does not touch the store."""
+    (alone,) = _ranks(object(), 1)
+    alone.compare("windows", ["a"], PATIENCE)
+    alone.confirm("windows", "", PATIENCE)
+    assert alone.common("windows", ["a"], PATIENCE) == ["a"]
+    assert (alone.rounds, alone.trips) == (3, 0)
+
+
+def test_sixty_four_ranks(store):
+    """A whole rack agrees, and one rank among it that differs is found."""
+    members = _ranks(store, 64)
+    assert _compare(members, [["a"]] * 64) == [None] * 64
+    text = _one(_compare(members, [["a"]] * 40 + [["b"]] + [["a"]] * 23), RegistrationMismatch)
+    assert "ranks 0-39, 41-63 want 'a'; the odd one out: rank 40 wants 'b'" in text
+
+
+@pytest.mark.parametrize("ranks", [2, 16])
+def test_the_trips_of_a_rank_do_not_grow_with_the_ranks(store, ranks):
+    """In a round that goes well, rank 0 makes six operations on the store and every other rank four."""
+    members = _ranks(store, ranks)
+    for _ in range(3):
+        _compare(members, [["a"]] * ranks)
+    before = [member.trips for member in members]
+    for _ in range(10):
+        _compare(members, [["a"]] * ranks)
+    assert [member.trips - made for member, made in zip(members, before, strict=True)] == [60] + [40] * (ranks - 1)
+
+
+def test_channels_on_one_store_do_not_mix(store):
+    """Rounds of two communicators, and of two channels of one, know nothing of each other."""
+    outcomes = {}
+    threads = [
+        threading.Thread(
+            target=lambda name=name: outcomes.update({name: _compare(_ranks(store, 3, name), [[name]] * 3)})
+        )
+        for name in ("35fb/windows", "35fb/placement", "77aa/windows")
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert outcomes == {name: [None] * 3 for name in ("35fb/windows", "35fb/placement", "77aa/windows")}
+
+
+def test_one_round_at_a_time(store, background, until):
+    """A second thread waits for the round of the first, and then has one of its own."""
+    here, there = _ranks(store, 2)
+    calls = [background(here.compare, "windows", ["a"], PATIENCE) for _ in range(2)]
+    until(lambda: here.rounds == 1)
+    assert [call.returned() for call in calls] == [False, False]
+    assert here.rounds == 1
+    there.compare("windows", ["a"], PATIENCE)
+    assert sum(call.returned() for call in calls) == 1
+    there.compare("windows", ["a"], PATIENCE)
+    assert [call.result() for call in calls] == [None, None]
+    assert here.rounds == 2
+
+
+@pytest.mark.parametrize("store", ["tcp"], indirect=True)
+def test_a_wait_does_not_block_other_users_of_the_store(store, background, until):
+    """While a rank waits, torch can go on using the same store."""
+    here, there = _ranks(store, 2)
+    waiting = background(here.compare, "windows", ["a"], PATIENCE)
+    until(lambda: store.check(["tracehook/35fbbc443ced2476/windows/leader"]))
+    assert background(store.add, "of torch", 1).result() == 1
+    assert not waiting.returned(0)
+    there.compare("windows", ["a"], PATIENCE)
+
+
+def test_the_time_limit_of_the_store_stays(store):
+    """A HashStore cannot be cloned; ours leaves the limit of its other users alone."""
+    store.set_timeout(timedelta(seconds=7))
+    _compare(_ranks(store, 2), [["a"]] * 2, timeout=3.0)
+    assert store.timeout == timedelta(seconds=7)
+
+
+def test_a_store_without_a_clone_serves(store):
+    """A store that has no clone is used itself."""
+
+    class Plain:
+        def __getattr__(self, name: str) -> Any:
+            if name == "clone":
+                raise AttributeError(name)
+            return getattr(store, name)
+
+    assert _compare(_ranks(Plain(), 3), [["a"]] * 3) == [None] * 3
+
+
+# --- disagreeing ---
+
+MISMATCHES = {
+    "one odd": (
+        [["a", "b"], ["a", "c"], ["a", "b"], ["a", "b"]],
+        "entry 2: ranks 0, 2, 3 want 'b'; the odd one out: rank 1 wants 'c'",
+    ),
+    "leader odd": (
+        [["x"], ["a"], ["a"], ["a"]],
+        "entry 1: ranks 1-3 want 'a'; the odd one out: rank 0 wants 'x'",
+    ),
+    "two odd": (
+        [["a"], ["b"], ["a"], ["c"]],
+        "entry 1: ranks 0, 2 want 'a'; the odd ones out: rank 1 wants 'b'; rank 3 wants 'c'",
+    ),
+    "no majority": ([["a"], ["a"], ["b"], ["b"]], "entry 1: ranks 0, 1 want 'a'; ranks 2, 3 want 'b'"),
+    "first of several": (
+        [["a", "b", "c"], ["a", "x", "y"], ["a", "b", "z"]],
+        "entry 2: ranks 0, 2 want 'b'; the odd one out: rank 1 wants 'x'",
+    ),
+    "order": ([["a", "b"], ["b", "a"]], "entry 1: rank 0 wants 'a'; rank 1 wants 'b'"),
+    "one list ends": (
+        [["a", "b"], ["a", "b"], ["a"]],
+        "entry 2: ranks 0, 1 want 'b'; the odd one out: rank 2 wants nothing",
+    ),
+    "one has nothing": ([[], ["a"], ["a"]], "entry 1: ranks 1, 2 want 'a'; the odd one out: rank 0 wants nothing"),
+    "called nothing": ([["nothing"], []], "entry 1: rank 0 wants 'nothing'; rank 1 wants nothing"),
+}
+
+
+@pytest.mark.parametrize("case", MISMATCHES)
+def test_ranks_that_differ_all_raise_the_same(store, case):
+    """The text names the communicator, the first differing entry, and who wants what, the odd ones as such."""
+    wishes, told = MISMATCHES[case]
+    text = _one(_compare(_ranks(store, len(wishes)), wishes), RegistrationMismatch)
+    assert text == f"{ABOUT}: the ranks differ at 'windows', {told}; nothing was registered or called"
+
+
+def test_a_message_about_many_wishes_ends(store):
+    """If every rank wants something else, eight wishes are shown and the others counted."""
+    text = _one(_compare(_ranks(store, 12), [[str(rank)] for rank in range(12)]), RegistrationMismatch)
+    assert "rank 7 wants '7'; and 4 more wishes; nothing" in text
+
+
+def test_ranks_at_different_points_all_raise_the_same(store):
+    """Ranks that came for different things are told so, whatever their entries."""
+    members = _ranks(store, 3)
+    topics = ["windows", "windows", "placement"]
+    outcomes = _together([lambda m=m, t=t: m.compare(t, ["a"], PATIENCE) for m, t in zip(members, topics, strict=True)])
+    told = "ranks 0, 1 want to compare 'windows'; the odd one out: rank 2 wants to compare 'placement'"
+    expected = f"{ABOUT}: the ranks are not at the same point: {told}; no rank goes on"
+    assert _one(outcomes, RegistrationMismatch) == expected
+
+
+def test_a_comparison_does_not_meet_a_confirmation(store):
+    """A rank that confirms and one that compares are not at the same point, though the topic is one."""
+    here, there = _ranks(store, 2)
+    outcomes = _together(
+        [lambda: here.compare("windows", [""], PATIENCE), lambda: there.confirm("windows", "", PATIENCE)]
+    )
+    assert "rank 0 wants to compare 'windows'; rank 1 wants to confirm 'windows'" in _one(
+        outcomes, RegistrationMismatch
+    )
+
+
+@every_store
+def test_usable_after_a_mismatch(store):
+    """The round after a mismatch is a round like any other."""
+    members = _ranks(store, 3)
+    _one(_compare(members, [["a"], ["a"], ["b"]]), RegistrationMismatch)
+    assert _compare(members, [["a"]] * 3) == [None] * 3
+
+
+# --- confirming, and what all have in common ---
+
+
+def test_success_everywhere_is_confirmed(store):
+    """If all ranks succeeded, all go on."""
+    assert _confirm(_ranks(store, 3), ["", "", ""]) == [None] * 3
+
+
+def test_a_failure_anywhere_is_raised_everywhere(store):
+    """Every rank learns which ranks failed, and why."""
+    outcomes = _confirm(_ranks(store, 5), ["", "out of memory", "", "no window", "out of memory"])
+    told = "failed on ranks 1, 4: out of memory; on rank 3: no window; no rank uses what it is about"
+    assert _one(outcomes, RegistrationFailed) == f"{ABOUT}: 'windows' {told}"
+    reasons = {1: "out of memory", 4: "out of memory", 3: "no window"}
+    assert [outcome.failures for outcome in outcomes] == [reasons] * 5
+
+
+def test_the_failure_of_a_lone_rank_is_raised():
+    """A group of one raises its own failure."""
+    (alone,) = _ranks(object(), 1)
+    with pytest.raises(RegistrationFailed, match="'windows' failed on rank 0: out of memory"):
+        alone.confirm("windows", "out of memory", PATIENCE)
+
+
+def test_what_all_ranks_have_in_common(store):
+    """Every rank gets the entries that all have, in the order of rank 0."""
+    members = _ranks(store, 3)
+    wishes = [["c", "a", "b"], ["a", "b", "c", "d"], ["b", "c"]]
+    outcomes = _together(
+        [lambda m=m, w=w: m.common("segments", w, PATIENCE) for m, w in zip(members, wishes, strict=True)]
+    )
+    assert outcomes == [["c", "b"]] * 3
+
+
+# --- coming late, or not at all ---
+
+ABSENCES = {
+    "one": (4, [2], "rank 2 did not come"),
+    "several": (6, [1, 3, 4, 5], "ranks 1, 3-5 did not come"),
+    "leader": (3, [0], "rank 0 did not come"),
+    "leader and another": (4, [0, 2], "ranks 0, 2 did not come"),
+    "all others": (3, [0, 1], "ranks 0, 1 did not come"),
+}
+
+
+@every_store
+@pytest.mark.parametrize("case", ABSENCES)
+def test_ranks_that_do_not_come_are_named(store, case, request):
+    """All who came raise the same text in time; it and `missing` name those who did not."""
+    ranks, absent, told = ABSENCES[case]
+    members = [member for rank, member in enumerate(_ranks(store, ranks)) if rank not in absent]
+    begin = time.monotonic()
+    outcomes = _compare(members, [["a"]] * len(members), SHORT)
+    taken = time.monotonic() - begin
+    text = _one(outcomes, RegistrationTimeout)
+    assert text.startswith(f"{ABOUT}: {told} within the 0.2 s that rank ")
+    assert text.endswith(" waited at 'windows'; nothing was registered or called")
+    assert [outcome.missing for outcome in outcomes] == [tuple(absent)] * len(members)
+    slack = 0.7 if "file" in request.node.name else 3  # a FileStore itself would take a whole second
+    assert SHORT <= taken < SHORT + slack
+
+
+@every_store
+@pytest.mark.parametrize("absent", [0, 1])
+def test_who_comes_late_is_told_and_is_level_again_at_the_next_call(store, absent, background):
+    """A late rank raises at once, though it has time, so that those who wait at the next round are not kept up."""
+    members = _ranks(store, 3)
+    in_time = [member for rank, member in enumerate(members) if rank != absent]
+    (stood, _) = _compare(in_time, [["a"]] * 2, SHORT)
+    again = [background(member.compare, "windows", ["b"], PATIENCE) for member in in_time]
+    outcome = background(_outcome, members[absent].compare, "windows", ["a"], PATIENCE).result()
+    assert isinstance(outcome, RegistrationTimeout)
+    assert str(outcome) == f"{ABOUT}: this rank ({absent}) came late itself. {stood}"
+    assert outcome.missing == (absent,)
+    members[absent].compare("windows", ["b"], PATIENCE)
+    assert [call.result() for call in again] == [None, None]
+
+
+@pytest.mark.parametrize("absent", [0, 2])
+def test_who_missed_several_rounds_catches_up(store, absent):
+    """Each missed round is one call that raises; then the ranks are level again."""
+    members = _ranks(store, 3)
+    in_time = [member for rank, member in enumerate(members) if rank != absent]
+    for _ in range(3):
+        _one(_compare(in_time, [["a"]] * 2, SHORT / 4), RegistrationTimeout)
+    for _ in range(3):
+        assert isinstance(_outcome(members[absent].compare, "windows", ["a"], PATIENCE), RegistrationTimeout)
+    assert _compare(members, [["a"]] * 3) == [None] * 3
+
+
+def test_a_leader_that_judges_too_late_obeys_the_time_out(store, background, until):
+    """All agree, but rank 1 has given up before rank 0 has written so: rank 0 raises as well."""
+    scripted = Scripted(store)
+    leader, other = Agreement(scripted, CHANNEL, 0, 2, ABOUT), Agreement(store, CHANNEL, 1, 2, ABOUT)
+    gone = []
+    scripted.after["multi_get"] = lambda *_: until(lambda: gone)
+    leading = background(_outcome, leader.compare, "windows", ["a"], PATIENCE)
+    gone.append(_outcome(other.compare, "windows", ["a"], SHORT))
+    assert isinstance(leading.result(), RegistrationTimeout)
+    assert str(gone[0]) == (
+        f"{ABOUT}: rank 0 came, but gave no verdict within the 0.2 s that rank 1 waited at 'windows'; "
+        "nothing was registered or called"
+    )
+    assert gone[0].missing == (0,)
+    scripted.after.clear()
+    assert _compare([leader, other], [["a"]] * 2) == [None] * 2
+
+
+def test_a_rank_that_gives_up_too_late_obeys_the_verdict(store, background):
+    """Rank 1 is about to give up when rank 0 writes that all agree: rank 1 goes on as well."""
+    scripted = Scripted(store)
+    leader, other = Agreement(store, CHANNEL, 0, 2, ABOUT), Agreement(scripted, CHANNEL, 1, 2, ABOUT)
+    led = []
+
+    def give_up(*_: Any) -> None:
+        time.sleep(SHORT)
+        raise RuntimeError("wait timeout")
+
+    scripted.before["wait"] = give_up
+    scripted.after["list_keys"] = lambda *_: led.append(_outcome(leader.compare, "windows", ["a"], PATIENCE))
+    assert background(_outcome, other.compare, "windows", ["a"], SHORT).result() is None
+    assert led == [None]
+
+
+def test_a_rank_that_comes_while_another_gives_up_obeys_the_time_out(store, background):
+    """Rank 2 comes between the look at who is there and the time-out: it raises like the others."""
+    scripted = Scripted(store)
+    members = _ranks(store, 3)
+    members[0] = Agreement(scripted, CHANNEL, 0, 3, ABOUT)
+    late = []
+
+    def come(*_: Any) -> None:
+        late.append(background(_outcome, members[2].compare, "windows", ["a"], PATIENCE))
+        assert not late[0].returned()  # it has posted, and waits for the verdict
+
+    scripted.after["list_keys"] = come
+    outcomes = _together(
+        [
+            lambda: members[0].compare("windows", ["a"], SHORT),
+            lambda: members[1].compare("windows", ["a"], PATIENCE),
+        ]
+    )
+    assert [outcome.missing for outcome in [*outcomes, late[0].result()]] == [(2,)] * 3
+
+
+def test_a_leader_that_finds_all_at_its_deadline_judges(store):
+    """If the last rank comes between the deadline and the look at who is there, nobody is missing: they agree."""
+    scripted = Scripted(store)
+    leader, other = Agreement(scripted, CHANNEL, 0, 2, ABOUT), Agreement(store, CHANNEL, 1, 2, ABOUT)
+    coming = threading.Thread(target=lambda: other.compare("windows", ["a"], PATIENCE))
+    scripted.before["list_keys"] = lambda *_: (coming.start(), time.sleep(SHORT))
+    leader.compare("windows", ["a"], SHORT)
+    coming.join(PATIENCE)
+    assert not coming.is_alive()
+
+
+@pytest.mark.parametrize("store", ["hash", "tcp"], indirect=True)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_whatever_the_delays_all_go_on_or_none(store, seed):
+    """With delays around the deadline, no rank ever goes on in a round in which another raises."""
+    ranks, rounds, deadline = 4, 100, 0.012
+    members = _ranks(store, ranks)
+
+    def live(rank: int) -> list[str]:
+        chance = random.Random(seed * 100 + rank)
+        seen = []
+        for number in range(rounds):
+            time.sleep(chance.choice((0, 0.25, 0.5, 1, 1.02, 1.1)) * deadline)
+            seen.append(type(_outcome(members[rank].compare, f"round {number}", ["a"], deadline)).__name__)
+        return seen
+
+    by_round = list(zip(*_together([lambda rank=rank: live(rank) for rank in range(ranks)]), strict=True))
+    assert [seen for seen in by_round if len(set(seen)) != 1] == []
+    kinds = {name for seen in by_round for name in seen}
+    assert kinds == {"NoneType", "RegistrationTimeout"}
+
+
+# --- what stays behind ---
+
+
+def _left(ranks: int) -> int:
+    return 1 + (ranks - 1) + 2  # where the leader is, the posts of the last round, the verdicts of the last two
+
+
+@pytest.mark.parametrize("store", ["hash", "tcp"], indirect=True)
+def test_keys_do_not_pile_up(store):
+    """However many rounds there were, good or bad, the store holds the keys of the last two."""
+    members = _ranks(store, 3)
+    before = store.num_keys()
+    for number in range(12):
+        _compare(members, [["a"], ["a"], ["b" if number % 4 == 1 else "a"]])
+        assert store.num_keys() - before <= _left(3)
+    assert store.num_keys() - before == _left(3)
+
+
+@pytest.mark.parametrize("absent", [0, 1])
+def test_keys_of_missed_rounds_go_when_all_have_met_again(store, absent):
+    """A late rank still finds the verdicts that it missed; two rounds after it is back they are gone."""
+    members = _ranks(store, 3)
+    for _ in range(4):
+        _compare([member for rank, member in enumerate(members) if rank != absent], [["a"]] * 2, SHORT / 4)
+    for _ in range(4):
+        _outcome(members[absent].compare, "windows", ["a"], PATIENCE)
+    for _ in range(2):
+        assert _compare(members, [["a"]] * 3) == [None] * 3
+    assert store.num_keys() == _left(3)
+
+
+def test_the_thread_goes_with_the_agreement(store, until):
+    """An agreement that nobody holds any more leaves no thread behind."""
+
+    def ours() -> set[threading.Thread]:
+        return {thread for thread in threading.enumerate() if thread.name == "tracehook-agreement"}
+
+    before = ours()
+    members = _ranks(store, 3)
+    _compare(members, [["a"]] * 3)
+    made = ours() - before
+    assert len(made) == 3
+    members.clear()
+    until(lambda: not any(thread.is_alive() for thread in made))
+
+
+# --- a store in trouble ---
+
+
+@pytest.mark.parametrize("failure", [dist.DistNetworkError, dist.DistStoreError, RuntimeError])
+@pytest.mark.parametrize("operation", ["set", "check", "wait", "multi_get", "compare_set"])
+def test_a_store_that_fails_is_told_in_one_line(store, operation, failure, background):
+    """Whatever fails, the error says what, what follows, and where to look; the next round has a new connection."""
+    scripted = Scripted(store)
+    leader, other = Agreement(scripted, CHANNEL, 0, 2, ABOUT), Agreement(store, CHANNEL, 1, 2, ABOUT)
+
+    def fail(*_: Any) -> None:
+        raise failure("Broken pipe\nframe #0: c10::Error")
+
+    scripted.before[operation] = fail
+    waiting = background(_outcome, other.compare, "windows", ["a"], SHORT)
+    with pytest.raises(RegistrationError) as raised:
+        leader.compare("windows", ["a"], PATIENCE)
+    assert type(raised.value) is RegistrationError
+    assert str(raised.value) == (
+        f"{ABOUT}: the c10d store failed at 'windows' ({failure.__name__}: Broken pipe); on this rank nothing was "
+        "registered or called. The process that holds the store (rank 0 of the job) has likely ended"
+    )
+    assert isinstance(waiting.result(), RegistrationTimeout)
+    scripted.before.clear()
+    assert _compare([leader, other], [["a"]] * 2) == [None] * 2
+    assert scripted.clones == 2
+
+
+def test_a_store_that_does_not_answer_is_given_up(store, monkeypatch, background):
+    """The deadline holds, but for a grace, even if an operation on the store never returns."""
+    monkeypatch.setattr(agreement, "GRACE", 0.3)
+    scripted = Scripted(store)
+    stuck = threading.Event()
+    scripted.before["check"] = lambda *_: stuck.wait(PATIENCE)
+    leader, other = Agreement(scripted, CHANNEL, 0, 2, ABOUT), Agreement(store, CHANNEL, 1, 2, ABOUT)
+    waiting = background(_outcome, other.compare, "windows", ["a"], SHORT)
+    outcome = background(_outcome, leader.compare, "windows", ["a"], SHORT).result()
+    assert "(RuntimeError: no answer within 0.3 s after the deadline)" in str(outcome)
+    assert isinstance(waiting.result(), RegistrationTimeout)
+    scripted.before.clear()
+    assert _compare([leader, other], [["a"]] * 2) == [None] * 2
+    stuck.set()
+
+
+def test_a_round_that_was_given_up_cannot_reach_into_the_next(store, monkeypatch, background, until):
+    """What is left of a round whose caller has gone writes under the keys of that round only."""
+    monkeypatch.setattr(agreement, "GRACE", 0.0)
+    scripted = Scripted(store)
+    stuck = threading.Event()
+    scripted.before["check"] = lambda *_: stuck.wait(PATIENCE)
+    leader, other = Agreement(scripted, CHANNEL, 0, 2, ABOUT), Agreement(store, CHANNEL, 1, 2, ABOUT)
+    _outcome(leader.compare, "windows", ["a"], 0.05)
+    scripted.before.clear()
+    monkeypatch.setattr(agreement, "GRACE", PATIENCE)
+    leading = background(leader.compare, "windows", ["b"], PATIENCE)
+    stuck.set()
+    until(lambda: store.check([f"tracehook/{CHANNEL}/1/verdict"]))
+    assert isinstance(_outcome(other.compare, "windows", ["a"], PATIENCE), RegistrationTimeout)
+    other.compare("windows", ["b"], PATIENCE)
+    assert leading.result() is None
+
+
+def test_a_mistake_of_our_own_is_not_blamed_on_the_store(store):
+    """What is no error of the store comes out as it is."""
+    scripted = Scripted(store)
+
+    def fail(*_: Any) -> None:
+        raise KeyError("ours")
+
+    scripted.before["set"] = fail
+    with pytest.raises(KeyError):
+        Agreement(scripted, CHANNEL, 0, 2, ABOUT).compare("windows", [], PATIENCE)
+
+
+def test_torch_is_not_imported():
+    """The module can be had without torch."""
+    code = "import sys, tracehook.agreement; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

@@ -1,0 +1,174 @@
+"""Ranks that are processes, over a TCPStore: what ends well, and what a dead or stopped process does to the others."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import pytest
+
+# Every process is forked from one that has imported torch and has no thread, because importing it takes seconds.
+PRELUDE = """
+    import json, os, select, signal, sys, time
+    import torch.distributed as dist
+    from tracehook import agreement
+    from tracehook.agreement import Agreement
+
+    agreement.GRACE = 0.5
+
+    class Process:
+        def __init__(self, function, *given):
+            self.reader, writer = os.pipe()
+            self.pid = os.fork()
+            if self.pid == 0:
+                self.say = lambda value: os.write(writer, json.dumps(value).encode() + b"\\n")
+                try:
+                    function(self.say, *given)
+                except BaseException as problem:
+                    self.say([type(problem).__name__, str(problem)])
+                os._exit(0)
+            os.close(writer)
+            self.lines = os.fdopen(self.reader)
+
+        def heard(self):
+            ready, _, _ = select.select([self.lines], [], [], 20)
+            return json.loads(self.lines.readline()) if ready else "nothing heard"
+
+        def send(self, number):
+            os.kill(self.pid, number)
+
+    def serve(say):
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        say(store.port)
+        time.sleep(60)
+
+    def attend(say, port, rank, ranks, timeout, rounds):
+        store = dist.PrefixStore("0", dist.TCPStore("127.0.0.1", port, is_master=False))
+        member = Agreement(store, "c/windows", rank, ranks, "communicator c")
+        for number in range(rounds):
+            say("begins")
+            begin = time.monotonic()
+            try:
+                member.compare("windows", ["a"], timeout)
+                say("agreed")
+            except Exception as problem:
+                missing = getattr(problem, "missing", None)
+                say([type(problem).__name__, str(problem), missing, time.monotonic() - begin])
+
+    def has_come(port, rank, number=1):
+        store = dist.PrefixStore("0", dist.TCPStore("127.0.0.1", port, is_master=False))
+        if rank == 0:
+            while store.compare_set("tracehook/c/windows/leader", "?", "?") != str(number).encode():
+                time.sleep(0.005)
+        else:
+            while not store.check([f"tracehook/c/windows/{number}/{rank}"]):
+                time.sleep(0.005)
+
+    server = Process(serve)
+    port = server.heard()
+    started = [server]
+
+    def start(rank, ranks, timeout, rounds=1):
+        started.append(Process(attend, port, rank, ranks, timeout, rounds))
+        return started[-1]
+
+    def tell(value):
+        print(json.dumps(value))
+"""
+
+EPILOGUE = """
+    for process in started:
+        process.send(signal.SIGKILL)
+        os.waitpid(process.pid, 0)
+"""
+
+
+def _run(body: str) -> Any:
+    """Run a job of processes; return what it tells."""
+    script = "\n".join(textwrap.dedent(part) for part in (PRELUDE, body, EPILOGUE))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_processes_agree():
+    """Four processes agree, round after round."""
+    told = _run("""
+        ranks = [start(rank, 4, 20, rounds=5) for rank in range(4)]
+        tell([[rank.heard() for _ in range(10)] for rank in ranks])
+    """)
+    assert told == [["begins", "agreed"] * 5] * 4
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_rank_that_is_killed_does_not_keep_the_others(killed):
+    """Ranks 0, 1 and 3 wait for rank 2, and one of them is killed: the others give up in time, for want of rank 2."""
+    told = _run(f"""
+        ranks = {{rank: start(rank, 4, 1.0) for rank in (0, 1, 3)}}
+        has_come(port, {killed})
+        ranks.pop({killed}).send(signal.SIGKILL)
+        tell([[rank.heard() for _ in range(2)][-1] for rank in ranks.values()])
+    """)
+    assert [outcome[0] for outcome in told] == ["RegistrationTimeout"] * 2
+    assert [outcome[2] for outcome in told] == [[2]] * 2
+    assert told[0][1] == told[1][1]
+    assert all(0.5 < outcome[3] < 2.5 for outcome in told)
+
+
+def test_a_leader_killed_before_its_first_word_is_named():
+    """A rank 0 that has never come is what the others miss."""
+    told = _run("""
+        ranks = [start(rank, 3, 1.0) for rank in (1, 2)]
+        tell([[rank.heard() for _ in range(2)][-1] for rank in ranks])
+    """)
+    assert [(outcome[0], outcome[2]) for outcome in told] == [("RegistrationTimeout", [0])] * 2
+
+
+def test_the_end_of_the_server_is_told_in_one_line():
+    """Ranks whose store is killed while they wait say so at once, in one line."""
+    told = _run("""
+        ranks = [start(rank, 3, 20) for rank in (0, 1)]
+        for rank in (0, 1):
+            has_come(port, rank)
+        server.send(signal.SIGKILL)
+        tell([[rank.heard() for _ in range(2)][-1] for rank in ranks])
+    """)
+    assert [outcome[0] for outcome in told] == ["RegistrationError"] * 2
+    for _, text, _, taken in told:
+        assert text.startswith("communicator c: the c10d store failed at 'windows' (DistNetworkError: ")
+        assert text.endswith(
+            "); on this rank nothing was registered or called. "
+            "The process that holds the store (rank 0 of the job) has likely ended"
+        )
+        assert "\n" not in text
+        assert taken < 10
+
+
+def test_a_server_that_is_stopped_does_not_keep_the_ranks():
+    """A store that neither answers nor ends is given up shortly after the deadline."""
+    told = _run("""
+        ranks = [start(rank, 3, 1.0) for rank in (0, 1)]
+        for rank in (0, 1):
+            has_come(port, rank)
+        server.send(signal.SIGSTOP)
+        tell([[rank.heard() for _ in range(2)][-1] for rank in ranks])
+    """)
+    assert [outcome[0] for outcome in told] == ["RegistrationError"] * 2
+    assert ["no answer within 0.5 s after the deadline" in outcome[1] for outcome in told] == [True, True]
+
+
+def test_an_interrupt_gets_through():
+    """Ctrl-C ends a wait at once, as KeyboardInterrupt."""
+    told = _run("""
+        rank = start(1, 2, 60)
+        rank.heard()
+        has_come(port, 1)
+        begin = time.monotonic()
+        rank.send(signal.SIGINT)
+        tell([rank.heard()[0], time.monotonic() - begin])
+    """)
+    assert told[0] == "KeyboardInterrupt"
+    assert told[1] < 10

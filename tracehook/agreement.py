@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from torch.distributed import Store
 
 LEADER = 0
-GRACE = 10.0  # seconds after the deadline when a store that has not answered counts as gone
+# Seconds after the deadline when a store that has not answered counts as gone. Not fewer: when the wait of a TCPStore
+# runs out of time, torch writes a warning and looks up names for it; a bad name server makes that take many seconds.
+GRACE = 30.0
 POLL_INTERVAL = 0.01
 MOST_GROUPS = 8  # different wishes that a message shows
 

@@ -290,8 +290,9 @@ class _ScopeEnd:
             for found in self._windows:
                 found.deferred.extend(segment for segment in touched if segment not in found.deferred)
             return
-        if any(found.refused is None for found in self._windows):
-            self._memory.register(self._windows, touched)
+        if all(found.refused is not None for found in self._windows):
+            return
+        self._memory.register(self._windows, touched)
         members = [found.member() for found in self._windows]
         self._native.set_members([member for member in members if member is not None])
 

@@ -157,6 +157,8 @@ def _scope(group: Groups, graph: bool, operation: str | None, nbytes: int | None
     if made is None:
         return NO_SCOPE
     _scopes[key] = made
+    for member in groups:
+        weakref.finalize(member, _scopes.pop, key, None)  # or the group's connections and threads live for ever
     return made
 
 

@@ -110,15 +110,22 @@ class GroupWindows:
     def _register(self, member: Any, segments: list[int]) -> int:
         with self._stalls.watching((self, member)):
             outcomes = member.register_windows(segments)
+        failure = _failure(outcomes, len(segments))
         try:
-            self._plans.confirm("register windows", _failure(outcomes, len(segments)), self._timeout)
-        except RegistrationError as problem:
+            self._plans.confirm("register windows", failure, self._timeout)
+        except RegistrationError as raised:
+            problem = raised
+            if failure and isinstance(raised, RegistrationTimeout):
+                # Why the others did not come: they wait in NCCL for what failed here, or that wait was ended.
+                problem = RegistrationTimeout(f"{raised}. On rank {self.facts.rank}: {failure}", raised.missing)
             member.drop_windows()
             self._note(member, problem, 0, len(segments))
             self._refuse(problem)
             if self.refused is not None and self.refused[0] == "no_symmetric_support":
                 return 0
-            raise
+            if problem is raised:
+                raise
+            raise problem from raised
         if not member.confirm_windows():
             raise RegistrationError(f"the communicator of {self.about} ended while windows were registered with it")
         self.last_failure = None

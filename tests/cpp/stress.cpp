@@ -298,7 +298,8 @@ class Job {
     Violations violations_;
     Driver driver_;
     Ring ring_{"", 4096};
-    Registrar registrar_{ring_};
+    Bank bank_{ring_};
+    Registrar registrar_{ring_, bank_};
     std::array<Device, kDevices> devices_;
 
     std::mutex table_mutex_; // the four tables below; nothing of the registrar is locked inside it

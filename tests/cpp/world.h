@@ -169,6 +169,9 @@ class Seen final : public Communicator {
         return library_->add({address, size});
     }
     int deregister(void* handle) noexcept override { return library_->remove(handle); }
+    Outcome register_window(std::uintptr_t, std::size_t) noexcept override { return {}; }
+    int deregister_window(void*) noexcept override { return 0; }
+    void synchronize() noexcept override {}
     int remember_device() noexcept override { return 0; }
     void restore_device(int) noexcept override {}
     bool ready() noexcept override { return library_->ready(); }

@@ -18,10 +18,20 @@ GOOD = [
     ("POLICY", " measured, shared ,", "policy", ("measured", "shared")),
     ("VERIFY", "off", "verify", "off"),
     ("VERIFY", "first-use", "verify", "first-use"),
+    ("VERIFY", "every-use", "verify", "every-use"),
     ("TIMEOUT", "0.5", "timeout", 0.5),
     ("TIMEOUT", "600", "timeout", 600.0),
     ("ON_ERROR", "warn", "on_error", "warn"),
     ("ON_ERROR", "raise", "on_error", "raise"),
+    ("ON_STALL", "log", "on_stall", "log"),
+    ("ON_STALL", "abort", "on_stall", "abort"),
+    ("POOL_LIMIT", "8589934592", "pool_limit", 8 * 2**30),
+    ("POOL_LIMIT", "1", "pool_limit", 1),
+    ("POOL_LIMIT", "3KiB", "pool_limit", 3 * 2**10),
+    ("POOL_LIMIT", "512MiB", "pool_limit", 512 * 2**20),
+    ("POOL_LIMIT", "8GiB", "pool_limit", 8 * 2**30),
+    ("POOL_LIMIT", "8 GiB", "pool_limit", 8 * 2**30),
+    ("POOL_LIMIT", "2tib", "pool_limit", 2 * 2**40),
 ]
 
 BAD = [
@@ -36,6 +46,11 @@ BAD = [
     ("TIMEOUT", "nan", "expected seconds above 0 and below a million"),
     ("TIMEOUT", "inf", "expected seconds above 0 and below a million"),
     ("ON_ERROR", "ignore", "expected raise or warn"),
+    ("ON_STALL", "raise", "expected log or abort"),
+    *(
+        ("POOL_LIMIT", text, "expected bytes above 0, such as 8589934592 or 8GiB")
+        for text in ("0", "0GiB", "-1", "1.5GiB", "1e9", "1_000", "8G", "8GB", "8B", "GiB", "half", "8GiB8", "\u0668")
+    ),
 ]
 
 

@@ -183,8 +183,7 @@ nccl::Comparison comparison(const py::function& compare) {
             return py::make_tuple(where.window, exact ? py::cast(where.offset) : py::none());
         };
         try {
-            return (*kept)(member.identity().id, row.name,
-                           place(look.use.send, row.compare_send),
+            return (*kept)(member.identity().id, row.name, place(look.use.send, row.compare_send),
                            place(look.use.receive, row.compare_receive))
                 .cast<std::string>();
         } catch (const py::error_already_set& failure) {
@@ -228,6 +227,12 @@ py::list pool_segments(const core::Bank& bank) {
                                    segment.windows));
     }
     return rows;
+}
+
+py::tuple last_refusal(const core::Bank& bank) {
+    const core::Bank::Refusal refusal = bank.last_refusal();
+    return py::make_tuple(refusal.count, refusal.device, refusal.wanted, refusal.held,
+                          refusal.limit);
 }
 
 void bind_member(py::module_& module) {
@@ -308,11 +313,7 @@ void bind_symmetric(py::module_& module) {
         return segment ? segment->id : 0;
     });
     module.def("release_idle", [] { return process().bank().release_idle(); }, NoGil());
-    module.def("last_refusal", [] {
-        const core::Bank::Refusal refusal = process().bank().last_refusal();
-        return py::make_tuple(refusal.count, refusal.device, refusal.wanted, refusal.held,
-                              refusal.limit);
-    });
+    module.def("last_refusal", [] { return last_refusal(process().bank()); });
     module.def("set_verification", [](const std::string& verify, const py::function& compare) {
         nccl::set_verification(verify_named(verify), comparison(compare));
     });
@@ -326,9 +327,70 @@ void bind_symmetric(py::module_& module) {
     module.def("capturing", [](int device) { return process().shim().capturing(device); });
 }
 
+core::Compare compare_named(const std::string& name) {
+    return name == "where"     ? core::Compare::kWhere
+           : name == "whether" ? core::Compare::kWhether
+                               : core::Compare::kNothing;
+}
+
+// The bank of a harness, and what its collectives would look up.
+void bind_harness_memory(py::class_<Harness>& harness) {
+    harness.def("open_bank", &Harness::open_bank, py::arg("limit") = 0)
+        .def_static("set_out_of_memory", &Harness::set_out_of_memory)
+        .def_static("mapped", &Harness::mapped)
+        .def(
+            "take",
+            [](Harness& self, std::uint32_t pool, int device, std::size_t size,
+               std::uint32_t owner) {
+                return reinterpret_cast<std::uintptr_t>(
+                    self.bank().take({pool, owner, device, size}));
+            },
+            NoGil(), py::arg("pool"), py::arg("device"), py::arg("size"), py::arg("owner") = 0)
+        .def(
+            "give_back",
+            [](Harness& self, std::uintptr_t address) { return self.bank().give_back(address); },
+            NoGil())
+        .def(
+            "release_idle", [](Harness& self) { return self.bank().release_idle(); }, NoGil())
+        .def("pool_segments", [](Harness& self) { return pool_segments(self.bank()); })
+        .def("last_refusal", [](Harness& self) { return last_refusal(self.bank()); })
+        .def("find_communicator",
+             [](Harness& self, std::uintptr_t pointer) -> py::object {
+                 const core::Registrar::Member found =
+                     self.registrar().find(reinterpret_cast<const void*>(pointer));
+                 return found ? py::cast(Member(found, self.bank())) : py::none();
+             })
+        .def(
+            "look",
+            [](Harness&, Member& member, std::uint32_t operation,
+               std::array<std::uintptr_t, 2> address, std::array<std::size_t, 2> size,
+               const std::array<std::string, 2>& compare, bool accept, bool pin) {
+                const core::Windows::Look look = Harness::look(
+                    *member, operation,
+                    {address, size, {compare_named(compare[0]), compare_named(compare[1])}});
+                if (accept && !look.known) {
+                    member->log_placement(core::EventKind::kPlacementFirstUse, look);
+                    member->windows().accept(look);
+                }
+                if (pin) {
+                    member->windows().pin(look);
+                }
+                const auto place = [](const core::Place& where) {
+                    return py::make_tuple(where.window, where.offset);
+                };
+                return py::make_tuple(look.known, place(look.use.send), place(look.use.receive),
+                                      look.unpinned);
+            },
+            py::arg("member"), py::arg("operation"), py::arg("address"), py::arg("size"),
+            py::arg("compare") = std::array<std::string, 2>{"where", "where"},
+            py::arg("accept") = true, py::arg("pin") = false);
+}
+
 void bind_harness(py::module_& module) {
-    py::class_<Harness>(module, "Harness", "A registrar with scripted communicators, for tests.")
-        .def(py::init<std::size_t>(), py::arg("ring_capacity") = 65536)
+    py::class_<Harness> harness(module, "Harness",
+                                "A registrar with scripted communicators, for tests.");
+    bind_harness_memory(harness);
+    harness.def(py::init<std::size_t>(), py::arg("ring_capacity") = 65536)
         .def(
             "alloc",
             [](Harness& self, int device, std::uintptr_t address, std::size_t size) {

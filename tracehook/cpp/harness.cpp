@@ -6,6 +6,55 @@
 
 namespace tracehook {
 
+namespace {
+
+// Addresses only; the one that went last comes first, as with a real driver. The bank's functions
+// get no pointer to it, so there is one in a process.
+struct PretendedMemory {
+    std::mutex mutex; // the next three
+    std::uintptr_t next = std::uintptr_t{1} << 40;
+    std::map<std::uintptr_t, std::size_t> live;
+    std::map<std::size_t, std::vector<std::uintptr_t>> released; // by size
+    std::atomic<bool> is_out{false};
+
+    static PretendedMemory& the() {
+        static auto* const memory = new PretendedMemory;
+        return *memory;
+    }
+
+    static void* allocate(std::size_t size) {
+        PretendedMemory& self = the();
+        if (self.is_out.load()) {
+            return nullptr;
+        }
+        const std::lock_guard guard(self.mutex);
+        std::vector<std::uintptr_t>& again = self.released[size];
+        std::uintptr_t address = self.next;
+        if (again.empty()) {
+            self.next += size;
+        } else {
+            address = again.back();
+            again.pop_back();
+        }
+        self.live[address] = size;
+        return reinterpret_cast<void*>(address);
+    }
+
+    static int release(void* memory) {
+        PretendedMemory& self = the();
+        const std::lock_guard guard(self.mutex);
+        const auto found = self.live.find(reinterpret_cast<std::uintptr_t>(memory));
+        if (found == self.live.end()) {
+            return 1;
+        }
+        self.released[found->second].push_back(found->first);
+        self.live.erase(found);
+        return 0;
+    }
+};
+
+} // namespace
+
 // The library's side of a communicator. It has no lock of its own on purpose: the gate must be
 // enough, and the entry counter (and the thread sanitizer) tell if it was not.
 class Harness::ScriptedCommunicator final : public core::Communicator {
@@ -165,6 +214,31 @@ void Harness::forget(std::uintptr_t pointer, bool known) {
         found->second->end();
         live_.erase(found);
     }
+}
+
+void Harness::open_bank(std::size_t limit) {
+    bank_.open(
+        {&PretendedMemory::allocate, &PretendedMemory::release, [] {}, [](int) { return 0; }},
+        limit);
+}
+
+void Harness::set_out_of_memory(bool on) noexcept {
+    PretendedMemory::the().is_out.store(on);
+}
+
+bool Harness::mapped(std::uintptr_t address) {
+    PretendedMemory& memory = PretendedMemory::the();
+    const std::lock_guard guard(memory.mutex);
+    return memory.live.contains(address);
+}
+
+core::Windows::Look Harness::look(core::Registrations& member, std::uint32_t operation,
+                                  const Buffers& buffers) {
+    const auto side = [&](std::size_t which) {
+        return core::Side{reinterpret_cast<const void*>(buffers.address[which]),
+                          buffers.size[which], buffers.compare[which]};
+    };
+    return member.windows().look(operation, side(0), side(1));
 }
 
 std::vector<std::pair<std::uintptr_t, std::size_t>> Harness::held(std::uintptr_t pointer) {

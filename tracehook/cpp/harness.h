@@ -6,6 +6,7 @@
 
 #include "core/registrar.h"
 
+#include <array>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -50,6 +51,22 @@ class Harness {
     bool collective(std::uintptr_t pointer, int hold_us);
     void retire(std::uintptr_t pointer);
     void kill(std::uintptr_t pointer);
+
+    // Opens the bank over pretended memory; `limit` in bytes per device, 0: none.
+    void open_bank(std::size_t limit);
+    // From now on the pretended devices of this process have memory, or none.
+    static void set_out_of_memory(bool on) noexcept;
+    // Whether this address was given out and not released since.
+    static bool mapped(std::uintptr_t address);
+
+    // Looks the places of a collective up, as the interposer does before it lets a call through.
+    struct Buffers {
+        std::array<std::uintptr_t, 2> address; // send, receive
+        std::array<std::size_t, 2> size;
+        std::array<core::Compare, 2> compare;
+    };
+    static core::Windows::Look look(core::Registrations& member, std::uint32_t operation,
+                                    const Buffers& buffers);
 
     // Ranges held on the library's side of a communicator, by ascending address; empty after its
     // end.

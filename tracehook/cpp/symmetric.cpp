@@ -88,7 +88,7 @@ std::vector<std::uint64_t> SymmetricScope::leave() {
     for (const std::uint64_t segment : touched) {
         const bool everywhere =
             !members_.empty() && std::ranges::all_of(members_, [&](const Member& member) {
-                return member->windows().holds_segment(segment);
+                return !member->dead() && member->windows().holds_segment(segment);
             });
         if (!everywhere) {
             wanted.push_back(segment);

@@ -9,8 +9,8 @@ import sys
 
 import torch
 import torch.distributed as dist
-
 import tracehook
+
 from common import MB, RANK, WORLD, filled, start, tell
 from symmetric_tools import (
     SIZE,
@@ -102,6 +102,13 @@ def swapped_when_known() -> None:
     torch.cuda.synchronize()
     tell(wrong=float(mine[0].cpu()))
     tell(found=caught(tracehook.sync)[1], windows=windows())
+
+
+def swapped_every_use() -> None:
+    """With SYMM_REGISTER_VERIFY=every-use: both tensors were used alike before; then each rank reduces another one."""
+    first, second = two_in_one_scope(RANK + 1, RANK + 1)
+    tell(before=[reduced(first), reduced(second)])
+    attempt(lambda: reduced(first if RANK == 0 else second))
 
 
 def swapped_unseen() -> None:

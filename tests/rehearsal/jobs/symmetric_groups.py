@@ -7,8 +7,8 @@ import sys
 
 import torch
 import torch.distributed as dist
-
 import tracehook
+
 from common import RANK, WORLD, start, tell
 
 COUNT = 8 << 20  # elements of float32 on each rank; 32 MiB
@@ -16,7 +16,8 @@ COUNT = 8 << 20  # elements of float32 on each rank; 32 MiB
 device = start()
 # A group of all, and pairs of neighbours (tensor parallel); two ranks are one pair.
 pairs = [
-    dist.new_group([first, first + 1], device_id=device, use_local_synchronization=False) for first in range(0, WORLD, 2)
+    dist.new_group([first, first + 1], device_id=device, use_local_synchronization=False)
+    for first in range(0, WORLD, 2)
 ]
 pair = pairs[RANK // 2]
 

@@ -10,7 +10,8 @@ void Bank::open(const Memory& memory, std::size_t limit_bytes_per_device) {
 }
 
 std::size_t Bank::held(int device) const noexcept {
-    std::size_t bytes = 0;
+    const auto coming = coming_.find(device);
+    std::size_t bytes = coming != coming_.end() ? coming->second : 0;
     for (const auto& [address, segment] : segments_) {
         bytes += segment.device == device ? segment.size : 0;
     }
@@ -53,13 +54,15 @@ void* Bank::take(const Request& request) noexcept {
             return reinterpret_cast<void*>(oldest->address);
         }
         if (const std::size_t bytes = held(request.device);
-            limit_ != 0 && bytes + request.size > limit_) {
+            limit_ != 0 && request.size > limit_ - std::min(limit_, bytes)) {
             refusal_ = {refusal_.count + 1, request.device, request.size, bytes, limit_};
             return nullptr;
         }
+        coming_[request.device] += request.size;
     }
     void* const memory = memory_.allocate(request.size);
     const std::lock_guard guard(mutex_);
+    coming_[request.device] -= request.size;
     if (memory == nullptr) {
         refusal_ = {refusal_.count + 1, request.device, request.size, held(request.device), 0};
         return nullptr;
@@ -80,6 +83,16 @@ bool Bank::give_back(std::uintptr_t address) noexcept {
         if (found == segments_.end()) {
             return false;
         }
+        segment = found->second;
+    }
+    // Before it is retired: from then on another stream may get it.
+    wait_for_device(segment.device);
+    {
+        const std::lock_guard guard(mutex_);
+        const auto found = segments_.find(address);
+        if (found == segments_.end()) {
+            return false; // given back twice
+        }
         if (found->second.windows != 0) {
             found->second.retired = true;
             log(EventKind::kSegmentRetire, found->second);
@@ -93,20 +106,28 @@ bool Bank::give_back(std::uintptr_t address) noexcept {
     return true;
 }
 
-// The driver's unmapping does not wait for kernels that still use the memory; the allocator counts
-// on a free that does.
+// Neither the driver's unmapping nor retiring waits for kernels that still use the memory; the
+// allocator counts on a free that does.
+void Bank::wait_for_device(int device) noexcept {
+    const int before = memory_.enter_device(device);
+    memory_.synchronize();
+    memory_.enter_device(before);
+}
+
 void Bank::release(const PoolSegment& segment) noexcept {
     const int before = memory_.enter_device(segment.device);
-    memory_.synchronize();
     memory_.release(reinterpret_cast<void*>(segment.address));
     memory_.enter_device(before);
 }
 
-void Bank::window_made(std::uint64_t id) noexcept {
+bool Bank::window_made(std::uint64_t id) noexcept {
     const std::lock_guard guard(mutex_);
-    if (PoolSegment* segment = by_id(id)) {
-        ++segment->windows;
+    PoolSegment* const segment = by_id(id);
+    if (segment == nullptr) {
+        return false;
     }
+    ++segment->windows;
+    return true;
 }
 
 void Bank::window_ended(std::uint64_t id) noexcept {
@@ -133,6 +154,7 @@ std::size_t Bank::release_idle() noexcept {
     }
     std::size_t bytes = 0;
     for (const PoolSegment& segment : idle) {
+        wait_for_device(segment.device);
         release(segment);
         bytes += segment.size;
     }

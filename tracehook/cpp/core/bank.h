@@ -3,7 +3,8 @@
 // A segment that the caching allocator gives back while a communicator has a window on it is not
 // returned to the driver: it is *retired*, keeps its windows, and serves the next equal request
 // (same pool, device and size; the oldest first, so that ranks with equal histories get equal
-// segments). One without windows is returned at once.
+// segments). One without windows is returned at once. Either way the device's work is waited for
+// first, as a free by the driver does: kernels on any stream may still use the memory.
 //
 // take() and give_back() run in the allocator's callback. The bank's mutex comes after the
 // registrar's and before the ring's; it is never held during a call into Memory.
@@ -72,10 +73,13 @@ class Bank {
 
     // --- windows ---
 
-    void window_made(std::uint64_t id) noexcept;
+    // Before the library is asked for a window, so that the segment stays meanwhile. False: there
+    // is no such segment any more. window_ended() follows when the library has no window (yet, or
+    // any more).
+    bool window_made(std::uint64_t id) noexcept;
     void window_ended(std::uint64_t id) noexcept;
-    // Returns retired segments without a window to the driver. Not in the allocator's callback.
-    // Returns the bytes.
+    // Returns retired segments without a window to the driver. Not in the allocator's callback, and
+    // not on the way of an abort: it waits for the device's work. Returns the bytes.
     std::size_t release_idle() noexcept;
 
     // --- looking ---
@@ -91,13 +95,15 @@ class Bank {
     PoolSegment* by_id(std::uint64_t id) noexcept; // with the mutex
     std::size_t held(int device) const noexcept;   // likewise
     void log(EventKind kind, const PoolSegment& segment) const noexcept;
+    void wait_for_device(int device) noexcept;
     void release(const PoolSegment& segment) noexcept;
 
     Ring& ring_;
-    Memory memory_;            // written once, by open()
-    std::size_t limit_ = 0;    // likewise
-    mutable std::mutex mutex_; // segments_, next_id_, refusal_
-    Segments segments_;        // by address
+    Memory memory_;                     // written once, by open()
+    std::size_t limit_ = 0;             // likewise
+    mutable std::mutex mutex_;          // everything below
+    Segments segments_;                 // by address
+    std::map<int, std::size_t> coming_; // bytes that Memory is being asked for, by device
     std::uint64_t next_id_ = 1;
     Refusal refusal_;
 };

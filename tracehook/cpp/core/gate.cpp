@@ -112,6 +112,20 @@ void Gate::leave() noexcept {
     let_go(lock);
 }
 
+bool Gate::begin_calls(const Registrations& member) noexcept {
+    const std::lock_guard guard(mutex_);
+    if (member.dead()) {
+        return false;
+    }
+    working_ = &member;
+    return true;
+}
+
+void Gate::end_calls() noexcept {
+    const std::lock_guard guard(mutex_);
+    done_working();
+}
+
 void Gate::withdraw(Registrations& member, const Segment& segment) noexcept {
     Lock lock(mutex_);
     bool said = false;
@@ -176,12 +190,17 @@ Gate::End Gate::retire(Registrations& member) noexcept {
         return {false, 0};
     }
     member.pending_.clear();
-    working_ = &member;
     lock.unlock();
     member.deregister_all_windows();
-    const std::size_t undone = member.deregister_all();
     lock.lock();
-    done_working();
+    std::size_t undone = 0;
+    if (!member.dead()) {
+        working_ = &member;
+        lock.unlock();
+        undone = member.deregister_all();
+        lock.lock();
+        done_working();
+    }
     const bool first = !member.dead_.exchange(true, std::memory_order_acq_rel);
     unlink(member);
     let_go(lock);

@@ -46,6 +46,12 @@ class Gate {
     bool enter(const Registrations& member) noexcept;
     void leave() noexcept;
 
+    // By the thread inside, around calls into `member` that are local: a kill() waits for their end
+    // (five seconds at most), as it does for those that the gate itself makes. False, and no call
+    // may be made, if it is dead.
+    bool begin_calls(const Registrations& member) noexcept;
+    void end_calls() noexcept;
+
     // Deregisters everything and ignores new segments until resume().
     void suspend(Registrations& member) noexcept;
     void resume(Registrations& member, std::vector<Segment> existing) noexcept;

@@ -144,6 +144,7 @@ Registrar::Member Registrar::add(Identity identity, const MakeCommunicator& make
     }
     if (former) {
         kill_member(*former); // its end was not seen, but its pointer belongs to another one now
+        former->let_go();
     }
     member->gate().poke();
     return member;
@@ -207,7 +208,7 @@ void Registrar::retire(const void* pointer) noexcept {
 Registrar::Ending Registrar::kill(const void* pointer) noexcept {
     const Member member = find(pointer);
     if (!member) {
-        return {nullptr, {}};
+        return {nullptr, {}, nullptr};
     }
     Aborts::iterator entry;
     {
@@ -217,7 +218,7 @@ Registrar::Ending Registrar::kill(const void* pointer) noexcept {
     }
     kill_member(*member);
     take(pointer, member.get());
-    return {this, entry};
+    return {this, entry, member};
 }
 
 void Registrar::kill_member(Registrations& member) noexcept {
@@ -237,7 +238,9 @@ Registrar::Ending::~Ending() {
         owner_->aborts_.erase(entry_);
         owner_->abort_returned_.notify_all();
     }
-    owner_->bank_.release_idle();
+    // What is idle now is not released here: that waits for the device, where another communicator
+    // may hang that is to be aborted next.
+    member_->let_go();
 }
 
 // Called with the lock, which is given up while waiting.

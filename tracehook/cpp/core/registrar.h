@@ -64,10 +64,11 @@ class Registrar {
 
     // Before abort / revoke. The library lets go of the registrations while that call runs, so the
     // caller keeps the result until the call returned: a segment that is freed meanwhile waits for
-    // it (five seconds from the abort's beginning at most).
+    // it (five seconds from the abort's beginning at most), and windows count until then.
     class Ending {
       public:
-        Ending(Registrar* owner, Aborts::iterator entry) noexcept : owner_(owner), entry_(entry) {}
+        Ending(Registrar* owner, Aborts::iterator entry, Member member) noexcept
+            : owner_(owner), entry_(entry), member_(std::move(member)) {}
         Ending(const Ending&) = delete;
         Ending& operator=(const Ending&) = delete;
         ~Ending();
@@ -75,6 +76,7 @@ class Registrar {
       private:
         Registrar* const owner_; // null: there was nothing to end
         const Aborts::iterator entry_;
+        const Member member_;
     };
     Ending kill(const void* pointer) noexcept;
 

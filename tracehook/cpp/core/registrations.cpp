@@ -44,9 +44,7 @@ Registrations::Registrations(const Identity& identity, std::unique_ptr<Communica
       ring_(ring), bank_(bank) {}
 
 Registrations::~Registrations() {
-    for (const Window& window : windows_.remove_all()) {
-        bank_.window_ended(window.segment);
-    }
+    forget_windows();
 }
 
 Event Registrations::event(EventKind kind) const noexcept {
@@ -229,9 +227,6 @@ std::size_t Registrations::deregister_all() noexcept {
 
 std::size_t Registrations::forget_all() noexcept {
     const std::size_t forgotten = handles_.size() + stuck_.size();
-    for (const Window& window : windows_.remove_all()) {
-        bank_.window_ended(window.segment);
-    }
     handles_.clear();
     stuck_.clear();
     held_.store(0, std::memory_order_relaxed);

@@ -2,7 +2,11 @@
 //
 // Two guards. `pending_`, `dead_`, `suspended_` belong to the gate's mutex and are touched by Gate
 // only. Everything else belongs to the thread that is inside the gate, or, after death, to the
-// thread that killed the communicator.
+// thread that killed the communicator. Only windows are touched by more: they have mutexes of their
+// own.
+//
+// The bank counts a window from before it is made until the library has none: until it was
+// deregistered, or, after death, until let_go().
 #pragma once
 
 #include "core/bank.h"
@@ -14,6 +18,7 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 namespace tracehook::core {
@@ -76,8 +81,9 @@ class Registrations {
     // Returns how many were undone.
     std::size_t deregister_all() noexcept;
     // Registers a window on each, in this order, and stops at the first that fails. Each takes
-    // until all ranks did the same. They count as made only after confirm_windows();
-    // drop_unconfirmed_windows() undoes them instead, and may also be called after death.
+    // until all ranks did the same. They can be used only after confirm_windows();
+    // drop_unconfirmed_windows() undoes them instead, and may also be called after death, by any
+    // thread. Nothing is done if one of the segments is gone.
     std::vector<Outcome> register_windows(const std::vector<PoolSegment>& segments) noexcept;
     void confirm_windows() noexcept;
     std::size_t drop_unconfirmed_windows() noexcept;
@@ -86,8 +92,11 @@ class Registrations {
     std::size_t deregister_all_windows() noexcept;
 
     // After death: the library frees its side itself, so the records are dropped without a call.
-    // Returns how many.
+    // Returns how many. The windows stay: see let_go().
     std::size_t forget_all() noexcept;
+    // After death, when the call that ends the communicator has returned: only then the library has
+    // no windows any more, and their memory may go. Any thread.
+    void let_go() noexcept;
 
   private:
     friend class Gate;
@@ -111,11 +120,17 @@ class Registrations {
     bool suspended_ = false;        // gate's mutex
     std::atomic<bool> dead_{false}; // written under the gate's mutex, read anywhere
 
-    std::size_t deregister_these(std::vector<Window> windows) noexcept;
+    std::size_t deregister_these(const std::vector<Window>& windows) noexcept;
+    void keep(const Window& window) noexcept;
+    std::vector<Window> take_unconfirmed() noexcept;
+    void forget_windows_if_gone() noexcept;
+    void forget_windows() noexcept;
 
     Windows windows_;
-    std::vector<Window>
-        unconfirmed_; // thread inside the gate, or, after death, the one that made them
+    std::mutex unconfirmed_mutex_;    // a leaf
+    std::vector<Window> unconfirmed_; // count, but are not in the table: made a moment ago, or left
+                                      // over by a death
+    std::atomic<bool> gone_{false};   // let_go() was called
     std::atomic<std::uint64_t> waiting_segment_{0};
     std::atomic<std::uint64_t> waiting_since_{0};
 

@@ -1,4 +1,5 @@
 // The part of Registrations that makes and undoes windows.
+#include "core/gate.h"
 #include "core/registrations.h"
 
 #include <utility>
@@ -54,6 +55,16 @@ void Registrations::log_digest() noexcept {
 
 std::vector<Outcome>
 Registrations::register_windows(const std::vector<PoolSegment>& segments) noexcept {
+    // All of them first: the registration of one waits for all ranks, and the others must not go
+    // meanwhile.
+    for (std::size_t i = 0; i < segments.size(); ++i) {
+        if (!bank_.window_made(segments[i].id)) {
+            for (std::size_t made = 0; made < i; ++made) {
+                bank_.window_ended(segments[made].id);
+            }
+            return {};
+        }
+    }
     std::vector<Outcome> outcomes;
     const int device = communicator_->remember_device();
     for (const PoolSegment& segment : segments) {
@@ -75,28 +86,33 @@ Registrations::register_windows(const std::vector<PoolSegment>& segments) noexce
         record.duration_ns = monotonic_ns() - begin_ns;
         emit(record);
         outcomes.push_back(outcome);
+        // Of a call that an abort ended nobody knows what it left behind.
+        if (outcome.handle != nullptr || dead()) {
+            keep({0, segment.id, segment.address, segment.size, outcome.handle});
+        } else {
+            bank_.window_ended(segment.id);
+        }
         if (outcome.result != 0) {
             break;
         }
-        if (outcome.handle != nullptr) {
-            unconfirmed_.push_back({0, segment.id, segment.address, segment.size, outcome.handle});
-            bank_.window_made(segment.id);
-        }
+    }
+    for (std::size_t untried = outcomes.size(); untried < segments.size(); ++untried) {
+        bank_.window_ended(segments[untried].id);
     }
     communicator_->restore_device(device);
+    forget_windows_if_gone();
     return outcomes;
 }
 
 void Registrations::confirm_windows() noexcept {
-    // Should it die just now: the destructor gives back what is left in the table.
-    for (const Window& window : unconfirmed_) {
+    for (const Window& window : take_unconfirmed()) {
         windows_.install(window);
     }
-    unconfirmed_.clear();
+    forget_windows_if_gone(); // should it have died just now
 }
 
 std::size_t Registrations::drop_unconfirmed_windows() noexcept {
-    return deregister_these(std::exchange(unconfirmed_, {}));
+    return deregister_these(take_unconfirmed());
 }
 
 std::size_t Registrations::deregister_windows(const std::vector<std::uint64_t>& segments) noexcept {
@@ -106,25 +122,23 @@ std::size_t Registrations::deregister_windows(const std::vector<std::uint64_t>& 
             windows.push_back(*window);
         }
     }
-    return deregister_these(std::move(windows));
+    return deregister_these(windows);
 }
 
 std::size_t Registrations::deregister_all_windows() noexcept {
     std::vector<Window> windows = windows_.remove_all();
-    windows.insert(windows.end(), unconfirmed_.begin(), unconfirmed_.end());
-    unconfirmed_.clear();
-    return deregister_these(std::move(windows));
+    const std::vector<Window> unconfirmed = take_unconfirmed();
+    windows.insert(windows.end(), unconfirmed.begin(), unconfirmed.end());
+    return deregister_these(windows);
 }
 
-std::size_t Registrations::deregister_these(std::vector<Window> windows) noexcept {
-    if (windows.empty()) {
-        return 0;
-    }
-    const int device = communicator_->remember_device();
-    communicator_->synchronize();
+std::size_t Registrations::deregister_these(const std::vector<Window>& windows) noexcept {
     std::size_t undone = 0;
-    for (const Window& window : windows) {
-        if (!dead()) {
+    if (!windows.empty() && gate_->begin_calls(*this)) {
+        const int device = communicator_->remember_device();
+        communicator_->synchronize();
+        for (; undone < windows.size() && !dead(); ++undone) {
+            const Window& window = windows[undone];
             const std::uint64_t begin_ns = monotonic_ns();
             const int result = communicator_->deregister_window(window.handle);
             Event record = event(EventKind::kDeregisterWindow);
@@ -135,12 +149,47 @@ std::size_t Registrations::deregister_these(std::vector<Window> windows) noexcep
             record.value = reinterpret_cast<std::uintptr_t>(window.handle);
             record.duration_ns = monotonic_ns() - begin_ns;
             emit(record);
-            ++undone;
+            bank_.window_ended(window.segment);
         }
+        communicator_->restore_device(device);
+        gate_->end_calls();
+    }
+    for (std::size_t left = undone; left < windows.size(); ++left) {
+        keep(windows[left]); // it died: the library ends these itself
+    }
+    forget_windows_if_gone();
+    return undone;
+}
+
+void Registrations::keep(const Window& window) noexcept {
+    const std::lock_guard guard(unconfirmed_mutex_);
+    unconfirmed_.push_back(window);
+}
+
+std::vector<Window> Registrations::take_unconfirmed() noexcept {
+    const std::lock_guard guard(unconfirmed_mutex_);
+    return std::exchange(unconfirmed_, {});
+}
+
+void Registrations::let_go() noexcept {
+    gone_.store(true, std::memory_order_release);
+    forget_windows();
+}
+
+// After each addition to the table or to the unconfirmed: let_go() finds it, or is found here.
+void Registrations::forget_windows_if_gone() noexcept {
+    if (gone_.load(std::memory_order_acquire)) {
+        forget_windows();
+    }
+}
+
+void Registrations::forget_windows() noexcept {
+    for (const Window& window : windows_.remove_all()) {
         bank_.window_ended(window.segment);
     }
-    communicator_->restore_device(device);
-    return undone;
+    for (const Window& window : take_unconfirmed()) {
+        bank_.window_ended(window.segment);
+    }
 }
 
 } // namespace tracehook::core

@@ -100,18 +100,18 @@ std::optional<Window> Windows::covering(std::uintptr_t address, std::size_t size
     }
     const std::lock_guard guard(mutex_);
     const Window* window = window_at(address);
-    return window != nullptr && address + size <= window->end() ? std::optional(*window)
+    return window != nullptr && size <= window->end() - address ? std::optional(*window)
                                                                 : std::nullopt;
 }
 
 Place Windows::place(const Side& side, bool* unpinned) const noexcept {
     const auto address = reinterpret_cast<std::uintptr_t>(side.buffer);
     const Window* window = window_at(address);
-    if (side.compare == Compare::kNothing || window == nullptr) {
+    if (window == nullptr) {
         return {};
     }
     *unpinned |= !window->pinned;
-    const bool overrun = address + side.size > window->end();
+    const bool overrun = side.size > window->end() - address;
     return {overrun ? Place::kOverrun : window->ordinal + 1, address - window->address};
 }
 

@@ -2,8 +2,10 @@
 
 #include "nccl/api.h"
 
+#include <algorithm>
 #include <atomic>
 #include <exception>
+#include <limits>
 #include <utility>
 
 namespace tracehook::nccl {
@@ -35,7 +37,17 @@ int ranks_of(const core::Registrations& member) noexcept {
     if (ranks <= 0) {
         api().ncclCommCount(member.identity().pointer, &ranks);
     }
-    return ranks;
+    return std::max(ranks, 1);
+}
+
+// Of a buffer with `count` elements of `type` for each of `ranks`; the largest number if there is
+// no such many.
+std::size_t bytes(std::size_t count, int type, int ranks) noexcept {
+    std::size_t product = 0;
+    return __builtin_mul_overflow(count, element_size(type) * static_cast<std::size_t>(ranks),
+                                  &product)
+               ? std::numeric_limits<std::size_t>::max()
+               : product;
 }
 
 int compare_with_others(core::Registrations& member, const core::Windows::Look& look) noexcept {
@@ -74,17 +86,19 @@ void set_verification(Verify verify, Comparison comparison) {
 int check_placement(const core::Registrar::Member& found, std::uint32_t operation, const void* send,
                     const void* receive, std::size_t count, int type, Stream stream) noexcept {
     const Operation& row = operations()[operation];
-    const std::size_t one_size = count * element_size(type);
-    const std::size_t all_size = one_size * static_cast<std::size_t>(ranks_of(*found));
+    const std::size_t one_size = bytes(count, type, 1);
+    const std::size_t all_size = bytes(count, type, ranks_of(*found));
     core::Windows& windows = found->windows();
     const core::Windows::Look look =
         windows.look(operation, {send, row.send == all ? all_size : one_size, row.compare_send},
                      {receive, row.receive == all ? all_size : one_size, row.compare_receive});
     const Verification* const now = verification.load(std::memory_order_acquire);
     const bool always = now != nullptr && now->verify == Verify::kEveryUse;
+    core::Registrar::Member member;
     if (!look.known || always) {
-        // The reference is to this thread's last find(), which the comparison may change.
-        const core::Registrar::Member member = found;
+        // The reference is to this thread's last find(), which the comparison may change: kept to
+        // the end of this function.
+        member = found;
         if (!look.known) {
             member->log_placement(core::EventKind::kPlacementFirstUse, look);
         }

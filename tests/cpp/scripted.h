@@ -1,0 +1,207 @@
+// What the scripted interleavings share: a place where a thread stops, and a library, a driver and
+// a world that have such places.
+#pragma once
+
+#include "core/registrar.h"
+#include "nccl/api.h"
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <latch>
+#include <map>
+#include <mutex>
+#include <string_view>
+#include <thread>
+#include <unistd.h>
+
+// nccl/*.cpp asks the real library for nothing here; what it may call on the way answers at once.
+// Not inline: one file of a program includes this, the others need it.
+namespace tracehook::nccl {
+
+inline std::atomic<bool> pretend_capture{false};
+
+const Api& api() {
+    static const Api stub = [] {
+        Api made;
+        made.cudaGetDevice = [](int* device) { return *device = 0; };
+        made.cudaSetDevice = [](int) { return 0; };
+        return made;
+    }();
+    return stub;
+}
+
+int version() noexcept {
+    return 0;
+}
+int current_device() noexcept {
+    return 0;
+}
+bool capturing(Stream) noexcept {
+    return pretend_capture.load();
+}
+
+} // namespace tracehook::nccl
+
+namespace scripted {
+
+using namespace tracehook;
+
+inline int failures = 0;
+
+inline void expect(bool good, std::string_view sentence) {
+    std::printf("cases: %s: %.*s\n", good ? "ok" : "FAILED", static_cast<int>(sentence.size()),
+                sentence.data());
+    std::fflush(stdout);
+    failures += good ? 0 : 1;
+}
+
+// A place in the library where a call stops until it is told to go on.
+struct Stop {
+    std::latch reached{1};
+    std::latch go_on{1};
+    void pass() {
+        reached.count_down();
+        go_on.wait();
+    }
+};
+
+// The next call stops here.
+using Place = std::atomic<Stop*>;
+
+inline void pass(Place& place) {
+    if (Stop* stop = place.exchange(nullptr)) {
+        stop->pass();
+    }
+}
+
+struct Library {
+    std::atomic<bool> ready{true};
+    std::atomic<int> registered{0};
+    std::atomic<int> deregistered{0};
+    std::atomic<int> windows_made{0};
+    std::atomic<int> windows_undone{0};
+    std::atomic<int> synchronized{0};
+    std::atomic<int> window_result{0}; // of the next registrations of windows
+    Place in_ready{nullptr};
+    Place in_register{nullptr};
+    Place in_window{nullptr};
+    Place in_window_undone{nullptr};
+};
+
+class Scripted final : public core::Communicator {
+  public:
+    explicit Scripted(Library& library) : library_(library) {}
+    core::Outcome register_range(std::uintptr_t address, std::size_t) noexcept override {
+        ++library_.registered;
+        pass(library_.in_register);
+        return {0, reinterpret_cast<void*>(address)};
+    }
+    int deregister(void*) noexcept override {
+        ++library_.deregistered;
+        return 0;
+    }
+    core::Outcome register_window(std::uintptr_t address, std::size_t) noexcept override {
+        ++library_.windows_made;
+        pass(library_.in_window);
+        const int result = library_.window_result.load();
+        return {result, result == 0 ? reinterpret_cast<void*>(address) : nullptr};
+    }
+    int deregister_window(void*) noexcept override {
+        pass(library_.in_window_undone);
+        ++library_.windows_undone;
+        return 0;
+    }
+    void synchronize() noexcept override { ++library_.synchronized; }
+    int remember_device() noexcept override { return 0; }
+    void restore_device(int) noexcept override {}
+    bool ready() noexcept override {
+        pass(library_.in_ready);
+        return library_.ready.load();
+    }
+
+  private:
+    Library& library_;
+};
+
+// The memory behind the bank. Its functions get no pointer to it, so there is one.
+struct Driver {
+    std::mutex mutex; // live
+    std::map<void*, std::size_t> live;
+    std::uintptr_t next = 0x100000;
+    std::atomic<int> synchronized{0};
+    Place in_allocate{nullptr};
+    Place in_synchronize{nullptr};
+
+    static Driver& the() {
+        static Driver driver;
+        return driver;
+    }
+    bool mapped(void* memory) {
+        const std::lock_guard guard(mutex);
+        return live.contains(memory);
+    }
+    static core::Memory memory() {
+        return {[](std::size_t size) -> void* {
+                    Driver& self = the();
+                    pass(self.in_allocate);
+                    const std::lock_guard guard(self.mutex);
+                    void* const made = reinterpret_cast<void*>(self.next);
+                    self.next += size;
+                    self.live[made] = size;
+                    return made;
+                },
+                [](void* memory) {
+                    const std::lock_guard guard(the().mutex);
+                    return the().live.erase(memory) == 1 ? 0 : 1;
+                },
+                [] {
+                    pass(the().in_synchronize);
+                    ++the().synchronized;
+                },
+                [](int) { return 0; }};
+    }
+};
+
+struct World {
+    core::Ring ring{"", 1024};
+    core::Bank bank{ring};
+    core::Registrar registrar{ring, bank};
+
+    ~World() {
+        for (const auto& member : registrar.members()) {
+            registrar.kill(member->identity().pointer);
+        }
+        registrar.find(nullptr); // this thread's last find() must not outlive the bank
+    }
+
+    core::Registrar::Member create(std::uintptr_t pointer, Library& library,
+                                   const core::Registrar::Member& parent = nullptr) {
+        core::Identity identity;
+        identity.pointer = pointer_of(pointer);
+        identity.device = 0;
+        identity.size = 2;
+        return registrar.add(
+            identity, [&](const core::Identity&) { return std::make_unique<Scripted>(library); },
+            parent);
+    }
+    void allocate(std::uintptr_t address) { registrar.segment_allocated(0, address, 4096); }
+    void kill(std::uintptr_t pointer) { registrar.kill(pointer_of(pointer)); }
+    void retire(std::uintptr_t pointer) { registrar.retire(pointer_of(pointer)); }
+
+    static void* pointer_of(std::uintptr_t pointer) { return reinterpret_cast<void*>(pointer); }
+};
+
+inline void on_alarm(int) {
+    constexpr char kText[] = "cases: hangs in the case after the last line\n";
+    static_cast<void>(!write(STDERR_FILENO, kText, sizeof(kText) - 1));
+    _exit(100);
+}
+
+inline void watch(unsigned seconds) {
+    std::signal(SIGALRM, on_alarm);
+    alarm(seconds);
+}
+
+} // namespace scripted

@@ -1,0 +1,331 @@
+// Interleavings of windows and the bank's memory, one thread stopped inside the library while
+// another does its part. One line per sentence; the exit status counts those that went wrong.
+#include "nccl/placement.h"
+#include "scripted.h"
+#include "symmetric.h"
+
+#include <future>
+#include <sanitizer/lsan_interface.h>
+
+using namespace scripted;
+
+namespace {
+
+constexpr std::size_t kBytes = 4096;
+
+// A bank that is open, and segments in it.
+struct Symmetric : World {
+    explicit Symmetric(std::size_t limit = 0) { bank.open(Driver::memory(), limit); }
+
+    std::uint64_t take() {
+        void* const memory = bank.take({1, 1, 0, kBytes});
+        const auto segment = bank.find(reinterpret_cast<std::uintptr_t>(memory));
+        return segment ? segment->id : 0;
+    }
+    core::PoolSegment at(std::uint64_t segment) {
+        return bank.get(segment).value_or(core::PoolSegment{});
+    }
+    void give_back(std::uint64_t segment) { bank.give_back(at(segment).address); }
+    std::uint32_t windows(std::uint64_t segment) { return at(segment).windows; }
+    Member member(const core::Registrar::Member& registrations) {
+        return Member(registrations, bank);
+    }
+};
+
+void an_abort_before_the_confirmation() {
+    Symmetric world;
+    Library library;
+    Member member = world.member(world.create(1, library));
+    const std::uint64_t segment = world.take();
+    member.register_windows({segment});
+    {
+        const core::Registrar::Ending ending = world.registrar.kill(World::pointer_of(1));
+        expect(!member.confirm_windows(),
+               "a communicator that died between registration and confirmation confirms nothing");
+        member.drop_windows();
+        world.give_back(segment);
+        world.bank.release_idle();
+        expect(world.windows(segment) == 1 && world.at(segment).retired,
+               "and its windows count until the abort has returned");
+    }
+    expect(world.windows(segment) == 0, "and no longer");
+    expect(library.windows_undone == 0 && library.synchronized == 0,
+           "and the library is called no more");
+}
+
+void an_abort_with_confirmed_windows() {
+    Symmetric world;
+    Library library;
+    Member member = world.member(world.create(1, library));
+    const std::uint64_t segment = world.take();
+    const auto address = World::pointer_of(world.at(segment).address);
+    member.register_windows({segment});
+    member.confirm_windows();
+    world.give_back(segment);
+    const int synchronized = Driver::the().synchronized;
+    {
+        const core::Registrar::Ending ending = world.registrar.kill(World::pointer_of(1));
+        world.bank.release_idle();
+        expect(Driver::the().mapped(address),
+               "memory is not released while a communicator that has a window on it is aborted");
+    }
+    expect(world.windows(segment) == 0 && Driver::the().synchronized == synchronized,
+           "an abort does not wait for the device, where other communicators may hang");
+    Library other;
+    world.create(2, other);
+    world.retire(2);
+    expect(!Driver::the().mapped(address), "what an abort leaves idle goes with the next destroy");
+}
+
+void a_retire_before_the_confirmation() {
+    Symmetric world;
+    Library library;
+    Member member = world.member(world.create(1, library));
+    const std::uint64_t segment = world.take();
+    member.register_windows({segment});
+    world.retire(1);
+    expect(library.windows_undone == 1 && world.windows(segment) == 0,
+           "a destroy undoes windows that nobody confirmed");
+    expect(!member.confirm_windows() && member.drop_windows() == 0,
+           "and whoever comes to confirm them finds none");
+}
+
+void an_abort_ends_a_registration_that_hangs() {
+    for (const int result : {0, 6}) {
+        Symmetric world;
+        Library library;
+        library.window_result = result;
+        Member member = world.member(world.create(1, library));
+        const std::uint64_t first = world.take();
+        const std::uint64_t second = world.take();
+        Stop stop;
+        library.in_window = &stop;
+        std::thread registering([&] { member.register_windows({first, second}); });
+        stop.reached.wait();
+        const auto begin = std::chrono::steady_clock::now();
+        world.kill(1);
+        expect(std::chrono::steady_clock::now() - begin < std::chrono::seconds(2),
+               "an abort does not wait for a registration of a window that hangs");
+        stop.go_on.count_down();
+        registering.join();
+        member.drop_windows();
+        expect(library.windows_made == 1 && library.windows_undone == 0,
+               "and the library is not called again when the hang is over");
+        expect(world.windows(first) == 0 && world.windows(second) == 0,
+               "and no count is left, however the call returned");
+    }
+}
+
+void a_segment_is_kept_while_it_is_registered() {
+    Symmetric world;
+    Library library;
+    Member member = world.member(world.create(1, library));
+    const std::uint64_t first = world.take();
+    const std::uint64_t second = world.take();
+    const auto memory = World::pointer_of(world.at(second).address);
+    Stop stop;
+    library.in_window = &stop;
+    std::thread registering([&] { member.register_windows({first, second}); });
+    stop.reached.wait();
+    world.give_back(second);
+    expect(Driver::the().mapped(memory),
+           "a segment that is given back while it waits for its window is not released");
+    stop.go_on.count_down();
+    registering.join();
+    member.drop_windows();
+    expect(world.windows(first) == 0 && world.windows(second) == 0,
+           "and its count is right afterwards");
+    world.bank.release_idle();
+    expect(!Driver::the().mapped(memory), "and it can be released then");
+}
+
+void a_segment_that_is_gone_is_not_registered() {
+    Symmetric world;
+    Library library;
+    const auto registrations = world.create(1, library);
+    Member member = world.member(registrations);
+    const std::uint64_t segment = world.take();
+    const std::uint64_t gone = world.take();
+    const core::PoolSegment copy = world.at(gone);
+    world.give_back(gone);
+    registrations->gate().enter(*registrations);
+    const auto outcomes = registrations->register_windows({world.at(segment), copy});
+    registrations->gate().leave();
+    expect(outcomes.empty() && library.windows_made == 0 && world.windows(segment) == 0,
+           "if one segment is gone nothing is registered and nothing counted");
+}
+
+void failures_are_not_counted() {
+    Symmetric world;
+    Library library;
+    Member member = world.member(world.create(1, library));
+    const std::uint64_t first = world.take();
+    const std::uint64_t second = world.take();
+    library.window_result = 6;
+    expect(member.register_windows({first, second}).size() == 1 && world.windows(first) == 0 &&
+               world.windows(second) == 0,
+           "a window that the library refused, and those after it, are not counted");
+}
+
+void an_abort_waits_for_a_deregistration() {
+    Symmetric world;
+    Library library;
+    Member member = world.member(world.create(1, library));
+    const std::uint64_t segment = world.take();
+    member.register_windows({segment});
+    member.confirm_windows();
+    Stop stop;
+    library.in_window_undone = &stop;
+    std::thread trimming([&] { member.deregister_windows({segment}); });
+    stop.reached.wait();
+    auto killing = std::async(std::launch::async, [&] { world.kill(1); });
+    while (!member->dead()) {
+        std::this_thread::yield();
+    }
+    expect(killing.wait_for(std::chrono::milliseconds(100)) == std::future_status::timeout,
+           "an abort waits for a deregistration that is under way, which must not meet the end");
+    stop.go_on.count_down();
+    killing.wait();
+    trimming.join();
+    expect(world.windows(segment) == 0, "and the window is counted down once");
+}
+
+void a_destroy_that_is_aborted() {
+    Symmetric world;
+    Library library;
+    Member member = world.member(world.create(1, library));
+    const std::uint64_t first = world.take();
+    const std::uint64_t second = world.take();
+    member.register_windows({first, second});
+    member.confirm_windows();
+    Stop stop;
+    library.in_window_undone = &stop;
+    std::thread destroying([&] { world.retire(1); });
+    stop.reached.wait();
+    std::thread killing([&] { world.kill(1); });
+    while (!member->dead()) {
+        std::this_thread::yield();
+    }
+    stop.go_on.count_down();
+    destroying.join();
+    killing.join();
+    expect(library.windows_undone == 1 && world.windows(first) == 0 && world.windows(second) == 0,
+           "a destroy that an abort overtakes makes no further call and leaves no count");
+}
+
+void a_member_that_nobody_ended() {
+    Symmetric world;
+    Library library;
+    const std::uint64_t confirmed = world.take();
+    const std::uint64_t unconfirmed = world.take();
+    {
+        auto gate = std::make_shared<core::Gate>();
+        core::Registrations member({}, std::make_unique<Scripted>(library), gate, world.ring,
+                                   world.bank);
+        member.register_windows({world.at(confirmed)});
+        member.confirm_windows();
+        member.register_windows({world.at(unconfirmed)});
+    }
+    expect(world.windows(confirmed) == 0 && world.windows(unconfirmed) == 0,
+           "a communicator that goes without an end leaves no count");
+}
+
+void retired_memory_is_quiet_before_it_serves_again() {
+    Symmetric world;
+    Library library;
+    Member member = world.member(world.create(1, library));
+    const std::uint64_t segment = world.take();
+    member.register_windows({segment});
+    member.confirm_windows();
+    Stop stop;
+    Driver::the().in_synchronize = &stop;
+    auto freeing = std::async(std::launch::async, [&] { world.give_back(segment); });
+    expect(
+        freeing.wait_for(std::chrono::milliseconds(100)) == std::future_status::timeout,
+        "a segment that is given back waits for the device's work, as a free by the driver does");
+    if (freeing.wait_for(std::chrono::seconds(0)) == std::future_status::timeout) {
+        expect(world.take() != segment, "and does not serve again before that");
+        stop.go_on.count_down();
+    }
+    freeing.wait();
+    Driver::the().in_synchronize = nullptr;
+    expect(world.take() == segment, "and does afterwards");
+}
+
+void the_limit_counts_what_is_being_made() {
+    Symmetric world(kBytes);
+    Stop stop;
+    Driver::the().in_allocate = &stop;
+    std::thread growing([&] { world.bank.take({1, 1, 0, kBytes}); });
+    stop.reached.wait();
+    const void* const second = world.bank.take({1, 1, 0, kBytes});
+    stop.go_on.count_down();
+    growing.join();
+    expect(second == nullptr,
+           "two threads that grow a pool at once do not pass the limit together");
+    expect(world.bank.last_refusal().held == kBytes, "and the refusal tells what the other took");
+}
+
+void a_comparison_that_outlives_its_communicator() {
+    const __lsan::ScopedDisabler leaks_on_purpose; // set_verification()
+    Symmetric world;
+    Library library, other;
+    const std::uint64_t segment = world.take();
+    world.create(2, other);
+    {
+        Member member = world.member(world.create(1, library));
+        member.register_windows({segment});
+        member.confirm_windows();
+    }
+    nccl::set_verification(nccl::Verify::kFirstUse, [&](core::Registrations&, const auto&) {
+        world.kill(1);
+        world.registrar.find(World::pointer_of(2));
+        return std::string();
+    });
+    nccl::pretend_capture = true;
+    void* const buffer = World::pointer_of(world.at(segment).address);
+    const core::Registrar::Member& found = world.registrar.find(World::pointer_of(1));
+    // The address sanitizer tells if the communicator is touched after it is gone.
+    expect(nccl::check_placement(found, 0, buffer, buffer, 1, nccl::kFloat32, nullptr) == 0,
+           "a communicator that ends while its ranks compare is not touched after it is gone");
+    nccl::pretend_capture = false;
+    nccl::set_verification(nccl::Verify::kOff, {});
+}
+
+void a_captured_graph_pins_a_roots_buffer() {
+    Symmetric world;
+    Library library;
+    Member member = world.member(world.create(1, library));
+    const std::uint64_t segment = world.take();
+    member.register_windows({segment});
+    member.confirm_windows();
+    const void* const buffer = World::pointer_of(world.at(segment).address);
+    core::Windows& windows = member->windows();
+    const auto look = windows.look(4, {nullptr, kBytes, core::Compare::kWhere},
+                                   {buffer, kBytes, core::Compare::kNothing});
+    windows.pin(look);
+    expect(look.unpinned && windows.list().front().pinned,
+           "a captured graph keeps the window of a buffer that the ranks do not compare");
+    expect(look.use.receive == core::Place{}, "though its place is no part of the comparison");
+}
+
+} // namespace
+
+int main() {
+    watch(120);
+    an_abort_before_the_confirmation();
+    an_abort_with_confirmed_windows();
+    a_retire_before_the_confirmation();
+    an_abort_ends_a_registration_that_hangs();
+    a_segment_is_kept_while_it_is_registered();
+    a_segment_that_is_gone_is_not_registered();
+    failures_are_not_counted();
+    an_abort_waits_for_a_deregistration();
+    a_destroy_that_is_aborted();
+    a_member_that_nobody_ended();
+    retired_memory_is_quiet_before_it_serves_again();
+    the_limit_counts_what_is_being_made();
+    a_comparison_that_outlives_its_communicator();
+    a_captured_graph_pins_a_roots_buffer();
+    return failures;
+}

@@ -1,0 +1,76 @@
+"""Why a tensor is, or is not, symmetric: one fact for each reason code. Each rank asks about its own tensors."""
+
+import sys
+
+import torch
+import torch.distributed as dist
+import tracehook
+
+from common import MB, RANK, WORLD, start, tell
+from symmetric_tools import SIZE, caught, empty, meet, symmetric
+
+answers: dict[str, list[object]] = {}
+
+
+def ask(name: str, tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> None:
+    """Tell what explain and is_symmetric say."""
+    answer = tracehook.explain(tensor, group)
+    answers[name] = [answer.symmetric, answer.reason, answer.text, tracehook.is_symmetric(tensor, group)]
+
+
+def common() -> None:
+    """What needs no special environment."""
+    ask("not_enabled", empty())
+    inside = symmetric(1)
+    ask("symmetric", inside)
+    ask("symmetric_view", inside[100:])
+    ask("not_cuda", torch.empty(4))
+    ask("not_in_pool", empty())
+    ask("other_device", torch.empty(4, device=f"cuda:{1 - device.index}"))
+    group = dist.new_group(list(range(WORLD)), device_id=device)
+    ask("not_registered", inside, group)
+    alone = dist.new_group([0], device_id=device)
+    ask("no_member", inside, alone)
+    storage = torch._C._construct_storage_from_data_pointer(inside.data_ptr() + MB, device, SIZE * MB)
+    ask("outside", torch.empty(0, device=device).set_(storage))
+    # The scope's exception lets go of what it made, so these are kept beside it.
+    kept: list[torch.Tensor] = []
+
+    def make(size: float) -> None:
+        with tracehook.symmetric(group):
+            kept.append(empty(size))
+
+    caught(lambda: make(SIZE * (2 + RANK)))
+    ask("mismatch", kept[-1], group)
+    if RANK == 0:
+        caught(lambda: make(5 * SIZE))
+    meet()
+    if RANK != 0:
+        caught(lambda: make(5 * SIZE))
+    ask("timeout", kept[-1], group)
+    with tracehook.symmetric():
+        sized = empty(7 * SIZE)
+    ask("symmetric_later", sized)
+
+
+def lazy() -> None:
+    """A group whose communicator does not exist yet."""
+    first = symmetric(1)
+    group = dist.new_group(list(range(WORLD)))
+    pointer = group._get_backend(device)._comm_ptr()
+    ask("no_communicator", first, group)
+    tensor = symmetric(RANK + 1, group=group)
+    ask("symmetric", tensor, group)
+    tell(pointer=pointer)
+
+
+def too_old() -> None:
+    """An NCCL without windows."""
+    ask("nccl_too_old", symmetric(1))
+
+
+device = start(bind="lazy" not in sys.argv)
+globals()[sys.argv[1]]()
+tell(**answers)
+torch.cuda.synchronize()
+dist.destroy_process_group()

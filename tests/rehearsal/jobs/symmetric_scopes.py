@@ -1,0 +1,380 @@
+"""Scopes in all their uses. Each case that is named on the command line tells one fact of its own name."""
+
+import os
+import sys
+import threading
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import tracehook
+
+from common import MB, RANK, WORLD, filled, nccl_calls, start, tell
+from symmetric_tools import SIZE, caught, empty, meet, reduced, refill, symmetric, windows, works
+
+Facts = dict[str, Any]
+
+
+def new_group(ranks: list[int] | None = None) -> dist.ProcessGroup:
+    """Return a group that has its communicator already."""
+    return dist.new_group(list(range(WORLD)) if ranks is None else ranks, device_id=device)
+
+
+def held(group: dist.ProcessGroup) -> int:
+    """How many windows the group has."""
+    return sum(row["windows"] for row in tracehook.status()["windows"] if row["group"] == group.group_name)
+
+
+def nothing_new() -> Facts:
+    """A thousand scopes that need nothing new, and a thousand empty ones."""
+    group = new_group()
+    tensor = symmetric(RANK + 1, group=group)
+    del tensor
+    found = tracehook.scope._Switch.memory.windows(group)
+    names = ("ncclCommWindowRegister", "ncclCommWindowDeregister", "ncclAllReduce", "ncclCommRegister")
+    before = (found._plans.trips, found._uses.trips, *map(nccl_calls, names))
+    for _ in range(1000):
+        with tracehook.symmetric(group):
+            tensor = empty()
+        del tensor
+        with tracehook.symmetric(group):
+            pass
+    after = (found._plans.trips, found._uses.trips, *map(nccl_calls, names))
+    return {"done": [b - a for a, b in zip(before, after, strict=True)], "windows": held(group)}
+
+
+def nested_same() -> Facts:
+    """A scope of the same group in a scope, three levels deep, with a disabled one between."""
+    group = new_group()
+    counts = []
+    with tracehook.symmetric(group):
+        first = empty()
+        with tracehook.symmetric(group):
+            second = empty()
+            with tracehook.symmetric(group, disabled=True):
+                third = empty()
+        counts.append(held(group))
+        fourth = empty()
+    counts.append(held(group))
+    outside = empty()
+    made = [first, second, third, fourth, outside]
+    return {
+        "counts": counts,
+        "symmetric": [tracehook.is_symmetric(tensor, group) for tensor in made],
+        "sums": [reduced(refill(tensor, RANK + 1), group) for tensor in made],
+    }
+
+
+def nested_different() -> Facts:
+    """Scopes of three groups inside each other: the innermost decides."""
+    groups = [new_group() for _ in range(3)]
+    with tracehook.symmetric(groups[0]):
+        first = empty()
+        with tracehook.symmetric(groups[1]):
+            second = empty()
+            with tracehook.symmetric(groups[2]):
+                third = empty()
+            again = empty()
+        last = empty()
+    made = [first, second, third, again, last]
+    return {
+        "symmetric": [[tracehook.is_symmetric(tensor, group) for group in groups] for tensor in made],
+        "sums": [reduced(refill(tensor, RANK + 1), groups[min(i, 4 - i)]) for i, tensor in enumerate(made)],
+    }
+
+
+def several_groups() -> Facts:
+    """One scope for three groups, named in another order on each rank."""
+    groups = [new_group() for _ in range(3)]
+    with tracehook.symmetric(groups if RANK == 0 else groups[::-1]):
+        tensor = empty()
+    return {
+        "symmetric": [tracehook.is_symmetric(tensor, group) for group in groups],
+        "sums": [reduced(refill(tensor, RANK + 1), group) for group in groups],
+    }
+
+
+def threads() -> Facts:
+    """A scope on each of four threads at once, each for a group of its own, again and again."""
+    groups = [new_group() for _ in range(4)]
+    kept: list[list[torch.Tensor]] = [[] for _ in groups]
+    errors: list[str] = []
+    gate = threading.Barrier(len(groups))
+
+    def work(index: int) -> None:
+        try:
+            torch.cuda.set_device(device)
+            gate.wait()
+            for _ in range(3):
+                with tracehook.symmetric(groups[index]):
+                    inside = empty()
+                    kept[index].append(inside)
+                kept[index].append(empty())
+        except Exception as problem:
+            errors.append(f"{type(problem).__name__}: {problem}")
+
+    workers = [threading.Thread(target=work, args=(index,)) for index in range(len(groups))]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    torch.cuda.synchronize()
+    return {
+        "errors": errors,
+        "symmetric": [[tracehook.is_symmetric(t, g) for t in ts] for g, ts in zip(groups, kept, strict=True)],
+        "sums": [[reduced(refill(t, RANK + 1), g) for t in ts[:2]] for g, ts in zip(groups, kept, strict=True)],
+    }
+
+
+def other_thread() -> Facts:
+    """While one thread is in a scope, what another one makes is ordinary memory."""
+    found: list[torch.Tensor] = []
+    with tracehook.symmetric():
+        worker = threading.Thread(target=lambda: found.append(torch.empty(SIZE * MB // 4, device=device)))
+        worker.start()
+        worker.join()
+        mine = empty()
+    return {"symmetric": [tracehook.is_symmetric(mine), tracehook.is_symmetric(found[0])]}
+
+
+def exception_inside() -> Facts:
+    """An exception inside a scope registers nothing; the next scope makes up for it."""
+    group = new_group()
+
+    def fail() -> None:
+        with tracehook.symmetric(group):
+            kept.append(empty())
+            raise KeyError("on purpose")
+
+    kept: list[torch.Tensor] = []
+    error = caught(fail)[1]
+    reason, before = tracehook.explain(kept[0], group).reason, held(group)
+    kept.clear()
+    tensor = symmetric(RANK + 1, group=group)
+    later = tracehook.explain(tensor, group).reason
+    return {"error": error, "reason": reason, "before": before, "later": later, "sum": reduced(tensor, group)}
+
+
+def exception_in_inner() -> Facts:
+    """An exception that ends the inner scope only: the outer one registers what it made itself."""
+    group = new_group()
+    with tracehook.symmetric(group):
+        first = empty()
+        try:
+            with tracehook.symmetric(group):
+                second = empty()
+                raise KeyError("on purpose")
+        except KeyError:
+            pass
+    return {"symmetric": [tracehook.is_symmetric(tensor, group) for tensor in (first, second)]}
+
+
+def wrong_order() -> Facts:
+    """Scopes that do not end in the reverse order of their beginning."""
+    outer, inner = new_group(), new_group()
+    one, two = tracehook.symmetric(outer), tracehook.symmetric(inner)
+    one.__enter__()
+    two.__enter__()
+    error = caught(lambda: one.__exit__(None, None, None))[1]
+    caught(lambda: two.__exit__(None, None, None))
+    caught(lambda: one.__exit__(None, None, None))
+    return {"error": error, "sum": reduced(symmetric(RANK + 1, group=outer), outer)}
+
+
+def many_tensors() -> Facts:
+    """Small tensors share segments, and so windows; views of them are symmetric too."""
+    group = new_group()
+    with tracehook.symmetric(group):
+        small = [torch.empty(1000, device=device) for _ in range(64)]
+    count = held(group)
+    with tracehook.symmetric(group):
+        small.append(torch.empty(1000, device=device))
+    views = [small[0][10:20], small[0].view(10, 100)[:, ::7], small[0][:0]]
+    return {
+        "windows": [count, held(group)],
+        "symmetric": [all(tracehook.is_symmetric(tensor, group) for tensor in small)]
+        + [tracehook.is_symmetric(view, group) for view in views[:2]],
+        "sum": reduced(refill(small[-1], RANK + 1), group),
+    }
+
+
+def non_member() -> Facts:
+    """A group of rank 0 alone: rank 1 is no member of it."""
+    group = dist.new_group([0])
+    with tracehook.symmetric(group):
+        tensor = empty()
+    return {
+        "symmetric": tracehook.is_symmetric(tensor, group),
+        "reason": tracehook.explain(tensor, group).reason,
+        "synced": tracehook.sync(group),
+        "trimmed": tracehook.trim(group),
+    }
+
+
+def some_ranks() -> Facts:
+    """A group of rank 0 alone takes the memory that a scope of all had before; then comes the next scope of all."""
+    alone = dist.new_group([0])
+    tensor = symmetric(RANK + 1)
+    del tensor
+    with tracehook.symmetric(alone):
+        kept = empty() if RANK == 0 else None
+    found, error = caught(lambda: reduced(symmetric(RANK + 1)))
+    meet()
+    return {"error": error, "sum": found, "kept": kept is not None}
+
+
+def anew() -> Facts:
+    """A group is destroyed and another one made in its place."""
+    found = []
+    for round_ in range(3):
+        group = new_group()
+        tensor = symmetric(RANK + 1 + round_, group=group)
+        found.append([tracehook.is_symmetric(tensor, group), held(group), reduced(tensor, group)])
+        name = group.group_name
+        dist.destroy_process_group(group)
+        after = [row for row in tracehook.status()["windows"] if row["group"] == name]
+        del group, tensor
+        found[-1].append(sum(row["windows"] for row in after))
+    return {"rounds": found}
+
+
+def same_name() -> Facts:
+    """A group is made anew under the same name (torch derives it from the ranks); then the ranks differ in size."""
+    names, errors = [], []
+    for round_ in range(2):
+        group = dist.new_group(list(range(WORLD)), use_local_synchronization=True, device_id=device)
+        names.append(group.group_name)
+        errors.append(caught(lambda: symmetric(1, SIZE * (1 + RANK * round_), group))[1])  # noqa: B023
+        dist.destroy_process_group(group)
+    return {"names": len(set(names)), "errors": errors}
+
+
+def after_abort() -> Facts:
+    """A scope of a group that was aborted."""
+    group = new_group()
+    tensor = symmetric(RANK + 1, group=group)
+    reduced(tensor, group)
+    torch.cuda.synchronize()
+    meet()
+    group.abort()
+    del tensor
+    other = []
+
+    def enter() -> None:
+        with tracehook.symmetric(group):
+            other.append(empty())
+
+    error = caught(enter)[1]
+    facts = {"error": error, "symmetric": [tracehook.is_symmetric(tensor, group) for tensor in other]}
+    facts["reason"] = caught(lambda: tracehook.explain(other[0], group).reason)
+    facts["works"] = works()
+    return facts
+
+
+def different_acts() -> Facts:
+    """Rank 0 is at the end of a scope, the others in sync, and then in trim."""
+    group = new_group()
+    first = caught(lambda: symmetric(1, group=group) if RANK == 0 else tracehook.sync(group))[1]
+    second = caught(lambda: tracehook.sync(group) if RANK == 0 else tracehook.trim(group))[1]
+    return {"errors": [first, second], "windows": held(group)}
+
+
+def after_mismatch() -> Facts:
+    """After a mismatch the pools of the ranks differ; trim makes them equal again."""
+    group = new_group()
+    tracehook.trim(group)
+    error = caught(lambda: symmetric(1, (1 + RANK) * 48, group))[1]
+    again = caught(lambda: symmetric(1, 48, group))[1]
+    given_back = tracehook.trim(group)
+    tensor = symmetric(RANK + 1, 48, group)
+    return {"errors": [error and error[0], again and again[0]], "given_back": given_back, "sum": reduced(tensor, group)}
+
+
+def in_a_capture() -> Facts:
+    """What waits for other ranks is refused in a capture, and the capture goes on."""
+    reduced(symmetric(1))
+    source = filled(RANK + 1, SIZE, device)
+    out = torch.empty_like(source)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        errors = [caught_here(tracehook.sync), caught_here(tracehook.trim)]
+        out.copy_(source)
+        dist.all_reduce(out)
+    graph.replay()
+    torch.cuda.synchronize()
+    return {"errors": errors, "sum": float(out[0].cpu())}
+
+
+def caught_here(act: Any) -> list[str] | None:
+    """Like `caught`, without waiting for the device."""
+    try:
+        act()
+    except Exception as problem:
+        return [type(problem).__name__, str(problem)]
+    return None
+
+
+def switched_off() -> Facts:
+    """After disable() scopes do nothing; after enable() they do again."""
+    group = new_group()
+    kept = symmetric(RANK + 1, group=group)
+    before = held(group)
+    tracehook.disable()
+    scope = tracehook.symmetric(group)
+    with scope:
+        ordinary = empty()
+    off = {
+        "shared_object": scope is tracehook.symmetric(None),
+        "windows": [before, held(group)],
+        "symmetric": [tracehook.is_symmetric(tensor, group) for tensor in (kept, ordinary)],
+        "sync": tracehook.sync(group),
+        "trim": tracehook.trim(group),
+        "sums": [reduced(kept, group), reduced(refill(ordinary, RANK + 1), group)],
+    }
+    tracehook.enable()
+    tensor = symmetric(RANK + 1, group=group)
+    return {**off, "again": tracehook.is_symmetric(tensor, group), "sum": reduced(tensor, group)}
+
+
+def status() -> Facts:
+    """Status counts pools, segments and windows."""
+    group = new_group()
+    kept = [symmetric(1, size, group) for size in (32, 48)]
+    pool = next(row for row in tracehook.status()["pools"] if row["pool"] == "shared")
+    row = next(row for row in tracehook.status()["windows"] if row["group"] == group.group_name)
+    del kept
+    tracehook.trim(group)
+    left = next(row["windows"] for row in tracehook.status()["windows"] if row["group"] == group.group_name)
+    live = pool["bytes"] - pool["retired_bytes"]
+    return {"live": live, "segments": pool["segments"], "row": {**row, "group": None}, "left": left}
+
+
+def forked() -> Facts:
+    """In a child that was forked, scopes do nothing, and nothing is called."""
+    tensor = symmetric(RANK + 1)
+    readable, writable = os.pipe()
+    child = os.fork()
+    if child == 0:
+        before = nccl_calls()
+        try:
+            with tracehook.symmetric():
+                pass
+            told = (
+                f"{tracehook.is_symmetric(tensor)} {tracehook.explain(tensor).reason} {tracehook.sync()} "
+                f"{tracehook.trim()} {tracehook.status()['windows']} {nccl_calls() - before}"
+            )
+        except BaseException as problem:
+            told = f"{type(problem).__name__}: {problem}"
+        os.write(writable, told.encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    return {"child": os.read(readable, 1000).decode(), "sum": reduced(tensor)}
+
+
+device = start(seconds=60)
+for case in sys.argv[1:]:
+    tell(**{case: globals()[case]()})
+torch.cuda.synchronize()
+dist.destroy_process_group()
+tell(ended=windows())

@@ -1,0 +1,96 @@
+"""What the jobs about symmetric memory share; they also run on real devices."""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+import tracehook
+
+from common import MB, RANK, WORLD, nccl_calls, tell
+
+SIZE = 32  # MiB: a segment of its own in torch's allocator
+REHEARSAL = "TRACEHOOK_EMU_DEVICES" in os.environ
+ENQUEUED = ("ncclAllReduce", "ncclCommWindowRegister", "ncclCommWindowDeregister")
+
+_met = 0
+
+
+def empty(size_mb: float = SIZE) -> torch.Tensor:
+    """Return a tensor of the current device."""
+    return torch.empty(int(size_mb * MB) // 4, device="cuda")
+
+
+def symmetric(value: float, size_mb: float = SIZE, group: dist.ProcessGroup | None = None) -> torch.Tensor:
+    """Return a tensor full of `value`, made in a scope."""
+    with tracehook.symmetric(group):
+        out = empty(size_mb)
+    return refill(out, value)
+
+
+def refill(tensor: torch.Tensor, value: float) -> torch.Tensor:
+    """Fill by copying: kernels do nothing on emulated devices."""
+    tensor.copy_(torch.full(tensor.shape, float(value)))
+    return tensor
+
+
+def two_in_one_scope(first: float, second: float, sizes: Sequence[int] = (SIZE, SIZE)) -> list[torch.Tensor]:
+    """Return two tensors of one scope."""
+    with tracehook.symmetric():
+        made = [empty(size) for size in sizes]
+    return [refill(tensor, value) for tensor, value in zip(made, (first, second), strict=True)]
+
+
+def caught(act: Callable[[], object]) -> tuple[object, list[str] | None]:
+    """Run; return the result, and class and text of what was raised."""
+    try:
+        result = act()
+        torch.cuda.synchronize()
+    except Exception as problem:
+        return None, [type(problem).__name__, str(problem).split("\nException raised from")[0]]
+    return result, None
+
+
+def attempt(act: Callable[[], object]) -> object:
+    """Run; tell what was raised, after how many seconds, and which calls reached NCCL."""
+    calls = reached()
+    begin = time.monotonic()
+    result, error = caught(act)
+    seconds = round(time.monotonic() - begin, 2)
+    tell(error=error, seconds=seconds, reached=[now - then for now, then in zip(reached(), calls, strict=True)])
+    return result
+
+
+def reached() -> list[int]:
+    """Return how often each of ENQUEUED was called; nothing is counted on real devices."""
+    return [nccl_calls(name) for name in ENQUEUED] if REHEARSAL else [0] * len(ENQUEUED)
+
+
+def reduced(tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> float:
+    """Return the first element of the sum over the ranks; all elements must be equal."""
+    dist.all_reduce(tensor, group=group)
+    values = tensor.cpu()
+    assert bool((values == values[0]).all()), values
+    return float(values[0])
+
+
+def works(group: dist.ProcessGroup | None = None) -> bool:
+    """Whether an ordinary collective still gives the right sum."""
+    ordinary = refill(empty(1), RANK + 1)
+    return reduced(ordinary, group) == WORLD * (WORLD + 1) / 2
+
+
+def windows() -> int:
+    """How many windows this rank's groups have."""
+    return sum(row["windows"] for row in tracehook.status()["windows"])
+
+
+def meet(seconds: float = 60) -> None:
+    """Wait for the other ranks, beside tracehook and NCCL."""
+    global _met
+    _met += 1
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"met {_met} {RANK}", "")
+    store.wait([f"met {_met} {rank}" for rank in range(WORLD)], timedelta(seconds=seconds))

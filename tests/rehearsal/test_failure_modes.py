@@ -1,0 +1,293 @@
+"""Each way in which registration fails or goes wrong with NCCL alone (docs/failure-modes.md), and what happens here.
+
+The cases are those of jobs/symmetric_cases.py; what the emulated NCCL does without tracehook is in
+test_emulated_windows.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.rehearsal import Rehearsal
+from support.symmetric import NEW, OLD, TIMEOUT, alike, assert_broken, both, communicator, play
+
+MB = 1 << 20
+NOTHING_REACHED = [0, 0, 0]  # all-reduces, window registrations, window deregistrations
+
+
+@pytest.fixture(params=[OLD, NEW])
+def version(request: pytest.FixtureRequest) -> str:
+    """Both versions of NCCL that are modelled."""
+    return str(request.param)
+
+
+def case(name: str, log: Path, *more: str, version: str = OLD, **env: str) -> Rehearsal:
+    """Run one case, and an ordinary collective after it."""
+    return play("symmetric_cases.py", name, *(more or ("works",)), log=log, version=version, **env)
+
+
+def assert_refused(run: Rehearsal, kind: str, *wanted: str) -> None:
+    """Both ranks raised `kind`, in time, with all of `wanted` in the text, and nothing of it had reached NCCL."""
+    run.assert_good()
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        assert facts["error"] is not None, run.output
+        assert facts["error"][0] == kind, run.output
+        for text in (communicator(run), *wanted):
+            assert text in facts["error"][1], run.output
+        assert facts["reached"] == NOTHING_REACHED, run.output
+        assert facts["seconds"] < TIMEOUT + 2, run.output
+    assert both(run, "right") == [True, True], "the communicator is usable afterwards"
+
+
+def assert_nothing_registered(run: Rehearsal) -> None:
+    """No window was even asked for."""
+    assert run.events("register.window") == [], run.output
+
+
+def uses(run: Rehearsal, rank: int) -> list[tuple[Any, ...]]:
+    """Return where the buffers of this rank's first uses lay, as its log has it."""
+    return [
+        (event["operation"], event["send_window"], event["send_offset"], event["receive_window"])
+        for event in run.events("placement.first_use", rank)
+    ]
+
+
+# --- the wrong sum ---
+
+
+def test_equal_tensors_in_opposite_order_are_refused(tmp_path: Path, version: str) -> None:
+    """Two equal tensors allocated in opposite order: the all-reduce that would give 201 and 2 is made on no rank."""
+    run = case("swapped_equal", tmp_path, version=version)
+    assert_refused(
+        run,
+        "DistBackendError",
+        "'placement of all_reduce'",
+        "rank 0 wants 'send buffer in window 0 at byte 0'",
+        "rank 1 wants 'send buffer in window 1 at byte 0'",
+    )
+    assert both(run, "windows") == [2, 2]
+    assert len(run.events("placement.mismatch")) == 2
+
+
+def test_unverified_swap_is_silent_but_in_the_logs(tmp_path: Path) -> None:
+    """With SYMM_REGISTER_VERIFY=off the same swap gives a wrong sum and no error; the logs of the ranks show it."""
+    run = case("swapped_unseen", tmp_path, "leave", SYMM_REGISTER_VERIFY="off")
+    assert_broken(run, "W16")
+    assert both(run, "wrong") == [[201.0, 1.0], [2.0, 102.0]], "should be 3"
+    assert uses(run, 0) == [("all_reduce", 0, 0, 0)]
+    assert uses(run, 1) == [("all_reduce", 1, 0, 1)]
+
+
+def test_swap_between_known_tensors_is_found_by_sync(tmp_path: Path) -> None:
+    """A swap between tensors that were used alike before gives a wrong sum, and the next sync says so on all ranks."""
+    run = case("swapped_when_known", tmp_path, "leave")
+    assert_broken(run, "W16")
+    assert alike(run, "before") == [3.0, 3.0]
+    assert both(run, "agreed") == [None, None]
+    assert both(run, "wrong") == [201.0, 2.0]
+    kind, text = alike(run, "found")
+    assert kind == "RegistrationMismatch"
+    assert "rank 0 wants '3 collectives with windows so far, placements" in text
+    assert "rank 1 wants '3 collectives with windows so far, placements" in text
+
+
+def test_every_use_is_compared_where_it_is_asked_for(tmp_path: Path) -> None:
+    """With SYMM_REGISTER_VERIFY=every-use that swap is refused at once."""
+    run = case("swapped_every_use", tmp_path, "leave", SYMM_REGISTER_VERIFY="every-use")
+    run.assert_good()
+    for kind, text in both(run, "error"):
+        assert kind == "DistBackendError"
+        assert "rank 0 wants 'send buffer in window 0 at byte 0'" in text
+    assert both(run, "reached") == [NOTHING_REACHED] * 2
+
+
+@pytest.mark.xfail(
+    reason="a use that is refused is counted: the digests differ for ever, and all later uses are refused"
+)
+def test_communicator_is_usable_after_a_refused_use(tmp_path: Path) -> None:
+    """With SYMM_REGISTER_VERIFY=every-use an ordinary collective works after one that was refused."""
+    run = case("swapped_every_use", tmp_path, SYMM_REGISTER_VERIFY="every-use")
+    run.assert_good()
+    assert both(run, "right") == [True, True]
+
+
+# --- sizes ---
+
+
+def test_unequal_sizes_are_refused(tmp_path: Path, version: str) -> None:
+    """One segment of 32 MiB on rank 0 and of 64 MiB on rank 1: both ranks raise, and NCCL is not called."""
+    run = case("unequal_sizes", tmp_path, version=version)
+    assert_refused(run, "RegistrationMismatch", f"rank 0 wants '{32 * MB} bytes'", f"rank 1 wants '{64 * MB} bytes'")
+    assert_nothing_registered(run)
+    assert len(run.events("agreement.mismatch")) == 2
+
+
+def test_different_sizes_in_opposite_order_are_refused(tmp_path: Path) -> None:
+    """Segments of 32 and 64 MiB in opposite order: both ranks raise with the first entry that differs."""
+    run = case("opposite_order", tmp_path)
+    assert_refused(run, "RegistrationMismatch", "entry 1:", f"rank 0 wants '{32 * MB}", f"rank 1 wants '{64 * MB}")
+    assert_nothing_registered(run)
+
+
+# --- ranks that are missing ---
+
+
+@pytest.mark.parametrize(("name", "missing"), [("missing_rank", 1), ("missing_leader", 0)])
+def test_missing_rank_is_named(tmp_path: Path, name: str, missing: int) -> None:
+    """A rank that does not come to the end of the scope is named in time; when it comes, it is told that it is late."""
+    run = case(name, tmp_path)
+    assert_refused(run, "RegistrationTimeout", f"rank {missing} did not come within the {TIMEOUT} s")
+    assert_nothing_registered(run)
+    assert both(run, "windows") == [0, 0]
+    waited, late = run.facts(1 - missing), run.facts(missing)
+    assert waited["seconds"] >= TIMEOUT
+    assert late["seconds"] < TIMEOUT
+    assert f"this rank ({missing}) came late itself" in late["error"][1]
+    assert [event["missing_rank"] for event in run.events("agreement.timeout")] == [missing, missing]
+
+
+# --- buffers in different places ---
+
+
+def test_mixed_placement_is_refused(tmp_path: Path, version: str) -> None:
+    """A buffer in a window on rank 0 and outside on rank 1: the all-reduce that would hang is made on no rank."""
+    run = case("mixed_placement", tmp_path, version=version)
+    assert_refused(
+        run,
+        "DistBackendError",
+        "rank 0 wants 'send buffer in window 0 at byte 0'",
+        "rank 1 wants 'send buffer outside of all windows'",
+    )
+    assert both(run, "windows") == [1, 1]
+    assert both(run, "alike") == [3.0, 3.0], "used alike, the window is right"
+
+
+def test_mixed_placement_of_a_known_buffer_raises_on_the_rank_that_asks(tmp_path: Path) -> None:
+    """If rank 1's use is known already, rank 1 goes to NCCL unasked; rank 0 still raises, in time, and names it."""
+    run = case("mixed_when_known", tmp_path, "leave")
+    assert run.broken == [], run.output
+    facts = run.facts(0)
+    assert facts["error"][0] == "DistBackendError", run.output
+    assert f"rank 1 did not come within the {TIMEOUT} s that rank 0 waited at 'placement" in facts["error"][1]
+    assert both(run, "reached") == [NOTHING_REACHED, [1, 0, 0]]
+
+
+def test_buffer_across_the_end_of_a_window_is_refused(tmp_path: Path) -> None:
+    """A buffer that begins in a window and ends outside is refused, though NCCL looks at its beginning only."""
+    run = case("overrun", tmp_path)
+    assert_refused(run, "DistBackendError", "begins in a window", "ends outside it")
+    assert alike(run, "reason") == "outside"
+
+
+# --- memory without windows ---
+
+
+def test_ordinary_memory_gets_no_window(tmp_path: Path) -> None:
+    """Memory of cudaMalloc is not offered to NCCL, which would refuse it; it works as ever, and explain says why."""
+    run = case("ordinary_memory", tmp_path)
+    run.assert_good()
+    assert (alike(run, "reason"), alike(run, "symmetric"), alike(run, "sum")) == ("not_in_pool", False, 3.0)
+    assert len(run.events("register.window")) == 2, "of the scope, one a rank"
+    assert len(run.events("register.local", 0)) >= 2, "registered locally, as all segments are"
+
+
+def test_expandable_segments_are_kept_out(tmp_path: Path) -> None:
+    """With expandable segments on, tensors of a scope lie elsewhere and are right; others get no window."""
+    run = case("expandable", tmp_path, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
+    run.assert_good()
+    assert (alike(run, "reason"), alike(run, "inside")) == ("expandable_segment", True)
+    assert (alike(run, "sum"), alike(run, "plain")) == (3.0, 3.0)
+    assert [event["ok"] for event in run.events("register.window")] == [True, True]
+
+
+# --- captures ---
+
+
+def test_nothing_is_registered_during_a_capture(tmp_path: Path, version: str) -> None:
+    """A scope in a capture does not break it: its memory waits for sync, and the replay is right before and after."""
+    run = case("capture", tmp_path, version=version)
+    run.assert_good()
+    assert both(run, "error") == [None, None]
+    assert alike(run, "sum") == 3.0
+    assert (alike(run, "reason"), alike(run, "later")) == ("deferred", "symmetric")
+    assert (alike(run, "before"), alike(run, "synced"), alike(run, "after")) == (1, 1, 2)
+    assert [event["segments"] for event in run.events("window.defer")] == [1, 1]
+    for rank in (0, 1):
+        names = [event["event"] for event in run.log(rank).events]
+        at = names.index("window.defer")
+        assert "register.window" in names[at:], "after the capture"
+        assert "register.local" in names, "which is allowed during one"
+
+
+def test_graph_replays_with_windows(tmp_path: Path) -> None:
+    """Captured symmetric memory is right at each replay, pinned until release_graphs, and then given back by trim."""
+    run = case("graph_replay", tmp_path)
+    run.assert_good()
+    assert alike(run, "reason") == "symmetric"
+    assert alike(run, "sums") == [3.0, 6.0, 9.0]
+    assert (alike(run, "pinned"), alike(run, "unpinned")) == (1, 0)
+    assert alike(run, "given_back") >= 32 * MB
+
+
+# --- deregistering, freeing, ending ---
+
+
+def test_trim_of_one_rank_gives_nothing_back(tmp_path: Path) -> None:
+    """Only rank 0 trims: it raises in time, no window goes, and a trim of all ranks works afterwards."""
+    run = case("trim_alone", tmp_path)
+    assert_refused(run, "RegistrationTimeout", f"rank 1 did not come within the {TIMEOUT} s", "'trim'")
+    assert (alike(run, "windows"), alike(run, "sum")) == (2, 3.0)
+    assert (alike(run, "given_back"), alike(run, "left")) == (32 * MB, 1)
+
+
+def test_trim_drops_what_is_unused_on_all_ranks_only(tmp_path: Path) -> None:
+    """Ranks with different unused segments keep both windows, until the segments are unused everywhere."""
+    run = case("trim_different", tmp_path)
+    run.assert_good()
+    assert both(run, "error") == [None, None]
+    assert (alike(run, "windows"), alike(run, "left"), alike(run, "given_back")) == (2, 0, 64 * MB)
+
+
+def test_freed_memory_keeps_its_window(tmp_path: Path) -> None:
+    """A segment that torch gives back stays mapped and registered, and an equal request gets it again."""
+    run = case("freed_while_registered", tmp_path)
+    run.assert_good()
+    assert (alike(run, "retired"), alike(run, "same"), alike(run, "sum")) == (32 * MB, True, 3.0)
+    assert (alike(run, "before"), alike(run, "after")) == (1, 1)
+    assert len(run.events("register.window", 0)) == 1
+
+
+def test_memory_is_registered_once(tmp_path: Path) -> None:
+    """Scope after scope over the same memory makes one window on a communicator."""
+    run = case("registered_once", tmp_path)
+    run.assert_good()
+    assert (alike(run, "windows"), alike(run, "sum")) == (1, 3.0)
+    assert len(run.events("register.window")) == 2
+
+
+def test_memory_has_windows_on_two_communicators(tmp_path: Path) -> None:
+    """The same memory in windows of two communicators is right on both."""
+    run = case("two_groups", tmp_path)
+    run.assert_good()
+    assert (alike(run, "windows"), alike(run, "sums")) == (2, [3.0, 3.0])
+
+
+@pytest.mark.parametrize("name", ["abort_with_windows", "after_destroy"])
+def test_no_call_on_a_communicator_that_ended(tmp_path: Path, name: str) -> None:
+    """After an abort or a destroy the program allocates and frees as before, and nothing is deregistered any more."""
+    run = case(name, tmp_path)
+    run.assert_good()
+    assert both(run, "error") == [None, None]
+    end = "communicator.abort" if name == "abort_with_windows" else "communicator.retire"
+    for rank in (0, 1):
+        events = run.log(rank).events
+        at = next(index for index, event in enumerate(events) if event["event"] == end)
+        ended = {"register.local", "deregister.local", "register.window", "deregister.window"}
+        assert [event for event in events[at + 1 :] if event["event"] in ended] == [], run.output
+        dropped = [event for event in events if event["event"] == "deregister.window"]
+        assert len(dropped) == (0 if name == "abort_with_windows" else 1), run.output
+    if name == "abort_with_windows":
+        assert (alike(run, "symmetric"), alike(run, "windows"), alike(run, "alive")) == (False, 0, True)

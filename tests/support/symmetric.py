@@ -1,0 +1,51 @@
+"""Run the jobs about symmetric memory on two ranks, and ask what both say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from support.rehearsal import RULES_BROKEN, Rehearsal, rehearse
+
+OLD, NEW = "22809", "23007"
+TIMEOUT = 2  # SYMM_REGISTER_TIMEOUT
+
+
+def play(
+    job: str, *arguments: str, log: Path, version: str = OLD, faults: str = "", timeout: float = 90, **env: str
+) -> Rehearsal:
+    """Run the job on two ranks with short deadlines."""
+    changes = {
+        "SYMM_REGISTER_TIMEOUT": str(TIMEOUT),
+        "TRACEHOOK_EMU_NCCL_VERSION": version,
+        "TRACEHOOK_EMU_WINDOW_TIMEOUT": str(3 * TIMEOUT),
+        **env,
+    }
+    return rehearse(job, *arguments, ranks=2, log=log, faults=faults, env=changes, timeout=timeout)
+
+
+def both(run: Rehearsal, name: str) -> list[Any]:
+    """Return one fact of both ranks."""
+    return [run.facts(rank).get(name) for rank in (0, 1)]
+
+
+def alike(run: Rehearsal, name: str) -> Any:
+    """Return the fact that both ranks tell alike."""
+    first, second = both(run, name)
+    assert first == second, run.output
+    assert first is not None, run.output
+    return first
+
+
+def assert_broken(run: Rehearsal, *rules: str) -> None:
+    """Assert that these rules of NCCL were broken, no others, and that the status says so."""
+    assert run.broken == sorted(rules), run.output
+    assert run.status == RULES_BROKEN, run.output
+    assert not run.finished.late, run.output
+
+
+def communicator(run: Rehearsal) -> str:
+    """Return the key of the only communicator in the logs."""
+    keys = {event["comm"] for event in run.events("communicator.ready")}
+    assert len(keys) == 1, keys
+    return keys.pop()

@@ -1,0 +1,145 @@
+"""The events of pools, windows and agreements: from the native side into the ring, and as the log shows them."""
+
+import pytest
+
+from tracehook.audit import ring
+
+KIB = 1024
+X = 1
+COMM = {"comm": 0xABC, "comm_id": 1, "comm_seq": 7, "rank": 3, "device": 0}
+COMMON = {"event", "seq", "t_ns", "device", "comm", "comm_id", "comm_seq", "comm_rank"}
+
+
+@pytest.fixture
+def member(harness):
+    """Return a communicator of a harness whose bank is open."""
+    harness.open_bank()
+    harness.create(X)
+    return harness.find_communicator(X)
+
+
+@pytest.fixture
+def told(events):
+    """Return the fields of each event of a name that are its own."""
+    return lambda name: [{key: value for key, value in row.items() if key not in COMMON} for row in events(name)]
+
+
+def _register(harness, member, **given):
+    address = harness.take(5, 0, 4 * KIB, **given)
+    segment = harness.pool_segments()[-1][0]
+    outcomes = member.register_windows([segment])
+    member.confirm_windows()
+    return segment, address, outcomes
+
+
+def test_a_window_is_logged(harness, member, told):
+    """A registration has the pool's segment, where it is, how long it took and whether it had an effect."""
+    segment, address, _ = _register(harness, member)
+    (made,) = told("register.window")
+    assert made.pop("us") >= 0
+    assert made.pop("thread") > 0
+    expected = {"pool_segment": segment, "addr": f"{address:#x}", "size": 4 * KIB, "ok": True}
+    assert made == expected | {"pool": 5, "effective": True}
+    member.deregister_windows([segment])
+    (undone,) = told("deregister.window")
+    assert {key: undone[key] for key in expected} == expected
+
+
+def test_a_refused_window_is_logged(harness, member, told):
+    """A window that NCCL refused has its error, and no word on an effect."""
+    harness.fail_after(X, 0)
+    _register(harness, member)
+    (row,) = told("register.window")
+    assert (row["ok"], row["error"], "effective" in row) == (False, 1, False)
+
+
+@pytest.mark.parametrize(
+    ("event", "given", "expected"),
+    [
+        ("agreement.reached", (3, 0, 2500), {"entries": 3, "us": 2.5}),
+        ("agreement.mismatch", (2, 0, 1000), {"entries": 2, "us": 1.0}),
+        ("agreement.failed", (4, 0, 0), {"entries": 4}),
+        ("agreement.timeout", (1, 6, 5000), {"entries": 1, "missing_rank": 6, "us": 5.0}),
+        ("agreement.timeout", (1, 0, 0), {"entries": 1, "missing_rank": 0}),
+        ("placement.mismatch", (0, 0, 0), {}),
+    ],
+)
+def test_an_agreement_is_logged(member, told, event, given, expected):
+    """How an agreement went has its entries, its duration, and the rank that did not come."""
+    member.log_agreement(event, *given)
+    assert told(event) == [expected]
+
+
+def test_a_first_use_is_logged(harness, member, told):
+    """A new placement has the operation and, for each side, the window and the offset, also those not compared."""
+    _, first, _ = _register(harness, member)
+    _, second, _ = _register(harness, member)
+    for _ in range(2):
+        harness.look(member, 2, (second + 48, first), (16, 16), ("where", "whether"))
+    harness.look(member, 0, (first, 0x10), (4 * KIB + 1, 16))
+    assert told("placement.first_use") == [
+        {"operation": "reduce_scatter", "send_window": 1, "send_offset": 48, "receive_window": 0, "receive_offset": 0},
+        {
+            "operation": "all_reduce",
+            "send_window": "overrun",
+            "send_offset": 0,
+            "receive_window": None,
+            "receive_offset": None,
+        },
+    ]
+
+
+def test_the_last_digest_is_logged(harness, member, told):
+    """At its end a communicator that was used leaves how often, and the digest; one that was not leaves nothing."""
+    _, address, _ = _register(harness, member)
+    harness.create(2)
+    harness.look(member, 0, (address, address), (16, 16))
+    harness.look(member, 0, (address, address), (16, 16))
+    uses, digest = member.digest()
+    harness.retire(X)
+    harness.retire(2)
+    assert told("placement.digest") == [{"uses": 2, "digest": f"{digest:016x}"}]
+    assert uses == 2
+
+
+@pytest.mark.parametrize(
+    ("event", "given", "expected"),
+    [
+        ("placement.first_use", {"value": 1, "size": 7}, (None, None, 0, 7)),
+        ("placement.first_use", {"value": 3 << 32, "address": 9}, (2, 9, None, None)),
+        ("placement.first_use", {"value": 0xFFFFFFFF, "size": 1}, (None, None, "overrun", 1)),
+        ("placement.first_use", {"value": 0xFFFFFFFE << 32 | 1, "address": 1 << 63}, (0xFFFFFFFD, 1 << 63, 0, 0)),
+    ],
+)
+def test_places_are_read(core, event, given, expected):
+    """The two halves of a place's number are kept apart, to the largest."""
+    core.push(event, **(COMM | given))
+    (record,) = ring.unpack(core.data)
+    _, fields = ring.fields_of(record)
+    assert tuple(fields[key] for key in ("send_window", "send_offset", "receive_window", "receive_offset")) == expected
+    assert "addr" not in fields
+    assert "size" not in fields
+
+
+@pytest.mark.parametrize(
+    ("event", "given", "expected"),
+    [
+        ("placement.first_use", {"extra": 5}, {"operation": "scatter"}),
+        ("placement.first_use", {"extra": 99}, {"operation": 99}),
+        ("register.stalled", {"segment": 4, "duration_ns": 60_000}, {"pool_segment": 4, "us": 60.0}),
+        ("register.window", {"value": 0, "extra": 2}, {"ok": True, "pool": 2, "effective": False}),
+        ("deregister.window", {"result": 5}, {"ok": False, "error": 5}),
+        ("window.defer", {"value": 3}, {"segments": 3}),
+        ("pool.limit", {"value": 10, "size": 20}, {"wanted": 10, "held": 20}),
+        ("policy.chosen", {"value": 1, "size": 2}, {"policy": 0, "answer": "none"}),
+        ("segment.retire", {"segment": 1, "value": 30, "extra": 2}, {"pool_segment": 1, "pool": 2, "pool_bytes": 30}),
+    ],
+)
+def test_other_fields_are_read(core, event, given, expected):
+    """What an event has of its own stands under its own names."""
+    core.push(event, **(COMM | given))
+    (record,) = ring.unpack(core.data)
+    name, fields = ring.fields_of(record)
+    assert name == event
+    assert {key: fields[key] for key in expected} == expected
+    assert "segment" not in fields

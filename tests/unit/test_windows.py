@@ -1,0 +1,306 @@
+"""The windows of a communicator: their numbers, what lies in them, and how collectives used them."""
+
+import pytest
+
+KIB = 1024
+SIZE = 8 * KIB
+X = 1
+OVERRUN = 0xFFFFFFFF
+SUM, GATHER = 0, 4
+
+
+class Windows:
+    """A communicator, and segments of the bank to register with it."""
+
+    def __init__(self, harness, pointer):
+        harness.create(pointer)
+        self.harness = harness
+        self.member = harness.find_communicator(pointer)
+
+    def segment(self, size=SIZE):
+        """Return (id, address) of a new segment."""
+        address = self.harness.take(1, 0, size)
+        return next((row[0], address) for row in self.harness.pool_segments() if row[4] == address)
+
+    def add(self, size=SIZE):
+        """Register a new segment; return its address."""
+        segment, address = self.segment(size)
+        self.member.register_windows([segment])
+        self.member.confirm_windows()
+        return address
+
+    def look(self, send, receive=0, size=16, operation=SUM, **given):
+        """Look a call's buffers up."""
+        return self.harness.look(self.member, operation, (send, receive), (size, size), **given)
+
+    def ordinals(self):
+        """Return the ordinal of each window by segment."""
+        return {row["segment"]: row["ordinal"] for row in self.member.windows()}
+
+
+@pytest.fixture
+def make(harness):
+    """Make a communicator with windows; the bank is open."""
+    harness.open_bank()
+    return lambda pointer=X: Windows(harness, pointer)
+
+
+@pytest.fixture
+def windows(make):
+    """Return a communicator without windows yet."""
+    return make()
+
+
+# --- registering ---
+
+
+def test_windows_are_numbered_in_order(windows):
+    """The ordinals follow the order of registration, whatever the addresses are."""
+    ids = [windows.segment()[0] for _ in range(3)]
+    windows.member.register_windows([ids[2], ids[0], ids[1]])
+    assert windows.member.confirm_windows()
+    assert windows.ordinals() == {ids[2]: 0, ids[0]: 1, ids[1]: 2}
+
+
+def test_an_ordinal_is_never_used_again(windows):
+    """A window that comes after one has gone gets a new number, also on the same segment."""
+    windows.add()
+    segment, _ = windows.segment()
+    for _ in range(2):
+        windows.member.register_windows([segment])
+        windows.member.confirm_windows()
+        assert windows.member.deregister_windows([segment]) == 1
+    windows.member.register_windows([segment])
+    windows.member.confirm_windows()
+    assert windows.ordinals() == {1: 0, 2: 3}
+
+
+def test_nothing_is_usable_before_the_confirmation(windows):
+    """A registered window counts at the bank, but no buffer lies in it until all ranks have it."""
+    segment, address = windows.segment()
+    windows.member.register_windows([segment])
+    assert windows.harness.pool_segments()[0][7] == 1
+    assert (windows.member.windows(), windows.member.missing([segment])) == ([], [segment])
+    assert not windows.member.holds(address, 1)
+    windows.member.confirm_windows()
+    assert (windows.member.missing([segment]), windows.member.holds(address, 1)) == ([], True)
+
+
+def test_what_is_dropped_gets_no_number(windows):
+    """Windows that were not confirmed are deregistered, and the next one gets their ordinal."""
+    segment, _ = windows.segment()
+    windows.member.register_windows([segment])
+    assert windows.member.drop_windows() == 1
+    assert (windows.harness.held(X), windows.harness.pool_segments()[0][7]) == ([], 0)
+    windows.add()
+    assert windows.ordinals() == {2: 0}
+
+
+def test_the_first_failure_ends_it(windows):
+    """After a window that was refused none is tried; the outcomes tell where it was."""
+    ids = [windows.segment()[0] for _ in range(3)]
+    windows.harness.fail_after(X, 1)
+    assert windows.member.register_windows(ids) == [(0, True), (1, False)]
+    assert [row[7] for row in windows.harness.pool_segments()] == [1, 0, 0]
+    assert windows.member.drop_windows() == 1
+    assert [row[7] for row in windows.harness.pool_segments()] == [0, 0, 0]
+
+
+def test_a_segment_that_is_gone_is_not_registered(windows):
+    """If one of the segments does not exist any more, the library is not called at all."""
+    segment, _ = windows.segment()
+    gone, address = windows.segment()
+    windows.harness.give_back(address)
+    assert windows.member.register_windows([segment, gone]) == []
+    assert (windows.harness.calls(), windows.harness.pool_segments()[0][7]) == ([], 0)
+
+
+def test_a_dead_communicator_registers_nothing(windows):
+    """After its end every act of a communicator returns, and does nothing."""
+    segment, _ = windows.segment()
+    windows.harness.kill(X)
+    assert windows.member.dead
+    assert windows.member.register_windows([segment]) == []
+    assert windows.member.confirm_windows() is False
+    assert (windows.member.drop_windows(), windows.member.deregister_windows([segment])) == (0, 0)
+    assert windows.harness.calls() == []
+
+
+@pytest.mark.parametrize("end", ["retire", "kill"])
+def test_the_end_empties_the_table(windows, end):
+    """After the end no buffer lies in a window, and no window counts at the bank."""
+    address = windows.add()
+    windows.member.register_windows([windows.segment()[0]])
+    getattr(windows.harness, end)(X)
+    assert (windows.member.windows(), windows.member.holds(address, 1)) == ([], False)
+    assert [row[7] for row in windows.harness.pool_segments()] == [0, 0]
+    assert len([row for row in windows.harness.calls() if row[1] == "deregister"]) == (2 if end == "retire" else 0)
+
+
+def test_only_what_is_there_is_deregistered(windows):
+    """Segments without a window are passed over, and none is deregistered twice."""
+    windows.add()
+    other, _ = windows.segment()
+    assert windows.member.deregister_windows([other, 1, 1, 99]) == 1
+    assert windows.member.deregister_windows([1]) == 0
+    assert windows.harness.pool_segments()[0][7] == 0
+
+
+# --- places ---
+
+
+@pytest.mark.parametrize(
+    ("offset", "size", "inside"),
+    [
+        (0, SIZE, True),
+        (0, SIZE + 1, False),
+        (16, SIZE - 16, True),
+        (16, SIZE - 15, False),
+        (SIZE - 1, 1, True),
+        (SIZE - 1, 2, False),
+        (SIZE, 0, False),
+        (SIZE, 1, False),
+        (-1, 2, False),
+        (0, 0, True),
+        (16, (1 << 64) - 16, False),
+        (SIZE - 1, (1 << 64) - 1, False),
+    ],
+)
+def test_a_window_covers_what_lies_in_it(windows, offset, size, inside):
+    """A range is covered if its first and its last byte are in one window, however long it is."""
+    address = windows.add()
+    assert windows.member.holds(address + offset, size) is inside
+
+
+def test_two_windows_side_by_side_are_two(windows):
+    """A range from one window into the next is covered by neither."""
+    first, second = sorted([windows.add(), windows.add()])
+    windows.harness.give_back(windows.segment()[1])
+    assert second - first == SIZE
+    assert not windows.member.holds(first + SIZE - 1, 2)
+    assert windows.look(first + SIZE - 1, size=2)[1] == (OVERRUN, SIZE - 1)
+
+
+def test_a_place_is_window_and_offset(windows):
+    """A place is 1 plus the ordinal and the bytes from the window's first; outside of all windows it is nothing."""
+    first, second = windows.add(), windows.add()
+    _, send, receive, _ = windows.look(second + 32, first)
+    assert (send, receive) == ((2, 32), (1, 0))
+    _, send, receive, _ = windows.look(first - 1, 0x10)
+    assert (send, receive) == ((0, 0), (0, 0))
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(16, 1), (SIZE - 32, 1), (SIZE - 31, OVERRUN), ((1 << 64) - 1, OVERRUN)]
+)
+def test_a_buffer_that_leaves_its_window_is_an_overrun(windows, size, expected):
+    """A buffer that begins in a window and ends outside it is in none."""
+    address = windows.add()
+    assert windows.look(address + 32, size=size)[1] == (expected, 32)
+
+
+@pytest.mark.parametrize(
+    ("compare", "offset", "size", "expected"),
+    [
+        ("where", 32, 16, (1, 32)),
+        ("whether", 32, 16, (1, 0)),
+        ("whether", 32, SIZE, (OVERRUN, 0)),
+        ("whether", SIZE, 16, (0, 0)),
+        ("nothing", 32, 16, (0, 0)),
+        ("nothing", 32, SIZE, (0, 0)),
+    ],
+)
+def test_only_what_the_operation_compares_is_told(windows, compare, offset, size, expected):
+    """The place is reduced to what has to be equal on all ranks."""
+    address = windows.add()
+    assert windows.look(address + offset, size=size, compare=(compare, "nothing"))[1] == expected
+
+
+# --- uses ---
+
+
+def test_a_use_is_new_once(windows):
+    """A use is new until it is accepted, and known afterwards; other places and operations are other uses."""
+    address = windows.add()
+    assert windows.look(address, accept=False)[0] is False
+    assert windows.look(address)[0] is False
+    assert windows.look(address)[0] is True
+    assert windows.look(address + 1)[0] is False
+    assert windows.look(address, operation=GATHER)[0] is False
+    assert windows.look(0, address)[0] is False
+
+
+def test_each_use_counts_once(windows):
+    """New uses count when they are accepted, known ones when they are seen."""
+    address = windows.add()
+    windows.look(address, accept=False)
+    assert windows.member.digest() == (0, 0)
+    windows.look(address)
+    assert windows.member.digest()[0] == 1
+    windows.look(address)
+    windows.look(address, accept=False)
+    assert windows.member.digest()[0] == 3
+
+
+def _digest(windows, uses):
+    addresses = [windows.add(), windows.add()]
+    for which, offset, operation in uses:
+        windows.look(addresses[which], addresses[1 - which] + offset, operation=operation)
+    return windows.member.digest()
+
+
+USES = [(0, 0, SUM), (1, 0, SUM), (0, 64, SUM), (0, 0, SUM), (0, 0, GATHER), (1, 128, SUM)]
+
+
+def test_equal_sequences_have_equal_digests(make):
+    """Two communicators whose collectives used the same places in the same order agree, whatever the addresses."""
+    assert _digest(make(1), USES) == _digest(make(2), USES)
+
+
+@pytest.mark.parametrize("swapped", range(len(USES) - 1))
+def test_a_swap_shows_in_the_digest(make, swapped):
+    """The same uses in another order have another digest."""
+    other = list(USES)
+    other[swapped], other[swapped + 1] = other[swapped + 1], other[swapped]
+    (count, digest), (other_count, other_digest) = _digest(make(1), USES), _digest(make(2), other)
+    assert count == other_count
+    assert digest != other_digest
+
+
+@pytest.mark.parametrize("other", [USES[:-1], [*USES, USES[0]], [(1, 0, SUM), *USES[1:]], [*USES[:-1], (1, 129, SUM)]])
+def test_another_use_shows_in_the_digest(make, other):
+    """One use less, one more, in another window or at another byte is another digest."""
+    assert _digest(make(1), USES)[1] != _digest(make(2), other)[1]
+
+
+# --- captured graphs ---
+
+
+def _pinned(windows):
+    return {row["segment"]: row["pinned"] for row in windows.member.windows()}
+
+
+def test_a_capture_pins_its_windows(windows):
+    """Both buffers of a captured call keep their windows until all graphs are gone; others are free."""
+    first, _, third = windows.add(), windows.add(), windows.add()
+    assert windows.look(first, third)[3] is True
+    windows.look(first, third, pin=True)
+    assert _pinned(windows) == {1: True, 2: False, 3: True}
+    windows.member.unpin()
+    assert not any(_pinned(windows).values())
+
+
+def test_a_call_tells_whether_there_is_something_to_pin(windows):
+    """A call is `unpinned` if one of its windows is not pinned yet, and not if it has none."""
+    first, second = windows.add(), windows.add()
+    windows.look(first, first, pin=True)
+    assert windows.look(first, first)[3] is False
+    assert windows.look(first, second)[3] is True
+    assert windows.look(0, 0)[3] is False
+
+
+def test_a_buffer_that_is_not_compared_is_pinned_too(windows):
+    """A root's buffer is its own affair for the other ranks, but the graph uses it all the same."""
+    address = windows.add()
+    assert windows.look(0, address, operation=GATHER, compare=("where", "nothing"), pin=True)[3] is True
+    assert _pinned(windows) == {1: True}

@@ -89,7 +89,9 @@ def enable() -> None:
 
 
 def disable() -> None:
-    """Deregister everything and register nothing more, until :func:`enable`.
+    """Undo all local registrations and make no more, until :func:`enable`; scopes of symmetric memory do nothing.
+
+    Windows stay until :func:`trim` or the end of their communicator: they belong to all ranks, and this is one's act.
 
     Segments and communicators are still followed, so that enabling again is complete. Idempotent. Waits for calls into
     NCCL that are under way on other threads.
@@ -105,8 +107,10 @@ def status() -> dict[str, Any]:
     Keys: ``state`` (``off``, ``waiting`` for CUDA, ``on``, ``recording`` without registering, ``unsupported``,
     ``forked``), ``reasons`` (names and advice, empty if all is well), ``segments``, ``bytes``, ``communicators`` (a
     list of dicts with ``key``, ``device``, ``rank``, ``size``, ``held``, ``made``, ``undone``, ``ready``,
-    ``failed``), ``dropped`` (events lost), ``log`` (path or None), ``nccl``, ``hook_library``. Cheap; makes no call
-    into CUDA or NCCL.
+    ``failed``), ``dropped`` (events lost), ``log`` (path or None), ``nccl``, ``hook_library``, ``pools`` (symmetric
+    memory: a dict for each pool and device, with ``segments``, ``bytes``, ``retired_bytes``) and ``windows`` (a dict
+    for each group, with ``windows``, ``bytes``, ``pinned``, ``deferred``, ``refused``). Cheap; makes no call into CUDA
+    or NCCL.
     """
     from tracehook.service import service
 

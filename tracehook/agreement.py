@@ -146,7 +146,7 @@ class Agreement:
                 "The process that holds the store (rank 0 of the job) has likely ended"
             ) from problem
         finally:
-            self.trips += attended.trips
+            self.trips += attended.trips + len(removable)
         self._line = line
         if verdict.kind != "timeout":
             # All ranks have come to this round, so they have read the verdicts before it; and the leader, who judged,
@@ -188,6 +188,7 @@ class _Line:
             try:
                 own = own or _cloned(shared)
                 attended.outcome.put(attended.run(own))
+                attended.clean(own)  # nobody waits for this any more
             except BaseException as problem:
                 attended.outcome.put(problem)
             del attended
@@ -232,20 +233,24 @@ class _Round:
             self._call(store.set, self.leader_key, str(self.number))
         else:
             self._call(store.set, self.key(self.rank), json.dumps(self.post))
-        for key in self.removable:  # now, because the others have what they wait for
-            self._call(store.delete_key, key)
         proposal = self._lead() if is_leader else self._follow()
         stands = self._call(store.compare_set, self.verdict_key, "", json.dumps(proposal))
         return _Verdict(*json.loads(stands))
 
+    def clean(self, store: Store) -> None:
+        """Remove this rank's keys of rounds that nobody reads any more."""
+        for key in self.removable:
+            store.delete_key(key)
+
     def _lead(self) -> _Verdict | None:
-        # A leader that comes late must not wait for posts: their ranks may have gone on to the next round.
-        if self._call(self._store.check, [self.verdict_key]):
-            return None
         keys = [self.key(rank) for rank in range(self.ranks) if rank != LEADER]
-        missing = [] if self._wait(keys) else self._missing()
-        if missing:
-            return self._give_up(missing)
+        if not self._call(self._store.check, keys):
+            # A leader that comes late must not wait for posts: their ranks may have gone on to the next round.
+            if self._call(self._store.check, [self.verdict_key]):
+                return None
+            missing = [] if self._wait(keys) else self._missing()
+            if missing:
+                return self._give_up(missing)
         # Most often all are equal: read each different one once.
         posts: list[bytes] = self._call(self._store.multi_get, keys)
         read = {data: _Post(*json.loads(data)) for data in set(posts)}

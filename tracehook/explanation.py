@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from tracehook.pools import Pools
     from tracehook.windows import GroupWindows
 
-_OLDEST = 22703  # NCCL's first release with windows
-
 
 def explain(tensor: torch.Tensor, nbytes: int, found: GroupWindows | None, pools: Pools) -> Explanation:
     """See :func:`tracehook.explain`. `nbytes` is the distance from the tensor's first to its last byte."""
@@ -26,8 +24,6 @@ def explain(tensor: torch.Tensor, nbytes: int, found: GroupWindows | None, pools
     segment = _core.pool_segment_at(address)
     if not segment:
         return _outside_of_pools(tensor)
-    if _core.nccl_version() < _OLDEST:
-        return _no("nccl_too_old", f"NCCL {_core.nccl_version()} has no windows: {_OLDEST} or newer is needed")
     member = found.member()
     if member is None:
         return _no("no_communicator", f"{about} has no communicator yet: it is made by the first collective or scope")

@@ -50,16 +50,24 @@ class GroupFacts(NamedTuple):
     backend: Any
 
 
+def any_exists() -> bool:
+    """Whether there is a default group, and so whether there can be others."""
+    import torch.distributed as dist
+
+    return bool(dist.is_available() and dist.is_initialized())
+
+
 def resolve(group: ProcessGroup | Sequence[ProcessGroup] | None) -> tuple[ProcessGroup, ...]:
     """Return the groups that are meant: the default group for None; without those that this rank is no member of."""
     import torch.distributed as dist
 
-    if not dist.is_available() or not dist.is_initialized():
+    if not any_exists():
         raise RuntimeError("tracehook: there is no process group yet: call torch.distributed.init_process_group first")
     if group is None:
         default = dist.group.WORLD
         return (default,) if default is not None else ()
-    members = group if isinstance(group, Sequence) else (group,)
+    given = group if isinstance(group, Sequence) else (group,)
+    members = [one if one is not None else dist.group.WORLD for one in given]
     outside: Any = dist.GroupMember.NON_GROUP_MEMBER
     return tuple(member for member in members if member is not outside and member is not None)
 

@@ -98,7 +98,7 @@ class SymmetricMemory:
                 return None
 
     def _owner(self, windows: Sequence[GroupWindows]) -> int:
-        label = "+".join(found.facts.name for found in windows)
+        label = " and ".join(f"group {found.facts.name}" for found in windows)
         with self._lock:
             if label not in self._owners:
                 self._owners.append(label)
@@ -179,7 +179,7 @@ class SymmetricMemory:
 
     def holder(self, group: ProcessGroup | None) -> Callable[[int, int], bool] | None:
         """Return what tells whether (address, bytes) lies in a window of the group."""
-        resolved = groups.resolve(group)
+        resolved = groups.resolve(group) if groups.any_exists() else ()
         found = self._groups.get(id(resolved[0])) if resolved else None
         member = found.member() if found is not None else None
         return member.holds if member is not None else None
@@ -188,7 +188,7 @@ class SymmetricMemory:
         """See :func:`tracehook.explain`."""
         from tracehook.explanation import explain
 
-        resolved = groups.resolve(group)
+        resolved = groups.resolve(group) if groups.any_exists() else ()
         return explain(tensor, nbytes, self.windows(resolved[0]) if resolved else None, self._pools)
 
     def status(self) -> dict[str, Any]:
@@ -280,7 +280,7 @@ class _ScopeEnd:
     def __call__(self, touched: list[int] | None, error: BaseException | None) -> None:
         if error is not None:
             refusals, _, _, _, limit = _core.last_refusal()
-            if isinstance(error, torch.OutOfMemoryError) and refusals != self._refusals and limit:
+            if type(error) is torch.OutOfMemoryError and refusals != self._refusals and limit:
                 self._refusals = refusals
                 raise self._memory.limit_error() from error
             return

@@ -72,6 +72,7 @@ class _Switch:
 
 
 _scopes: dict[Any, Scope] = {}
+_MOST_SCOPES = 1024
 _holders: dict[int, tuple[weakref.ref[Any], Any]] = {}
 
 
@@ -156,6 +157,8 @@ def _scope(group: Groups, graph: bool, operation: str | None, nbytes: int | None
     made = memory.scope(groups, graph, operation, nbytes)
     if made is None:
         return NO_SCOPE
+    if len(_scopes) >= _MOST_SCOPES:  # a size hint that is another one each time
+        _scopes.clear()
     _scopes[key] = made
     for member in groups:
         weakref.finalize(member, _scopes.pop, key, None)  # or the group's connections and threads live for ever
@@ -203,11 +206,14 @@ def explain(tensor: Tensor, group: ProcessGroup | None = None) -> Explanation:
 
     Codes: ``symmetric``, ``not_cuda``, ``not_enabled``, ``not_in_pool``, ``expandable_segment``, ``no_communicator``,
     ``not_registered``, ``deferred``, ``outside``, ``other_device``, ``mismatch``, ``timeout``, ``failed``,
-    ``no_symmetric_support``, ``nccl_too_old``, ``placement``.
+    ``no_symmetric_support``, ``nccl_too_old``, ``placement``, ``unavailable``.
     """
     memory = _Switch.memory
     if tensor.device.type != "cuda":
         return Explanation(False, "not_cuda", f"the tensor is on {tensor.device}; windows are made on CUDA memory")
+    unavailable = _Switch.service.no_memory if _Switch.service is not None else None
+    if unavailable is not None:
+        return Explanation(False, "nccl_too_old" if "NCCL" in unavailable else "unavailable", unavailable)
     if memory is None:
         return Explanation(
             False,
@@ -229,7 +235,7 @@ def sync(group: Groups = None) -> int:
         how many windows were registered, on all groups.
 
     """
-    memory = _memory()
+    memory = _existing()
     return memory.sync(group) if memory is not None else 0
 
 
@@ -244,7 +250,7 @@ def trim(group: Groups = None) -> int:
         bytes that this rank gave back to the device.
 
     """
-    memory = _memory()
+    memory = _existing()
     return memory.trim(group) if memory is not None else 0
 
 
@@ -252,6 +258,11 @@ def release_graphs() -> None:
     """Say that every CUDA graph which was captured so far is gone, so that :func:`trim` may give back its memory."""
     if _Switch.memory is not None:
         _Switch.memory.release_graphs()
+
+
+def _existing() -> SymmetricMemory | None:
+    """What was made while tracehook was enabled can be looked after also when it is not any more."""
+    return _Switch.memory if _Switch.memory is not None else _memory()
 
 
 def _memory() -> SymmetricMemory | None:

@@ -39,7 +39,7 @@ class Service:
         self._done_attaching = False
         self._attached_names = 0
         self._memory: Any = None
-        self._no_memory: str | None = None  # why there is no symmetric memory here; said once
+        self.no_memory: str | None = None  # why there is no symmetric memory here; said once
 
     # --- starting ---
 
@@ -216,10 +216,10 @@ class Service:
         if torch.cuda.is_available():
             torch.cuda.init()  # before our lock, see attach_communicator()
         with self._lock:
-            if self._memory is None and self._no_memory is None:
-                self._no_memory = self._make_memory()
-                if self._no_memory is not None:
-                    warn(f"no symmetric memory, scopes do nothing: {self._no_memory}")
+            if self._memory is None and self.no_memory is None:
+                self.no_memory = self._make_memory()
+                if self.no_memory is not None:
+                    warn(f"no symmetric memory, scopes do nothing: {self.no_memory}")
             return self._memory
 
     def _make_memory(self) -> str | None:

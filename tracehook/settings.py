@@ -51,9 +51,12 @@ _UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 def _bytes(text: str) -> int:
     digits = text.rstrip("KMGTkmgtiIbB")
     unit = text[len(digits) :].upper()
-    if not digits.strip().isascii() or not digits.strip().isdigit() or unit not in _UNITS or int(digits) == 0:
+    if not digits.strip().isascii() or not digits.strip().isdigit() or unit not in _UNITS or len(digits) > 18:
         raise SettingError("expected bytes above 0, such as 8589934592 or 8GiB")
-    return int(digits) * _UNITS[unit]
+    size = int(digits) * _UNITS[unit]
+    if not 0 < size < 2**63:
+        raise SettingError("expected bytes above 0, such as 8589934592 or 8GiB")
+    return size
 
 
 def _directory(text: str) -> Path:

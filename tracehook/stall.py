@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tracehook.logs import warn
+
 
 class StallWatch:
     """Calls `report(subject)` on a thread of its own when something under `watching` takes too long.
@@ -47,7 +49,10 @@ class StallWatch:
                     continue
                 token = min(self._running, key=lambda key: self._running[key][1])
                 subject, _ = self._running.pop(token)
-            self._report(subject)
+            try:
+                self._report(subject)
+            except Exception as problem:  # what it tried failed; the next one is watched all the same
+                warn(f"handling a window registration that hangs failed: {problem}")
 
     def _until_next(self) -> float | None:
         """Seconds until the oldest is late; None while there is nothing to watch."""

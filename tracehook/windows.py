@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from tracehook.stall import StallWatch
 
+REGISTER = "register windows"
+_ADVICE = "Let the ranks allocate alike; tracehook.trim(group), on all ranks, gives back what is not used alike"
 NO_WINDOW = "NCCL gave no window: this communicator has no symmetric memory"
 
 
@@ -28,11 +30,9 @@ class GroupWindows:
         self.facts = groups.facts(group)
         self._timeout = timeout
         self._stalls = stalls
-        store, name = self.facts.store, self.facts.name
         self._member: Any = None
-        # Two sequences: a scope's end and a collective need not come in the same order where several threads work.
-        self._plans = Agreement(store, f"{name}/windows", self.facts.rank, self.facts.ranks, self.about)
-        self._uses = Agreement(store, f"{name}/placement", self.facts.rank, self.facts.ranks, self.about)
+        self._plans: Agreement | None = None
+        self._uses: Agreement | None = None
         self._lock = threading.RLock()  # one collective act at a time
         self.deferred: list[int] = []  # segments that were touched during a capture
         self.refused: tuple[str, str] | None = None  # reason code and sentence: no window is made any more
@@ -50,10 +50,22 @@ class GroupWindows:
                 self._member = _core.find_communicator(pointer)
             scope.forget_holder(self.group())
             if self._member is not None:
-                self._plans.about = self._uses.about = self.about
-            if self._member is not None and self.refused is not None and self.refused[0] != "nccl_too_old":
-                self.refused = None  # a new communicator begins anew
+                self._begin(f"{self._member.key:016x}")
         return self._member
+
+    def _begin(self, key: str) -> None:
+        """A new communicator: what was agreed on with a former one means nothing for it."""
+        self.refused = self.last_failure = None
+        self.deferred = []
+        # Two sequences: a scope's end and a collective need not come in the same order where several threads work.
+        self._plans, self._uses = self._agreement(f"{key}/windows"), self._agreement(f"{key}/placement")
+
+    def _agreement(self, name: str) -> Agreement:
+        """A sequence of rounds of its own: a group may be made again under the same name, in the same store."""
+        facts = self.facts
+        channel = f"{facts.name}/{name}"
+        born = facts.store.add(f"tracehook/{channel}/born/{facts.rank}", 1) if facts.ranks > 1 else 0
+        return Agreement(facts.store, f"{channel}/{born}", facts.rank, facts.ranks, self.about)
 
     @property
     def about(self) -> str:
@@ -67,11 +79,13 @@ class GroupWindows:
         if found is None:
             import torch
 
-            self._plans.compare("make the communicator", [], self._timeout)
+            self._agreement("connect").compare("make the communicator", [], self._timeout)
             self.facts.backend.eager_connect_single_device(torch.device("cuda", self.facts.device))
             found = self.member()
         if found is None:
-            raise RegistrationError(f"{self.about} has no communicator on device {self.facts.device}")
+            raise RegistrationError(
+                f"{self.about} has no communicator on device {self.facts.device}: it was aborted, or is being destroyed"
+            )
         return found
 
     # --- registering ---
@@ -82,15 +96,26 @@ class GroupWindows:
             member = self.connect()
             if self.refused is not None:
                 return 0
-            self._compare(member, "register windows", [f"{size} bytes" for size in sizes])
-            return self._register(member, list(segments))
+            # Held, so that none goes back to the driver between the agreement and NCCL: the others would wait there.
+            if not _core.hold_segments(segments):
+                raise RegistrationError(
+                    f"{self.about}: memory of the scope was given back by another thread before its end"
+                )
+            try:
+                self._compare(member, REGISTER, [f"{size} bytes" for size in sizes])
+                return self._register(member, list(segments))
+            finally:
+                _core.let_go_of_segments(segments)
 
     def _compare(self, member: Any, topic: str, entries: Sequence[str]) -> None:
+        assert self._plans is not None
         begin = time.monotonic_ns()
         try:
             self._plans.compare(topic, entries, self._timeout)
         except RegistrationError as problem:
             self._note(member, problem, time.monotonic_ns() - begin, len(entries))
+            if f"differ at {REGISTER!r}" in str(problem):
+                raise RegistrationMismatch(f"{problem}. {_ADVICE}") from None
             raise
         member.log_agreement("agreement.reached", len(entries), 0, time.monotonic_ns() - begin)
 
@@ -108,11 +133,13 @@ class GroupWindows:
             member.log_agreement("agreement.failed", entries, 0, duration)
 
     def _register(self, member: Any, segments: list[int]) -> int:
-        with self._stalls.watching((self, member)):
-            outcomes = member.register_windows(segments)
-        failure = _failure(outcomes, len(segments))
+        assert self._plans is not None
+        failure = ""
         try:
-            self._plans.confirm("register windows", failure, self._timeout)
+            with self._stalls.watching((self, member)):
+                outcomes = member.register_windows(segments)
+            failure = _failure(outcomes, len(segments))
+            self._plans.confirm(REGISTER, failure, self._timeout)
         except RegistrationError as raised:
             problem = raised
             if failure and isinstance(raised, RegistrationTimeout):
@@ -126,6 +153,9 @@ class GroupWindows:
             if problem is raised:
                 raise
             raise problem from raised
+        except BaseException:  # Ctrl-C: the others do not hear of it, so the next agreement fails
+            member.drop_windows()
+            raise
         if not member.confirm_windows():
             raise RegistrationError(f"the communicator of {self.about} ended while windows were registered with it")
         self.last_failure = None
@@ -137,7 +167,8 @@ class GroupWindows:
         if len(failures) == self.facts.ranks and set(failures.values()) == {NO_WINDOW}:
             self.refused = ("no_symmetric_support", f"{NO_WINDOW} ({self.about})")
         else:
-            self.refused = ("failed", str(problem))
+            # Nor may windows be used that were made before. Those of captured graphs cannot be taken away.
+            self._drop_all(("failed", str(problem)))
 
     # --- the other collective acts ---
 
@@ -160,11 +191,9 @@ class GroupWindows:
         """
         with self._lock:
             member = self.member()
-            mine = [
-                window
-                for window in (member.windows() if member is not None else ())
-                if window["segment"] in retired and not window["pinned"]
-            ]
+            if member is None or self._plans is None:
+                return 0
+            mine = [window for window in member.windows() if window["segment"] in retired and not window["pinned"]]
             offered = [f"{window['ordinal']} {window['size']}" for window in mine]
             common = set(self._plans.common("trim", offered, self._timeout))
             leaving = [
@@ -174,14 +203,19 @@ class GroupWindows:
 
     def compare_use(self, topic: str, entries: Sequence[str]) -> None:
         """Compare where a collective's buffers lie. Called by the thread that issues it."""
-        self._uses.compare(topic, entries, self._timeout)
+        if self._uses is not None:
+            self._uses.compare(topic, entries, self._timeout)
 
     def drop_all(self, why: str) -> None:
         """Deregister every window, because the ranks use them differently; all ranks do so at the same collective."""
+        self._drop_all(("placement", why))
+
+    def _drop_all(self, refused: tuple[str, str]) -> None:
+        self.refused = refused
         member = self.member()
-        self.refused = ("placement", why)
         if member is not None:
-            member.deregister_windows([window["segment"] for window in member.windows()])
+            windows = [window["segment"] for window in member.windows() if not window["pinned"]]
+            member.deregister_windows(windows)
 
 
 def _failure(outcomes: Sequence[tuple[int, bool]], wanted: int) -> str:

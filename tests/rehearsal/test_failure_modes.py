@@ -104,9 +104,6 @@ def test_every_use_is_compared_where_it_is_asked_for(tmp_path: Path) -> None:
     assert both(run, "reached") == [NOTHING_REACHED] * 2
 
 
-@pytest.mark.xfail(
-    reason="a use that is refused is counted: the digests differ for ever, and all later uses are refused"
-)
 def test_communicator_is_usable_after_a_refused_use(tmp_path: Path) -> None:
     """With SYMM_REGISTER_VERIFY=every-use an ordinary collective works after one that was refused."""
     run = case("swapped_every_use", tmp_path, SYMM_REGISTER_VERIFY="every-use")

@@ -157,14 +157,16 @@ def test_sixty_four_ranks(store):
 
 @pytest.mark.parametrize("ranks", [2, 16])
 def test_the_trips_of_a_rank_do_not_grow_with_the_ranks(store, ranks):
-    """In a round that goes well, rank 0 makes six operations on the store and every other rank four."""
+    """In a round that goes well, rank 0 makes five to seven operations on the store and every other rank four."""
     members = _ranks(store, ranks)
     for _ in range(3):
         _compare(members, [["a"]] * ranks)
     before = [member.trips for member in members]
     for _ in range(10):
         _compare(members, [["a"]] * ranks)
-    assert [member.trips - made for member, made in zip(members, before, strict=True)] == [60] + [40] * (ranks - 1)
+    leader, *others = [member.trips - made for member, made in zip(members, before, strict=True)]
+    assert 50 <= leader <= 70
+    assert others == [40] * (ranks - 1)
 
 
 def test_channels_on_one_store_do_not_mix(store):

@@ -168,7 +168,10 @@ def _extra_fields(name: str, record: Record) -> dict[str, Any]:
         case "placement.digest":
             return {"uses": record.size, "digest": f"{record.value:016x}"}
         case "policy.chosen":
-            return {"policy": record.value - 1, "answer": ANSWERS[record.size]}
+            return {
+                "policy": record.value - 1,
+                "answer": ANSWERS[record.size] if record.size < len(ANSWERS) else record.size,
+            }
         case "register.batch":
             return {"thread": record.thread, "count": record.value}
         case "deregister.stalled":

@@ -312,6 +312,25 @@ void bind_symmetric(py::module_& module) {
         const auto segment = process().bank().find(address);
         return segment ? segment->id : 0;
     });
+    // While they are held they are not given back to the driver: from before the ranks agree on
+    // them until they are registered. False, and none is held, if one is gone.
+    module.def("hold_segments", [](const std::vector<std::uint64_t>& segments) {
+        core::Bank& bank = process().bank();
+        for (std::size_t i = 0; i < segments.size(); ++i) {
+            if (!bank.window_made(segments[i])) {
+                for (std::size_t made = 0; made < i; ++made) {
+                    bank.window_ended(segments[made]);
+                }
+                return false;
+            }
+        }
+        return true;
+    });
+    module.def("let_go_of_segments", [](const std::vector<std::uint64_t>& segments) {
+        for (const std::uint64_t segment : segments) {
+            process().bank().window_ended(segment);
+        }
+    });
     module.def("release_idle", [] { return process().bank().release_idle(); }, NoGil());
     module.def("last_refusal", [] { return last_refusal(process().bank()); });
     module.def("set_verification", [](const std::string& verify, const py::function& compare) {

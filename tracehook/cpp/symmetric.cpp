@@ -75,7 +75,8 @@ void SymmetricScope::enter(bool graph) {
 
 std::vector<std::uint64_t> SymmetricScope::leave() {
     const core::Scope* const scope = core::Scopes::current();
-    if (scope == nullptr || (scope->source != eager_.get() && scope->source != graph_.get())) {
+    if (scope == nullptr || scope->owner != owner_ ||
+        (scope->source != eager_.get() && scope->source != graph_.get())) {
         throw std::logic_error("scopes of symmetric memory must end in the reverse order of their "
                                "beginning, on the thread that began them");
     }

@@ -55,8 +55,11 @@ class Windows {
         bool milestone = false; // time to log the digest
         bool unpinned = false;  // a window that no captured graph is known to use is part of it
     };
-    // Finds the places of a call. A known use is counted; a new one is only when it is accepted.
-    Look look(std::uint32_t operation, const Side& send, const Side& receive) noexcept;
+    enum class Count { kKnown, kNone };
+    // Finds the places of a call. Unless told otherwise a known use is counted; a new one is only
+    // when it is accepted.
+    Look look(std::uint32_t operation, const Side& send, const Side& receive,
+              Count count = Count::kKnown) noexcept;
     void accept(const Look& look);
 
     // A captured graph uses these places: their windows stay until unpin_all().

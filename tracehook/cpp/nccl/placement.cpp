@@ -89,11 +89,13 @@ int check_placement(const core::Registrar::Member& found, std::uint32_t operatio
     const std::size_t one_size = bytes(count, type, 1);
     const std::size_t all_size = bytes(count, type, ranks_of(*found));
     core::Windows& windows = found->windows();
-    const core::Windows::Look look =
-        windows.look(operation, {send, row.send == all ? all_size : one_size, row.compare_send},
-                     {receive, row.receive == all ? all_size : one_size, row.compare_receive});
     const Verification* const now = verification.load(std::memory_order_acquire);
     const bool always = now != nullptr && now->verify == Verify::kEveryUse;
+    using enum core::Windows::Count;
+    const core::Windows::Look look =
+        windows.look(operation, {send, row.send == all ? all_size : one_size, row.compare_send},
+                     {receive, row.receive == all ? all_size : one_size, row.compare_receive},
+                     always ? kNone : kKnown);
     core::Registrar::Member member;
     if (!look.known || always) {
         // The reference is to this thread's last find(), which the comparison may change: kept to
@@ -105,9 +107,7 @@ int check_placement(const core::Registrar::Member& found, std::uint32_t operatio
         if (const int result = compare_with_others(*member, look); result != kSuccess) {
             return result;
         }
-        if (!look.known) {
-            windows.accept(look);
-        }
+        windows.accept(look);
     } else if (look.milestone) {
         found->log_digest();
     }

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <stdexcept>
+#include <string>
 
 namespace tracehook::nccl {
 
@@ -36,10 +37,16 @@ int enter_device(int device) {
 } // namespace
 
 void open_bank(core::Bank& bank, std::size_t limit_bytes_per_device) {
+    constexpr int kFirst = 22703;
     const Api& real = api();
+    if (version() < kFirst) {
+        throw std::runtime_error("NCCL " + std::to_string(version()) + " has no windows: " +
+                                 std::to_string(kFirst) + " or newer is needed");
+    }
     if (real.ncclMemAlloc == nullptr || real.ncclCommWindowRegister == nullptr ||
         real.cudaDeviceSynchronize == nullptr) {
-        throw std::runtime_error("this NCCL has no windows: 2.27 or newer is needed");
+        throw std::runtime_error(
+            "this NCCL, or the CUDA runtime, lacks a function that windows need");
     }
     bank.open({allocate, release, synchronize, enter_device}, limit_bytes_per_device);
     target.store(&bank, std::memory_order_release);

@@ -59,6 +59,7 @@ class SymmetricMemory:
         self._chooser = Chooser(settings.policy, self._report_policy)
         self._groups: dict[int, GroupWindows] = {}  # by id of the torch object
         self._owners: list[str] = [""]
+        self._users: dict[str, set[str]] = defaultdict(set)  # names of groups by pool
         self._lock = threading.RLock()
         self._placement = PlacementCheck(settings.on_error, self._group_of_communicator)
         _core.set_verification(settings.verify, self._placement)
@@ -77,6 +78,7 @@ class SymmetricMemory:
         pool = self._choose(windows, device, graph, operation, nbytes)
         if pool is None:
             return None
+        self._users[pool].update(found.facts.name for found in windows)
         pair = self._pools.pair(pool, device)
         native = _core.Scope(pair.eager, pair.graph, self._owner(windows))
         ended = _ScopeEnd(self, native, windows, device)
@@ -154,11 +156,13 @@ class SymmetricMemory:
         chosen = [self.windows(one) for one in groups.resolve(group)]
         self._refuse_in_capture("trim", chosen)
         before = sum(segment.size for segment in pool_segments())
+        names = {found.facts.name for found in chosen}
+        pools = {pool for pool, users in self._users.items() if users & names}
         for device in {found.facts.device for found in chosen}:
-            self._pools.let_go(device)
+            self._pools.let_go(device, pools)
         for found in in_order(chosen):
             retired = {segment.id: segment.size for segment in pool_segments() if segment.retired}
-            found.trim(retired)
+            self._guarded(found, lambda: found.trim(retired))  # noqa: B023
         _core.release_idle()
         return before - sum(segment.size for segment in pool_segments())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Set
 from typing import Any, NamedTuple
 
 import torch
@@ -32,7 +33,7 @@ class Pools:
         # torch's objects: a pool lives as long as its object does.
         self._torch: dict[Any, Any] = {}
         self._names: list[str] = [""]
-        self._graphs_are_gone = False
+        self._released: set[Any] = set()  # pools of captured graphs that are gone
         self._lock = threading.Lock()
 
     def pair(self, name: str, device: int) -> PoolPair:
@@ -62,21 +63,23 @@ class Pools:
 
     def graphs_are_gone(self) -> None:
         """Let the next :meth:`let_go` include the memory of captured graphs."""
-        self._graphs_are_gone = True
+        with self._lock:
+            self._released.update(pair.graph for pair in self._pairs.values())
 
-    def let_go(self, device: int) -> None:
-        """Make torch give back every segment of the device's pools that holds no tensor.
+    def let_go(self, device: int, names: Set[str]) -> None:
+        """Make torch give back every segment of these pools of the device that holds no tensor.
 
         A live pool of torch keeps its free segments for ever. So each pool gets a new one of torch in its place; what
         the old one held free goes to the bank at once, and the rest when its tensors are gone. A pool that a thread is
         allocating from stays as it is.
         """
         with self._lock:
-            graphs, self._graphs_are_gone = self._graphs_are_gone, False
-            for (_, where), pair in self._pairs.items():
-                if where == device:
-                    for pool in (pair.eager, pair.graph) if graphs else (pair.eager,):
-                        self._replace(pool, device)
+            for (name, where), pair in self._pairs.items():
+                if where == device and name in names:
+                    self._replace(pair.eager, device)
+                    if pair.graph in self._released:
+                        self._released.remove(pair.graph)
+                        self._replace(pair.graph, device)
         # What older pools of torch still held, whose tensors are gone by now.
         torch.cuda.empty_cache()
 

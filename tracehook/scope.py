@@ -149,20 +149,27 @@ def _scope(group: Groups, graph: bool, operation: str | None, nbytes: int | None
         return NO_SCOPE
     groups = group_names.resolve(group)
     if not groups:
-        return NO_SCOPE
+        return _outside()
     key = (*map(id, groups), graph, operation, nbytes)
     scope = _scopes.get(key)
     if scope is not None and scope.belongs_to(groups):
         return scope
     made = memory.scope(groups, graph, operation, nbytes)
     if made is None:
-        return NO_SCOPE
+        return _outside()
     if len(_scopes) >= _MOST_SCOPES:  # a size hint that is another one each time
         _scopes.clear()
     _scopes[key] = made
     for member in groups:
         weakref.finalize(member, _scopes.pop, key, None)  # or the group's connections and threads live for ever
     return made
+
+
+def _outside() -> Scope:
+    """Ordinary memory: nothing that is made inside belongs to an outer scope, as on the ranks that have the group."""
+    from tracehook import _core
+
+    return Scope(_core.enter_outside, _core.leave_outside, lambda touched, error: None, False, ())  # noqa: ARG005
 
 
 def is_symmetric(tensor: Tensor, group: ProcessGroup | None = None) -> bool:
@@ -244,7 +251,8 @@ def trim(group: Groups = None) -> int:
 
     Collective, outside of a capture. A segment leaves only if it is unused on every rank, and its memory only when its
     last group has let go of it. What captured graphs used stays until :func:`release_graphs`. Empties torch's own
-    cache too (``torch.cuda.empty_cache()``).
+    cache too (``torch.cuda.empty_cache()``). With the ``shared`` policy the memory belongs to all groups of the device:
+    ranks that trim a subgroup alone have other memory afterwards than the rest, and no longer agree with it.
 
     Returns:
         bytes that this rank gave back to the device.

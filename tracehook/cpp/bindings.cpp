@@ -299,6 +299,9 @@ void bind_symmetric(py::module_& module) {
     bind_member(module);
     bind_scopes(module);
     module.def("find_communicator", &find_member);
+    // A scope of no pool: its allocations are ordinary ones, also inside of other scopes.
+    module.def("enter_outside", [](bool) { core::Scopes::enter({}); });
+    module.def("leave_outside", [] { core::Scopes::leave(); });
     module.def("open_bank", [](std::size_t limit) { nccl::open_bank(process().bank(), limit); });
     module.def(
         "segment_functions",

@@ -1,0 +1,402 @@
+"""Random schedules, one seed after the other on groups of their own, and a judgement on each.
+
+Arguments: the first seed, how many, and a divergence for all of them (``none``: in no seed) instead of one in a third,
+and ``stubborn``: a rank goes on after what it announces, so that all have to be at one point of the program again.
+Each rank tells `failures`, the seeds that went wrong and how; `ended`, how many seeds ended in which way; `before` and
+`after`, what the process held when the first seed began and when the last one had ended. A step that takes longer
+than HARD seconds ends the process with the stacks of all threads.
+"""
+
+import contextlib
+import dataclasses
+import faulthandler
+import gc
+import json
+import os
+import re
+import sys
+import time
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import tracehook
+
+from common import MB, RANK, WORLD, tell
+from schedules import MAY_HANG, Collect, Enter, Free, Make, Rules, Schedule, Step, Sync, Trim, draw
+
+CHUNK = 64  # elements: what one rank contributes to a gather
+STRIDE = MB // 4  # elements from one slot of a tensor to the next
+SHORT, LONG = 0.4, 15.0  # seconds that an agreement may take in a seed with, and without a divergence
+SLACK = 5.0
+HARD = 60.0
+
+VERIFY = os.environ.get("SYMM_REGISTER_VERIFY", "first-use")
+WARNED = os.environ.get("SYMM_REGISTER_ON_ERROR") == "warn"  # then what is announced is said on stderr only
+STUBBORN = "stubborn" in sys.argv
+ISOLATED = os.environ.get("SYMM_REGISTER_POLICY") == "isolated"
+# Every group is of all ranks, or each rank is in one of several that do the same; but where the pools are isolated one
+# rank may stand aside.
+MEMBERS: dict[str, list[list[int]]] = {"all": [list(range(WORLD))], "twin": [list(range(WORLD))]}
+if WORLD == 4:
+    MEMBERS["pair"] = [[0, 1], [2, 3]]
+elif WORLD == 3 and ISOLATED:
+    MEMBERS["part"] = [[0, 1]]
+APART = "part" if "part" in MEMBERS else "-"
+RULES = Rules(tuple(MEMBERS), hangs=VERIFY == "every-use", apart=APART)
+
+
+class OnPurpose(Exception):
+    """The exception of a scope that fails."""
+
+
+class Left(Exception):
+    """Another rank has announced something, and does not go on."""
+
+
+def connect() -> tuple[torch.device, dist.TCPStore]:
+    """Make the default group over a store of the kind that torchrun uses: other kinds are polled, so slower."""
+    meeting = dist.FileStore(os.environ["TEST_STORE"], WORLD)
+    minute = timedelta(seconds=60)
+    if RANK == 0:
+        store = dist.TCPStore("127.0.0.1", 0, WORLD, True, timeout=minute, wait_for_workers=False)
+        meeting.set("port", str(store.port))
+    else:
+        store = dist.TCPStore("127.0.0.1", int(meeting.get("port")), WORLD, False, timeout=minute)
+    device = torch.device("cuda", RANK)
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", store=store, rank=RANK, world_size=WORLD, timeout=minute, device_id=device)
+    return device, store
+
+
+device, store = connect()
+
+
+def value(step: int, rank: int, chunk: int, tensor: int = 0) -> int:
+    """Return what the chunk of a buffer is filled with: all differ, and their sums are exact."""
+    return (step * 1_000_003 + rank * 7_919 + chunk * 104_729 + tensor * 15_485_863) * 2_654_435_761 % 2**32 >> 14
+
+
+@dataclasses.dataclass
+class Outcome:
+    """How a seed went on one rank. Steps by number."""
+
+    completed: int = 0
+    announced: list[tuple[int, str, str]] = dataclasses.field(default_factory=list)  # step, class, text
+    wrong: list[tuple[int, str]] = dataclasses.field(default_factory=list)
+    other: list[str] = dataclasses.field(default_factory=list)  # foreign exceptions, and what took too long
+
+
+class Run:
+    """One seed on this rank."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.stop = f"stop {schedule.seed}"
+        self.timeout = SHORT if schedule.divergence else LONG
+        # Who goes on waits for all that the others wait for.
+        self.limit = (2 + (STUBBORN or WARNED) * len(schedule.steps)) * self.timeout + SLACK
+        self.outcome = Outcome()
+        self.index = 0
+        self.tensors: dict[int, torch.Tensor] = {}
+        self.contents: dict[tuple[int, int], list[int]] = {}  # by tensor and slot, one value for each chunk
+        self.groups: dict[str, dist.ProcessGroup] = {}
+        self.ranks: dict[str, list[int]] = {}
+        for name in schedule.groups:
+            for members in MEMBERS[name]:
+                group = dist.new_group(members, device_id=device)
+                if RANK in members:
+                    self.groups[name], self.ranks[name] = group, members
+
+    def play(self) -> Outcome:
+        """Go through the steps, up to what this rank or another one announces, or in spite of it."""
+        try:
+            for index, steps in enumerate(self.schedule.of(RANK)):
+                self.index = index
+                self.look_around()
+                faulthandler.dump_traceback_later(HARD, exit=True)
+                begin = time.monotonic()
+                self.take(steps)
+                took = time.monotonic() - begin
+                if took > self.limit:
+                    self.outcome.other.append(f"step {self.index} took {took:.1f} s")
+                self.outcome.completed += 1
+        except Left:
+            pass
+        except Exception as problem:
+            self.outcome.other.append(f"step {self.index}: {type(problem).__name__}: {problem}")
+        if self.outcome.other:
+            store.set(self.stop, "1")
+        return self.outcome
+
+    def take(self, steps: list[Step]) -> None:
+        """Do what one step is on this rank; note what is announced."""
+        for step in steps:
+            try:
+                self.do(step)
+            except (tracehook.RegistrationError, dist.DistBackendError) as problem:
+                text = str(problem).split("\nException raised from")[0]
+                if "tracehook" not in text and not isinstance(problem, tracehook.RegistrationError):
+                    raise
+                self.outcome.announced.append((self.index, type(problem).__name__, text))
+                if not STUBBORN:
+                    store.set(self.stop, "1")
+                    raise Left from None
+                for make in step.made() if isinstance(step, Enter) else ():
+                    if make.tensor not in self.tensors:
+                        self.make(make)
+
+    def look_around(self) -> None:
+        """Leave if another rank has announced something."""
+        if store.check([self.stop]):
+            raise Left
+
+    def do(self, step: Step) -> None:
+        """Take one step."""
+        match step:
+            case Make():
+                self.make(step)
+            case Enter():
+                with contextlib.suppress(OnPurpose):
+                    self.enter(step)
+            case Free():
+                self.check(step.tensors)
+                for tensor in step.tensors:
+                    del self.tensors[tensor]
+            case Collect():
+                if step.group in self.groups:
+                    self.collect(step)
+            case Sync():
+                tracehook.sync(self.of(step.groups))
+            case Trim():
+                tracehook.trim(self.of(step.groups))
+
+    def of(self, names: tuple[str, ...]) -> list[dist.ProcessGroup]:
+        """Return the groups that this rank is in."""
+        return [self.groups[name] for name in names if name in self.groups]
+
+    def enter(self, scope: Enter) -> None:
+        """Go through a scope."""
+        with tracehook.symmetric(self.of(scope.groups)):
+            for part in scope.body:
+                if isinstance(part, Make):
+                    self.make(part)
+                else:
+                    self.enter(part)
+            if scope.fails:
+                raise OnPurpose
+
+    def make(self, make: Make) -> None:
+        """Make a tensor whose every slot is filled."""
+        self.tensors[make.tensor] = torch.empty(make.size * STRIDE, device=device)
+        for slot in range(2):
+            self.fill(make.tensor, slot, [value(1000 + slot, RANK, chunk, make.tensor) for chunk in range(WORLD)])
+
+    def part(self, tensor: int, slot: int, chunks: int = WORLD) -> torch.Tensor:
+        """Return the first chunks of a slot."""
+        begin = slot * STRIDE
+        return self.tensors[tensor][begin : begin + chunks * CHUNK]
+
+    def fill(self, tensor: int, slot: int, values: list[int]) -> None:
+        """Fill by copying: kernels do nothing on emulated devices."""
+        self.part(tensor, slot, len(values)).copy_(torch.tensor(values, dtype=torch.float32).repeat_interleave(CHUNK))
+        self.contents.setdefault((tensor, slot), [0] * WORLD)[: len(values)] = values
+
+    def collect(self, step: Collect) -> None:
+        """Fill the input, call, wait, and look at all tensors: the sums depend on nothing that came before."""
+        group, members = self.groups[step.group], self.ranks[step.group]
+        ranks, own = len(members), members.index(RANK)
+        chunks = {"all_reduce": WORLD, "all_gather": 1, "reduce_scatter": ranks}[step.name]
+        given = {rank: [value(self.index, rank, chunk) for chunk in range(chunks)] for rank in members}
+        self.fill(step.source, step.slot, given[RANK])
+        source = self.part(step.source, step.slot, chunks)
+        if step.name == "all_reduce":
+            expected = [sum(column) for column in zip(*given.values(), strict=True)]
+            work = dist.all_reduce(source, group=group, async_op=step.asynchronous)
+        elif step.name == "all_gather":
+            expected = [given[rank][0] for rank in members]
+            target = self.part(step.target, step.slot, ranks)
+            work = dist.all_gather_into_tensor(target, source, group=group, async_op=step.asynchronous)
+        else:
+            expected = [sum(given[rank][own] for rank in members)]
+            target = self.part(step.target, step.slot, 1)
+            work = dist.reduce_scatter_tensor(target, source, group=group, async_op=step.asynchronous)
+        if work is not None and step.asynchronous:
+            work.wait()
+        self.finish(step)
+        self.contents[step.target, step.slot][: len(expected)] = expected
+        self.check(self.tensors, step)
+
+    def finish(self, step: Collect) -> None:
+        """Wait for the collective, as long as no other rank has announced something."""
+        stream = torch.cuda.current_stream()
+        begin = time.monotonic()
+        while not stream.query():
+            time.sleep(0.0005)
+            waited = time.monotonic() - begin
+            if waited > 0.01:
+                self.look_around()
+            if waited > self.limit:
+                raise TimeoutError(f"{step} did not end within {waited:.1f} s")
+
+    def check(self, tensors: object, step: Collect | None = None) -> None:
+        """Compare tensors with what they have to hold."""
+        for tensor in tensors:
+            for slot in range(2):
+                held = self.part(tensor, slot).cpu().view(WORLD, CHUNK)
+                expected = self.contents[tensor, slot]
+                if not torch.equal(held, torch.tensor(expected, dtype=torch.float32)[:, None].expand(WORLD, CHUNK)):
+                    found = [float(chunk[0]) for chunk in held]
+                    about = f"{step}: " if step is not None else ""
+                    self.outcome.wrong.append(
+                        (self.index, f"{about}tensor {tensor}, slot {slot}: {found} instead of {expected}")
+                    )
+                    self.contents[tensor, slot] = [float(x) for x in found]  # said once
+
+    def end(self, broken: bool) -> list[str]:
+        """End the groups, free the tensors; return what is left then."""
+        faulthandler.dump_traceback_later(HARD, exit=True)
+        ending = "abort and free" if broken else self.schedule.ending
+        groups = list(self.groups.values())
+        left = []
+        if ending in ("trim and destroy", "free and destroy"):
+            self.tensors.clear()
+        if ending == "trim and destroy":
+            tracehook.trim(groups)
+            left += [f"after trim: {row}" for row in tracehook.status()["windows"] if row["windows"]]
+            left += [f"after trim: {row}" for row in tracehook.status()["pools"]]
+        # In the same order on all ranks: a rank is in at most one of the groups that have one name.
+        for group in groups:
+            if ending == "abort and free":
+                dist.distributed_c10d._abort_process_group(group)
+            else:
+                dist.destroy_process_group(group)
+        self.tensors.clear()
+        self.groups.clear()
+        del groups, group
+        gc.collect()
+        tracehook.trim()
+        status = tracehook.status()
+        left += [f"pool {row}" for row in status["pools"]]
+        left += [f"group {row}" for row in status["windows"] if row["group"] != "0" or row["windows"]]
+        if torch.cuda.memory_reserved():
+            left.append(f"{torch.cuda.memory_reserved()} bytes of torch's allocator")
+        return left
+
+
+def meet(key: str, word: object) -> list:
+    """Wait for all ranks; return what each has said."""
+    store.set(f"{key} {RANK}", json.dumps(word))
+    if store.add(f"{key} came", 1) == WORLD:
+        store.set(f"{key} met", "1")
+    store.wait([f"{key} met"])
+    return [json.loads(each) for each in store.multi_get([f"{key} {rank}" for rank in range(WORLD)])]
+
+
+def forget(key: str) -> None:
+    """Remove the keys of a meeting, after a later one."""
+    store.delete_key(f"{key} {RANK}")
+    if RANK == 0:
+        for name in ("came", "met"):
+            store.delete_key(f"{key} {name}")
+
+
+def judge(schedule: Schedule, outcomes: list[Outcome]) -> list[str]:
+    """Return what must not have happened."""
+    found = [f"rank {rank}: {what}" for rank, each in enumerate(outcomes) for what in each.other]
+    first = min((step for each in outcomes for step, _, _ in each.announced), default=None)
+    for rank, each in enumerate(outcomes):
+        if not schedule.divergence:
+            found += [f"rank {rank}: announced without a divergence: {what}" for what in each.announced]
+        for step, what in each.wrong:
+            # Where only the first use is compared, the last step, a sync, finds the others.
+            if first is None or STUBBORN or not schedule.divergence or (VERIFY != "first-use" and first > step):
+                found.append(f"rank {rank}: wrong at step {step}, not announced: {what}")
+    if not WARNED:
+        found += one_verdict(outcomes)
+    return found
+
+
+def one_verdict(outcomes: list[Outcome]) -> list[str]:
+    """Return the mismatches that not all ranks of the group raised: those who compare come to one end."""
+    texts = Counter(
+        text[text.find("communicator ") :].partition("; no")[0]  # what follows is the same, or is about this rank
+        for each in outcomes
+        for _, _, text in each.announced
+        if "did not come" not in text and "gave no verdict" not in text
+    )
+    found = []
+    for text, ranks in texts.items():
+        group = re.search(r"\(group \S+, (\d+) ranks\)", text)
+        if group is None or ranks % int(group[1]):
+            found.append(f"raised by {ranks} rank(s) only: {text}")
+    return found
+
+
+def how(schedule: Schedule, outcomes: list[Outcome]) -> str:
+    """Return how a seed ended, in a word or two."""
+    names = sorted({name for each in outcomes for _, name, _ in each.announced})
+    wrong = "wrong, then " if any(each.wrong for each in outcomes) else ""
+    return f"{schedule.divergence or 'uniform'}: {wrong}{', '.join(names) or 'right'}"
+
+
+def held() -> dict[str, int]:
+    """Return what the process holds that could grow from seed to seed."""
+    own = Path("/proc/self")
+    pages = int((own / "statm").read_text().split()[1])
+    return {
+        "threads": len(list((own / "task").iterdir())),
+        "files": len(list((own / "fd").iterdir())),
+        "resident_mb": pages * os.sysconf("SC_PAGE_SIZE") // MB,
+        "keys": store.num_keys(),
+    }
+
+
+def one_seed(seed: int, divergence: str | None, settings: object) -> tuple[str, list[str]]:
+    """Play and judge one seed; return how it ended and what was wrong."""
+    schedule = draw(seed, WORLD, RULES, divergence)
+    run = Run(schedule)
+    memory._settings = dataclasses.replace(settings, timeout=run.timeout)
+    mine = run.play()
+    faulthandler.dump_traceback_later(HARD, exit=True)
+    outcomes = [Outcome(**each) for each in meet(f"played {seed}", dataclasses.asdict(mine))]
+    broken = bool(schedule.divergence) or any(each.completed < len(schedule.steps) for each in outcomes)
+    failures = judge(schedule, outcomes) if RANK == 0 else []
+    failures += [f"left on rank {RANK}: {what}" for what in run.end(broken)]
+    meet(f"ended {seed}", 0)
+    forget(f"played {seed}")
+    forget(f"ended {seed - 1}")
+    if RANK == 0:
+        store.delete_key(run.stop)
+    if failures and "verbose" in sys.argv:
+        print(f"seed {seed}, rank {RANK}: {failures}", file=sys.stderr, flush=True)
+    return how(schedule, outcomes), failures
+
+
+first, count = int(sys.argv[1]), int(sys.argv[2])
+chosen = sys.argv[3] if len(sys.argv) > 3 else "some"
+divergence = {"some": None, "none": ""}.get(chosen, chosen)
+if divergence in MAY_HANG and not RULES.hangs:
+    raise SystemExit(f"{divergence!r} needs SYMM_REGISTER_VERIFY=every-use")
+tracehook.trim()  # makes the memory, and the windows of the default group
+memory = tracehook.scope._Switch.memory
+settings = memory._settings
+ended: Counter[str] = Counter()
+failures: dict[int, list[str]] = {}
+before: dict[str, int] = {}
+begin = time.monotonic()
+for number, seed in enumerate(range(first, first + count)):
+    if number == min(20, count // 2):
+        gc.collect()
+        gc.freeze()  # or looking at everything that torch made costs more than the seed
+        before = held()
+    outcome, wrong = one_seed(seed, divergence, settings)
+    ended[outcome] += 1
+    if wrong:
+        failures[seed] = wrong
+faulthandler.cancel_dump_traceback_later()
+tell(failures=dict(list(failures.items())[:20]), failed=len(failures))
+tell(ended=dict(sorted(ended.items())), seconds=round(time.monotonic() - begin, 1), before=before, after=held())
+dist.destroy_process_group()

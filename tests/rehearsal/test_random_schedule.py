@@ -1,0 +1,138 @@
+"""Random schedules on emulated ranks: no hang, no wrong sum that was not announced, nothing left behind.
+
+RANDOM_SCHEDULES is the number of seeds of each run (50 at least), RANDOM_SCHEDULES_FROM the first one. A failing seed
+can be played alone, with the variables of `play` below: ``random_schedule.py SEED 1``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.rehearsal import RULES_BROKEN, Rehearsal, rehearse
+
+SEEDS = int(os.environ.get("RANDOM_SCHEDULES", "50"))
+FIRST = int(os.environ.get("RANDOM_SCHEDULES_FROM", "0"))
+LONGEST = 120 + 2 * SEEDS  # seconds
+STREAMS = 32  # that torch's pool has: each group takes the next one, and the emulation gives it a thread
+OLD, NEW = "22809", "23007"
+
+
+def play(
+    ranks: int,
+    *arguments: str,
+    seeds: int = SEEDS,
+    version: str = OLD,
+    verify: str = "every-use",
+    policy: str = "shared",
+    log: Path | None = None,
+) -> Rehearsal:
+    """Play seeds one after the other on groups of their own."""
+    env = {
+        "SYMM_REGISTER_VERIFY": verify,
+        "SYMM_REGISTER_POLICY": policy,
+        "TRACEHOOK_EMU_NCCL_VERSION": version,
+        "TRACEHOOK_EMU_WINDOW_TIMEOUT": "3",
+        # torch asks for the name of its own address at each connection to its store: by TCP, because a datagram of
+        # the resolver's that is lost costs five seconds.
+        "RES_OPTIONS": "use-vc attempts:1 timeout:1",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",  # as torch asks of those who abort groups themselves
+        "TORCH_CPP_LOG_LEVEL": "ERROR",  # a warning at each wait that ends by its time
+    }
+    if log is None:
+        env["SYMM_REGISTER_HOOK"] = "1"
+    return rehearse(
+        "random_schedule.py", str(FIRST), str(seeds), *arguments, ranks=ranks, log=log, env=env, timeout=LONGEST
+    )
+
+
+def failures(run: Rehearsal, ranks: int) -> dict[str, list[str]]:
+    """Return the seeds that went wrong on some rank, and how."""
+    told = [run.facts(rank) for rank in range(ranks)]
+    assert all("failed" in facts for facts in told), run.output
+    return {seed: why for facts in told for seed, why in facts["failures"].items()}
+
+
+def assert_nothing_grew(before: dict[str, int], after: dict[str, int]) -> None:
+    """Assert that a process holds at the end what it held at its beginning."""
+    assert after["files"] <= before["files"] + 2, (before, after)
+    assert after["threads"] <= before["threads"] + STREAMS, (before, after)
+    assert after["resident_mb"] <= before["resident_mb"] + 50 + SEEDS // 20, (before, after)  # MiB
+
+
+def assert_windows_are_undone(run: Rehearsal) -> None:
+    """Assert that each communicator that was not aborted has undone each of its windows, once."""
+    assert not any(log.dropped for log in run.logs)
+    for log in run.logs:
+        balance: Counter[Any] = Counter()
+        aborted = {event["comm_id"] for event in log.events if event["event"] == "communicator.abort"}
+        for event in log.events:
+            if event["event"] in ("register.window", "deregister.window"):
+                assert event["ok"], event
+                balance[event["comm_id"], event["addr"]] += 1 if event["event"] == "register.window" else -1
+                assert balance[event["comm_id"], event["addr"]] in (0, 1), event
+        left = {key: count for key, count in balance.items() if count and key[0] not in aborted}
+        assert balance
+        assert left == {}, left
+
+
+@pytest.mark.timeout(LONGEST + 30)
+@pytest.mark.parametrize(
+    ("ranks", "version", "policy", "arguments"),
+    [(2, OLD, "shared", ()), (3, OLD, "isolated", ("some", "stubborn")), (4, NEW, "shared", ())],
+    ids=["two", "three stubborn", "four"],
+)
+def test_every_use_is_compared(
+    tmp_path: Path, ranks: int, version: str, policy: str, arguments: tuple[str, ...]
+) -> None:
+    """A departing rank is announced before the operation that it would make wrong; without one all is right.
+
+    Stubborn ranks go on after what is announced: none of them goes on alone.
+    """
+    run = play(ranks, *arguments, version=version, policy=policy, log=tmp_path)
+    assert failures(run, ranks) == {}, run.output
+    run.assert_good()
+    for rank in range(ranks):
+        facts = run.facts(rank)
+        assert sum(facts["ended"].values()) == SEEDS
+        assert facts["ended"]["uniform: right"] > SEEDS / 2
+        assert not any("wrong" in how for how in facts["ended"]), facts
+        assert_nothing_grew(facts["before"], facts["after"])
+    announced = " ".join(run.facts()["ended"])
+    assert all(name in announced for name in ("DistBackendError", "RegistrationMismatch", "RegistrationTimeout"))
+    assert_windows_are_undone(run)
+
+
+@pytest.mark.timeout(LONGEST + 30)
+def test_first_use_is_compared(tmp_path: Path) -> None:
+    """Where later uses are not compared, a wrong sum is announced by the next ``tracehook.sync`` at the latest."""
+    run = play(2, version=NEW, verify="first-use", log=tmp_path)
+    assert failures(run, 2) == {}, run.output
+    # What both ranks have used before may be swapped in silence; the rule tells it, and the digest tells it.
+    found = any("wrong" in how for how in run.facts()["ended"])
+    assert run.broken in ([], ["W16"]), run.output
+    assert run.status == (RULES_BROKEN if run.broken else 0), run.output
+    assert bool(run.broken) or not found, run.output
+    assert run.finished.orphans == 0
+    for rank in (0, 1):
+        assert run.facts(rank)["ended"]["uniform: right"] > SEEDS / 2
+    assert_windows_are_undone(run)
+
+
+def test_the_digest_finds_what_was_not_compared() -> None:
+    """A rank that takes another tensor, at places that were compared before, makes sums wrong, and ``sync`` says so."""
+    run = play(2, "known tensor", seeds=60, verify="first-use")
+    assert failures(run, 2) == {}, run.output
+    assert any("wrong, then RegistrationMismatch" in how for how in run.facts()["ended"]), run.output
+    assert run.broken == ["W16"], run.output
+
+
+def test_the_judgement_finds_what_is_not_compared() -> None:
+    """Without any comparison, a rank that swaps two tensors makes sums wrong, and the judgement tells it."""
+    run = play(2, "swap", seeds=20, verify="off")
+    found = [why for seed in failures(run, 2).values() for why in seed]
+    assert any("wrong at step" in why and "not announced" in why for why in found), run.output
+    assert run.broken == ["W16"], run.output

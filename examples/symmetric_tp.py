@@ -1,7 +1,7 @@
 """Tensor parallelism with symmetric memory: the output of a row-parallel layer is reduced in an NCCL window.
 
-    SYMM_REGISTER_HOOK=1 torchrun --nproc-per-node 4 examples/symmetric_tp.py
-    tracehook rehearse --devices 4 -- torchrun --nproc-per-node 4 examples/symmetric_tp.py      # without a GPU
+SYMM_REGISTER_HOOK=1 torchrun --nproc-per-node 4 examples/symmetric_tp.py
+tracehook rehearse --devices 4 -- torchrun --nproc-per-node 4 examples/symmetric_tp.py      # without a GPU
 """
 
 import os

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -156,8 +156,7 @@ class SymmetricMemory:
         chosen = [self.windows(one) for one in groups.resolve(group)]
         self._refuse_in_capture("trim", chosen)
         before = sum(segment.size for segment in pool_segments())
-        names = {found.facts.name for found in chosen}
-        pools = {pool for pool, users in self._users.items() if users & names}
+        pools = self._pools_of({found.facts.name for found in chosen})
         for device in {found.facts.device for found in chosen}:
             self._pools.let_go(device, pools)
         for found in in_order(chosen):
@@ -165,6 +164,13 @@ class SymmetricMemory:
             self._guarded(found, lambda: found.trim(retired))  # noqa: B023
         _core.release_idle()
         return before - sum(segment.size for segment in pool_segments())
+
+    def _pools_of(self, names: Set[str]) -> set[str]:
+        """Return the pools that these groups may use, and those whose groups are gone."""
+        alive = {found.facts.name for found in list(self._groups.values()) if found.group() is not None}
+        return {
+            pool for pool, users in self._users.items() if pool == SHARED_POOL or users & names or not users & alive
+        }
 
     def release_graphs(self) -> None:
         """See :func:`tracehook.release_graphs`."""
@@ -186,7 +192,7 @@ class SymmetricMemory:
         resolved = groups.resolve(group) if groups.any_exists() else ()
         found = self._groups.get(id(resolved[0])) if resolved else None
         member = found.member() if found is not None else None
-        return member.holds if member is not None else None
+        return member.holder() if member is not None else None
 
     def explain(self, tensor: Tensor, nbytes: int, group: ProcessGroup | None) -> Explanation:
         """See :func:`tracehook.explain`."""

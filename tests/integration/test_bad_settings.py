@@ -11,7 +11,7 @@ from support.processes import python
     [
         ("SYMM_REGISTER_HOOK", "yes", "expected 0 or 1", "unset"),
         ("SYMM_REGISTER_CHECK", "2", "expected 0 or 1", "unset"),
-        ("SYMM_REGISTER_VERIFY", "always", "expected first-use or off", "first-use"),
+        ("SYMM_REGISTER_VERIFY", "always", "expected first-use, every-use or off", "first-use"),
         ("SYMM_REGISTER_ON_ERROR", "ignore", "expected raise or warn", "raise"),
         ("SYMM_REGISTER_TIMEOUT", "soon", "expected a number of seconds", "60"),
         ("SYMM_REGISTER_TIMEOUT", "nan", "expected seconds above 0", "60"),

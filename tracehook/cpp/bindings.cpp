@@ -235,6 +235,31 @@ py::tuple last_refusal(const core::Bank& bank) {
                           refusal.limit);
 }
 
+// is_symmetric() asks this for every tensor, and pybind11's way of calling would be most of its
+// price.
+PyObject* holds(PyObject* capsule, PyObject* const* arguments, Py_ssize_t count) {
+    const auto* const member = static_cast<const Member*>(PyCapsule_GetPointer(capsule, nullptr));
+    if (member == nullptr || count != 2) {
+        PyErr_SetString(PyExc_TypeError, "expected an address and a number of bytes");
+        return nullptr;
+    }
+    const std::size_t address = PyLong_AsSize_t(arguments[0]);
+    const std::size_t size = PyLong_AsSize_t(arguments[1]);
+    if (PyErr_Occurred() != nullptr) {
+        return nullptr;
+    }
+    return PyBool_FromLong(member->holds(address, size) ? 1 : 0);
+}
+
+py::object holder(const Member& member) {
+    static PyMethodDef method{"holds",
+                              reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&holds)),
+                              METH_FASTCALL, nullptr};
+    const py::capsule capsule(new Member(member),
+                              [](void* kept) { delete static_cast<Member*>(kept); });
+    return py::reinterpret_steal<py::object>(PyCFunction_New(&method, capsule.ptr()));
+}
+
 void bind_member(py::module_& module) {
     py::class_<Member>(module, "Communicator", "A communicator to register windows with.")
         .def_property_readonly("id", [](const Member& self) { return self->identity().id; })
@@ -242,6 +267,7 @@ void bind_member(py::module_& module) {
         .def_property_readonly("size", [](const Member& self) { return self->identity().size; })
         .def_property_readonly("dead", [](const Member& self) { return self->dead(); })
         .def("holds", &Member::holds)
+        .def("holder", &holder)
         .def("missing", &Member::missing)
         .def("windows", &windows)
         .def(

@@ -163,6 +163,8 @@ class Service:
 
     def status(self) -> dict[str, Any]:
         """See :func:`tracehook.status`."""
+        if self._journal is not None and not self._forked:
+            self._journal.flush()  # what the native side has noted up to now belongs to the answer
         with self._lock:
             out: dict[str, Any] = {
                 "state": self._state(),

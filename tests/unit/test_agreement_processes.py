@@ -17,6 +17,9 @@ PRELUDE = """
     from tracehook import agreement
     from tracehook.agreement import Agreement
 
+    # A shell starts its background jobs with interrupts ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
     class Process:
         def __init__(self, function, *given):
             self.reader, writer = os.pipe()

@@ -78,7 +78,8 @@ class SymmetricMemory:
         pool = self._choose(windows, device, graph, operation, nbytes)
         if pool is None:
             return None
-        self._users[pool].update(found.facts.name for found in windows)
+        with self._lock:
+            self._users[pool].update(found.facts.name for found in windows)
         pair = self._pools.pair(pool, device)
         native = _core.Scope(pair.eager, pair.graph, self._owner(windows))
         ended = _ScopeEnd(self, native, windows, device)
@@ -120,14 +121,8 @@ class SymmetricMemory:
         """At the end of a scope: register what is missing, group by group in an order that all ranks share."""
         sizes = {segment.id: segment.size for segment in pool_segments()}
         for found in in_order(windows):
-            member = found.member()
-            wanted = [
-                segment
-                for segment in (member.missing(segments) if member is not None else segments)
-                if segment in sizes
-            ]
-            if wanted and found.refused is None:
-                self._guarded(found, lambda: found.register(wanted, [sizes[one] for one in wanted]))  # noqa: B023
+            if found.refused is None:
+                self._guarded(found, lambda: found.register(segments, sizes))  # noqa: B023
 
     def _guarded(self, found: GroupWindows, act: Callable[[], int]) -> int:
         """Run a collective act; with ``SYMM_REGISTER_ON_ERROR=warn`` its failure, alike on all ranks, is only said."""
@@ -136,7 +131,7 @@ class SymmetricMemory:
         except RegistrationError as problem:
             if self._settings.on_error == "raise":
                 raise
-            warn(f"{problem}; going on without these windows (SYMM_REGISTER_ON_ERROR=warn)")
+            warn(f"{problem}; going on all the same (SYMM_REGISTER_ON_ERROR=warn)")
             return 0
         if found.refused is not None and found.refused[0] == "no_symmetric_support":
             self._say_once(found.refused[1])
@@ -168,9 +163,9 @@ class SymmetricMemory:
     def _pools_of(self, names: Set[str]) -> set[str]:
         """Return the pools that these groups may use, and those whose groups are gone."""
         alive = {found.facts.name for found in list(self._groups.values()) if found.group() is not None}
-        return {
-            pool for pool, users in self._users.items() if pool == SHARED_POOL or users & names or not users & alive
-        }
+        with self._lock:
+            users = {pool: set(used) for pool, used in self._users.items()}
+        return {pool for pool, used in users.items() if pool == SHARED_POOL or used & names or not used & alive}
 
     def release_graphs(self) -> None:
         """See :func:`tracehook.release_graphs`."""
@@ -304,7 +299,8 @@ class _ScopeEnd:
             return
         self._memory.register(self._windows, touched)
         members = [found.member() for found in self._windows]
-        self._native.set_members([member for member in members if member is not None])
+        if all(member is not None for member in members):
+            self._native.set_members(members)
 
 
 def in_order(windows: Sequence[GroupWindows]) -> Iterator[GroupWindows]:

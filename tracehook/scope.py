@@ -73,6 +73,7 @@ class _Switch:
 
 _scopes: dict[Any, Scope] = {}
 _MOST_SCOPES = 1024
+_followed: set[int] = set()  # ids of the groups whose end is watched
 _holders: dict[int, tuple[weakref.ref[Any], Any]] = {}
 
 
@@ -149,27 +150,37 @@ def _scope(group: Groups, graph: bool, operation: str | None, nbytes: int | None
         return NO_SCOPE
     groups = group_names.resolve(group)
     if not groups:
-        return _outside()
+        return _outside(())
     key = (*map(id, groups), graph, operation, nbytes)
     scope = _scopes.get(key)
     if scope is not None and scope.belongs_to(groups):
         return scope
     made = memory.scope(groups, graph, operation, nbytes)
     if made is None:
-        return _outside()
+        made = _outside(groups)
     if len(_scopes) >= _MOST_SCOPES:  # a size hint that is another one each time
         _scopes.clear()
     _scopes[key] = made
     for member in groups:
-        weakref.finalize(member, _scopes.pop, key, None)  # or the group's connections and threads live for ever
+        if id(member) not in _followed:
+            _followed.add(id(member))
+            weakref.finalize(member, _group_is_gone, id(member))
     return made
 
 
-def _outside() -> Scope:
+def _group_is_gone(number: int) -> None:
+    """Let go of what belongs to a group, or its connections and threads live for ever."""
+    _followed.discard(number)
+    _holders.pop(number, None)
+    for key in [key for key in list(_scopes) if number in key[:-3]]:
+        _scopes.pop(key, None)
+
+
+def _outside(groups: Sequence[ProcessGroup]) -> Scope:
     """Ordinary memory: nothing that is made inside belongs to an outer scope, as on the ranks that have the group."""
     from tracehook import _core
 
-    return Scope(_core.enter_outside, _core.leave_outside, lambda touched, error: None, False, ())  # noqa: ARG005
+    return Scope(_core.enter_outside, _core.leave_outside, lambda touched, error: None, False, groups)  # noqa: ARG005
 
 
 def is_symmetric(tensor: Tensor, group: ProcessGroup | None = None) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tracehook import _core, groups, scope
@@ -34,6 +34,7 @@ class GroupWindows:
         self._plans: Agreement | None = None
         self._uses: Agreement | None = None
         self._lock = threading.RLock()  # one collective act at a time
+        self._looking = threading.RLock()  # one look for the communicator at a time; taken with or without the other
         self.deferred: list[int] = []  # segments that were touched during a capture
         self.refused: tuple[str, str] | None = None  # reason code and sentence: no window is made any more
         self.last_failure: tuple[str, str] | None = None
@@ -42,23 +43,32 @@ class GroupWindows:
 
     def member(self) -> Any:
         """Return the group's communicator as the native side knows it; None if torch has not made it yet."""
-        if self._member is None or self._member.dead:
-            pointer = groups.communicator_pointer(self.facts)
-            self._member = _core.find_communicator(pointer) if pointer else None
-            if self._member is None and pointer:
-                _core.adopt_communicator(pointer, self.facts.device, f"group:{self.facts.name}")
-                self._member = _core.find_communicator(pointer)
-            scope.forget_holder(self.group())
-            if self._member is not None:
-                self._begin(f"{self._member.key:016x}")
-        return self._member
+        found = self._member
+        if found is not None and not found.dead:
+            return found
+        with self._looking:
+            if self._member is None or self._member.dead:
+                self._member = self._find()
+                scope.forget_holder(self.group())
+            return self._member
 
-    def _begin(self, key: str) -> None:
-        """A new communicator: what was agreed on with a former one means nothing for it."""
-        self.refused = self.last_failure = None
-        self.deferred = []
-        # Two sequences: a scope's end and a collective need not come in the same order where several threads work.
-        self._plans, self._uses = self._agreement(f"{key}/windows"), self._agreement(f"{key}/placement")
+    def _find(self) -> Any:
+        pointer = groups.communicator_pointer(self.facts)
+        if not pointer:
+            return None
+        found = _core.find_communicator(pointer)
+        if found is None:
+            _core.adopt_communicator(pointer, self.facts.device, f"group:{self.facts.name}")
+            found = _core.find_communicator(pointer)
+        if found is not None:
+            # A new communicator: what was agreed on with a former one means nothing for it. Two sequences, because a
+            # scope's end and a collective need not come in the same order where several threads work.
+            name = f"{found.key:016x}"
+            self._plans, self._uses = self._agreement(f"{name}/windows"), self._agreement(f"{name}/placement")
+            self._plans.about = self._uses.about = self._called(found)
+            self.refused = self.last_failure = None
+            self.deferred = []
+        return found
 
     def _agreement(self, name: str) -> Agreement:
         """A sequence of rounds of its own: a group may be made again under the same name, in the same store."""
@@ -70,8 +80,11 @@ class GroupWindows:
     @property
     def about(self) -> str:
         """What messages call it."""
+        return self._called(self._member)
+
+    def _called(self, member: Any) -> str:
         group = f"group {self.facts.name}, {self.facts.ranks} ranks"
-        return f"communicator {self._member.key:016x} ({group})" if self._member is not None else group
+        return f"communicator {member.key:016x} ({group})" if member is not None else group
 
     def connect(self) -> Any:
         """Return the communicator; all ranks make it now if torch was waiting for the first collective."""
@@ -90,22 +103,31 @@ class GroupWindows:
 
     # --- registering ---
 
-    def register(self, segments: Sequence[int], sizes: Sequence[int]) -> int:
-        """Register a window on each segment, in this order, on all ranks. Collective. Returns how many there are."""
+    def register(self, segments: Sequence[int], sizes: Mapping[int, int]) -> int:
+        """Register a window on each segment that has none, in this order, on all ranks. Collective. Returns how many.
+
+        `sizes`, in bytes, are those of all segments that still exist.
+        """
         with self._lock:
             member = self.connect()
-            if self.refused is not None:
+            wanted = [segment for segment in member.missing(segments) if segment in sizes]
+            if not wanted or self.refused is not None:
                 return 0
-            # Held, so that none goes back to the driver between the agreement and NCCL: the others would wait there.
-            if not _core.hold_segments(segments):
-                raise RegistrationError(
-                    f"{self.about}: memory of the scope was given back by another thread before its end"
-                )
-            try:
-                self._compare(member, REGISTER, [f"{size} bytes" for size in sizes])
-                return self._register(member, list(segments))
-            finally:
-                _core.let_go_of_segments(segments)
+            return self._agree(member, REGISTER, wanted, sizes)
+
+    def _agree(
+        self, member: Any, topic: str, wanted: list[int], sizes: Mapping[int, int], more: Sequence[str] = ()
+    ) -> int:
+        # Held, so that none goes back to the driver between the agreement and NCCL: the others would wait there.
+        if not _core.hold_segments(wanted):
+            raise RegistrationError(
+                f"{self.about}: memory that needs a window was given back by another thread meanwhile"
+            )
+        try:
+            self._compare(member, topic, [*(f"{sizes[segment]} bytes" for segment in wanted), *more])
+            return self._register(member, wanted) if wanted else 0
+        finally:
+            _core.let_go_of_segments(wanted)
 
     def _compare(self, member: Any, topic: str, entries: Sequence[str]) -> None:
         assert self._plans is not None
@@ -153,8 +175,9 @@ class GroupWindows:
             if problem is raised:
                 raise
             raise problem from raised
-        except BaseException:  # Ctrl-C: the others do not hear of it, so the next agreement fails
+        except BaseException:  # Ctrl-C: the others find this rank missing, and drop what they have
             member.drop_windows()
+            self._drop_all(("failed", "interrupted while windows were registered"))
             raise
         if not member.confirm_windows():
             raise RegistrationError(f"the communicator of {self.about} ended while windows were registered with it")
@@ -172,17 +195,17 @@ class GroupWindows:
 
     # --- the other collective acts ---
 
-    def sync(self, sizes: dict[int, int]) -> int:
+    def sync(self, sizes: Mapping[int, int]) -> int:
         """Register what was deferred. `sizes` are those of the segments that still exist. Collective."""
         with self._lock:
             member = self.connect()
-            waiting = [segment for segment in member.missing(self.deferred) if segment in sizes]
-            self.deferred = []
+            waiting = list(self.deferred)
+            wanted = [segment for segment in member.missing(waiting) if segment in sizes and self.refused is None]
             uses, digest = member.digest()
-            entries = [f"{sizes[segment]} bytes" for segment in waiting]
-            entries.append(f"{uses} collectives with windows so far, placements {digest:016x}")
-            self._compare(member, "sync", entries)
-            return self._register(member, waiting) if waiting and self.refused is None else 0
+            more = [f"{uses} collectives with windows so far, placements {digest:016x}"]
+            count = self._agree(member, "sync", wanted, sizes, more)
+            self.deferred = [segment for segment in self.deferred if segment not in waiting]
+            return count
 
     def trim(self, retired: dict[int, int]) -> int:
         """Deregister the windows on segments that are unused on all ranks. Collective. Returns how many.

@@ -164,13 +164,21 @@ void bind_process(py::module_& module) {
         NoGil(), py::arg("action"), py::arg("device"), py::arg("address"), py::arg("size"));
 }
 
+bool is_finalizing() {
+#if PY_VERSION_HEX >= 0x030d0000
+    return Py_IsFinalizing() != 0;
+#else
+    return _Py_IsFinalizing() != 0;
+#endif
+}
+
 // Asks Python about a new placement. Called by the thread that issued the collective, usually
 // without the GIL.
 nccl::Comparison comparison(const py::function& compare) {
     // Never destroyed: threads of torch may still come while the interpreter ends.
     auto* const kept = new py::function(compare);
     return [kept](core::Registrations& member, const core::Windows::Look& look) -> std::string {
-        if (Py_IsInitialized() == 0) {
+        if (Py_IsInitialized() == 0 || is_finalizing()) {
             return "";
         }
         const py::gil_scoped_acquire gil;
@@ -327,7 +335,14 @@ void bind_symmetric(py::module_& module) {
     module.def("find_communicator", &find_member);
     // A scope of no pool: its allocations are ordinary ones, also inside of other scopes.
     module.def("enter_outside", [](bool) { core::Scopes::enter({}); });
-    module.def("leave_outside", [] { core::Scopes::leave(); });
+    module.def("leave_outside", [] {
+        const core::Scope* const scope = core::Scopes::current();
+        if (scope == nullptr || scope->source != nullptr) {
+            throw std::logic_error("scopes of symmetric memory must end in the reverse order of "
+                                   "their beginning, on the thread that began them");
+        }
+        core::Scopes::leave();
+    });
     module.def("open_bank", [](std::size_t limit) { nccl::open_bank(process().bank(), limit); });
     module.def(
         "segment_functions",

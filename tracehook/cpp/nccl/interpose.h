@@ -2,7 +2,8 @@
 //
 // The wrappers run on the thread that calls NCCL, which holds none of the allocator's locks (but
 // perhaps the GIL, or torch's own). They return what NCCL returned, and change nothing of what NCCL
-// was asked to do.
+// was asked to do; but a collective whose buffers the ranks do not agree on is refused
+// (placement.h), and ncclGetLastError then says why.
 #pragma once
 
 #include "core/registrar.h"

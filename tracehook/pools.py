@@ -43,7 +43,7 @@ class Pools:
             if found is None:
                 number = len(self._names)
                 self._names.append(name)
-                found = PoolPair(number, self._make(number, device, False), self._make(number, device, True))
+                found = PoolPair(number, self._make(number, device), self._make(number, device))
                 self._pairs[name, device] = found
             return found
 
@@ -51,9 +51,9 @@ class Pools:
         """Return the name of pool `number`."""
         return self._names[number]
 
-    def _make(self, number: int, device: int, graph: bool) -> Any:
+    def _make(self, number: int, device: int) -> Any:
         backing = self._new(device)
-        pool = _core.Pool(number, device, graph, list(backing.id))
+        pool = _core.Pool(number, device, list(backing.id))
         self._torch[pool] = backing
         return pool
 

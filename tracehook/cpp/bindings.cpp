@@ -291,11 +291,6 @@ void bind_member(py::module_& module) {
         .def("confirm_windows", &Member::confirm_windows, NoGil())
         .def("drop_windows", &Member::drop_windows, NoGil())
         .def("deregister_windows", &Member::deregister_windows, NoGil())
-        .def("waiting",
-             [](const Member& self) {
-                 const core::Registrations::Waiting now = self->waiting();
-                 return std::make_pair(now.segment, now.since_ns);
-             })
         .def("log_waiting", [](const Member& self) { self->log_waiting(); })
         .def("digest",
              [](const Member& self) {
@@ -311,8 +306,8 @@ void bind_member(py::module_& module) {
 
 void bind_scopes(py::module_& module) {
     py::class_<Pool, std::shared_ptr<Pool>>(module, "Pool", "Directs allocations to a torch pool.")
-        .def(py::init([](std::uint32_t number, int device, bool graph, Pool::TorchId id) {
-            return std::make_shared<Pool>(process().shim(), number, device, graph, id);
+        .def(py::init([](std::uint32_t number, int device, Pool::TorchId id) {
+            return std::make_shared<Pool>(process().shim(), number, device, id);
         }))
         .def("replace", &Pool::replace, NoGil());
     py::class_<SymmetricScope>(module, "Scope", "Follows what is allocated inside it.")
@@ -359,16 +354,7 @@ void bind_symmetric(py::module_& module) {
     // While they are held they are not given back to the driver: from before the ranks agree on
     // them until they are registered. False, and none is held, if one is gone.
     module.def("hold_segments", [](const std::vector<std::uint64_t>& segments) {
-        core::Bank& bank = process().bank();
-        for (std::size_t i = 0; i < segments.size(); ++i) {
-            if (!bank.window_made(segments[i])) {
-                for (std::size_t made = 0; made < i; ++made) {
-                    bank.window_ended(segments[made]);
-                }
-                return false;
-            }
-        }
-        return true;
+        return process().bank().windows_made(segments);
     });
     module.def("let_go_of_segments", [](const std::vector<std::uint64_t>& segments) {
         for (const std::uint64_t segment : segments) {

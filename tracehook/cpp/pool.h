@@ -19,8 +19,8 @@ class Pool {
   public:
     using TorchId = std::array<std::uint64_t, 2>; // torch.cuda.MemPool.id
 
-    Pool(const torch_seam::Shim& shim, std::uint32_t number, int device, bool graph, TorchId id)
-        : number_(number), device_(device), graph_(graph), shim_(shim), id_(id) {}
+    Pool(const torch_seam::Shim& shim, std::uint32_t number, int device, TorchId id)
+        : number_(number), device_(device), shim_(shim), id_(id) {}
 
     // Throws std::runtime_error with torch's words; then no scope was entered.
     void enter(std::uint32_t owner);
@@ -30,16 +30,13 @@ class Pool {
     // Another pool of torch takes its place. False if a thread is in a scope on it.
     bool replace(TorchId id);
 
-    std::uint32_t number() const noexcept { return number_; }
     int device() const noexcept { return device_; }
-    bool graph() const noexcept { return graph_; }
 
   private:
     static std::int32_t is_current(void* pool) noexcept;
 
     const std::uint32_t number_;
     const int device_;
-    const bool graph_;
     const torch_seam::Shim& shim_; // lives as long as the process
     std::mutex mutex_;             // id_, users_; comes before the allocator's lock
     TorchId id_;

@@ -137,6 +137,18 @@ void Bank::window_ended(std::uint64_t id) noexcept {
     }
 }
 
+bool Bank::windows_made(const std::vector<std::uint64_t>& ids) noexcept {
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+        if (!window_made(ids[i])) {
+            for (std::size_t made = 0; made < i; ++made) {
+                window_ended(ids[made]);
+            }
+            return false;
+        }
+    }
+    return true;
+}
+
 std::size_t Bank::release_idle() noexcept {
     std::vector<PoolSegment> idle;
     {

@@ -78,6 +78,8 @@ class Bank {
     // any more).
     bool window_made(std::uint64_t id) noexcept;
     void window_ended(std::uint64_t id) noexcept;
+    // window_made() for all of them, or for none.
+    bool windows_made(const std::vector<std::uint64_t>& ids) noexcept;
     // Returns retired segments without a window to the driver. Not in the allocator's callback, and
     // not on the way of an abort: it waits for the device's work. Returns the bytes.
     std::size_t release_idle() noexcept;

@@ -2,6 +2,8 @@
 #include "core/gate.h"
 #include "core/registrations.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace tracehook::core {
@@ -57,13 +59,10 @@ std::vector<Outcome>
 Registrations::register_windows(const std::vector<PoolSegment>& segments) noexcept {
     // All of them first: the registration of one waits for all ranks, and the others must not go
     // meanwhile.
-    for (std::size_t i = 0; i < segments.size(); ++i) {
-        if (!bank_.window_made(segments[i].id)) {
-            for (std::size_t made = 0; made < i; ++made) {
-                bank_.window_ended(segments[made].id);
-            }
-            return {};
-        }
+    std::vector<std::uint64_t> ids;
+    std::ranges::transform(segments, std::back_inserter(ids), &PoolSegment::id);
+    if (!bank_.windows_made(ids)) {
+        return {};
     }
     std::vector<Outcome> outcomes;
     const int device = communicator_->remember_device();

@@ -49,12 +49,6 @@ void Windows::install(Window window) {
     count_.store(windows_.size(), std::memory_order_relaxed);
 }
 
-std::optional<Window> Windows::get(std::uint64_t segment) const {
-    const std::lock_guard guard(mutex_);
-    const auto found = std::ranges::find(windows_, segment, &Window::segment);
-    return found == windows_.end() ? std::nullopt : std::optional(*found);
-}
-
 std::optional<Window> Windows::remove(std::uint64_t segment) {
     const std::lock_guard guard(mutex_);
     const auto found = std::ranges::find(windows_, segment, &Window::segment);

@@ -39,7 +39,6 @@ class Windows {
     std::size_t count() const noexcept { return count_.load(std::memory_order_relaxed); }
 
     void install(Window window); // gives it its ordinal
-    std::optional<Window> get(std::uint64_t segment) const;
     std::optional<Window> remove(std::uint64_t segment);
     std::vector<Window> remove_all();
     std::vector<Window> list() const; // by ordinal

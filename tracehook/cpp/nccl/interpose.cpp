@@ -23,10 +23,10 @@ core::Registrar& registrar() noexcept {
 
 // --- calls inside one communicator ---
 
-template <auto Real, std::size_t Position, typename... Args> int guarded(Args... args) {
+// `member` is this thread's last find().
+template <auto Real, typename... Args>
+int inside(const core::Registrar::Member& member, Args... args) {
     const auto real = api().*Real;
-    const Comm comm = std::get<Position>(std::forward_as_tuple(args...));
-    const core::Registrar::Member& member = registrar().find(comm);
     if (!member || !member->gate().enter(*member)) {
         return real(args...);
     }
@@ -36,6 +36,11 @@ template <auto Real, std::size_t Position, typename... Args> int guarded(Args...
         group.touched(member);
     }
     return result;
+}
+
+template <auto Real, std::size_t Position, typename... Args> int guarded(Args... args) {
+    const Comm comm = std::get<Position>(std::forward_as_tuple(args...));
+    return inside<Real, Args...>(registrar().find(comm), args...);
 }
 
 // The number of an operation in the table.
@@ -54,16 +59,15 @@ int placed(Args... args) {
     const auto arguments = std::forward_as_tuple(args...);
     const Comm comm = std::get<Position>(arguments);
     const core::Registrar::Member& member = registrar().find(comm);
-    if (member && member->windows().any()) {
-        const Stream stream = std::get<sizeof...(Args) - 1>(arguments);
-        const int refused = check_placement(member, static_cast<std::uint32_t>(Number),
-                                            std::get<0>(arguments), std::get<1>(arguments),
-                                            std::get<2>(arguments), std::get<3>(arguments), stream);
-        if (refused != kSuccess) {
-            return refused;
-        }
+    if (!member || !member->windows().any()) {
+        return inside<Real, Args...>(member, args...);
     }
-    return guarded<Real, Position, Args...>(args...);
+    const Stream stream = std::get<sizeof...(Args) - 1>(arguments);
+    const int refused = check_placement(member, static_cast<std::uint32_t>(Number),
+                                        std::get<0>(arguments), std::get<1>(arguments),
+                                        std::get<2>(arguments), std::get<3>(arguments), stream);
+    // Looked for anew: comparing may have looked for other communicators meanwhile.
+    return refused != kSuccess ? refused : guarded<Real, Position, Args...>(args...);
 }
 
 // torch asks for it when a call did not succeed: what we refused, NCCL knows nothing of.

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -16,15 +17,23 @@ import structlog
 from tracehook.audit import ring
 from tracehook.reasons import REASONS, Reason
 
-SCHEMA = "1.1"
+SCHEMA = "1.2"
 _BATCH = 4096
 _PERIOD = 0.1  # seconds between two looks at the ring
 
 
 def file_stem(environment: Mapping[str, str] = os.environ) -> str:
     """Return ``<job>.rank<R>.<host>.<pid>``: unique on shared storage, and readable in a directory listing."""
-    job = environment.get("TORCHELASTIC_RUN_ID") or environment.get("SLURM_JOB_ID") or "job"
-    return f"{_safe(job)}.rank{_safe(environment.get('RANK', '-'))}.{_safe(socket.gethostname())}.{os.getpid()}"
+    return f"{_safe(job_name(environment) or 'job')}.rank{_safe(environment.get('RANK', '-'))}.{_safe(socket.gethostname())}.{os.getpid()}"
+
+
+def job_name(environment: Mapping[str, str] = os.environ) -> str | None:
+    """Return what the launcher calls this job, the same on all its ranks; None if it does not say."""
+    return environment.get("TORCHELASTIC_RUN_ID") or environment.get("SLURM_JOB_ID") or None
+
+
+def _wall_time() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
 def _safe(text: str) -> str:
@@ -94,7 +103,7 @@ class Journal:
                 context_class=dict,
                 cache_logger_on_first_use=True,
             )
-            self._logger.info("trace.begin", schema=SCHEMA, t_ns=time.monotonic_ns(), **begin)
+            self._logger.info("trace.begin", schema=SCHEMA, t_ns=time.monotonic_ns(), time=_wall_time(), **begin)
         except (OSError, ValueError, TypeError) as problem:
             self._give_up(problem)
 

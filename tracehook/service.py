@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tracehook import __version__, hook_library, scope, settings
-from tracehook.logs import Journal, file_stem, warn
+from tracehook.logs import Journal, file_stem, job_name, warn
 from tracehook.reasons import REASONS, number_of
 
 if TYPE_CHECKING:
@@ -316,6 +316,8 @@ class Service:
             "python": platform.python_version(),
             "host": _text(socket.gethostname()),
             "pid": os.getpid(),
+            "job": _text(job_name() or "") or None,
+            "attempt": _number(environment.get("TORCHELASTIC_RESTART_COUNT", "")),
             "rank": _number(environment.get("RANK", "")),
             "world_size": _number(environment.get("WORLD_SIZE", "")),
             "allocator": _text(environment.get("PYTORCH_CUDA_ALLOC_CONF", "")),

@@ -159,7 +159,7 @@ class GroupWindows:
         failure = ""
         try:
             with self._stalls.watching((self, member)):
-                outcomes = member.register_windows(segments)
+                outcomes = member.register_windows(segments, bool(_core.capturing(self.facts.device)))
             failure = _failure(outcomes, len(segments))
             self._plans.confirm(REGISTER, failure, self._timeout)
         except RegistrationError as raised:

@@ -2,6 +2,7 @@
 
 import json
 import os
+from datetime import UTC, datetime, timedelta
 
 import pytest
 import structlog
@@ -27,6 +28,7 @@ def test_the_first_line_names_the_schema(journal):
     """A log begins with its schema and what its process is."""
     (begin,) = _lines_of(journal)
     assert begin.pop("t_ns") > 0
+    assert abs(datetime.fromisoformat(begin.pop("time")) - datetime.now(UTC)) < timedelta(minutes=1)
     assert begin == {"event": "trace.begin", "schema": logs.SCHEMA, "rank": 0, "pid": 1}
 
 

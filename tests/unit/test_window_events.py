@@ -39,7 +39,7 @@ def test_a_window_is_logged(harness, member, told):
     assert made.pop("us") >= 0
     assert made.pop("thread") > 0
     expected = {"pool_segment": segment, "addr": f"{address:#x}", "size": 4 * KIB, "ok": True}
-    assert made == expected | {"pool": 5, "effective": True}
+    assert made == expected | {"pool": 5, "effective": True, "ordinal": 0}
     member.deregister_windows([segment])
     (undone,) = told("deregister.window")
     assert {key: undone[key] for key in expected} == expected

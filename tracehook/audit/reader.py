@@ -16,6 +16,10 @@ class LogError(ValueError):
     """A directory or file that cannot be read as a tracehook log; the text says which and why."""
 
 
+class NewerSchema(LogError):
+    """A log of a schema that this reader cannot know."""
+
+
 @dataclass
 class ProcessLog:
     """Everything one process said.
@@ -58,7 +62,7 @@ def read_process(path: Path) -> ProcessLog:
     events: list[dict[str, Any]] = []
     foreign = []
     for number, line in enumerate(lines, start=1):
-        event = _event(line)
+        event = parse_line(line)
         if event is None:
             foreign.append(number)
         else:
@@ -66,9 +70,7 @@ def read_process(path: Path) -> ProcessLog:
     if not events or events[0]["event"] != "trace.begin":
         raise LogError(f"{path}: not a tracehook log (its first line is no trace.begin)")
     begin = events[0]
-    major = str(begin.get("schema", "")).partition(".")[0]
-    if not (major.isascii() and major.isdigit() and int(major) <= SCHEMA_MAJOR):
-        raise LogError(f"{path}: schema {begin.get('schema')!r}; this tracehook reads up to {SCHEMA_MAJOR}.x")
+    check_schema(path, begin)
     log = ProcessLog(path, begin, events, torn=torn, foreign_lines=foreign)
     log.ended = events[-1]["event"] == "trace.end"
     log.dropped = _count(events[-1].get("dropped")) if log.ended else 0
@@ -77,7 +79,17 @@ def read_process(path: Path) -> ProcessLog:
     return log
 
 
-def _event(line: bytes) -> dict[str, Any] | None:
+def check_schema(path: Path, begin: dict[str, Any]) -> None:
+    """Raise :class:`LogError` if the log that begins with `begin` has a schema that this reader cannot know."""
+    major = str(begin.get("schema", "")).partition(".")[0]
+    is_number = major.isascii() and major.isdigit() and len(major) < 10
+    if not is_number or int(major) > SCHEMA_MAJOR:
+        kind = NewerSchema if is_number else LogError
+        raise kind(f"{path}: schema {begin.get('schema')!r}; this tracehook reads up to {SCHEMA_MAJOR}.x")
+
+
+def parse_line(line: bytes) -> dict[str, Any] | None:
+    """Return the event of one line; None if it is none."""
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 MAGIC = b"THRING01"
 
@@ -79,6 +79,9 @@ _POOL_EVENTS = frozenset(
 )
 
 
+_WHILE_CAPTURING = 1 << 31  # core::kWhileCapturing
+
+
 class RingError(ValueError):
     """The file is not a ring of a tracehook that this one can read."""
 
@@ -150,8 +153,12 @@ def _extra_fields(name: str, record: Record) -> dict[str, Any]:
             if record.result:
                 window["error"] = record.result
             elif name == "register.window":
-                window["pool"] = record.extra
+                window["pool"] = record.extra & ~_WHILE_CAPTURING
                 window["effective"] = record.value != 0
+                if record.value:
+                    window["ordinal"] = record.value - 1
+                if record.extra & _WHILE_CAPTURING:
+                    window["capturing"] = True
             return window
         case "segment.retire" | "segment.reuse" | "pool.grow" | "pool.shrink":
             return {"thread": record.thread, "pool": record.extra, "pool_bytes": record.value}
@@ -224,7 +231,12 @@ def read_file(path: Path) -> RingFile:
     Returns the records that did not reach the log yet, oldest first. Raises :class:`RingError` with one line if the
     file is no ring or was cut.
     """
-    data = path.read_bytes()
+    with path.open("rb") as file:
+        return _read(path, file)
+
+
+def _read(path: Path, file: BinaryIO) -> RingFile:
+    data = file.read(_HEADER.size)
     if len(data) < _HEADER.size or data[:8] != MAGIC:
         raise RingError(f"{path}: not a tracehook ring (it does not begin with {MAGIC.decode()})")
     _, header_bytes, record_bytes, capacity, pushed, drained, dropped, epoch_ns, pid = _HEADER.unpack_from(data)
@@ -232,10 +244,14 @@ def read_file(path: Path) -> RingFile:
         raise RingError(f"{path}: records have {record_bytes} bytes, this tracehook reads {RECORD_BYTES}")
     if capacity == 0 or not drained <= pushed <= drained + capacity:
         raise RingError(f"{path}: damaged header ({drained} of {pushed} events drained, room for {capacity})")
-    if len(data) < header_bytes + capacity * record_bytes:
-        raise RingError(f"{path}: cut after {len(data)} bytes, expected {header_bytes + capacity * record_bytes}")
+    size = file.seek(0, 2)
+    if size < header_bytes + capacity * record_bytes:
+        raise RingError(f"{path}: cut after {size} bytes, expected {header_bytes + capacity * record_bytes}")
     records: list[Record] = []
-    for index in range(drained, pushed):
-        start = header_bytes + (index % capacity) * record_bytes
-        records.extend(unpack(data[start : start + record_bytes]))
+    index = drained
+    while index < pushed:  # at most two pieces: up to the last place, and from the first
+        count = min(pushed - index, capacity - index % capacity)
+        file.seek(header_bytes + (index % capacity) * record_bytes)
+        records.extend(unpack(file.read(count * record_bytes)))
+        index += count
     return RingFile(pid, epoch_ns, dropped, drained, records)

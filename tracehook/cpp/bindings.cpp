@@ -280,14 +280,14 @@ void bind_member(py::module_& module) {
         .def("windows", &windows)
         .def(
             "register_windows",
-            [](Member& self, const std::vector<std::uint64_t>& segments) {
+            [](Member& self, const std::vector<std::uint64_t>& segments, bool capturing) {
                 std::vector<std::pair<int, bool>> outcomes;
-                for (const core::Outcome& outcome : self.register_windows(segments)) {
+                for (const core::Outcome& outcome : self.register_windows(segments, capturing)) {
                     outcomes.emplace_back(outcome.result, outcome.handle != nullptr);
                 }
                 return outcomes;
             },
-            NoGil())
+            py::arg("segments"), py::arg("capturing") = false, NoGil())
         .def("confirm_windows", &Member::confirm_windows, NoGil())
         .def("drop_windows", &Member::drop_windows, NoGil())
         .def("deregister_windows", &Member::deregister_windows, NoGil())

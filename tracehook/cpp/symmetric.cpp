@@ -36,7 +36,8 @@ std::vector<std::uint64_t> Member::missing(const std::vector<std::uint64_t>& seg
     return without;
 }
 
-std::vector<core::Outcome> Member::register_windows(const std::vector<std::uint64_t>& segments) {
+std::vector<core::Outcome> Member::register_windows(const std::vector<std::uint64_t>& segments,
+                                                    bool capturing) {
     std::vector<core::PoolSegment> found;
     for (const std::uint64_t id : segments) {
         if (const auto segment = bank_->get(id)) {
@@ -44,7 +45,7 @@ std::vector<core::Outcome> Member::register_windows(const std::vector<std::uint6
         }
     }
     const Inside inside(*registrations_);
-    return inside && found.size() == segments.size() ? registrations_->register_windows(found)
+    return inside && found.size() == segments.size() ? registrations_->register_windows(found, capturing)
                                                      : std::vector<core::Outcome>{};
 }
 

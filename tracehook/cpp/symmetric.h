@@ -30,7 +30,8 @@ class Member {
     std::vector<std::uint64_t> missing(const std::vector<std::uint64_t>& segments) const;
 
     // See core/registrations.h. Fewer outcomes than segments: it failed, or the communicator died.
-    std::vector<core::Outcome> register_windows(const std::vector<std::uint64_t>& segments);
+    std::vector<core::Outcome> register_windows(const std::vector<std::uint64_t>& segments,
+                                                bool capturing = false);
     bool confirm_windows();
     std::size_t drop_windows();
     std::size_t deregister_windows(const std::vector<std::uint64_t>& segments);

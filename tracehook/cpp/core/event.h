@@ -17,6 +17,9 @@ enum class EventKind : std::uint16_t {
 const char* event_name(EventKind kind) noexcept;
 bool event_is_warning(EventKind kind) noexcept;
 
+// In `extra` of register.window: a stream of the device was being captured. The rest is the pool.
+constexpr std::uint32_t kWhileCapturing = 1u << 31;
+
 // Fields that do not apply are zero (device: -1). 96 bytes, little endian; `audit/ring.py` reads
 // the same layout.
 struct Event {

@@ -84,7 +84,9 @@ class Registrations {
     // until all ranks did the same. They can be used only after confirm_windows();
     // drop_unconfirmed_windows() undoes them instead, and may also be called after death, by any
     // thread. Nothing is done if one of the segments is gone.
-    std::vector<Outcome> register_windows(const std::vector<PoolSegment>& segments) noexcept;
+    // `capturing`: a stream of this device is being captured now; only noted in the log.
+    std::vector<Outcome> register_windows(const std::vector<PoolSegment>& segments,
+                                          bool capturing = false) noexcept;
     void confirm_windows() noexcept;
     std::size_t drop_unconfirmed_windows() noexcept;
     // The windows on these segments (by the bank's id).
@@ -122,12 +124,13 @@ class Registrations {
 
     std::size_t deregister_these(const std::vector<Window>& windows) noexcept;
     void keep(const Window& window) noexcept;
+    std::uint64_t next_ordinal() const noexcept;
     std::vector<Window> take_unconfirmed() noexcept;
     void forget_windows_if_gone() noexcept;
     void forget_windows() noexcept;
 
     Windows windows_;
-    std::mutex unconfirmed_mutex_;    // a leaf
+    mutable std::mutex unconfirmed_mutex_; // comes before Windows::mutex_
     std::vector<Window> unconfirmed_; // count, but are not in the table: made a moment ago, or left
                                       // over by a death
     std::atomic<bool> gone_{false};   // let_go() was called

@@ -56,7 +56,8 @@ void Registrations::log_digest() noexcept {
 }
 
 std::vector<Outcome>
-Registrations::register_windows(const std::vector<PoolSegment>& segments) noexcept {
+Registrations::register_windows(const std::vector<PoolSegment>& segments,
+                                bool capturing) noexcept {
     // All of them first: the registration of one waits for all ranks, and the others must not go
     // meanwhile.
     std::vector<std::uint64_t> ids;
@@ -80,8 +81,8 @@ Registrations::register_windows(const std::vector<PoolSegment>& segments) noexce
         record.address = segment.address;
         record.size = segment.size;
         record.result = outcome.result;
-        record.value = reinterpret_cast<std::uintptr_t>(outcome.handle);
-        record.extra = segment.pool;
+        record.value = outcome.handle != nullptr ? 1 + next_ordinal() : 0;
+        record.extra = segment.pool | (capturing ? kWhileCapturing : 0);
         record.duration_ns = monotonic_ns() - begin_ns;
         emit(record);
         outcomes.push_back(outcome);
@@ -158,6 +159,12 @@ std::size_t Registrations::deregister_these(const std::vector<Window>& windows) 
     }
     forget_windows_if_gone();
     return undone;
+}
+
+// What confirm_windows() will give to the window that is registered now.
+std::uint64_t Registrations::next_ordinal() const noexcept {
+    const std::lock_guard guard(unconfirmed_mutex_);
+    return windows_.next_ordinal() + unconfirmed_.size();
 }
 
 void Registrations::keep(const Window& window) noexcept {

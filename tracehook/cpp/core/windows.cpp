@@ -49,6 +49,11 @@ void Windows::install(Window window) {
     count_.store(windows_.size(), std::memory_order_relaxed);
 }
 
+std::uint32_t Windows::next_ordinal() const noexcept {
+    const std::lock_guard guard(mutex_);
+    return next_ordinal_;
+}
+
 std::optional<Window> Windows::remove(std::uint64_t segment) {
     const std::lock_guard guard(mutex_);
     const auto found = std::ranges::find(windows_, segment, &Window::segment);

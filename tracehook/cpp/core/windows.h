@@ -37,6 +37,7 @@ class Windows {
     // One load, for the way of every collective.
     bool any() const noexcept { return count_.load(std::memory_order_relaxed) != 0; }
     std::size_t count() const noexcept { return count_.load(std::memory_order_relaxed); }
+    std::uint32_t next_ordinal() const noexcept; // what install() gives next
 
     void install(Window window); // gives it its ordinal
     std::optional<Window> remove(std::uint64_t segment);

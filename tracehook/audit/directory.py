@@ -1,0 +1,179 @@
+"""A directory of logs: which files are one, how each begins and ends, and why the others are left out.
+
+Looks at the first line and the last few of each file; what lies between is read by :mod:`tracehook.audit.store`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tracehook.audit import ring
+from tracehook.audit.reader import LogError, NewerSchema, check_schema, parse_line
+
+LONGEST_LINE = 1 << 20  # bytes; ours have a few hundred
+_TAIL = 1 << 16
+_CHUNK = 1 << 22
+_SUFFIXES = (".jsonl", ".jsonl.gz")
+_NO_BEGIN = "not a tracehook log (its first line is no trace.begin)"
+
+
+@dataclass
+class LogFile:
+    """The log of one process. `text` is what to read: the file itself, or a copy that was unpacked or cleaned."""
+
+    path: Path
+    text: Path | None
+    begin: dict[str, Any]
+    ended: bool = False
+    torn: bool = False
+    left: ring.RingFile | None = None  # what had not reached the file
+    foreign: list[int] = field(default_factory=list)  # lines that are no events, by number
+    complaint: str = ""  # why not all of it could be read
+
+    @property
+    def rank(self) -> int | None:
+        """The global rank, if the launcher said one."""
+        return _whole(self.begin.get("rank"))
+
+    @property
+    def job(self) -> str | None:
+        """The launcher's name of the job, and which start of it this was, if it is not the first."""
+        name = self.begin.get("job")
+        return name if isinstance(name, str) else None
+
+
+@dataclass
+class Directory:
+    """The logs found, in the order of ranks, and one line for each file that could not be used."""
+
+    path: Path
+    logs: list[LogFile]
+    skipped: list[str]
+
+
+def look(path: Path, scratch: Path) -> Directory:
+    """Find the logs of `path`. Copies that have to be made go to `scratch`.
+
+    Raises :class:`LogError` if there is none, if it is no directory, or if a log was written in a newer major schema.
+    """
+    if not path.is_dir():
+        raise LogError(f"{path}: not a directory; expected the one that SYMM_REGISTER_LOG named")
+    logs: list[LogFile] = []
+    skipped: list[str] = []
+    files = sorted(path.iterdir())
+    stems = {_stem(file) for file in files if file.name.endswith(_SUFFIXES)}
+    for file in files:
+        try:
+            if file.name.endswith(_SUFFIXES):
+                logs.append(_open(file, scratch))
+            elif file.suffix != ".ring":
+                skipped.append(f"{file}: not a log (expected .jsonl, .jsonl.gz, .ring)")
+            elif file.stem not in stems:
+                logs.append(_ring_alone(file))
+        except NewerSchema:
+            raise
+        except OSError as problem:
+            skipped.append(f"{file}: {problem.strerror or problem}")
+        except (LogError, ring.RingError) as problem:
+            skipped.append(str(problem))
+    if not logs:
+        why = "; ".join(skipped[:3]) + ("; ..." if len(skipped) > 3 else "")
+        raise LogError(why or f"{path}: no .jsonl log in it; was SYMM_REGISTER_HOOK=1 set, and torch imported?")
+    return Directory(path, sorted(logs, key=_order), skipped)
+
+
+def _open(path: Path, scratch: Path) -> LogFile:
+    if not path.is_file():
+        raise LogError(f"{path}: not a regular file")
+    # The ring first: what leaves it meanwhile, in a process that still runs, is in the log by then.
+    left, complaint = _read_ring(path.parent / f"{_stem(path)}.ring")
+    text = path
+    if path.suffix == ".gz":
+        text = scratch / f"unpacked-{path.name}.jsonl"
+        broken = _unpack(path, text)
+        complaint = complaint or broken
+    with text.open("rb") as file:
+        first = file.readline(LONGEST_LINE)
+        begin = parse_line(first)
+        if not first.endswith(b"\n") or begin is None or begin["event"] != "trace.begin":
+            raise LogError(f"{path}: {_NO_BEGIN}")
+        check_schema(path, begin)
+        size = file.seek(0, 2)
+        file.seek(max(0, size - _TAIL))
+        tail = file.read()
+    whole, newline, rest = tail.rpartition(b"\n")
+    last = parse_line(whole.rpartition(b"\n")[2]) if newline else None
+    ended = last is not None and last["event"] == "trace.end"
+    return LogFile(path, text, begin, ended, torn=bool(rest) or not newline, left=left, complaint=complaint)
+
+
+def _ring_alone(path: Path) -> LogFile:
+    """A process that was killed before the first line of its log, or whose log is gone."""
+    left = ring.read_file(path)
+    rank = re.search(r"\.rank(\d{1,9})\.", path.name)
+    begin = {"event": "trace.begin", "rank": int(rank[1]) if rank else None, "pid": left.pid, "t_ns": None}
+    return LogFile(path, None, begin, left=left, complaint=f"{path.name}: its .jsonl is missing, read from the ring")
+
+
+def _read_ring(path: Path) -> tuple[ring.RingFile | None, str]:
+    try:
+        return ring.read_file(path), ""
+    except FileNotFoundError:
+        return None, ""
+    except OSError as problem:
+        return None, f"{path.name}: {problem.strerror}"
+    except ring.RingError as problem:
+        return None, str(problem)
+
+
+def _unpack(packed: Path, target: Path) -> str:
+    """Unpack as much as is there; return what was wrong, or nothing."""
+    with target.open("wb") as out:
+        try:
+            with gzip.open(packed) as source:
+                while chunk := source.read(_CHUNK):
+                    out.write(chunk)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as problem:
+            return f"{packed.name}: damaged gzip ({problem}); read up to there"
+    return ""
+
+
+def foreign_lines(path: Path) -> Iterator[int]:
+    """Yield the numbers of the lines that are no events. The last one, if it is torn, is not looked at."""
+    for number, line in lines_of(path):
+        if line is None or (line.strip() and parse_line(line) is None):
+            yield number
+
+
+def lines_of(path: Path) -> Iterator[tuple[int, bytes | None]]:
+    """Yield (number, line) of each whole line; None stands for one that is longer than any event can be."""
+    with path.open("rb") as file:
+        number = 0
+        while line := file.readline(LONGEST_LINE):
+            number += 1
+            if line.endswith(b"\n"):
+                yield number, line
+                continue
+            while line and not line.endswith(b"\n"):
+                line = file.readline(LONGEST_LINE)
+            if line:
+                yield number, None
+
+
+def _stem(path: Path) -> str:
+    return path.name.removesuffix(".gz").removesuffix(".jsonl")
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31 else None
+
+
+def _order(log: LogFile) -> tuple[int, int, str]:
+    rank, pid = log.rank, _whole(log.begin.get("pid"))
+    return (1 << 31 if rank is None else rank, pid or 0, log.path.name)

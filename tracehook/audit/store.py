@@ -1,0 +1,276 @@
+"""The logs of a directory as tables of DuckDB: ``process``, ``event``, and what tables.sql makes of them.
+
+``ns`` is the time of an event in nanoseconds since the first process of the job began: on one host by the monotonic clock,
+between hosts by the wall clock at the beginning of the logs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import duckdb
+
+from tracehook.audit import ring
+from tracehook.audit.directory import LONGEST_LINE, Directory, LogFile, foreign_lines, lines_of, look
+from tracehook.audit.fields import BEGIN, FIELDS
+from tracehook.audit.reader import LogError
+
+_FILES_AT_ONCE = 64
+_MEMORY = "1200MB"
+_NAMED_LINES = 5
+_LATEST = 1 << 62  # a time in nanoseconds beyond this one is no time
+_OWN_SEQ = ("trace.begin", "trace.end", "log.dropped")  # have no place in the sequence of events
+
+Progress = Callable[[str, float], None]
+
+
+def _quiet(_what: str, _done: float) -> None: ...
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which processes of the directory are meant: those of a job, those that began at or after a time."""
+
+    job: str | None = None
+    since: datetime | None = None
+
+
+class Store:
+    """Reads a directory into a database of its own, which goes with it. A context manager; for one thread.
+
+    Raises :class:`LogError` if the directory has no log, or those of several jobs.
+    """
+
+    def __init__(self, path: Path, selection: Selection = Selection(), progress: Progress = _quiet) -> None:
+        self._stack = contextlib.ExitStack()
+        self._scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tracehook-audit-")))
+        try:
+            self.directory: Directory = look(path, self._scratch)
+            self.directory.logs = _selected(self.directory, selection)
+            self._database = duckdb.connect(str(self._scratch / "audit.duckdb"))
+            self._stack.callback(self._database.close)
+            self._load(progress)
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._stack.close()
+
+    def rows(self, sql: str, parameters: Sequence[object] | dict[str, object] = ()) -> list[dict[str, Any]]:
+        """Return what `sql` selects, a dict a row."""
+        cursor = self._database.execute(sql, parameters)
+        names = [column[0] for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    def stream(self, sql: str, parameters: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows that `sql` selects, without holding all of them. One stream at a time."""
+        cursor = self._database.execute(sql, parameters)
+        while rows := cursor.fetchmany(10_000):
+            yield from rows
+
+    # --- loading ---
+
+    def _load(self, progress: Progress) -> None:
+        database, logs = self._database, self.directory.logs
+        database.execute(f"SET memory_limit = '{_MEMORY}'; SET preserve_insertion_order = false")
+        database.execute(f"SET temp_directory = '{_quoted(self._scratch)}'")
+        database.execute(f"CREATE TABLE line (file VARCHAR, {', '.join(f'{n} {t}' for n, t in FIELDS.items())})")
+        database.execute("CREATE TABLE source (file VARCHAR, process INTEGER, recovered BOOLEAN)")
+        texts: list[tuple[Path, int, bool]] = []
+        for process, log in enumerate(logs):
+            if log.text is not None:
+                texts.append((log.text, process, False))
+            if log.left is not None and log.left.records:
+                texts.append((self._write_ring(process, log.left), process, True))
+        for start in range(0, len(texts), _FILES_AT_ONCE):
+            progress("reading", start / len(texts))
+            self._read(texts[start : start + _FILES_AT_ONCE])
+        self._make_processes(logs)
+        progress("ordering", 0.0)
+        database.execute(_sql("tables.sql"))
+        self._refuse_several_runs()
+
+    def _read(self, texts: Sequence[tuple[Path, int, bool]]) -> None:
+        try:
+            self._read_files([text for text, _, _ in texts])
+            self._note_sources(texts)
+        except duckdb.Error:
+            if len(texts) > 1:
+                for one in texts:
+                    self._read([one])
+                return
+            # A line that is longer than DuckDB takes. Without it the file can be read.
+            text, process, recovered = texts[0]
+            clean = self._without_long_lines(text, process)
+            self._read_files([clean])
+            self._note_sources([(clean, process, recovered)])
+
+    def _note_sources(self, texts: Sequence[tuple[Path, int, bool]]) -> None:
+        rows = [(str(text), process, recovered) for text, process, recovered in texts]
+        self._database.executemany("INSERT INTO source VALUES (?, ?, ?)", rows)
+
+    def _read_files(self, paths: Sequence[Path]) -> None:
+        names = ", ".join(f"'{_quoted(path)}'" for path in paths)
+        columns = ", ".join(f"{name}: '{kind}'" for name, kind in FIELDS.items())
+        self._database.execute(
+            f"INSERT INTO line SELECT filename, {', '.join(FIELDS)} FROM read_json([{names}], "
+            f"format = 'newline_delimited', compression = 'none', ignore_errors = true, filename = true, "
+            f"columns = {{{columns}}})"
+        )
+
+    def _without_long_lines(self, text: Path, process: int) -> Path:
+        clean = self._scratch / f"clean-{process}.jsonl"
+        with clean.open("wb") as out:
+            for _, line in lines_of(text):
+                if line is not None:
+                    out.write(line)
+        self.directory.logs[process].complaint = f"a line is longer than {LONGEST_LINE >> 20} MiB"
+        return clean
+
+    def _write_ring(self, process: int, left: ring.RingFile) -> Path:
+        path = self._scratch / f"ring-{process}.jsonl"
+        with path.open("w") as out:
+            for record in left.records:
+                name, fields = ring.fields_of(record)
+                out.write(json.dumps({"event": name, **fields}) + "\n")
+        return path
+
+    def _make_processes(self, logs: Sequence[LogFile]) -> None:
+        database = self._database
+        database.execute(
+            "CREATE TABLE process (process INTEGER PRIMARY KEY, file VARCHAR, job VARCHAR, attempt INTEGER, rank INTEGER, "
+            f"world_size INTEGER, pid BIGINT, {', '.join(f'{name} VARCHAR' for name in BEGIN)}, began TIMESTAMP, "
+            "began_ns BIGINT, shift_ns BIGINT, ended BOOLEAN, torn BOOLEAN, ring BOOLEAN, foreign_lines INTEGER, "
+            "foreign_at VARCHAR, complaint VARCHAR)"
+        )
+        foreign = self._foreign()
+        shifts = _shifts(logs)
+        rows = []
+        for process, log in enumerate(logs):
+            begin, bad = log.begin, foreign.get(process, 0)
+            if bad and log.text is not None:
+                log.foreign = [number for number, _ in zip(foreign_lines(log.text), range(_NAMED_LINES), strict=False)]
+            rows.append(
+                (
+                    *(process, log.path.name, log.job, _integer(begin, "attempt"), log.rank),
+                    *(_integer(begin, "world_size"), _integer(begin, "pid")),
+                    *(_text(begin.get(name)) for name in BEGIN),
+                    *(_time(log), _integer(begin, "t_ns"), shifts[process], log.ended, log.torn, log.left is not None),
+                    *(bad, ", ".join(map(str, log.foreign)), log.complaint),
+                )
+            )
+        marks = ", ".join("?" * len(rows[0]))
+        database.executemany(f"INSERT INTO process VALUES ({marks})", rows)
+
+    def _foreign(self) -> dict[int, int]:
+        """Count, for each process, the lines that are no events; and take them out."""
+        own = ", ".join(f"'{name}'" for name in _OWN_SEQ)
+        bad = (
+            f"event IS NULL OR t_ns IS NULL OR t_ns NOT BETWEEN 0 AND {_LATEST} "
+            f"OR (event NOT IN ({own}) AND (seq IS NULL OR seq NOT BETWEEN 1 AND {_LATEST}))"
+        )
+        found = self._database.execute(
+            f"SELECT process, count(*) FROM line JOIN source USING (file) WHERE {bad} GROUP BY process"
+        ).fetchall()
+        self._database.execute(f"DELETE FROM line WHERE {bad}")
+        counts = dict(found)
+        for process, log in enumerate(self.directory.logs):
+            if log.torn and log.text is not None and counts.get(process):
+                counts[process] -= 1  # the torn last line is said of by itself
+        return counts
+
+    def _refuse_several_runs(self) -> None:
+        twice = self.rows(
+            "SELECT * FROM (SELECT rank, job, began, lag(began) OVER w AS before, first_ns, lag(last_ns) OVER w AS last "
+            "FROM process WHERE rank IS NOT NULL AND communicators > 0 "
+            "WINDOW w AS (PARTITION BY job, attempt, rank ORDER BY first_ns)) WHERE first_ns > last ORDER BY began LIMIT 1"
+        )
+        for row in twice:
+            raise LogError(
+                f"{self.directory.path}: holds several runs (rank {row['rank']} began at {row['before']} and again at "
+                f"{row['began']}, UTC); choose with --since, or keep one directory a run"
+            )
+
+
+def _selected(directory: Directory, selection: Selection) -> list[LogFile]:
+    logs = directory.logs
+    if selection.since is not None:
+        logs = [log for log in logs if (began := _time(log)) is not None and began >= _naive(selection.since)]
+    jobs = sorted({log.job or "(no name)" for log in logs if log.rank is not None})
+    if selection.job is not None:
+        logs = [log for log in logs if log.job == selection.job or log.rank is None]
+        if not any(log.job == selection.job for log in logs):
+            raise LogError(f"{directory.path}: no job {selection.job!r} in it; there are: {', '.join(jobs) or 'none'}")
+    elif len(jobs) > 1:
+        raise LogError(f"{directory.path}: holds the logs of {len(jobs)} jobs; choose one with --job: {', '.join(jobs)}")
+    if not logs:
+        raise LogError(f"{directory.path}: no log in it began at or after {selection.since}")
+    return logs
+
+
+def _shifts(logs: Sequence[LogFile]) -> list[int]:
+    """Return for each log what to add to its ``t_ns``, so that 0 is when the first process of the job began."""
+    epochs: dict[str, int] = {}  # of each host: wall time minus monotonic time
+    for log in logs:
+        began, monotonic = _time(log), _integer(log.begin, "t_ns")
+        if monotonic is not None and log.begin.get("host") is not None:
+            wall = int(began.replace(tzinfo=UTC).timestamp() * 1e6) * 1000 if began is not None else monotonic
+            epochs.setdefault(str(log.begin["host"]), wall - monotonic)
+    fallback = next(iter(epochs.values()), 0)
+    epoch_of = [epochs.get(str(log.begin.get("host")), fallback) for log in logs]
+    begins = [
+        epoch + t for log, epoch in zip(logs, epoch_of, strict=True) if (t := _integer(log.begin, "t_ns")) is not None
+    ]
+    zero = min(begins, default=0)
+    return [epoch - zero for epoch in epoch_of]
+
+
+def _time(log: LogFile) -> datetime | None:
+    try:
+        return _naive(datetime.fromisoformat(str(log.begin.get("time"))))
+    except ValueError:
+        return None
+
+
+def _naive(time: datetime) -> datetime:
+    """Return it in UTC, without saying so: what DuckDB calls a TIMESTAMP."""
+    return time.astimezone(UTC).replace(tzinfo=None)
+
+
+def _integer(begin: dict[str, Any], name: str) -> int | None:
+    value = begin.get(name)
+    small = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < (1 << 31 if name != "t_ns" else _LATEST)
+    return value if small else None
+
+
+def _text(value: object) -> str | None:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return None if value is None else str(value)
+
+
+def _quoted(path: Path) -> str:
+    return str(path).replace("'", "''")
+
+
+def _sql(name: str) -> str:
+    return files("tracehook.audit").joinpath(name).read_text()

@@ -1,0 +1,80 @@
+-- What the rules, the report and the timeline ask about. `ns`: nanoseconds since the first process began.
+
+CREATE TABLE event AS
+SELECT source.process, process.rank, source.recovered, line.t_ns + process.shift_ns AS ns, line.* EXCLUDE (file)
+FROM line JOIN source USING (file) JOIN process USING (process);
+
+DROP TABLE line;
+
+-- What the ring still had, and the file has too: killed between writing a line and letting go of it.
+DELETE FROM event WHERE recovered AND EXISTS (
+    FROM event AS logged WHERE NOT logged.recovered AND logged.process = event.process AND logged.seq = event.seq);
+
+-- One row a communicator of a process. `ending`: retire, abort or NULL (alive at the end of the log).
+CREATE TABLE communicator AS
+SELECT process, any_value(rank) AS rank, comm_id, any_value(comm) AS comm, max(comm_rank) AS comm_rank,
+       max(ranks) AS ranks, max(device) AS device,
+       min(ns) FILTER (event = 'communicator.pending') AS found_ns,
+       min(ns) FILTER (event = 'communicator.ready') AS ready_ns,
+       min(seq) FILTER (event = 'communicator.ready') AS ready_seq,
+       min(ns) FILTER (event = 'communicator.failed') AS failed_ns,
+       min(seq) FILTER (event = 'communicator.failed') AS failed_seq,
+       min(ns) FILTER (event IN ('communicator.retire', 'communicator.abort')) AS ended_ns,
+       min(seq) FILTER (event IN ('communicator.retire', 'communicator.abort')) AS ended_seq,
+       min(event[14:]) FILTER (event IN ('communicator.retire', 'communicator.abort')) AS ending
+FROM event WHERE comm_id IS NOT NULL GROUP BY process, comm_id;
+
+-- One row a segment of PyTorch's allocator.
+CREATE TABLE segment AS
+SELECT process, any_value(rank) AS rank, segment, max(device) AS device,
+       any_value(addr) AS addr, max(size) AS size,
+       min(ns) FILTER (event != 'segment.free') AS born_ns, min(seq) FILTER (event != 'segment.free') AS born_seq,
+       min(ns) FILTER (event = 'segment.free') AS freed_ns, min(seq) FILTER (event = 'segment.free') AS freed_seq
+FROM event WHERE event IN ('segment.alloc', 'segment.adopt', 'segment.free') GROUP BY process, segment;
+
+-- One row a segment of our pools, from the driver and back to it.
+CREATE TABLE pool_segment AS
+SELECT process, any_value(rank) AS rank, pool_segment, max(pool) AS pool, max(device) AS device,
+       any_value(addr) AS addr, max(size) AS size,
+       min(ns) FILTER (event = 'pool.grow') AS born_ns, min(ns) FILTER (event = 'pool.shrink') AS freed_ns,
+       min(seq) FILTER (event = 'pool.shrink') AS freed_seq
+FROM event WHERE event IN ('pool.grow', 'pool.shrink') GROUP BY process, pool_segment;
+
+-- Each successful step of a registration, with the one before and the one after for the same memory and communicator.
+CREATE TABLE step AS
+SELECT process, rank, device, comm, comm_id, comm_rank, kind, memory, addr, size, us, effective, ordinal, capturing,
+       event, ns, seq, lag(event) OVER w AS before, lead(event) OVER w AS after, lead(ns) OVER w AS after_ns,
+       lead(seq) OVER w AS after_seq
+FROM (SELECT *, split_part(event, '.', 2) AS kind, coalesce(segment, pool_segment) AS memory FROM event
+      WHERE event IN ('register.local', 'deregister.local', 'register.window', 'deregister.window')
+        AND ok AND NOT (event = 'register.window' AND NOT coalesce(effective, true)))
+WINDOW w AS (PARTITION BY process, comm_id, kind, memory ORDER BY seq);
+
+-- One row a registration that was made. `how` it ended: deregistered, aborted, or NULL (held at the end of the log).
+-- `memory` is a segment (kind local) or a segment of our pools (kind window).
+CREATE TABLE registration AS
+SELECT step.process, step.rank, step.device, step.comm, step.comm_id, step.comm_rank, kind, memory, addr, size, us,
+       effective, ordinal, capturing, ns AS made_ns, seq AS made_seq,
+       CASE WHEN after LIKE 'deregister.%' THEN after_ns WHEN ending = 'abort' THEN ended_ns END AS undone_ns,
+       CASE WHEN after LIKE 'deregister.%' THEN after_seq WHEN ending = 'abort' THEN ended_seq END AS undone_seq,
+       CASE WHEN after LIKE 'deregister.%' THEN 'deregistered' WHEN ending = 'abort' THEN 'aborted' END AS how
+FROM step LEFT JOIN communicator USING (process, comm_id)
+WHERE event LIKE 'register.%';
+
+-- What is known of each process when all is read. `lost`: events that are in no file; what balances is then not checked.
+CREATE TABLE fact AS
+SELECT process, count(*) FILTER (event NOT LIKE 'trace.%') AS events, count(*) FILTER (recovered) AS recovered,
+       min(ns) AS first_ns, max(ns) AS last_ns, max(seq) AS last_seq,
+       coalesce(max(seq) - count(DISTINCT seq), 0) + coalesce(max(dropped) FILTER (event = 'trace.end'), 0) AS lost,
+       bool_or(device IS NOT NULL) AS used_cuda,
+       count(*) FILTER (event = 'communicator.pending') AS communicators,
+       max(segments) FILTER (event = 'trace.end') AS segments_left
+FROM event GROUP BY process;
+
+ALTER TABLE process RENAME TO told;
+CREATE TABLE process AS
+SELECT told.*, coalesce(events, 0) AS events, coalesce(recovered, 0) AS recovered, first_ns, last_ns,
+       coalesce(lost, 0) AS lost, coalesce(used_cuda, false) AS used_cuda, coalesce(communicators, 0) AS communicators
+FROM told LEFT JOIN fact USING (process);
+DROP TABLE told;
+DROP TABLE fact;

@@ -87,6 +87,10 @@ class Store:
         while rows := cursor.fetchmany(10_000):
             yield from rows
 
+    def use_macros(self) -> None:
+        """Define the SQL functions of macros.sql."""
+        self._database.execute(_sql("macros.sql"))
+
     # --- loading ---
 
     def _load(self, progress: Progress) -> None:
@@ -171,7 +175,7 @@ class Store:
                 log.foreign = [number for number, _ in zip(foreign_lines(log.text), range(_NAMED_LINES), strict=False)]
             rows.append(
                 (
-                    *(process, log.path.name, log.job, _integer(begin, "attempt"), log.rank),
+                    *(process, str(log.path.name), log.job, _integer(begin, "attempt"), log.rank),
                     *(_integer(begin, "world_size"), _integer(begin, "pid")),
                     *(_text(begin.get(name)) for name in BEGIN),
                     *(_time(log), _integer(begin, "t_ns"), shifts[process], log.ended, log.torn, log.left is not None),
@@ -200,9 +204,11 @@ class Store:
 
     def _refuse_several_runs(self) -> None:
         twice = self.rows(
-            "SELECT * FROM (SELECT rank, job, began, lag(began) OVER w AS before, first_ns, lag(last_ns) OVER w AS last "
-            "FROM process WHERE rank IS NOT NULL AND communicators > 0 "
-            "WINDOW w AS (PARTITION BY job, attempt, rank ORDER BY first_ns)) WHERE first_ns > last ORDER BY began LIMIT 1"
+            """SELECT * FROM (
+                 SELECT rank, began, lag(began) OVER w AS before, first_ns, lag(last_ns) OVER w AS last
+                 FROM process WHERE rank IS NOT NULL AND communicators > 0
+                 WINDOW w AS (PARTITION BY job, attempt, rank ORDER BY first_ns))
+               WHERE first_ns > last ORDER BY began LIMIT 1"""
         )
         for row in twice:
             raise LogError(
@@ -221,7 +227,9 @@ def _selected(directory: Directory, selection: Selection) -> list[LogFile]:
         if not any(log.job == selection.job for log in logs):
             raise LogError(f"{directory.path}: no job {selection.job!r} in it; there are: {', '.join(jobs) or 'none'}")
     elif len(jobs) > 1:
-        raise LogError(f"{directory.path}: holds the logs of {len(jobs)} jobs; choose one with --job: {', '.join(jobs)}")
+        raise LogError(
+            f"{directory.path}: holds the logs of {len(jobs)} jobs; choose one with --job: {', '.join(jobs)}"
+        )
     if not logs:
         raise LogError(f"{directory.path}: no log in it began at or after {selection.since}")
     return logs
@@ -258,7 +266,9 @@ def _naive(time: datetime) -> datetime:
 
 def _integer(begin: dict[str, Any], name: str) -> int | None:
     value = begin.get(name)
-    small = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < (1 << 31 if name != "t_ns" else _LATEST)
+    small = (
+        isinstance(value, int) and not isinstance(value, bool) and 0 <= value < (1 << 31 if name != "t_ns" else _LATEST)
+    )
     return value if small else None
 
 

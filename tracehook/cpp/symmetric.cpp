@@ -45,8 +45,9 @@ std::vector<core::Outcome> Member::register_windows(const std::vector<std::uint6
         }
     }
     const Inside inside(*registrations_);
-    return inside && found.size() == segments.size() ? registrations_->register_windows(found, capturing)
-                                                     : std::vector<core::Outcome>{};
+    return inside && found.size() == segments.size()
+               ? registrations_->register_windows(found, capturing)
+               : std::vector<core::Outcome>{};
 }
 
 bool Member::confirm_windows() {

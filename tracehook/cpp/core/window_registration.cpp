@@ -55,9 +55,8 @@ void Registrations::log_digest() noexcept {
     }
 }
 
-std::vector<Outcome>
-Registrations::register_windows(const std::vector<PoolSegment>& segments,
-                                bool capturing) noexcept {
+std::vector<Outcome> Registrations::register_windows(const std::vector<PoolSegment>& segments,
+                                                     bool capturing) noexcept {
     // All of them first: the registration of one waits for all ranks, and the others must not go
     // meanwhile.
     std::vector<std::uint64_t> ids;

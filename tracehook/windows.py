@@ -143,15 +143,16 @@ class GroupWindows:
 
     def _note(self, member: Any, problem: RegistrationError, duration: int, entries: int) -> None:
         """Remember a failure for :meth:`explain <tracehook.explain>`, and log it."""
+        self.last_failure = (_kind(problem), str(problem))
+        self._log_failure(member, problem, duration, entries)
+
+    def _log_failure(self, member: Any, problem: RegistrationError, duration: int, entries: int) -> None:
         if isinstance(problem, RegistrationTimeout):
-            self.last_failure = ("timeout", str(problem))
             for rank in problem.missing or (self.facts.rank,):
                 member.log_agreement("agreement.timeout", entries, rank, duration)
         elif isinstance(problem, RegistrationMismatch):
-            self.last_failure = ("mismatch", str(problem))
             member.log_agreement("agreement.mismatch", entries, 0, duration)
         else:
-            self.last_failure = ("failed", str(problem))
             member.log_agreement("agreement.failed", entries, 0, duration)
 
     def _register(self, member: Any, segments: list[int]) -> int:
@@ -218,7 +219,12 @@ class GroupWindows:
                 return 0
             mine = [window for window in member.windows() if window["segment"] in retired and not window["pinned"]]
             offered = [f"{window['ordinal']} {window['size']}" for window in mine]
-            common = set(self._plans.common("trim", offered, self._timeout))
+            begin = time.monotonic_ns()
+            try:
+                common = set(self._plans.common("trim", offered, self._timeout))
+            except RegistrationError as problem:
+                self._log_failure(member, problem, time.monotonic_ns() - begin, len(offered))
+                raise
             leaving = [
                 window["segment"] for window, offer in zip(mine, offered, strict=True) if offer in common
             ]  # by ordinal, so in the same order on all ranks
@@ -226,8 +232,18 @@ class GroupWindows:
 
     def compare_use(self, topic: str, entries: Sequence[str]) -> None:
         """Compare where a collective's buffers lie. Called by the thread that issues it."""
-        if self._uses is not None:
+        if self._uses is None:
+            return
+        begin = time.monotonic_ns()
+        try:
             self._uses.compare(topic, entries, self._timeout)
+        except RegistrationMismatch:
+            raise  # the caller logs it, as one of places
+        except RegistrationError as problem:
+            member = self.member()
+            if member is not None:
+                self._log_failure(member, problem, time.monotonic_ns() - begin, len(entries))
+            raise
 
     def drop_all(self, why: str) -> None:
         """Deregister every window, because the ranks use them differently; all ranks do so at the same collective."""
@@ -239,6 +255,12 @@ class GroupWindows:
         if member is not None:
             windows = [window["segment"] for window in member.windows() if not window["pinned"]]
             member.deregister_windows(windows)
+
+
+def _kind(problem: RegistrationError) -> str:
+    if isinstance(problem, RegistrationTimeout):
+        return "timeout"
+    return "mismatch" if isinstance(problem, RegistrationMismatch) else "failed"
 
 
 def _failure(outcomes: Sequence[tuple[int, bool]], wanted: int) -> str:

@@ -34,6 +34,15 @@ def test_warnings_are_what_a_user_must_see():
     }
 
 
+def test_both_tables_agree_on_severities():
+    """What the readers of logs count is what the native table calls a warning or a problem."""
+    severities = dict(zip(ring.EVENTS, _core.severities(), strict=True))
+    assert set(severities.values()) == {"info", "problem", "warning"}
+    assert {name for name, severity in severities.items() if severity == "warning"} == ring.WARNINGS
+    assert {name for name, severity in severities.items() if severity == "problem"} == ring.PROBLEMS
+    assert {name for name, is_warning in _core.event_table() if is_warning} == ring.WARNINGS
+
+
 def test_a_number_outside_the_table_has_a_name():
     """A newer writer's event is kept under its number."""
     record = ring.Record(*(0,) * 13, kind=200, device=-1, extra=0)

@@ -80,12 +80,74 @@ def test_a_refusal_is_a_failure_and_not_a_registration(harness, events, tmp_path
     assert (summary.made, summary.undone, summary.failures, summary.left) == (2, 2, 1, 0)
 
 
-@pytest.mark.parametrize(
-    "name", ["hook.unsupported", "hook.conflict", "ledger.difference", "segment.unknown", "log.dropped"]
-)
-def test_warnings_are_counted(tmp_path, name):
-    """Each event that deserves a look is counted."""
+@pytest.mark.parametrize("name", sorted(ring.WARNINGS | ring.PROBLEMS))
+def test_what_the_table_calls_a_warning_or_a_problem_is_counted(tmp_path, name):
+    """Each event that deserves a look is counted; which these are stands in the table of events only."""
     assert _summary_of(tmp_path, [{"event": name}] * 2).warnings == 2
+
+
+@pytest.mark.parametrize("name", sorted(set(ring.EVENTS) - ring.WARNINGS - ring.PROBLEMS))
+def test_no_other_event_is_a_warning(tmp_path, name):
+    """What happens in every good run is not counted."""
+    assert _summary_of(tmp_path, [{"event": name}]).warnings == 0
+
+
+def _window(event, comm=1, **fields):
+    return {"event": f"{event}.window", "comm_id": comm, "ok": True, "effective": True, **fields}
+
+
+def test_windows_are_made_undone_dropped_and_left(tmp_path):
+    """They add up as local registrations do, and are counted apart from them."""
+    summary = _summary_of(
+        tmp_path,
+        [
+            *[_window("register")] * 4,
+            *[_window("register", comm=2)] * 3,
+            {"event": "register.local", "comm_id": 2, "ok": True},
+            _window("deregister"),
+            {"event": "communicator.abort", "comm_id": 2, "registrations": 1},
+        ],
+    )
+    windows = summary.windows
+    assert (windows.made, windows.undone, windows.dropped, windows.left) == (7, 1, 3, 3)
+    assert (summary.made, summary.undone, summary.dropped_at_abort, summary.left) == (1, 0, 1, 0)
+    assert (summary.failures, summary.warnings) == (0, 0)
+
+
+def test_a_refused_window_is_a_failure(tmp_path):
+    """Also one that NCCL would not end; what it took without giving a window is neither held nor a failure."""
+    summary = _summary_of(
+        tmp_path,
+        [
+            _window("register", ok=False, error=3),
+            _window("register"),
+            _window("deregister", ok=False, error=1),
+            _window("register", effective=False),
+        ],
+    )
+    assert (summary.failures, summary.windows.made, summary.windows.undone, summary.windows.left) == (2, 1, 0, 1)
+
+
+def test_windows_of_a_real_registrar(harness, events, tmp_path):
+    """The fields that the native side writes are those that are counted."""
+    harness.open_bank()
+    harness.create(X)
+    member = harness.find_communicator(X)
+    for _ in range(2):
+        harness.take(1, 0, 1 << 20)
+    segments = [row[0] for row in harness.pool_segments()]
+    assert len(member.register_windows(segments)) == 2
+    member.confirm_windows()
+    assert member.deregister_windows(segments[:1]) == 1
+    windows = _summary_of(tmp_path, events()).windows
+    assert (windows.made, windows.undone, windows.left) == (2, 1, 1)
+
+
+@pytest.mark.parametrize("comm", [None, [1], "1", {}])
+def test_a_strange_communicator_breaks_nothing(tmp_path, comm):
+    """A log that somebody edited is still counted."""
+    summary = _summary_of(tmp_path, [{"event": "register.local", "comm_id": comm, "ok": True}])
+    assert summary.made == 1
 
 
 def test_events_of_later_versions_are_passed_over(tmp_path):

@@ -54,7 +54,8 @@ class Directory:
 
     path: Path
     logs: list[LogFile]
-    skipped: list[str]
+    foreign: list[str]  # no logs at all
+    unreadable: list[str]  # logs, or so it seems, that cannot be read
 
 
 def look(path: Path, scratch: Path) -> Directory:
@@ -65,7 +66,8 @@ def look(path: Path, scratch: Path) -> Directory:
     if not path.is_dir():
         raise LogError(f"{path}: not a directory; expected the one that SYMM_REGISTER_LOG named")
     logs: list[LogFile] = []
-    skipped: list[str] = []
+    foreign: list[str] = []
+    unreadable: list[str] = []
     files = sorted(path.iterdir())
     stems = {_stem(file) for file in files if file.name.endswith(_SUFFIXES)}
     for file in files:
@@ -73,24 +75,33 @@ def look(path: Path, scratch: Path) -> Directory:
             if file.name.endswith(_SUFFIXES):
                 logs.append(_open(file, scratch))
             elif file.suffix != ".ring":
-                skipped.append(f"{file}: not a log (expected .jsonl, .jsonl.gz, .ring)")
+                foreign.append(f"{file}: not a log (expected .jsonl, .jsonl.gz, .ring)")
             elif file.stem not in stems:
                 logs.append(_ring_alone(file))
         except NewerSchema:
             raise
         except OSError as problem:
-            skipped.append(f"{file}: {problem.strerror or problem}")
+            unreadable.append(f"{file}: {problem.strerror or problem}")
+        except NotALog as problem:
+            foreign.append(str(problem))
         except (LogError, ring.RingError) as problem:
-            skipped.append(str(problem))
+            unreadable.append(str(problem))
     if not logs:
-        why = "; ".join(skipped[:3]) + ("; ..." if len(skipped) > 3 else "")
+        wrong = unreadable + foreign
+        why = "; ".join(wrong[:3]) + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else "")
         raise LogError(why or f"{path}: no .jsonl log in it; was SYMM_REGISTER_HOOK=1 set, and torch imported?")
-    return Directory(path, sorted(logs, key=_order), skipped)
+    return Directory(path, sorted(logs, key=_order), foreign, unreadable)
+
+
+class NotALog(LogError):
+    """A file of another kind."""
 
 
 def _open(path: Path, scratch: Path) -> LogFile:
     if not path.is_file():
         raise LogError(f"{path}: not a regular file")
+    if path.stat().st_size == 0:
+        return _without_lines(path)
     # The ring first: what leaves it meanwhile, in a process that still runs, is in the log by then.
     left, complaint = _read_ring(path.parent / f"{_stem(path)}.ring")
     text = path
@@ -102,7 +113,7 @@ def _open(path: Path, scratch: Path) -> LogFile:
         first = file.readline(LONGEST_LINE)
         begin = parse_line(first)
         if not first.endswith(b"\n") or begin is None or begin["event"] != "trace.begin":
-            raise LogError(f"{path}: {_NO_BEGIN}")
+            raise NotALog(f"{path}: {_NO_BEGIN}")
         check_schema(path, begin)
         size = file.seek(0, 2)
         file.seek(max(0, size - _TAIL))
@@ -114,11 +125,22 @@ def _open(path: Path, scratch: Path) -> LogFile:
 
 
 def _ring_alone(path: Path) -> LogFile:
-    """A process that was killed before the first line of its log, or whose log is gone."""
+    """A process whose log is gone."""
     left = ring.read_file(path)
-    rank = re.search(r"\.rank(\d{1,9})\.", path.name)
-    begin = {"event": "trace.begin", "rank": int(rank[1]) if rank else None, "pid": left.pid, "t_ns": None}
+    begin = {**_begin_of(path), "pid": left.pid}
     return LogFile(path, None, begin, left=left, complaint=f"{path.name}: its .jsonl is missing, read from the ring")
+
+
+def _without_lines(path: Path) -> LogFile:
+    """A process that was killed before the first line of its log; what it did may be in the ring."""
+    left, complaint = _read_ring(path.parent / f"{_stem(path)}.ring")
+    return LogFile(path, None, _begin_of(path), left=left, complaint=complaint)
+
+
+def _begin_of(path: Path) -> dict[str, Any]:
+    """What the name of the file tells."""
+    rank = re.search(r"\.rank(\d{1,9})\.", path.name)
+    return {"event": "trace.begin", "rank": int(rank[1]) if rank else None}
 
 
 def _read_ring(path: Path) -> tuple[ring.RingFile | None, str]:

@@ -19,3 +19,25 @@ CREATE OR REPLACE MACRO rank_list(ranks) AS CASE
     WHEN len(ranks) = 1 THEN format('rank {}', ranks[1])
     WHEN len(ranks) <= 8 THEN 'ranks ' || array_to_string(list_sort(ranks), ', ')
     ELSE 'ranks ' || array_to_string(list_sort(ranks)[:8], ', ') || format(' and {} more', len(ranks) - 8) END;
+
+-- The global rank of a communicator's rank; its own number if the launcher gave none.
+CREATE OR REPLACE MACRO global_rank(the_comm, its_rank) AS coalesce(
+    (SELECT min(c.rank) FROM communicator c WHERE c.comm = the_comm AND c.comm_rank = its_rank), its_rank);
+
+CREATE OR REPLACE MACRO in_seconds(ns) AS format('{:.3f} s', ns / 1e9);
+
+-- Where a buffer lay: 'window 1 at byte 0 (segment 2 of our pools at 0x7e.., 32 MiB)'.
+CREATE OR REPLACE MACRO buffer_of(the_process, the_comm_id, its_window, its_offset, the_seq) AS CASE
+    WHEN its_window IS NULL THEN 'outside of all windows'
+    WHEN its_window = 'overrun' THEN 'beginning in a window and ending outside it'
+    ELSE format('in window {} at byte {}', its_window, its_offset) || coalesce(
+        (SELECT arg_max(format(' (pool segment {} at {}, {})', r.memory, r.addr, in_bytes(r.size)), r.made_seq)
+         FROM registration r WHERE r.process = the_process AND r.comm_id = the_comm_id AND r.kind = 'window'
+         AND r.ordinal = try_cast(its_window AS BIGINT) AND r.made_seq < the_seq), '') END;
+
+-- Where the buffers of an event placement.first_use lay.
+CREATE OR REPLACE MACRO use_of(e) AS CASE
+    WHEN e.send_window IS NOT DISTINCT FROM e.receive_window AND e.send_offset IS NOT DISTINCT FROM e.receive_offset
+    THEN buffer_of(e.process, e.comm_id, e.send_window, e.send_offset, e.seq)
+    ELSE format('from {}, to {}', buffer_of(e.process, e.comm_id, e.send_window, e.send_offset, e.seq),
+                buffer_of(e.process, e.comm_id, e.receive_window, e.receive_offset, e.seq)) END;

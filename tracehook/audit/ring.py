@@ -59,8 +59,41 @@ EVENTS = (
     "policy.failed",
 )
 
+# Their severities in the same file; all others are of no concern. Held against the native table by the same test.
+WARNINGS = frozenset(
+    {
+        "segment.unknown",
+        "communicator.failed",
+        "hook.unsupported",
+        "hook.conflict",
+        "ledger.difference",
+        "log.dropped",
+        "deregister.stalled",
+        "register.stalled",
+    }
+)
+PROBLEMS = frozenset(
+    {
+        "pool.limit",
+        "agreement.mismatch",
+        "agreement.timeout",
+        "agreement.failed",
+        "placement.mismatch",
+        "policy.failed",
+    }
+)
+
 # The order of the PLACED rows of cpp/nccl/calls.def; held against the native table by the same test.
-OPERATIONS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+# Of each: its name, and what has to be equal on all ranks of the place of the send and of the receive buffer: where it
+# lies, whether it lies in a window, or nothing.
+OPERATIONS = (
+    ("all_reduce", "where", "where"),
+    ("all_gather", "whether", "where"),
+    ("reduce_scatter", "where", "whether"),
+    ("all_to_all", "where", "where"),
+    ("gather", "where", "nothing"),
+    ("scatter", "nothing", "where"),
+)
 
 # The order of tracehook.policies.Answer.
 ANSWERS = ("shared", "isolated", "none")
@@ -205,7 +238,7 @@ def _extra_fields(name: str, record: Record) -> dict[str, Any]:
 
 def _placement(record: Record) -> dict[str, Any]:
     """Where the buffers of a collective lay: window ordinal and offset in bytes; without a window, null."""
-    out: dict[str, Any] = {"operation": OPERATIONS[record.extra] if record.extra < len(OPERATIONS) else record.extra}
+    out: dict[str, Any] = {"operation": OPERATIONS[record.extra][0] if record.extra < len(OPERATIONS) else record.extra}
     for side, window, offset in (
         ("send", record.value >> 32, record.address),
         ("receive", record.value & 0xFFFFFFFF, record.size),

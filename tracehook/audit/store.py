@@ -109,6 +109,11 @@ class Store:
             progress("reading", start / len(texts))
             self._read(texts[start : start + _FILES_AT_ONCE])
         self._make_processes(logs)
+        database.execute("CREATE TABLE unreadable (message VARCHAR)")
+        for message in self.directory.unreadable:
+            database.execute("INSERT INTO unreadable VALUES (?)", [message])
+        database.execute("CREATE TABLE operation (operation VARCHAR, send VARCHAR, receive VARCHAR)")
+        database.executemany("INSERT INTO operation VALUES (?, ?, ?)", ring.OPERATIONS)
         progress("ordering", 0.0)
         database.execute(_sql("tables.sql"))
         self._refuse_several_runs()

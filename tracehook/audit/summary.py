@@ -1,15 +1,50 @@
-"""Count what a job did, per process: segments, communicators, registrations made, undone and left."""
+"""Count what a job did, per process: segments, communicators, registrations and windows made, undone and left."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
+from tracehook.audit import ring
 from tracehook.audit.reader import ProcessLog
 
 
 @dataclass
+class Kept:
+    """Registrations of one kind, local ones or windows. `left` are those that nobody undid, of live communicators."""
+
+    made: int = 0
+    undone: int = 0
+    dropped: int = 0
+    by_communicator: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def left(self) -> int:
+        """Registrations that were neither undone nor dropped with their communicator."""
+        return sum(self.by_communicator.values())
+
+    def make(self, comm: int) -> None:
+        """One more."""
+        self.made += 1
+        self.by_communicator[comm] = self.by_communicator.get(comm, 0) + 1
+
+    def undo(self, comm: int) -> None:
+        """One less."""
+        self.undone += 1
+        self.by_communicator[comm] = self.by_communicator.get(comm, 0) - 1
+
+    def drop(self, comm: int) -> None:
+        """All of a communicator that was aborted, without a call."""
+        self.dropped += self.by_communicator.pop(comm, 0)
+
+
+@dataclass
 class Summary:
-    """Counts of one process. `left` are registrations of communicators that were alive at the last event."""
+    """Counts of one process.
+
+    `failures` are calls into NCCL that it refused. `warnings` are events of a severity that the table of events gives:
+    warnings, and problems that the program was told of in another way.
+    """
 
     rank: int | None
     pid: int
@@ -21,17 +56,67 @@ class Summary:
     communicators: int = 0
     destroyed: int = 0
     aborted: int = 0
-    made: int = 0
-    undone: int = 0
-    dropped_at_abort: int = 0
     failures: int = 0
     warnings: int = 0
-    _held: dict[int, int] = field(default_factory=dict)
+    local: Kept = field(default_factory=Kept)
+    windows: Kept = field(default_factory=Kept)
+
+    @property
+    def made(self) -> int:
+        """Local registrations made."""
+        return self.local.made
+
+    @property
+    def undone(self) -> int:
+        """Local registrations undone."""
+        return self.local.undone
+
+    @property
+    def dropped_at_abort(self) -> int:
+        """Local registrations that went with an aborted communicator."""
+        return self.local.dropped
 
     @property
     def left(self) -> int:
-        """Registrations that were neither undone nor dropped with their communicator."""
-        return sum(self._held.values())
+        """Local registrations of communicators that were alive at the last event."""
+        return self.local.left
+
+    def count(self, event: dict[str, Any]) -> None:
+        """Count one event."""
+        name = event["event"]
+        if name in ring.WARNINGS or name in ring.PROBLEMS:
+            self.warnings += 1
+        number = event.get("comm_id")
+        comm = number if isinstance(number, int) else 0
+        match name:
+            case "segment.alloc" | "segment.adopt":
+                self.segments += 1
+            case "segment.free":
+                self.segments_freed += 1
+            case "communicator.pending":
+                self.communicators += 1
+            case "communicator.retire":
+                self.destroyed += 1
+            case "communicator.abort":
+                self.aborted += 1
+                self.local.drop(comm)
+                self.windows.drop(comm)
+            case "register.local" | "deregister.local":
+                self._call(self.local, name, comm, event.get("ok"))
+            case "register.window" if event.get("ok") and not event.get("effective", True):
+                pass  # NCCL took it and gave no window: nothing is held
+            case "register.window" | "deregister.window":
+                self._call(self.windows, name, comm, event.get("ok"))
+            case _:
+                pass
+
+    def _call(self, kept: Kept, name: str, comm: int, ok: object) -> None:
+        if not ok:
+            self.failures += 1
+        elif name.startswith("register."):
+            kept.make(comm)
+        else:
+            kept.undo(comm)
 
 
 def summarise(log: ProcessLog) -> Summary:
@@ -39,34 +124,5 @@ def summarise(log: ProcessLog) -> Summary:
     pid = log.begin.get("pid")
     out = Summary(log.rank, pid if isinstance(pid, int) else 0, log.ended, log.recovered, log.dropped)
     for event in log.events:
-        comm = event.get("comm_id", 0)
-        match event["event"]:
-            case "segment.alloc" | "segment.adopt":
-                out.segments += 1
-            case "segment.free":
-                out.segments_freed += 1
-            case "communicator.pending":
-                out.communicators += 1
-                out._held[comm] = 0
-            case "communicator.retire":
-                out.destroyed += 1
-            case "communicator.abort":
-                out.aborted += 1
-                out.dropped_at_abort += out._held.pop(comm, 0)
-            case "register.local":
-                if event.get("ok"):
-                    out.made += 1
-                    out._held[comm] = out._held.get(comm, 0) + 1
-                else:
-                    out.failures += 1
-            case "deregister.local":
-                if event.get("ok"):
-                    out.undone += 1
-                    out._held[comm] = out._held.get(comm, 0) - 1
-                else:
-                    out.failures += 1
-            case "hook.unsupported" | "hook.conflict" | "ledger.difference" | "segment.unknown" | "log.dropped":
-                out.warnings += 1
-            case _:
-                pass
+        out.count(event)
     return out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tracehook.commands import doctor, policies, rehearse, run, summary
+from tracehook.commands import audit, doctor, policies, rehearse, run, summary
 
 app = typer.Typer(
     name="tracehook",
@@ -20,6 +20,7 @@ app.command("rehearse", context_settings=_PASS_ON)(rehearse.rehearse)
 app.command("doctor")(doctor.doctor)
 app.command("policies")(policies.policies)
 app.command("summary")(summary.summary)
+app.command("audit")(audit.audit)
 
 
 def main() -> None:

@@ -26,13 +26,12 @@ _COLUMNS = (
     "undone",
     "dropped",
     "left",
-    "failed",
-    "warnings",
-    "log",
 )
+_OF_WINDOWS = ("windows", "undone", "dropped", "left")
+_LAST = ("failed", "warnings", "log")
 _LEGEND = (
-    "ended, aborted: of the comms; dropped: registrations that went with an aborted one; left: never undone; "
-    "open: still running, killed, or ended without Python's exit"
+    "ended, aborted: of the comms; dropped: registrations that went with an aborted one; left: never undone; failed: "
+    "calls that NCCL refused; open: still running, killed, or ended without Python's exit"
 )
 
 
@@ -62,33 +61,24 @@ def show(directory: Path, since: float = 0.0) -> None:
     table = Table(
         title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False
     )
-    for column in _COLUMNS:
+    with_windows = any(row.windows.made for row in busy)
+    for column in (*_COLUMNS, *(_OF_WINDOWS if with_windows else ()), *_LAST):
         table.add_column(column, justify="right", no_wrap=True)
     for row in busy:
-        table.add_row(*_cells(row))
-    console = Console(width=max(130, Console().width))
+        table.add_row(*_cells(row, with_windows))
+    console = Console(width=max(160 if with_windows else 130, Console().width))
     console.print(table)
     console.print(_LEGEND, style="dim")
     for line in unreadable:
         typer.echo(f"tracehook: not read: {line}", err=True)
 
 
-def _cells(row: Summary) -> list[str]:
-    numbers = (
-        row.segments,
-        row.segments_freed,
-        row.communicators,
-        row.destroyed,
-        row.aborted,
-        row.made,
-        row.undone,
-        row.dropped_at_abort,
-        row.left,
-        row.failures,
-        row.warnings,
-    )
+def _cells(row: Summary, with_windows: bool) -> list[str]:
+    numbers = [row.segments, row.segments_freed, row.communicators, row.destroyed, row.aborted]
+    for kept in (row.local, row.windows) if with_windows else (row.local,):
+        numbers += [kept.made, kept.undone, kept.dropped, kept.left]
     rank = "-" if row.rank is None else str(row.rank)
-    return [rank, str(row.pid), *(str(number) for number in numbers), _log_state(row)]
+    return [rank, str(row.pid), *map(str, numbers), str(row.failures), str(row.warnings), _log_state(row)]
 
 
 def _log_state(row: Summary) -> str:

@@ -8,6 +8,7 @@
 #include "process.h"
 #include "symmetric.h"
 
+#include <array>
 #include <pybind11/functional.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
@@ -51,7 +52,18 @@ py::list event_table() {
     py::list rows;
     for (std::uint16_t i = 0; i < static_cast<std::uint16_t>(core::EventKind::kCount); ++i) {
         const auto kind = static_cast<core::EventKind>(i);
-        rows.append(py::make_tuple(core::event_name(kind), core::event_is_warning(kind)));
+        rows.append(py::make_tuple(core::event_name(kind),
+                                   core::event_severity(kind) == core::Severity::warning));
+    }
+    return rows;
+}
+
+py::list severities() {
+    constexpr const char* kNames[] = {"info", "problem", "warning"};
+    py::list rows;
+    for (std::uint16_t i = 0; i < static_cast<std::uint16_t>(core::EventKind::kCount); ++i) {
+        const auto severity = core::event_severity(static_cast<core::EventKind>(i));
+        rows.append(kNames[static_cast<int>(severity)]);
     }
     return rows;
 }
@@ -366,13 +378,21 @@ void bind_symmetric(py::module_& module) {
     module.def("set_verification", [](const std::string& verify, const py::function& compare) {
         nccl::set_verification(verify_named(verify), comparison(compare));
     });
-    module.def("operations", [] {
-        py::list names;
-        for (const nccl::Operation& operation : nccl::operations()) {
-            names.append(operation.name);
-        }
-        return names;
-    });
+    module.def(
+        "operations",
+        [] {
+            static constexpr std::array<const char*, 3> kCompare = {"nothing", "whether", "where"};
+            const auto name = [](core::Compare compare) {
+                return kCompare.at(static_cast<std::size_t>(compare));
+            };
+            py::list rows;
+            for (const nccl::Operation& row : nccl::operations()) {
+                rows.append(
+                    py::make_tuple(row.name, name(row.compare_send), name(row.compare_receive)));
+            }
+            return rows;
+        },
+        "(name, what is compared of the send buffer's place, of the receive buffer's) by number");
     module.def("capturing", [](int device) { return process().shim().capturing(device); });
 }
 
@@ -519,6 +539,8 @@ PYBIND11_MODULE(_core, module) {
         "tracehook's native core: registrar, ring, interposer. Knows neither torch nor CUDA.";
     module.attr("RECORD_BYTES") = sizeof(core::Event);
     module.def("event_table", &event_table, "(name, is a warning) of each event kind, by number");
+    module.def("severities", &severities,
+               "info, problem or warning, of each event kind, by number");
     module.def("nccl_version", &nccl::version,
                "NCCL's own number (22809 is 2.28.9); 0 without NCCL");
     module.def("nccl_missing", [] {

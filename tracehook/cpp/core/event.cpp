@@ -4,8 +4,6 @@ namespace tracehook::core {
 
 namespace {
 
-enum class Severity { info, warning };
-
 struct Row {
     const char* name;
     Severity severity;
@@ -24,9 +22,9 @@ const char* event_name(EventKind kind) noexcept {
     return kind < EventKind::kCount ? kRows[static_cast<std::uint16_t>(kind)].name : "unknown";
 }
 
-bool event_is_warning(EventKind kind) noexcept {
-    return kind < EventKind::kCount &&
-           kRows[static_cast<std::uint16_t>(kind)].severity == Severity::warning;
+Severity event_severity(EventKind kind) noexcept {
+    return kind < EventKind::kCount ? kRows[static_cast<std::uint16_t>(kind)].severity
+                                    : Severity::info;
 }
 
 } // namespace tracehook::core

@@ -15,7 +15,9 @@ enum class EventKind : std::uint16_t {
 
 // The public name ("register.local") of a kind; "unknown" for a number outside the table.
 const char* event_name(EventKind kind) noexcept;
-bool event_is_warning(EventKind kind) noexcept;
+
+enum class Severity { info, problem, warning }; // what each means: core/events.def
+Severity event_severity(EventKind kind) noexcept;
 
 // In `extra` of register.window: a stream of the device was being captured. The rest is the pool.
 constexpr std::uint32_t kWhileCapturing = 1u << 31;

@@ -1,0 +1,34 @@
+"""A file that appears whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to write that becomes `path` when the block ends, and goes if the block raises.
+
+    Raises :class:`OSError` at the beginning if nothing can be written there, so that no long work is lost.
+    """
+    target = path.resolve()
+    if target.exists() and not target.is_file():
+        raise FileExistsError(f"{path}: is there, and is no regular file")
+    part = target.with_name(f".{target.name[:200]}.{os.getpid()}.part")
+    with part.open("xb") as file:
+        try:
+            yield file
+            file.flush()
+            part.replace(target)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
+
+
+def reason(problem: OSError, path: Path) -> str:
+    """Say in one line why `path` could not be written."""
+    return f"{path}: {problem.strerror}" if problem.strerror else str(problem)

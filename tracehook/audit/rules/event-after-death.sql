@@ -1,0 +1,11 @@
+-- severity: error
+-- sentence: A communicator was used after it had been destroyed or aborted.
+SELECT process, [event.rank] AS ranks, event.comm, min(ns) AS ns, min(seq) AS seq,
+       format('{} logged {} on communicator {} after its {}, the first of them {}',
+              who(any_value(event.rank), process), plural(count(*), 'event'), event.comm, any_value(ending), arg_min(event, seq))
+       AS message
+FROM event JOIN communicator USING (process, comm_id)
+WHERE seq > ended_seq
+  AND (event LIKE 'register.%' OR event LIKE 'deregister.%' OR event IN ('communicator.ready', 'placement.first_use'))
+  AND event NOT LIKE '%.stalled'
+GROUP BY process, event.rank, event.comm, comm_id;

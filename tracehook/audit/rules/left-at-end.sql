@@ -1,0 +1,11 @@
+-- severity: warning
+-- sentence: Registrations were neither undone nor ended with their communicator when the process ended.
+SELECT r.process, [r.rank] AS ranks, CASE WHEN count(DISTINCT r.comm) = 1 THEN any_value(r.comm) END AS comm,
+       max(p.last_ns) AS ns, NULL AS seq,
+       format('{} ended with {} ({} in segments, {}) on {}: {}; dist.destroy_process_group() was not called',
+              who(r.rank, r.process), plural(count(*), 'registration'), in_bytes(sum(size) FILTER (kind = 'local')),
+              plural(count(*) FILTER (kind = 'window'), 'window'),
+              plural(count(DISTINCT r.comm), 'communicator'), array_to_string(list_sort(list(DISTINCT r.comm))[:4], ', ')) AS message
+FROM registration r JOIN process p USING (process) JOIN communicator c USING (process, comm_id)
+WHERE how IS NULL AND p.ended AND c.ended_seq IS NULL AND p.lost = 0
+GROUP BY r.process, r.rank;

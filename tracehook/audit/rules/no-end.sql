@@ -1,0 +1,20 @@
+-- severity: error
+-- sentence: A log has no trace.end: the process was killed, still runs, or ended without Python's exit handlers (os._exit).
+WITH segments AS (
+    SELECT process, count(*) AS n, sum(size) AS bytes FROM segment WHERE freed_seq IS NULL GROUP BY process),
+held AS (
+    SELECT process, count(*) AS n, count(*) FILTER (kind = 'window') AS windows, count(DISTINCT comm) AS communicators,
+           array_to_string(list_sort(list(DISTINCT comm))[:4], ', ') AS comms
+    FROM registration WHERE how IS NULL GROUP BY process),
+last AS (SELECT process, arg_max(event, seq) AS event FROM event GROUP BY process)
+-- Its end came after its last event, so what that event shows comes first.
+SELECT process, [rank] AS ranks, NULL AS comm, last_ns + 1 AS ns, NULL AS seq,
+       format('{} stopped logging at {} with {} and never said its end (killed, still running, or os._exit); it held {} ({}) and {}{}{}',
+              who(rank, process), in_seconds(last_ns), coalesce(last.event, 'nothing logged'), plural(coalesce(segments.n, 0), 'segment'),
+              in_bytes(coalesce(segments.bytes, 0)), plural(coalesce(held.n, 0), 'registration'),
+              CASE WHEN held.n > 0 THEN format(', {} of them windows, on {}: {}', held.windows,
+                   plural(held.communicators, 'communicator'), held.comms) ELSE '' END,
+              CASE WHEN recovered > 0 THEN format('; {} read from its ring', plural(recovered, 'event'))
+                   WHEN ring THEN '; its ring had nothing more' ELSE '; it left no ring, so what it did last may be missing' END) AS message
+FROM process LEFT JOIN segments USING (process) LEFT JOIN held USING (process) LEFT JOIN last USING (process)
+WHERE NOT ended AND (used_cuda OR rank IS NOT NULL);

@@ -1,0 +1,39 @@
+-- severity: error
+-- sentence: A collective used windows at different places on different ranks: its results, and what it overwrote, are wrong.
+-- Of each rank the distinct uses, in order of appearance, reduced to what has to be equal (table `operation`). Those that
+-- were refused (an event placement.mismatch or agreement.* follows at once) did no harm.
+WITH marked AS (
+    SELECT *, lead(event) OVER (PARTITION BY process, comm_id ORDER BY seq) AS next FROM event
+    WHERE event IN ('placement.first_use', 'placement.mismatch', 'agreement.timeout', 'agreement.failed', 'register.local', 'deregister.local')),
+used AS (
+    SELECT m.*, CASE o.send WHEN 'where' THEN coalesce(send_window, '') || '+' || coalesce(send_offset, 0)
+                WHEN 'whether' THEN (send_window IS NULL)::VARCHAR ELSE '' END AS send_place,
+           CASE o.receive WHEN 'where' THEN coalesce(receive_window, '') || '+' || coalesce(receive_offset, 0)
+                WHEN 'whether' THEN (receive_window IS NULL)::VARCHAR ELSE '' END AS receive_place
+    FROM marked m JOIN operation o USING (operation)
+    WHERE event = 'placement.first_use'
+      AND coalesce(next NOT IN ('placement.mismatch', 'agreement.timeout', 'agreement.failed'), true)),
+distinct_use AS (
+    SELECT comm, process, comm_id, operation, send_place, receive_place, min(seq) AS seq, min(ns) AS ns,
+           any_value(coalesce(rank, comm_rank)) AS rank, arg_min(send_window, seq) AS send_window, arg_min(send_offset, seq) AS send_offset,
+           arg_min(receive_window, seq) AS receive_window, arg_min(receive_offset, seq) AS receive_offset
+    FROM used GROUP BY comm, process, comm_id, operation, send_place, receive_place),
+ordered AS (
+    SELECT *, operation || ' ' || send_place || ' ' || receive_place AS use,
+           row_number() OVER (PARTITION BY comm, process, comm_id ORDER BY seq) AS place FROM distinct_use),
+kind AS (
+    SELECT comm, place, use, list(rank ORDER BY rank) AS ranks, min(ns) AS ns, arg_min(ordered, rank) AS example
+    FROM ordered GROUP BY comm, place, use),
+position AS (
+    SELECT comm, place, min(ns) AS ns, list({'ranks': ranks, 'e': example} ORDER BY len(ranks) DESC, use) AS told
+    FROM kind GROUP BY comm, place HAVING count(*) > 1),
+first AS (
+    SELECT comm, min(place) AS place FROM position GROUP BY comm)
+SELECT NULL AS process,
+       CASE WHEN len(told[1].ranks) > len(told[2].ranks) THEN flatten([t.ranks for t in told[2:]])
+            ELSE flatten([t.ranks for t in told]) END AS ranks,
+       comm, ns, NULL AS seq,
+       format('communicator {}: the ranks used windows differently, first at use {}: ', comm, place) || (
+           SELECT string_agg(format('{} on {} {}', t.e.operation, rank_list(t.ranks), use_of(t.e)), '; ' ORDER BY t.ranks[1])
+           FROM (SELECT unnest(told) AS t)) AS message
+FROM position JOIN first USING (comm, place);

@@ -1,0 +1,12 @@
+-- severity: warning
+-- sentence: The ranks were about to use windows at different places; the call was not made, or made without windows.
+WITH refused AS (
+    SELECT *, row_number() OVER (PARTITION BY process, comm_id ORDER BY seq) AS nth,
+           (SELECT max_by(f, f.seq) FROM event f WHERE f.process = event.process AND f.comm_id = event.comm_id
+            AND f.event = 'placement.first_use' AND f.seq < event.seq) AS use
+    FROM event WHERE event = 'placement.mismatch')
+SELECT NULL AS process, list(coalesce(rank, comm_rank) ORDER BY comm_rank) AS ranks, comm, min(ns) AS ns, NULL AS seq,
+       format('communicator {}: refused, because the ranks used different places: ', comm) ||
+       string_agg(format('{} on {} {}', use.operation, who(coalesce(rank, comm_rank), process), use_of(use)), '; '
+                         ORDER BY comm_rank) AS message
+FROM refused GROUP BY comm, nth;

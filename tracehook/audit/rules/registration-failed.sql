@@ -1,0 +1,17 @@
+-- severity: error
+-- sentence: NCCL refused a registration, or a deregistration, or it came too late for a communicator that was not ready.
+SELECT process, [rank] AS ranks, comm, ns, seq,
+       CASE event
+       WHEN 'communicator.failed' THEN
+           format('{} runs on unregistered on communicator {}: registering segment {} at {} failed with NCCL error {}, {} undone',
+                  who(rank, process), comm, segment, addr, error, plural(registrations, 'registration'))
+       ELSE format('{}: {} of {} {} at {} ({}) on communicator {} failed{}', who(rank, process), event,
+                   CASE WHEN segment IS NULL THEN 'pool segment' ELSE 'segment' END, coalesce(segment, pool_segment), addr,
+                   in_bytes(size), comm,
+                   CASE WHEN error = -1 THEN ': the communicator did not become ready' ELSE format(' with NCCL error {}', error) END)
+       END AS message
+FROM event
+WHERE event = 'communicator.failed'
+   OR (event IN ('deregister.local', 'register.window', 'deregister.window') AND NOT ok)
+   OR (event = 'register.local' AND NOT ok AND NOT EXISTS (
+       FROM communicator c WHERE c.process = event.process AND c.comm_id = event.comm_id AND c.failed_seq IS NOT NULL));

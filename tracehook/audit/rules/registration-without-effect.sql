@@ -1,0 +1,9 @@
+-- severity: warning
+-- sentence: NCCL accepted registrations and gave no handle for them: nothing is registered.
+SELECT process, [rank] AS ranks, comm, min(ns) AS ns, min(seq) AS seq,
+       format('{} made {} with communicator {} that had no effect ({})', who(any_value(rank), process),
+              plural(count(*), 'registration'), comm,
+              CASE event WHEN 'register.local' THEN 'NCCL_LOCAL_REGISTER=0, or nothing that NCCL could use'
+                         ELSE 'this communicator has no symmetric memory' END) AS message
+FROM event WHERE event IN ('register.local', 'register.window') AND ok AND NOT effective
+GROUP BY process, rank, comm, event;

@@ -1,0 +1,39 @@
+-- severity: error
+-- sentence: The windows of a communicator do not pair: their number, their sizes or their order differ between ranks.
+-- NCCL pairs the k-th registration of each rank, whatever it is. A round that was given up on is part of the order.
+WITH made AS (
+    SELECT comm, process, coalesce(rank, comm_rank) AS rank, size, made_ns, made_seq,
+           row_number() OVER (PARTITION BY comm, process, comm_id ORDER BY made_seq) AS place
+    FROM registration WHERE kind = 'window'),
+every AS (
+    SELECT comm, list(DISTINCT coalesce(rank, comm_rank)) AS all_ranks FROM communicator GROUP BY comm),
+kind AS (
+    SELECT comm, place, size, list(rank ORDER BY rank) AS ranks, min(made_ns) AS ns FROM made GROUP BY comm, place, size),
+position AS (
+    SELECT comm, place, all_ranks, min(ns) AS ns, count(*) AS kinds, sum(len(ranks)) AS ranks_here,
+           list({'size': size, 'ranks': ranks} ORDER BY len(ranks) DESC, size) AS told
+    FROM kind JOIN every USING (comm) GROUP BY comm, place, all_ranks),
+first AS (
+    SELECT comm, min(place) AS place FROM position WHERE kinds > 1 OR ranks_here < len(all_ranks) GROUP BY comm),
+sizes AS (
+    SELECT comm, process, list(size ORDER BY size) AS sorted, count(*) AS n FROM made GROUP BY comm, process),
+likeness AS (
+    SELECT comm, count(DISTINCT sorted) = 1 AS permuted, count(DISTINCT n) = 1 AS as_many FROM sizes GROUP BY comm),
+found AS (
+    SELECT position.*, permuted, as_many,
+           list_filter(all_ranks, lambda r: NOT list_contains(flatten([t.ranks for t in told]), r)) AS absent
+    FROM first JOIN position USING (comm, place) JOIN likeness USING (comm))
+SELECT NULL AS process,
+       CASE WHEN len(absent) > 0 THEN absent
+            WHEN len(told[1].ranks) > len(told[2].ranks) THEN flatten([t.ranks for t in told[2:]])
+            ELSE flatten([t.ranks for t in told]) END AS ranks,
+       comm, ns, NULL AS seq,
+       format('communicator {}: {} at window {}: {}{}{}', comm,
+              CASE WHEN len(absent) > 0 AND kinds = 1 THEN 'the number of windows differs'
+                   WHEN permuted THEN 'the order of windows differs' ELSE 'the sizes of windows differ' END,
+              place - 1,
+              array_to_string([format('{} on {}', in_bytes(t.size), rank_list(t.ranks)) for t in told], ', '),
+              CASE WHEN len(absent) > 0 THEN format(', none on {}', rank_list(absent)) ELSE '' END,
+              CASE WHEN len(absent) = 0 AND len(told[1].ranks) > len(told[2].ranks)
+                   THEN format('; {} stands against the others', rank_list(flatten([t.ranks for t in told[2:]]))) ELSE '' END) AS message
+FROM found;

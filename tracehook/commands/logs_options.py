@@ -1,0 +1,73 @@
+"""What the commands that read logs share: their options, and how they say that logs cannot be read."""
+
+from __future__ import annotations
+
+import contextlib
+import unicodedata
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracehook.audit.reader import LogError
+from tracehook.audit.ring import RingError
+
+if TYPE_CHECKING:
+    from tracehook.audit.store import Progress, Selection
+
+UNUSABLE = 2  # exit status
+
+LogDirectory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory that SYMM_REGISTER_LOG named.")]
+Job = Annotated[str | None, typer.Option(help="Only this job, where the directory has the logs of several.")]
+Since = Annotated[
+    datetime | None, typer.Option(help="Only processes that began at or after this time (UTC), for several runs.")
+]
+
+
+def selection(job: str | None, since: datetime | None) -> Selection:
+    """Return what --job and --since select."""
+    from tracehook.audit.store import Selection
+
+    return Selection(job, since.replace(tzinfo=UTC) if since is not None else None)
+
+
+@contextlib.contextmanager
+def readable(command: str) -> Iterator[None]:
+    """Say in one line why logs cannot be read, or what is not installed, and end with status 2."""
+    try:
+        yield
+    except (LogError, RingError) as problem:
+        _give_up(command, plain(str(problem)))
+    except ModuleNotFoundError as problem:
+        _give_up(command, f"needs {problem.name}: pip install 'tracehook[audit]'")
+    except OSError as problem:
+        _give_up(command, f"{problem.filename or 'the disk'}: {problem.strerror or problem}")
+
+
+def _give_up(command: str, why: str) -> None:
+    typer.echo(f"tracehook {command}: {why}", err=True)
+    raise typer.Exit(UNUSABLE) from None
+
+
+@contextlib.contextmanager
+def progress_bar() -> Iterator[Progress]:
+    """Show what is being done, on a terminal; yields what is to be called with a word and a fraction."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("reading", total=1.0)
+
+        def show(what: str, done: float) -> None:
+            bar.update(task, description=what, completed=done)
+
+        yield show
+
+
+def plain(text: str, most: int = 2000) -> str:
+    """Return text from a log fit for a terminal: no control characters, and not without end."""
+    shown = "".join(" " if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") else c for c in text[: most + 1])
+    return shown if len(shown) <= most else shown[:most] + "..."

@@ -125,7 +125,7 @@ def _live(process: _Process, events: int, duration: int) -> None:
     process.join(f"{0xA0:016x}", rank, ranks)
     process.join(f"{0xB00 + group:016x}", member, min(ranks, _TENSOR_PARALLEL))
     process.join(f"{0xC00 + member:016x}", group, max(1, ranks // _TENSOR_PARALLEL))
-    process.say("policy.chosen", policy=0, answer="shared")
+    process.say("policy.chosen", choice=0, answer="shared")
     started = process.t_ns
     while len(process.lines) < events - 3 * len(process.live) - 8:
         process.t_ns = max(process.t_ns, started + duration * len(process.lines) // events)

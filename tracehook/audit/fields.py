@@ -51,7 +51,7 @@ FIELDS: Final = {
     "receive_offset": "UBIGINT",
     "uses": "UBIGINT",
     "digest": "VARCHAR",
-    "policy": "BIGINT",
+    "choice": "BIGINT",
     "answer": "VARCHAR",
     "dropped": "BIGINT",
     "communicators": "BIGINT",

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 
 class Lanes:
-    """Gives each interval the first lane in which nothing else lies at that time. Intervals come in the order of their start.
+    """Gives each interval the first lane in which nothing else lies at that time.
 
-    `new` makes a lane and returns what stands for it.
+    Intervals come in the order of their start. `new` makes a lane and returns what stands for it.
     """
 
     def __init__(self, new: Callable[[], int]) -> None:
@@ -39,7 +39,9 @@ class NestingLanes:
 
     def __init__(self, new: Callable[[], int]) -> None:
         self._new = new
-        self._lanes: list[tuple[int, list[int]]] = []  # what stands for it, and the ends of what is open, the innermost last
+        self._lanes: list[
+            tuple[int, list[int]]
+        ] = []  # what stands for it, and the ends of what is open, the innermost last
 
     def place(self, start: int, end: int) -> int:
         """Return the lane for the interval from `start` to `end`."""

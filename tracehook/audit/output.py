@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +18,13 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """
     target = path.resolve()
     if target.exists() and not target.is_file():
-        raise FileExistsError(f"{path}: is there, and is no regular file")
+        raise FileExistsError(errno.EEXIST, "is there, and is no regular file", str(path))
     part = target.with_name(f".{target.name[:200]}.{os.getpid()}.part")
-    with part.open("xb") as file:
+    try:
+        file = part.open("xb")
+    except OSError as problem:
+        raise OSError(problem.errno, problem.strerror, str(path)) from None
+    with file:
         try:
             yield file
             file.flush()
@@ -27,8 +32,3 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         except BaseException:
             part.unlink(missing_ok=True)
             raise
-
-
-def reason(problem: OSError, path: Path) -> str:
-    """Say in one line why `path` could not be written."""
-    return f"{path}: {problem.strerror}" if problem.strerror else str(problem)

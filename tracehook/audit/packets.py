@@ -1,7 +1,7 @@
 """The packets of a Perfetto trace, written one after the other: tracks, slices, instants, counters.
 
-Perfetto sorts the packets of a file by time and keeps the order of the file for equal times, so each track may be written
-by itself. Times are nanoseconds; the first packet tells Perfetto which wall time one of them was.
+Perfetto sorts the packets of a file by time and keeps the order of the file for equal times, so each track may be
+written by itself. Times are nanoseconds; the first packet tells Perfetto which wall time one of them was.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import BinaryIO
 
-from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos  # type: ignore[import-untyped]
+from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 
 _PACKET_TAG = b"\x0a"  # field `packet` of message Trace
 _LONGEST_TEXT = 4096  # characters; nothing that this project logs is longer

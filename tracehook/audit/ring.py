@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -209,7 +210,7 @@ def _extra_fields(name: str, record: Record) -> dict[str, Any]:
             return {"uses": record.size, "digest": f"{record.value:016x}"}
         case "policy.chosen":
             return {
-                "policy": record.value - 1,
+                "choice": record.value - 1,
                 "answer": ANSWERS[record.size] if record.size < len(ANSWERS) else record.size,
             }
         case "register.batch":
@@ -248,6 +249,18 @@ def _placement(record: Record) -> dict[str, Any]:
     return out
 
 
+class RingHeader(NamedTuple):
+    """What a ring file says of itself: those in [drained, pushed) did not reach the log yet."""
+
+    header_bytes: int
+    capacity: int
+    pushed: int
+    drained: int
+    dropped: int
+    epoch_ns: int
+    pid: int
+
+
 class RingFile(NamedTuple):
     """What a ring file held: every event that its process had logged or was still to log."""
 
@@ -268,23 +281,37 @@ def read_file(path: Path) -> RingFile:
         return _read(path, file)
 
 
-def _read(path: Path, file: BinaryIO) -> RingFile:
+def read_header(path: Path) -> RingHeader:
+    """Read how many events a ring file holds, without them. Raises :class:`RingError` if the file is no ring."""
+    with path.open("rb", buffering=0) as file:
+        return _read_header(path, file)
+
+
+def _read_header(path: Path, file: BinaryIO | FileIO) -> RingHeader:
     data = file.read(_HEADER.size)
     if len(data) < _HEADER.size or data[:8] != MAGIC:
         raise RingError(f"{path}: not a tracehook ring (it does not begin with {MAGIC.decode()})")
-    _, header_bytes, record_bytes, capacity, pushed, drained, dropped, epoch_ns, pid = _HEADER.unpack_from(data)
+    _, header_bytes, record_bytes, *rest = _HEADER.unpack_from(data)
     if record_bytes != RECORD_BYTES:
         raise RingError(f"{path}: records have {record_bytes} bytes, this tracehook reads {RECORD_BYTES}")
+    header = RingHeader(header_bytes, *rest)
+    capacity, pushed, drained = header.capacity, header.pushed, header.drained
     if capacity == 0 or not drained <= pushed <= drained + capacity:
         raise RingError(f"{path}: damaged header ({drained} of {pushed} events drained, room for {capacity})")
+    return header
+
+
+def _read(path: Path, file: BinaryIO) -> RingFile:
+    header_bytes, capacity, pushed, drained, dropped, epoch_ns, pid = _read_header(path, file)
+    expected = header_bytes + capacity * RECORD_BYTES
     size = file.seek(0, 2)
-    if size < header_bytes + capacity * record_bytes:
-        raise RingError(f"{path}: cut after {size} bytes, expected {header_bytes + capacity * record_bytes}")
+    if size < expected:
+        raise RingError(f"{path}: cut after {size} bytes, expected {expected}")
     records: list[Record] = []
     index = drained
     while index < pushed:  # at most two pieces: up to the last place, and from the first
         count = min(pushed - index, capacity - index % capacity)
-        file.seek(header_bytes + (index % capacity) * record_bytes)
-        records.extend(unpack(file.read(count * record_bytes)))
+        file.seek(header_bytes + (index % capacity) * RECORD_BYTES)
+        records.extend(unpack(file.read(count * RECORD_BYTES)))
         index += count
     return RingFile(pid, epoch_ns, dropped, drained, records)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tracehook.commands import audit, doctor, policies, rehearse, run, summary
+from tracehook.commands import audit, doctor, policies, rehearse, run, summary, timeline, watch
 
 app = typer.Typer(
     name="tracehook",
@@ -20,7 +20,9 @@ app.command("rehearse", context_settings=_PASS_ON)(rehearse.rehearse)
 app.command("doctor")(doctor.doctor)
 app.command("policies")(policies.policies)
 app.command("summary")(summary.summary)
+app.command("watch")(watch.watch)
 app.command("audit")(audit.audit)
+app.command("timeline")(timeline.timeline)
 
 
 def main() -> None:

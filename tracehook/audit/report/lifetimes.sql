@@ -55,11 +55,14 @@ told AS (
     FROM piece LEFT JOIN owned USING (kind, memory, from_ns) LEFT JOIN resting USING (memory, from_ns)
          LEFT JOIN lived USING (memory, from_ns)
     WHERE until_ns > piece.from_ns),
--- Between a birth and its registration lie microseconds, which no picture can show.
-seen AS (SELECT * FROM told WHERE NOT (state = 'missing' AND until_ns - from_ns < 1000000)),
+-- Between a birth and its registration lie microseconds, which no picture can show. A memory keeps its longest span in any case.
+seen AS (
+    FROM told
+    QUALIFY until_ns - from_ns >= getvariable('shortest_ns')
+         OR row_number() OVER (PARTITION BY kind, memory ORDER BY until_ns - from_ns DESC) = 1),
 turn AS (
     SELECT *, lag(state) OVER w IS DISTINCT FROM state OR lag(held_by) OVER w IS DISTINCT FROM held_by
-              OR lag(until_ns) OVER w < from_ns - 1000000 AS new
+              OR lag(until_ns) OVER w < from_ns - 4 * getvariable('shortest_ns') AS new
     FROM seen WINDOW w AS (PARTITION BY kind, memory ORDER BY from_ns)),
 run AS (SELECT *, sum(new::INTEGER) OVER (PARTITION BY kind, memory ORDER BY from_ns) AS run FROM turn)
 SELECT kind, memory, any_value(state) AS state, any_value(held_by) AS held_by, min(from_ns) AS from_ns, max(until_ns) AS until_ns

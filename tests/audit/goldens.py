@@ -1,0 +1,156 @@
+"""The golden directories: what was done to each job, and which rules the audit of its logs must then report.
+
+A name is that of the rule which is shown, or that name, a dash and what is particular. The faults are real: a job that
+does wrong, an injected fault, a core with a bug (``mutations/``), a file that was damaged. No line was written by hand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from tracehook.commands import app
+
+HERE = Path(__file__).parent
+DIRECTORY = HERE / "golden"
+
+
+def cut_line(log: Path) -> None:
+    """A copy that was cut halfway, as `head -c` does."""
+    data = log.read_bytes()
+    log.write_bytes(data[: data.rindex(b"\n", 0, len(data) * 2 // 3) + 50])
+
+
+def cut_packed(log: Path) -> None:
+    """Packed, and the copy of that was cut."""
+    packed = gzip.compress(log.read_bytes(), mtime=0)
+    log.with_suffix(".jsonl.gz").write_bytes(packed[: len(packed) // 2])
+    log.unlink()
+
+
+def bad_block(log: Path) -> None:
+    """A block of the disk that has something else in it."""
+    data = bytearray(log.read_bytes())
+    start = len(data) // 1024 * 512
+    data[start : start + 512] = bytes(range(256)) * 2
+    log.write_bytes(data)
+
+
+@dataclass(frozen=True)
+class Golden:
+    """One directory. `rules`: all that are reported, that of the first divergence first."""
+
+    name: str
+    cause: str
+    job: str
+    rules: Sequence[str]
+    ranks: int = 2
+    env: Mapping[str, str] = field(default_factory=dict)
+    faults: str = ""
+    hook: bool = True  # False: the job itself switches it on
+    torchrun: bool = False
+    policy: str = ""  # a module beside the jobs, installed as a policy of that name
+    mutation: str = ""  # a file of mutations/, without .patch
+    broken: Sequence[str] = ()  # rules of NCCL that the emulation then names
+    damage: Mapping[int, Callable[[Path], None]] = field(default_factory=dict)  # to the log of that rank
+
+    @property
+    def path(self) -> Path:
+        """Where it lies."""
+        return DIRECTORY / self.name
+
+
+def _symmetric(name: str, case: str, *rules: str, cause: str, **more: object) -> Golden:
+    return Golden(name, cause, f"symmetric_cases.py {case} leave", rules, **more)  # type: ignore[arg-type]
+
+
+NEW = {"TRACEHOOK_EMU_NCCL_VERSION": "23007"}
+
+# fmt: off
+GOLDENS: tuple[Golden, ...] = (
+    Golden("clean", "nothing", "clean.py", (), torchrun=True, env={"SYMM_REGISTER_CHECK": "1"}),
+
+    # --- what a job does, or what happens to it ---
+    Golden("no-end", "kill -9 of rank 1 right after an allocation; rank 0 waits, and is aborted",
+           "killed.py", ("no-end",)),
+    Golden("left-at-end", "dist.destroy_process_group() is not called", "faults.py not_destroyed", ("left-at-end",)),
+    Golden("switched-off", "tracehook.disable(), and enable() again", "faults.py switched_off", ("switched-off",)),
+    Golden("missing-ranks", "the last of three ranks has no hook",
+           "faults.py left_out", ("missing-ranks",), ranks=3, hook=False),
+    Golden("versions-differ", "rank 1 of three has another PYTORCH_CUDA_ALLOC_CONF",
+           "faults.py other_settings", ("versions-differ",), ranks=3),
+    Golden("lost-events", "a burst of allocations of rank 1, a small ring, and no time for the log's thread",
+           "faults.py burst", ("lost-events",), hook=False),
+    Golden("hook-stands-aside", "torch's own hook is on as well", "plain.py", ("hook-stands-aside",),
+           env={"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1"}, broken=("C4",)),
+    Golden("hook-stands-aside-expandable", "expandable segments", "plain.py", ("hook-stands-aside",),
+           env={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}),
+    Golden("policy-failed", "the policy raises KeyError", "symmetric_failures.py policy",
+           ("policy-failed",), policy="first_come"),
+    Golden("pool-limit", "SYMM_REGISTER_POOL_LIMIT", "symmetric_failures.py limit",
+           ("pool-limit",), env={"SYMM_REGISTER_POOL_LIMIT": "100MiB"}),
+    Golden("registration-failed", "NCCL refuses the third registration of rank 1", "plain.py",
+           ("registration-failed",), faults="ncclCommRegister:fail@3=1#rank1"),
+    Golden("registration-without-effect", "a communicator without symmetric memory", "symmetric_failures.py no_support",
+           ("registration-without-effect",), env={"TRACEHOOK_EMU_WINDOWS": "null"}),
+    Golden("agreement-failed", "NCCL refuses a window on all ranks", "symmetric_failures.py failing leave",
+           ("registration-failed", "agreement-failed"), faults="ncclCommWindowRegister:fail@1=3"),
+    Golden("stalled", "NCCL refuses a window on rank 0, so rank 1 waits in NCCL until its deadline",
+           "symmetric_failures.py failing leave", ("registration-failed", "stalled", "agreement-timeout"),
+           faults="ncclCommWindowRegister:fail@1=3#rank0", broken=("W1",)),
+    Golden("torn-line", "the copy of rank 1's log was cut", "splits.py", ("no-end", "torn-line"), damage={1: cut_line}),
+    Golden("damaged-file", "a bad block in one log, the packed other one was cut", "splits.py",
+           ("damaged-file", "lost-events"), damage={0: bad_block, 1: cut_packed}),
+
+    # --- ranks that come apart over symmetric memory ---
+    _symmetric("agreement-mismatch", "unequal_sizes", "agreement-mismatch",
+               cause="one scope allocates another size on each rank"),
+    _symmetric("agreement-timeout", "missing_rank", "agreement-timeout", cause="rank 1 enters the scope too late"),
+    _symmetric("placement-refused", "swapped_equal", "placement-refused",
+               cause="two equal tensors are allocated in opposite order, and one is reduced"),
+    _symmetric("placement-differs", "swapped_unseen", "placement-differs", env={"SYMM_REGISTER_VERIFY": "off"},
+               broken=("W16",), cause="the same, and nobody compares"),
+    _symmetric("placement-digest-differs", "swapped_when_known", "placement-digest-differs", broken=("W16",),
+               cause="two tensors were used alike; then each rank reduces another one"),
+    Golden("window-order", "rank 2 allocates in another order, with the agreement taken away",
+           "unguarded.py order", ("window-order",), ranks=4, env=NEW),
+    Golden("window-order-sizes", "rank 1 allocates more, with the agreement taken away",
+           "unguarded.py sizes", ("window-order",), env=NEW),
+    Golden("window-order-number", "rank 2 does not come to a scope, with the agreement taken away",
+           "unguarded.py number", ("window-order",), ranks=3, env=NEW, broken=("W1",)),
+    Golden("registered-while-capturing", "a scope inside a capture registers, with the guard taken away",
+           "unguarded.py capture", ("registered-while-capturing",), env=NEW),
+)
+# fmt: on
+
+
+def unpack(golden: Path, target: Path) -> Path:
+    """Copy a golden directory to audit it, with its rings unpacked (of a ring's 6 MiB nearly all is zero)."""
+    target = target / golden.name
+    shutil.copytree(golden, target, ignore=shutil.ignore_patterns("expected.*"))
+    for ring in target.glob("*.ring.gz"):
+        ring.with_suffix("").write_bytes(gzip.decompress(ring.read_bytes()))
+        ring.unlink()
+    return target
+
+
+def audit(directory: Path) -> tuple[str, str]:
+    """Return what the command says of a directory, with its exit status; and the findings, one a line."""
+    with contextlib.chdir(directory.parent):
+        told = CliRunner().invoke(app, ["audit", directory.name, "--max-findings", "5"])
+        facts = CliRunner().invoke(app, ["audit", directory.name, "--json"])
+    assert told.exit_code == facts.exit_code, facts.output
+    # Lines are not padded, so that an editor that strips blanks changes nothing.
+    lines = [line.rstrip() for line in told.output.splitlines()]
+    text = "\n".join([*lines, f"exit status {told.exit_code}", ""])
+    if told.exit_code not in (0, 1):
+        return text, ""
+    rows = [[one[key] for key in ("rule", "severity", "ranks", "comm")] for one in json.loads(facts.output)["findings"]]
+    return text, "[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n"

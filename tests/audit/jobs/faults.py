@@ -1,0 +1,66 @@
+"""Jobs that do something wrong, or have it done to them; the first argument says which."""
+
+import os
+import sys
+import time
+
+if sys.argv[1] == "other_settings" and os.environ["RANK"] == "1":
+    os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "max_split_size_mb:512"  # before torch reads it
+
+import torch
+import torch.distributed as dist
+import tracehook
+import tracehook.service
+from common import RANK, filled, start
+
+
+def not_destroyed() -> None:
+    """The process ends with its group."""
+    dist.all_reduce(filled(1, 24, start()))
+    torch.cuda.synchronize()
+
+
+def switched_off() -> None:
+    """Registration is off for a while, in which the job works on."""
+    device = start()
+    dist.all_reduce(filled(1, 24, device))
+    tracehook.disable()
+    tensor = filled(1, 48, device)
+    dist.all_reduce(tensor)
+    torch.cuda.synchronize()
+    tracehook.enable()
+    dist.all_reduce(tensor)
+    dist.destroy_process_group()
+
+
+def left_out() -> None:
+    """The last of three ranks has no hook."""
+    if RANK != 2:
+        tracehook.enable()
+    dist.all_reduce(filled(1, 24, start()))
+    dist.destroy_process_group()
+
+
+def burst() -> None:
+    """More events at once than the ring holds, which is made a small one for that."""
+    tracehook.service._RING_CAPACITY = 24
+    tracehook.enable()
+    device = start()
+    dist.all_reduce(filled(1, 1, device))
+    time.sleep(0.5)  # the log has caught up
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(60)  # its thread asks in vain for the interpreter
+    parts = [torch.empty(24 << 20, dtype=torch.uint8, device=device) for _ in range(24 if RANK == 1 else 2)]
+    sys.setswitchinterval(interval)
+    time.sleep(0.5)
+    dist.all_reduce(parts[0])
+    dist.destroy_process_group()
+
+
+def other_settings() -> None:
+    """One rank of three has other settings of the allocator."""
+    dist.all_reduce(filled(1, 24, start()))
+    dist.destroy_process_group()
+
+
+globals()[sys.argv[1]]()

@@ -1,0 +1,461 @@
+"""Following logs that grow: every line once, whatever happens to the files meanwhile."""
+
+import io
+import json
+import os
+import struct
+import time
+
+import pytest
+from rich.console import Console
+
+from tracehook.audit import follow, ring, tail
+from tracehook.audit.directory import LONGEST_LINE
+from tracehook.audit.follow import LIVELY, Follower, State
+from tracehook.commands import watch_table
+
+BEGIN = {"event": "trace.begin", "schema": "1.2", "t_ns": 10**9, "time": "2026-11-21T14:28:11+00:00", "pid": 10}
+ALLOC = {"event": "segment.alloc", "seq": 1, "t_ns": 2 * 10**9, "size": 4096}
+REFUSED = {"event": "register.local", "seq": 2, "comm": "abc", "comm_id": 1, "ok": False, "error": 3}
+
+
+class Clock:
+    """A clock that the test turns."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        """Return what the test says."""
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    """Return the clock of the follower."""
+    return Clock()
+
+
+@pytest.fixture
+def follower(tmp_path, clock):
+    """Return a follower of the test's directory."""
+    return Follower(tmp_path, clock)
+
+
+def _lines(*events):
+    return b"".join(json.dumps(event).encode() + b"\n" for event in events)
+
+
+def _append(path, *events, data=b""):
+    with path.open("ab") as file:
+        file.write(_lines(*events) + data)
+
+
+def _start(directory, rank, *events):
+    path = directory / f"job.rank{rank}.host.{10 + rank}.jsonl"
+    _append(path, BEGIN | {"rank": rank, "pid": 10 + rank}, *events)
+    return path
+
+
+def _only(follower):
+    (process,) = follower.processes.values()
+    return process
+
+
+def _render(follower, height=None, width=200):
+    console = Console(width=width, record=True, file=io.StringIO(), force_terminal=True)
+    console.print(watch_table.picture(follower, height))
+    return console.export_text()
+
+
+# --- increments ---
+
+
+def test_each_line_is_counted_once(tmp_path, follower):
+    """Looking again without news changes nothing; what was added is added."""
+    path = _start(tmp_path, 0, ALLOC)
+    for _ in range(3):
+        follower.look()
+        assert _only(follower).summary.segments == 1
+    _append(path, ALLOC, ALLOC)
+    follower.look()
+    assert _only(follower).summary.segments == 3
+
+
+def test_only_what_is_new_is_read(tmp_path, follower, monkeypatch):
+    """A look opens the files that have grown and no others, and reads their new bytes."""
+    paths = [_start(tmp_path, rank, *[ALLOC] * 50) for rank in range(20)]
+    follower.look()
+    opened, read = [], []
+    open_file, pread = os.open, os.pread
+    monkeypatch.setattr(tail.os, "open", lambda path, *a: opened.append(path) or open_file(path, *a))
+    monkeypatch.setattr(tail.os, "pread", lambda *a: read.append(pread(*a)) or read[-1])
+    follower.look()
+    assert opened == []
+    _append(paths[7], ALLOC)
+    follower.look()
+    assert (opened, read[-1], len(read)) == ([paths[7]], _lines(ALLOC), 2)
+    assert len(read[0]) <= 128  # whether it is the same file still
+
+
+@pytest.mark.parametrize("cut", [1, 5, 40, -2, -1])
+def test_a_torn_line_is_waited_for(tmp_path, follower, cut):
+    """Wherever a write was cut, the line counts once it is whole, and not before."""
+    path = _start(tmp_path, 0)
+    line = _lines(ALLOC)
+    _append(path, data=line[:cut])
+    follower.look()
+    assert (_only(follower).summary.segments, _only(follower).foreign) == (0, 0)
+    _append(path, data=line[cut:] + line)
+    follower.look()
+    assert (_only(follower).summary.segments, _only(follower).foreign) == (2, 0)
+
+
+def test_byte_by_byte(tmp_path, follower):
+    """However small the pieces are that arrive, also of the first line, the result is that of the whole."""
+    path = tmp_path / "a.jsonl"
+    for byte in _lines(BEGIN, ALLOC, REFUSED):
+        _append(path, data=bytes([byte]))
+        follower.look()
+    process = _only(follower)
+    assert (process.summary.segments, process.alerts, process.foreign) == (1, 1, 0)
+
+
+def test_a_large_log_is_read_in_turns(tmp_path, follower):
+    """When time is up the rest is left to later looks, and every file has its turn."""
+    paths = [_start(tmp_path, rank, *[ALLOC] * 10_000) for rank in range(3)]
+    assert all(path.stat().st_size > 2 * tail.CHUNK for path in paths)
+    follower.look(0)
+    assert (len(follower.processes), follower.behind > 0) == (1, True)
+    follower.look(0)
+    follower.look(0)
+    assert len(follower.processes) == 3
+    assert "still reading" in _render(follower)
+    looks = 3
+    while follower.behind:
+        follower.look(0)
+        looks += 1
+    assert [process.summary.segments for process in follower.processes.values()] == [10_000] * 3
+    assert looks == sum(-(-path.stat().st_size // tail.CHUNK) for path in paths)
+
+
+# --- files that come, go and change ---
+
+
+def test_a_directory_that_comes_later(tmp_path, clock):
+    """Nothing there is nothing to show, with what is expected; files that appear later are followed."""
+    directory = tmp_path / "logs"
+    follower = Follower(directory, clock)
+    follower.look()
+    assert "not there yet" in watch_table.nothing(follower)
+    directory.mkdir()
+    follower.look()
+    assert "no .jsonl log in it yet" in watch_table.nothing(follower)
+    for rank in range(3):
+        _start(directory, rank, ALLOC)
+        follower.look()
+        assert len(follower.processes) == rank + 1
+
+
+def test_what_is_no_directory_is_an_error(tmp_path, clock):
+    """A file where the directory should be will never be one."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError):
+        Follower(tmp_path / "file", clock).look()
+
+
+def test_a_replaced_file_is_read_from_its_beginning(tmp_path, follower):
+    """Another file of the same name, also a longer one, is another log: the counts begin anew."""
+    path = _start(tmp_path, 0, ALLOC, ALLOC)
+    follower.look()
+    other = tmp_path / "other"
+    other.write_bytes(_lines(BEGIN | {"rank": 5, "pid": 50}, *[ALLOC] * 7))
+    other.rename(path)
+    follower.look()
+    assert (_only(follower).summary.rank, _only(follower).summary.segments) == (5, 7)
+
+
+def test_a_file_that_was_removed_and_made_anew(tmp_path, follower):
+    """Also where the new one has the inode of the old one and is longer."""
+    path = _start(tmp_path, 0, ALLOC)
+    follower.look()
+    path.write_bytes(_lines(BEGIN | {"t_ns": 5}, *[ALLOC] * 3))
+    follower.look()
+    follower.look()
+    assert _only(follower).summary.segments == 3
+
+
+def test_a_cut_file_is_read_from_its_beginning(tmp_path, follower):
+    """A file that is shorter than what was read of it was written anew."""
+    path = _start(tmp_path, 0, *[ALLOC] * 9)
+    follower.look()
+    path.write_bytes(_lines(BEGIN | {"rank": 5}, ALLOC))
+    follower.look()
+    assert (_only(follower).summary.rank, _only(follower).summary.segments) == (5, 1)
+
+
+def test_a_file_that_goes_is_gone(tmp_path, follower):
+    """Its row goes with it, and the others stay; without the directory nothing is left."""
+    gone, stays = _start(tmp_path, 0), _start(tmp_path, 1)
+    follower.look()
+    gone.unlink()
+    follower.look()
+    assert list(follower.processes) == [stays.name]
+    stays.unlink()
+    tmp_path.rmdir()
+    follower.look()
+    assert (follower.processes, follower.skipped) == ({}, {})
+
+
+def test_a_file_that_is_replaced_between_look_and_read(tmp_path, follower, monkeypatch):
+    """Nothing of the new file is taken for the old one's."""
+    path = _start(tmp_path, 0, ALLOC)
+    follower.look()
+    _append(path, ALLOC)
+    fstat = os.fstat
+
+    def another(_):
+        monkeypatch.undo()
+        with open(os.devnull) as file:
+            return fstat(file.fileno())
+
+    monkeypatch.setattr(tail.os, "fstat", another)
+    follower.look()
+    assert follower.processes == {}
+    follower.look()
+    assert _only(follower).summary.segments == 2
+
+
+# --- what is no log ---
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"NCCL WARN something\n",
+        b"\xff\xfe\x00\n",
+        b"[1]\n",
+        b"null\n",
+        b'{"event": "segment.alloc"}\n',
+        b'{"event": "trace.begin", "schema": "9.0"}\n',
+        b'{"event": "trace.begin"}\n',
+        b"\n",
+        b"x" * (LONGEST_LINE + 2 * tail.CHUNK) + b"\n",
+    ],
+)
+def test_a_file_that_is_no_log_is_named_and_left_alone(tmp_path, follower, data):
+    """It hides no other, and is not read again when it grows; a log that takes its place is."""
+    foreign = tmp_path / "foreign.jsonl"
+    foreign.write_bytes(data)
+    _start(tmp_path, 0, ALLOC)
+    follower.look()
+    assert list(follower.skipped) == ["foreign.jsonl"]
+    assert _only(follower).summary.segments == 1
+    assert "foreign.jsonl" in _render(follower)
+    _append(foreign, BEGIN)
+    follower.look()
+    assert list(follower.skipped) == ["foreign.jsonl"]
+    foreign.unlink()
+    _append(foreign, BEGIN, *[ALLOC] * 100)
+    follower.look()
+    follower.look()  # a file system may give the new file the number of the old one
+    assert (follower.skipped, len(follower.processes)) == ({}, 2)
+
+
+@pytest.mark.parametrize("line", [b"NCCL WARN x", b"[1]", b"\xff", b"{" * 5000, b"y" * (LONGEST_LINE + tail.CHUNK)])
+def test_a_foreign_line_costs_itself(tmp_path, follower, line):
+    """Lines around it count, and the number of such lines is shown."""
+    path = _start(tmp_path, 0, ALLOC)
+    follower.look()
+    _append(path, data=line + b"\n" + _lines(ALLOC))
+    follower.look()
+    assert (_only(follower).summary.segments, _only(follower).foreign) == (2, 1)
+    assert "1 lines are no events" in _render(follower)
+
+
+def test_a_pipe_does_not_hang_the_watch(tmp_path, follower):
+    """What is no regular file is skipped, even if nobody writes to it."""
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    follower.look()
+    assert follower.skipped == {"pipe.jsonl": "not a regular file"}
+
+
+@pytest.mark.parametrize("value", [None, -1, 1 << 70, 10**400, 1.5, "7", [1], {"a": 1}, True])
+def test_strange_values_break_nothing(tmp_path, follower, value):
+    """A log that somebody edited is shown as far as it can be."""
+    fields = ("comm_id", "total", "count", "t_ns", "dropped", "rank", "error", "size", "ok", "time", "pid")
+    strange = dict.fromkeys(fields, value)
+    events = [strange | {"event": name, "seq": value} for name in ring.EVENTS if name != "trace.begin"]
+    _append(tmp_path / "a.jsonl", strange | BEGIN | {"rank": value, "pid": value, "time": value}, *events)
+    follower.look()
+    assert "1 processes: 1 ended" in _render(follower)
+    assert watch_table.sentence(follower).startswith("1 processes: 1 ended")
+
+
+def test_names_are_shown_and_not_obeyed(tmp_path, clock):
+    """Neither control characters nor markup reach the terminal, from file names, directories or fields."""
+    evil = "[red]x[/red]\x1b[2J\x07\u202e\ud800"
+    directory = tmp_path / "[bold]\x1b]0;evil"
+    directory.mkdir()
+    refused = REFUSED | {"comm": evil, "error": "[/]" + "long" * 1000}
+    _append(directory / "a.jsonl", BEGIN | {"rank": 0}, refused)
+    (directory / "[blink]\x1b[31m.jsonl").write_text('{"event": "trace.begin", "schema": "\\u001b[7m9"}\n')
+    follower = Follower(directory, clock)
+    follower.look()
+    lines = [watch_table.sentence(follower), *map(watch_table.alert, follower.processes.values())]
+    for text in (_render(follower), "\n".join(lines)):
+        assert not set(text) & set("\x1b\x07\u202e\ud800")
+    assert "[bold]?]0;evil" in _render(follower)
+    assert "[red]x[/red]?[2J???" in lines[1]
+    assert "[blink]?[31m.jsonl" in _render(follower)
+    assert max(map(len, lines)) <= 300
+
+
+# --- states ---
+
+
+def test_running_quiet_and_ended(tmp_path, follower, clock, core):
+    """A process is quiet when nothing new came for a while, and ended when its log says so."""
+    path = _start(tmp_path, 0, ALLOC)
+    path.with_suffix(".ring").write_bytes(core.ring_file())
+    follower.look()
+    assert _only(follower).state(clock.now)[0] == State.RUNNING
+    clock.now += LIVELY + 7
+    follower.look()
+    assert _only(follower).state(clock.now) == (State.QUIET, pytest.approx(LIVELY + 7, abs=1))
+    _append(path, ALLOC)
+    follower.look()
+    assert _only(follower).state(clock.now) == (State.RUNNING, 0)
+    assert not follower.all_ended
+    _append(path, {"event": "trace.end", "dropped": 3})
+    clock.now += 99
+    follower.look()
+    assert _only(follower).state(clock.now) == (State.ENDED, 0)
+    assert (follower.all_ended, _only(follower).dropped) == (True, 3)
+
+
+def test_an_old_log_was_quiet_before_the_first_look(tmp_path, follower, clock, core):
+    """How long nothing came is known from the file itself; without a ring the process is gone, or never had one."""
+    path = _start(tmp_path, 0, ALLOC)
+    ring_path = path.with_suffix(".ring")
+    ring_path.write_bytes(core.ring_file())
+    os.utime(path, (time.time() - 500,) * 2)
+    follower.look()
+    assert _only(follower).state(clock.now) == (State.QUIET, pytest.approx(500, abs=2))
+    ring_path.unlink()
+    follower.look()
+    assert _only(follower).state(clock.now)[0] == State.NO_END
+
+
+def _ring_of(core, pushed, drained, dropped=0):
+    data = core.ring_file()
+    return (
+        struct.pack("<8sIIQQQQQQ", b"THRING01", 4096, 96, 64, pushed, drained, dropped, 0, 10).ljust(4096) + data[4096:]
+    )
+
+
+def test_events_that_wait_in_the_ring(tmp_path, follower, clock, core):
+    """What is not in the file yet is counted from the ring's header, and is a sign of life."""
+    path = _start(tmp_path, 0, ALLOC)
+    ring_path = path.with_suffix(".ring")
+    ring_path.write_bytes(_ring_of(core, 1, 1))
+    follower.look()
+    for second in range(1, 4):
+        clock.now += LIVELY
+        ring_path.write_bytes(_ring_of(core, 1 + 10 * second, 1 + 10 * second - 3, dropped=5))
+        follower.look()
+        process = _only(follower)
+        assert (process.waiting, process.dropped, process.state(clock.now)[0]) == (3, 5, State.RUNNING)
+    assert process.rates() == (pytest.approx(10 / LIVELY), 0)
+
+
+def test_events_that_nobody_writes(tmp_path, follower, clock, core):
+    """A ring that is not drained any more tells of a process that was killed or stopped, also while it is filled."""
+    path = _start(tmp_path, 0, ALLOC)
+    ring_path = path.with_suffix(".ring")
+    for pushed in range(1, 9):
+        ring_path.write_bytes(_ring_of(core, pushed, 1))
+        follower.look()
+        clock.now += 1
+    assert _only(follower).state(clock.now)[0] == State.STUCK
+    ring_path.write_bytes(_ring_of(core, 8, 8))
+    follower.look()
+    assert _only(follower).state(clock.now)[0] == State.RUNNING
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"x" * 5000, struct.pack("<8sIIQQQQQQ", b"THRING01", 4096, 96, 0, 9, 0, 0, 0, 0)]
+)
+def test_a_damaged_ring_is_as_none(tmp_path, follower, data):
+    """The log beside it is followed all the same."""
+    _start(tmp_path, 0, ALLOC).with_suffix(".ring").write_bytes(data)
+    follower.look()
+    assert (_only(follower).summary.segments, _only(follower).waiting) == (1, 0)
+
+
+def test_rates_are_of_the_last_seconds(tmp_path, follower, clock):
+    """What was there at the first look is no rate, and what is long ago neither."""
+    path = _start(tmp_path, 0, *[ALLOC] * 100)
+    follower.look()
+    assert _only(follower).rates() is None
+    made = {"event": "register.local", "seq": 1, "comm_id": 1, "ok": True}
+    for _ in range(5):
+        clock.now += 1
+        _append(path, *[made] * 4, ALLOC)
+        follower.look()
+    assert _only(follower).rates() == (5, 4)
+    for _ in range(6):
+        clock.now += 1
+        follower.look()
+    assert _only(follower).rates() == (0, 0)
+
+
+# --- the table ---
+
+
+def test_a_table_as_high_as_the_terminal(tmp_path, follower):
+    """The sum of all first, then those with warnings, then the quietest, and how many more there are."""
+    for rank in range(500):
+        path = _start(tmp_path, rank, ALLOC | {"total": 1 << 20}, *([REFUSED] if rank == 321 else []))
+        if rank == 77:
+            os.utime(path, (time.time() - 3600,) * 2)
+    follower.look()
+    lines = _render(follower, height=24).splitlines()
+    assert len(lines) <= 24
+    assert lines[0].endswith("500 processes: 499 running, 1 no trace.end")
+    everyone, *ranks = [line.split() for line in lines[3:] if line.split()[-1] == "0"]
+    assert everyone[:4] == ["all", "500", "500", "MiB"]
+    assert [row[0] for row in ranks] == ["321", "77", *map(str, range(len(ranks) - 2))]
+    assert f"and {500 - len(ranks)} more" in lines
+    assert "rank 321: NCCL refused to register segment ? with communicator abc: error 3" in lines[-1]
+    assert _render(follower).count("MiB") == 501
+
+
+def test_the_latest_warning_is_the_one_in_words(tmp_path, follower):
+    """Of all processes the one that happened last, at its time."""
+    _start(tmp_path, 0, REFUSED | {"t_ns": 9 * 10**9})
+    _start(tmp_path, 1, {"event": "log.dropped", "t_ns": 61 * 10**9, "count": 12})
+    _start(tmp_path, 2, REFUSED | {"t_ns": 5 * 10**9})
+    follower.look()
+    last = _render(follower).splitlines()[-1]
+    assert last.endswith(":29:11 rank 1: 12 events found the ring full and are not in the log")
+
+
+def test_everything_that_is_counted_has_words():
+    """No warning is shown as a bare name."""
+    assert watch_table.WORDS.keys() >= (ring.WARNINGS | ring.PROBLEMS)
+    assert watch_table.WORDS.keys() <= set(ring.EVENTS)
+
+
+def test_a_table_fits_a_terminal_of_80_columns(tmp_path, follower, clock, core):
+    """With the numbers of a usual job nothing is cut."""
+    for rank in range(8):
+        path = _start(tmp_path, rank, ALLOC | {"total": 60 << 30})
+        path.with_suffix(".ring").write_bytes(core.ring_file())
+    follower.look()
+    clock.now += 100
+    follower.look()
+    text = _render(follower, width=80)
+    assert "…" not in text
+    assert "quiet 100 s" in text
+    assert follow.LIVELY < 100

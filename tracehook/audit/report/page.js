@@ -1,0 +1,119 @@
+// The page: which rank, which time and which measure the pictures show.
+"use strict";
+
+(function () {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const at = (id) => document.getElementById(id);
+  if (!at("controls")) return;
+  const config = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
+  const shown = { place: null, view: null, mark: null, measure: "held" };
+  const timed = ["memory", "heat", "lifetimes", "pools", "windows"];
+  const drawn = new Set();
+  let following = false;
+
+  const withLifetimes = () => {
+    const known = Object.keys(data.lifetimes).map(Number);
+    return shown.place === null ? known[0] : shown.place;
+  };
+
+  function mark(layout) {
+    if (shown.mark === null) return layout;
+    const line = { color: getComputedStyle(document.documentElement).getPropertyValue("--error").trim(), width: 1.5, dash: "dot" };
+    layout.shapes = [{ type: "line", x0: shown.mark, x1: shown.mark, y0: 0, y1: 1, yref: "paper", line }];
+    return layout;
+  }
+
+  function draw(id, picture) {
+    const element = at(id);
+    if (!element) return;
+    if (!picture) {
+      if (drawn.delete(id)) Plotly.purge(element);
+      element.textContent = "nothing to draw for this rank";
+      return;
+    }
+    if (!drawn.has(id)) element.textContent = "";
+    const [traces, layout] = picture;
+    Plotly.react(element, traces, timed.includes(id) ? mark(layout) : layout, config);
+    if (!drawn.has(id)) {
+      drawn.add(id);
+      if (timed.includes(id)) element.on("plotly_relayout", (change) => follow(change));
+      if (id === "heat") element.on("plotly_click", (event) => choose(rowOf(event.points[0].y)));
+    }
+  }
+
+  const rowOf = (y) => (data.time.together === 1 ? Number(y) : null);
+
+  function follow(change) {
+    if (following) return;
+    if ("xaxis.range[0]" in change) shown.view = [change["xaxis.range[0]"], change["xaxis.range[1]"]];
+    else if (change["xaxis.range"]) shown.view = change["xaxis.range"].slice();
+    else if (change["xaxis.autorange"]) shown.view = null;
+    else return;
+    const range = shown.view || [data.time.from, data.time.until];
+    following = true;
+    Promise.all(timed.filter((id) => drawn.has(id)).map((id) => Plotly.relayout(at(id), { "xaxis.range": range.slice(), "xaxis.autorange": false })))
+      .finally(() => { following = false; });
+  }
+
+  function note(id, kind, place) {
+    const found = (data.lifetimes[place] || {})[kind];
+    const parts = [];
+    if (!found) parts.push("The page has no lifetimes of this rank.");
+    else {
+      if (found.left_out) parts.push(`Left out: ${found.left_out} that were smaller or lived shorter.`);
+      if (found.cut) parts.push("The shortest spans are left out.");
+      parts.push("Spans too short to see are not drawn.");
+    }
+    at(id).textContent = " " + parts.join(" ");
+  }
+
+  function drawPlace() {
+    const place = withLifetimes();
+    document.querySelectorAll(".who").forEach((element) => { element.textContent = data.places[place] ? data.places[place].join(", ") : ""; });
+    draw("memory", levels(data, ["held", "registered", "window"], shown.place, shown.view));
+    draw("lifetimes", lifetimes(data, place, "local", shown.view));
+    note("lifetimes-note", "local", place);
+    if (at("pools")) {
+      draw("pools", levels(data, ["pool", "window", "idle"], shown.place, shown.view));
+      draw("windows", lifetimes(data, place, "window", shown.view));
+      note("windows-note", "window", place);
+    }
+  }
+
+  function drawAll() {
+    drawPlace();
+    draw("heat", heat(data, shown.measure, shown.view));
+    draw("cost", cost(data));
+  }
+
+  function choose(place) {
+    if (place === null) return;
+    shown.place = place;
+    at("place").value = String(place);
+    drawPlace();
+  }
+
+  function show(moment, place) {
+    const width = Math.max((data.time.until - data.time.from) / 20, 0.0005);
+    shown.mark = moment;
+    shown.view = [moment - width, moment + width];
+    if (place !== null) {
+      shown.place = place;
+      at("place").value = String(place);
+    }
+    at("said").textContent = `marked: ${moment.toFixed(6)} s`;
+    drawAll();
+    at("controls").scrollIntoView();
+  }
+
+  const number = (text) => (text === "" ? null : Number(text));
+  document.querySelectorAll("button.moment").forEach((button) =>
+    button.addEventListener("click", () => show(Number(button.dataset.seconds), number(button.dataset.place))));
+  document.querySelectorAll("button.place").forEach((button) => button.addEventListener("click", () => choose(number(button.dataset.place))));
+  at("place").addEventListener("change", () => { shown.place = number(at("place").value); drawPlace(); });
+  at("measure").addEventListener("change", () => { shown.measure = at("measure").value; draw("heat", heat(data, shown.measure, shown.view)); });
+  at("whole").addEventListener("click", () => { shown.view = shown.mark = null; at("said").textContent = ""; drawAll(); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
+  if (data.time.together > 1) at("heat-note").textContent = ` Each row is the highest of ${data.time.together} ranks.`;
+  drawAll();
+})();

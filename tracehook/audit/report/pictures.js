@@ -1,0 +1,162 @@
+// The pictures: each function turns a part of the page's data into traces and a layout of plotly.
+"use strict";
+
+const MiB_IN_GiB = 1024;
+const SERIES = {
+  held: ["held", "#8a94a6"], registered: ["registered", "#2f7ed8"], window: ["in windows", "#d9822b"],
+  pool: ["held by our pools", "#7a5cc4"], idle: ["idle in the bank", "#c4487f"],
+};
+const HOLDERS = ["#2f7ed8", "#2a9d8f", "#d9822b", "#7a5cc4", "#c4487f", "#7a9b2e", "#5ab0d6", "#b07d4f", "#4a5ea8", "#d16d6d"];
+const OTHERS = "#a9b4c2";
+
+// plotly reads a little HTML in texts; what came from a log may not be read that way.
+const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+
+function colours() {
+  const style = getComputedStyle(document.documentElement);
+  const get = (name) => style.getPropertyValue(name).trim();
+  return { back: get("--back"), text: get("--text"), quiet: get("--quiet"), line: get("--line"), soft: get("--soft"), error: get("--error") };
+}
+
+function layout(height, more) {
+  const c = colours();
+  const axis = { gridcolor: c.line, zerolinecolor: c.line, linecolor: c.line, tickfont: { color: c.quiet }, automargin: true };
+  return {
+    height, paper_bgcolor: c.back, plot_bgcolor: c.back, font: { color: c.text, size: 12, family: "system-ui, sans-serif" },
+    margin: { l: 60, r: 20, t: 10, b: 42 }, hoverlabel: { bgcolor: c.soft, bordercolor: c.line, font: { color: c.text } },
+    legend: { orientation: "h", y: 1, yanchor: "bottom", x: 0, font: { color: c.text } }, shapes: [],
+    ...more, xaxis: { ...axis, ...more.xaxis }, yaxis: { ...axis, ...more.yaxis },
+  };
+}
+
+const seconds = (data, view) => ({ title: { text: "seconds since the job began" }, range: view || [data.time.from, data.time.until], fixedrange: false });
+
+function readings(data) {
+  const step = (data.time.until - data.time.from) / data.time.bins;
+  return Array.from({ length: data.time.bins }, (_, i) => data.time.from + (i + 1) * step);
+}
+
+function unit(values) {
+  const most = values.reduce((a, b) => Math.max(a, b || 0), 0);
+  return most >= 4 * MiB_IN_GiB ? ["GiB", MiB_IN_GiB] : ["MiB", 1];
+}
+
+function faded(colour, share) {
+  return `rgba(${[1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16)).join(",")},${share})`;
+}
+
+// Bytes over time of one place, or the spread over all.
+function levels(data, names, place, view) {
+  const shown = names.filter((name) => place === null || data.steps[place] || data.time.together === 1);
+  const curves = shown.map((name) => (place === null ? spreadOf(data, name) : curveOf(data, name, place)));
+  const [word, scale] = unit(curves.flatMap((curve) => curve.high));
+  const traces = [];
+  curves.forEach((curve, i) => {
+    const [label, colour] = SERIES[shown[i]];
+    const line = (values, more) => ({
+      type: "scatter", mode: "lines", x: curve.x, y: values.map((v) => (v === null ? null : v / scale)),
+      line: { color: colour, width: 1.5, shape: "hv" }, legendgroup: shown[i], name: label, ...more,
+    });
+    const thin = { line: { width: 0, shape: "hv", color: colour }, showlegend: false };
+    const say = (what, who) => ({ hovertemplate: `${label}${what}: %{y:.4~g} ${word}${who ? " (%{text})" : ""}<extra></extra>`, text: who });
+    if (curve.low) {
+      traces.push(line(curve.low, { ...thin, ...say(", lowest", curve.lowest) }));
+      traces.push(line(curve.high, { ...thin, ...say(", highest", curve.highest), fill: "tonexty", fillcolor: faded(colour, 0.22) }));
+    }
+    traces.push(line(curve.mid, { ...say(curve.low ? ", median" : "", null) }));
+  });
+  const top = { title: { text: word }, rangemode: "tozero", fixedrange: true };
+  return [traces, layout(280, { hovermode: "x", xaxis: seconds(data, view), yaxis: top })];
+}
+
+function spreadOf(data, name) {
+  const band = data.time.bands[name];
+  const who = (places) => places.map((p) => (p === null ? "" : plain(data.places[p][0])));
+  const same = data.places.length < 2;
+  return same ? { x: readings(data), mid: band.mid, high: band.high }
+    : { x: readings(data), mid: band.mid, low: band.low, high: band.high, lowest: who(band.lowest), highest: who(band.highest) };
+}
+
+function curveOf(data, name, place) {
+  const steps = data.steps[place];
+  if (!steps) return { x: readings(data), mid: data.time.series[name][place], high: data.time.series[name][place] };
+  const [t, v] = steps[name] || [[], []];
+  const until = data.time.until;
+  const mid = [0, ...v, v.length ? v[v.length - 1] : 0];
+  return { x: [data.time.from, ...t, until], mid, high: mid };
+}
+
+// One row a place (or several places together), colour is the chosen measure.
+function heat(data, measure, view) {
+  const rows = data.time.series[measure], names = data.time.rows.map(plain);
+  const [word, scale] = measure === "ms" ? ["ms", 1] : unit(rows.flat());
+  const every = Math.max(1, Math.ceil(names.length / 32));
+  const ticks = names.map((_, i) => i).filter((i) => i % every === 0);
+  const trace = {
+    type: "heatmap", x: readings(data), y: names.map((_, i) => i), z: rows.map((row) => row.map((v) => (v === null ? null : v / scale))),
+    zmin: 0, colorscale: matchMedia("(prefers-color-scheme: dark)").matches ? [[0, "#1b2330"], [0.5, "#2f6db5"], [1, "#ffd37a"]] : [[0, "#eef3f9"], [0.5, "#5b9bd5"], [1, "#5a1e6b"]],
+    hoverongaps: false, text: names.map((name) => data.time.bins && Array(data.time.bins).fill(name)),
+    hovertemplate: `%{text}<br>at %{x:.6~g} s: %{z:.4~g} ${word}<extra></extra>`,
+    colorbar: { title: { text: word }, thickness: 12, outlinewidth: 0, tickfont: { color: colours().quiet } },
+  };
+  if (!rows.flat().some((v) => v > 0)) trace.zmax = 1;
+  const height = Math.min(640, Math.max(120, 90 + names.length * (names.length > 64 ? 2 : 16)));
+  return [[trace], layout(height, {
+    plot_bgcolor: colours().line, xaxis: seconds(data, view),
+    yaxis: { autorange: "reversed", tickvals: ticks, ticktext: ticks.map((i) => names[i]), showgrid: false, fixedrange: true },
+  })];
+}
+
+// One bar a segment; the colour of a span is who holds it then.
+function lifetimes(data, place, kind, view) {
+  const found = (data.lifetimes[place] || {})[kind];
+  if (!found || !found.names.length) return null;
+  const c = colours();
+  let next = 0;
+  const merged = new Map();
+  found.states.forEach(([state, holders, spans]) => {
+    const many = state === "held" && next >= HOLDERS.length;
+    const label = state === "none" ? (kind === "local" ? "no communicator lived" : "no window") : state === "missing" ? "not registered"
+      : state === "idle" ? "idle in the bank" : many ? "others" : holders;
+    const colour = state === "held" ? (many ? OTHERS : HOLDERS[next++]) : state === "missing" ? c.error : state === "idle" ? SERIES.idle[1] : c.line;
+    const entry = merged.get(label) || { state, label, colour, spans: [], holders: [] };
+    spans.forEach((span) => { entry.spans.push(span); entry.holders.push(holders); });
+    merged.set(label, entry);
+  });
+  const traces = [...merged.values()].map((entry) => ({
+    type: "bar", orientation: "h", name: plain(entry.label), y: entry.spans.map((s) => s[0]), base: entry.spans.map((s) => s[1]),
+    x: entry.spans.map((s) => s[2] - s[1]), width: 0.8, showlegend: true,
+    marker: {
+      color: entry.colour, line: { width: entry.state === "missing" ? 1 : 0, color: entry.colour },
+      pattern: entry.state === "missing" || entry.state === "idle" ? { shape: "/", size: 5, solidity: 0.4, fgcolor: entry.colour, bgcolor: c.back } : { shape: "" },
+    },
+    customdata: entry.spans.map((s, i) => [plain(found.names[s[0]]), plain(found.about[s[0]]), s[1], s[2], plain(entry.holders[i] || entry.label)]),
+    hovertemplate: "%{customdata[0]}<br>%{customdata[1]}<br>%{customdata[4]}<br>%{customdata[2]:.6f} to %{customdata[3]:.6f} s<extra></extra>",
+  }));
+  const lines = found.names.map((_, i) => i);
+  return [traces, layout(90 + 17 * found.names.length, {
+    barmode: "overlay", bargap: 0, hovermode: "closest", margin: { l: 60, r: 20, t: 62, b: 8 },
+    legend: { orientation: "h", y: 1, yanchor: "bottom", x: 0, yref: "paper", font: { color: c.text }, pad: { b: 40 } },
+    xaxis: { ...seconds(data, view), side: "bottom" },
+    yaxis: { range: [found.names.length - 0.4, -0.6], tickvals: lines, ticktext: found.names.map(plain), showgrid: false, zeroline: false, fixedrange: true },
+  })];
+}
+
+// Time of a rank in NCCL, per communicator and kind: the median, and from the fastest to the slowest.
+function cost(data) {
+  const found = data.cost, names = found.names.map((name, i) => plain(`${name}, ${found.kinds[i]}`));
+  const of = (kind, colour) => {
+    const at = names.map((_, i) => i).filter((i) => found.kinds[i] === kind);
+    const pick = (values) => at.map((i) => values[i]);
+    return {
+      type: "bar", orientation: "h", name: kind, y: pick(names), x: pick(found.mid), marker: { color: colour },
+      error_x: { type: "data", symmetric: false, array: at.map((i) => found.high[i] - found.mid[i]), arrayminus: at.map((i) => found.mid[i] - found.low[i]), color: colours().quiet, thickness: 1.2, width: 3 },
+      customdata: at.map((i) => [found.low[i], found.high[i], plain(found.slowest[i])]),
+      hovertemplate: "%{y}: %{x:.4~g} ms<br>fastest %{customdata[0]:.4~g} ms, slowest %{customdata[1]:.4~g} ms (%{customdata[2]})<extra></extra>",
+    };
+  };
+  return [[of("local", SERIES.registered[1]), of("window", SERIES.window[1])], layout(Math.max(150, 90 + 18 * names.length), {
+    barmode: "overlay", bargap: 0.3, xaxis: { title: { text: "milliseconds a rank" }, rangemode: "tozero" },
+    yaxis: { autorange: "reversed", categoryorder: "array", categoryarray: names, fixedrange: true },
+  })];
+}

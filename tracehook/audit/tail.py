@@ -1,0 +1,79 @@
+"""One file that grows: its new lines, each once."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from tracehook.audit.directory import LONGEST_LINE
+
+CHUNK: Final = 1 << 18
+_HEAD: Final = 128  # bytes; a log's first line has in these when it was begun
+
+
+class Tail:
+    """The lines that were added to a file. Only whole ones: the rest of a torn one is waited for.
+
+    The file is open only while it is read, because a job has more files than a process may have open.
+    """
+
+    def __init__(self, path: Path, status: os.stat_result) -> None:
+        self.path = path
+        self._identity = (status.st_dev, status.st_ino)
+        self._size = status.st_size
+        self.changed = status.st_mtime
+        self._offset = 0
+        self._head = b""
+        self._torn = b""
+        self._too_long = False
+
+    def replaced(self, status: os.stat_result) -> bool:
+        """Whether this is another file than the one that was read so far, or one that was cut. Notes its size."""
+        self._size = status.st_size
+        return (status.st_dev, status.st_ino) != self._identity or status.st_size < self._offset
+
+    @property
+    def unread(self) -> int:
+        """Bytes that were there at the last look and were not read."""
+        return max(0, self._size - self._offset)
+
+    def read(self, limit: int = CHUNK) -> list[bytes | None] | None:
+        """Return the lines of the next `limit` bytes; an item is None if it is longer than any event can be.
+
+        Returns None if the file is not the one that was read before.
+        """
+        # Not blocking: should somebody have put a pipe here since the look, nobody may write to it.
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            status = os.fstat(fd)
+            if self.replaced(status) or not stat.S_ISREG(status.st_mode):
+                return None
+            # A new file may have the number of one that was removed.
+            if self._head and os.pread(fd, len(self._head), 0) != self._head:
+                return None
+            data = os.pread(fd, limit, self._offset)
+        finally:
+            os.close(fd)
+        if self._offset < _HEAD:
+            self._head = (self._head + data)[:_HEAD]
+        self._offset += len(data)
+        if not data:
+            self.leave()
+        return self._split(data)
+
+    def leave(self) -> None:
+        """Read no more of this file until the next look."""
+        self._size = self._offset
+
+    def _split(self, data: bytes) -> list[bytes | None]:
+        first, newline, rest = data.partition(b"\n")
+        if not newline:
+            self._torn = b"" if self._too_long else self._torn + first
+            self._too_long = self._too_long or len(self._torn) > LONGEST_LINE
+            return []
+        lines: list[bytes | None] = [None if self._too_long else self._torn + first]
+        *more, self._torn = rest.split(b"\n")
+        self._too_long = False
+        return lines + more

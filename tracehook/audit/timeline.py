@@ -1,0 +1,241 @@
+"""The logs of a job as a Perfetto trace: what lived when, what was registered where, and what the rules found.
+
+Times in the trace are the `ns` of the tables: nanoseconds since the first process of the job began. Only what
+belongs to one process is held at a time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
+from functools import partial
+from importlib.resources import files
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, BinaryIO
+
+from tracehook.audit.fields import FIELDS
+from tracehook.audit.lanes import Lanes, NestingLanes
+from tracehook.audit.packets import Packets, Value
+from tracehook.audit.rules import Finding
+from tracehook.audit.store import Progress, Store
+
+_PIDS_OF_OURS = 1 << 30  # where a pid is unknown, or is that of two processes (on two hosts)
+_COUNTERS = (
+    ("segment bytes", "Held by PyTorch's caching allocator, which here includes what it took from pools."),
+    ("registered bytes", "Of segments that are registered with at least one communicator, each counted once."),
+    ("pool bytes", "Of pools for symmetric memory, from the driver."),
+    ("window bytes", "Of pool segments that have at least one window, each counted once."),
+)
+_OF_PROCESS = (
+    *("file", "job", "attempt", "rank", "world_size", "host", "pid", "tracehook", "torch", "cuda", "nccl"),
+    *("allocator", "policy", "emulated", "events", "recovered", "lost", "complaint"),
+)
+_KNOWN = ("event", "t_ns", "device", "comm", "comm_id", "comm_seq", "comm_rank")  # said by the place and the name
+_DETAILS = tuple(name for name in FIELDS if name not in _KNOWN)
+_CALLS = ("register.local", "deregister.local", "register.window", "deregister.window")
+
+
+def write(store: Store, findings: Iterable[Finding], file: BinaryIO, progress: Progress) -> Packets:
+    """Write the trace of all that `store` holds to `file`; return what wrote it, which has counted."""
+    timeline = _Timeline(store, file)
+    parts: tuple[tuple[str, Callable[[], None]], ...] = (
+        ("findings", partial(timeline.findings, findings)),
+        ("processes", timeline.processes),
+        ("bytes", timeline.bytes),
+        ("segments", timeline.segments),
+        ("communicators", timeline.communicators),
+        ("registrations", timeline.registrations),
+        ("events", timeline.events),
+    )
+    for done, (name, part) in enumerate(parts):
+        progress(f"writing {name}", done / len(parts))
+        part()
+    return timeline.out
+
+
+class _Timeline:
+    def __init__(self, store: Store, file: BinaryIO) -> None:
+        self._store = store
+        self._processes = {row["process"]: row for row in store.rows("SELECT * FROM process ORDER BY process")}
+        first = min((row["first_ns"] for row in self._processes.values() if row["first_ns"] is not None), default=0)
+        self.out = Packets(file, max(0, -first), _wall_at_zero(self._processes.values()))
+        self._tracks: dict[tuple[object, ...], int] = {}
+
+    # --- tracks ---
+
+    def _process(self, process: int) -> int:
+        return self._tracks[process,]
+
+    def _device(self, process: int, device: int) -> int:
+        """The track of a device, made when something happens on it first."""
+        make = partial(self.out.track, f"device {device}", self._process(process), 1 + min(device, 998))
+        return self._once((process, "device", device), make)
+
+    def _once(self, key: tuple[object, ...], make: Callable[[], int]) -> int:
+        track = self._tracks.get(key)
+        if track is None:
+            track = self._tracks[key] = make()
+        return track
+
+    # --- parts ---
+
+    def findings(self, findings: Iterable[Finding]) -> None:
+        """What the rules found, on a track of its own; what has no time stands at the end of its process."""
+        track = self.out.track("findings", None, -1, "What tracehook audit reports.")
+        for finding in findings:
+            of = self._processes.get(finding.process) if finding.process is not None else None
+            ns = finding.ns if finding.ns is not None else (of and of["last_ns"]) or 0
+            arguments: list[tuple[str, Value]] = [("message", finding.message), ("severity", finding.severity)]
+            if finding.ranks:
+                arguments.append(("ranks", ", ".join(map(str, finding.ranks))))
+            arguments += _present((("comm", finding.comm), ("seq", finding.seq)))
+            self.out.instant(track, ns, finding.rule, finding.severity, arguments)
+
+    def processes(self) -> None:
+        """A track for each process, and on it how long it logged."""
+        pids = Counter(row["pid"] for row in self._processes.values())
+        for process, row in self._processes.items():
+            pid = row["pid"] if row["pid"] and pids[row["pid"]] == 1 else _PIDS_OF_OURS + process
+            self._tracks[process,] = self.out.process(name_of(row), pid, process, row["argv"] or "")
+            log = self._tracks[process, "log"] = self.out.track("log", self._process(process))
+            if row["first_ns"] is not None:
+                how = "ended" if row["ended"] else "no trace.end: killed, still running, or not written on"
+                arguments = [("end", how), *_present((key, row[key]) for key in _OF_PROCESS)]
+                self.out.slice(log, row["first_ns"], row["last_ns"], "log", "process", arguments)
+
+    def bytes(self) -> None:
+        """The counters of each device."""
+        for (process, device, counter), changes in groupby(self._stream("bytes"), itemgetter(0, 1, 2)):
+            name, description = _COUNTERS[counter]
+            track = self.out.counter(name, self._device(process, device), counter, description)
+            held: Counter[int] = Counter()
+            total = 0
+            for *_, ns, memory, size, change in changes:
+                held[memory] += change
+                if held[memory] == (1 if change > 0 else 0):  # registered with a second communicator, it counts once
+                    total += change * size
+                    self.out.count(track, ns, total)
+
+    def segments(self) -> None:
+        """How long each segment lived: those of PyTorch's allocator, and those of our pools."""
+        for (process, device, kind), lives in groupby(self._stream("lifetimes"), itemgetter(0, 1, 2)):
+            rank = len(_COUNTERS) + (kind != "segment")
+            lanes = Lanes(partial(self.out.track, f"{kind}s", self._device(process, device), rank))
+            for *_, number, born, freed, addr, size, pool in lives:
+                start, end = self._lived(process, born, freed)
+                how = "freed" if freed is not None else "there at the end of the log"
+                arguments = _present((("addr", addr), ("size", size), ("pool", pool), ("end", how)))
+                self.out.slice(
+                    lanes.place(start, end), start, end, f"{kind} {number} ({in_bytes(size)})", kind, arguments
+                )
+
+    def communicators(self) -> None:
+        """A track for each communicator, and on it how long it lived."""
+        order: Counter[int] = Counter()
+        for row in self._stream("communicators"):
+            process, comm_id, comm, rank, ranks, device, found, ended, ending = row
+            order[process] += 1
+            name = f"communicator {comm or '?'}: rank {_or(rank)} of {_or(ranks)}, device {_or(device)}, id {comm_id}"
+            track = self.out.track(name, self._process(process), 1000 + order[process])
+            self._tracks[process, "communicator", comm_id] = track
+            start, end = self._lived(process, found, ended)
+            how = {"retire": "destroyed", "abort": "aborted"}.get(ending, "alive at the end of the log")
+            self.out.slice(track, start, end, f"communicator, {how}", "communicator", _present([("comm", comm)]))
+
+    def registrations(self) -> None:
+        """How long each registration was held, below its communicator."""
+        for (process, comm_id, kind), rows in groupby(self._stream("registrations"), itemgetter(0, 1, 2)):
+            below = self._tracks[process, "communicator", comm_id]
+            name, rank = ("registrations", 1) if kind == "local" else ("windows", 2)
+            lanes = Lanes(partial(self.out.track, name, below, rank))
+            for *_, memory, made, undone, how, addr, size, ordinal, effective in rows:
+                start, end = self._lived(process, made, undone)
+                what = f"segment {memory}" if kind == "local" else f"window {_or(ordinal)}: pool segment {memory}"
+                ended = how or "held at the end of the log"
+                arguments = _present((("addr", addr), ("size", size), ("effective", effective), ("end", ended)))
+                lane = lanes.place(start, end)
+                self.out.slice(lane, start, end, f"{what} ({in_bytes(size)})", f"registration.{kind}", arguments)
+
+    def events(self) -> None:
+        """What happened: for as long as it took where the log says so, else at a moment."""
+        rows = self._store.stream(_query("events").replace("$details", ", ".join(f"event.{name}" for name in _DETAILS)))
+        for (process, comm_id), events in groupby(rows, itemgetter(0, 1)):
+            if comm_id is None:
+                self._events_elsewhere(process, events)
+            else:
+                self._events_of(self._tracks[process, "communicator", comm_id], events)
+
+    def _events_elsewhere(self, process: int, events: Iterable[tuple[Any, ...]]) -> None:
+        for _, _, device, event, _, ns, *details in events:
+            track = self._tracks[process, "log"] if device is None else self._device(process, device)
+            self.out.instant(track, ns, event, "event", _details(details))
+
+    def _events_of(self, communicator: int, events: Iterable[tuple[Any, ...]]) -> None:
+        calls = NestingLanes(partial(self.out.track, "calls", communicator))
+        for _, _, _, event, start, ns, *details in events:
+            if start < ns:
+                self.out.slice(calls.place(start, ns), start, ns, event, "call", _details(details))
+            elif event in _CALLS:  # one of a batch, whose calls are not timed each
+                self.out.instant(calls.place(ns, ns), ns, event, "call", _details(details))
+            else:
+                self.out.instant(communicator, ns, event, "event", _details(details))
+
+    # --- how ---
+
+    def _stream(self, name: str) -> Iterator[tuple[Any, ...]]:
+        return self._store.stream(_query(name))
+
+    def _lived(self, process: int, born: int | None, gone: int | None) -> tuple[int, int]:
+        """From when to when to draw something; what has no beginning or end in the log has that of the log."""
+        of = self._processes[process]
+        start = born if born is not None else min(of["first_ns"], gone if gone is not None else of["first_ns"])
+        return start, max(start, gone if gone is not None else of["last_ns"])
+
+
+def name_of(row: dict[str, Any]) -> str:
+    """Call a process, a row of table ``process``, what a person would: ``rank 3 (host, pid)``."""
+    where = f"({row['host'] or 'host ?'}, {_or(row['pid'])})"
+    if row["rank"] is None:
+        return f"no rank {where}"
+    attempt = f", attempt {row['attempt']}" if row["attempt"] else ""
+    return f"rank {row['rank']}{attempt} {where}"
+
+
+def in_bytes(size: int | None) -> str:
+    """Say a size shortly; no digit is lost."""
+    if size is None:
+        return "? bytes"
+    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size >> shift and size % (1 << shift) == 0:
+            return f"{size >> shift} {unit}"
+    return f"{size} bytes"
+
+
+def wall_ns(began: datetime) -> int:
+    """Return a time of table ``process``, which is in UTC, as nanoseconds since 1970."""
+    since = began.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1000
+
+
+def _wall_at_zero(processes: Iterable[dict[str, Any]]) -> int | None:
+    known = (row for row in processes if row["began"] is not None and row["began_ns"] is not None)
+    first = min(known, key=lambda row: row["began_ns"] + row["shift_ns"], default=None)
+    return None if first is None else wall_ns(first["began"]) - first["began_ns"] - first["shift_ns"]
+
+
+def _present(facts: Iterable[tuple[str, Value | None]]) -> list[tuple[str, Value]]:
+    return [(name, value) for name, value in facts if value is not None and value != ""]
+
+
+def _details(values: Iterable[Value | None]) -> list[tuple[str, Value]]:
+    return [(name, value) for name, value in zip(_DETAILS, values, strict=True) if value is not None]
+
+
+def _or(value: object) -> object:
+    return "?" if value is None else value
+
+
+def _query(name: str) -> str:
+    return files("tracehook.audit").joinpath("tracks", f"{name}.sql").read_text()

@@ -1,0 +1,35 @@
+"""``tracehook report``: the logs of a job as one HTML page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tracehook.commands.logs_options import Job, LogDirectory, Since, progress_bar, readable, selection
+
+
+def report(
+    directory: LogDirectory,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
+    job: Job = None,
+    since: Since = None,
+) -> None:
+    """Write what the logs of a job say as one HTML page: findings, memory over time, lifetimes, cost, pools.
+
+    The page needs no network and no other file. Exit status 2 if the directory cannot be used or the page cannot be
+    written.
+    """
+    with readable("report"):
+        from tracehook.audit.output import replacing
+        from tracehook.audit.report import make_page
+        from tracehook.audit.store import Store
+
+        with (
+            replacing(output) as file,
+            progress_bar() as progress,
+            Store(directory, selection(job, since), progress) as store,
+        ):
+            size = file.write(make_page(store, progress).encode())
+    typer.echo(f"{output}: {size / 1e6:.1f} MB")

@@ -1,0 +1,42 @@
+"""``tracehook timeline``: the logs of a job as a trace for ui.perfetto.dev."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tracehook.commands.logs_options import Job, LogDirectory, Since, plain, progress_bar, readable, selection
+
+
+def timeline(
+    directory: LogDirectory,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The trace to write.")] = Path("trace.pftrace"),
+    job: Job = None,
+    since: Since = None,
+) -> None:
+    """Draw segments, communicators and registrations of all ranks over time, for https://ui.perfetto.dev.
+
+    Exit status 2 if the directory cannot be used or the file cannot be written.
+    """
+    with readable("timeline"):
+        from tracehook.audit.output import replacing
+        from tracehook.audit.rules import check
+        from tracehook.audit.store import Store
+        from tracehook.audit.timeline import write
+
+        with (
+            replacing(output) as file,
+            progress_bar() as progress,
+            Store(directory, selection(job, since), progress) as store,
+        ):
+            written = write(store, check(store, progress), file, progress)
+            processes = len(store.directory.logs)
+            skipped = store.directory.foreign + store.directory.unreadable
+    for line in skipped:
+        typer.echo(f"skipped: {plain(line)}", err=True)
+    typer.echo(
+        f"{output}: {processes} processes, {written.slices:,} slices, {written.instants:,} instants, "
+        f"{written.counts:,} counter values, {output.stat().st_size / 1e6:.1f} MB; open it at https://ui.perfetto.dev"
+    )

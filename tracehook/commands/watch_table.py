@@ -1,0 +1,195 @@
+"""What ``tracehook watch`` shows: a table of all processes, or one line. Text of logs is shown, never obeyed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from rich import box
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from tracehook.audit.follow import Follower, Process, State
+
+_COLUMNS = ("rank", "pid", "state", "segs", "bytes", "comms", "held", "ev/s", "reg/s", "warn", "ring", "dropped")
+_LINES_AROUND = 9  # of the terminal, that are no rows of processes
+_STYLES = {State.STUCK: "red", State.NO_END: "red", State.QUIET: "yellow", State.ENDED: "dim"}
+# The events that deserve a look, in words. Fields of the event in braces.
+WORDS = {
+    "segment.unknown": "segment {addr} was freed or replaced, but was not known",
+    "communicator.failed": "communicator {comm} runs on unregistered: a registration failed with NCCL error {error}",
+    "register.local": "NCCL refused to register segment {addr} with communicator {comm}: error {error}",
+    "deregister.local": "NCCL refused to deregister segment {addr} from communicator {comm}: error {error}",
+    "register.window": "NCCL refused a window on {addr} with communicator {comm}: error {error}",
+    "deregister.window": "NCCL refused to end the window on {addr} with communicator {comm}: error {error}",
+    "register.stalled": "a window on {addr} with communicator {comm} waits in NCCL for another rank",
+    "deregister.stalled": "freeing segment {addr} waits for a call into NCCL on communicator {comm}",
+    "hook.unsupported": "the hook stands aside, {reason}: {advice}",
+    "hook.conflict": "the hook stands aside, {reason}: {advice}",
+    "ledger.difference": "segment {addr} is only in the {only_in}",
+    "log.dropped": "{count} events found the ring full and are not in the log",
+    "pool.limit": "{wanted} bytes more would pass SYMM_REGISTER_POOL_LIMIT; the pools hold {held}",
+    "agreement.mismatch": "the ranks of communicator {comm} did not agree on windows",
+    "agreement.timeout": "rank {missing_rank} of communicator {comm} did not come to agree",
+    "agreement.failed": "the ranks of communicator {comm} gave windows up: one of them failed",
+    "placement.mismatch": "the ranks of communicator {comm} came to a collective with buffers at different places",
+    "policy.failed": "a pool policy failed and was skipped; stderr of that process says why",
+}
+
+
+def picture(follower: Follower, height: int | None = None) -> Group:
+    """Return title, table and remarks, of at most `height` lines."""
+    if not follower.processes:
+        return Group(Text(nothing(follower)))
+    table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
+    for column in _COLUMNS:
+        table.add_column(column, justify="right", no_wrap=True)
+    everyone = list(follower.processes.values())
+    table.add_row(*_total(everyone), style="bold")
+    rows = _chosen(follower, None if height is None else max(1, height - _LINES_AROUND))
+    for process in rows:
+        state, _ = process.state(follower.now)
+        style = "bold red" if process.alerts else _STYLES.get(state, "")
+        table.add_row(*(Text(cell) for cell in _cells(process, follower.now)), style=style)
+    below = [Text(line) for line in _remarks(follower)]
+    if len(rows) < len(everyone):
+        below.insert(0, Text(f"and {len(everyone) - len(rows)} more"))
+    return Group(Text(f"{clean(str(follower.directory))}: {_states(follower)}"), table, *below)
+
+
+def sentence(follower: Follower) -> str:
+    """Return the state of all processes as one line."""
+    _, _, _, segments, size, communicators, held, events, made, alerts, waiting, dropped = _total(
+        list(follower.processes.values())
+    )
+    rates = "" if events == "-" else f"; {events} events/s, {made} registrations/s"
+    return (
+        f"{_states(follower)}; {segments} segments, {size}; {communicators} communicators; {held} registrations held"
+        f"{rates}; {alerts} warnings; {waiting} events in rings, {dropped} dropped"
+    )
+
+
+def alert(process: Process) -> str:
+    """Return the latest event of a process that somebody should look at, in words."""
+    event = process.latest or {"event": ""}
+    text = WORDS.get(event["event"], event["event"]).format_map(_Fields(event))
+    when = process.time_of(event)
+    clock = ""
+    if when is not None and 0 <= when < 1 << 33:
+        clock = f"{datetime.fromtimestamp(when):%H:%M:%S} "
+    who = f"pid {process.summary.pid}" if process.summary.rank is None else f"rank {process.summary.rank}"
+    return clean(f"{clock}{who}: {text}", 300)
+
+
+class _Fields(dict[str, Any]):
+    """The fields of an event that has them all."""
+
+    def __missing__(self, _: str) -> str:
+        return "?"
+
+
+def clean(text: str, most: int = 200) -> str:
+    """Return text of a log or a file name without what a terminal would obey, and not endless."""
+    shown = "".join(character if character.isprintable() else "?" for character in text[: most + 1])
+    return shown if len(shown) <= most else f"{shown[: most - 3]}..."
+
+
+def nothing(follower: Follower) -> str:
+    """Return why there is nothing to show."""
+    directory = clean(str(follower.directory))
+    if follower.skipped:
+        return f"{directory}: no log that can be read; {_skipped(follower)}"
+    if not follower.directory.is_dir():
+        return f"{directory}: not there yet; expected the directory that SYMM_REGISTER_LOG names"
+    return f"{directory}: no .jsonl log in it yet; is SYMM_REGISTER_HOOK=1 set, and torch imported?"
+
+
+def _skipped(follower: Follower) -> str:
+    name, why = next(iter(follower.skipped.items()))
+    more = f" (and {len(follower.skipped) - 1} more)" if len(follower.skipped) > 1 else ""
+    return f"not read: {clean(why if name in why else f'{name}: {why}')}{more}"
+
+
+def _states(follower: Follower) -> str:
+    counts = Counter(process.state(follower.now)[0] for process in follower.processes.values())
+    parts = [f"{counts[state]} {state}" for state in State if counts[state]]
+    return f"{len(follower.processes)} processes: {', '.join(parts)}"
+
+
+def _remarks(follower: Follower) -> Iterator[str]:
+    if follower.behind:
+        yield f"still reading: {_bytes(follower.behind)} to go"
+    if follower.skipped:
+        yield _skipped(follower)
+    if foreign := sum(process.foreign for process in follower.processes.values()):
+        yield f"{foreign} lines are no events"
+    told = [process for process in follower.processes.values() if process.latest is not None]
+    if told:
+        yield alert(max(told, key=lambda process: process.time_of(process.latest or {}) or 0.0))
+
+
+def _chosen(follower: Follower, most: int | None) -> list[Process]:
+    """Return all processes by rank, or, if these are too many, those of concern first."""
+    everyone = sorted(follower.processes.values(), key=_by_rank)
+    if most is None or len(everyone) <= most:
+        return everyone
+
+    def concern(process: Process) -> tuple[bool, bool, int]:
+        state, seconds = process.state(follower.now)
+        return not process.alerts, state is State.ENDED, 0 if state is State.RUNNING else -int(seconds)
+
+    return sorted(everyone, key=concern)[:most]
+
+
+def _by_rank(process: Process) -> tuple[bool, int, int]:
+    summary = process.summary
+    return summary.rank is None, summary.rank or 0, summary.pid
+
+
+def _cells(process: Process, now: float) -> list[str]:
+    summary = process.summary
+    state, seconds = process.state(now)
+    since = f" {_seconds(seconds)}" if state in (State.QUIET, State.STUCK) else ""
+    return [
+        "-" if summary.rank is None else str(summary.rank),
+        str(summary.pid),
+        f"{state}{since}",
+        *_numbers([process]),
+    ]
+
+
+def _total(processes: list[Process]) -> list[str]:
+    return ["all", "", "", *_numbers(processes)]
+
+
+def _numbers(processes: list[Process]) -> list[str]:
+    summaries = [process.summary for process in processes]
+    rates = [rate for process in processes if (rate := process.rates()) is not None]
+    return [
+        str(sum(max(0, one.segments - one.segments_freed) for one in summaries)),
+        _bytes(sum(process.bytes for process in processes)),
+        str(sum(max(0, one.communicators - one.destroyed - one.aborted) for one in summaries)),
+        str(sum(one.left + one.windows.left for one in summaries)),
+        *((f"{sum(column):.1f}" for column in zip(*rates, strict=True)) if rates else ("-", "-")),
+        str(sum(process.alerts for process in processes)),
+        str(sum(process.waiting for process in processes)),
+        str(sum(process.dropped for process in processes)),
+    ]
+
+
+def _bytes(count: float) -> str:
+    units = ["B", "KiB", "MiB", "GiB", "TiB"]
+    while count >= 1000 and len(units) > 1:
+        count /= 1024
+        del units[0]
+    return f"{count:.0f} {units[0]}" if count >= 100 or units[0] == "B" else f"{count:.1f} {units[0]}"
+
+
+def _seconds(seconds: float) -> str:
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"

@@ -20,6 +20,7 @@ from tracehook.commands import app
 
 HERE = Path(__file__).parent
 DIRECTORY = HERE / "golden"
+MOST_BYTES = 45_000  # of a golden directory
 
 
 def cut_line(log: Path) -> None:
@@ -68,7 +69,7 @@ class Golden:
 
 
 def _symmetric(name: str, case: str, *rules: str, cause: str, **more: object) -> Golden:
-    return Golden(name, cause, f"symmetric_cases.py {case} leave", rules, **more)  # type: ignore[arg-type]
+    return Golden(name, cause, f"symmetric_cases.py {case}", rules, **more)  # type: ignore[arg-type]
 
 
 NEW = {"TRACEHOOK_EMU_NCCL_VERSION": "23007"}
@@ -78,8 +79,10 @@ GOLDENS: tuple[Golden, ...] = (
     Golden("clean", "nothing", "clean.py", (), torchrun=True, env={"SYMM_REGISTER_CHECK": "1"}),
 
     # --- what a job does, or what happens to it ---
-    Golden("no-end", "kill -9 of rank 1 right after an allocation; rank 0 waits, and is aborted",
-           "killed.py", ("no-end",)),
+    Golden("no-end", "kill -9 of rank 1 right after an allocation; rank 0 misses it, aborts and ends",
+           "faults.py killed", ("no-end",)),
+    Golden("no-end-of-all", "kill -9 of rank 1, and torchrun ends rank 0 (which went first is not in the logs)",
+           "faults.py killed_with_the_others", ("no-end",), torchrun=True),
     Golden("left-at-end", "dist.destroy_process_group() is not called", "faults.py not_destroyed", ("left-at-end",)),
     Golden("switched-off", "tracehook.disable(), and enable() again", "faults.py switched_off", ("switched-off",)),
     Golden("missing-ranks", "the last of three ranks has no hook",
@@ -100,14 +103,15 @@ GOLDENS: tuple[Golden, ...] = (
            ("registration-failed",), faults="ncclCommRegister:fail@3=1#rank1"),
     Golden("registration-without-effect", "a communicator without symmetric memory", "symmetric_failures.py no_support",
            ("registration-without-effect",), env={"TRACEHOOK_EMU_WINDOWS": "null"}),
-    Golden("agreement-failed", "NCCL refuses a window on all ranks", "symmetric_failures.py failing leave",
+    Golden("agreement-failed", "NCCL refuses a window on all ranks", "symmetric_failures.py failing",
            ("registration-failed", "agreement-failed"), faults="ncclCommWindowRegister:fail@1=3"),
-    Golden("stalled", "NCCL refuses a window on rank 0, so rank 1 waits in NCCL until its deadline",
-           "symmetric_failures.py failing leave", ("registration-failed", "stalled", "agreement-timeout"),
-           faults="ncclCommWindowRegister:fail@1=3#rank0", broken=("W1",)),
+    Golden("stalled", "NCCL refuses a window on rank 0, so rank 1 waits in NCCL until the group is aborted",
+           "symmetric_failures.py failing_group", ("registration-failed", "stalled", "agreement-timeout"),
+           faults="ncclCommWindowRegister:fail@1=3#rank0",
+           env={"SYMM_REGISTER_ON_STALL": "abort", "TRACEHOOK_EMU_WINDOW_TIMEOUT": "60"}),
     Golden("torn-line", "the copy of rank 1's log was cut", "splits.py", ("no-end", "torn-line"), damage={1: cut_line}),
     Golden("damaged-file", "a bad block in one log, the packed other one was cut", "splits.py",
-           ("damaged-file", "lost-events"), damage={0: bad_block, 1: cut_packed}),
+           ("damaged-file", "lost-events", "no-end", "torn-line"), damage={0: bad_block, 1: cut_packed}),
 
     # --- ranks that come apart over symmetric memory ---
     _symmetric("agreement-mismatch", "unequal_sizes", "agreement-mismatch",
@@ -115,18 +119,45 @@ GOLDENS: tuple[Golden, ...] = (
     _symmetric("agreement-timeout", "missing_rank", "agreement-timeout", cause="rank 1 enters the scope too late"),
     _symmetric("placement-refused", "swapped_equal", "placement-refused",
                cause="two equal tensors are allocated in opposite order, and one is reduced"),
-    _symmetric("placement-differs", "swapped_unseen", "placement-differs", env={"SYMM_REGISTER_VERIFY": "off"},
+    _symmetric("placement-differs", "swapped_unseen", "placement-differs", "placement-digest-differs",
+               env={"SYMM_REGISTER_VERIFY": "off"},
                broken=("W16",), cause="the same, and nobody compares"),
-    _symmetric("placement-digest-differs", "swapped_when_known", "placement-digest-differs", broken=("W16",),
-               cause="two tensors were used alike; then each rank reduces another one"),
+    Golden("placement-digest-differs", "two tensors were used alike; then rank 1 reduces the other one",
+           "unguarded.py swapped_later", ("placement-digest-differs",), broken=("W16",)),
+    _symmetric("agreement-mismatch-places", "swapped_when_known", "agreement-mismatch", "placement-digest-differs",
+               broken=("W16",), cause="the same, and then tracehook.sync()"),
     Golden("window-order", "rank 2 allocates in another order, with the agreement taken away",
            "unguarded.py order", ("window-order",), ranks=4, env=NEW),
     Golden("window-order-sizes", "rank 1 allocates more, with the agreement taken away",
            "unguarded.py sizes", ("window-order",), env=NEW),
-    Golden("window-order-number", "rank 2 does not come to a scope, with the agreement taken away",
-           "unguarded.py number", ("window-order",), ranks=3, env=NEW, broken=("W1",)),
+    Golden("stalled-unguarded", "the last of three ranks does not come to a scope, with the agreement taken away",
+           "unguarded.py number", ("stalled", "registration-failed"), ranks=3,
+           env=NEW | {"SYMM_REGISTER_ON_STALL": "abort", "TRACEHOOK_EMU_WINDOW_TIMEOUT": "60"}),
     Golden("registered-while-capturing", "a scope inside a capture registers, with the guard taken away",
            "unguarded.py capture", ("registered-while-capturing",), env=NEW),
+
+    # --- tracehook's core with one bug ---
+    Golden("freed-while-registered", "a free does not deregister", "segments.py come_and_go",
+           ("freed-while-registered",), mutation="free-without-deregistering", broken=("L4",)),
+    Golden("freed-while-registered-window", "the bank gives memory back that has one window", "segments.py pooled",
+           ("freed-while-registered",), mutation="window-forgotten-by-the-bank", broken=("W17",)),
+    Golden("registered-twice", "disable() forgets what is registered", "segments.py switched",
+           ("registered-twice",), mutation="suspend-forgets"),
+    Golden("deregistered-unknown", "disable() does not forget what it has deregistered", "segments.py switched",
+           ("deregistered-unknown",), mutation="handles-stay", broken=("L2",)),
+    Golden("event-after-death", "an abort is only logged", "segments.py aborted", ("event-after-death",),
+           mutation="abort-only-logged", broken=("C5",)),
+    Golden("registered-after-free", "a segment that waits for its communicator is freed, and waits on",
+           "freed_meanwhile.py", ("registered-after-free",), ranks=1, env={"TORCH_NCCL_USE_COMM_NONBLOCKING": "1"},
+           faults="ncclCommInitRankConfig:in_progress@1=1500ms", mutation="free-leaves-the-queue", broken=("L3",)),
+    Golden("never-registered", "every third segment is not registered", "segments.py come_and_go",
+           ("never-registered",), mutation="every-third-not-queued"),
+    Golden("address-used-twice", "frees of large segments are not seen", "segments.py come_and_go",
+           ("ledger-differs", "address-used-twice"), mutation="large-frees-not-seen", broken=("L4",)),
+    Golden("ledger-differs", "the second of three segments is not adopted", "segments.py adopted", ("ledger-differs",),
+           hook=False, env={"SYMM_REGISTER_CHECK": "1"}, mutation="second-not-adopted"),
+    Golden("retired-while-registered", "a destroy leaves all but the first registration", "segments.py switched",
+           ("retired-while-registered",), mutation="retire-leaves-one", broken=("C4",)),
 )
 # fmt: on
 

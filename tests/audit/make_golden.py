@@ -21,7 +21,7 @@ from support.packages import install
 from support.processes import SCRIPTS, run
 from support.rehearsal import JOBS
 
-from audit.goldens import DIRECTORY, GOLDENS, HERE, Golden, audit, unpack
+from audit.goldens import DIRECTORY, GOLDENS, HERE, MOST_BYTES, Golden, audit, unpack
 from audit.mutants import build
 
 TIMEOUTS = {"SYMM_REGISTER_TIMEOUT": "2", "TRACEHOOK_EMU_WINDOW_TIMEOUT": "6"}
@@ -94,7 +94,7 @@ def expect(golden: Golden) -> list[str]:
     if golden.rules and told[:1] != list(golden.rules[:1]):
         wrong.append(f"the first divergence is {told[:1]}, expected {golden.rules[0]}\n{text}")
     size = sum(file.stat().st_size for file in golden.path.iterdir())
-    return wrong + [f"{size} bytes are many"] * (size > 30_000)
+    return wrong + [f"{size} bytes are many"] * (size > MOST_BYTES)
 
 
 def _different(what: str, expected: object, seen: object, more: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import shutil
 import subprocess
@@ -41,6 +42,7 @@ sys.meta_path.insert(0, Mutant)
 @functools.cache
 def _scratch() -> Path:
     path = Path(tempfile.mkdtemp(prefix="tracehook-mutants-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
     cmake = [Path(sys.executable).parent / "cmake", "-S", path, "-B", path / "build", "-G", "Ninja"]
     _restore(path)
     _do(*cmake, "-DCMAKE_BUILD_TYPE=Debug", f"-DPython_EXECUTABLE={sys.executable}", f"-Dpybind11_DIR={_pybind11()}")

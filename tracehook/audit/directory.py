@@ -159,7 +159,7 @@ def _unpack(packed: Path, target: Path) -> str:
     with target.open("wb") as out:
         try:
             with gzip.open(packed) as source:
-                while chunk := source.read(_CHUNK):
+                while chunk := source.read1(_CHUNK):  # read() would lose what lies before the damage
                     out.write(chunk)
         except (EOFError, zlib.error, gzip.BadGzipFile) as problem:
             return f"{packed.name}: damaged gzip ({problem}); read up to there"

@@ -41,3 +41,8 @@ CREATE OR REPLACE MACRO use_of(e) AS CASE
     THEN buffer_of(e.process, e.comm_id, e.send_window, e.send_offset, e.seq)
     ELSE format('from {}, to {}', buffer_of(e.process, e.comm_id, e.send_window, e.send_offset, e.seq),
                 buffer_of(e.process, e.comm_id, e.receive_window, e.receive_offset, e.seq)) END;
+
+-- 'NCCL error 3 (internal error)'
+CREATE OR REPLACE MACRO nccl_error(number) AS format('NCCL error {}', number) || coalesce(
+    ' (' || ['unhandled CUDA error', 'unhandled system error', 'internal error', 'invalid argument', 'invalid usage',
+             'remote process exited, or network error', 'in progress'][number] || ')', '');

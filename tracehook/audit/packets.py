@@ -124,8 +124,8 @@ class Packets:
         self._write()
 
     def _fresh(self) -> protos.TracePacket:
-        packet = self._packet
-        packet.Clear()
+        # A new one each time: a message that is cleared keeps the memory of all that it ever held.
+        packet = self._packet = protos.TracePacket()
         packet.trusted_packet_sequence_id = _SEQUENCE
         return packet
 

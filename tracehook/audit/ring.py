@@ -10,8 +10,8 @@ from typing import Any, BinaryIO, NamedTuple
 
 MAGIC = b"THRING01"
 
-# struct RingHeader: magic, header bytes, record bytes, capacity, pushed, drained, dropped, epoch, pid
-_HEADER = struct.Struct("<8sIIQQQQQQ")
+# struct RingHeader: magic, header bytes, record bytes, capacity, pushed, drained, dropped, epoch, pid, looked
+_HEADER = struct.Struct("<8sIIQQQQQQQ")
 # struct Event, in its order; padding is explicit there, so there is none here
 _RECORD = struct.Struct("<9Q2I2iHhI")
 
@@ -259,6 +259,7 @@ class RingHeader(NamedTuple):
     dropped: int
     epoch_ns: int
     pid: int
+    looked_ns: int  # when the process last looked for events to write: it was alive then
 
 
 class RingFile(NamedTuple):
@@ -269,6 +270,7 @@ class RingFile(NamedTuple):
     dropped: int
     drained: int
     records: list[Record]
+    looked_ns: int = 0
 
 
 def read_file(path: Path) -> RingFile:
@@ -302,7 +304,7 @@ def _read_header(path: Path, file: BinaryIO | FileIO) -> RingHeader:
 
 
 def _read(path: Path, file: BinaryIO) -> RingFile:
-    header_bytes, capacity, pushed, drained, dropped, epoch_ns, pid = _read_header(path, file)
+    header_bytes, capacity, pushed, drained, dropped, epoch_ns, pid, looked_ns = _read_header(path, file)
     expected = header_bytes + capacity * RECORD_BYTES
     size = file.seek(0, 2)
     if size < expected:
@@ -314,4 +316,4 @@ def _read(path: Path, file: BinaryIO) -> RingFile:
         file.seek(header_bytes + (index % capacity) * RECORD_BYTES)
         records.extend(unpack(file.read(count * RECORD_BYTES)))
         index += count
-    return RingFile(pid, epoch_ns, dropped, drained, records)
+    return RingFile(pid, epoch_ns, dropped, drained, records, looked_ns)

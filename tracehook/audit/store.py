@@ -168,7 +168,8 @@ class Store:
         database.execute(
             "CREATE TABLE process (process INTEGER PRIMARY KEY, file VARCHAR, job VARCHAR, attempt INTEGER, rank INTEGER, "
             f"world_size INTEGER, pid BIGINT, {', '.join(f'{name} VARCHAR' for name in BEGIN)}, began TIMESTAMP, "
-            "began_ns BIGINT, shift_ns BIGINT, ended BOOLEAN, torn BOOLEAN, ring BOOLEAN, foreign_lines INTEGER, "
+            "began_ns BIGINT, shift_ns BIGINT, ended BOOLEAN, torn BOOLEAN, ring BOOLEAN, alive_ns BIGINT, "
+            "foreign_lines INTEGER, "
             "foreign_at VARCHAR, complaint VARCHAR)"
         )
         foreign = self._foreign()
@@ -184,6 +185,7 @@ class Store:
                     *(_integer(begin, "world_size"), _integer(begin, "pid")),
                     *(_text(begin.get(name)) for name in BEGIN),
                     *(_time(log), _integer(begin, "t_ns"), shifts[process], log.ended, log.torn, log.left is not None),
+                    log.left.looked_ns if log.left is not None and 0 < log.left.looked_ns < _LATEST else None,
                     *(bad, ", ".join(map(str, log.foreign)), log.complaint),
                 )
             )

@@ -73,7 +73,7 @@ FROM event GROUP BY process;
 
 ALTER TABLE process RENAME TO told;
 CREATE TABLE process AS
-SELECT told.*, coalesce(events, 0) AS events, coalesce(recovered, 0) AS recovered, first_ns, last_ns,
+SELECT told.* REPLACE (greatest(alive_ns + shift_ns, last_ns) AS alive_ns), coalesce(events, 0) AS events, coalesce(recovered, 0) AS recovered, first_ns, last_ns,
        coalesce(lost, 0) AS lost, coalesce(used_cuda, false) AS used_cuda, coalesce(communicators, 0) AS communicators
 FROM told LEFT JOIN fact USING (process);
 DROP TABLE told;

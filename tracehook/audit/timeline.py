@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from tracehook.audit.fields import FIELDS
 from tracehook.audit.lanes import Lanes, NestingLanes
-from tracehook.audit.packets import Packets, Value
+from tracehook.audit.packets import Arguments, Packets, Value
 from tracehook.audit.rules import Finding
 from tracehook.audit.store import Progress, Store
 
@@ -32,9 +32,14 @@ _OF_PROCESS = (
     *("file", "job", "attempt", "rank", "world_size", "host", "pid", "tracehook", "torch", "cuda", "nccl"),
     *("allocator", "policy", "emulated", "events", "recovered", "lost", "complaint"),
 )
-_KNOWN = ("event", "t_ns", "device", "comm", "comm_id", "comm_seq", "comm_rank")  # said by the place and the name
-_DETAILS = tuple(name for name in FIELDS if name not in _KNOWN)
-_CALLS = ("register.local", "deregister.local", "register.window", "deregister.window")
+_OF_CALLS = (
+    *("seq", "segment", "pool_segment", "addr", "size", "us", "thread", "ok", "error", "effective", "ordinal"),
+    *("capturing", "count"),
+)
+# The others are said by where an event stands, and by its name.
+_SAID = ("event", "t_ns", "device", "comm", "comm_id", "comm_seq", "comm_rank")
+_OF_EVENTS = tuple(name for name in FIELDS if name not in _SAID)
+_AT_ONCE = 100_000  # events whose rows are held
 
 
 def write(store: Store, findings: Iterable[Finding], file: BinaryIO, progress: Progress) -> Packets:
@@ -47,6 +52,7 @@ def write(store: Store, findings: Iterable[Finding], file: BinaryIO, progress: P
         ("segments", timeline.segments),
         ("communicators", timeline.communicators),
         ("registrations", timeline.registrations),
+        ("calls", timeline.calls),
         ("events", timeline.events),
     )
     for done, (name, part) in enumerate(parts):
@@ -59,6 +65,7 @@ class _Timeline:
     def __init__(self, store: Store, file: BinaryIO) -> None:
         self._store = store
         self._processes = {row["process"]: row for row in store.rows("SELECT * FROM process ORDER BY process")}
+        self._portions = tuple(_portions(self._processes.values()))
         first = min((row["first_ns"] for row in self._processes.values() if row["first_ns"] is not None), default=0)
         self.out = Packets(file, max(0, -first), _wall_at_zero(self._processes.values()))
         self._tracks: dict[tuple[object, ...], int] = {}
@@ -158,34 +165,37 @@ class _Timeline:
                 lane = lanes.place(start, end)
                 self.out.slice(lane, start, end, f"{what} ({in_bytes(size)})", f"registration.{kind}", arguments)
 
+    def calls(self) -> None:
+        """What was asked of NCCL, for as long as it took; the registrations of a batch are not timed each."""
+        for (process, comm_id), calls in groupby(self._stream("calls", _OF_CALLS), itemgetter(0, 1)):
+            below = self._tracks[process, "communicator", comm_id]
+            lanes = NestingLanes(partial(self.out.track, "calls", below))
+            for _, _, event, start, ns, *values in calls:
+                self._happening(lanes.place(start, ns), event, "call", start, ns, _named(_OF_CALLS, values))
+
     def events(self) -> None:
-        """What happened: for as long as it took where the log says so, else at a moment."""
-        rows = self._store.stream(_query("events").replace("$details", ", ".join(f"event.{name}" for name in _DETAILS)))
-        for (process, comm_id), events in groupby(rows, itemgetter(0, 1)):
-            if comm_id is None:
-                self._events_elsewhere(process, events)
-            else:
-                self._events_of(self._tracks[process, "communicator", comm_id], events)
-
-    def _events_elsewhere(self, process: int, events: Iterable[tuple[Any, ...]]) -> None:
-        for _, _, device, event, _, ns, *details in events:
-            track = self._tracks[process, "log"] if device is None else self._device(process, device)
-            self.out.instant(track, ns, event, "event", _details(details))
-
-    def _events_of(self, communicator: int, events: Iterable[tuple[Any, ...]]) -> None:
-        calls = NestingLanes(partial(self.out.track, "calls", communicator))
-        for _, _, _, event, start, ns, *details in events:
-            if start < ns:
-                self.out.slice(calls.place(start, ns), start, ns, event, "call", _details(details))
-            elif event in _CALLS:  # one of a batch, whose calls are not timed each
-                self.out.instant(calls.place(ns, ns), ns, event, "call", _details(details))
-            else:
-                self.out.instant(communicator, ns, event, "event", _details(details))
+        """What else happened."""
+        for (process, comm_id), events in groupby(self._stream("events", _OF_EVENTS), itemgetter(0, 2)):
+            below = self._tracks[process, "log"] if comm_id is None else self._tracks[process, "communicator", comm_id]
+            lanes = NestingLanes(partial(self.out.track, "took time", below, 3))
+            for _, device, _, event, start, ns, *values in events:
+                track = below if comm_id is not None or device is None else self._device(process, device)
+                lane = lanes.place(start, ns) if start < ns else track
+                self._happening(lane, event, "event", start, ns, _named(_OF_EVENTS, values))
 
     # --- how ---
 
-    def _stream(self, name: str) -> Iterator[tuple[Any, ...]]:
-        return self._store.stream(_query(name))
+    def _stream(self, name: str, details: Iterable[str] = ()) -> Iterator[tuple[Any, ...]]:
+        """Yield the rows of a query of ``tracks/``, some processes at a time: a result is held while it is read."""
+        sql = _query(name).replace("$details", ", ".join(f"event.{column}" for column in details))
+        for first, last in self._portions:
+            yield from self._store.stream(sql, (first, last))
+
+    def _happening(self, track: int, name: str, category: str, start: int, ns: int, arguments: Arguments) -> None:
+        if start < ns:
+            self.out.slice(track, start, ns, name, category, arguments)
+        else:
+            self.out.instant(track, ns, name, category, arguments)
 
     def _lived(self, process: int, born: int | None, gone: int | None) -> tuple[int, int]:
         """From when to when to draw something; what has no beginning or end in the log has that of the log."""
@@ -229,8 +239,21 @@ def _present(facts: Iterable[tuple[str, Value | None]]) -> list[tuple[str, Value
     return [(name, value) for name, value in facts if value is not None and value != ""]
 
 
-def _details(values: Iterable[Value | None]) -> list[tuple[str, Value]]:
-    return [(name, value) for name, value in zip(_DETAILS, values, strict=True) if value is not None]
+def _named(names: Iterable[str], values: Iterable[Value | None]) -> list[tuple[str, Value]]:
+    return [(name, value) for name, value in zip(names, values, strict=True) if value is not None]
+
+
+def _portions(processes: Iterable[dict[str, Any]]) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last of processes that are next to each other and have about _AT_ONCE events together."""
+    first, last, events = 0, -1, 0
+    for row in processes:
+        last = row["process"]
+        events += row["events"]
+        if events >= _AT_ONCE:
+            yield first, last
+            first, events = last + 1, 0
+    if first <= last:
+        yield first, last
 
 
 def _or(value: object) -> object:

@@ -14,7 +14,6 @@ assert reduced(filled(RANK + 1, 24, device)) == total
 
 group = dist.new_group(everybody, device_id=device)
 split = dist.split_group(split_ranks=[everybody])
-alone = dist.new_group([RANK], use_local_synchronization=True, device_id=device)
 for one in (group, split):
     assert reduced(filled(RANK + 1, 2, device), one) == total
 

@@ -1,6 +1,7 @@
 """Jobs that do something wrong, or have it done to them; the first argument says which."""
 
 import os
+import signal
 import sys
 import time
 
@@ -12,6 +13,31 @@ import torch.distributed as dist
 import tracehook
 import tracehook.service
 from common import RANK, filled, start
+from symmetric_tools import caught, meet
+
+
+def killed() -> None:
+    """Rank 1 is killed without warning, right after an allocation; rank 0 misses it, aborts, and ends."""
+    device = start()
+    dist.all_reduce(filled(1, 24, device))
+    torch.cuda.synchronize()
+    if RANK == 1:
+        last = torch.empty(48 << 20, dtype=torch.uint8, device=device)
+        os.kill(os.getpid(), signal.SIGKILL)
+        del last
+    caught(lambda: meet(seconds=2))
+    dist.group.WORLD.abort()
+
+
+def killed_with_the_others() -> None:
+    """Rank 1 is killed without warning; the launcher ends rank 0."""
+    device = start()
+    dist.all_reduce(filled(1, 24, device))
+    torch.cuda.synchronize()
+    if RANK == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+    torch.cuda.synchronize()
 
 
 def not_destroyed() -> None:

@@ -26,23 +26,35 @@ def blindfold() -> None:
 def order() -> None:
     """Rank 2 of four allocates in another order."""
     blindfold()
-    two_in_one_scope(0, 0, (4, 8) if RANK != 2 else (8, 4))
+    two_in_one_scope(0, 0, (32, 64) if RANK != 2 else (64, 32))
 
 
 def sizes() -> None:
     """Rank 1 of two allocates more."""
     blindfold()
-    symmetric(0, 4)
-    symmetric(0, 8 + 4 * RANK)
+    kept = symmetric(0)
+    symmetric(0, 32 + 32 * RANK)
+    del kept
 
 
 def number() -> None:
-    """The last rank never comes to the second scope: the others wait in NCCL until its deadline."""
+    """The last of three ranks never comes to the second scope: the others wait in NCCL until the group is aborted."""
+    group = dist.new_group([0, 1, 2], device_id=device)
     blindfold()
-    symmetric(0, 4)
+    kept = symmetric(0, group=group)
     if RANK != 2:
-        caught(lambda: symmetric(0, 8))
+        caught(lambda: symmetric(0, 64, group))
     meet()
+    if RANK == 2:
+        group._get_backend(device).abort()
+    del kept
+
+
+def swapped_later() -> None:
+    """Both tensors were used alike; then rank 1 reduces the other one. Known places are not compared again."""
+    first, second = two_in_one_scope(1, 1)
+    for tensor in (first, second, first if RANK == 0 else second):
+        dist.all_reduce(tensor)
 
 
 def capture() -> None:

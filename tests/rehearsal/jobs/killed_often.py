@@ -1,9 +1,9 @@
 """Two ranks, many times; the second one is killed each time, at another moment, by a parent that only looks on.
 
-Arguments: how many rounds, a seed, and the directory that gets a directory of logs for each round. The ranks are forked
-from this process, which never uses CUDA, so that importing torch costs its time once. After each step of its work a rank
-notes in shared memory what torch and the emulated NCCL have counted up to there (`COUNTED`): that is no count of
-tracehook's. The parent tells, for each round, what both ranks had noted when they were gone.
+Arguments: the first round, how many, a seed, and the directory that gets a directory of logs for each round. The ranks
+are forked from this process, which never uses CUDA, so that importing torch costs its time once. After each step of its
+work a rank notes in shared memory what torch and the emulated NCCL have counted up to there (`COUNTED`): that is no
+count of tracehook's. The parent tells, for each round, what both ranks had noted when they were gone.
 """
 
 import atexit
@@ -17,12 +17,16 @@ import struct
 import sys
 import time
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-STEPS = 60  # of a rank that nobody kills
+MOMENTS = ("birth", "start", "start", "writing", "writing", "work", "work", "work")  # of the kills
+STEPS = 30  # at most, before the kill
+PATIENCE = 0.15  # seconds that the other rank is given
+LIMIT = 20.0  # seconds after which something is wrong
 COUNTED = ("born", "freed", "made", "undone", "windows", "dropped", "communicators", "segments", "bytes")
 CALLS = ("ncclCommRegister", "ncclCommDeregister", "ncclCommWindowRegister", "ncclCommWindowDeregister")
 MAKERS = ("ncclCommInitRankConfig", "ncclCommSplit")
@@ -72,9 +76,9 @@ class Rank:
     """One rank of one round: the same program on both."""
 
     def __init__(self, notes: Notes, seed: int) -> None:
-        from common import nccl_calls, start
-
         import tracehook
+
+        from common import nccl_calls, start
 
         self.tracehook, self.calls = tracehook, nccl_calls
         tracehook.enable()
@@ -96,9 +100,10 @@ class Rank:
         self.step += 1
 
     def work(self) -> None:
-        """Take one step after the other. The choices are the same on both ranks."""
-        acts = (self.grow, self.grow, self.shrink, self.shrink, self.share, self.share, self.reduce, self.reduce, self.group)
-        while self.step < STEPS:
+        """Take one step after the other, until the end. The choices are the same on both ranks."""
+        acts = [*2 * [self.grow, self.shrink, self.share, self.reduce], self.group]
+        deadline = time.monotonic() + LIMIT
+        while time.monotonic() < deadline:
             self.chance.choice(acts)()
             self.note()
             if self.notes.killed():
@@ -123,12 +128,15 @@ class Rank:
     def reduce(self) -> None:
         """Call a collective, and do not wait in vain."""
         group = self.chance.choice(self.groups)
-        tensor = self.kept[-1] if self.kept and self.kept[-1].dtype == torch.float32 else torch.ones(1024).to(self.device)
+        tensor = (
+            self.kept[-1] if self.kept and self.kept[-1].dtype == torch.float32 else torch.ones(1024).to(self.device)
+        )
         work = dist.all_reduce(tensor, group=group, async_op=True)
         while not work.is_completed():
             if self.notes.killed():
                 raise Alone
             time.sleep(0.0002)
+        work.wait()  # or the tensor is held for a while, and its memory comes back at another time on each rank
 
     def group(self) -> None:
         """Make a group, or end one."""
@@ -176,48 +184,67 @@ def ended(pid: int, patience: float) -> int | None:
         time.sleep(0.001)
 
 
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Look again and again, but not for ever."""
+    deadline = time.monotonic() + LIMIT
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.0002)
+
+
+def size_of(directory: Path, pid: int) -> int:
+    """Return the size of a process's log, whatever it is called; -1: there is neither a log nor a ring."""
+    sizes = [file.stat().st_size if file.suffix == ".jsonl" else 0 for file in directory.glob(f"*.{pid}.*")]
+    return max(sizes, default=-1)
+
+
+def wait(moment: str, chance: random.Random, note: Notes, directory: Path, pid: int) -> None:
+    """Return at the moment at which `pid` is to be killed."""
+    match moment:
+        case "birth":  # of its log
+            wait_until(lambda: size_of(directory, pid) >= 0)
+            time.sleep(chance.uniform(0.0, 0.005))
+        case "start":
+            time.sleep(chance.uniform(0.0, 0.15))
+        case "writing":
+            wanted = chance.randint(1, STEPS)
+            wait_until(lambda: note.steps() >= wanted)
+            size = size_of(directory, pid)
+            wait_until(lambda: size_of(directory, pid) > size)
+            time.sleep(chance.uniform(0.0, 0.001))
+        case "work":
+            wanted = chance.randint(1, STEPS)
+            wait_until(lambda: note.steps() >= wanted)
+            time.sleep(chance.uniform(0.0, 0.02))
+
+
 def one_round(number: int, seed: int, directory: Path) -> dict[str, object]:
     """Start two ranks, kill one at a moment that nobody chose, wait for the other; return what both had noted."""
     chance = random.Random(f"{seed} {number}")
     notes = [Notes(), Notes()]
-    began = time.monotonic()
     pids = [fork(rank, notes[rank], seed * 1000 + number, directory) for rank in (0, 1)]
-    # One in four before there is any work; the others after a number of steps, and a little.
-    early = chance.random() < 0.25
-    if early:
-        time.sleep(chance.uniform(0.0, one_round.startup))
-    else:
-        wanted, deadline = chance.randint(1, STEPS - 20), time.monotonic() + 20
-        while notes[1].steps() < wanted and time.monotonic() < deadline:
-            time.sleep(0.0005)
-            if notes[1].steps() == 1:
-                one_round.startup = 0.9 * one_round.startup + 0.1 * (time.monotonic() - began)
-        time.sleep(chance.uniform(0.0, 0.02))
+    moment = chance.choice(MOMENTS)
+    wait(moment, chance, notes[1], directory, pids[1])
     os.kill(pids[1], signal.SIGKILL)
-    killed = ended(pids[1], 20)
+    killed = ended(pids[1], LIMIT)
     notes[0].say_killed()
-    other = ended(pids[0], 0.5)
+    other = ended(pids[0], PATIENCE)
     if other is None:
         os.kill(pids[0], signal.SIGKILL)
-        other = ended(pids[0], 20)
+        other = ended(pids[0], LIMIT)
     return {
         "statuses": [other, killed],
-        "early": early,
+        "moment": moment,
         "pids": pids,
         "steps": [note.steps() for note in notes],
         "noted": [note.last() for note in notes],
-        "after": round(time.monotonic() - began, 3),
     }
-
-
-one_round.startup = 0.12  # type: ignore[attr-defined]  # seconds until the first step, as measured
 
 
 def main() -> None:
     """Play all rounds."""
-    rounds, seed, directory = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-    for number in range(rounds):
-        told = one_round(number, seed, directory / f"{number:03}")
+    first, count, seed = map(int, sys.argv[1:4])
+    for number in range(first, first + count):
+        told = one_round(number, seed, Path(sys.argv[4], f"{number:03}"))
         os.write(1, f"fact 0 {json.dumps({str(number): told})}\n".encode())
 
 

@@ -5,7 +5,11 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const at = (id) => document.getElementById(id);
   if (!at("controls")) return;
-  const config = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
+  // Named one by one, because among plotly's own is one that sends the picture's data to a server.
+  const config = {
+    displaylogo: false, displayModeBar: "hover", responsive: true, plotlyServerURL: "",
+    modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]],
+  };
   const shown = { place: null, view: null, mark: null, measure: "held" };
   const timed = ["memory", "heat", "lifetimes", "pools", "windows"];
   const drawn = new Set();
@@ -18,8 +22,9 @@
 
   function mark(layout) {
     if (shown.mark === null) return layout;
-    const line = { color: getComputedStyle(document.documentElement).getPropertyValue("--error").trim(), width: 1.5, dash: "dot" };
-    layout.shapes = [{ type: "line", x0: shown.mark, x1: shown.mark, y0: 0, y1: 1, yref: "paper", line }];
+    const c = colours();
+    const line = (colour, width) => ({ type: "line", x0: shown.mark, x1: shown.mark, y0: 0, y1: 1, yref: "paper", line: { color: colour, width } });
+    layout.shapes = [line(c.back, 5), line(c.error, 2)];
     return layout;
   }
 
@@ -70,11 +75,11 @@
   function drawPlace() {
     const place = withLifetimes();
     document.querySelectorAll(".who").forEach((element) => { element.textContent = data.places[place] ? data.places[place].join(", ") : ""; });
-    draw("memory", levels(data, ["held", "registered", "window"], shown.place, shown.view));
+    draw("memory", levels(data, ["registered", "window", "held"], shown.place, shown.view));
     draw("lifetimes", lifetimes(data, place, "local", shown.view));
     note("lifetimes-note", "local", place);
     if (at("pools")) {
-      draw("pools", levels(data, ["pool", "window", "idle"], shown.place, shown.view));
+      draw("pools", levels(data, ["window", "idle", "pool"], shown.place, shown.view));
       draw("windows", lifetimes(data, place, "window", shown.view));
       note("windows-note", "window", place);
     }

@@ -3,9 +3,10 @@
 
 const MiB_IN_GiB = 1024;
 const SERIES = {
-  held: ["held", "#8a94a6"], registered: ["registered", "#2f7ed8"], window: ["in windows", "#d9822b"],
+  held: ["held", "#6b7688"], registered: ["registered", "#2f7ed8"], window: ["in windows", "#d9822b"],
   pool: ["held by our pools", "#7a5cc4"], idle: ["idle in the bank", "#c4487f"],
 };
+const DOTTED = ["held", "pool"]; // often the same as another, and drawn on top of it
 const HOLDERS = ["#2f7ed8", "#2a9d8f", "#d9822b", "#7a5cc4", "#c4487f", "#7a9b2e", "#5ab0d6", "#b07d4f", "#4a5ea8", "#d16d6d"];
 const OTHERS = "#a9b4c2";
 
@@ -23,7 +24,7 @@ function layout(height, more) {
   const axis = { gridcolor: c.line, zerolinecolor: c.line, linecolor: c.line, tickfont: { color: c.quiet }, automargin: true };
   return {
     height, paper_bgcolor: c.back, plot_bgcolor: c.back, font: { color: c.text, size: 12, family: "system-ui, sans-serif" },
-    margin: { l: 60, r: 20, t: 10, b: 42 }, hoverlabel: { bgcolor: c.soft, bordercolor: c.line, font: { color: c.text } },
+    margin: { l: 120, r: 70, t: 10, b: 42 }, hoverlabel: { bgcolor: c.soft, bordercolor: c.line, font: { color: c.text } },
     legend: { orientation: "h", y: 1, yanchor: "bottom", x: 0, font: { color: c.text } }, shapes: [],
     ...more, xaxis: { ...axis, ...more.xaxis }, yaxis: { ...axis, ...more.yaxis },
   };
@@ -55,7 +56,7 @@ function levels(data, names, place, view) {
     const [label, colour] = SERIES[shown[i]];
     const line = (values, more) => ({
       type: "scatter", mode: "lines", x: curve.x, y: values.map((v) => (v === null ? null : v / scale)),
-      line: { color: colour, width: 1.5, shape: "hv" }, legendgroup: shown[i], name: label, ...more,
+      line: { color: colour, width: 1.5, shape: "hv", dash: DOTTED.includes(shown[i]) ? "dot" : "solid" }, legendgroup: shown[i], name: label, ...more,
     });
     const thin = { line: { width: 0, shape: "hv", color: colour }, showlegend: false };
     const say = (what, who) => ({ hovertemplate: `${label}${what}: %{y:.4~g} ${word}${who ? " (%{text})" : ""}<extra></extra>`, text: who });
@@ -97,10 +98,10 @@ function heat(data, measure, view) {
     zmin: 0, colorscale: matchMedia("(prefers-color-scheme: dark)").matches ? [[0, "#1b2330"], [0.5, "#2f6db5"], [1, "#ffd37a"]] : [[0, "#eef3f9"], [0.5, "#5b9bd5"], [1, "#5a1e6b"]],
     hoverongaps: false, text: names.map((name) => data.time.bins && Array(data.time.bins).fill(name)),
     hovertemplate: `%{text}<br>at %{x:.6~g} s: %{z:.4~g} ${word}<extra></extra>`,
-    colorbar: { title: { text: word }, thickness: 12, outlinewidth: 0, tickfont: { color: colours().quiet } },
+    colorbar: { title: { text: word }, thickness: 12, outlinewidth: 0, nticks: 5, tickfont: { color: colours().quiet } },
   };
   if (!rows.flat().some((v) => v > 0)) trace.zmax = 1;
-  const height = Math.min(640, Math.max(120, 90 + names.length * (names.length > 64 ? 2 : 16)));
+  const height = Math.min(640, Math.max(170, 90 + names.length * (names.length > 64 ? 2 : 16)));
   return [[trace], layout(height, {
     plot_bgcolor: colours().line, xaxis: seconds(data, view),
     yaxis: { autorange: "reversed", tickvals: ticks, ticktext: ticks.map((i) => names[i]), showgrid: false, fixedrange: true },
@@ -134,10 +135,10 @@ function lifetimes(data, place, kind, view) {
     hovertemplate: "%{customdata[0]}<br>%{customdata[1]}<br>%{customdata[4]}<br>%{customdata[2]:.6f} to %{customdata[3]:.6f} s<extra></extra>",
   }));
   const lines = found.names.map((_, i) => i);
-  return [traces, layout(90 + 17 * found.names.length, {
-    barmode: "overlay", bargap: 0, hovermode: "closest", margin: { l: 60, r: 20, t: 62, b: 8 },
-    legend: { orientation: "h", y: 1, yanchor: "bottom", x: 0, yref: "paper", font: { color: c.text }, pad: { b: 40 } },
-    xaxis: { ...seconds(data, view), side: "bottom" },
+  return [traces, layout(90 + 15 * found.names.length, {
+    barmode: "overlay", bargap: 0, hovermode: "closest", margin: { l: 120, r: 55, t: 76, b: 8 },
+    legend: { orientation: "h", y: 1, yanchor: "top", yref: "container", x: 0, font: { color: c.text } },
+    xaxis: { ...seconds(data, view), side: "top" },
     yaxis: { range: [found.names.length - 0.4, -0.6], tickvals: lines, ticktext: found.names.map(plain), showgrid: false, zeroline: false, fixedrange: true },
   })];
 }

@@ -1,7 +1,13 @@
 -- severity: error
 -- sentence: A registration of windows was given up on all ranks, because it failed on one or the store did.
+-- Where NCCL had no window for any rank, registration-without-effect says so: nothing failed.
+WITH given_up AS (
+    SELECT *, row_number() OVER (PARTITION BY process, comm_id ORDER BY seq) AS nth,
+           (SELECT arg_max(coalesce(w.effective, true), w.seq) FROM event w
+            WHERE w.process = event.process AND w.comm_id = event.comm_id AND w.event = 'register.window'
+              AND w.seq < event.seq) AS had_effect
+    FROM event WHERE event = 'agreement.failed')
 SELECT NULL AS process, list(coalesce(rank, comm_rank) ORDER BY comm_rank) AS ranks, comm, min(ns) AS ns, NULL AS seq,
        format('communicator {}: {} gave up a registration of windows together', comm,
               rank_list(list(coalesce(rank, comm_rank) ORDER BY comm_rank))) AS message
-FROM (SELECT *, row_number() OVER (PARTITION BY process, comm_id ORDER BY seq) AS nth FROM event WHERE event = 'agreement.failed')
-GROUP BY comm, nth;
+FROM given_up GROUP BY comm, nth HAVING bool_or(coalesce(had_effect, true));

@@ -1,8 +1,19 @@
 -- severity: error
--- sentence: The ranks wanted to register different windows; nothing was registered.
+-- sentence: The ranks wanted to register different windows, or had used windows differently; nothing was registered.
+-- What a rank wanted is not in the log, but the memory of its pools that had no window of that communicator is.
+WITH refused AS (
+    SELECT *, row_number() OVER (PARTITION BY process, comm_id ORDER BY seq) AS nth,
+           (SELECT string_agg(in_bytes(size), ', ' ORDER BY pool_segment) FROM pool_segment p
+            WHERE p.process = event.process AND p.device = event.device AND p.born_ns <= event.ns
+              AND coalesce(p.freed_seq > event.seq, true)
+              AND NOT EXISTS (FROM registration r WHERE r.process = event.process AND r.comm_id = event.comm_id
+                              AND r.kind = 'window' AND r.memory = p.pool_segment AND r.made_seq < event.seq
+                              AND coalesce(r.undone_seq > event.seq, true))) AS bare
+    FROM event WHERE event = 'agreement.mismatch')
 SELECT NULL AS process, list(coalesce(rank, comm_rank) ORDER BY comm_rank) AS ranks, comm, min(ns) AS ns, NULL AS seq,
-       format('communicator {}: the ranks did not agree on what to register ({}); nothing was', comm,
-              string_agg(format('{}: {}', who(coalesce(rank, comm_rank), process), CASE entries WHEN 1 THEN '1 entry' ELSE format('{} entries', entries) END),
-                         ', ' ORDER BY comm_rank)) AS message
-FROM (SELECT *, row_number() OVER (PARTITION BY process, comm_id ORDER BY seq) AS nth FROM event WHERE event = 'agreement.mismatch')
-GROUP BY comm, nth;
+       format('communicator {}: the ranks ', comm) ||
+       CASE WHEN count(bare) = 0 THEN 'had used windows at different places, or were at different points of the program'
+       ELSE 'did not agree on what to register, so nothing was; memory without a window: ' ||
+            string_agg(format('{} on {}', coalesce(bare, 'none'), who(coalesce(rank, comm_rank), process)), '; ' ORDER BY comm_rank)
+       END AS message
+FROM refused GROUP BY comm, nth;

@@ -1,7 +1,8 @@
 -- severity: error
 -- sentence: An agreement was given up: some rank never joined it.
 SELECT NULL AS process, [global_rank(comm, missing_rank)] AS ranks, comm, min(ns) AS ns, min(seq) AS seq,
-       format('communicator {}: {} did not join an agreement on {} within {:.1f} s; {} waited', comm,
-              who(global_rank(comm, missing_rank), NULL), CASE max(entries) WHEN 1 THEN '1 entry' ELSE format('{} entries', max(entries)) END, max(us) / 1e6,
+       format('communicator {}: {} did not join an agreement on {}{}; {} waited', comm,
+              who(global_rank(comm, missing_rank), NULL), CASE max(entries) WHEN 1 THEN '1 entry' ELSE format('{} entries', max(entries)) END,
+              coalesce(format(' within {:.1f} s', max(us) / 1e6), ''),
               coalesce(rank_list(list(DISTINCT coalesce(rank, comm_rank)) FILTER (comm_rank != missing_rank)), 'nobody else')) AS message
 FROM event WHERE event = 'agreement.timeout' GROUP BY comm, missing_rank;

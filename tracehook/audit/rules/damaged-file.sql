@@ -1,12 +1,19 @@
 -- severity: error
 -- sentence: A file could not be read to its end, or has lines that are no events.
-SELECT process, [rank] AS ranks, NULL AS comm, NULL AS ns, NULL AS seq,
+-- Before what follows from it: events that are missing, ranks that are.
+WITH gap AS (
+    SELECT process, min(coalesce(before_ns, ns)) AS ns
+    FROM (SELECT process, seq, ns, coalesce(lag(seq) OVER w, 0) AS before, lag(ns) OVER w AS before_ns
+          FROM event WHERE seq IS NOT NULL WINDOW w AS (PARTITION BY process ORDER BY seq))
+    WHERE seq > before + 1 GROUP BY process)
+SELECT process, [rank] AS ranks, NULL AS comm, coalesce(last_ns, 0) AS ns, NULL AS seq,
        format('{}: {}', who(rank, process), complaint) AS message
 FROM process WHERE complaint != ''
 UNION ALL
-SELECT process, [rank], NULL, NULL, NULL,
-       format('{}: {} of {} are no events: line {}{}', who(rank, process), plural(foreign_lines, 'line'), file, foreign_at,
+SELECT process, [rank], NULL, coalesce(gap.ns, last_ns, 0), NULL,
+       format('{}: {} of {} {}: line {}{}', who(rank, process), plural(foreign_lines, 'line'), file,
+              CASE foreign_lines WHEN 1 THEN 'is no event' ELSE 'are no events' END, foreign_at,
               CASE WHEN foreign_lines > 5 THEN ', ...' ELSE '' END)
-FROM process WHERE foreign_lines > 0
+FROM process LEFT JOIN gap USING (process) WHERE foreign_lines > 0
 UNION ALL
-SELECT NULL, [], NULL, NULL, NULL, message FROM unreadable;
+SELECT NULL, [], NULL, 0, NULL, message FROM unreadable;

@@ -6,6 +6,8 @@ SELECT process, [event.rank] AS ranks, event.comm, min(ns) AS ns, min(seq) AS se
        AS message
 FROM event JOIN communicator USING (process, comm_id)
 WHERE seq > ended_seq
+  -- The wait for a window is what an abort ends: it began before.
+  AND NOT (event = 'register.window' AND ns - coalesce(us, 0) * 1000 < ended_ns)
   AND (event LIKE 'register.%' OR event LIKE 'deregister.%' OR event IN ('communicator.ready', 'placement.first_use'))
   AND event NOT LIKE '%.stalled'
 GROUP BY process, event.rank, event.comm, comm_id;

@@ -1,15 +1,19 @@
 -- severity: error
 -- sentence: Events are missing from a log: what balances in it was not checked.
+-- Those that found the ring full leave a gap, unless nothing was logged after them; a larger gap has another reason.
 WITH gap AS (
-    SELECT process, seq - before - 1 AS missing, before, seq, ns
-    FROM (SELECT process, seq, ns, coalesce(lag(seq) OVER (PARTITION BY process ORDER BY seq), 0) AS before
-          FROM event WHERE seq IS NOT NULL)
-    WHERE seq > before + 1)
-SELECT gap.process, [any_value(rank)] AS ranks, NULL AS comm, min(ns) AS ns, min(seq) AS seq,
-       format('{}: {} missing from {}, first between {} and {}', who(any_value(rank), gap.process),
-              plural(sum(missing), 'event'), any_value(file), arg_min(before, seq), min(seq)) AS message
-FROM gap JOIN process USING (process) GROUP BY gap.process
-UNION ALL
-SELECT process, [any_value(event.rank)], NULL, min(ns), NULL,
-       format('{}: {} found the ring full and were dropped', who(any_value(event.rank), process), plural(sum(count), 'event'))
-FROM event WHERE event = 'log.dropped' GROUP BY process;
+    SELECT process, sum(seq - before - 1) AS missing, min(before) AS before, arg_min(seq, before) AS next,
+           arg_min(coalesce(before_ns, ns), before) AS ns
+    FROM (SELECT process, seq, ns, coalesce(lag(seq) OVER w, 0) AS before, lag(ns) OVER w AS before_ns
+          FROM event WHERE seq IS NOT NULL WINDOW w AS (PARTITION BY process ORDER BY seq))
+    WHERE seq > before + 1 GROUP BY process),
+dropped AS (
+    SELECT process, sum(count) AS dropped, min(ns) AS ns FROM event WHERE event = 'log.dropped' GROUP BY process)
+SELECT process, [rank] AS ranks, NULL AS comm, coalesce(gap.ns, dropped.ns) AS ns, before AS seq,
+       format('{}: ', who(rank, process)) || CASE
+       WHEN dropped IS NULL THEN format('{} missing from {}', plural(missing, 'event'), file)
+       WHEN missing > dropped THEN format('{} missing from {}, of which {} found the ring full', plural(missing, 'event'),
+                                          file, dropped)
+       ELSE format('{} found the ring full and {} dropped', plural(dropped, 'event'), CASE dropped WHEN 1 THEN 'was' ELSE 'were' END)
+       END || coalesce(format(', the first between {} and {}', before, next), '') AS message
+FROM gap FULL JOIN dropped USING (process) JOIN process USING (process);

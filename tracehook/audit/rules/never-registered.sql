@@ -7,6 +7,8 @@ WITH pair AS (
            coalesce(s.freed_seq, 9223372036854775807) AS freed_seq, p.ended
     FROM communicator c JOIN segment s USING (process, device) JOIN process p USING (process)
     WHERE c.ready_seq IS NOT NULL AND c.failed_seq IS NULL AND p.lost = 0 AND s.born_seq IS NOT NULL
+      -- Beside torch's own hook tracehook registers nothing: rule hook-stands-aside.
+      AND NOT EXISTS (FROM event e WHERE e.process = c.process AND e.event = 'hook.conflict')
       AND s.born_seq < coalesce(c.ended_seq, 9223372036854775807)
       AND coalesce(s.freed_seq, 9223372036854775807) > c.ready_seq),
 missing AS (
@@ -34,5 +36,5 @@ SELECT process, [rank] AS ranks, comm, min(born_ns) AS ns, min(born_seq) AS seq,
               who(any_value(rank), process), plural(count(*), 'segment'), comm, any_value(device),
               arg_min(segment, born_seq), arg_min(addr, born_seq), in_bytes(arg_min(size, born_seq)))
        || coalesce((SELECT format('; {}: {}', event, reason) FROM event e WHERE e.process = found.process
-                    AND e.event IN ('hook.conflict', 'hook.unsupported') ORDER BY seq LIMIT 1), '') AS message
+                    AND e.event = 'hook.unsupported' ORDER BY seq LIMIT 1), '') AS message
 FROM found GROUP BY process, rank, comm, comm_id;

@@ -7,12 +7,15 @@ held AS (
            array_to_string(list_sort(list(DISTINCT comm))[:4], ', ') AS comms
     FROM registration WHERE how IS NULL GROUP BY process),
 last AS (SELECT process, arg_max(event, seq) AS event FROM event GROUP BY process)
--- Its end came after its last event, so what that event shows comes first.
-SELECT process, [rank] AS ranks, NULL AS comm, last_ns + 1 AS ns, NULL AS seq,
-       format('{} stopped logging at {} with {} and never said its end (killed, still running, or os._exit); it held {} ({}) and {}{}{}',
-              who(rank, process), in_seconds(last_ns), coalesce(last.event, 'nothing logged'), plural(coalesce(segments.n, 0), 'segment'),
-              in_bytes(coalesce(segments.bytes, 0)), plural(coalesce(held.n, 0), 'registration'),
-              CASE WHEN held.n > 0 THEN format(', {} of them windows, on {}: {}', held.windows,
+-- Its end came after its last event, so what that event shows comes first. A ring tells, to a tenth of a second, how long
+-- its process lived after that: of several that ended, the first is the one to look at.
+SELECT process, [rank] AS ranks, NULL AS comm, coalesce(alive_ns, last_ns) + 1 AS ns, NULL AS seq,
+       format('{} never said its end (killed, still running, or os._exit){}{}; it held {} ({}) and {}{}{}',
+              who(rank, process), coalesce(format('; it was last alive at {}', in_seconds(alive_ns)), ''),
+              coalesce(format(', and logged {} last, at {}', last.event, in_seconds(last_ns)), ''),
+              plural(coalesce(segments.n, 0), 'segment'), in_bytes(coalesce(segments.bytes, 0)),
+              plural(coalesce(held.n, 0), 'registration'),
+              CASE WHEN held.n > 0 THEN format('{} on {}: {}', CASE WHEN held.windows > 0 THEN format(', {} of them windows,', held.windows) ELSE '' END,
                    plural(held.communicators, 'communicator'), held.comms) ELSE '' END,
               CASE WHEN recovered > 0 THEN format('; {} read from its ring', plural(recovered, 'event'))
                    WHEN ring THEN '; its ring had nothing more' ELSE '; it left no ring, so what it did last may be missing' END) AS message

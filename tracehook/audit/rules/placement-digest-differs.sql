@@ -1,13 +1,20 @@
 -- severity: error
 -- sentence: Two places that were known were swapped later on some rank: results since then are wrong.
-WITH milestone AS (
-    SELECT comm, uses, min(ns) AS ns, count(DISTINCT digest) AS kinds,
-           list(DISTINCT coalesce(rank, comm_rank)) AS ranks
-    FROM event WHERE event = 'placement.digest' GROUP BY comm, uses),
+WITH told AS (
+    SELECT comm, uses, digest, min(ns) AS ns, list(DISTINCT coalesce(rank, comm_rank)) AS ranks
+    FROM event WHERE event = 'placement.digest' GROUP BY comm, uses, digest),
+milestone AS (
+    SELECT comm, uses, min(ns) AS ns, count(*) AS kinds, list(ranks ORDER BY len(ranks) DESC, list_sort(ranks)) AS told
+    FROM told GROUP BY comm, uses),
 first AS (SELECT comm, min(uses) AS uses FROM milestone WHERE kinds > 1 GROUP BY comm)
-SELECT NULL AS process, list_sort(ranks) AS ranks, comm, ns, NULL AS seq,
-       format('communicator {}: after {} with windows their places differ between {}; they were alike at {}', comm,
-              plural(uses, 'collective'), rank_list(ranks),
-              coalesce((SELECT format('use {}', max(m.uses)) FROM milestone m WHERE m.comm = milestone.comm AND m.kinds = 1
-                        AND m.uses < milestone.uses), 'the beginning')) AS message
+SELECT NULL AS process,
+       list_sort(CASE WHEN len(told[1]) > len(told[2]) THEN flatten(told[2:]) ELSE flatten(told) END) AS ranks, comm, ns,
+       NULL AS seq,
+       format('communicator {}: the ranks used windows differently within {} with windows{}: {}', comm, plural(uses, 'collective'),
+              coalesce((SELECT format(', after the first {}', max(m.uses)) FROM milestone m WHERE m.comm = milestone.comm
+                        AND m.kinds = 1 AND m.uses < milestone.uses), ''),
+              CASE WHEN len(told[1]) > len(told[2])
+                   THEN format('{} {} against the others', rank_list(list_sort(flatten(told[2:]))),
+                               CASE len(flatten(told[2:])) WHEN 1 THEN 'stands' ELSE 'stand' END)
+                   ELSE array_to_string([rank_list(list_sort(t)) for t in told], ' against ') END) AS message
 FROM milestone JOIN first USING (comm, uses);

@@ -1,4 +1,4 @@
--- severity: warning
+-- severity: error
 -- sentence: The ranks were about to use windows at different places; the call was not made, or made without windows.
 WITH refused AS (
     SELECT *, row_number() OVER (PARTITION BY process, comm_id ORDER BY seq) AS nth,

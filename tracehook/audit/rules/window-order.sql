@@ -5,23 +5,26 @@ WITH made AS (
     SELECT comm, process, coalesce(rank, comm_rank) AS rank, size, made_ns, made_seq,
            row_number() OVER (PARTITION BY comm, process, comm_id ORDER BY made_seq) AS place
     FROM registration WHERE kind = 'window'),
+-- A log that is not whole cannot tell that a rank made no more windows, and one with a gap not even their order.
 every AS (
-    SELECT comm, list(DISTINCT coalesce(rank, comm_rank)) AS all_ranks FROM communicator GROUP BY comm),
+    SELECT comm, coalesce(list(DISTINCT coalesce(c.rank, comm_rank)) FILTER (p.ended), []) AS all_ranks
+    FROM communicator c JOIN process p USING (process) GROUP BY comm HAVING max(lost) = 0),
 kind AS (
     SELECT comm, place, size, list(rank ORDER BY rank) AS ranks, min(made_ns) AS ns FROM made GROUP BY comm, place, size),
 position AS (
-    SELECT comm, place, all_ranks, min(ns) AS ns, count(*) AS kinds, sum(len(ranks)) AS ranks_here,
+    SELECT comm, place, all_ranks, min(ns) AS ns, count(*) AS kinds, flatten(list(ranks)) AS here,
            list({'size': size, 'ranks': ranks} ORDER BY len(ranks) DESC, size) AS told
     FROM kind JOIN every USING (comm) GROUP BY comm, place, all_ranks),
 first AS (
-    SELECT comm, min(place) AS place FROM position WHERE kinds > 1 OR ranks_here < len(all_ranks) GROUP BY comm),
+    SELECT comm, min(place) AS place FROM position
+    WHERE kinds > 1 OR NOT list_has_all(here, all_ranks) GROUP BY comm),
 sizes AS (
     SELECT comm, process, list(size ORDER BY size) AS sorted, count(*) AS n FROM made GROUP BY comm, process),
 likeness AS (
     SELECT comm, count(DISTINCT sorted) = 1 AS permuted, count(DISTINCT n) = 1 AS as_many FROM sizes GROUP BY comm),
 found AS (
     SELECT position.*, permuted, as_many,
-           list_filter(all_ranks, lambda r: NOT list_contains(flatten([t.ranks for t in told]), r)) AS absent
+           list_filter(all_ranks, lambda r: NOT list_contains(here, r)) AS absent
     FROM first JOIN position USING (comm, place) JOIN likeness USING (comm))
 SELECT NULL AS process,
        CASE WHEN len(absent) > 0 THEN absent
@@ -32,8 +35,10 @@ SELECT NULL AS process,
               CASE WHEN len(absent) > 0 AND kinds = 1 THEN 'the number of windows differs'
                    WHEN permuted THEN 'the order of windows differs' ELSE 'the sizes of windows differ' END,
               place - 1,
-              array_to_string([format('{} on {}', in_bytes(t.size), rank_list(t.ranks)) for t in told], ', '),
-              CASE WHEN len(absent) > 0 THEN format(', none on {}', rank_list(absent)) ELSE '' END,
+              array_to_string([format('{} on {}', in_bytes(t.size), rank_list(t.ranks)) for t in told], '; '),
+              CASE WHEN len(absent) > 0 THEN format('; none on {}', rank_list(absent)) ELSE '' END,
               CASE WHEN len(absent) = 0 AND len(told[1].ranks) > len(told[2].ranks)
-                   THEN format('; {} stands against the others', rank_list(flatten([t.ranks for t in told[2:]]))) ELSE '' END) AS message
+                   THEN format('; {} {} against the others', rank_list(flatten([t.ranks for t in told[2:]])),
+                               CASE len(flatten([t.ranks for t in told[2:]])) WHEN 1 THEN 'stands' ELSE 'stand' END)
+                   ELSE '' END) AS message
 FROM found;

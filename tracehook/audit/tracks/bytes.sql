@@ -15,5 +15,5 @@ FROM (SELECT process, device, 0 AS counter, born_ns AS ns, born_seq AS seq, segm
       UNION ALL
       SELECT process, device, if(kind = 'local', 1, 3), undone_ns, undone_seq, memory, size, -1
       FROM registration WHERE undone_ns IS NOT NULL)
-WHERE size IS NOT NULL AND memory IS NOT NULL
+WHERE process BETWEEN ? AND ? AND size IS NOT NULL AND memory IS NOT NULL
 ORDER BY process, coalesce(device, -1), counter, ns, seq, change DESC

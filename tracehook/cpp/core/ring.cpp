@@ -117,6 +117,7 @@ void Ring::push(const Event& event) noexcept {
 }
 
 std::size_t Ring::peek(std::span<Event> out, std::size_t skip) const noexcept {
+    header_->looked_ns.store(monotonic_ns(), std::memory_order_relaxed);
     const std::uint64_t first = header_->drained.load(std::memory_order_relaxed) + skip;
     const std::uint64_t pushed = header_->pushed.load(std::memory_order_acquire);
     const std::uint64_t available = pushed > first ? pushed - first : 0;

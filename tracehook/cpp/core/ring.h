@@ -30,6 +30,8 @@ struct RingHeader {
     std::atomic<std::uint64_t> dropped; // events that found the ring full
     std::uint64_t epoch_ns;             // CLOCK_REALTIME minus CLOCK_MONOTONIC at the start
     std::uint64_t pid;
+    // When the consumer last looked, about ten times a second: how long the process was alive.
+    std::atomic<std::uint64_t> looked_ns;
 };
 
 class Ring {

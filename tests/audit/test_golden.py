@@ -1,0 +1,65 @@
+"""The audit of logs of real jobs in which one fault was caused each: what it says, to the letter (goldens.py)."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from audit.goldens import DIRECTORY, GOLDENS, HERE, MOST_BYTES, Golden, audit, unpack
+from tracehook.audit.rules import rules
+from tracehook.audit.store import Store
+
+NAMED = [pytest.param(golden, id=golden.name) for golden in GOLDENS]
+
+
+@pytest.mark.parametrize("golden", NAMED)
+def test_golden(golden: Golden, tmp_path: Path) -> None:
+    """The text, the exit status, and the rule, severity, ranks and communicator of each finding are as expected."""
+    text, findings = audit(unpack(golden.path, tmp_path))
+    assert text == (golden.path / "expected.txt").read_text()
+    assert findings == (golden.path / "expected.json").read_text()
+
+
+@pytest.mark.parametrize("golden", NAMED)
+def test_cause_is_the_first_divergence(golden: Golden) -> None:
+    """The rules that a fault breaks are those of the table, and the first divergence is the fault, no consequence."""
+    text = (golden.path / "expected.txt").read_text()
+    reported = {rule for rule, *_ in json.loads((golden.path / "expected.json").read_text())}
+    assert reported == set(golden.rules)
+    first = re.search(r"^First divergence, at .*? \(([\w-]+)\): .*\.$", text, re.MULTILINE)
+    assert (first[1] if first else None) == next(iter(golden.rules), None)
+    assert text.endswith(f"exit status {int(bool(golden.rules))}\n")
+
+
+def test_every_rule_has_a_golden_directory() -> None:
+    """A rule without logs in which it finds something is no rule."""
+    shown = {golden.name: golden.rules for golden in GOLDENS}
+    assert [rule.name for rule in rules() if rule.name not in shown.get(rule.name, ())] == []
+    assert sorted(path.name for path in DIRECTORY.iterdir()) == sorted(shown)
+
+
+def test_every_mutation_is_seen() -> None:
+    """Each bug of mutations/ is put into a core by some row of the table."""
+    files = {path.stem for path in (HERE / "mutations").glob("*.patch")}
+    assert files == {golden.mutation for golden in GOLDENS if golden.mutation}
+    assert all(golden.rules for golden in GOLDENS if golden.mutation)
+
+
+@pytest.mark.parametrize("golden", NAMED)
+def test_no_path_of_a_machine(golden: Golden) -> None:
+    """The logs are of jobs that were started by names without folders, and small."""
+    for file in golden.path.glob("*.jsonl"):
+        assert not re.search(rb'"/\w', file.read_bytes())
+    assert sum(file.stat().st_size for file in golden.path.iterdir()) < MOST_BYTES
+
+
+def test_findings_say_something(tmp_path: Path) -> None:
+    """No message is empty: one field that is missing in the log empties a whole sentence of SQL."""
+    for golden in GOLDENS:
+        with Store(unpack(golden.path, tmp_path)) as store:
+            store.use_macros()
+            for rule in rules():
+                assert all(row["message"] for row in store.rows(rule.sql)), (golden.name, rule.name)

@@ -1,0 +1,19 @@
+-- severity: error
+-- sentence: A communicator was destroyed while memory was still registered with it.
+-- What NCCL refused to deregister is said by registration-failed.
+WITH held AS (
+    SELECT r.* FROM registration r JOIN process p USING (process)
+    WHERE p.lost = 0 AND NOT EXISTS (
+        FROM event e WHERE e.process = r.process AND e.comm_id = r.comm_id AND e.event = 'deregister.' || r.kind
+          AND coalesce(e.segment, e.pool_segment) = r.memory AND e.seq > r.made_seq AND NOT e.ok))
+SELECT c.process, [c.rank] AS ranks, c.comm, c.ended_ns AS ns, c.ended_seq AS seq,
+       format('{} destroyed communicator {} while it held {}, the first of them of {} {} at {} ({})', who(c.rank, c.process), c.comm,
+              concat_ws(' and ', CASE WHEN count(*) FILTER (kind = 'local') > 0
+                                 THEN plural(count(*) FILTER (kind = 'local'), 'registration') END,
+                        CASE WHEN count(*) FILTER (kind = 'window') > 0
+                        THEN plural(count(*) FILTER (kind = 'window'), 'window') END),
+              CASE arg_min(kind, made_seq) WHEN 'window' THEN 'pool segment' ELSE 'segment' END, arg_min(memory, made_seq),
+              arg_min(addr, made_seq), in_bytes(arg_min(size, made_seq))) AS message
+FROM communicator c JOIN held USING (process, comm_id)
+WHERE c.ending = 'retire' AND made_seq < ended_seq AND coalesce(undone_seq > ended_seq, true)
+GROUP BY c.process, c.rank, c.comm, c.comm_id, c.ended_ns, c.ended_seq;

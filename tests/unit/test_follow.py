@@ -347,11 +347,10 @@ def test_an_old_log_was_quiet_before_the_first_look(tmp_path, follower, clock, c
     assert _only(follower).state(clock.now)[0] == State.NO_END
 
 
-def _ring_of(core, pushed, drained, dropped=0):
-    data = core.ring_file()
-    return (
-        struct.pack("<8sIIQQQQQQ", b"THRING01", 4096, 96, 64, pushed, drained, dropped, 0, 10).ljust(4096) + data[4096:]
-    )
+def _ring_of(core, pushed, drained, dropped=0, looked_ns=0, epoch_ns=0):
+    counts = (64, pushed, drained, dropped, epoch_ns, 10, looked_ns)
+    header = struct.pack("<8sIIQQQQQQQ", b"THRING01", 4096, 96, *counts)
+    return header.ljust(4096, b"\0") + core.ring_file()[4096:]
 
 
 def test_events_that_wait_in_the_ring(tmp_path, follower, clock, core):
@@ -381,6 +380,33 @@ def test_events_that_nobody_writes(tmp_path, follower, clock, core):
     ring_path.write_bytes(_ring_of(core, 8, 8))
     follower.look()
     assert _only(follower).state(clock.now)[0] == State.RUNNING
+
+
+def test_a_process_that_looks_is_alive(tmp_path, follower, clock, core):
+    """As long as it looks for something to log it is quiet; when it does not any more it is silent, since then."""
+    path = _start(tmp_path, 0, ALLOC)
+    ring_path = path.with_suffix(".ring")
+    epoch_ns = time.time_ns() - 10**9
+    for second in range(1, 20):
+        ring_path.write_bytes(_ring_of(core, 1, 1, looked_ns=second * 10**9, epoch_ns=epoch_ns))
+        follower.look()
+        clock.now += 1
+    assert _only(follower).state(clock.now) == (State.QUIET, pytest.approx(19, abs=1))
+    clock.now += 40
+    follower.look()
+    assert _only(follower).state(clock.now) == (State.SILENT, pytest.approx(41))
+    assert "silent 41 s" in _render(follower)
+
+
+def test_when_a_killed_process_was_last_alive(tmp_path, follower, clock, core):
+    """One look is enough: the ring says when it last looked; a clock that is ahead of ours is no sign of death."""
+    killed, ahead = _start(tmp_path, 0, ALLOC), _start(tmp_path, 1, ALLOC)
+    for path, ago in ((killed, 300), (ahead, -300)):
+        epoch_ns = time.time_ns() - (5 + ago) * 10**9
+        path.with_suffix(".ring").write_bytes(_ring_of(core, 3, 1, looked_ns=5 * 10**9, epoch_ns=epoch_ns))
+    follower.look()
+    states = [follower.processes[path.name].state(clock.now) for path in (killed, ahead)]
+    assert states == [(State.SILENT, pytest.approx(300, abs=2)), (State.RUNNING, pytest.approx(0, abs=2))]
 
 
 @pytest.mark.parametrize(

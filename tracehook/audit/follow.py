@@ -31,8 +31,9 @@ class State(StrEnum):
     """What the files tell of a process."""
 
     RUNNING = "running"
-    QUIET = "quiet"  # nothing new: it computes, waits, hangs or was killed
-    STUCK = "stuck"  # events wait in its ring and nobody writes them: it was killed or stopped, or cannot write
+    QUIET = "quiet"  # nothing new: it computes, waits or hangs
+    STUCK = "stuck"  # events wait in its ring and are not written: its log cannot be
+    SILENT = "silent"  # its journal does not look at the ring any more: it was killed or stopped, or keeps the GIL
     ENDED = "ended"
     NO_END = "no trace.end"  # quiet, and its ring is gone
 
@@ -49,7 +50,7 @@ class Process:
         self._begin = begin
         self._lines = 0
         self._news_at = now - quiet
-        self._drained_at = now
+        self._drained_at = self._looked_at = now
         self._ring: ring.RingHeader | None = None
         self._samples: deque[tuple[float, int, int]] = deque()
 
@@ -95,6 +96,11 @@ class Process:
         if header is None:
             return
         self.dropped = max(self.dropped, header.dropped)
+        if before is None and header.looked_ns:
+            # By the wall clock, and so only until we see it look: another host's clock may differ.
+            self._looked_at = now - max(0.0, time.time() - (header.epoch_ns + header.looked_ns) / 1e9)
+        elif before is None or header.looked_ns != before.looked_ns:
+            self._looked_at = now
         if before is not None and header.pushed != before.pushed:
             self._news_at = now
         if before is not None and (header.drained != before.drained or not self.waiting):
@@ -120,6 +126,8 @@ class Process:
         quiet = max(0.0, now - self._news_at)
         if self.summary.ended:
             return State.ENDED, quiet
+        if self._ring and self._ring.looked_ns and now - self._looked_at >= LIVELY:
+            return State.SILENT, now - self._looked_at
         if self.waiting and now - self._drained_at >= LIVELY:
             return State.STUCK, now - self._drained_at
         if quiet < LIVELY:

@@ -16,7 +16,7 @@ from tracehook.audit.follow import Follower, Process, State
 
 _COLUMNS = ("rank", "pid", "state", "segs", "bytes", "comms", "held", "ev/s", "reg/s", "warn", "ring", "dropped")
 _LINES_AROUND = 9  # of the terminal, that are no rows of processes
-_STYLES = {State.STUCK: "red", State.NO_END: "red", State.QUIET: "yellow", State.ENDED: "dim"}
+_STYLES = {State.STUCK: "red", State.SILENT: "red", State.NO_END: "red", State.QUIET: "yellow", State.ENDED: "dim"}
 # The events that deserve a look, in words. Fields of the event in braces.
 WORDS = {
     "segment.unknown": "segment {addr} was freed or replaced, but was not known",
@@ -152,7 +152,7 @@ def _by_rank(process: Process) -> tuple[bool, int, int]:
 def _cells(process: Process, now: float) -> list[str]:
     summary = process.summary
     state, seconds = process.state(now)
-    since = f" {_seconds(seconds)}" if state in (State.QUIET, State.STUCK) else ""
+    since = f" {_seconds(seconds)}" if state in (State.QUIET, State.STUCK, State.SILENT) else ""
     return [
         "-" if summary.rank is None else str(summary.rank),
         str(summary.pid),

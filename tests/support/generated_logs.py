@@ -25,6 +25,7 @@ class _Process:
     comms: dict[int, list[Any]] = field(default_factory=dict)  # comm_id: key, events so far, windows so far, rank in it
     live: dict[int, tuple[str, int, int]] = field(default_factory=dict)  # segment: address, size, pool segment or 0
     idle: list[int] = field(default_factory=list)  # pool segments
+    windows: dict[int, int] = field(default_factory=dict)  # pool segment: size
     pool_bytes: int = 0
     made: int = 0
     grown: int = 0
@@ -76,6 +77,7 @@ class _Process:
             ordinal, self.comms[2][2] = self.comms[2][2], self.comms[2][2] + 1
             where |= {"pool": 1, "effective": True, "ordinal": ordinal}
             self.call("register.window", 2, where, slow=300)
+            self.windows[pool_segment] = size
 
     def free(self, segment: int) -> None:
         address, size, pool_segment = self.live.pop(segment)
@@ -92,12 +94,16 @@ class _Process:
         for comm in self.comms:
             for segment, (address, size, _) in self.live.items():
                 self.call("deregister.local", comm, self.place("segment", segment, address, size))
+            for pool_segment, size in self.windows.items() if comm == 2 else ():
+                address = hex(0x7A0000000000 + (pool_segment << 33))
+                where = self.place("pool_segment", pool_segment, address, size)
+                self.call("deregister.window", comm, where | {"pool": 1})
             self.say("communicator.retire", comm, thread=1, registrations=len(self.live))
         self.lines.append({"event": "trace.end", "t_ns": self.t_ns, "dropped": 0})
 
 
 def write_job(directory: Path, ranks: int, events: int = 200, seconds: float = 60, **begin: Any) -> None:
-    """Write one log a rank, of about `events` events. The last rank holds more than the others; the second was killed."""
+    """Write one log a rank, of about `events` events. The last rank holds more than the others; rank 1 was killed."""
     directory.mkdir(parents=True, exist_ok=True)
     for rank in range(ranks):
         process = _Process(rank, ranks, [_begin(rank, ranks) | begin], 10 * _SECOND, random.Random(rank))

@@ -37,13 +37,13 @@ def describe(store: Store) -> Job:
     """Ask the store what ran."""
     job = Job()
     total = store.rows(
-        f"""SELECT count(*) AS processes, list(rank) FILTER (rank IS NOT NULL) AS ranks,
-              max(world_size) AS world, min(began)::VARCHAR AS began, max(last_ns) AS last_ns, sum(events)::BIGINT AS events,
-              count(*) FILTER (ended) AS ended, count(*) FILTER (recovered > 0) AS killed,
-              sum(recovered)::BIGINT AS recovered, count(*) FILTER (NOT ended AND NOT ring) AS open, sum(lost)::DOUBLE AS lost,
-              count(*) FILTER (torn) AS torn, sum(foreign_lines)::BIGINT AS "foreign",
-              list(rank) FILTER (NOT ended) AS unended, count(DISTINCT host) AS hosts,
-              bool_or(coalesce(emulated = 'True', false)) AS emulated, (SELECT count(*) FROM process) AS files
+        f"""SELECT count(*) AS processes, (SELECT count(*) FROM process) AS files,
+              list(rank) FILTER (rank IS NOT NULL) AS ranks, max(world_size) AS world, count(DISTINCT host) AS hosts,
+              min(began)::VARCHAR AS began, max(last_ns) AS last_ns, sum(events)::BIGINT AS events,
+              count(*) FILTER (ended) AS ended, list(rank) FILTER (NOT ended) AS unended,
+              count(*) FILTER (recovered > 0) AS killed, sum(recovered)::BIGINT AS recovered,
+              sum(lost)::DOUBLE AS lost, count(*) FILTER (torn) AS torn, sum(foreign_lines)::BIGINT AS "foreign",
+              bool_or(coalesce(emulated = 'True', false)) AS emulated
             FROM process WHERE {_USED}"""
     )[0]
     job.emulated = bool(total["emulated"])
@@ -70,7 +70,8 @@ def _ranks(total: dict[str, Any]) -> Fact:
     if missing:
         said += f"; no log of {which}"
     if total["files"] > total["processes"]:
-        said += f"; {total['files'] - total['processes']} more processes did not use CUDA"
+        idle = total["files"] - total["processes"]
+        said += f"; {idle} more process{'es' if idle > 1 else ''} did not use CUDA"
     return Fact("ranks", [(said, "")], odd=missing > 0)
 
 
@@ -84,7 +85,9 @@ def _values(store: Store, column: str, name: str, may_differ: bool = False) -> F
     values = [
         (
             "\u2013" if row["value"] in (None, "") else short(row["value"], 300),
-            f"rank{'s' if len(row['ranks']) > 1 else ''} {rank_ranges(row['ranks'])}" if several and row["ranks"] else "",
+            f"rank{'s' if len(row['ranks']) > 1 else ''} {rank_ranges(row['ranks'])}"
+            if several and row["ranks"]
+            else "",
         )
         for row in rows
     ]
@@ -111,7 +114,9 @@ def _completeness(total: dict[str, Any]) -> Fact:
 
 
 def _complain(store: Store, job: Job) -> None:
-    lines = [row["complaint"] for row in store.rows("SELECT complaint FROM process WHERE complaint != '' ORDER BY process")]
+    lines = [
+        row["complaint"] for row in store.rows("SELECT complaint FROM process WHERE complaint != '' ORDER BY process")
+    ]
     lines += [f"not read: {line}" for line in store.directory.foreign + store.directory.unreadable]
     job.complaints = [short(line, 300) for line in lines[:_MOST_LINES]]
     if len(lines) > _MOST_LINES:

@@ -11,27 +11,27 @@ from tracehook.audit.rules import Finding
 from tracehook.audit.store import Store
 
 _MOST_PLACES = 24
+_MOST_CULPRITS = 2  # of one finding
 _MOST_BARS = 120  # of one place and kind
 _MOST_SPANS = 1200
 _MOST_NAMES = 4  # of communicators, in a legend
 _PIXELS = 20_000  # a span of less than one of so many parts of the job is not drawn
 
 
-def choose_places(places: Sequence[Place], findings: Iterable[Finding]) -> list[Place]:
-    """Return the places to show in detail: those that findings name, in their order, then the lowest ranks."""
-    by_rank: dict[int, list[Place]] = {}
+def choose_places(places: Sequence[Place], findings: Iterable[Finding], far: Iterable[int] = ()) -> list[Place]:
+    """Return the places to show in detail: those that findings name, in their order; `far` ones; the lowest ranks."""
+    by_rank: dict[int, list[int]] = {}
     for place in places:
         if place.rank is not None:
-            by_rank.setdefault(place.rank, []).append(place)
-    chosen: dict[int, Place] = {}
+            by_rank.setdefault(place.rank, []).append(place.number)
+    chosen: dict[int, None] = {}  # in the order in which they were chosen
     for finding in sorted(findings, key=lambda finding: finding.severity != "error"):
-        for rank in finding.ranks[:2]:
-            chosen |= {place.number: place for place in by_rank.get(rank, ())}
+        for rank in finding.ranks[:_MOST_CULPRITS]:
+            chosen |= dict.fromkeys(by_rank.get(rank, ()))
         if len(chosen) >= _MOST_PLACES:
             break
-    named = list(chosen.values())[:_MOST_PLACES]
-    rest = [place for place in places if place.number not in chosen]
-    return sorted(named + rest[: _MOST_PLACES - len(named)], key=lambda place: place.number)
+    numbers = [*chosen, *far, *range(len(places))]
+    return [places[number] for number in sorted(list(dict.fromkeys(numbers))[:_MOST_PLACES])]
 
 
 def read_lifetimes(

@@ -42,11 +42,11 @@
     if (!drawn.has(id)) {
       drawn.add(id);
       if (timed.includes(id)) element.on("plotly_relayout", (change) => follow(change));
-      if (id === "heat") element.on("plotly_click", (event) => choose(rowOf(event.points[0].y)));
+      if (id === "heat") element.on("plotly_click", (event) => choose(rowOf(event.points[0].customdata)));
     }
   }
 
-  const rowOf = (y) => (data.time.together === 1 ? Number(y) : null);
+  const rowOf = (row) => (data.time.together === 1 ? row : null);
 
   function follow(change) {
     if (following) return;
@@ -58,6 +58,11 @@
     following = true;
     Promise.all(timed.filter((id) => drawn.has(id)).map((id) => Plotly.relayout(at(id), { "xaxis.range": range.slice(), "xaxis.autorange": false })))
       .finally(() => { following = false; });
+  }
+
+  function heatNote() {
+    const together = data.time.together * Math.ceil(data.time.rows.length / MOST_ROWS);
+    return together === 1 ? "" : ` A row stands for ${together} ranks, and shows at each moment the one that is farthest from the median of all.`;
   }
 
   function note(id, kind, place) {
@@ -119,6 +124,6 @@
   at("measure").addEventListener("change", () => { shown.measure = at("measure").value; draw("heat", heat(data, shown.measure, shown.view)); });
   at("whole").addEventListener("click", () => { shown.view = shown.mark = null; at("said").textContent = ""; drawAll(); });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
-  if (data.time.together > 1) at("heat-note").textContent = ` Each row is the highest of ${data.time.together} ranks.`;
+  at("heat-note").textContent = heatNote();
   drawAll();
 })();

@@ -1,8 +1,8 @@
 """The page itself: everything that the other files found, put into the template together with plotly and our script.
 
-Strings from logs are hostile until shown otherwise. They reach the page as text that jinja2 escaped, or as JSON in which nothing
-can end the element; and the page's content security policy runs the scripts named here by their hashes, and no other, and
-forbids every request.
+Strings from logs are hostile until shown otherwise. They reach the page as text that jinja2 escaped, or as JSON in
+which nothing can end the element; and the page's content security policy runs the scripts named here by their hashes,
+and no other, and forbids every request.
 """
 
 from __future__ import annotations
@@ -33,12 +33,15 @@ def make_page(store: Store, progress: Progress = _quiet) -> str:
     found = check(store, progress)
     progress("series", 0.0)
     places = series.find_places(store)
-    span = series.find_span(store)
-    detailed = lifetimes.choose_places(places, found)
+    span = series.find_span(store, [finding.ns for finding in found if finding.ns is not None])
+    time = series.read_all(store, places, span)
+    measures = spread.read_spread(store, places)
+    far = [place for measure in measures for place, _, _ in measure.far]
+    detailed = lifetimes.choose_places(places, found, far)
     names = cost.name_communicators(store)
     data: dict[str, Any] = {
         "places": [[place.name, place.about] for place in places],
-        "time": series.read_all(store, places, span),
+        "time": time,
         "steps": series.read_steps(store, detailed),
     }
     progress("lifetimes", 0.0)
@@ -56,14 +59,16 @@ def make_page(store: Store, progress: Progress = _quiet) -> str:
         cost=rows,
         more_costs=more_costs,
         pools=pools.read_pools(store),
-        spread=spread.read_spread(store, places),
-        interval=span.ns / 1e9 / data["time"]["bins"],
+        spread=measures,
+        interval=span.ns / 1e9 / time["bins"],
     )
 
 
 def _render(data: dict[str, Any], **context: Any) -> str:
     scripts = [get_plotlyjs(), *(_text(name) for name in _SCRIPTS)]
-    environment = Environment(loader=FunctionLoader(_text), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment = Environment(
+        loader=FunctionLoader(_text), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
     return environment.get_template("page.html.j2").render(
         policy=_policy(scripts),
         css=Markup(_text("page.css")),

@@ -2,6 +2,7 @@
 "use strict";
 
 const MiB_IN_GiB = 1024;
+const MOST_ROWS = 128; // of a heat map, so that a single one can be seen
 const SERIES = {
   held: ["held", "#6b7688"], registered: ["registered", "#2f7ed8"], window: ["in windows", "#d9822b"],
   pool: ["held by our pools", "#7a5cc4"], idle: ["idle in the bank", "#c4487f"],
@@ -87,25 +88,38 @@ function curveOf(data, name, place) {
   return { x: [data.time.from, ...t, until], mid, high: mid };
 }
 
-// One row a place (or several places together), colour is the chosen measure.
+// What the heat map draws: a row a place, or, of many, a row for several: at each moment the one that is farthest from the median.
+function heatRows(data, measure) {
+  const all = data.time.series[measure], mid = data.time.bands[measure].mid;
+  const together = Math.ceil(all.length / MOST_ROWS);
+  const distance = (v, bin) => (mid[bin] === null ? 0 : v === null ? Infinity : Math.abs(v - mid[bin]));
+  const rows = [];
+  for (let first = 0; first < all.length; first += together) {
+    const group = all.slice(first, first + together);
+    const who = mid.map((_, bin) => group.reduce((far, row, i) => (distance(row[bin], bin) > distance(group[far][bin], bin) ? i : far), 0));
+    rows.push({ name: plain(data.time.rows[first]), who: who.map((i) => first + i), values: who.map((i, bin) => group[i][bin]) });
+  }
+  return { rows, together };
+}
+
 function heat(data, measure, view) {
-  const rows = data.time.series[measure], names = data.time.rows.map(plain);
-  const [word, scale] = measure === "ms" ? ["ms", 1] : unit(rows.flat());
+  const { rows, together } = heatRows(data, measure), names = rows.map((row) => row.name);
+  const [word, scale] = measure === "ms" ? ["ms", 1] : unit(rows.flatMap((row) => row.values));
   const every = Math.max(1, Math.ceil(names.length / 32));
   const ticks = names.map((_, i) => i).filter((i) => i % every === 0);
+  const dark = matchMedia("(prefers-color-scheme: dark)").matches;
   const trace = {
-    type: "heatmap", x: readings(data), y: names.map((_, i) => i), z: rows.map((row) => row.map((v) => (v === null ? null : v / scale))),
-    zmin: 0, colorscale: matchMedia("(prefers-color-scheme: dark)").matches ? [[0, "#1b2330"], [0.5, "#2f6db5"], [1, "#ffd37a"]] : [[0, "#eef3f9"], [0.5, "#5b9bd5"], [1, "#5a1e6b"]],
-    hoverongaps: false, text: names.map((name) => data.time.bins && Array(data.time.bins).fill(name)),
+    type: "heatmap", x: readings(data), y: names.map((_, i) => i), z: rows.map((row) => row.values.map((v) => (v === null ? null : v / scale))),
+    zmin: 0, colorscale: dark ? [[0, "#1b2330"], [0.5, "#2f6db5"], [1, "#ffd37a"]] : [[0, "#eef3f9"], [0.5, "#5b9bd5"], [1, "#5a1e6b"]],
+    hoverongaps: false, text: rows.map((row) => row.who.map((i) => plain(data.time.rows[i]))), customdata: rows.map((row) => row.who),
     hovertemplate: `%{text}<br>at %{x:.6~g} s: %{z:.4~g} ${word}<extra></extra>`,
     colorbar: { title: { text: word }, thickness: 12, outlinewidth: 0, nticks: 5, tickfont: { color: colours().quiet } },
   };
-  if (!rows.flat().some((v) => v > 0)) trace.zmax = 1;
-  const height = Math.min(640, Math.max(170, 90 + names.length * (names.length > 64 ? 2 : 16)));
-  return [[trace], layout(height, {
-    plot_bgcolor: colours().line, xaxis: seconds(data, view),
+  if (!rows.some((row) => row.values.some((v) => v > 0))) trace.zmax = 1;
+  return [[trace], layout(Math.max(170, 90 + names.length * Math.max(4, Math.min(16, 512 / names.length))), {
+    plot_bgcolor: dark ? "#5a4c36" : "#ecdcb8", xaxis: seconds(data, view),
     yaxis: { autorange: "reversed", tickvals: ticks, ticktext: ticks.map((i) => names[i]), showgrid: false, fixedrange: true },
-  })];
+  }), together];
 }
 
 // One bar a segment; the colour of a span is who holds it then.
@@ -146,18 +160,21 @@ function lifetimes(data, place, kind, view) {
 // Time of a rank in NCCL, per communicator and kind: the median, and from the fastest to the slowest.
 function cost(data) {
   const found = data.cost, names = found.names.map((name, i) => plain(`${name}, ${found.kinds[i]}`));
+  const some = (ms) => Math.max(ms, 0.0001); // zero has no place on a logarithmic axis
   const of = (kind, colour) => {
     const at = names.map((_, i) => i).filter((i) => found.kinds[i] === kind);
-    const pick = (values) => at.map((i) => values[i]);
     return {
-      type: "bar", orientation: "h", name: kind, y: pick(names), x: pick(found.mid), marker: { color: colour },
-      error_x: { type: "data", symmetric: false, array: at.map((i) => found.high[i] - found.mid[i]), arrayminus: at.map((i) => found.mid[i] - found.low[i]), color: colours().quiet, thickness: 1.2, width: 3 },
+      type: "scatter", mode: "markers", name: kind, y: at.map((i) => names[i]), x: at.map((i) => some(found.mid[i])), marker: { color: colour, size: 9 },
+      error_x: {
+        type: "data", symmetric: false, color: colour, thickness: 1.5, width: 4,
+        array: at.map((i) => some(found.high[i]) - some(found.mid[i])), arrayminus: at.map((i) => some(found.mid[i]) - some(found.low[i])),
+      },
       customdata: at.map((i) => [found.low[i], found.high[i], plain(found.slowest[i])]),
       hovertemplate: "%{y}: %{x:.4~g} ms<br>fastest %{customdata[0]:.4~g} ms, slowest %{customdata[1]:.4~g} ms (%{customdata[2]})<extra></extra>",
     };
   };
   return [[of("local", SERIES.registered[1]), of("window", SERIES.window[1])], layout(Math.max(150, 90 + 18 * names.length), {
-    barmode: "overlay", bargap: 0.3, xaxis: { title: { text: "milliseconds a rank" }, rangemode: "tozero" },
+    hovermode: "closest", xaxis: { title: { text: "milliseconds a rank (logarithmic)" }, type: "log" },
     yaxis: { autorange: "reversed", categoryorder: "array", categoryarray: names, fixedrange: true },
   })];
 }

@@ -32,7 +32,7 @@ class Place:
 
 @dataclass
 class Span:
-    """The time that the pictures show, in nanoseconds since the job began: from the first use of CUDA to the last event."""
+    """The time that the pictures show, in nanoseconds since the job began: from first to last event of all places."""
 
     from_ns: int
     until_ns: int
@@ -54,10 +54,11 @@ def find_places(store: Store) -> list[Place]:
     return [_place(row) for row in store.rows("SELECT *, left(host, 80) AS short_host FROM place ORDER BY place")]
 
 
-def find_span(store: Store) -> Span:
-    """Return the time that the pictures show."""
+def find_span(store: Store, moments: Iterable[int]) -> Span:
+    """Return the time that the pictures show. `moments` of findings may lie after the last event, but not far."""
     row = store.rows("SELECT min(first_ns) AS first, max(last_ns) AS last FROM place")[0]
     first, last = row["first"] or 0, row["last"] or 0
+    last = max([last, *(moment for moment in moments if moment < 2 * last - first)])
     margin = max((last - first) // 50, 500_000)
     return Span(max(0, first - margin), last + margin)
 
@@ -84,7 +85,8 @@ def read_steps(store: Store, places: Iterable[Place]) -> dict[int, dict[str, Any
     """Return every change of the series of `places`; nothing for a place that has too many of them."""
     wanted = ", ".join(str(place.number) for place in places) or "NULL"
     rows = store.rows(
-        f"""SELECT place, series, list(round(ns / 1e9, 6) ORDER BY ns) AS t, list(round(level / 1048576, 1) ORDER BY ns) AS v
+        f"""SELECT place, series, list(round(ns / 1e9, 6) ORDER BY ns) AS t,
+                   list(round(level / 1048576, 1) ORDER BY ns) AS v
             FROM change WHERE place IN ({wanted}) AND series != 'live'
               AND place IN (SELECT place FROM change GROUP BY place HAVING count(*) <= {_MOST_STEPS})
             GROUP BY place, series"""
@@ -111,7 +113,7 @@ def _rows_of(store: Store, together: int, bins: int) -> dict[str, list[list[floa
 
 
 def _bands(store: Store, bins: int) -> dict[str, dict[str, list[Any]]]:
-    """Return for each series the lowest, the median and the highest at each moment, and who has the lowest and highest."""
+    """Return for each series at each moment the lowest, the median and the highest, and which places these are."""
     out: dict[str, dict[str, list[Any]]] = {}
     for name in SERIES:
         value = _scaled(name)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import shutil
 import sys
@@ -49,12 +50,13 @@ def rehearse(golden: Golden, scratch: Path) -> tuple[Path, list[str], str]:
     if golden.faults:
         line += ["--faults", golden.faults]
     if golden.torchrun:
-        launcher = [SCRIPTS / "torchrun", "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--rdzv-id"]
+        torchrun = os.path.relpath(SCRIPTS / "torchrun", folder)
+        launcher = [torchrun, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--rdzv-id"]
         launcher += [golden.name, "--nproc-per-node", str(golden.ranks)]
     else:
         launcher = [sys.executable, JOBS / "launch.py", str(golden.ranks), sys.executable]
     env |= {"PYTHONPATH": ":".join(map(str, paths))}
-    # By names without folders: the logs hold the program's.
+    # By relative names: the logs hold the program's.
     finished = run([*line, "--", *launcher, job, *arguments], env, timeout=120, cwd=folder)
     return log, sorted(set(re.findall(r"rehearsal: rule (\w+) broken", finished.err))), finished.output
 

@@ -10,7 +10,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-import pybind11
 from support.rehearsal import ROOT
 
 from audit.goldens import HERE
@@ -59,6 +58,8 @@ def _restore(path: Path) -> None:
 
 
 def _pybind11() -> str:
+    import pybind11  # needed for building only
+
     return str(pybind11.get_cmake_dir())
 
 

@@ -20,6 +20,14 @@ def come_and_go() -> None:
     dist.destroy_process_group()
 
 
+def kept() -> None:
+    device = start()
+    tensors = [filled(1, size, device) for size in (24, 48, 60, 72)]
+    for tensor in tensors:
+        dist.all_reduce(tensor)
+    dist.destroy_process_group()
+
+
 def switched() -> None:
     """As if nothing had been: no segment and no communicator in the time without registration."""
     device = start()

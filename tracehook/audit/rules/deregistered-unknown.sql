@@ -1,9 +1,17 @@
 -- severity: error
 -- sentence: Memory was deregistered from a communicator that did not hold it: twice, or without a registration.
-SELECT step.process, [step.rank] AS ranks, comm, ns, seq,
+-- NCCL may accept that or not.
+WITH tried AS (
+    SELECT *, last_value(CASE WHEN ok THEN event END IGNORE NULLS)
+              OVER (PARTITION BY process, comm_id, kind, memory ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+              AS before
+    FROM (SELECT *, split_part(event, '.', 2) AS kind, coalesce(segment, pool_segment) AS memory FROM event
+          WHERE event IN ('register.local', 'deregister.local', 'register.window', 'deregister.window')
+            AND NOT (event = 'register.window' AND NOT coalesce(effective, true)) AND error IS DISTINCT FROM -1))
+SELECT tried.process, [tried.rank] AS ranks, comm, ns, seq,
        format('{} deregistered {} {} at {} from communicator {}, {}',
-              who(step.rank, step.process), CASE kind WHEN 'window' THEN 'a window on pool segment' ELSE 'segment' END,
+              who(tried.rank, tried.process), CASE kind WHEN 'window' THEN 'a window on pool segment' ELSE 'segment' END,
               memory, addr, comm,
               CASE WHEN before IS NULL THEN 'which never held it' ELSE 'for the second time' END) AS message
-FROM step JOIN process USING (process)
+FROM tried JOIN process USING (process)
 WHERE event LIKE 'deregister.%' AND (before IS NULL OR before LIKE 'deregister.%') AND lost = 0;

@@ -2,14 +2,15 @@
 -- sentence: Registrations were neither undone nor ended with their communicator when the process ended.
 SELECT r.process, [r.rank] AS ranks, CASE WHEN count(DISTINCT r.comm) = 1 THEN any_value(r.comm) END AS comm,
        max(p.last_ns) AS ns, NULL AS seq,
-       format('{} ended with {} on {}: {}; dist.destroy_process_group() was not called', who(r.rank, r.process),
+       format('{} ended with {} on {}: {}; {} neither destroyed (dist.destroy_process_group) nor aborted', who(r.rank, r.process),
               concat_ws(' and ', CASE WHEN count(*) FILTER (kind = 'local') > 0 THEN
                             format('{} of segments ({})', plural(count(*) FILTER (kind = 'local'), 'registration'),
                                    in_bytes(sum(size) FILTER (kind = 'local'))) END,
                         CASE WHEN count(*) FILTER (kind = 'window') > 0 THEN
                             format('{} ({})', plural(count(*) FILTER (kind = 'window'), 'window'),
                                    in_bytes(sum(size) FILTER (kind = 'window'))) END),
-              plural(count(DISTINCT r.comm), 'communicator'), array_to_string(list_sort(list(DISTINCT r.comm))[:4], ', ')) AS message
+              plural(count(DISTINCT r.comm), 'communicator'), array_to_string(list_sort(list(DISTINCT r.comm))[:4], ', '),
+              CASE count(DISTINCT r.comm) WHEN 1 THEN 'it was' ELSE 'they were' END) AS message
 FROM registration r JOIN process p USING (process) JOIN communicator c USING (process, comm_id)
 WHERE how IS NULL AND p.ended AND c.ended_seq IS NULL AND p.lost = 0
 GROUP BY r.process, r.rank;

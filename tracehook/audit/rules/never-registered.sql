@@ -1,36 +1,67 @@
 -- severity: error
 -- sentence: A segment lived on the device of a live communicator and was never registered with it.
--- What is queued while another thread is inside NCCL comes later, and not at all if the segment goes before that. So a
--- segment without registration counts if a younger one was registered in its time, or if it outlived its chance.
+-- A segment that is queued while another thread is inside NCCL is registered when that one leaves, or not at all if the segment
+-- goes, or the communicator ends, before. Neither beginning is in the log, only that it came after the last other event of
+-- its thread. So a segment counts
+--   * if a younger one was registered before its free can have begun,
+--   * or if it was there before and after the communicator's end,
+--   * or if both were there when the process ended.
 WITH pair AS (
-    SELECT c.process, c.rank, c.comm, c.comm_id, c.device, c.ended_seq, s.segment, s.addr, s.size, s.born_ns, s.born_seq,
-           coalesce(s.freed_seq, 9223372036854775807) AS freed_seq, p.ended
+    SELECT c.process, c.rank, c.comm, c.comm_id, c.device, c.ready_seq, c.ended_seq, c.ending, s.segment, s.addr, s.size, s.born_ns,
+           s.born_seq, s.freed_seq, p.ended, p.last_ns
     FROM communicator c JOIN segment s USING (process, device) JOIN process p USING (process)
     WHERE c.ready_seq IS NOT NULL AND c.failed_seq IS NULL AND p.lost = 0 AND s.born_seq IS NOT NULL
       -- Beside torch's own hook tracehook registers nothing: rule hook-stands-aside.
       AND NOT EXISTS (FROM event e WHERE e.process = c.process AND e.event = 'hook.conflict')
-      AND s.born_seq < coalesce(c.ended_seq, 9223372036854775807)
-      AND coalesce(s.freed_seq, 9223372036854775807) > c.ready_seq),
-missing AS (
-    SELECT pair.* FROM pair ANTI JOIN (SELECT process, comm_id, memory AS segment FROM registration WHERE kind = 'local')
-    USING (process, comm_id, segment)),
+      AND coalesce(s.born_seq < c.ended_seq, true) AND coalesce(s.freed_seq > c.ready_seq, true)),
 -- Where the undoing at a communicator's end, or while registration was switched off, began: what is born then has no claim.
 last_chance AS (
     SELECT r.process, r.comm_id, min(r.undone_seq) AS seq
-    FROM registration r JOIN segment s ON s.process = r.process AND s.segment = r.memory
-    WHERE r.kind = 'local' AND coalesce(s.freed_seq > r.undone_seq, true) GROUP BY r.process, r.comm_id),
+    FROM registration r LEFT JOIN segment s ON r.kind = 'local' AND s.process = r.process AND s.segment = r.memory
+    WHERE coalesce(s.freed_seq > r.undone_seq, true) GROUP BY r.process, r.comm_id),
 switched_off AS (
     SELECT process, seq AS from_seq,
            coalesce((SELECT min(e.seq) FROM event e WHERE e.process = off.process AND e.event = 'hook.enable' AND e.seq > off.seq),
                     9223372036854775807) AS to_seq
     FROM event off WHERE off.event = 'hook.disable'),
+missing AS (
+    SELECT pair.*, birth.thread AS born_by, free.thread AS freed_by, finish.thread AS ended_by,
+           coalesce(last_chance.seq, ended_seq, 9223372036854775807) AS last_chance
+    FROM pair ANTI JOIN (SELECT process, comm_id, memory AS segment FROM registration WHERE kind = 'local')
+              USING (process, comm_id, segment)
+    LEFT JOIN last_chance USING (process, comm_id)
+    LEFT JOIN event birth ON birth.process = pair.process AND birth.seq = born_seq
+    LEFT JOIN event free ON free.process = pair.process AND free.seq = freed_seq
+    LEFT JOIN event finish ON finish.process = pair.process AND finish.seq = ended_seq),
+-- What a thread does between two segments, or two registrations of one.
+other AS (
+    SELECT process, thread, seq, event != 'register.local' AS is_next FROM event
+    WHERE thread IS NOT NULL AND event != 'deregister.local'),
+-- Until when it was there for certain; from when its allocation was over; before when the communicator's end did not begin.
+known AS (
+    SELECT missing.*, CASE WHEN freed_seq IS NULL THEN 9223372036854775807 ELSE coalesce(before_free.seq, 0) END AS there_until,
+           after_birth.seq AS there_from, before_end.seq AS end_after
+    FROM missing
+    ASOF LEFT JOIN other before_free ON before_free.process = missing.process AND before_free.thread = freed_by
+                                        AND before_free.seq < freed_seq
+    ASOF LEFT JOIN other before_end ON before_end.process = missing.process AND before_end.thread = ended_by
+                                       AND before_end.seq < missing.last_chance
+    ASOF LEFT JOIN (FROM other WHERE is_next) after_birth ON after_birth.process = missing.process
+                                                             AND after_birth.thread = born_by AND after_birth.seq > born_seq),
+batch AS (
+    SELECT process, comm_id, max(seq) AS last_seq FROM event WHERE event = 'register.batch' GROUP BY process, comm_id),
+made AS (
+    SELECT process, comm_id, memory, made_seq FROM registration LEFT JOIN batch USING (process, comm_id)
+    WHERE kind = 'local' AND (us IS NOT NULL OR made_seq < last_seq)),
 found AS (
-    SELECT missing.* FROM missing LEFT JOIN last_chance USING (process, comm_id)
-    WHERE (EXISTS (FROM registration r WHERE r.process = missing.process AND r.comm_id = missing.comm_id
-                   AND r.kind = 'local' AND r.memory > missing.segment AND r.made_seq BETWEEN born_seq AND freed_seq)
-           OR (freed_seq > coalesce(ended_seq, 0) AND born_seq < coalesce(last_chance.seq, ended_seq, 9223372036854775807)
-               AND (ended OR ended_seq IS NOT NULL)))
-      AND NOT EXISTS (FROM switched_off off WHERE off.process = missing.process AND born_seq > from_seq AND born_seq < to_seq))
+    SELECT known.* FROM known
+    WHERE (EXISTS (FROM made WHERE made.process = known.process AND made.comm_id = known.comm_id
+                   AND made.memory > known.segment AND made.made_seq BETWEEN born_seq AND there_until)
+           OR (born_seq < last_chance AND CASE
+               WHEN ended_seq IS NULL THEN freed_seq IS NULL AND ended AND last_ns - born_ns > 100_000_000
+               ELSE ending = 'retire' AND there_until > ended_seq AND (born_by = ended_by OR there_from <= end_after) END
+               AND NOT EXISTS (FROM switched_off off WHERE off.process = known.process AND to_seq > ready_seq)))
+      AND NOT EXISTS (FROM switched_off off WHERE off.process = known.process AND born_seq > from_seq AND born_seq < to_seq))
 SELECT process, [rank] AS ranks, comm, min(born_ns) AS ns, min(born_seq) AS seq,
        format('{} never registered {} with communicator {} (device {}), the first of them segment {} at {} ({})',
               who(any_value(rank), process), plural(count(*), 'segment'), comm, any_value(device),

@@ -2,7 +2,11 @@
 -- sentence: Two places that were known were swapped later on some rank: results since then are wrong.
 WITH told AS (
     SELECT comm, uses, digest, min(ns) AS ns, list(DISTINCT coalesce(rank, comm_rank)) AS ranks
-    FROM event WHERE event = 'placement.digest' GROUP BY comm, uses, digest),
+    FROM event WHERE event = 'placement.digest'
+      -- What was refused is counted too, where the ranks went on without windows: rule placement-refused.
+      AND NOT EXISTS (FROM event e WHERE e.process = event.process AND e.comm_id = event.comm_id
+                      AND e.event = 'placement.mismatch' AND e.seq < event.seq)
+    GROUP BY comm, uses, digest),
 milestone AS (
     SELECT comm, uses, min(ns) AS ns, count(*) AS kinds, list(ranks ORDER BY len(ranks) DESC, list_sort(ranks)) AS told
     FROM told GROUP BY comm, uses),

@@ -6,7 +6,11 @@ WITH refused AS (
             AND f.event = 'placement.first_use' AND f.seq < event.seq) AS use
     FROM event WHERE event = 'placement.mismatch')
 SELECT NULL AS process, list(coalesce(rank, comm_rank) ORDER BY comm_rank) AS ranks, comm, min(ns) AS ns, NULL AS seq,
-       format('communicator {}: refused, because the ranks used different places: ', comm) ||
-       string_agg(format('{} on {} {}', use.operation, who(coalesce(rank, comm_rank), process), use_of(use)), '; '
-                         ORDER BY comm_rank) AS message
+       format('communicator {}: refused, because the ranks used different places', comm) ||
+       -- A use of known places is not in the log.
+       CASE WHEN count(*) > 1 AND count(DISTINCT (use.operation, use.send_window, use.send_offset, use.receive_window,
+                                                  use.receive_offset)) = 1
+            THEN ', which had been used alike before (SYMM_REGISTER_VERIFY=every-use), or in another number'
+            ELSE ': ' || string_agg(format('{} on {} {}', use.operation, who(coalesce(rank, comm_rank), process), use_of(use)), '; '
+                                    ORDER BY comm_rank) END AS message
 FROM refused GROUP BY comm, nth;

@@ -1,10 +1,14 @@
 -- severity: error
 -- sentence: Memory was registered that had gone back to the driver already.
+-- NCCL may refuse that or not.
 WITH memory AS (
     SELECT process, rank, 'local' AS kind, segment AS memory, freed_seq FROM segment
-    UNION ALL SELECT process, rank, 'window', pool_segment, freed_seq FROM pool_segment)
-SELECT memory.process, [memory.rank] AS ranks, comm, made_ns AS ns, made_seq AS seq,
+    UNION ALL SELECT process, rank, 'window', pool_segment, freed_seq FROM pool_segment),
+tried AS (
+    SELECT process, comm, event[10:] AS kind, coalesce(segment, pool_segment) AS memory, addr, ns, seq
+    FROM event WHERE event IN ('register.local', 'register.window'))
+SELECT memory.process, [memory.rank] AS ranks, comm, ns, seq,
        format('{} registered {} {} at {} with communicator {} after it was freed', who(memory.rank, memory.process),
               CASE memory.kind WHEN 'window' THEN 'pool segment' ELSE 'segment' END, memory.memory, addr, comm) AS message
-FROM memory JOIN registration USING (process, kind, memory)
-WHERE made_seq > freed_seq;
+FROM memory JOIN tried USING (process, kind, memory)
+WHERE seq > freed_seq;

@@ -24,7 +24,8 @@ _PERIOD = 0.1  # seconds between two looks at the ring
 
 def file_stem(environment: Mapping[str, str] = os.environ) -> str:
     """Return ``<job>.rank<R>.<host>.<pid>``: unique on shared storage, and readable in a directory listing."""
-    return f"{_safe(job_name(environment) or 'job')}.rank{_safe(environment.get('RANK', '-'))}.{_safe(socket.gethostname())}.{os.getpid()}"
+    job, rank = _safe(job_name(environment) or "job"), _safe(environment.get("RANK", "-"))
+    return f"{job}.rank{rank}.{_safe(socket.gethostname())}.{os.getpid()}"
 
 
 def job_name(environment: Mapping[str, str] = os.environ) -> str | None:

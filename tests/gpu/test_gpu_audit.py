@@ -41,7 +41,9 @@ def test_symmetric_memory_of_two_groups_is_clean(ranks: int, tmp_path: Path) -> 
 
 def test_the_silent_wrong_sum_is_named(ranks: int, tmp_path: Path) -> None:
     """With SYMM_REGISTER_VERIFY=off a swap gives wrong sums and no error; the audit names ranks and buffers."""
-    result = play("symmetric_cases.py", "swapped_unseen", "leave", ranks=ranks, log=tmp_path, SYMM_REGISTER_VERIFY="off")
+    result = play(
+        "symmetric_cases.py", "swapped_unseen", "leave", ranks=ranks, log=tmp_path, SYMM_REGISTER_VERIFY="off"
+    )
     wrong = [facts["wrong"] for facts in told(result, ranks)]
     first = first_divergence(audited(tmp_path).findings)
 
@@ -49,7 +51,9 @@ def test_the_silent_wrong_sum_is_named(ranks: int, tmp_path: Path) -> None:
     assert first is not None
     assert first.rule == "placement-differs"
     assert set(first.ranks) >= {0}, first
-    assert re.search(r"rank 0 in window 0 at byte 0 \(pool segment \d+ at 0x\w+, 32 MiB\)", first.message), first.message
+    assert re.search(r"rank 0 in window 0 at byte 0 \(pool segment \d+ at 0x\w+, 32 MiB\)", first.message), (
+        first.message
+    )
     assert re.search(r"in window 1 at byte 0 \(pool segment \d+ at 0x\w+, 32 MiB\)", first.message), first.message
 
 

@@ -80,17 +80,34 @@ class Figures:
     recovered: list[int] = field(default_factory=list)  # events that were in a ring only
     findings: Counter[str] = field(default_factory=Counter)
 
+    def __str__(self) -> str:
+        ordered = sorted(self.recovered)
+        middle = f"{ordered[0]}, {ordered[len(ordered) // 2]}, {ordered[-1]}" if ordered else "-"
+        return (
+            f"{self.kills} kills: {self.without_a_file} before any file, {self.without_a_line} before the first line, "
+            f"{self.without_an_event} before the first event in the file, "
+            f"{self.while_drained} while the ring was drained, {self.torn} within a line; "
+            f"events in rings only (min, median, max): {middle}; {dict(self.findings)}"
+        )
+
     def add(self, rank: Rank) -> None:
         """Count a rank that was killed."""
         lines = rank.text.count(b"\n")
-        left = [ring.read_file(file) for file in rank.files if file.suffix == ".ring"]
+        left = [_drained(file) for file in rank.files if file.suffix == ".ring"]
         self.kills += 1
         self.without_a_file += not rank.files
         self.without_a_line += bool(rank.files) and lines == 0
         self.without_an_event += lines == 1
-        self.while_drained += any(each.drained < lines - 1 for each in left)
+        self.while_drained += any(drained < lines - 1 for drained in left)
         self.torn += rank.torn
         self.recovered.append(sum(event["recovered"] for event in rank.events))
+
+
+def _drained(file: Path) -> int:
+    try:
+        return ring.read_file(file).drained
+    except ring.UnbornRing:
+        return 0
 
 
 def _ranks(directory: Path, store: Store, told: dict[str, Any]) -> list[Rank]:

@@ -161,7 +161,15 @@ def _refused(tmp_path, data):
     return text.removeprefix(f"{path}: ")
 
 
-@pytest.mark.parametrize("length", [0, 4, 40])
+@pytest.mark.parametrize("data", [b"", bytes(40), bytes(8192)])
+def test_a_file_that_nothing_was_written_into_is_unborn(tmp_path, data):
+    """A process that was killed while it made its ring left nothing to read, which is no damage."""
+    assert _refused(tmp_path, data) == "nothing was written into this ring"
+    with pytest.raises(ring.UnbornRing):
+        ring.read_header(tmp_path / "bad.ring")
+
+
+@pytest.mark.parametrize("length", [4, 40])
 def test_a_file_that_ends_in_its_header_is_refused(tmp_path, image, length):
     """A ring that was cut before its first record says that it is no ring."""
     assert _refused(tmp_path, image[:length]) == "not a tracehook ring (it does not begin with THRING01)"

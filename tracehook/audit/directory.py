@@ -10,6 +10,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from tracehook.audit.reader import LogError, NewerSchema, check_schema, parse_li
 LONGEST_LINE = 1 << 20  # bytes; ours have a few hundred
 _TAIL = 1 << 16
 _CHUNK = 1 << 22
+_LAST_YEAR = 2100  # nanoseconds since 1970 in 63 bits, and as much again for a difference
 _SUFFIXES = (".jsonl", ".jsonl.gz")
+_NOTHING = ring.RingFile(0, 0, 0, 0, [])
 _NO_BEGIN = "not a tracehook log (its first line is no trace.begin)"
 
 
@@ -35,6 +38,7 @@ class LogFile:
     left: ring.RingFile | None = None  # what had not reached the file
     foreign: list[int] = field(default_factory=list)  # lines that are no events, by number
     complaint: str = ""  # why not all of it could be read
+    headless: bool = False  # its first line is not there: `begin` is what its name and its siblings tell
 
     @property
     def rank(self) -> int | None:
@@ -43,9 +47,18 @@ class LogFile:
 
     @property
     def job(self) -> str | None:
-        """The launcher's name of the job, and which start of it this was, if it is not the first."""
+        """The launcher's name of the job."""
         name = self.begin.get("job")
-        return name if isinstance(name, str) else None
+        return writable(name) if isinstance(name, str) else None
+
+    @property
+    def began(self) -> datetime | None:
+        """When the process began, in UTC, without saying so: what DuckDB calls a TIMESTAMP."""
+        try:
+            time = datetime.fromisoformat(str(self.begin.get("time"))).astimezone(UTC)
+        except (ValueError, OverflowError):
+            return None
+        return time.replace(tzinfo=None) if 1970 <= time.year < _LAST_YEAR else None
 
 
 @dataclass
@@ -70,10 +83,13 @@ def look(path: Path, scratch: Path) -> Directory:
     unreadable: list[str] = []
     files = sorted(path.iterdir())
     stems = {_stem(file) for file in files if file.name.endswith(_SUFFIXES)}
-    for file in files:
+    names = {file.name for file in files}
+    for number, file in enumerate(files):
         try:
-            if file.name.endswith(_SUFFIXES):
-                logs.append(_open(file, scratch))
+            if file.name.endswith(".gz") and file.name.removesuffix(".gz") in names:
+                foreign.append(f"{file}: stands beside it, unpacked")
+            elif file.name.endswith(_SUFFIXES):
+                logs.append(_open(file, scratch / f"unpacked-{number}.jsonl"))
             elif file.suffix != ".ring":
                 foreign.append(f"{file}: not a log (expected .jsonl, .jsonl.gz, .ring)")
             elif file.stem not in stems:
@@ -90,6 +106,7 @@ def look(path: Path, scratch: Path) -> Directory:
         wrong = unreadable + foreign
         why = "; ".join(wrong[:3]) + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else "")
         raise LogError(why or f"{path}: no .jsonl log in it; was SYMM_REGISTER_HOOK=1 set, and torch imported?")
+    _complete(logs)
     return Directory(path, sorted(logs, key=_order), foreign, unreadable)
 
 
@@ -97,7 +114,7 @@ class NotALog(LogError):
     """A file of another kind."""
 
 
-def _open(path: Path, scratch: Path) -> LogFile:
+def _open(path: Path, unpacked: Path) -> LogFile:
     if not path.is_file():
         raise LogError(f"{path}: not a regular file")
     if path.stat().st_size == 0:
@@ -106,11 +123,13 @@ def _open(path: Path, scratch: Path) -> LogFile:
     left, complaint = _read_ring(path.parent / f"{_stem(path)}.ring")
     text = path
     if path.suffix == ".gz":
-        text = scratch / f"unpacked-{path.name}.jsonl"
+        text = unpacked
         broken = _unpack(path, text)
         complaint = complaint or broken
     with text.open("rb") as file:
         first = file.readline(LONGEST_LINE)
+        if left is not None and not first.endswith(b"\n") and len(first) < LONGEST_LINE:
+            return _without_lines(path)
         begin = parse_line(first)
         if not first.endswith(b"\n") or begin is None or begin["event"] != "trace.begin":
             raise NotALog(f"{path}: {_NO_BEGIN}")
@@ -119,28 +138,64 @@ def _open(path: Path, scratch: Path) -> LogFile:
         file.seek(max(0, size - _TAIL))
         tail = file.read()
     whole, newline, rest = tail.rpartition(b"\n")
-    last = parse_line(whole.rpartition(b"\n")[2]) if newline else None
+    last = parse_line(whole.rstrip().rpartition(b"\n")[2]) if newline else None
     ended = last is not None and last["event"] == "trace.end"
     return LogFile(path, text, begin, ended, torn=bool(rest) or not newline, left=left, complaint=complaint)
 
 
 def _ring_alone(path: Path) -> LogFile:
-    """A process whose log is gone."""
-    left = ring.read_file(path)
-    begin = {**_begin_of(path), "pid": left.pid}
-    return LogFile(path, None, begin, left=left, complaint=f"{path.name}: its .jsonl is missing, read from the ring")
+    """A process that was killed before it made its log, or whose log is gone."""
+    try:
+        left = ring.read_file(path)
+    except ring.UnbornRing:
+        left = _NOTHING
+    complaint = f"{path.name}: its .jsonl is missing, read from the ring" if left.drained else ""
+    return LogFile(path, None, _begin_of(path), left=left, complaint=complaint, headless=True)
 
 
 def _without_lines(path: Path) -> LogFile:
-    """A process that was killed before the first line of its log; what it did may be in the ring."""
+    """A process that was killed before the first line of its log was whole; what it did may be in the ring."""
     left, complaint = _read_ring(path.parent / f"{_stem(path)}.ring")
-    return LogFile(path, None, _begin_of(path), left=left, complaint=complaint)
+    begin = _begin_of(path)
+    if left is None and "pid" not in begin:
+        raise NotALog(f"{path}: empty")
+    return LogFile(path, None, begin, left=left, complaint=complaint, headless=True)
 
 
 def _begin_of(path: Path) -> dict[str, Any]:
     """What the name of the file tells."""
-    rank = re.search(r"\.rank(\d{1,9})\.", path.name)
-    return {"event": "trace.begin", "rank": int(rank[1]) if rank else None}
+    found = re.fullmatch(r"([^.]*)\.rank(\d{1,9}|-)\..*\.(\d{1,9})(\.\d+)?", _stem(path))
+    if found is None:
+        return {"event": "trace.begin"}
+    changed = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    return {
+        "event": "trace.begin",
+        "job": found[1] if found[1] != "job" else None,
+        "rank": int(found[2]) if found[2] != "-" else None,
+        "pid": int(found[3]),
+        "time": changed.isoformat(),
+    }
+
+
+def _complete(logs: list[LogFile]) -> None:
+    """Give each log without a first line what is the same on all ranks of its job, which its name begins with."""
+    told: dict[str, list[LogFile]] = {}
+    for log in logs:
+        if not log.headless:
+            told.setdefault(_job_in(log.path), []).append(log)
+    for log in logs:
+        if log.headless and (alike := told.get(_job_in(log.path))):
+            # Of several starts of a job it was in the last one that had begun when its file was made.
+            like = max(alike, key=lambda other: (_before(other, log), other.began or datetime.min))
+            log.begin |= {name: like.begin.get(name) for name in ("job", "attempt", "world_size")}
+
+
+def _before(one: LogFile, other: LogFile) -> bool:
+    return one.began is not None and other.began is not None and one.began <= other.began
+
+
+def _job_in(path: Path) -> str:
+    return path.name.partition(".")[0]
 
 
 def _read_ring(path: Path) -> tuple[ring.RingFile | None, str]:
@@ -150,6 +205,8 @@ def _read_ring(path: Path) -> tuple[ring.RingFile | None, str]:
         return None, ""
     except OSError as problem:
         return None, f"{path.name}: {problem.strerror}"
+    except ring.UnbornRing:
+        return _NOTHING, ""
     except ring.RingError as problem:
         return None, str(problem)
 
@@ -188,8 +245,13 @@ def lines_of(path: Path) -> Iterator[tuple[int, bytes | None]]:
                 yield number, None
 
 
+def writable(text: str) -> str:
+    """Return text that may have come from any bytes as one that UTF-8 can hold."""
+    return text.encode("utf-8", "replace").decode()
+
+
 def _stem(path: Path) -> str:
-    return path.name.removesuffix(".gz").removesuffix(".jsonl")
+    return path.name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".ring")
 
 
 def _whole(value: object) -> int | None:

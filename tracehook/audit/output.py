@@ -14,7 +14,7 @@ from typing import BinaryIO
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a file to write that becomes `path` when the block ends, and goes if the block raises.
 
-    Raises :class:`OSError` at the beginning if nothing can be written there, so that no long work is lost.
+    Raises :class:`OSError` at the beginning if nothing can be written there.
     """
     target = path.resolve()
     if target.exists() and not target.is_file():

@@ -120,6 +120,10 @@ class RingError(ValueError):
     """The file is not a ring of a tracehook that this one can read."""
 
 
+class UnbornRing(RingError):
+    """Nothing was written into the file yet: its process was killed while it made it, before the first event."""
+
+
 class Record(NamedTuple):
     """One event as the ring keeps it; a field that does not apply is 0 (device and rank: -1)."""
 
@@ -279,6 +283,8 @@ def read_file(path: Path) -> RingFile:
     Returns the records that did not reach the log yet, oldest first. Raises :class:`RingError` with one line if the
     file is no ring or was cut.
     """
+    if path.exists() and not path.is_file():
+        raise RingError(f"{path}: not a regular file")  # opening a pipe would wait for a writer
     with path.open("rb") as file:
         return _read(path, file)
 
@@ -291,6 +297,8 @@ def read_header(path: Path) -> RingHeader:
 
 def _read_header(path: Path, file: BinaryIO | FileIO) -> RingHeader:
     data = file.read(_HEADER.size)
+    if not any(data):
+        raise UnbornRing(f"{path}: nothing was written into this ring")
     if len(data) < _HEADER.size or data[:8] != MAGIC:
         raise RingError(f"{path}: not a tracehook ring (it does not begin with {MAGIC.decode()})")
     _, header_bytes, record_bytes, *rest = _HEADER.unpack_from(data)

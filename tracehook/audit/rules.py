@@ -1,7 +1,7 @@
 """The rules that a job's logs are held against: one file of SQL each, in ``rules/``.
 
-A rule begins with comment lines ``-- severity: error`` (or ``warning``) and ``-- sentence: ...``, which says what is wrong if
-it selects a row; its name is that of the file. It selects the columns
+A rule begins with comment lines ``-- severity: error`` (or ``warning``) and ``-- sentence: ...``, which says what is
+wrong if it selects a row; its name is that of the file. It selects the columns
 
 * ``process``: of table ``process``, or NULL
 * ``ranks``: the global ranks that it concerns, culprits first; may be empty
@@ -22,7 +22,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from tracehook.audit.store import Store
+from tracehook.audit.store import Store, TooMuch
 
 SEVERITIES = ("error", "warning")
 
@@ -70,14 +70,18 @@ def check(store: Store, progress: Callable[[str, float], None] | None = None) ->
     for index, rule in enumerate(rules()):
         if progress is not None:
             progress(f"rule {rule.name}", index / len(rules()))
-        out.extend(_finding(rule, row) for row in store.rows(rule.sql))
+        try:
+            out.extend(_finding(rule, row) for row in store.rows(rule.sql))
+        except TooMuch as problem:
+            out.append(Finding(rule.name, "error", f"this rule could not be checked: {problem}", (), *4 * [None]))
     return sorted(out, key=_when)
 
 
 def _finding(rule: Rule, row: dict[str, Any]) -> Finding:
     ranks = tuple(rank for rank in row["ranks"] or () if rank is not None)
     where = (row["comm"], row["process"], row["ns"], row["seq"])
-    return Finding(rule.name, rule.severity, row["message"], ranks, *where)
+    # A text is NULL as soon as one part of it is, and what a damaged log lacks may be any.
+    return Finding(rule.name, rule.severity, row["message"] or rule.sentence.rstrip("."), ranks, *where)
 
 
 def _when(finding: Finding) -> tuple[int, int, str, str]:

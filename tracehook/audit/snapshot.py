@@ -1,82 +1,92 @@
 """The logs of a job in the format of ``torch.cuda.memory._dump_snapshot``, for pytorch.org/memory_viz. Needs no torch.
 
-A device of a process becomes a device of the snapshot. Its segments come and go as the log says; what lies inside them is
-not known here. Registrations are entries of the trace with actions of our own, which the viewer lists and otherwise leaves
-alone. They carry the name that the viewer gives to the segment (address and version), so its search finds them together.
+A device of a process becomes a device of the snapshot. Its segments come and go as the log says; what lies inside them
+is not known here. Registrations are entries of the trace with actions of our own, which the viewer lists and otherwise
+leaves alone. They have the name that the viewer gives to their segment (address and version), so that its search finds
+them together.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+import tempfile
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from tracehook.audit.pickling import PickleStream
+from tracehook.audit.history import History
+from tracehook.audit.naming import name_of, wall_at_zero
+from tracehook.audit.pickling import PickleStream, Pieces
 from tracehook.audit.reader import LogError
 from tracehook.audit.store import Progress, Store
-from tracehook.audit.timeline import name_of, wall_ns
 
-_LARGEST = 1 << 53  # of an address or size; the viewer counts in doubles
-_FRAMES = 40  # lines shown below a segment
-_ACTIONS = {
-    "register.local": "segment_register",
-    "deregister.local": "segment_deregister",
-    "register.window": "segment_register_window",
-    "deregister.window": "segment_deregister_window",
-    "segment.adopt": "segment_adopt",
-}
-_FACTS = ("comm", "comm_rank", "us", "ok", "error", "effective", "ordinal", "capturing", "ranks", "registrations")
+# Only these are asked for: all that History takes an interest in, and says something about.
+_EVENTS = """SELECT event.* FROM event WHERE process = ? AND device = ? AND seq IS NOT NULL AND (
+    event IN ('segment.alloc', 'segment.adopt', 'segment.free', 'pool.grow', 'pool.shrink')
+    OR event LIKE 'register.%' OR event LIKE 'deregister.%' OR event LIKE 'communicator.%') ORDER BY seq"""
 
 
 @dataclass(frozen=True)
 class Device:
-    """A device of a process, and its number in the snapshot."""
+    """A device of a process, as the snapshot has it. `wall_ns`: the time since 1970 at time 0 of the tables."""
 
-    number: int
     process: int
     device: int
     name: str
     file: str
-    wall_ns: int  # at time 0 of the tables
-
-
-@dataclass
-class _Life:
-    """A segment of the allocator while it lived; `version`: how often its address was freed before."""
-
-    address: int
-    size: int
-    adopted: bool
-    freed: bool
-    frames: list[dict[str, Any]]
-    registered: bool = False
-    window: bool = False
-
-    @property
-    def category(self) -> str:
-        return "window" if self.window else "registered" if self.registered else "unknown"
+    wall_ns: int
 
 
 def devices(store: Store, ranks: Collection[int] = ()) -> list[Device]:
-    """Return what the snapshot will show: the devices that processes used, or those of some ranks.
+    """Return what a snapshot shows, in its order: the devices that processes used, or only those of some ranks.
 
-    Raises :class:`LogError` if there is none.
+    Raises :class:`LogError` if there is none, or if one of `ranks` left no log.
     """
-    out: list[Device] = []
-    for row in store.rows(
+    missing = set(ranks) - {row["rank"] for row in store.rows("SELECT rank FROM process")}
+    if missing:
+        raise LogError(f"{store.directory.path}: no log of rank {', '.join(map(str, sorted(missing)))}")
+    rows = store.rows(
         """SELECT process.*, used.device FROM process
            JOIN (SELECT DISTINCT process, device FROM event WHERE device IS NOT NULL) AS used USING (process)
            ORDER BY process, used.device"""
-    ):
-        if not ranks or row["rank"] in ranks:
-            name = f"{name_of(row)}, cuda:{row['device']}"
-            began = 0 if row["began"] is None or row["began_ns"] is None else wall_ns(row["began"])
-            wall = began - (row["began_ns"] + row["shift_ns"]) if began else 0
-            out.append(Device(len(out), row["process"], row["device"], name, row["file"], wall))
-    missing = set(ranks) - {rank for rank, in _ranks(store)}
-    if missing:
-        raise LogError(f"no log of rank {', '.join(map(str, sorted(missing)))}")
+    )
+    out = [_device(row) for row in rows if not ranks or row["rank"] in ranks]
     if not out:
-        raise LogError("no process in these logs used a device")
+        raise LogError(f"{store.directory.path}: no process that used a device")
     return out
+
+
+def _device(row: dict[str, Any]) -> Device:
+    name = f"{name_of(row)}, cuda:{row['device']}"
+    return Device(row["process"], row["device"], name, row["file"], max(0, wall_at_zero(row) or 0))
+
+
+def _unseen(_what: str, _done: float) -> None: ...
+
+
+def write(store: Store, shown: Sequence[Device], file: BinaryIO, progress: Progress = _unseen) -> int:
+    """Write the snapshot of these devices to `file`; return how many entries its traces have."""
+    entries = 0
+    pickle = PickleStream(file)
+    with tempfile.TemporaryFile(prefix="tracehook-snapshot-") as aside:
+        segments = Pieces(aside)
+        with pickle.item("device_traces"), pickle.list():
+            for number, device in enumerate(shown):
+                progress("writing devices", number / len(shown))
+                history = History(device.name, device.file, device.wall_ns)
+                for event in store.rows(_EVENTS, (device.process, device.device)):
+                    history.add(event)
+                with pickle.appended(), pickle.list():
+                    pickle.extend(history.entries)
+                entries += len(history.entries)
+                segments.extend(history.segments(number))
+        with pickle.item("segments"), pickle.list():
+            pickle.copy(aside)
+    for key, value in (
+        ("allocator_settings", {}),
+        ("external_annotations", []),
+        ("tracehook", {"devices": [device.name for device in shown]}),
+    ):
+        with pickle.item(key):
+            pickle.value(value)
+    pickle.end()
+    return entries

@@ -1,7 +1,7 @@
 """The logs of a directory as tables of DuckDB: ``process``, ``event``, and what tables.sql makes of them.
 
-``ns`` is the time of an event in nanoseconds since the first process of the job began: on one host by the monotonic clock,
-between hosts by the wall clock at the beginning of the logs.
+``ns`` is the time of an event in nanoseconds since the first process of the job began: on one host by the monotonic
+clock, between hosts by the wall clock at the beginning of the logs.
 """
 
 from __future__ import annotations
@@ -20,14 +20,16 @@ from typing import Any, Self
 import duckdb
 
 from tracehook.audit import ring
-from tracehook.audit.directory import LONGEST_LINE, Directory, LogFile, foreign_lines, lines_of, look
+from tracehook.audit.directory import LONGEST_LINE, Directory, LogFile, foreign_lines, lines_of, look, writable
 from tracehook.audit.fields import BEGIN, FIELDS
 from tracehook.audit.reader import LogError
 
 _FILES_AT_ONCE = 64
 _MEMORY = "1200MB"
+_DISK = "8GB"  # beyond that memory, for one question
 _NAMED_LINES = 5
-_LATEST = 1 << 62  # a time in nanoseconds beyond this one is no time
+_NO_NAME = "(no name)"  # of a job
+_LATEST = 1 << 61  # a number beyond this one counts nothing; nanoseconds of 73 years
 _OWN_SEQ = ("trace.begin", "trace.end", "log.dropped")  # have no place in the sequence of events
 
 Progress = Callable[[str, float], None]
@@ -44,6 +46,10 @@ class Selection:
     since: datetime | None = None
 
 
+class TooMuch(LogError):
+    """What was asked takes more memory or disk than it may."""
+
+
 class Store:
     """Reads a directory into a database of its own, which goes with it. A context manager; for one thread.
 
@@ -58,7 +64,8 @@ class Store:
             self.directory.logs = _selected(self.directory, selection)
             self._database = duckdb.connect(str(self._scratch / "audit.duckdb"))
             self._stack.callback(self._database.close)
-            self._load(progress)
+            with _limits():
+                self._load(progress)
         except BaseException:
             self._stack.close()
             raise
@@ -76,16 +83,18 @@ class Store:
         self._stack.close()
 
     def rows(self, sql: str, parameters: Sequence[object] | dict[str, object] = ()) -> list[dict[str, Any]]:
-        """Return what `sql` selects, a dict a row."""
-        cursor = self._database.execute(sql, parameters)
-        names = [column[0] for column in cursor.description]
-        return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+        """Return what `sql` selects, a dict a row. Raises :class:`TooMuch` if that takes more room than it may."""
+        with _limits():
+            cursor = self._database.execute(sql, parameters)
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
     def stream(self, sql: str, parameters: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
         """Yield the rows that `sql` selects, without holding all of them. One stream at a time."""
-        cursor = self._database.execute(sql, parameters)
-        while rows := cursor.fetchmany(10_000):
-            yield from rows
+        with _limits():
+            cursor = self._database.execute(sql, parameters)
+            while rows := cursor.fetchmany(10_000):
+                yield from rows
 
     def use_macros(self) -> None:
         """Define the SQL functions of macros.sql."""
@@ -97,12 +106,13 @@ class Store:
         database, logs = self._database, self.directory.logs
         database.execute(f"SET memory_limit = '{_MEMORY}'; SET preserve_insertion_order = false")
         database.execute(f"SET temp_directory = '{_quoted(self._scratch)}'")
+        database.execute(f"SET max_temp_directory_size = '{_DISK}'")
         database.execute(f"CREATE TABLE line (file VARCHAR, {', '.join(f'{n} {t}' for n, t in FIELDS.items())})")
         database.execute("CREATE TABLE source (file VARCHAR, process INTEGER, recovered BOOLEAN)")
         texts: list[tuple[Path, int, bool]] = []
         for process, log in enumerate(logs):
             if log.text is not None:
-                texts.append((log.text, process, False))
+                texts.append((self._link(process, log.text), process, False))
             if log.left is not None and log.left.records:
                 texts.append((self._write_ring(process, log.left), process, True))
         for start in range(0, len(texts), _FILES_AT_ONCE):
@@ -111,7 +121,7 @@ class Store:
         self._make_processes(logs)
         database.execute("CREATE TABLE unreadable (message VARCHAR)")
         for message in self.directory.unreadable:
-            database.execute("INSERT INTO unreadable VALUES (?)", [message])
+            database.execute("INSERT INTO unreadable VALUES (?)", [writable(message)])
         database.execute("CREATE TABLE operation (operation VARCHAR, send VARCHAR, receive VARCHAR)")
         database.executemany("INSERT INTO operation VALUES (?, ?, ?)", ring.OPERATIONS)
         progress("ordering", 0.0)
@@ -122,6 +132,8 @@ class Store:
         try:
             self._read_files([text for text, _, _ in texts])
             self._note_sources(texts)
+        except (duckdb.OutOfMemoryException, duckdb.IOException):
+            raise
         except duckdb.Error:
             if len(texts) > 1:
                 for one in texts:
@@ -130,7 +142,12 @@ class Store:
             # A line that is longer than DuckDB takes. Without it the file can be read.
             text, process, recovered = texts[0]
             clean = self._without_long_lines(text, process)
-            self._read_files([clean])
+            try:
+                self._read_files([clean])
+            except duckdb.Error as problem:
+                log = self.directory.logs[process]
+                log.complaint = f"{log.path.name}: cannot be read ({_first_line(problem)})"
+                return
             self._note_sources([(clean, process, recovered)])
 
     def _note_sources(self, texts: Sequence[tuple[Path, int, bool]]) -> None:
@@ -143,8 +160,15 @@ class Store:
         self._database.execute(
             f"INSERT INTO line SELECT filename, {', '.join(FIELDS)} FROM read_json([{names}], "
             f"format = 'newline_delimited', compression = 'none', ignore_errors = true, filename = true, "
+            f"hive_partitioning = false, "
             f"columns = {{{columns}}})"
         )
+
+    def _link(self, process: int, text: Path) -> Path:
+        """Return another name of the file: DuckDB takes `*`, `?` and `[` in a name for a pattern."""
+        link = self._scratch / f"log-{process}.jsonl"
+        link.symlink_to(text.absolute())
+        return link
 
     def _without_long_lines(self, text: Path, process: int) -> Path:
         clean = self._scratch / f"clean-{process}.jsonl"
@@ -152,7 +176,8 @@ class Store:
             for _, line in lines_of(text):
                 if line is not None:
                     out.write(line)
-        self.directory.logs[process].complaint = f"a line is longer than {LONGEST_LINE >> 20} MiB"
+        log = self.directory.logs[process]
+        log.complaint = f"{log.path.name}: a line is longer than {LONGEST_LINE >> 20} MiB, and was left out"
         return clean
 
     def _write_ring(self, process: int, left: ring.RingFile) -> Path:
@@ -166,11 +191,11 @@ class Store:
     def _make_processes(self, logs: Sequence[LogFile]) -> None:
         database = self._database
         database.execute(
-            "CREATE TABLE process (process INTEGER PRIMARY KEY, file VARCHAR, job VARCHAR, attempt INTEGER, rank INTEGER, "
-            f"world_size INTEGER, pid BIGINT, {', '.join(f'{name} VARCHAR' for name in BEGIN)}, began TIMESTAMP, "
+            "CREATE TABLE process (process INTEGER PRIMARY KEY, file VARCHAR, job VARCHAR, attempt INTEGER, "
+            "rank INTEGER, world_size INTEGER, pid BIGINT, "
+            f"{', '.join(f'{name} VARCHAR' for name in BEGIN)}, began TIMESTAMP, "
             "began_ns BIGINT, shift_ns BIGINT, ended BOOLEAN, torn BOOLEAN, ring BOOLEAN, alive_ns BIGINT, "
-            "foreign_lines INTEGER, "
-            "foreign_at VARCHAR, complaint VARCHAR)"
+            "foreign_lines INTEGER, foreign_at VARCHAR, complaint VARCHAR)"
         )
         foreign = self._foreign()
         shifts = _shifts(logs)
@@ -181,12 +206,12 @@ class Store:
                 log.foreign = [number for number, _ in zip(foreign_lines(log.text), range(_NAMED_LINES), strict=False)]
             rows.append(
                 (
-                    *(process, str(log.path.name), log.job, _integer(begin, "attempt"), log.rank),
+                    *(process, writable(log.path.name), log.job, _integer(begin, "attempt"), log.rank),
                     *(_integer(begin, "world_size"), _integer(begin, "pid")),
                     *(_text(begin.get(name)) for name in BEGIN),
-                    *(_time(log), _integer(begin, "t_ns"), shifts[process], log.ended, log.torn, log.left is not None),
+                    *(log.began, _integer(begin, "t_ns"), shifts[process], log.ended, log.torn, log.left is not None),
                     log.left.looked_ns if log.left is not None and 0 < log.left.looked_ns < _LATEST else None,
-                    *(bad, ", ".join(map(str, log.foreign)), log.complaint),
+                    *(bad, ", ".join(map(str, log.foreign)), writable(log.complaint)),
                 )
             )
         marks = ", ".join("?" * len(rows[0]))
@@ -195,10 +220,12 @@ class Store:
     def _foreign(self) -> dict[int, int]:
         """Count, for each process, the lines that are no events; and take them out."""
         own = ", ".join(f"'{name}'" for name in _OWN_SEQ)
+        whole = [name for name, kind in FIELDS.items() if kind in ("BIGINT", "UBIGINT")]
         bad = (
-            f"event IS NULL OR t_ns IS NULL OR t_ns NOT BETWEEN 0 AND {_LATEST} "
-            f"OR (event NOT IN ({own}) AND (seq IS NULL OR seq NOT BETWEEN 1 AND {_LATEST}))"
-        )
+            f"event IS NULL OR event[1] IN ('{{', '[') OR t_ns IS NULL OR t_ns NOT BETWEEN 0 AND {_LATEST} "
+            f"OR (event NOT IN ({own}) AND (seq IS NULL OR seq NOT BETWEEN 1 AND {_LATEST})) "
+            f"OR us NOT BETWEEN 0 AND {_LATEST} OR "
+        ) + " OR ".join(f"{name} NOT BETWEEN -1 AND {_LATEST}" for name in whole)
         found = self._database.execute(
             f"SELECT process, count(*) FROM line JOIN source USING (file) WHERE {bad} GROUP BY process"
         ).fetchall()
@@ -224,14 +251,29 @@ class Store:
             )
 
 
+@contextlib.contextmanager
+def _limits() -> Iterator[None]:
+    try:
+        yield
+    except duckdb.OutOfMemoryException as problem:
+        raise TooMuch(f"it needs more than {_MEMORY} of memory and {_DISK} of disk, or the disk is full") from problem
+    except duckdb.IOException as problem:
+        raise LogError(f"{tempfile.gettempdir()}: {_first_line(problem)}") from problem
+    except RuntimeError as problem:
+        if str(problem) == "Query interrupted":  # DuckDB's answer to a signal handler that raised
+            raise KeyboardInterrupt from problem
+        raise
+
+
 def _selected(directory: Directory, selection: Selection) -> list[LogFile]:
     logs = directory.logs
     if selection.since is not None:
-        logs = [log for log in logs if (began := _time(log)) is not None and began >= _naive(selection.since)]
-    jobs = sorted({log.job or "(no name)" for log in logs if log.rank is not None})
+        since = selection.since.astimezone(UTC).replace(tzinfo=None)
+        logs = [log for log in logs if log.began is not None and log.began >= since]
+    jobs = sorted({log.job or _NO_NAME for log in logs if log.rank is not None})
     if selection.job is not None:
-        logs = [log for log in logs if log.job == selection.job or log.rank is None]
-        if not any(log.job == selection.job for log in logs):
+        logs = [log for log in logs if (log.job or _NO_NAME) == selection.job or log.rank is None]
+        if not any((log.job or _NO_NAME) == selection.job for log in logs):
             raise LogError(f"{directory.path}: no job {selection.job!r} in it; there are: {', '.join(jobs) or 'none'}")
     elif len(jobs) > 1:
         raise LogError(
@@ -246,7 +288,7 @@ def _shifts(logs: Sequence[LogFile]) -> list[int]:
     """Return for each log what to add to its ``t_ns``, so that 0 is when the first process of the job began."""
     epochs: dict[str, int] = {}  # of each host: wall time minus monotonic time
     for log in logs:
-        began, monotonic = _time(log), _integer(log.begin, "t_ns")
+        began, monotonic = log.began, _integer(log.begin, "t_ns")
         if monotonic is not None and log.begin.get("host") is not None:
             wall = int(began.replace(tzinfo=UTC).timestamp() * 1e6) * 1000 if began is not None else monotonic
             epochs.setdefault(str(log.begin["host"]), wall - monotonic)
@@ -259,18 +301,6 @@ def _shifts(logs: Sequence[LogFile]) -> list[int]:
     return [epoch - zero for epoch in epoch_of]
 
 
-def _time(log: LogFile) -> datetime | None:
-    try:
-        return _naive(datetime.fromisoformat(str(log.begin.get("time"))))
-    except ValueError:
-        return None
-
-
-def _naive(time: datetime) -> datetime:
-    """Return it in UTC, without saying so: what DuckDB calls a TIMESTAMP."""
-    return time.astimezone(UTC).replace(tzinfo=None)
-
-
 def _integer(begin: dict[str, Any], name: str) -> int | None:
     value = begin.get(name)
     small = (
@@ -281,8 +311,12 @@ def _integer(begin: dict[str, Any], name: str) -> int | None:
 
 def _text(value: object) -> str | None:
     if isinstance(value, list):
-        return ",".join(map(str, value))
-    return None if value is None else str(value)
+        return writable(",".join(map(str, value)))
+    return None if value is None else writable(str(value))
+
+
+def _first_line(problem: Exception) -> str:
+    return str(problem).partition("\n")[0]
 
 
 def _quoted(path: Path) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from datetime import UTC, datetime
 from functools import partial
 from importlib.resources import files
 from itertools import groupby
@@ -17,6 +16,7 @@ from typing import Any, BinaryIO
 
 from tracehook.audit.fields import FIELDS
 from tracehook.audit.lanes import Lanes, NestingLanes
+from tracehook.audit.naming import in_bytes, known, name_of, wall_at_zero
 from tracehook.audit.packets import Arguments, Packets, Value
 from tracehook.audit.rules import Finding
 from tracehook.audit.store import Progress, Store
@@ -42,7 +42,10 @@ _OF_EVENTS = tuple(name for name in FIELDS if name not in _SAID)
 _AT_ONCE = 100_000  # events whose rows are held
 
 
-def write(store: Store, findings: Iterable[Finding], file: BinaryIO, progress: Progress) -> Packets:
+def _unseen(_what: str, _done: float) -> None: ...
+
+
+def write(store: Store, findings: Iterable[Finding], file: BinaryIO, progress: Progress = _unseen) -> Packets:
     """Write the trace of all that `store` holds to `file`; return what wrote it, which has counted."""
     timeline = _Timeline(store, file)
     parts: tuple[tuple[str, Callable[[], None]], ...] = (
@@ -67,7 +70,7 @@ class _Timeline:
         self._processes = {row["process"]: row for row in store.rows("SELECT * FROM process ORDER BY process")}
         self._portions = tuple(_portions(self._processes.values()))
         first = min((row["first_ns"] for row in self._processes.values() if row["first_ns"] is not None), default=0)
-        self.out = Packets(file, max(0, -first), _wall_at_zero(self._processes.values()))
+        self.out = Packets(file, max(0, -first), _wall(self._processes.values()))
         self._tracks: dict[tuple[object, ...], int] = {}
 
     # --- tracks ---
@@ -91,9 +94,7 @@ class _Timeline:
     def findings(self, findings: Iterable[Finding]) -> None:
         """What the rules found, on a track of its own; what has no time stands at the end of its process."""
         track = self.out.track("findings", None, -1, "What tracehook audit reports.")
-        for finding in findings:
-            of = self._processes.get(finding.process) if finding.process is not None else None
-            ns = finding.ns if finding.ns is not None else (of and of["last_ns"]) or 0
+        for ns, finding in sorted(((self._moment(finding), finding) for finding in findings), key=itemgetter(0)):
             arguments: list[tuple[str, Value]] = [("message", finding.message), ("severity", finding.severity)]
             if finding.ranks:
                 arguments.append(("ranks", ", ".join(map(str, finding.ranks))))
@@ -144,12 +145,18 @@ class _Timeline:
         for row in self._stream("communicators"):
             process, comm_id, comm, rank, ranks, device, found, ended, ending = row
             order[process] += 1
-            name = f"communicator {comm or '?'}: rank {_or(rank)} of {_or(ranks)}, device {_or(device)}, id {comm_id}"
-            track = self.out.track(name, self._process(process), 1000 + order[process])
+            name, about = (
+                f"comm {comm or '?'} #{comm_id}",
+                f"rank {known(rank)} of {known(ranks)}, device {known(device)}",
+            )
+            track = self.out.track(name, self._process(process), 1000 + order[process], about)
             self._tracks[process, "communicator", comm_id] = track
             start, end = self._lived(process, found, ended)
             how = {"retire": "destroyed", "abort": "aborted"}.get(ending, "alive at the end of the log")
-            self.out.slice(track, start, end, f"communicator, {how}", "communicator", _present([("comm", comm)]))
+            facts = (("comm", comm), ("comm_rank", rank), ("ranks", ranks), ("device", device), ("end", how))
+            self.out.slice(
+                track, start, end, f"rank {known(rank)} of {known(ranks)}, {how}", "communicator", _present(facts)
+            )
 
     def registrations(self) -> None:
         """How long each registration was held, below its communicator."""
@@ -159,7 +166,7 @@ class _Timeline:
             lanes = Lanes(partial(self.out.track, name, below, rank))
             for *_, memory, made, undone, how, addr, size, ordinal, effective in rows:
                 start, end = self._lived(process, made, undone)
-                what = f"segment {memory}" if kind == "local" else f"window {_or(ordinal)}: pool segment {memory}"
+                what = f"segment {memory}" if kind == "local" else f"window {known(ordinal)}: pool segment {memory}"
                 ended = how or "held at the end of the log"
                 arguments = _present((("addr", addr), ("size", size), ("effective", effective), ("end", ended)))
                 lane = lanes.place(start, end)
@@ -177,7 +184,7 @@ class _Timeline:
         """What else happened."""
         for (process, comm_id), events in groupby(self._stream("events", _OF_EVENTS), itemgetter(0, 2)):
             below = self._tracks[process, "log"] if comm_id is None else self._tracks[process, "communicator", comm_id]
-            lanes = NestingLanes(partial(self.out.track, "took time", below, 3))
+            lanes = NestingLanes(partial(self.out.track, "agreements and stalls", below, 3))
             for _, device, _, event, start, ns, *values in events:
                 track = below if comm_id is not None or device is None else self._device(process, device)
                 lane = lanes.place(start, ns) if start < ns else track
@@ -197,6 +204,10 @@ class _Timeline:
         else:
             self.out.instant(track, ns, name, category, arguments)
 
+    def _moment(self, finding: Finding) -> int:
+        of = self._processes.get(finding.process) if finding.process is not None else None
+        return finding.ns if finding.ns is not None else (of and of["last_ns"]) or 0
+
     def _lived(self, process: int, born: int | None, gone: int | None) -> tuple[int, int]:
         """From when to when to draw something; what has no beginning or end in the log has that of the log."""
         of = self._processes[process]
@@ -204,35 +215,11 @@ class _Timeline:
         return start, max(start, gone if gone is not None else of["last_ns"])
 
 
-def name_of(row: dict[str, Any]) -> str:
-    """Call a process, a row of table ``process``, what a person would: ``rank 3 (host, pid)``."""
-    where = f"({row['host'] or 'host ?'}, {_or(row['pid'])})"
-    if row["rank"] is None:
-        return f"no rank {where}"
-    attempt = f", attempt {row['attempt']}" if row["attempt"] else ""
-    return f"rank {row['rank']}{attempt} {where}"
-
-
-def in_bytes(size: int | None) -> str:
-    """Say a size shortly; no digit is lost."""
-    if size is None:
-        return "? bytes"
-    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size >> shift and size % (1 << shift) == 0:
-            return f"{size >> shift} {unit}"
-    return f"{size} bytes"
-
-
-def wall_ns(began: datetime) -> int:
-    """Return a time of table ``process``, which is in UTC, as nanoseconds since 1970."""
-    since = began.replace(tzinfo=UTC) - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1000
-
-
-def _wall_at_zero(processes: Iterable[dict[str, Any]]) -> int | None:
-    known = (row for row in processes if row["began"] is not None and row["began_ns"] is not None)
-    first = min(known, key=lambda row: row["began_ns"] + row["shift_ns"], default=None)
-    return None if first is None else wall_ns(first["began"]) - first["began_ns"] - first["shift_ns"]
+def _wall(processes: Iterable[dict[str, Any]]) -> int | None:
+    """By the clock of the process that began first, which is where time 0 is."""
+    known_ones = [row for row in processes if wall_at_zero(row) is not None]
+    first = min(known_ones, key=lambda row: row["began_ns"] + row["shift_ns"], default=None)
+    return None if first is None else wall_at_zero(first)
 
 
 def _present(facts: Iterable[tuple[str, Value | None]]) -> list[tuple[str, Value]]:
@@ -254,10 +241,6 @@ def _portions(processes: Iterable[dict[str, Any]]) -> Iterator[tuple[int, int]]:
             first, events = last + 1, 0
     if first <= last:
         yield first, last
-
-
-def _or(value: object) -> object:
-    return "?" if value is None else value
 
 
 def _query(name: str) -> str:

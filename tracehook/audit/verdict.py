@@ -14,7 +14,7 @@ _ABOUT_RANKS = "missing-ranks"
 
 @dataclass(frozen=True)
 class Scope:
-    """Which findings are asked for: those that concern one of `ranks`, a communicator whose key begins with one of `comms`.
+    """Which findings are asked for: of one of `ranks`, of a communicator whose key begins with one of `comms`.
 
     Empty: all. Without `incomplete`, ranks that left no log are a finding.
     """
@@ -72,9 +72,9 @@ class Verdict:
             return f"First divergence, {moment} ({first.rule}): {first.message}."
         seen = self.looked
         return (
-            f"Clean: {_many(seen.registrations, 'registration')} and {_many(seen.windows, 'window')} of "
-            f"{_many(seen.segments, 'segment')} with {_many(seen.communicators, 'communicator')} on "
-            f"{_many(seen.ranks, 'rank')} were made and undone as {len(rules())} rules demand."
+            f"Clean: {many(seen.registrations, 'registration')} and {many(seen.windows, 'window')} of "
+            f"{many(seen.segments, 'segment')} with {many(seen.communicators, 'communicator')} on "
+            f"{many(seen.ranks, 'rank')} were made and undone as {len(rules())} rules demand."
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -122,5 +122,6 @@ def _counts(findings: Sequence[Finding]) -> dict[str, int]:
     return out
 
 
-def _many(count: int, noun: str) -> str:
+def many(count: int, noun: str) -> str:
+    """Return a count and what was counted."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tracehook.commands import audit, doctor, policies, rehearse, run, summary, timeline, watch
+from tracehook.commands import audit, doctor, policies, rehearse, report, run, snapshot, summary, timeline, watch
 
 app = typer.Typer(
     name="tracehook",
@@ -22,7 +22,9 @@ app.command("policies")(policies.policies)
 app.command("summary")(summary.summary)
 app.command("watch")(watch.watch)
 app.command("audit")(audit.audit)
+app.command("report")(report.report)
 app.command("timeline")(timeline.timeline)
+app.command("snapshot")(snapshot.snapshot)
 
 
 def main() -> None:

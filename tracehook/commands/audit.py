@@ -50,12 +50,14 @@ def audit(
 
 
 def _show(verdict: Verdict, most: int) -> None:
+    from tracehook.audit.verdict import many
+
     seen = verdict.looked
     job = f"job {', '.join(seen.jobs)}, " if seen.jobs else ""
     recovered = f" ({seen.recovered:,} of them from rings)" if seen.recovered else ""
     typer.echo(
-        f"{plain(verdict.directory)}: {plain(job, 200)}{seen.ranks} ranks on {seen.hosts} hosts, {seen.seconds:.1f} s, "
-        f"{seen.events:,} events{recovered}"
+        f"{plain(verdict.directory)}: {plain(job, 200)}{many(seen.ranks, 'rank')} on {many(seen.hosts, 'host')}, "
+        f"{seen.seconds:.1f} s, {seen.events:,} events{recovered}"
     )
     for line in verdict.skipped:
         typer.echo(f"skipped: {plain(line)}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import unicodedata
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -37,13 +38,24 @@ def selection(job: str | None, since: datetime | None) -> Selection:
 def readable(command: str) -> Iterator[None]:
     """Say in one line why logs cannot be read, or what is not installed, and end with status 2."""
     try:
-        yield
+        with _tidy_when_terminated():
+            yield
     except (LogError, RingError) as problem:
         _give_up(command, plain(str(problem)))
     except ModuleNotFoundError as problem:
         _give_up(command, f"needs {problem.name}: pip install 'tracehook[audit]'")
     except OSError as problem:
-        _give_up(command, f"{problem.filename or 'the disk'}: {problem.strerror or problem}")
+        _give_up(command, plain(f"{problem.filename or 'the disk'}: {problem.strerror or problem}"))
+
+
+@contextlib.contextmanager
+def _tidy_when_terminated() -> Iterator[None]:
+    """Let SIGTERM end the command as ^C does, so that what lies in temporary directories goes."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _give_up(command: str, why: str) -> None:
@@ -57,8 +69,12 @@ def progress_bar() -> Iterator[Progress]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _what, _done: None
+        return
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("reading", total=1.0)
 
         def show(what: str, done: float) -> None:

@@ -27,9 +27,9 @@ def timeline(
         from tracehook.audit.timeline import write
 
         with (
-            replacing(output) as file,
             progress_bar() as progress,
             Store(directory, selection(job, since), progress) as store,
+            replacing(output) as file,
         ):
             written = write(store, check(store, progress), file, progress)
             processes = len(store.directory.logs)

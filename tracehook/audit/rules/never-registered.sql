@@ -6,14 +6,28 @@
 --   * if a younger one was registered before its free can have begun,
 --   * or if it was there before and after the communicator's end,
 --   * or if both were there when the process ended.
-WITH pair AS (
-    SELECT c.process, c.rank, c.comm, c.comm_id, c.device, c.ready_seq, c.ended_seq, c.ending, s.segment, s.addr, s.size, s.born_ns,
-           s.born_seq, s.freed_seq, p.ended, p.last_ns
-    FROM communicator c JOIN segment s USING (process, device) JOIN process p USING (process)
-    WHERE c.ready_seq IS NOT NULL AND c.failed_seq IS NULL AND p.lost = 0 AND s.born_seq IS NOT NULL
+-- Both were there at once. Numbers of events, apart for each device of each process, make of it two comparisons, which DuckDB
+-- joins without trying every pair.
+WITH place AS (
+    SELECT process, device, row_number() OVER () * 4611686018427387904::HUGEINT AS base
+    FROM (SELECT DISTINCT process, device FROM communicator)),
+claim AS (
+    SELECT c.process, comm_id, base + ready_seq AS from_at, base + coalesce(ended_seq, 4611686018427387903) AS to_at
+    FROM communicator c JOIN place USING (process, device) JOIN process p USING (process)
+    WHERE ready_seq IS NOT NULL AND failed_seq IS NULL AND p.lost = 0
       -- Beside torch's own hook tracehook registers nothing: rule hook-stands-aside.
-      AND NOT EXISTS (FROM event e WHERE e.process = c.process AND e.event = 'hook.conflict')
-      AND coalesce(s.born_seq < c.ended_seq, true) AND coalesce(s.freed_seq > c.ready_seq, true)),
+      AND NOT EXISTS (FROM event e WHERE e.process = c.process AND e.event = 'hook.conflict')),
+life AS (
+    SELECT segment, base + born_seq AS born_at, base + coalesce(freed_seq, 4611686018427387903) AS freed_at
+    FROM segment JOIN place USING (process, device) WHERE born_seq IS NOT NULL),
+absent AS (
+    SELECT process, comm_id, segment FROM claim JOIN life ON born_at < to_at AND freed_at > from_at
+    ANTI JOIN (SELECT process, comm_id, memory AS segment FROM registration WHERE kind = 'local')
+         USING (process, comm_id, segment)),
+pair AS (
+    SELECT process, c.rank, c.comm, comm_id, c.device, c.ready_seq, c.ended_seq, c.ending, segment, s.addr, s.size, s.born_ns,
+           s.born_seq, s.freed_seq, p.ended, p.last_ns
+    FROM absent JOIN communicator c USING (process, comm_id) JOIN segment s USING (process, segment) JOIN process p USING (process)),
 -- Where the undoing at a communicator's end, or while registration was switched off, began: what is born then has no claim.
 last_chance AS (
     SELECT r.process, r.comm_id, min(r.undone_seq) AS seq
@@ -27,8 +41,7 @@ switched_off AS (
 missing AS (
     SELECT pair.*, birth.thread AS born_by, free.thread AS freed_by, finish.thread AS ended_by,
            coalesce(last_chance.seq, ended_seq, 9223372036854775807) AS last_chance
-    FROM pair ANTI JOIN (SELECT process, comm_id, memory AS segment FROM registration WHERE kind = 'local')
-              USING (process, comm_id, segment)
+    FROM pair
     LEFT JOIN last_chance USING (process, comm_id)
     LEFT JOIN event birth ON birth.process = pair.process AND birth.seq = born_seq
     LEFT JOIN event free ON free.process = pair.process AND free.seq = freed_seq

@@ -1,0 +1,81 @@
+"""`tracehook audit` in a test: what it said, and the logs of a clean job of two ranks to damage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner
+
+from support.rehearsal import ROOT
+from tracehook.audit import ring
+from tracehook.commands import app
+
+GOLDEN = ROOT / "tests" / "audit" / "golden" / "clean"
+CLEAN, FINDINGS, UNUSABLE = 0, 1, 2
+BEGIN = {"event": "trace.begin", "schema": "1.2", "t_ns": 1, "time": "2026-11-21T12:00:00+00:00", "host": "h", "pid": 1}
+
+
+class Audit:
+    """One audit, in this process: its status, and what it said."""
+
+    def __init__(self, directory: Path | str, *options: str) -> None:
+        done = CliRunner().invoke(app, ["audit", *options, "--", str(directory)], env={"COLUMNS": "200"})
+        assert done.exception is None or isinstance(done.exception, SystemExit), done.exc_info
+        self.status, self.out, self.err = done.exit_code, done.stdout, done.stderr
+
+    def __repr__(self) -> str:
+        return f"status {self.status}\n{self.out}\n{self.err}"
+
+    def expect(self, status: int, *words: str) -> Audit:
+        """Assert the status, that each of `words` was said, and that an error is one line."""
+        assert self.status == status, self
+        assert len(self.err.splitlines()) == (status == UNUSABLE), self
+        assert "Traceback" not in repr(self)
+        for word in words:
+            assert word in self.out + self.err, self
+        return self
+
+    def rules(self) -> set[str]:
+        """Return the rules that have findings, of an audit with --json."""
+        return set(json.loads(self.out)["counts"])
+
+
+def log_of(logs: Path, rank: int = 1) -> Path:
+    """Return the log of a rank."""
+    (found,) = logs.glob(f"*.rank{rank}.*.jsonl")
+    return found
+
+
+def change(file: Path, how: Callable[[list[bytes]], list[bytes]]) -> None:
+    """Change the lines of a file."""
+    file.write_bytes(b"".join(how(file.read_bytes().splitlines(keepends=True))))
+
+
+def with_begin(file: Path, **fields: Any) -> None:
+    """Give the first line of a log other `fields`."""
+    change(file, lambda lines: [json.dumps(json.loads(lines[0]) | fields).encode() + b"\n", *lines[1:]])
+
+
+def insert(line: bytes) -> Callable[[list[bytes]], list[bytes]]:
+    """Return a change: `line` stands in the midst."""
+    return lambda lines: [*lines[:20], line + b"\n", *lines[20:]]
+
+
+def event_line(**fields: Any) -> bytes:
+    """Return the line of an event that says nothing, but for `fields`."""
+    return json.dumps({"event": "policy.chosen", "seq": 1, "t_ns": 10**13, **fields}).encode()
+
+
+def ring_of(events: int = 0, drained: int = 0, capacity: int = 16, pid: int = 7, first: int = 1) -> bytes:
+    """Return a ring file that holds `events` events after `drained` that are in the log, numbered from `first`."""
+    record = ring._RECORD
+    header = ring._HEADER.pack(b"THRING01", 4096, record.size, capacity, drained + events, drained, 0, 0, pid, 0)
+    slots = [bytes(record.size)] * capacity
+    for index in range(drained, drained + events):
+        values = dict.fromkeys(ring.Record._fields, 0) | {"rank": -1, "device": -1}
+        values |= {"seq": first + index, "t_ns": 9_000_000_000_000 + index, "kind": ring.EVENTS.index("policy.chosen")}
+        slots[index % capacity] = record.pack(*values.values())
+    return header.ljust(4096, b"\0") + b"".join(slots)

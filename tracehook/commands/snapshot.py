@@ -1,0 +1,47 @@
+"""``tracehook snapshot``: the logs of a job as a memory snapshot for pytorch.org/memory_viz."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tracehook.commands.logs_options import Job, LogDirectory, Since, plain, progress_bar, readable, selection
+
+_READABLE = 500_000_000  # bytes; a browser takes longer and longer with more
+
+
+def snapshot(
+    directory: LogDirectory,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The snapshot to write.")] = Path("snapshot.pickle"),
+    rank: Annotated[list[int] | None, typer.Option(help="Only this global rank (repeatable).")] = None,
+    job: Job = None,
+    since: Since = None,
+) -> None:
+    """Write segments and their registrations as a snapshot for https://pytorch.org/memory_viz.
+
+    Prints which device of the snapshot is which. Exit status 2 if the directory cannot be used or the file cannot be
+    written.
+    """
+    with readable("snapshot"):
+        from tracehook.audit.output import replacing
+        from tracehook.audit.snapshot import devices, write
+        from tracehook.audit.store import Store
+
+        with (
+            progress_bar() as progress,
+            Store(directory, selection(job, since), progress) as store,
+            replacing(output) as file,
+        ):
+            shown = devices(store, rank or ())
+            entries = write(store, shown, file, progress)
+            skipped = store.directory.foreign + store.directory.unreadable
+    for line in skipped:
+        typer.echo(f"skipped: {plain(line)}", err=True)
+    for number, device in enumerate(shown):
+        typer.echo(f"device {number}: {plain(device.name, 200)}")
+    size = output.stat().st_size
+    typer.echo(f"{output}: {entries:,} entries, {size / 1e6:.1f} MB; open it at https://pytorch.org/memory_viz")
+    if size > _READABLE:
+        typer.echo("tracehook snapshot: a browser may not read that much; choose ranks with --rank", err=True)

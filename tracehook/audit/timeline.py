@@ -145,18 +145,14 @@ class _Timeline:
         for row in self._stream("communicators"):
             process, comm_id, comm, rank, ranks, device, found, ended, ending = row
             order[process] += 1
-            name, about = (
-                f"comm {comm or '?'} #{comm_id}",
-                f"rank {known(rank)} of {known(ranks)}, device {known(device)}",
-            )
+            member = f"rank {known(rank)} of {known(ranks)}"
+            name, about = f"comm {comm or '?'} #{comm_id}", f"{member}, device {known(device)}"
             track = self.out.track(name, self._process(process), 1000 + order[process], about)
             self._tracks[process, "communicator", comm_id] = track
             start, end = self._lived(process, found, ended)
             how = {"retire": "destroyed", "abort": "aborted"}.get(ending, "alive at the end of the log")
             facts = (("comm", comm), ("comm_rank", rank), ("ranks", ranks), ("device", device), ("end", how))
-            self.out.slice(
-                track, start, end, f"rank {known(rank)} of {known(ranks)}, {how}", "communicator", _present(facts)
-            )
+            self.out.slice(track, start, end, f"{member}, {how}", "communicator", _present(facts))
 
     def registrations(self) -> None:
         """How long each registration was held, below its communicator."""

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, cast
 import structlog
 
 from tracehook.audit import ring
-from tracehook.reasons import REASONS, Reason
+from tracehook.reasons import Reason
 
 SCHEMA = "1.2"
 _BATCH = 4096
@@ -155,10 +155,7 @@ class Journal:
 
     def _tell(self, name: str, fields: dict[str, Any]) -> None:
         if name in ("hook.unsupported", "hook.conflict"):
-            reason = REASONS.get(fields["reason"], Reason(name, f"reason {fields['reason']}", "see the log"))
-            fields["reason"] = reason.name
-            fields["advice"] = reason.advice
-            self.say_reason(reason)
+            self.say_reason(Reason(name, fields["reason"], fields["advice"]))
         elif name == "communicator.failed":
             warn(
                 f"registering segment {fields.get('addr')} with communicator {fields['comm']} failed with NCCL error "

@@ -62,6 +62,11 @@ REASONS = {
 }
 
 
+def reason_of(number: int, event: str) -> Reason:
+    """Return the reason with that number, which an event has; a later version may know more of them."""
+    return REASONS.get(number, Reason(event, f"reason {number}", "see the log"))
+
+
 def number_of(name: str) -> int:
     """Return the number of the reason called `name`."""
     return next(number for number, reason in REASONS.items() if reason.name == name)

@@ -2,9 +2,12 @@
 
 import re
 
+import pytest
+
 from tracehook import _core
 from tracehook.audit import ring
 from tracehook.policies import Answer
+from tracehook.reasons import REASONS
 
 
 def test_both_tables_are_equal():
@@ -47,3 +50,18 @@ def test_a_number_outside_the_table_has_a_name():
     """A newer writer's event is kept under its number."""
     record = ring.Record(*(0,) * 13, kind=200, device=-1, extra=0)
     assert ring.fields_of(record)[0] == "unknown.200"
+
+
+@pytest.mark.parametrize("number", REASONS)
+def test_a_reason_is_read_from_a_ring_as_it_is_logged(number):
+    """A ring keeps the number; who reads it gets the name, and what to do."""
+    row = REASONS[number]
+    record = ring.Record(*(0,) * 13, kind=ring.EVENTS.index(row.event), device=-1, extra=0)._replace(value=number)
+    name, fields = ring.fields_of(record)
+    assert (name, fields["reason"], fields["advice"]) == (row.event, row.name, row.advice)
+
+
+def test_a_reason_of_a_later_version_keeps_its_number():
+    """It has no name here, and is told all the same."""
+    record = ring.Record(*(0,) * 13, kind=ring.EVENTS.index("hook.conflict"), device=-1, extra=0)._replace(value=99)
+    assert ring.fields_of(record)[1]["reason"] == "reason 99"

@@ -8,6 +8,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from tracehook.reasons import reason_of
+
 MAGIC = b"THRING01"
 
 # struct RingHeader: magic, header bytes, record bytes, capacity, pushed, drained, dropped, epoch, pid, looked
@@ -232,7 +234,8 @@ def _extra_fields(name: str, record: Record) -> dict[str, Any]:
         case "hook.attach" | "hook.enable" | "hook.disable":
             return {"segments": record.value, "bytes": record.size}
         case "hook.unsupported" | "hook.conflict":
-            return {"reason": record.value}
+            reason = reason_of(record.value, name)
+            return {"reason": reason.name, "advice": reason.advice}
         case "ledger.check":
             return {"differences": record.value, "segments": record.size, "ok": record.value == 0}
         case "ledger.difference":

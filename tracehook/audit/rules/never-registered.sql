@@ -6,24 +6,35 @@
 --   * if a younger one was registered before its free can have begun,
 --   * or if it was there before and after the communicator's end,
 --   * or if both were there when the process ended.
--- Both were there at once. Numbers of events, apart for each device of each process, make of it two comparisons, which DuckDB
--- joins without trying every pair.
-WITH place AS (
-    SELECT process, device, row_number() OVER () * 4611686018427387904::HUGEINT AS base
-    FROM (SELECT DISTINCT process, device FROM communicator)),
-claim AS (
-    SELECT c.process, comm_id, base + ready_seq AS from_at, base + coalesce(ended_seq, 4611686018427387903) AS to_at
-    FROM communicator c JOIN place USING (process, device) JOIN process p USING (process)
+WITH claim AS (
+    SELECT process, device, comm_id, ready_seq, coalesce(ended_seq, 4611686018427387903) AS over_seq
+    FROM communicator c JOIN process p USING (process)
     WHERE ready_seq IS NOT NULL AND failed_seq IS NULL AND p.lost = 0
       -- Beside torch's own hook tracehook registers nothing: rule hook-stands-aside.
       AND NOT EXISTS (FROM event e WHERE e.process = c.process AND e.event = 'hook.conflict')),
 life AS (
-    SELECT segment, base + born_seq AS born_at, base + coalesce(freed_seq, 4611686018427387903) AS freed_at
-    FROM segment JOIN place USING (process, device) WHERE born_seq IS NOT NULL),
+    SELECT process, device, segment, born_seq, coalesce(freed_seq, 4611686018427387903) AS gone_seq
+    FROM segment WHERE born_seq IS NOT NULL),
+-- In a process with very many of both, trying each pair takes too long. DuckDB has a join for two comparisons and nothing
+-- else, so there the device is made a part of the numbers that are compared.
+crowd AS (
+    SELECT process, device, row_number() OVER () * 4611686018427387904::HUGEINT AS base
+    FROM (SELECT process, device, count(*) AS claims FROM claim GROUP BY ALL)
+    JOIN (SELECT process, device, count(*) AS lives FROM life GROUP BY ALL) USING (process, device)
+    WHERE claims * lives > 20_000_000),
+crowded_claim AS (
+    SELECT process, comm_id, base + ready_seq AS from_at, base + over_seq AS to_at FROM claim JOIN crowd USING (process, device)),
+crowded_life AS (
+    SELECT segment, base + born_seq AS born_at, base + gone_seq AS gone_at FROM life JOIN crowd USING (process, device)),
+-- Both were there at once.
+met AS (
+    SELECT process, comm_id, segment FROM (FROM claim ANTI JOIN crowd USING (process, device)) JOIN life USING (process, device)
+    WHERE born_seq < over_seq AND gone_seq > ready_seq
+    UNION ALL
+    SELECT process, comm_id, segment FROM crowded_claim JOIN crowded_life ON born_at < to_at AND gone_at > from_at),
 absent AS (
-    SELECT process, comm_id, segment FROM claim JOIN life ON born_at < to_at AND freed_at > from_at
-    ANTI JOIN (SELECT process, comm_id, memory AS segment FROM registration WHERE kind = 'local')
-         USING (process, comm_id, segment)),
+    FROM met ANTI JOIN (SELECT process, comm_id, memory AS segment FROM registration WHERE kind = 'local')
+                  USING (process, comm_id, segment)),
 pair AS (
     SELECT process, c.rank, c.comm, comm_id, c.device, c.ready_seq, c.ended_seq, c.ending, segment, s.addr, s.size, s.born_ns,
            s.born_seq, s.freed_seq, p.ended, p.last_ns

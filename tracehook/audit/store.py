@@ -105,6 +105,7 @@ class Store:
     def _load(self, progress: Progress) -> None:
         database, logs = self._database, self.directory.logs
         database.execute(f"SET memory_limit = '{_MEMORY}'; SET preserve_insertion_order = false")
+        database.execute("SET enable_progress_bar = false")  # DuckDB would draw it on stdout
         database.execute(f"SET temp_directory = '{_quoted(self._scratch)}'")
         database.execute(f"SET max_temp_directory_size = '{_DISK}'")
         database.execute(f"CREATE TABLE line (file VARCHAR, {', '.join(f'{n} {t}' for n, t in FIELDS.items())})")

@@ -15,26 +15,29 @@ WITH claim AS (
 life AS (
     SELECT process, device, segment, born_seq, coalesce(freed_seq, 4611686018427387903) AS gone_seq
     FROM segment WHERE born_seq IS NOT NULL),
--- In a process with very many of both, trying each pair takes too long. DuckDB has a join for two comparisons and nothing
--- else, so there the device is made a part of the numbers that are compared.
-crowd AS (
-    SELECT process, device, row_number() OVER () * 4611686018427387904::HUGEINT AS base
-    FROM (SELECT process, device, count(*) AS claims FROM claim GROUP BY ALL)
-    JOIN (SELECT process, device, count(*) AS lives FROM life GROUP BY ALL) USING (process, device)
-    WHERE claims * lives > 20_000_000),
-crowded_claim AS (
-    SELECT process, comm_id, base + ready_seq AS from_at, base + over_seq AS to_at FROM claim JOIN crowd USING (process, device)),
-crowded_life AS (
-    SELECT segment, base + born_seq AS born_at, base + gone_seq AS gone_at FROM life JOIN crowd USING (process, device)),
--- Both were there at once.
-met AS (
-    SELECT process, comm_id, segment FROM (FROM claim ANTI JOIN crowd USING (process, device)) JOIN life USING (process, device)
-    WHERE born_seq < over_seq AND gone_seq > ready_seq
-    UNION ALL
-    SELECT process, comm_id, segment FROM crowded_claim JOIN crowded_life ON born_at < to_at AND gone_at > from_at),
+-- How many segments a communicator met follows from two counts, so only those that registered fewer have to be looked at.
+births AS (
+    SELECT process, device, born_seq, row_number() OVER (PARTITION BY process, device ORDER BY born_seq) AS born FROM life),
+deaths AS (
+    SELECT process, device, gone_seq, row_number() OVER (PARTITION BY process, device ORDER BY gone_seq) AS gone FROM life
+    WHERE gone_seq < 4611686018427387903),
+counted AS (
+    SELECT claim.*, coalesce(born, 0) - coalesce(gone, 0) AS segments
+    FROM claim ASOF LEFT JOIN births ON births.process = claim.process AND births.device = claim.device AND born_seq < over_seq
+    ASOF LEFT JOIN deaths ON deaths.process = claim.process AND deaths.device = claim.device AND gone_seq <= ready_seq),
+held AS (
+    SELECT process, comm_id, count(DISTINCT segment) AS segments
+    FROM claim JOIN registration r USING (process, comm_id) JOIN life ON life.process = claim.process
+         AND life.device = claim.device AND life.segment = r.memory
+    WHERE r.kind = 'local' AND born_seq < over_seq AND gone_seq > ready_seq GROUP BY process, comm_id),
+suspect AS MATERIALIZED (
+    SELECT counted.* EXCLUDE (segments) FROM counted LEFT JOIN held USING (process, comm_id)
+    WHERE counted.segments > coalesce(held.segments, 0)),
 absent AS (
-    FROM met ANTI JOIN (SELECT process, comm_id, memory AS segment FROM registration WHERE kind = 'local')
-                  USING (process, comm_id, segment)),
+    SELECT process, comm_id, segment FROM suspect JOIN life USING (process, device)
+    ANTI JOIN (SELECT process, comm_id, memory AS segment FROM registration WHERE kind = 'local')
+              USING (process, comm_id, segment)
+    WHERE born_seq < over_seq AND gone_seq > ready_seq),
 pair AS (
     SELECT process, c.rank, c.comm, comm_id, c.device, c.ready_seq, c.ended_seq, c.ending, segment, s.addr, s.size, s.born_ns,
            s.born_seq, s.freed_seq, p.ended, p.last_ns

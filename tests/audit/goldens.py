@@ -152,6 +152,8 @@ GOLDENS: tuple[Golden, ...] = (
     Golden("registered-twice", "disable() forgets what is registered", "segments.py switched",
            ("registered-twice", "switched-off", "retired-while-registered"), mutation="suspend-forgets",
            broken=("C4",)),
+    Golden("registered-elsewhere", "every communicator gets the segments of all devices", "segments.py elsewhere",
+           ("registered-elsewhere",), mutation="devices-mixed", broken=("L3",)),
     Golden("deregistered-unknown", "disable() does not forget what it has deregistered", "segments.py switched",
            ("deregistered-unknown", "registration-failed", "switched-off"), mutation="handles-stay", broken=("L2",)),
     Golden("event-after-death", "an abort is only logged", "segments.py aborted",

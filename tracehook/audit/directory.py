@@ -35,6 +35,7 @@ class LogFile:
     begin: dict[str, Any]
     ended: bool = False
     torn: bool = False
+    cut_event: bool = False  # what is torn is no event
     left: ring.RingFile | None = None  # what had not reached the file
     foreign: list[int] = field(default_factory=list)  # lines that are no events, by number
     complaint: str = ""  # why not all of it could be read
@@ -107,6 +108,7 @@ def look(path: Path, scratch: Path) -> Directory:
         why = "; ".join(wrong[:3]) + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else "")
         raise LogError(why or f"{path}: no .jsonl log in it; was SYMM_REGISTER_HOOK=1 set, and torch imported?")
     _complete(logs)
+    foreign += _take_copies_out(logs)
     return Directory(path, sorted(logs, key=_order), foreign, unreadable)
 
 
@@ -132,7 +134,8 @@ def _open(path: Path, unpacked: Path) -> LogFile:
             return _without_lines(path)
         begin = parse_line(first)
         if not first.endswith(b"\n") or begin is None or begin["event"] != "trace.begin":
-            raise NotALog(f"{path}: {_NO_BEGIN}")
+            # What has the name of a log is one, and damaged.
+            raise (LogError if "pid" in _begin_of(path) else NotALog)(f"{path}: {_NO_BEGIN}")
         check_schema(path, begin)
         size = file.seek(0, 2)
         file.seek(max(0, size - _TAIL))
@@ -140,7 +143,9 @@ def _open(path: Path, unpacked: Path) -> LogFile:
     whole, newline, rest = tail.rpartition(b"\n")
     last = parse_line(whole.rstrip().rpartition(b"\n")[2]) if newline else None
     ended = last is not None and last["event"] == "trace.end"
-    return LogFile(path, text, begin, ended, torn=bool(rest) or not newline, left=left, complaint=complaint)
+    log = LogFile(path, text, begin, ended, torn=bool(rest) or not newline, left=left, complaint=complaint)
+    log.cut_event = log.torn and parse_line(rest) is None
+    return log
 
 
 def _ring_alone(path: Path) -> LogFile:
@@ -188,6 +193,18 @@ def _complete(logs: list[LogFile]) -> None:
             # Of several starts of a job it was in the last one that had begun when its file was made.
             like = max(alike, key=lambda other: (_before(other, log), other.began or datetime.min))
             log.begin |= {name: like.begin.get(name) for name in ("job", "attempt", "world_size")}
+
+
+def _take_copies_out(logs: list[LogFile]) -> list[str]:
+    """Leave one log of each process, the longest; return what to say of the others."""
+    first: dict[tuple[object, ...], LogFile] = {}
+    said = []
+    for log in sorted(logs, key=lambda log: (log.left is None, -log.path.stat().st_size, log.path.name)):
+        life = tuple(str(log.begin.get(name)) for name in ("host", "pid", "t_ns"))
+        if "t_ns" in log.begin and (other := first.setdefault(life, log)) is not log:
+            logs.remove(log)
+            said.append(f"{log.path}: another log of the process of {other.path.name}")
+    return said
 
 
 def _before(one: LogFile, other: LogFile) -> bool:

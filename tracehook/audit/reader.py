@@ -131,14 +131,15 @@ def read_directory(directory: Path, since: float = 0.0, unreadable: list[str] | 
         try:
             if path.stat().st_mtime >= since:
                 logs.append(read_process(path))
-        except (LogError, ring.RingError) as problem:
+        except (LogError, ring.RingError, OSError) as problem:
             if unreadable is None:
                 raise
-            unreadable.append(str(problem))
+            unreadable.append(f"{path}: {problem.strerror}" if isinstance(problem, OSError) else str(problem))
     if not logs and unreadable:
         raise LogError("; ".join(unreadable))
     if not logs:
-        raise LogError(f"{directory}: no .jsonl log in it; was SYMM_REGISTER_HOOK=1 set, and torch imported?")
+        packed = " (packed ones are not read by this command)" if any(directory.glob("*.jsonl.gz")) else ""
+        raise LogError(f"{directory}: no .jsonl log in it{packed}; was SYMM_REGISTER_HOOK=1 set, and torch imported?")
     return sorted(logs, key=_order)
 
 

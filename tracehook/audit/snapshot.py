@@ -17,7 +17,7 @@ from tracehook.audit.history import History
 from tracehook.audit.naming import name_of, wall_at_zero
 from tracehook.audit.pickling import PickleStream, Pieces
 from tracehook.audit.reader import LogError
-from tracehook.audit.store import Progress, Store
+from tracehook.audit.store import Progress, Store, quiet
 
 # Only these are asked for: all that History takes an interest in, and says something about.
 _EVENTS = """SELECT event.* FROM event WHERE process = ? AND device = ? AND seq IS NOT NULL AND (
@@ -60,10 +60,7 @@ def _device(row: dict[str, Any]) -> Device:
     return Device(row["process"], row["device"], name, row["file"], max(0, wall_at_zero(row) or 0))
 
 
-def _unseen(_what: str, _done: float) -> None: ...
-
-
-def write(store: Store, shown: Sequence[Device], file: BinaryIO, progress: Progress = _unseen) -> int:
+def write(store: Store, shown: Sequence[Device], file: BinaryIO, progress: Progress = quiet) -> int:
     """Write the snapshot of these devices to `file`; return how many entries its traces have."""
     entries = 0
     pickle = PickleStream(file)

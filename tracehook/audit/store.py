@@ -10,8 +10,6 @@ import contextlib
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 from types import TracebackType
@@ -23,27 +21,19 @@ from tracehook.audit import ring
 from tracehook.audit.directory import LONGEST_LINE, Directory, LogFile, foreign_lines, lines_of, look, writable
 from tracehook.audit.fields import BEGIN, FIELDS
 from tracehook.audit.reader import LogError
+from tracehook.audit.selection import ALL, LATEST, Selection, integer, select, shifts
 
 _FILES_AT_ONCE = 64
 _MEMORY = "1200MB"
 _DISK = "8GB"  # beyond that memory, for one question
 _NAMED_LINES = 5
-_NO_NAME = "(no name)"  # of a job
-_LATEST = 1 << 61  # a number beyond this one counts nothing; nanoseconds of 73 years
 _OWN_SEQ = ("trace.begin", "trace.end", "log.dropped")  # have no place in the sequence of events
 
 Progress = Callable[[str, float], None]
 
 
-def _quiet(_what: str, _done: float) -> None: ...
-
-
-@dataclass(frozen=True)
-class Selection:
-    """Which processes of the directory are meant: those of a job, those that began at or after a time."""
-
-    job: str | None = None
-    since: datetime | None = None
+def quiet(_what: str, _done: float) -> None:
+    """Show no progress."""
 
 
 class TooMuch(LogError):
@@ -56,12 +46,12 @@ class Store:
     Raises :class:`LogError` if the directory has no log, or those of several jobs.
     """
 
-    def __init__(self, path: Path, selection: Selection = Selection(), progress: Progress = _quiet) -> None:
+    def __init__(self, path: Path, selection: Selection = ALL, progress: Progress = quiet) -> None:
         self._stack = contextlib.ExitStack()
         self._scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tracehook-audit-")))
         try:
             self.directory: Directory = look(path, self._scratch)
-            self.directory.logs = _selected(self.directory, selection)
+            self.directory.logs = select(self.directory, selection)
             self._database = duckdb.connect(str(self._scratch / "audit.duckdb"))
             self._stack.callback(self._database.close)
             with _limits():
@@ -195,54 +185,59 @@ class Store:
             "CREATE TABLE process (process INTEGER PRIMARY KEY, file VARCHAR, job VARCHAR, attempt INTEGER, "
             "rank INTEGER, world_size INTEGER, pid BIGINT, "
             f"{', '.join(f'{name} VARCHAR' for name in BEGIN)}, began TIMESTAMP, "
-            "began_ns BIGINT, shift_ns BIGINT, ended BOOLEAN, torn BOOLEAN, ring BOOLEAN, alive_ns BIGINT, "
+            "began_ns BIGINT, shift_ns BIGINT, ended BOOLEAN, torn BOOLEAN, ring BOOLEAN, ring_dropped UBIGINT, "
+            "alive_ns BIGINT, "
             "foreign_lines INTEGER, foreign_at VARCHAR, complaint VARCHAR)"
         )
         foreign = self._foreign()
-        shifts = _shifts(logs)
+        shift_of = shifts(logs)
         rows = []
         for process, log in enumerate(logs):
-            begin, bad = log.begin, foreign.get(process, 0)
+            begin, bad = log.begin, foreign.get((process, False), 0)
+            if damaged := foreign.get((process, True)):
+                log.complaint = log.complaint or f"{damaged} records of its ring are damaged"
             if bad and log.text is not None:
                 log.foreign = [number for number, _ in zip(foreign_lines(log.text), range(_NAMED_LINES), strict=False)]
             rows.append(
                 (
-                    *(process, writable(log.path.name), log.job, _integer(begin, "attempt"), log.rank),
-                    *(_integer(begin, "world_size"), _integer(begin, "pid")),
+                    *(process, writable(log.path.name), log.job, integer(begin, "attempt"), log.rank),
+                    *(integer(begin, "world_size"), integer(begin, "pid")),
                     *(_text(begin.get(name)) for name in BEGIN),
-                    *(log.began, _integer(begin, "t_ns"), shifts[process], log.ended, log.torn, log.left is not None),
-                    log.left.looked_ns if log.left is not None and 0 < log.left.looked_ns < _LATEST else None,
+                    *(log.began, integer(begin, "t_ns"), shift_of[process], log.ended, log.torn, log.left is not None),
+                    min(log.left.dropped, LATEST) if log.left is not None else 0,
+                    log.left.looked_ns if log.left is not None and 0 < log.left.looked_ns < LATEST else None,
                     *(bad, ", ".join(map(str, log.foreign)), writable(log.complaint)),
                 )
             )
         marks = ", ".join("?" * len(rows[0]))
         database.executemany(f"INSERT INTO process VALUES ({marks})", rows)
 
-    def _foreign(self) -> dict[int, int]:
-        """Count, for each process, the lines that are no events; and take them out."""
+    def _foreign(self) -> dict[tuple[int, bool], int]:
+        """Count, for each process, the lines that are no events, and the records of its ring; and take them out."""
         own = ", ".join(f"'{name}'" for name in _OWN_SEQ)
         whole = [name for name, kind in FIELDS.items() if kind in ("BIGINT", "UBIGINT")]
         bad = (
-            f"event IS NULL OR event[1] IN ('{{', '[') OR t_ns IS NULL OR t_ns NOT BETWEEN 0 AND {_LATEST} "
-            f"OR (event NOT IN ({own}) AND (seq IS NULL OR seq NOT BETWEEN 1 AND {_LATEST})) "
-            f"OR us NOT BETWEEN 0 AND {_LATEST} OR "
-        ) + " OR ".join(f"{name} NOT BETWEEN -1 AND {_LATEST}" for name in whole)
+            f"event IS NULL OR event[1] IN ('{{', '[') OR t_ns IS NULL OR t_ns NOT BETWEEN 0 AND {LATEST} "
+            f"OR (event NOT IN ({own}) AND (seq IS NULL OR seq NOT BETWEEN 1 AND {LATEST})) "
+            f"OR us NOT BETWEEN 0 AND {LATEST} OR "
+        ) + " OR ".join(f"{name} NOT BETWEEN -1 AND {LATEST}" for name in whole)
         found = self._database.execute(
-            f"SELECT process, count(*) FROM line JOIN source USING (file) WHERE {bad} GROUP BY process"
+            f"SELECT process, recovered, count(*) FROM line JOIN source USING (file) WHERE {bad} GROUP BY ALL"
         ).fetchall()
         self._database.execute(f"DELETE FROM line WHERE {bad}")
-        counts = dict(found)
+        counts = {(process, recovered): count for process, recovered, count in found}
         for process, log in enumerate(self.directory.logs):
-            if log.torn and log.text is not None and counts.get(process):
-                counts[process] -= 1  # the torn last line is said of by itself
+            if log.cut_event and counts.get((process, False)):
+                counts[process, False] -= 1  # the torn last line is said of by itself
         return counts
 
     def _refuse_several_runs(self) -> None:
+        # Jobs that torchrun starts again count their attempts; of others a second life of a rank is another run.
         twice = self.rows(
             """SELECT * FROM (
                  SELECT rank, began, lag(began) OVER w AS before, first_ns, lag(last_ns) OVER w AS last
-                 FROM process WHERE rank IS NOT NULL AND communicators > 0
-                 WINDOW w AS (PARTITION BY job, attempt, rank ORDER BY first_ns))
+                 FROM process WHERE rank IS NOT NULL AND communicators > 0 AND (attempt IS NULL OR job IS NULL)
+                 WINDOW w AS (PARTITION BY job, rank ORDER BY first_ns))
                WHERE first_ns > last ORDER BY began LIMIT 1"""
         )
         for row in twice:
@@ -260,54 +255,12 @@ def _limits() -> Iterator[None]:
         raise TooMuch(f"it needs more than {_MEMORY} of memory and {_DISK} of disk, or the disk is full") from problem
     except duckdb.IOException as problem:
         raise LogError(f"{tempfile.gettempdir()}: {_first_line(problem)}") from problem
+    except duckdb.Error as problem:
+        raise LogError(f"please report this, with the logs: {_first_line(problem)}") from problem
     except RuntimeError as problem:
         if str(problem) == "Query interrupted":  # DuckDB's answer to a signal handler that raised
             raise KeyboardInterrupt from problem
         raise
-
-
-def _selected(directory: Directory, selection: Selection) -> list[LogFile]:
-    logs = directory.logs
-    if selection.since is not None:
-        since = selection.since.astimezone(UTC).replace(tzinfo=None)
-        logs = [log for log in logs if log.began is not None and log.began >= since]
-    jobs = sorted({log.job or _NO_NAME for log in logs if log.rank is not None})
-    if selection.job is not None:
-        logs = [log for log in logs if (log.job or _NO_NAME) == selection.job or log.rank is None]
-        if not any((log.job or _NO_NAME) == selection.job for log in logs):
-            raise LogError(f"{directory.path}: no job {selection.job!r} in it; there are: {', '.join(jobs) or 'none'}")
-    elif len(jobs) > 1:
-        raise LogError(
-            f"{directory.path}: holds the logs of {len(jobs)} jobs; choose one with --job: {', '.join(jobs)}"
-        )
-    if not logs:
-        raise LogError(f"{directory.path}: no log in it began at or after {selection.since}")
-    return logs
-
-
-def _shifts(logs: Sequence[LogFile]) -> list[int]:
-    """Return for each log what to add to its ``t_ns``, so that 0 is when the first process of the job began."""
-    epochs: dict[str, int] = {}  # of each host: wall time minus monotonic time
-    for log in logs:
-        began, monotonic = log.began, _integer(log.begin, "t_ns")
-        if monotonic is not None and log.begin.get("host") is not None:
-            wall = int(began.replace(tzinfo=UTC).timestamp() * 1e6) * 1000 if began is not None else monotonic
-            epochs.setdefault(str(log.begin["host"]), wall - monotonic)
-    fallback = next(iter(epochs.values()), 0)
-    epoch_of = [epochs.get(str(log.begin.get("host")), fallback) for log in logs]
-    begins = [
-        epoch + t for log, epoch in zip(logs, epoch_of, strict=True) if (t := _integer(log.begin, "t_ns")) is not None
-    ]
-    zero = min(begins, default=0)
-    return [epoch - zero for epoch in epoch_of]
-
-
-def _integer(begin: dict[str, Any], name: str) -> int | None:
-    value = begin.get(name)
-    small = (
-        isinstance(value, int) and not isinstance(value, bool) and 0 <= value < (1 << 31 if name != "t_ns" else _LATEST)
-    )
-    return value if small else None
 
 
 def _text(value: object) -> str | None:

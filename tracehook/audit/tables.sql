@@ -13,7 +13,8 @@ DELETE FROM event WHERE recovered AND EXISTS (
 -- One row a communicator of a process. `ending`: retire, abort or NULL (alive at the end of the log).
 CREATE TABLE communicator AS
 SELECT process, any_value(rank) AS rank, comm_id, any_value(comm) AS comm, max(comm_rank) AS comm_rank,
-       max(ranks) AS ranks, max(device) AS device,
+       max(ranks) AS ranks,
+       coalesce(max(device) FILTER (event LIKE 'communicator.%'), max(device)) AS device,
        min(ns) FILTER (event = 'communicator.pending') AS found_ns,
        min(ns) FILTER (event = 'communicator.ready') AS ready_ns,
        min(seq) FILTER (event = 'communicator.ready') AS ready_seq,
@@ -65,7 +66,7 @@ WHERE event LIKE 'register.%';
 CREATE TABLE fact AS
 SELECT process, count(*) FILTER (event NOT LIKE 'trace.%') AS events, count(*) FILTER (recovered) AS recovered,
        min(ns) AS first_ns, max(ns) AS last_ns, max(seq) AS last_seq,
-       coalesce(max(seq) - count(DISTINCT seq), 0) + coalesce(max(dropped) FILTER (event = 'trace.end'), 0) AS lost,
+       greatest(coalesce(max(seq) - count(DISTINCT seq), 0), coalesce(max(dropped) FILTER (event = 'trace.end'), 0)) AS lost,
        bool_or(device IS NOT NULL) AS used_cuda,
        count(*) FILTER (event = 'communicator.pending') AS communicators,
        max(segments) FILTER (event = 'trace.end') AS segments_left
@@ -74,7 +75,15 @@ FROM event GROUP BY process;
 ALTER TABLE process RENAME TO told;
 CREATE TABLE process AS
 SELECT told.* REPLACE (greatest(alive_ns + shift_ns, last_ns) AS alive_ns), coalesce(events, 0) AS events, coalesce(recovered, 0) AS recovered, first_ns, last_ns,
-       coalesce(lost, 0) AS lost, coalesce(used_cuda, false) AS used_cuda, coalesce(communicators, 0) AS communicators
+       greatest(coalesce(lost, 0), coalesce(ring_dropped, 0)) AS lost, coalesce(used_cuda, false) AS used_cuda,
+       coalesce(communicators, 0) AS communicators
 FROM told LEFT JOIN fact USING (process);
 DROP TABLE told;
+
+-- A child of a rank has the rank's number too (a data loader, a pool of processes). `helper`: it used no device while one did.
+ALTER TABLE process ADD COLUMN helper BOOLEAN DEFAULT false;
+UPDATE process SET helper = true WHERE NOT used_cuda AND rank IS NOT NULL AND EXISTS (
+    FROM process AS main WHERE main.used_cuda AND main.rank = process.rank AND main.job IS NOT DISTINCT FROM process.job
+      AND main.first_ns <= coalesce(process.alive_ns, process.last_ns)
+      AND process.first_ns <= coalesce(main.alive_ns, main.last_ns));
 DROP TABLE fact;

@@ -19,7 +19,7 @@ from tracehook.audit.lanes import Lanes, NestingLanes
 from tracehook.audit.naming import in_bytes, known, name_of, wall_at_zero
 from tracehook.audit.packets import Arguments, Packets, Value
 from tracehook.audit.rules import Finding
-from tracehook.audit.store import Progress, Store
+from tracehook.audit.store import Progress, Store, quiet
 
 _PIDS_OF_OURS = 1 << 30  # where a pid is unknown, or is that of two processes (on two hosts)
 _COUNTERS = (
@@ -42,10 +42,7 @@ _OF_EVENTS = tuple(name for name in FIELDS if name not in _SAID)
 _AT_ONCE = 100_000  # events whose rows are held
 
 
-def _unseen(_what: str, _done: float) -> None: ...
-
-
-def write(store: Store, findings: Iterable[Finding], file: BinaryIO, progress: Progress = _unseen) -> Packets:
+def write(store: Store, findings: Iterable[Finding], file: BinaryIO, progress: Progress = quiet) -> Packets:
     """Write the trace of all that `store` holds to `file`; return what wrote it, which has counted."""
     timeline = _Timeline(store, file)
     parts: tuple[tuple[str, Callable[[], None]], ...] = (

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tracehook.audit.reader import LogError
 from tracehook.audit.rules import Finding, first_divergence, rules
 from tracehook.audit.store import Store
 
@@ -22,6 +23,13 @@ class Scope:
     ranks: Collection[int] = ()
     comms: Collection[str] = ()
     incomplete: bool = False
+
+    @property
+    def said(self) -> str:
+        """What is asked for, in words."""
+        about = [many_named("rank", sorted(self.ranks))] if self.ranks else []
+        about += [f"communicator {', '.join(self.comms)}"] if self.comms else []
+        return f"about {' and '.join(about)}" if about else ""
 
     def holds(self, finding: Finding) -> bool:
         """Tell whether `finding` is asked for. One that names no rank or communicator concerns all of them."""
@@ -56,11 +64,14 @@ class Verdict:
     directory: str
     looked: Looked
     findings: tuple[Finding, ...]
+    others: int  # findings that were not asked for
+    asked: str  # what was asked for, in words; empty: everything
+    files: tuple[str, ...]  # of the processes
     skipped: tuple[str, ...]
 
     @property
     def clean(self) -> bool:
-        """Whether every rule held."""
+        """Whether every rule held, for what was asked."""
         return not self.findings
 
     @property
@@ -70,6 +81,9 @@ class Verdict:
         if first is not None:
             moment = f"at {first.ns / 1e9:.3f} s" if first.ns is not None else "at no known moment"
             return f"First divergence, {moment} ({first.rule}): {first.message}."
+        if self.others:
+            there = "is" if self.others == 1 else "are"
+            return f"No finding {self.asked}; there {there} {many(self.others, 'other finding')}."
         seen = self.looked
         return (
             f"Clean: {many(seen.registrations, 'registration')} and {many(seen.windows, 'window')} of "
@@ -85,18 +99,44 @@ class Verdict:
             "directory": self.directory,
             "clean": self.clean,
             "sentence": self.sentence,
-            "first_divergence": asdict(first) if first is not None else None,
+            "first_divergence": self._told(first) if first is not None else None,
             "looked": asdict(self.looked),
             "counts": _counts(self.findings),
-            "findings": [asdict(finding) for finding in self.findings],
+            "findings": [self._told(finding) for finding in self.findings],
+            "other_findings": self.others,
             "skipped": list(self.skipped),
         }
 
+    def _told(self, finding: Finding) -> dict[str, Any]:
+        told = asdict(finding)
+        process = told.pop("process")
+        return told | {"file": None if process is None else self.files[process]}
+
 
 def judge(store: Store, findings: Sequence[Finding], scope: Scope) -> Verdict:
-    """Keep the findings that are asked for."""
+    """Keep the findings that are asked for.
+
+    Raises :class:`LogError` if the logs hold nothing of what is asked for, or nothing that could be proved.
+    """
+    place = store.directory.path
+    processes = store.rows("SELECT file, rank, used_cuda FROM process ORDER BY process")
+    keys = store.rows("SELECT DISTINCT comm FROM communicator")
+    known = {row["rank"] for row in processes} | {rank for finding in findings for rank in finding.ranks}
+    if unknown := sorted(set(scope.ranks) - known):
+        raise LogError(f"{place}: no log of {many_named('rank', unknown)}, and no finding about it")
+    for begins in scope.comms:
+        if not any(str(row["comm"]).startswith(begins) for row in keys):
+            raise LogError(f"{place}: no communicator's key begins with {begins!r}")
+    if not findings and not any(row["used_cuda"] for row in processes):
+        raise LogError(
+            f"{place}: {many(len(processes), 'log')} without any event of a device, so there is nothing to prove; were "
+            "the ranks started with SYMM_REGISTER_HOOK=1, and did they use CUDA yet?"
+        )
     asked = tuple(finding for finding in findings if scope.holds(finding))
-    return Verdict(str(store.directory.path), _look(store), asked, tuple(store.directory.foreign))
+    ignored = sum(scope.incomplete and finding.rule == _ABOUT_RANKS for finding in findings)
+    files = tuple(row["file"] for row in processes)
+    others = len(findings) - len(asked) - ignored
+    return Verdict(str(place), _look(store), asked, others, scope.said, files, tuple(store.directory.foreign))
 
 
 def _look(store: Store) -> Looked:
@@ -120,6 +160,11 @@ def _counts(findings: Sequence[Finding]) -> dict[str, int]:
     for finding in findings:
         out[finding.rule] = out.get(finding.rule, 0) + 1
     return out
+
+
+def many_named(noun: str, names: Sequence[object]) -> str:
+    """Name some things of a kind."""
+    return f"{noun}{'' if len(names) == 1 else 's'} {', '.join(map(str, names))}"
 
 
 def many(count: int, noun: str) -> str:

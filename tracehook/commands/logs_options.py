@@ -16,22 +16,29 @@ from tracehook.audit.reader import LogError
 from tracehook.audit.ring import RingError
 
 if TYPE_CHECKING:
-    from tracehook.audit.store import Progress, Selection
+    from tracehook.audit.selection import Selection
+    from tracehook.audit.store import Progress
 
 UNUSABLE = 2  # exit status
 
 LogDirectory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory that SYMM_REGISTER_LOG named.")]
 Job = Annotated[str | None, typer.Option(help="Only this job, where the directory has the logs of several.")]
 Since = Annotated[
-    datetime | None, typer.Option(help="Only processes that began at or after this time (UTC), for several runs.")
+    datetime | None,
+    typer.Option(
+        formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"],
+        help="Only processes that began at or after this time (UTC, if it says no other), for several runs.",
+    ),
 ]
 
 
 def selection(job: str | None, since: datetime | None) -> Selection:
     """Return what --job and --since select."""
-    from tracehook.audit.store import Selection
+    from tracehook.audit.selection import Selection
 
-    return Selection(job, since.replace(tzinfo=UTC) if since is not None else None)
+    if since is not None and since.tzinfo is None:
+        since = since.replace(tzinfo=UTC)
+    return Selection(job, since)
 
 
 @contextlib.contextmanager

@@ -27,9 +27,9 @@ def report(
         from tracehook.audit.store import Store
 
         with (
-            replacing(output) as file,
             progress_bar() as progress,
             Store(directory, selection(job, since), progress) as store,
+            replacing(output) as file,
         ):
             size = file.write(make_page(store, progress).encode())
     typer.echo(f"{output}: {size / 1e6:.1f} MB")

@@ -28,6 +28,14 @@ def kept() -> None:
     dist.destroy_process_group()
 
 
+def elsewhere() -> None:
+    """Each rank has memory on the device of the other one, too."""
+    device = start()
+    kept = [filled(1, 24, device), filled(1, 48, f"cuda:{1 - RANK}")]
+    dist.all_reduce(kept[0])
+    dist.destroy_process_group()
+
+
 def switched() -> None:
     """As if nothing had been: no segment and no communicator in the time without registration."""
     device = start()

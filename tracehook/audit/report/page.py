@@ -19,16 +19,13 @@ from plotly.offline import get_plotlyjs
 
 from tracehook.audit.report import cost, findings, job, lifetimes, pools, series, spread
 from tracehook.audit.rules import check, rules
-from tracehook.audit.store import Progress, Store
+from tracehook.audit.store import Progress, Store, quiet
 
 _SCRIPTS = ("pictures.js", "page.js")
 _UNSAFE = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
 
 
-def _quiet(_what: str, _done: float) -> None: ...
-
-
-def make_page(store: Store, progress: Progress = _quiet) -> str:
+def make_page(store: Store, progress: Progress = quiet) -> str:
     """Return the report on the logs of `store`."""
     found = check(store, progress)
     progress("series", 0.0)

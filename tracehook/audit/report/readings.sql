@@ -2,13 +2,13 @@
 
 CREATE OR REPLACE TEMP TABLE reading AS
 WITH moved AS (
-    SELECT place, series, least(greatest(ceil((ns - getvariable('from_ns')) * getvariable('bins') / getvariable('span_ns'))::BIGINT - 1, 0),
+    SELECT place, series, least(greatest(ceil((ns - getvariable('from_ns'))::DOUBLE * getvariable('bins') / getvariable('span_ns'))::BIGINT - 1, 0),
                                 getvariable('bins') - 1) AS bin, sum(delta) AS delta
     FROM change GROUP BY ALL),
 grid AS (
     SELECT place, series, bin,
-           getvariable('from_ns') + (bin + 1) * getvariable('span_ns') / getvariable('bins') AS until_ns,
-           getvariable('from_ns') + bin * getvariable('span_ns') / getvariable('bins') AS from_ns
+           getvariable('from_ns') + (bin + 1)::DOUBLE * getvariable('span_ns') / getvariable('bins') AS until_ns,
+           getvariable('from_ns') + bin::DOUBLE * getvariable('span_ns') / getvariable('bins') AS from_ns
     FROM place, (VALUES ('held'), ('registered'), ('window'), ('pool'), ('idle'), ('live')) series (series),
          range(getvariable('bins')) bins (bin)),
 level AS (
@@ -22,7 +22,7 @@ wide AS (
            max(value) FILTER (series = 'idle') AS idle, max(value) FILTER (series = 'live') AS live
     FROM level GROUP BY place, bin),
 spent AS (
-    SELECT place, least(greatest(ceil((ns - getvariable('from_ns')) * getvariable('bins') / getvariable('span_ns'))::BIGINT - 1, 0),
+    SELECT place, least(greatest(ceil((ns - getvariable('from_ns'))::DOUBLE * getvariable('bins') / getvariable('span_ns'))::BIGINT - 1, 0),
                         getvariable('bins') - 1) AS bin, sum(us) / 1000 AS ms
     FROM call JOIN place USING (process, device) GROUP BY ALL)
 SELECT place, bin, held, registered, "window", pool, idle,

@@ -11,8 +11,9 @@ SELECT process, [rank] AS ranks, NULL AS comm, coalesce(last_ns, 0) AS ns, NULL 
 FROM process WHERE complaint != ''
 UNION ALL
 SELECT process, [rank], NULL, coalesce(gap.ns, last_ns, 0), NULL,
-       format('{}: {} of {} {}: line {}{}', who(rank, process), plural(foreign_lines, 'line'), file,
-              CASE foreign_lines WHEN 1 THEN 'is no event' ELSE 'are no events' END, foreign_at,
+       format('{}: {} of {} {}: {} {}{}', who(rank, process), plural(foreign_lines, 'line'), file,
+              CASE foreign_lines WHEN 1 THEN 'is no event' ELSE 'are no events' END,
+              CASE foreign_lines WHEN 1 THEN 'line' ELSE 'lines' END, foreign_at,
               CASE WHEN foreign_lines > 5 THEN ', ...' ELSE '' END)
 FROM process LEFT JOIN gap USING (process) WHERE foreign_lines > 0
 UNION ALL

@@ -6,8 +6,11 @@ SELECT process, [event.rank] AS ranks, event.comm, min(ns) AS ns, min(seq) AS se
        AS message
 FROM event JOIN communicator USING (process, comm_id)
 WHERE seq > ended_seq
-  -- The wait for a window is what an abort ends: it began before.
-  AND NOT (event = 'register.window' AND ns - coalesce(us, 0) * 1000 < ended_ns)
+  -- An abort waits some seconds for a call that is under way, and no longer: that one began before. Of a batch the whole is timed.
+  AND ns - coalesce(us, 0) * 1000 >= ended_ns
+  AND NOT (event = 'register.local' AND us IS NULL AND EXISTS (
+      FROM event b WHERE b.process = communicator.process AND b.comm_id = communicator.comm_id AND b.event = 'register.batch'
+        AND b.seq > event.seq AND b.ns - b.us * 1000 < ended_ns))
   AND (event LIKE 'register.%' OR event LIKE 'deregister.%' OR event IN ('communicator.ready', 'placement.first_use'))
   AND event NOT LIKE '%.stalled'
 GROUP BY process, event.rank, event.comm, comm_id;

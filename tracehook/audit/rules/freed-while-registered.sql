@@ -9,5 +9,5 @@ SELECT memory.process, [memory.rank] AS ranks, comm, freed_ns AS ns, freed_seq A
               CASE memory.kind WHEN 'window' THEN 'pool segment' ELSE 'segment' END, memory.memory, addr, in_bytes(size), comm,
               CASE WHEN undone_ns IS NULL THEN 'it was never deregistered'
                    ELSE format('deregistered {:.3f} ms later', (undone_ns - freed_ns) / 1e6) END) AS message
-FROM memory JOIN registration USING (process, kind, memory)
+FROM memory JOIN registration USING (process, kind, memory) SEMI JOIN (FROM process WHERE lost = 0) USING (process)
 WHERE made_seq < freed_seq AND coalesce(undone_seq > freed_seq, true);

@@ -8,7 +8,9 @@ WITH gap AS (
           FROM event WHERE seq IS NOT NULL WINDOW w AS (PARTITION BY process ORDER BY seq))
     WHERE seq > before + 1 GROUP BY process),
 dropped AS (
-    SELECT process, sum(count) AS dropped, min(ns) AS ns FROM event WHERE event = 'log.dropped' GROUP BY process)
+    SELECT process, greatest(coalesce(sum(count), 0), any_value(ring_dropped)) AS dropped, coalesce(min(ns), any_value(last_ns)) AS ns
+    FROM process LEFT JOIN (FROM event WHERE event = 'log.dropped') AS said USING (process) GROUP BY process
+    HAVING greatest(coalesce(sum(count), 0), any_value(ring_dropped)) > 0)
 SELECT process, [rank] AS ranks, NULL AS comm, coalesce(gap.ns, dropped.ns) AS ns, before AS seq,
        format('{}: ', who(rank, process)) || CASE
        WHEN dropped IS NULL THEN format('{} missing from {}', plural(missing, 'event'), file)

@@ -1,15 +1,23 @@
 -- severity: error
--- sentence: Some ranks left no log, so nothing is proved about them.
-WITH world AS (
-    SELECT job, attempt, max(world_size) AS size, list(DISTINCT rank) AS here, min(first_ns) AS ns
-    FROM process WHERE rank IS NOT NULL AND world_size IS NOT NULL GROUP BY job, attempt),
+-- sentence: Some ranks left no log, or none of a communicator that they are in: nothing is proved about them.
+-- Those that began together know each other by their attempt; but where machines come and go, torchrun counts on each by
+-- itself, so whoever lived at the same time counts too.
+WITH life AS (
+    SELECT job, attempt, rank, max(world_size) AS size, min(first_ns) AS from_ns, max(coalesce(alive_ns, last_ns)) AS to_ns
+    FROM process WHERE rank IS NOT NULL AND NOT helper GROUP BY job, attempt, rank),
+world AS (
+    SELECT job, attempt, max(size) AS size, min(from_ns) AS from_ns, max(to_ns) AS to_ns FROM life GROUP BY job, attempt),
 absent AS (
-    SELECT world.*, list_filter(range(size), lambda r: NOT list_contains(here, r)) AS missing FROM world
-    WHERE size <= 1048576),
+    SELECT world.job, world.attempt, any_value(world.size) AS size, any_value(world.from_ns) AS ns,
+           list_filter(range(any_value(world.size)), lambda r: NOT list_contains(list(DISTINCT life.rank), r)) AS missing
+    FROM world JOIN life ON life.job IS NOT DISTINCT FROM world.job
+         AND (life.attempt IS NOT DISTINCT FROM world.attempt OR (life.from_ns <= world.to_ns AND world.from_ns <= life.to_ns))
+    WHERE world.size <= 1048576 GROUP BY world.job, world.attempt),
 partial AS (
     SELECT comm, max(ranks) AS ranks, count(DISTINCT comm_rank) AS here, min(found_ns) AS ns,
            list_filter(range(max(ranks)), lambda r: NOT list_contains(list(DISTINCT comm_rank), r)) AS missing
-    FROM communicator WHERE ranks <= 1048576 GROUP BY comm HAVING count(DISTINCT comm_rank) < max(ranks))
+    FROM communicator WHERE ranks <= 1048576 GROUP BY comm HAVING count(DISTINCT comm_rank) < max(ranks)),
+torn AS (SELECT count(*) AS logs FROM process WHERE lost > 0)
 SELECT NULL AS process, missing AS ranks, NULL AS comm, ns, NULL AS seq,
        format('{} of {} left no log: {}', len(missing), plural(size, 'rank'), rank_list(missing)) AS message
 FROM absent WHERE len(missing) > 0
@@ -17,7 +25,7 @@ UNION ALL
 SELECT NULL, [], comm, ns, NULL,
        format('communicator {} has {}, and the logs know {} of them; not {} of it', comm, plural(ranks, 'rank'), here,
               rank_list(missing))
-FROM partial WHERE NOT EXISTS (FROM absent WHERE len(missing) > 0)
+FROM partial, torn WHERE torn.logs = 0 AND NOT EXISTS (FROM absent WHERE len(missing) > 0)
   -- A process that was killed may have been about to join; of that tells no-end.
-  AND len(missing) > (SELECT count(*) FROM process p WHERE NOT p.ended AND (p.used_cuda OR p.rank IS NOT NULL)
+  AND len(missing) > (SELECT count(*) FROM process p WHERE NOT p.ended AND (p.used_cuda OR p.rank IS NOT NULL) AND NOT p.helper
                       AND NOT EXISTS (FROM communicator c WHERE c.process = p.process AND c.comm = partial.comm));

@@ -1,12 +1,12 @@
 -- severity: error
 -- sentence: A collective used windows at different places on different ranks: its results, and what it overwrote, are wrong.
 -- Of each rank the distinct uses, in order of appearance, reduced to what has to be equal (table `operation`). Those that
--- were refused (an event placement.mismatch or agreement.* follows at once) did no harm.
+-- were refused (placement.mismatch, or an agreement that failed, is the next of such events) did no harm.
 WITH whole AS (
     SELECT comm FROM communicator JOIN process USING (process) GROUP BY comm HAVING max(lost) = 0),
 marked AS (
     SELECT *, lead(event) OVER (PARTITION BY process, comm_id ORDER BY seq) AS next FROM event SEMI JOIN whole USING (comm)
-    WHERE event IN ('placement.first_use', 'placement.mismatch', 'agreement.timeout', 'agreement.failed', 'register.local', 'deregister.local')),
+    WHERE event IN ('placement.first_use', 'placement.mismatch', 'agreement.timeout', 'agreement.failed')),
 used AS (
     SELECT m.*, CASE o.send WHEN 'where' THEN coalesce(send_window, '') || '+' || coalesce(send_offset, 0)
                 WHEN 'whether' THEN (send_window IS NULL)::VARCHAR ELSE '' END AS send_place,

@@ -4,4 +4,5 @@ SELECT process, [rank] AS ranks, comm, ns, seq,
        format('{} registered {} {} at {} ({}) with communicator {} again, and held it already',
               who(rank, process), CASE kind WHEN 'window' THEN 'a window on pool segment' ELSE 'segment' END,
               memory, addr, in_bytes(size), comm) AS message
-FROM step WHERE event LIKE 'register.%' AND before LIKE 'register.%';
+FROM step SEMI JOIN (FROM process WHERE lost = 0) USING (process)
+WHERE event LIKE 'register.%' AND before LIKE 'register.%';

@@ -1,11 +1,18 @@
 -- severity: error
 -- sentence: The ranks do not run the same thing: versions or settings differ.
+-- Of each thing that differs, the largest communicator in which it does.
 WITH told AS (
-    UNPIVOT (SELECT process, rank, tracehook, torch, cuda, nccl, allocator, policy FROM process WHERE communicators > 0)
-    ON tracehook, torch, cuda, nccl, allocator, policy INTO NAME what VALUE value),
+    SELECT process, rank, what, value FROM (FROM process WHERE communicators > 0)
+    UNPIVOT INCLUDE NULLS (value FOR what IN (tracehook, torch, cuda, nccl, allocator, policy))),
 kind AS (
-    SELECT what, value, list(rank ORDER BY rank) AS ranks, count(*) AS n FROM told GROUP BY what, value)
-SELECT NULL AS process, arg_min(ranks, n) AS ranks, NULL AS comm, 0 AS ns, NULL AS seq,
-       format('{} is ', what) || string_agg(format('{} on {}', CASE value WHEN '' THEN 'unset' ELSE value[:80] END, rank_list(ranks)), '; ' ORDER BY n DESC, value)
-       AS message
-FROM kind GROUP BY what HAVING count(*) > 1;
+    SELECT comm, what, coalesce(value, 'unknown') AS value, list(told.rank ORDER BY told.rank) AS ranks, count(*) AS n,
+           CASE WHEN count(told.rank) = count(*) THEN rank_list(list(told.rank ORDER BY told.rank))
+                ELSE plural(count(*), 'process') END AS whom
+    FROM told JOIN (SELECT DISTINCT process, comm FROM communicator) USING (process) GROUP BY comm, what, value),
+difference AS (
+    SELECT comm, what, sum(n) AS size, arg_min(ranks, n) AS odd,
+           string_agg(format('{} on {}', CASE value WHEN '' THEN 'unset' ELSE value[:80] END, whom), '; ' ORDER BY n DESC, value) AS told
+    FROM kind GROUP BY comm, what HAVING count(*) > 1)
+SELECT NULL AS process, arg_max(odd, (size, comm)) AS ranks, NULL AS comm, 0 AS ns, NULL AS seq,
+       format('{} is {}', what, arg_max(told, (size, comm))) AS message
+FROM difference GROUP BY what;

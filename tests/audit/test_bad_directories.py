@@ -46,12 +46,12 @@ def test_name_of_the_directory(logs: Path, tmp_path: Path, name: str) -> None:
 
 def test_name_that_is_no_text(logs: Path, tmp_path: Path) -> None:
     """Names need not be UTF-8."""
-    directory = tmp_path / os.fsdecode(b"caf\xe9")
+    directory = tmp_path / os.fsdecode(b"se\xf1or")
     logs.rename(directory)
     file = log_of(directory)
-    file.rename(directory / os.fsdecode(b"clean.rank1.caf\xe9.1.jsonl"))
+    file.rename(directory / os.fsdecode(b"clean.rank1.se\xf1or.1.jsonl"))
     (directory / os.fsdecode(b"\xff.png")).write_bytes(b"\x89PNG")
-    change(directory / os.fsdecode(b"clean.rank1.caf\xe9.1.jsonl"), insert(b"damage"))
+    change(directory / os.fsdecode(b"clean.rank1.se\xf1or.1.jsonl"), insert(b"damage"))
     finished = run([SCRIPTS / "tracehook", "audit", directory])
     assert finished.status == FINDINGS, finished.output
     assert "Traceback" not in finished.output

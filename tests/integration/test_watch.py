@@ -253,7 +253,7 @@ def test_keep_watches_on(watch: Callable[..., Watch], tmp_path: Path) -> None:
     assert watch(tmp_path, "--interval", "0.1").ended == (0, b"")
     lines = watch(tmp_path, "--interval", "0.1", "--keep")
     for _ in range(4):
-        lines.until("1 processes: 1 ended")
+        lines.until("1 process: 1 ended")
     _log(tmp_path, 1)
     lines.until("2 processes: 1 running, 1 ended")
 

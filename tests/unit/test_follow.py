@@ -288,8 +288,8 @@ def test_strange_values_break_nothing(tmp_path, follower, value):
     events = [strange | {"event": name, "seq": value} for name in ring.EVENTS if name != "trace.begin"]
     _append(tmp_path / "a.jsonl", strange | BEGIN | {"rank": value, "pid": value, "time": value}, *events)
     follower.look()
-    assert "1 processes: 1 ended" in _render(follower)
-    assert watch_table.sentence(follower).startswith("1 processes: 1 ended")
+    assert "1 process: 1 ended" in _render(follower)
+    assert watch_table.sentence(follower).startswith("1 process: 1 ended")
 
 
 def test_names_are_shown_and_not_obeyed(tmp_path, clock):

@@ -116,7 +116,8 @@ def _skipped(follower: Follower) -> str:
 def _states(follower: Follower) -> str:
     counts = Counter(process.state(follower.now)[0] for process in follower.processes.values())
     parts = [f"{counts[state]} {state}" for state in State if counts[state]]
-    return f"{len(follower.processes)} processes: {', '.join(parts)}"
+    count = len(follower.processes)
+    return f"{count} process{'' if count == 1 else 'es'}: {', '.join(parts)}"
 
 
 def _remarks(follower: Follower) -> Iterator[str]:

@@ -1,0 +1,30 @@
+#include "ipc/stream_memory.h"
+
+namespace tracehook::ipc {
+
+namespace {
+
+constexpr std::uint32_t kWait = 1;  // CU_STREAM_MEM_OP_WAIT_VALUE_32
+constexpr std::uint32_t kWrite = 2; // CU_STREAM_MEM_OP_WRITE_VALUE_32
+constexpr std::uint32_t kEqual = 1; // CU_STREAM_WAIT_VALUE_EQ
+
+} // namespace
+
+MemoryOperation wait_until_equal(std::uintptr_t address, std::uint32_t value) noexcept {
+    return {kWait, address, value, kEqual};
+}
+
+MemoryOperation write_word(std::uintptr_t address, std::uint32_t value) noexcept {
+    return {kWrite, address, value, 0};
+}
+
+void enqueue(Stream stream, std::span<MemoryOperation> operations) {
+    const auto batch = driver().cuStreamBatchMemOp_v2;
+    if (batch == nullptr) {
+        throw std::runtime_error("this CUDA driver has no cuStreamBatchMemOp: no semaphores");
+    }
+    check_driver("cuStreamBatchMemOp", batch(stream, static_cast<unsigned>(operations.size()),
+                                             operations.data(), 0));
+}
+
+} // namespace tracehook::ipc

@@ -30,6 +30,7 @@ constexpr DriverText kTexts[] = {
     {100, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
     {101, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
     {201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {304, "CUDA_ERROR_OPERATING_SYSTEM", "OS call failed or operation not supported on this OS"},
     {400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported by the emulated driver"},
 };
@@ -205,10 +206,18 @@ EMU_EXPORT int cuPointerGetAttribute(void* data, int attribute, uintptr_t pointe
     }
 }
 
-EMU_EXPORT int cuMemGetAddressRange_v2(uintptr_t* base, size_t* size, uintptr_t pointer) {
-    return emu_memory_find(reinterpret_cast<void*>(pointer), 1, base, size, nullptr) != 0
-               ? kSuccess
-               : kInvalidValue;
+// Memory with a handle has the size of the handle, though less may have been asked of ncclMemAlloc.
+EMU_EXPORT int cuMemGetAddressRange_v2(uintptr_t* base, size_t* size, uintptr_t address) {
+    const auto* const pointer = reinterpret_cast<const void*>(address);
+    size_t bytes = 0;
+    if (emu_memory_find(pointer, 1, base, &bytes, nullptr) == 0) {
+        return kInvalidValue;
+    }
+    if (size != nullptr) {
+        const size_t unit = emu_memory_has_handle(pointer) != 0 ? emu_memory_granularity() : 1;
+        *size = (bytes + unit - 1) / unit * unit;
+    }
+    return kSuccess;
 }
 
 EMU_EXPORT int cuMemsetD32Async(uintptr_t address, unsigned value, size_t count, void* stream) {

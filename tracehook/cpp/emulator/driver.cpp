@@ -175,7 +175,7 @@ EMU_EXPORT int cuCtxGetDevice(int* device) {
 
 EMU_EXPORT int cuPointerGetAttribute(void* data, int attribute, uintptr_t pointer) {
     constexpr int kContext = 1, kMemoryTypeOf = 2, kDevicePointer = 3, kBufferId = 7, kOrdinal = 9;
-    constexpr int kRangeStart = 11, kRangeSize = 12;
+    constexpr int kLegacyIpc = 10, kRangeStart = 11, kRangeSize = 12;
     uintptr_t base = 0;
     size_t size = 0;
     int device = 0;
@@ -197,6 +197,8 @@ EMU_EXPORT int cuPointerGetAttribute(void* data, int attribute, uintptr_t pointe
         return answer(static_cast<unsigned long long>(base));
     case kOrdinal:
         return answer(device);
+    case kLegacyIpc:
+        return answer(emu_memory_has_handle(reinterpret_cast<void*>(pointer)) == 0);
     case kRangeStart:
         return answer(base);
     case kRangeSize:

@@ -1,6 +1,7 @@
 #include "memory.h"
 
 #include "devices.h"
+#include "ipc_export.h"
 
 #include <iterator>
 
@@ -58,6 +59,7 @@ bool Memory::free(void* pointer) {
         return false;
     }
     notify(*allocation);
+    IpcExports::instance().withdraw(*allocation);
     // First forgotten, then given back: another thread may be given the same address at once.
     erase(allocation->base);
     give_addresses_back(pointer, allocation->mapped, allocation->has_handle);

@@ -32,6 +32,7 @@ constexpr DriverText kTexts[] = {
     {201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
     {304, "CUDA_ERROR_OPERATING_SYSTEM", "OS call failed or operation not supported on this OS"},
     {400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+    {500, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported by the emulated driver"},
 };
 
@@ -220,17 +221,4 @@ EMU_EXPORT int cuMemGetAddressRange_v2(uintptr_t* base, size_t* size, uintptr_t 
         *size = (bytes + unit - 1) / unit * unit;
     }
     return kSuccess;
-}
-
-EMU_EXPORT int cuMemsetD32Async(uintptr_t address, unsigned value, size_t count, void* stream) {
-    return emu_stream_set_words(stream, reinterpret_cast<void*>(address), value, count);
-}
-
-EMU_EXPORT int cuStreamWriteValue32(void* stream, uintptr_t address, uint32_t value, unsigned) {
-    return emu_stream_set_words(stream, reinterpret_cast<void*>(address), value, 1);
-}
-
-EMU_EXPORT int cuStreamWriteValue32_v2(void* stream, uintptr_t address, uint32_t value,
-                                       unsigned flags) {
-    return cuStreamWriteValue32(stream, address, value, flags);
 }

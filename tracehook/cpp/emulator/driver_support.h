@@ -49,6 +49,19 @@ int emu_mapping_allow(void* address, size_t size, int device, int access);
 // Sets `count` words on a stream, in its order.
 int emu_stream_set_words(void* stream, void* address, uint32_t value, size_t count);
 
+// One operation on a word of memory: a write, or a wait until `condition` (0: at least `value`,
+// cyclically; 1: equal; 2: a common bit; 3: a bit that neither has) holds.
+struct emu_memory_operation {
+    uintptr_t address;
+    uint32_t value;
+    int waits;
+    unsigned condition;
+};
+
+// Gives operations to a stream as one piece of work, in its order. A wait blocks that stream only.
+int emu_stream_memory_operations(void* stream, const struct emu_memory_operation* operations,
+                                 size_t count);
+
 #ifdef __cplusplus
 }
 #endif

@@ -101,6 +101,14 @@ def test_access_is_what_was_allowed() -> None:
     assert share("accesses", job="memory_handles.py") == {"read": [0, True], "none": [0, True]}
 
 
+def test_devices_reach_each_other() -> None:
+    """Peer access is possible between any two devices and enabled once, and memory is copied between them."""
+    facts = share("peers", job="memory_handles.py", devices=2)
+    assert facts["can"] == [[0, 1], [1, 0]]
+    assert facts["enabled"] == [0, 704, 101]
+    assert facts["copied"] == 5
+
+
 def test_a_forked_child_has_nothing_of_it() -> None:
     """Children forked while other threads make memory have no CUDA, and neither mappings nor descriptors of it."""
     facts = share("forked")

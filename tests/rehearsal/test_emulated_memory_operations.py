@@ -70,6 +70,7 @@ def test_every_way_leads_to_the_functions() -> None:
     """They are found with and without a suffix, by linker, driver and runtime; others are not found."""
     facts = run("names")
     assert facts["done"] == [True] * 10
+    assert facts["attributes"] == [0, 1]
     assert facts["missing"] == [NOT_FOUND, 1, 0, 1, None]
 
 

@@ -27,6 +27,7 @@ from driver import (
     peek,
     poke,
     retained,
+    runtime,
     take,
     taken,
     used,
@@ -92,6 +93,19 @@ def many() -> None:
     for handle in handles[:-1]:
         must(cuda.cuMemRelease(handle))
     tell(used=used(), left=len(left()))
+
+
+def peers() -> None:
+    """Two devices of one process."""
+    can = [[ctypes.c_int(-1) for _ in range(2)] for _ in range(2)]
+    for one in range(2):
+        for other in range(2):
+            must(runtime.cudaDeviceCanAccessPeer(byref(can[one][other]), one, other))
+    enabled = [runtime.cudaDeviceEnablePeerAccess(peer, 0) for peer in (1, 1, 0)]
+    here, there = mapped(created(device=0)), mapped(created(device=1), device=1)
+    poke(there, 5)
+    must(runtime.cudaMemcpyPeerAsync(c_void_p(here), 0, c_void_p(there), 1, c_size_t(4), None))
+    tell(can=[[each.value for each in row] for row in can], enabled=enabled, copied=peek(here))
 
 
 globals()[sys.argv[1]]()

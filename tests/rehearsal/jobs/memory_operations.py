@@ -297,7 +297,10 @@ def names() -> None:
             done.append(peek(word) == turn)
     missing = [cuda.cuGetProcAddress_v2(b"cuNoSuch", *with_version), result.value]
     missing += [runtime.cudaGetDriverEntryPoint(b"cuNoSuch", *answer), result.value, pointer.value]
-    tell(done=done, missing=missing)
+    attributes = [c_int(-1), c_int(-1)]
+    for attribute, number in zip(attributes, (122, 123), strict=True):  # 64 bits, "neither bit"
+        must(cuda.cuDeviceGetAttribute(byref(attribute), number, 0))
+    tell(done=done, missing=missing, attributes=[each.value for each in attributes])
 
 
 def refused() -> None:

@@ -86,14 +86,16 @@ py::object lend(const LeaseCount& count, std::uintptr_t address, std::size_t siz
 }
 
 // Waits until the word here is 1, takes it, and sets the peer's: both halves of a semaphore.
-void pass_turn(std::uintptr_t stream, std::uintptr_t here, std::uintptr_t there) {
+void pass_turn(std::uintptr_t stream, std::uintptr_t here, std::uintptr_t there, int device) {
+    const ipc::OnDevice guard(device);
     std::array operations{ipc::wait_until_equal(here, 1), ipc::write_word(here, 0),
                           ipc::write_word(there, 1)};
     ipc::enqueue(reinterpret_cast<ipc::Stream>(stream), operations);
 }
 
 void write_words(std::uintptr_t stream, const std::vector<std::uintptr_t>& addresses,
-                 std::uint32_t value) {
+                 std::uint32_t value, int device) {
+    const ipc::OnDevice guard(device);
     constexpr std::size_t kMost = 256; // operations of one batch
     std::vector<ipc::MemoryOperation> operations;
     for (const std::uintptr_t address : addresses) {
@@ -186,9 +188,13 @@ void bind_ipc(py::module_& core) {
     module.def("export_file", &ipc::export_file, NoGil(), py::arg("base"));
     bind_mappings(module);
     module.def("pass_turn", &pass_turn, NoGil(), py::arg("stream"), py::arg("here"),
-               py::arg("there"));
+               py::arg("there"), py::arg("device"));
     module.def("write_words", &write_words, NoGil(), py::arg("stream"), py::arg("addresses"),
-               py::arg("value"));
+               py::arg("value"), py::arg("device"));
+    module.def(
+        "make_stream",
+        [](int device) { return reinterpret_cast<std::uintptr_t>(ipc::make_stream(device)); },
+        NoGil(), py::arg("device"));
     module.def("wait_for_device", &ipc::wait_for_device, NoGil(), py::arg("device"));
     module.def("log", &log, py::arg("event"), py::arg("comm"), py::arg("rank"), py::arg("peer"),
                py::arg("segment") = 0, py::arg("pool") = false, py::arg("generation") = 0,

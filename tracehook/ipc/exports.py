@@ -146,7 +146,9 @@ class Exports:
         export.loans[loan.number] = self._loans[storage._cdata] = loan
         return loan
 
-    def send(self, link: Link, data: bytes, offers: Sequence[wire.Offer], loans: Sequence[Loan | None]) -> None:
+    def send(
+        self, link: Link, data: bytes, offers: Sequence[wire.Offer], loans: Sequence[Loan | None], timeout: float
+    ) -> None:
         """Send a message with offers, and the descriptors that the peer lacks.
 
         `data` has no offer marked as coming with its descriptor. Raises PeerLost.
@@ -159,15 +161,18 @@ class Exports:
                     marked.append(self._with_file(link, offer, loan, files))
                 if files:
                     data = data[: wire.HEAD_BYTES] + b"".join(map(wire.pack_offer, marked))
-                link.send(data, files)
+                link.send(data, files, timeout)
             finally:
                 close_files(files)
 
     def _with_file(self, link: Link, offer: wire.Offer, loan: Loan | None, files: list[int]) -> wire.Offer:
         if loan is None:
             return offer
-        loan.links.add(link)
         export = loan.export
+        # Also if the last peer gave it back since it was prepared, and it was let go.
+        self._exports[export.number] = export
+        export.loans[loan.number] = loan
+        loan.links.add(link)
         if link in export.links:
             return offer
         if export.handle_kind == FILE:
@@ -220,9 +225,13 @@ class Exports:
                     link.try_send(wire.pack_head(wire.Kind.RETIRE, loan.number))
             for loan in [loan for loan in export.loans.values() if loan.retired and not loan.links]:
                 del export.loans[loan.number]
-        if export.closing and not export.links and export.number in self._exports:
-            del self._exports[export.number]
+        if not export.links:  # nobody has it, so nothing need be held for anybody
+            for loan in export.loans.values():
+                self._retire(loan)
             export.loans.clear()
+            self._exports.pop(export.number, None)
+            if self._current.get((export.kind, export.segment)) is export:
+                del self._current[export.kind, export.segment]
 
     # --- what peers say ---
 

@@ -92,6 +92,12 @@ class Imports:
         self._unmapping: list[Mapped] = []  # wanted by nobody, not yet unmapped
         self._busy: set[Any] = set()  # handed to the thread
         self._work: queue.SimpleQueue[_Work] | None = None
+        self.settled = threading.Event()  # set when something was returned or unmapped
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether there is something for :meth:`sweep`."""
+        return bool(self._ending or self._unmapping)
 
     # --- taking what peers offer ---
 
@@ -183,7 +189,7 @@ class Imports:
 
     def sweep(self) -> None:
         """Return and unmap what has no lease any more. Never waits; what must wait is left to the thread."""
-        if not self._ending and not self._unmapping:
+        if not self.is_ending:
             return
         with self.lock:
             self._return_unused()
@@ -240,6 +246,7 @@ class Imports:
             self._unmap(mapped)
         with self.lock:
             self._busy.difference_update(work.returned, work.closed)
+        self.settled.set()
 
     def _unmap(self, mapped: Mapped) -> None:
         begin = time.monotonic_ns()
@@ -302,9 +309,15 @@ class Imports:
         with self.lock:
             return len(self._mapped)
 
-    def after_fork_in_child(self) -> None:
-        """Forget the parent's mappings, which a child must not use, and do not unmap them: that calls CUDA."""
-        self.__init__()  # type: ignore[misc]
+    def after_fork_in_child(self, why: str) -> None:
+        """Let nothing be done with the parent's mappings, not even unmapping: that calls CUDA."""
+        self.lock = threading.RLock()
+        self._work = None
+        for mapped in [*self._mapped.values(), *self._unmapping]:
+            for borrowed in mapped.borrowed.values():
+                borrowed.gone = why
+        self._ending.clear()
+        self._unmapping.clear()
 
 
 IMPORTS = Imports()

@@ -92,9 +92,11 @@ class Meeting:
                 self._connect(peer, card)
         return [*self._let_in(), *self._answered()]
 
-    def wait(self, seconds: float) -> None:
-        """Wait until something may have changed."""
+    def wait(self, seconds: float, links: Iterable[Link]) -> None:
+        """Wait until something may have changed, also on these links."""
         poller = select.poll()
+        for link in links:
+            poller.register(link, select.POLLIN)
         for waiting in self.waits_on():
             poller.register(waiting, select.POLLIN)
         poller.poll(max(0.0, min(LOOK_INTERVAL, seconds)) * 1000)
@@ -218,7 +220,6 @@ def _text(path: str) -> str:
 
 def _inode(path: str) -> int:
     try:
-        return os.stat(path).st_ino
+        return Path(path).stat().st_ino
     except OSError:
         return 0
-

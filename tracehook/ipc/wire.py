@@ -129,7 +129,7 @@ def pack_hello(hello: Hello) -> bytes:
 
 
 def unpack_hello(data: bytes) -> Hello:
-    """Read the first message. Raises :class:`WireError` with one line if it is none, or one of a newer major version."""
+    """Read the first message. Raises :class:`WireError` with one line if it is none, or of another major version."""
     if len(data) < 8 or data[:4] != MAGIC:
         raise WireError("it does not speak tracehook's protocol")
     major, minor = struct.unpack_from("<HH", data, 4)

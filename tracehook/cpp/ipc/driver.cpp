@@ -42,6 +42,8 @@ Driver load() {
     FROM_RUNTIME(cudaDeviceSynchronize);
     FROM_RUNTIME(cudaGetLastError);
     FROM_RUNTIME(cudaThreadExchangeStreamCaptureMode);
+    FROM_RUNTIME(cudaDeviceGetStreamPriorityRange);
+    FROM_RUNTIME(cudaStreamCreateWithPriority);
     FROM_RUNTIME(cudaIpcGetMemHandle);
     FROM_RUNTIME(cudaIpcOpenMemHandle);
     FROM_RUNTIME(cudaIpcCloseMemHandle);

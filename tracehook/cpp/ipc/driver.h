@@ -55,6 +55,8 @@ struct Driver {
     Function<> cudaDeviceSynchronize = nullptr;
     Function<> cudaGetLastError = nullptr;
     Function<int*> cudaThreadExchangeStreamCaptureMode = nullptr;
+    Function<int*, int*> cudaDeviceGetStreamPriorityRange = nullptr;
+    Function<Stream*, unsigned, int> cudaStreamCreateWithPriority = nullptr;
     Function<RuntimeHandle*, void*> cudaIpcGetMemHandle = nullptr;
     Function<void**, RuntimeHandle, unsigned> cudaIpcOpenMemHandle = nullptr; // by value
     Function<void*> cudaIpcCloseMemHandle = nullptr;

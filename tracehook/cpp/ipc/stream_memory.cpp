@@ -18,6 +18,25 @@ MemoryOperation write_word(std::uintptr_t address, std::uint32_t value) noexcept
     return {kWrite, address, value, 0};
 }
 
+Stream make_stream(int device) {
+    constexpr unsigned kNonBlocking = 1;
+    const Driver& cuda = driver();
+    const OnDevice guard(device);
+    int least = 0;
+    int greatest = 0;
+    if (cuda.cudaDeviceGetStreamPriorityRange != nullptr) {
+        check_runtime("cudaDeviceGetStreamPriorityRange",
+                      cuda.cudaDeviceGetStreamPriorityRange(&least, &greatest));
+    }
+    if (cuda.cudaStreamCreateWithPriority == nullptr) {
+        throw std::runtime_error("this CUDA runtime has no cudaStreamCreateWithPriority");
+    }
+    Stream stream = nullptr;
+    check_runtime("cudaStreamCreateWithPriority",
+                  cuda.cudaStreamCreateWithPriority(&stream, kNonBlocking, greatest));
+    return stream;
+}
+
 void enqueue(Stream stream, std::span<MemoryOperation> operations) {
     const auto batch = driver().cuStreamBatchMemOp_v2;
     if (batch == nullptr) {

@@ -1,0 +1,95 @@
+"""What a group knows of one of its peers: the link, and both sides' last exchange."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from tracehook.ipc import wire
+from tracehook.ipc.journal import Journal
+from tracehook.ipc.link import Link
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tracehook.ipc.exports import Loan
+    from tracehook.ipc.tensor import PeerTensor
+
+    Result = PeerTensor | list[PeerTensor] | None
+
+
+class Given:
+    """A tensor as it was when it was last offered, without keeping it."""
+
+    __slots__ = ("_loan", "_pointer", "_shape", "_strides", "_tensor")
+
+    def __init__(self, tensor: Tensor, loan: Loan | None) -> None:
+        self._tensor = weakref.ref(tensor)
+        self._pointer = tensor.data_ptr()
+        self._shape = tensor.shape
+        self._strides = tensor.stride()
+        self._loan = loan
+
+    def is_same(self, tensor: Any) -> bool:
+        """Whether the peer can use what it has for `tensor`."""
+        return (
+            self._tensor() is tensor
+            and tensor.data_ptr() == self._pointer
+            and tensor.shape == self._shape
+            and tensor.stride() == self._strides
+            and not (self._loan is not None and self._loan.retired)
+        )
+
+
+class Peer:
+    """One peer of one group. Belongs to the thread that holds the group's lock."""
+
+    def __init__(self, link: Link, journal: Journal) -> None:
+        self.link = link
+        self.rank = link.peer
+        self.journal = journal
+        self.number = 0  # of this rank's last exchange over this link; both sides count alike
+        self.form = wire.Form.NOTHING
+        self.given: list[Given] | None = None  # None: the next exchange cannot refer to the last
+        self.writable = False
+        self.result: Result = None  # of the peer's last exchange
+        self.can_repeat = False  # whether `result` is all of it
+        self.arrived: deque[tuple[int, Result | Exception]] = deque()  # of the peer's exchanges, not yet taken
+        self.partial: list[PeerTensor] = []
+        self.problem: Exception | None = None
+        self.said_bye = False
+        self.is_dropped = False
+
+    def repeats(self, given: Any, writable: bool) -> bool:
+        """Whether this exchange gives the peer what the last one gave it."""
+        last = self.given
+        if last is None or writable is not self.writable:
+            return False
+        if self.form == wire.Form.ONE:
+            return last[0].is_same(given)
+        if self.form == wire.Form.NOTHING:
+            return given is None
+        return (
+            isinstance(given, list | tuple)
+            and len(given) == len(last)
+            and all(one.is_same(tensor) for one, tensor in zip(last, given, strict=True))
+        )
+
+    def next_same(self) -> bytes:
+        """Return the message that says so, and count the exchange."""
+        self.number += 1
+        return wire.pack_head(wire.Kind.SAME, self.number)
+
+    def take(self, number: int) -> tuple[bool, Result]:
+        """Return whether the peer's part of this exchange is here, and what it is.
+
+        What is left of exchanges that this rank gave up is dropped. Raises what made the peer's part unusable.
+        """
+        while self.arrived:
+            arrived, outcome = self.arrived.popleft()
+            if arrived >= number:
+                if isinstance(outcome, Exception):
+                    raise outcome
+                return True, outcome
+        return False, None

@@ -207,8 +207,9 @@ class Exports:
             return True
 
     def _retire(self, loan: Loan) -> None:
-        loan.retired = True
-        self._loans.pop(loan.storage._cdata, None)
+        if not loan.retired:
+            loan.retired = True
+            del self._loans[loan.storage._cdata]
 
     def _settle(self, export: Export, fresh: Sequence[Loan] = ()) -> None:
         """Send what the peers must know, and drop what they no longer have. `fresh` were retired just now."""
@@ -225,9 +226,11 @@ class Exports:
                     link.try_send(wire.pack_head(wire.Kind.RETIRE, loan.number))
             for loan in [loan for loan in export.loans.values() if loan.retired and not loan.links]:
                 del export.loans[loan.number]
+                loan.storage = None
         if not export.links:  # nobody has it, so nothing need be held for anybody
             for loan in export.loans.values():
                 self._retire(loan)
+                loan.storage = None
             export.loans.clear()
             self._exports.pop(export.number, None)
             if self._current.get((export.kind, export.segment)) is export:

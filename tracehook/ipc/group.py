@@ -134,12 +134,7 @@ class PeerGroup:
         expected = []
         for rank in tensors:
             peer = self._peers[rank]
-            message = peer.next_same()
-            try:
-                peer.link.send(message, (), self._timeout)
-            except PeerLost:
-                raise self._lost(peer) from None
-            expected.append((peer, message))
+            expected.append((peer, self._send_same(peer)))
         for peer, message in expected:
             if not peer.arrived and peer.can_repeat and not peer.said_bye:
                 found = self._receive(peer)
@@ -162,16 +157,15 @@ class PeerGroup:
         try:
             self._check_ranks(tensors)
             self._connect(tensors)
-            prepared = {rank: self._prepare(given, writable) for rank, given in tensors.items()}
-            for rank, (form, loans, offers) in prepared.items():
-                peer = self._peers[rank]
+            changed = [rank for rank in tensors if not self._peers[rank].repeats(tensors[rank], writable)]
+            prepared = {rank: self._prepare(tensors[rank], writable) for rank in changed}
+            for rank in tensors:
                 unsent.discard(rank)
-                self._send(peer, form, loans, offers)
-                given = tensors[rank]
-                every = [given] if form == wire.Form.ONE else given if form == wire.Form.LIST else []
-                peer.form, peer.writable = form, writable
-                peer.given = [Given(tensor, loan) for tensor, loan in zip(every, loans, strict=True)]
-            EXPORTS.sweep()
+                if rank in prepared:
+                    self._send(self._peers[rank], tensors[rank], writable, *prepared[rank])
+                else:
+                    self._send_same(self._peers[rank])
+            EXPORTS.sweep()  # after what is new: a segment that is offered from again need not be closed
             results: dict[int, Result] = {}
             self._collect([self._peers[rank] for rank in tensors], results)
         except BaseException as problem:
@@ -201,7 +195,24 @@ class PeerGroup:
             raise PeerError(f"{self.about}: rank {self.rank} cannot share a tensor: {problem}") from None
         return (wire.Form.LIST if is_list else wire.Form.ONE), [one for one, _ in both], [offer for _, offer in both]
 
-    def _send(self, peer: Peer, form: wire.Form, loans: list[Loan | None], offers: list[wire.Offer]) -> None:
+    def _send_same(self, peer: Peer) -> bytes:
+        message = peer.next_same()
+        try:
+            peer.link.send(message, (), self._timeout)
+        except PeerLost:
+            raise self._lost(peer) from None
+        return message
+
+    def _send(
+        self,
+        peer: Peer,
+        given: Givable,
+        writable: bool,
+        form: wire.Form,
+        loans: list[Loan | None],
+        offers: list[wire.Offer],
+    ) -> None:
+        every: Any = [given] if form == wire.Form.ONE else given if form == wire.Form.LIST else []
         peer.number += 1
         peer.given = None
         try:
@@ -211,6 +222,8 @@ class PeerGroup:
                 begin += len(part)
         except PeerLost:
             raise self._lost(peer) from None
+        peer.form, peer.writable = form, writable
+        peer.given = [Given(tensor, loan) for tensor, loan in zip(every, loans, strict=True)]
 
     def _refuse(self, ranks: Iterable[int], problem: BaseException) -> None:
         """Tell those who wait for this rank that it gives up: they need not wait for their deadline."""
@@ -231,11 +244,7 @@ class PeerGroup:
         while True:
             missing = []
             for peer in waiting:
-                self._read(peer)
-                try:
-                    came, result = peer.take(peer.number)
-                except PeerError as problem:
-                    raise PeerError(f"{self.about}: {problem}") from None
+                came, result = self._take(peer)
                 if came:
                     results[peer.rank] = result
                 elif peer.said_bye or peer.link.ended is not None:
@@ -248,6 +257,18 @@ class PeerGroup:
             if not self._sleep(missing, deadline):
                 what = f"its tensors (exchange {', '.join(str(peer.number) for peer in missing)})"
                 raise self._late([peer.rank for peer in missing], what, begin)
+
+    def _take(self, peer: Peer) -> tuple[bool, Result]:
+        """Read up to the peer's part of this exchange, and no further: what it gives lasts until the next call."""
+        while True:
+            try:
+                came, result = peer.take(peer.number)
+            except PeerError as problem:
+                raise PeerError(f"{self.about}: {problem}") from None
+            message = None if came else self._receive(peer)
+            if message is None:
+                return came, result
+            self._process(peer, message)
 
     def _sleep(self, peers: Iterable[Peer], deadline: float) -> bool:
         """Wait until one of them has said something, or another wants to meet; False once it is too late."""

@@ -123,8 +123,11 @@ def batch() -> None:
         narrow = torch.ones(6, dtype=torch.bfloat16).to(device).view(2, 3)
         bits = torch.tensor([True, False]).to(device)
         torch.cuda.synchronize()
-        theirs = group.exchange({RIGHT: [first, second, *others, narrow, bits], LEFT: [first, second]} if WORLD > 2
-                                else {RIGHT: [first, second, *others, narrow, bits]})
+        theirs = group.exchange(
+            {RIGHT: [first, second, *others, narrow, bits], LEFT: [first, second]}
+            if WORLD > 2
+            else {RIGHT: [first, second, *others, narrow, bits]}
+        )
         if WORLD == 2:
             one, two, empty, turned, part, scalar, half, flags = theirs[LEFT]
             tell(values=[value(one), value(two)], same=one.tensor.data_ptr() == two.tensor.data_ptr())
@@ -369,8 +372,13 @@ def cut_off() -> None:
     begin = time.monotonic()
     torch.cuda.synchronize()
     tell(waited=time.monotonic() - begin, copied=value(copied))
-    tell(texts={"exchange": said(lambda: group.exchange({victim: box})), "get": said(theirs[victim].get),
-                "signal": said(lambda: group.signal(victim))})
+    tell(
+        texts={
+            "exchange": said(lambda: group.exchange({victim: box})),
+            "get": said(theirs[victim].get),
+            "signal": said(lambda: group.signal(victim)),
+        }
+    )
     if WORLD > 2:
         alive = [peer for peer in OTHERS if peer != victim]
         tell(others=[value(group.exchange({peer: box for peer in alive})[peer]) for peer in alive])
@@ -442,7 +450,9 @@ def forked() -> None:
         group.close()
         links = [peer.link.fileno() for peer in group._peers.values()]
         tell(child={"texts": texts, "links": links})
-        time.sleep(30 if RANK else 0.2)  # that of rank 1 outlives its parent: its peers see the parent's end all the same
+        time.sleep(
+            30 if RANK else 0.2
+        )  # that of rank 1 outlives its parent: its peers see the parent's end all the same
         os._exit(0)
     values = [value(one) for one in group.exchange({peer: mine for peer in OTHERS}).values()]
     tell(values=values, children=child)

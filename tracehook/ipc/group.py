@@ -15,7 +15,7 @@ import torch
 
 from tracehook import _core, groups
 from tracehook.agreement import _cloned
-from tracehook.errors import PeerError, PeerLost, PeerTimeout
+from tracehook.errors import PeerError, PeerLost, PeerTensorGone, PeerTimeout
 from tracehook.ipc import wire
 from tracehook.ipc.exports import EXPORTS, Loan
 from tracehook.ipc.imports import IMPORTS
@@ -374,11 +374,11 @@ class PeerGroup:
                     text = data[wire.HEAD_BYTES :].decode(errors="replace")
                     peer.arrived.append((number, PeerError(f"rank {peer.rank} gave up: {text}")))
                 case wire.Kind.RETIRE:
-                    IMPORTS.retire(link, number, self._why_gone(f"rank {peer.rank} wants this memory back"))
+                    IMPORTS.retire(link, number, self._wanted_back(peer))
                 case wire.Kind.RETURNED:
                     EXPORTS.returned(link, number)
                 case wire.Kind.CLOSE:
-                    IMPORTS.close(link, number, self._why_gone(f"rank {peer.rank} wants this memory back"))
+                    IMPORTS.close(link, number, self._wanted_back(peer))
                 case wire.Kind.CLOSED:
                     EXPORTS.closed(link, number)
                 case wire.Kind.UNOPENED:
@@ -422,35 +422,38 @@ class PeerGroup:
         if self._words is not None:
             self._words.meet(peer.rank, borrowed, offer.offset)
 
-    def _why_gone(self, what: str) -> str:
-        return f"{self.about}: {what}: exchange a tensor again"
+    def _wanted_back(self, peer: Peer) -> PeerTensorGone:
+        return PeerTensorGone(f"{self.about}: rank {peer.rank} wants this memory back: exchange a tensor again")
 
     # --- the ends of peers ---
 
     def _bye(self, peer: Peer) -> None:
         peer.said_bye = peer.link.said_bye = True
-        self._drop(peer, f"{self.about}: rank {peer.rank} has closed its PeerGroup")
+        self._drop(peer, self._end_of(peer))
 
     def lost(self, peer: Peer) -> None:
         """The peer's process has ended. Called by whoever finds it: the watcher, or a call."""
-        why = f"{self.about}: {peer.link.ended}"
         with self._ends:
             is_first, peer.is_dropped = not peer.is_dropped, True
         if is_first and not peer.link.said_bye:
             peer.journal.note("peer.lost", peer.rank, value=peer.link.life)
         if is_first:
             EXPORTS.forget(peer.link)
-            self._drop(peer, why)
+            self._drop(peer, self._end_of(peer))
 
-    def _drop(self, peer: Peer, why: str) -> None:
+    def _drop(self, peer: Peer, why: PeerError) -> None:
         if self._words is not None:
             self._words.leave(peer.rank)
         IMPORTS.forget(peer.link, why)
 
     def _lost(self, peer: Peer) -> PeerLost:
+        if not peer.said_bye:
+            self.lost(peer)
+        return self._end_of(peer)
+
+    def _end_of(self, peer: Peer) -> PeerLost:
         if peer.said_bye or peer.link.said_bye:
             return PeerLost(f"{self.about}: rank {peer.rank} has closed its PeerGroup", peer.rank)
-        self.lost(peer)
         return PeerLost(f"{self.about}: {peer.link.ended}", peer.rank)
 
     def rescue(self, peer: Peer) -> bool:
@@ -552,7 +555,7 @@ class PeerGroup:
             for peer in self._peers.values():
                 if peer.link.ended is None:
                     peer.link.try_send(wire.pack_head(wire.Kind.BYE))
-                self._drop(peer, f"{self.about}: it was closed")
+                self._drop(peer, PeerTensorGone(f"{self.about}: it was closed"))
             self._meeting.close()
             self._words = None
             self.is_leaving = True

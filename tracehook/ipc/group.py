@@ -129,21 +129,16 @@ class PeerGroup:
 
     def _repeat(self, tensors: Mapping[int, Givable]) -> dict[int, Result]:
         """Exchange what was exchanged before."""
+        peers = [self._peers[rank] for rank in tensors]
+        for peer in peers:
+            self._send_same(peer)
         results: dict[int, Result] = {}
-        waiting: list[Peer] = []
-        expected = []
-        for rank in tensors:
-            peer = self._peers[rank]
-            expected.append((peer, self._send_same(peer)))
-        for peer, message in expected:
-            if not peer.arrived and peer.can_repeat and not peer.said_bye:
-                found = self._receive(peer)
-                if found is not None and found.data == message:
-                    results[peer.rank] = peer.result
-                    continue
-                if found is not None:
-                    self._process(peer, found)
-            waiting.append(peer)
+        waiting = []
+        for peer in peers:
+            if peer.can_repeat and not peer.arrived and peer.link.take_same(peer.number):
+                results[peer.rank] = peer.result
+            else:
+                waiting.append(peer)
         if waiting:
             self._collect(waiting, results)
             results = {rank: results[rank] for rank in tensors}
@@ -195,13 +190,14 @@ class PeerGroup:
             raise PeerError(f"{self.about}: rank {self.rank} cannot share a tensor: {problem}") from None
         return (wire.Form.LIST if is_list else wire.Form.ONE), [one for one, _ in both], [offer for _, offer in both]
 
-    def _send_same(self, peer: Peer) -> bytes:
-        message = peer.next_same()
+    def _send_same(self, peer: Peer) -> None:
+        peer.number += 1
+        if peer.link.send_same(peer.number):
+            return
         try:
-            peer.link.send(message, (), self._timeout)
+            peer.link.send(wire.pack_head(wire.Kind.SAME, peer.number), (), self._timeout)
         except PeerLost:
             raise self._lost(peer) from None
-        return message
 
     def _send(
         self,

@@ -4,6 +4,7 @@
 #include "ipc/handle.h"
 #include "ipc/lease.h"
 #include "ipc/mapping.h"
+#include "ipc/same.h"
 #include "ipc/stream_memory.h"
 #include "process.h"
 
@@ -187,6 +188,9 @@ void bind_ipc(py::module_& core) {
                py::arg("device"));
     module.def("export_file", &ipc::export_file, NoGil(), py::arg("base"));
     bind_mappings(module);
+    // With the GIL: giving it up costs more than the call.
+    module.def("send_same", &ipc::send_same, py::arg("socket"), py::arg("number"));
+    module.def("take_same", &ipc::take_same, NoGil(), py::arg("socket"), py::arg("number"));
     module.def("pass_turn", &pass_turn, NoGil(), py::arg("stream"), py::arg("here"),
                py::arg("there"), py::arg("device"));
     module.def("write_words", &write_words, NoGil(), py::arg("stream"), py::arg("addresses"),

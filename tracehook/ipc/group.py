@@ -15,7 +15,7 @@ import torch
 
 from tracehook import _core, groups
 from tracehook.agreement import _cloned
-from tracehook.errors import PeerError, PeerLost, PeerTimeout
+from tracehook.errors import PeerError, PeerLost, PeerTensorGone, PeerTimeout
 from tracehook.ipc import wire
 from tracehook.ipc.exports import EXPORTS, Loan
 from tracehook.ipc.imports import IMPORTS
@@ -129,21 +129,16 @@ class PeerGroup:
 
     def _repeat(self, tensors: Mapping[int, Givable]) -> dict[int, Result]:
         """Exchange what was exchanged before."""
+        peers = [self._peers[rank] for rank in tensors]
+        for peer in peers:
+            self._send_same(peer)
         results: dict[int, Result] = {}
-        waiting: list[Peer] = []
-        expected = []
-        for rank in tensors:
-            peer = self._peers[rank]
-            expected.append((peer, self._send_same(peer)))
-        for peer, message in expected:
-            if not peer.arrived and peer.can_repeat and not peer.said_bye:
-                found = self._receive(peer)
-                if found is not None and found.data == message:
-                    results[peer.rank] = peer.result
-                    continue
-                if found is not None:
-                    self._process(peer, found)
-            waiting.append(peer)
+        waiting = []
+        for peer in peers:
+            if peer.can_repeat and not peer.arrived and peer.link.take_same(peer.number):
+                results[peer.rank] = peer.result
+            else:
+                waiting.append(peer)
         if waiting:
             self._collect(waiting, results)
             results = {rank: results[rank] for rank in tensors}
@@ -195,13 +190,14 @@ class PeerGroup:
             raise PeerError(f"{self.about}: rank {self.rank} cannot share a tensor: {problem}") from None
         return (wire.Form.LIST if is_list else wire.Form.ONE), [one for one, _ in both], [offer for _, offer in both]
 
-    def _send_same(self, peer: Peer) -> bytes:
-        message = peer.next_same()
+    def _send_same(self, peer: Peer) -> None:
+        peer.number += 1
+        if peer.link.send_same(peer.number):
+            return
         try:
-            peer.link.send(message, (), self._timeout)
+            peer.link.send(wire.pack_head(wire.Kind.SAME, peer.number), (), self._timeout)
         except PeerLost:
             raise self._lost(peer) from None
-        return message
 
     def _send(
         self,
@@ -374,11 +370,11 @@ class PeerGroup:
                     text = data[wire.HEAD_BYTES :].decode(errors="replace")
                     peer.arrived.append((number, PeerError(f"rank {peer.rank} gave up: {text}")))
                 case wire.Kind.RETIRE:
-                    IMPORTS.retire(link, number, self._why_gone(f"rank {peer.rank} wants this memory back"))
+                    IMPORTS.retire(link, number, self._wanted_back(peer))
                 case wire.Kind.RETURNED:
                     EXPORTS.returned(link, number)
                 case wire.Kind.CLOSE:
-                    IMPORTS.close(link, number, self._why_gone(f"rank {peer.rank} wants this memory back"))
+                    IMPORTS.close(link, number, self._wanted_back(peer))
                 case wire.Kind.CLOSED:
                     EXPORTS.closed(link, number)
                 case wire.Kind.UNOPENED:
@@ -422,35 +418,38 @@ class PeerGroup:
         if self._words is not None:
             self._words.meet(peer.rank, borrowed, offer.offset)
 
-    def _why_gone(self, what: str) -> str:
-        return f"{self.about}: {what}: exchange a tensor again"
+    def _wanted_back(self, peer: Peer) -> PeerTensorGone:
+        return PeerTensorGone(f"{self.about}: rank {peer.rank} wants this memory back: exchange a tensor again")
 
     # --- the ends of peers ---
 
     def _bye(self, peer: Peer) -> None:
         peer.said_bye = peer.link.said_bye = True
-        self._drop(peer, f"{self.about}: rank {peer.rank} has closed its PeerGroup")
+        self._drop(peer, self._end_of(peer))
 
     def lost(self, peer: Peer) -> None:
         """The peer's process has ended. Called by whoever finds it: the watcher, or a call."""
-        why = f"{self.about}: {peer.link.ended}"
         with self._ends:
             is_first, peer.is_dropped = not peer.is_dropped, True
         if is_first and not peer.link.said_bye:
             peer.journal.note("peer.lost", peer.rank, value=peer.link.life)
         if is_first:
             EXPORTS.forget(peer.link)
-            self._drop(peer, why)
+            self._drop(peer, self._end_of(peer))
 
-    def _drop(self, peer: Peer, why: str) -> None:
+    def _drop(self, peer: Peer, why: PeerError) -> None:
         if self._words is not None:
             self._words.leave(peer.rank)
         IMPORTS.forget(peer.link, why)
 
     def _lost(self, peer: Peer) -> PeerLost:
+        if not peer.said_bye:
+            self.lost(peer)
+        return self._end_of(peer)
+
+    def _end_of(self, peer: Peer) -> PeerLost:
         if peer.said_bye or peer.link.said_bye:
             return PeerLost(f"{self.about}: rank {peer.rank} has closed its PeerGroup", peer.rank)
-        self.lost(peer)
         return PeerLost(f"{self.about}: {peer.link.ended}", peer.rank)
 
     def rescue(self, peer: Peer) -> bool:
@@ -552,7 +551,7 @@ class PeerGroup:
             for peer in self._peers.values():
                 if peer.link.ended is None:
                     peer.link.try_send(wire.pack_head(wire.Kind.BYE))
-                self._drop(peer, f"{self.about}: it was closed")
+                self._drop(peer, PeerTensorGone(f"{self.about}: it was closed"))
             self._meeting.close()
             self._words = None
             self.is_leaving = True

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracehook import _core
 from tracehook._core import ipc as native
-from tracehook.errors import PeerError, PeerTensorGone
+from tracehook.errors import PeerError, PeerLost, PeerTensorGone
 from tracehook.ipc import wire
 from tracehook.ipc.exports import FILE
 from tracehook.ipc.journal import Journal
@@ -49,7 +49,7 @@ class Borrowed:
         self.link = link
         self.leases = native.Leases()
         self.was_used = False
-        self.gone: str | None = None  # why it must not be used any more
+        self.gone: PeerError | None = None  # why it must not be used any more
         self.tensors: list[weakref.ref[PeerTensor]] = []
 
     def address(self, offset: int) -> int:
@@ -60,11 +60,17 @@ class Borrowed:
         """Return a DLPack capsule of bytes. Raises :class:`PeerTensorGone`."""
         with IMPORTS.lock:
             if self.gone is not None:
-                raise PeerTensorGone(self.gone)
+                raise self.refusal()
             self.was_used = True
             return self.leases.lend(self.address(offset), nbytes, self.mapped.mapping.device)
 
-    def end(self, why: str) -> None:
+    def refusal(self) -> PeerError:
+        """Return a new exception of why it must not be used."""
+        assert self.gone is not None
+        text = str(self.gone)
+        return PeerLost(text, self.link.peer) if isinstance(self.gone, PeerLost) else PeerTensorGone(text)
+
+    def end(self, why: PeerError) -> None:
         """Let no new tensor be made on it, and drop those that only our own objects hold."""
         self.gone = self.gone or why
         for reference in self.tensors:
@@ -142,7 +148,7 @@ class Imports:
 
     # --- what owners ask for ---
 
-    def retire(self, link: Link, number: int, why: str) -> None:
+    def retire(self, link: Link, number: int, why: PeerError) -> None:
         """The owner wants this loan back."""
         with self.lock:
             for mapped in self._mapped.values():
@@ -153,7 +159,7 @@ class Imports:
                     return
         link.try_send(wire.pack_head(wire.Kind.RETURNED, number))
 
-    def close(self, link: Link, number: int, why: str) -> None:
+    def close(self, link: Link, number: int, why: PeerError) -> None:
         """The owner wants this export unmapped."""
         with self.lock:
             mapped = self._mapped.get((link.life, number))
@@ -162,14 +168,14 @@ class Imports:
                 return
         link.try_send(wire.pack_head(wire.Kind.CLOSED, number))
 
-    def forget(self, link: Link, why: str) -> None:
+    def forget(self, link: Link, why: PeerError) -> None:
         """Nothing comes over this link any more, and what came is not wanted any more, on one side or the other."""
         with self.lock:
             for mapped in list(self._mapped.values()):
                 if link in mapped.links:
                     self._leave(mapped, link, why)
 
-    def _leave(self, mapped: Mapped, link: Link, why: str) -> None:
+    def _leave(self, mapped: Mapped, link: Link, why: PeerError) -> None:
         mapped.closing[link] = mapped.links.pop(link)
         for borrowed in [one for key, one in mapped.borrowed.items() if key[0] is link]:
             borrowed.end(why)
@@ -315,7 +321,7 @@ class Imports:
         self._work = None
         for mapped in [*self._mapped.values(), *self._unmapping]:
             for borrowed in mapped.borrowed.values():
-                borrowed.gone = why
+                borrowed.gone = PeerTensorGone(why)
         self._ending.clear()
         self._unmapping.clear()
 

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tracehook._core import ipc as native
 from tracehook.errors import PeerLost
 from tracehook.ipc import wire
 
@@ -36,6 +37,7 @@ class Link:
     def __init__(self, sock: socket.socket, peer: int, life: int = 0) -> None:
         sock.setblocking(False)
         self.sock = sock
+        self._descriptor = sock.fileno()
         self.peer = peer
         self.life = life  # of the peer's process: a random number
         self.ended: str | None = None  # why there will be no more
@@ -114,6 +116,15 @@ class Link:
             return Message(data, _descriptors(ancillary) if ancillary else ())
         self._end(None)
         return None
+
+    def send_same(self, number: int) -> bool:
+        """Send "the same as last time", if that can be done at once."""
+        return self.ended is None and native.send_same(self._descriptor, number)
+
+    def take_same(self, number: int) -> bool:
+        """Take "the same as last time", if it is the next message."""
+        with self._reading:
+            return not self._read and self.ended is None and native.take_same(self._descriptor, number)
 
     def hang_up(self) -> None:
         """Read what is left after the peer's end, for :meth:`receive`. Called by the watcher."""

@@ -74,6 +74,7 @@ class Meeting:
             sock.close()
         self._strangers.clear()
         self._greeted.clear()
+        self._store = None  # a connection of our own
 
     def waits_on(self) -> Iterable[Any]:
         """Yield what poll() should watch while a link is wanted."""

@@ -76,11 +76,6 @@ class Peer:
             and all(one.is_same(tensor) for one, tensor in zip(last, given, strict=True))
         )
 
-    def next_same(self) -> bytes:
-        """Return the message that says so, and count the exchange."""
-        self.number += 1
-        return wire.pack_head(wire.Kind.SAME, self.number)
-
     def take(self, number: int) -> tuple[bool, Result]:
         """Return whether the peer's part of this exchange is here, and what it is.
 

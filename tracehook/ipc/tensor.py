@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from tracehook.errors import PeerError, PeerTensorGone
+from tracehook.errors import PeerError
 from tracehook.ipc import wire
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class PeerTensor:
         borrowed = self._borrowed
         if borrowed is not None:
             if borrowed.gone is not None:
-                raise PeerTensorGone(borrowed.gone)
+                raise borrowed.refusal()
             if borrowed.link.ended is not None:
                 raise borrowed.link.lost()
         if self._raw is None:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tracehook.ipc.peer import Peer
 
 _RESCUE = (0.002, 0.1)  # seconds between two rescues of streams that wait for a dead peer: first, and at most
+_NEVER = 1e6
 _FAREWELL = 0.02  # seconds between two looks whether tensors on a peer's memory still live, after close()
 
 
@@ -66,29 +67,30 @@ class Watch:
     def _run(self) -> None:
         dead: dict[Peer, float] = {}  # seconds until the next rescue
         while True:
-            with self._lock:
-                alive = [peer for peer in self._peers if peer not in dead]
             leaving = self._group.is_leaving
+            with self._lock:
+                peers = [peer for peer in self._peers if leaving or peer not in dead]
             if leaving:
-                alive = [peer for peer in alive if not self._group.farewell(peer)]
-                with self._lock:
-                    self._peers = [*alive, *dead]
-                if not alive:
+                peers = [peer for peer in peers if not self._group.farewell(peer)]
+                if not peers:
                     break
-            events = self._poll(alive, leaving, min(dead.values(), default=None))
-            for peer in alive:
+            events = self._poll(peers, leaving, None if leaving else min(dead.values(), default=None))
+            for peer in peers:
                 if events.get(peer.link.fileno(), 0) & (select.POLLHUP | select.POLLERR):
                     peer.link.hang_up()
-                    self._group.lost(peer)
-                    dead[peer] = _RESCUE[0]
-            for peer, pause in list(dead.items()):
-                dead[peer] = min(2 * pause, _RESCUE[1]) if self._group.rescue(peer) else 1e6
+                    if not leaving:
+                        self._group.lost(peer)
+                        dead[peer] = _RESCUE[0]
+            for peer, pause in dead.items() if not leaving else ():
+                dead[peer] = min(2 * pause, _RESCUE[1]) if self._group.rescue(peer) else _NEVER
         os.close(self._wake)
 
-    def _poll(self, alive: list[Peer], leaving: bool, rescue: float | None) -> dict[int, int]:
+    def _poll(self, peers: list[Peer], leaving: bool, rescue: float | None) -> dict[int, int]:
         poller = select.poll()
         poller.register(self._wake, select.POLLIN)
-        for peer in alive:
+        for peer in peers:
+            if peer.link.ended is not None:
+                continue
             # Nothing but the end, which poll() always tells: messages are for the program's own calls.
             poller.register(peer.link.fileno(), select.POLLIN if leaving else 0)
         pauses = [pause for pause in (rescue, _FAREWELL if leaving else None) if pause is not None]

@@ -20,6 +20,7 @@ from tracehook.ipc.imports import IMPORTS
 
 OTHERS = [rank for rank in range(WORLD) if rank != RANK]
 RIGHT, LEFT = (RANK + 1) % WORLD, (RANK - 1) % WORLD
+NEIGHBOURS = len({RIGHT, LEFT})
 
 
 def value(tensor: torch.Tensor | PeerTensor) -> float:
@@ -166,18 +167,18 @@ def refusals() -> None:
         }
         for name, tensor in bad.items():
             given = good if RANK else tensor
-            texts[name] = said(lambda given=given: group.exchange({RIGHT: given}))
-        theirs = group.exchange({RIGHT: good})[LEFT]
-        texts["of_peer"] = said(lambda: group.exchange({RIGHT: good if RANK else theirs.tensor}))
+            texts[name] = said(lambda given=given: group.exchange({RIGHT: given, LEFT: given}))
+        theirs = group.exchange({RIGHT: good, LEFT: good})[LEFT]
+        texts["of_peer"] = said(lambda: group.exchange({RIGHT: good if RANK else theirs.tensor, LEFT: good if RANK else theirs.tensor}))
         texts["self"] = said(lambda: group.exchange({RANK: good}))
         texts["rank"] = said(lambda: group.exchange({WORLD: good}))
         texts["put"] = said(lambda: theirs.put(good))
         texts["add"] = said(lambda: theirs.tensor.add_(1))
         texts["item"] = said(lambda: theirs.tensor.view(2, -1)[0].__setitem__(0, 5.0))
         texts["out"] = said(lambda: torch.add(good, 1, out=theirs.tensor))
-        tell(after=value(group.exchange({RIGHT: good})[LEFT]), kind=type(theirs.tensor[1:]).__name__)
+        tell(after=value(group.exchange({RIGHT: good, LEFT: good})[LEFT]), kind=type(theirs.tensor[1:]).__name__)
         meet()
-    texts["closed"] = said(lambda: group.exchange({RIGHT: good}))
+    texts["closed"] = said(lambda: group.exchange({RIGHT: good, LEFT: good}))
     texts["gone"] = said(theirs.get)
     tell(texts=texts)
 
@@ -207,7 +208,7 @@ def freed_while_imported() -> None:
     with PeerGroup() as group:
         mine = filled(RANK + 1, 32, device)
         torch.cuda.synchronize()
-        theirs = group.exchange({RIGHT: mine})[LEFT]
+        theirs = group.exchange({RIGHT: mine, LEFT: mine})[LEFT]
         kept = theirs.tensor[3:] if RANK else None
         address = mine.data_ptr()
         meet()
@@ -225,7 +226,7 @@ def freed_while_imported() -> None:
             tell(kept=value(kept.clone()))
         meet()
         del kept
-        tell(released=until(lambda: EXPORTS.held()[0] == 1 and IMPORTS.mapped() == len(OTHERS), group))
+        tell(released=until(lambda: EXPORTS.held()[0] == 1 and IMPORTS.mapped() == NEIGHBOURS, group))
         torch.cuda.empty_cache()
         tell(freed=native.segment_of(address) is None)
         meet()
@@ -236,13 +237,13 @@ def release() -> None:
     with PeerGroup() as group:
         mine = filled(RANK + 1, 32, device)
         torch.cuda.synchronize()
-        theirs = group.exchange({RIGHT: mine})[LEFT]
+        theirs = group.exchange({RIGHT: mine, LEFT: mine})[LEFT]
         before = value(theirs)
         meet()
         tell(released=[group.release(mine), group.release(mine)], before=before)
-        tell(let_go=until(lambda: EXPORTS.held()[0] == 1 and IMPORTS.mapped() == 1, group), gone=said(theirs.get))
+        tell(let_go=until(lambda: EXPORTS.held()[0] == 1 and IMPORTS.mapped() == NEIGHBOURS, group), gone=said(theirs.get))
         meet()
-        tell(again=value(group.exchange({RIGHT: mine})[LEFT]))
+        tell(again=value(group.exchange({RIGHT: mine, LEFT: mine})[LEFT]))
         meet()
 
 
@@ -252,7 +253,7 @@ def two_groups() -> None:
     torch.cuda.synchronize()
     with PeerGroup() as second:
         with PeerGroup() as first:
-            one, two = first.exchange({RIGHT: mine})[LEFT], second.exchange({RIGHT: mine})[LEFT]
+            one, two = first.exchange({RIGHT: mine, LEFT: mine})[LEFT], second.exchange({RIGHT: mine, LEFT: mine})[LEFT]
             tell(values=[value(one), value(two)], same=one.tensor.data_ptr() == two.tensor.data_ptr())
             tell(mapped=IMPORTS.mapped())
             meet()
@@ -265,11 +266,15 @@ def cost() -> None:
     with PeerGroup() as group:
         mine = filled(RANK + 1, 1, device)
         torch.cuda.synchronize()
-        given = {RIGHT: mine}
+        given = {RIGHT: mine, LEFT: mine}
         first = group.exchange(given)[LEFT]
         same = all(group.exchange(given)[LEFT] is first for _ in range(200))
         taken = []
-        for _ in range(2000):
+        for _ in range(1000):
+            if RANK == 0:
+                pause = time.perf_counter() + 0.0002  # so that the peer is there
+                while time.perf_counter() < pause:
+                    pass
             begin = time.perf_counter()
             group.exchange(given)
             taken.append(time.perf_counter() - begin)
@@ -340,8 +345,9 @@ def polled_in_capture() -> None:
         theirs = group.exchange({peer: mine for peer in OTHERS})
         tell(before=[value(theirs[peer]) for peer in OTHERS])
         meet()
-        del mine
-        group.poll()
+        if RANK == 0:
+            del mine
+            group.poll()
         meet()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
@@ -350,7 +356,7 @@ def polled_in_capture() -> None:
             time.sleep(0.1)
             tell(during=IMPORTS.mapped())
         graph.replay()
-        tell(after=until(lambda: IMPORTS.mapped() == len(OTHERS), group), kept=value(kept))
+        tell(after=until(lambda: IMPORTS.mapped() == 2 * len(OTHERS) - (RANK != 0), group), kept=value(kept))
         meet()
 
 

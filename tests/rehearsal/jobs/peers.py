@@ -169,7 +169,9 @@ def refusals() -> None:
             given = good if RANK else tensor
             texts[name] = said(lambda given=given: group.exchange({RIGHT: given, LEFT: given}))
         theirs = group.exchange({RIGHT: good, LEFT: good})[LEFT]
-        texts["of_peer"] = said(lambda: group.exchange({RIGHT: good if RANK else theirs.tensor, LEFT: good if RANK else theirs.tensor}))
+        texts["of_peer"] = said(
+            lambda: group.exchange({RIGHT: good if RANK else theirs.tensor, LEFT: good if RANK else theirs.tensor})
+        )
         texts["self"] = said(lambda: group.exchange({RANK: good}))
         texts["rank"] = said(lambda: group.exchange({WORLD: good}))
         texts["put"] = said(lambda: theirs.put(good))
@@ -241,7 +243,10 @@ def release() -> None:
         before = value(theirs)
         meet()
         tell(released=[group.release(mine), group.release(mine)], before=before)
-        tell(let_go=until(lambda: EXPORTS.held()[0] == 1 and IMPORTS.mapped() == NEIGHBOURS, group), gone=said(theirs.get))
+        tell(
+            let_go=until(lambda: EXPORTS.held()[0] == 1 and IMPORTS.mapped() == NEIGHBOURS, group),
+            gone=said(theirs.get),
+        )
         meet()
         tell(again=value(group.exchange({RIGHT: mine, LEFT: mine})[LEFT]))
         meet()

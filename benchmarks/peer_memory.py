@@ -1,7 +1,7 @@
 """What it costs to reach a peer's memory, beside NCCL's send and recv and PyTorch's own sharing of CUDA tensors.
 
 ``torchrun --standalone --nproc-per-node 2 benchmarks/peer_memory.py`` on GPUs; in a rehearsal (``tracehook rehearse
---devices 2 --`` before it) only the exchanges mean something. All ways in turn, in one run; the ranks meet before each.
+--devices 2 --`` before it) only the exchanges mean something. All ways in turn, in one run; the ranks meet before each. *link*: a copy between the two devices by one process.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import os
 import socket
-import statistics
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -19,7 +18,7 @@ from typing import Any
 import stats
 import torch
 import torch.distributed as dist
-import torch.multiprocessing  # noqa: F401  (teaches the pickler to share CUDA tensors)
+import torch.multiprocessing
 
 import tracehook
 from tracehook.ipc import PeerGroup
@@ -178,12 +177,9 @@ def main() -> None:
             }
             for way, values in rates.items():
                 print(stats.describe(f"{size >> 10} KiB {way}", values, "GB/s"))
-            ratio = [put / nccl for put, nccl in zip(rates["put"], rates["nccl"], strict=True)]
-            print(stats.describe(f"{size >> 10} KiB put / NCCL", ratio, ""), flush=True)
-        link = statistics.median(rates["link"])
-        print(
-            f"put at the largest size: {statistics.median(rates['put']) / link:.3f} of a copy between two devices of one process"
-        )
+            for other in ("nccl", "link"):
+                ratio = [put / rate for put, rate in zip(rates["put"], rates[other], strict=True)]
+                print(stats.describe(f"{size >> 10} KiB put / {other}", ratio, ""), flush=True)
     meet()
     bench.group.close()
     dist.destroy_process_group()

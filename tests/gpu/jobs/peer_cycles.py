@@ -1,4 +1,4 @@
-"""Peers that meet, map each other's memory and part, again and again: what the process has mapped and open after each."""
+"""Peers that meet, map memory and part, again and again: what the process has mapped and open after each time."""
 
 import json
 import os
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+
 import tracehook
 from tracehook.ipc import PeerGroup
 

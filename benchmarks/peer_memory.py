@@ -1,7 +1,8 @@
 """What it costs to reach a peer's memory, beside NCCL's send and recv and PyTorch's own sharing of CUDA tensors.
 
 ``torchrun --standalone --nproc-per-node 2 benchmarks/peer_memory.py`` on GPUs; in a rehearsal (``tracehook rehearse
---devices 2 --`` before it) only the exchanges mean something. All ways in turn, in one run; the ranks meet before each. *link*: a copy between the two devices by one process.
+--devices 2 --`` before it) only the exchanges mean something. All ways in turn, in one run; the ranks meet before each.
+*link*: a copy between the two devices by one process.
 """
 
 from __future__ import annotations

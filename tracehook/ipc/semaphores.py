@@ -43,10 +43,6 @@ class Words:
         """Take the peer's words; `offset` is theirs in its segment."""
         self._of_peers[peer] = (borrowed, offset)
 
-    def leave(self, peer: int) -> None:
-        """The peer is gone."""
-        self._of_peers.pop(peer, None)
-
     def knows(self, peer: int) -> bool:
         """Whether the peer's words are here."""
         return peer in self._of_peers

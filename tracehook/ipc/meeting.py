@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tracehook.errors import PeerError
+from tracehook.errors import PeerError, PeerLost
 from tracehook.ipc import wire
 from tracehook.ipc.link import Link, close_files
 
@@ -169,7 +169,11 @@ class Meeting:
     def _answered(self) -> list[Link]:
         made = []
         for peer, link in list(self._greeted.items()):
-            message = link.receive()  # raises if the peer has ended meanwhile
+            try:
+                message = link.receive()
+            except PeerLost as problem:
+                self._greeted.pop(peer).close()
+                raise PeerError(f"{self.about}: {problem}, or has turned rank {self._rank} away") from None
             if message is None:
                 continue
             close_files(message.files)

@@ -31,8 +31,8 @@ class Given:
 
     __slots__ = ("_loan", "_pointer", "_shape", "_strides", "_tensor")
 
-    def __init__(self, tensor: Tensor, loan: Loan | None) -> None:
-        self._tensor = weakref.ref(tensor)
+    def __init__(self, tensor: Any, loan: Loan | None) -> None:
+        self._tensor: Any = weakref.ref(tensor)
         self._pointer = tensor.data_ptr()
         self._shape = tensor.shape
         self._strides = tensor.stride()

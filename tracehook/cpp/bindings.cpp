@@ -1,5 +1,5 @@
-// pybind11 is included by this file and bindings_ipc.cpp alone. Everything that may wait for a lock, an allocator or NCCL
-// gives up the GIL first.
+// pybind11 is included by this file and bindings_ipc.cpp alone. Everything that may wait for a
+// lock, an allocator or NCCL gives up the GIL first.
 #include "bindings_ipc.h"
 #include "harness.h"
 #include "nccl/api.h"

@@ -70,8 +70,7 @@ struct LeaseCount {
 // Not taken by torch: the lease ends with the capsule.
 void drop_capsule(PyObject* capsule) {
     if (PyCapsule_IsValid(capsule, "dltensor") != 0) {
-        auto* const tensor =
-            static_cast<ipc::DlTensor*>(PyCapsule_GetPointer(capsule, "dltensor"));
+        auto* const tensor = static_cast<ipc::DlTensor*>(PyCapsule_GetPointer(capsule, "dltensor"));
         tensor->deleter(tensor);
     }
 }
@@ -120,9 +119,8 @@ core::EventKind kind_of(const std::string& name) {
 // What peers do, as the ring keeps it: `comm_seq` is the generation of the export, `extra` holds
 // the peer's rank, the kind of the handle and whether the segment is one of our pools.
 void log(const std::string& event, std::uint64_t comm, int rank, int peer, std::uint64_t segment,
-         bool pool, std::uint32_t generation, int handle, std::uint64_t address,
-         std::uint64_t size, int device, std::uint64_t value, std::uint64_t duration_ns,
-         int result) {
+         bool pool, std::uint32_t generation, int handle, std::uint64_t address, std::uint64_t size,
+         int device, std::uint64_t value, std::uint64_t duration_ns, int result) {
     core::Event noted;
     noted.kind = kind_of(event);
     noted.comm = comm;
@@ -163,7 +161,8 @@ void bind_mappings(py::module_& module) {
         .def_readonly("size", &ipc::Mapping::size)
         .def_readonly("device", &ipc::Mapping::device)
         .def_readonly("writable", &ipc::Mapping::writable)
-        .def("allow_writes", [](ipc::Mapping& self) { ipc::allow_writes(self); }, NoGil())
+        .def(
+            "allow_writes", [](ipc::Mapping& self) { ipc::allow_writes(self); }, NoGil())
         .def("close", [](const ipc::Mapping& self) { ipc::close(self); }, NoGil());
     module.def("open_runtime", &open_runtime, py::arg("handle"), py::arg("size"),
                py::arg("device"));
@@ -174,7 +173,8 @@ void bind_mappings(py::module_& module) {
         .def_property_readonly(
             "count",
             [](const LeaseCount& self) { return self.leases->load(std::memory_order_acquire); })
-        .def("lend", &lend, "a DLPack capsule of bytes, which is a lease while it or its tensor lives",
+        .def("lend", &lend,
+             "a DLPack capsule of bytes, which is a lease while it or its tensor lives",
              py::arg("address"), py::arg("size"), py::arg("device"));
 }
 

@@ -45,8 +45,12 @@ class Loan:
         self.retired = False
 
     def is_wanted(self) -> bool:
-        """Whether somebody here still uses the memory, besides us."""
-        return bool(torch._C._storage_Use_Count(self.storage._cdata) > 1 or sys.getrefcount(self.storage) > _ALONE)
+        """Whether somebody here still uses the memory, besides us.
+
+        Not if the storage was resized: then the memory went back to the allocator, and cannot be held.
+        """
+        is_used = torch._C._storage_Use_Count(self.storage._cdata) > 1 or sys.getrefcount(self.storage) > _ALONE
+        return bool(is_used and self.storage.data_ptr() == self.address)
 
 
 class Export:
@@ -81,7 +85,8 @@ class Exports:
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._numbers = itertools.count(1)
+        self._export_numbers = itertools.count(1)
+        self._loan_numbers = itertools.count(1)
         self._current: dict[tuple[str, int], Export] = {}  # by kind and id of the segment: those to offer from
         self._loans: dict[int, Loan] = {}  # by the storage's address in torch: those not retired
         self._exports: dict[int, Export] = {}  # all, by number
@@ -129,7 +134,8 @@ class Exports:
         if found is not None and found.address == storage.data_ptr():
             return found
         if found is not None:
-            self._retire(found)  # somebody resized the storage: what peers have of it is gone already
+            self._retire(found)
+            self._settle(found.export, [found])
         place = native.segment_of(tensor.data_ptr())
         if place is None:
             raise PeerError(f"its memory ({tensor.data_ptr():#x}) is of no segment that tracehook knows: {_unknown()}")
@@ -140,9 +146,9 @@ class Exports:
                 exported = native.export_segment(base, size, device)
             except RuntimeError as problem:
                 raise PeerError(str(problem)) from None
-            export = Export(next(self._numbers), kind, segment, base, device, exported)
+            export = Export(next(self._export_numbers), kind, segment, base, device, exported)
             self._current[kind, segment] = self._exports[export.number] = export
-        loan = Loan(next(self._numbers), export, storage)
+        loan = Loan(next(self._loan_numbers), export, storage)
         export.loans[loan.number] = self._loans[storage._cdata] = loan
         return loan
 

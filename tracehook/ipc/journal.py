@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tracehook._core import ipc as native
 
@@ -13,6 +13,6 @@ class Journal(NamedTuple):
     comm: int
     rank: int
 
-    def note(self, event: str, peer: int, **fields: int) -> None:
+    def note(self, event: str, peer: int, **fields: Any) -> None:
         """Log an event about a peer; the fields are those of the native `log`."""
         native.log(event, self.comm, self.rank, peer, **fields)

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tracehook.errors import PeerError
+from tracehook.errors import PeerError, PeerLost
 from tracehook.ipc import wire
 from tracehook.ipc.link import Link, close_files
 
@@ -52,7 +52,7 @@ class Meeting:
     def __init__(self, store: Any, channel: str, about: str, key: int, rank: int, device: int) -> None:
         self._store = store
         self._channel = channel
-        self._about = about
+        self.about = about
         self._key = key
         self._rank = rank
         self._device = device
@@ -114,7 +114,7 @@ class Meeting:
             card = Card(*json.loads(self._store.get(key)))
             problem = obstacle(self._mine, card)
             if problem:
-                raise PeerError(f"{self._about}: rank {peer} cannot share memory with rank {self._rank}: {problem}")
+                raise PeerError(f"{self.about}: rank {peer} cannot share memory with rank {self._rank}: {problem}")
             self._cards[peer] = card
         return self._cards[peer]
 
@@ -129,7 +129,7 @@ class Meeting:
         except OSError as problem:
             sock.close()
             raise PeerError(
-                f"{self._about}: rank {peer} (pid {card.pid}) does not answer on its socket ({problem.strerror}): its "
+                f"{self.about}: rank {peer} (pid {card.pid}) does not answer on its socket ({problem.strerror}): its "
                 "process has ended, or has closed its PeerGroup"
             ) from None
         link = Link(sock, peer)
@@ -169,7 +169,11 @@ class Meeting:
     def _answered(self) -> list[Link]:
         made = []
         for peer, link in list(self._greeted.items()):
-            message = link.receive()  # raises if the peer has ended meanwhile
+            try:
+                message = link.receive()
+            except PeerLost as problem:
+                self._greeted.pop(peer).close()
+                raise PeerError(f"{self.about}: {problem}, or has turned rank {self._rank} away") from None
             if message is None:
                 continue
             close_files(message.files)
@@ -177,7 +181,7 @@ class Meeting:
             hello = wire.unpack_hello(message.data)
             if hello.rank != peer or not secrets.compare_digest(hello.secret, self._secret):
                 link.close()
-                raise PeerError(f"{self._about}: whoever answers for rank {peer} is not that rank")
+                raise PeerError(f"{self.about}: whoever answers for rank {peer} is not that rank")
             link.life = hello.life
             made.append(link)
         return made

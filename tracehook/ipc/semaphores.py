@@ -30,22 +30,19 @@ class Words:
     def __init__(self, ranks: int, rank: int, device: int) -> None:
         words = torch.zeros((ranks, 2, CHANNELS), dtype=torch.int32)
         words[:, _CREDIT] = 1
-        self.tensor = words.to(torch.device("cuda", device))
-        torch.cuda.synchronize(device)  # a peer may write as soon as it has the handle
+        # Of its own, and urgent: the streams of the program may all be waiting, perhaps for a peer that waits for this.
+        self._rescue = native.make_stream(device)
+        with torch.cuda.stream(torch.cuda.ExternalStream(self._rescue, device)):
+            self.tensor = words.to(torch.device("cuda", device))
+            torch.cuda.current_stream(device).synchronize()  # a peer may write as soon as it has the handle
         self._rank = rank
         self._device = device
         self._base = self.tensor.data_ptr()
         self._of_peers: dict[int, tuple[Borrowed, int]] = {}
-        # Of its own, and urgent: the streams of the program may all be waiting.
-        self._rescue = native.make_stream(device)
 
     def meet(self, peer: int, borrowed: Borrowed, offset: int) -> None:
         """Take the peer's words; `offset` is theirs in its segment."""
         self._of_peers[peer] = (borrowed, offset)
-
-    def leave(self, peer: int) -> None:
-        """The peer is gone."""
-        self._of_peers.pop(peer, None)
 
     def knows(self, peer: int) -> bool:
         """Whether the peer's words are here."""

@@ -104,7 +104,7 @@ class PeerTensor:
         return f"PeerTensor(peer={self.peer}, shape={tuple(self.shape)}, dtype={self.dtype}, {kind})"
 
 
-class ReadOnlyTensor(torch.Tensor):
+class ReadOnlyTensor(torch.Tensor):  # type: ignore[misc]
     """A tensor that refuses operations which would change it, also through views. Results of others are ordinary.
 
     ``.data`` and ``.data_ptr()`` are ways around it.

@@ -20,9 +20,6 @@ class Watched(Protocol):
 
     is_leaving: bool
 
-    def lost(self, peer: Peer) -> None:
-        """The peer's process has ended."""
-
     def rescue(self, peer: Peer) -> bool:
         """Let streams go on that wait for this dead peer; False once there can be none."""
 
@@ -79,7 +76,7 @@ class Watch:
                 if events.get(peer.link.fileno(), 0) & (select.POLLHUP | select.POLLERR):
                     peer.link.hang_up()
                     if not leaving:
-                        self._group.lost(peer)
+                        peer.lost()
                         dead[peer] = _RESCUE[0]
             for peer, pause in dead.items() if not leaving else ():
                 dead[peer] = min(2 * pause, _RESCUE[1]) if self._group.rescue(peer) else _NEVER

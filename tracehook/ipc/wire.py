@@ -101,7 +101,7 @@ class Head(NamedTuple):
 
     kind: int
     form: int
-    count: int
+    offers: int  # in this message
     total: int
     number: int
 

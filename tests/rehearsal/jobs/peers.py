@@ -11,12 +11,12 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import tracehook
-
-from common import MB, RANK, WORLD, filled, start, tell
 from tracehook._core import ipc as native
-from tracehook.ipc import PeerError, PeerGroup, PeerTensor
+from tracehook.ipc import PeerGroup, PeerTensor
 from tracehook.ipc.exports import EXPORTS
 from tracehook.ipc.imports import IMPORTS
+
+from common import MB, RANK, WORLD, filled, start, tell
 
 OTHERS = [rank for rank in range(WORLD) if rank != RANK]
 RIGHT, LEFT = (RANK + 1) % WORLD, (RANK - 1) % WORLD
@@ -88,7 +88,7 @@ def same_address() -> None:
             mine = filled(10 * turn + RANK, 32, device)
             torch.cuda.synchronize()
             places.append((mine.data_ptr(), native.segment_of(mine.data_ptr())[1]))
-            theirs = group.exchange({peer: mine for peer in OTHERS})
+            theirs = group.exchange(dict.fromkeys(OTHERS, mine))
             values.append([value(theirs[peer]) - 10 * turn for peer in OTHERS])
             address = mine.data_ptr()
             del mine, theirs
@@ -109,7 +109,7 @@ def one_hits() -> None:
             if RANK:
                 mine = filled(RANK + turn, 2, device)
             torch.cuda.synchronize()
-            theirs = group.exchange({peer: mine for peer in OTHERS})
+            theirs = group.exchange(dict.fromkeys(OTHERS, mine))
             values.append([value(theirs[peer]) - (turn if peer else 0) for peer in OTHERS])
             meet()
     tell(values=values)
@@ -134,7 +134,7 @@ def batch() -> None:
             tell(values=[value(one), value(two)], same=one.tensor.data_ptr() == two.tensor.data_ptr())
             tell(empty=list(empty.tensor.shape), scalar=scalar.get().item(), strides=turned.tensor.stride())
             tell(turned=turned.tensor.t().clone().tolist(), part=[part.tensor[row].clone().tolist() for row in (0, 1)])
-            tell(half=half.get().float().cpu().sum().item() if half.dtype == torch.bfloat16 else None)
+            tell(half=half.get().cpu().float().sum().item() if half.dtype == torch.bfloat16 else None)
             tell(flags=flags.get().cpu().tolist(), nbytes=[one.nbytes, empty.nbytes, half.nbytes])
         meet()
         again = group.exchange({RIGHT: [second, first], LEFT: None} if WORLD > 2 else {RIGHT: [second, first]})
@@ -147,7 +147,7 @@ def nothing_back() -> None:
     with PeerGroup() as group:
         mine = filled(RANK, 1, device)
         torch.cuda.synchronize()
-        theirs = group.exchange({peer: mine if RANK == 0 else None for peer in OTHERS})
+        theirs = group.exchange(dict.fromkeys(OTHERS, mine if RANK == 0 else None))
         tell(from_zero=[None if theirs[peer] is None else value(theirs[peer]) for peer in OTHERS])
         given = {RIGHT: mine, LEFT: None} if WORLD > 2 else {RIGHT: mine}
         tell(from_left=value(group.exchange(given)[LEFT]))
@@ -169,9 +169,8 @@ def refusals() -> None:
             given = good if RANK else tensor
             texts[name] = said(lambda given=given: group.exchange({RIGHT: given, LEFT: given}))
         theirs = group.exchange({RIGHT: good, LEFT: good})[LEFT]
-        texts["of_peer"] = said(
-            lambda: group.exchange({RIGHT: good if RANK else theirs.tensor, LEFT: good if RANK else theirs.tensor})
-        )
+        given = good if RANK else theirs.tensor
+        texts["of_peer"] = said(lambda: group.exchange({RIGHT: given, LEFT: given}))
         texts["self"] = said(lambda: group.exchange({RANK: good}))
         texts["rank"] = said(lambda: group.exchange({WORLD: good}))
         texts["put"] = said(lambda: theirs.put(good))
@@ -195,7 +194,7 @@ def pools() -> None:
             mine.copy_(filled(RANK + turn, 16, device))
             torch.cuda.synchronize()
             place = native.segment_of(mine.data_ptr())
-            theirs = group.exchange({peer: mine[5:] for peer in OTHERS})
+            theirs = group.exchange(dict.fromkeys(OTHERS, mine[5:]))
             values.append([value(theirs[peer]) - turn for peer in OTHERS])
             meet()
             del mine, theirs
@@ -269,7 +268,7 @@ def two_groups() -> None:
 def cost() -> None:
     """How long an exchange takes that repeats the last one; not a measurement, only a guard."""
     with PeerGroup() as group:
-        mine = filled(RANK + 1, 1, device)
+        mine = filled(RANK + 1, 2, device)
         torch.cuda.synchronize()
         given = {RIGHT: mine, LEFT: mine}
         first = group.exchange(given)[LEFT]
@@ -347,7 +346,7 @@ def polled_in_capture() -> None:
     with PeerGroup() as group:
         mine, kept, source = filled(RANK, 32, device), filled(1, 1, device), filled(2, 1, device)
         torch.cuda.synchronize()
-        theirs = group.exchange({peer: mine for peer in OTHERS})
+        theirs = group.exchange(dict.fromkeys(OTHERS, mine))
         tell(before=[value(theirs[peer]) for peer in OTHERS])
         meet()
         if RANK == 0:
@@ -370,10 +369,10 @@ def cut_off() -> None:
     group = PeerGroup()
     box = filled(RANK, 1, device)
     torch.cuda.synchronize()
-    theirs = group.exchange({peer: box for peer in OTHERS})
+    theirs = group.exchange(dict.fromkeys(OTHERS, box))
     meet()
     victim = WORLD - 1
-    if RANK == victim:
+    if victim == RANK:
         time.sleep(0.3)
         os.kill(os.getpid(), signal.SIGKILL)
     for _ in range(5):
@@ -392,7 +391,7 @@ def cut_off() -> None:
     )
     if WORLD > 2:
         alive = [peer for peer in OTHERS if peer != victim]
-        tell(others=[value(group.exchange({peer: box for peer in alive})[peer]) for peer in alive])
+        tell(others=[value(group.exchange(dict.fromkeys(alive, box))[peer]) for peer in alive])
         for peer in alive:
             group.signal(peer)
             group.wait(peer)
@@ -418,29 +417,29 @@ def never_comes() -> None:
     torch.cuda.synchronize()
     if RANK == 0:
         group = PeerGroup(timeout=0.5)
-        timed("no_group", lambda: group.exchange({peer: mine for peer in OTHERS}))
+        timed("no_group", lambda: group.exchange(dict.fromkeys(OTHERS, mine)))
     dist.barrier()
     if RANK != 0:
         group = PeerGroup(timeout=0.5)
     dist.barrier()
     if RANK == 0:
-        timed("no_meeting", lambda: group.exchange({peer: mine for peer in OTHERS}))
+        timed("no_meeting", lambda: group.exchange(dict.fromkeys(OTHERS, mine)))
     dist.barrier()
-    group._timeout = 20.0
-    tell(values=[value(one) for one in group.exchange({peer: mine for peer in OTHERS}).values()])
+    group._members.timeout = 20.0
+    tell(values=[value(one) for one in group.exchange(dict.fromkeys(OTHERS, mine)).values()])
     dist.barrier()
-    group._timeout = 0.5
+    group._members.timeout = 0.5
     stale = filled(77, 1, device)
     torch.cuda.synchronize()
     if RANK == 0:
-        timed("no_exchange", lambda: group.exchange({peer: stale for peer in OTHERS}))
+        timed("no_exchange", lambda: group.exchange(dict.fromkeys(OTHERS, stale)))
     dist.barrier()
     if RANK != 0:
         late = group.exchange({0: mine})[0]  # what rank 0 gave when it did come
         tell(late=value(late))
     dist.barrier()
-    group._timeout = 20.0
-    tell(level=[value(one) for one in group.exchange({peer: mine for peer in OTHERS}).values()])
+    group._members.timeout = 20.0
+    tell(level=[value(one) for one in group.exchange(dict.fromkeys(OTHERS, mine)).values()])
     tell(texts=texts, seconds=seconds)
     dist.barrier()
     group.close()
@@ -451,7 +450,7 @@ def forked() -> None:
     group = PeerGroup()
     mine = filled(RANK, 1, device)
     torch.cuda.synchronize()
-    theirs = group.exchange({peer: mine for peer in OTHERS})
+    theirs = group.exchange(dict.fromkeys(OTHERS, mine))
     meet()
     sys.stdout.flush()
     child = os.fork()
@@ -459,18 +458,18 @@ def forked() -> None:
         other = OTHERS[0]
         texts = [said(lambda: group.exchange({other: mine})), said(group.poll), said(theirs[other].get)]
         group.close()
-        links = [peer.link.fileno() for peer in group._peers.values()]
+        links = [peer.link.fileno() for peer in group._members.met.values()]
         tell(child={"texts": texts, "links": links})
         time.sleep(
             30 if RANK else 0.2
         )  # that of rank 1 outlives its parent: its peers see the parent's end all the same
         os._exit(0)
-    values = [value(one) for one in group.exchange({peer: mine for peer in OTHERS}).values()]
+    values = [value(one) for one in group.exchange(dict.fromkeys(OTHERS, mine)).values()]
     tell(values=values, children=child)
     meet()
     if RANK == 0:
         os.waitpid(child, 0)
-        lost = until(lambda: group._peers[1].link.ended is not None)
+        lost = until(lambda: group._members.met[1].link.ended is not None)
         tell(lost=lost, text=said(lambda: group.exchange({1: mine})))
         os._exit(0)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -482,7 +481,7 @@ def mapped_files() -> tuple[list[str], list[str]]:
     files = []
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
-            files.append(os.readlink(entry).split("[")[0])
+            files.append(str(entry.readlink()).split("[")[0])
     return maps, sorted(files)
 
 

@@ -8,8 +8,8 @@ namespace {
 class Retained {
   public:
     explicit Retained(std::uintptr_t base) noexcept {
-        held_ = driver().passes_files() && driver().cuMemRetainAllocationHandle(
-                                               &memory, reinterpret_cast<void*>(base)) == 0;
+        held_ = driver().passes_files() &&
+                driver().cuMemRetainAllocationHandle(&memory, reinterpret_cast<void*>(base)) == 0;
     }
     ~Retained() {
         if (held_) {
@@ -53,8 +53,8 @@ Exported export_segment(std::uintptr_t base, std::size_t size, int device) {
         return {HandleKind::kFile, mapped_size(base, size), {}};
     }
     Exported exported{HandleKind::kRuntime, size, {}};
-    check_runtime("cudaIpcGetMemHandle", driver().cudaIpcGetMemHandle(
-                                             &exported.handle, reinterpret_cast<void*>(base)));
+    check_runtime("cudaIpcGetMemHandle",
+                  driver().cudaIpcGetMemHandle(&exported.handle, reinterpret_cast<void*>(base)));
     return exported;
 }
 
@@ -64,8 +64,8 @@ int export_file(std::uintptr_t base) {
         throw std::runtime_error("the segment is gone");
     }
     int file = -1;
-    check_driver("cuMemExportToShareableHandle", driver().cuMemExportToShareableHandle(
-                                                     &file, retained.memory, kPosixFile, 0));
+    check_driver("cuMemExportToShareableHandle",
+                 driver().cuMemExportToShareableHandle(&file, retained.memory, kPosixFile, 0));
     return file;
 }
 

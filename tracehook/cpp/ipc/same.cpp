@@ -10,7 +10,7 @@ namespace tracehook::ipc {
 
 namespace {
 
-struct Head { // wire._HEAD
+struct Head {              // wire._HEAD
     std::uint8_t kind = 2; // wire.Kind.SAME
     std::uint8_t form = 0;
     std::uint16_t count = 0;

@@ -42,8 +42,8 @@ void enqueue(Stream stream, std::span<MemoryOperation> operations) {
     if (batch == nullptr) {
         throw std::runtime_error("this CUDA driver has no cuStreamBatchMemOp: no semaphores");
     }
-    check_driver("cuStreamBatchMemOp", batch(stream, static_cast<unsigned>(operations.size()),
-                                             operations.data(), 0));
+    check_driver("cuStreamBatchMemOp",
+                 batch(stream, static_cast<unsigned>(operations.size()), operations.data(), 0));
 }
 
 } // namespace tracehook::ipc

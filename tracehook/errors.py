@@ -1,4 +1,4 @@
-"""What goes wrong when ranks register memory together, as exceptions."""
+"""What goes wrong when ranks register or share memory together, as exceptions."""
 
 from __future__ import annotations
 
@@ -27,3 +27,27 @@ class RegistrationFailed(RegistrationError):
     def __init__(self, text: str, failures: Mapping[int, str] | None = None) -> None:
         super().__init__(text)
         self.failures = dict(failures or {})
+
+
+class PeerError(RuntimeError):
+    """Memory could not be shared with a peer. The text names the group, the ranks and what to do."""
+
+
+class PeerTimeout(PeerError):
+    """Some peers did not come in time. `missing` has their ranks in the group."""
+
+    def __init__(self, text: str, missing: Sequence[int] = ()) -> None:
+        super().__init__(text)
+        self.missing = tuple(missing)
+
+
+class PeerLost(PeerError):
+    """A peer's process has ended, or it closed its end of the group. `peer` is its rank in the group."""
+
+    def __init__(self, text: str, peer: int = -1) -> None:
+        super().__init__(text)
+        self.peer = peer
+
+
+class PeerTensorGone(PeerError):
+    """The owner of this memory asked for it back, or the group was closed: exchange the tensor again."""

@@ -74,13 +74,22 @@ def resolve(group: ProcessGroup | Sequence[ProcessGroup] | None) -> tuple[Proces
 
 def facts(group: ProcessGroup) -> GroupFacts:
     """Return the facts of a group with an NCCL backend."""
+    backend = _nccl_backend(group)
+    if backend is None:
+        raise RuntimeError(f"tracehook: group {group.group_name} has no NCCL backend, so it has no windows")
+    return _facts(group, backend)
+
+
+def facts_of_any(group: ProcessGroup) -> GroupFacts:
+    """Return the facts of a group, whatever its backend."""
+    return _facts(group, None)
+
+
+def _facts(group: ProcessGroup, backend: Any) -> GroupFacts:
     import torch
     import torch.distributed as dist
     from torch.distributed import distributed_c10d
 
-    backend = _nccl_backend(group)
-    if backend is None:
-        raise RuntimeError(f"tracehook: group {group.group_name} has no NCCL backend, so it has no windows")
     world: Any = distributed_c10d._world
     if group not in world.pg_map:
         raise RuntimeError("tracehook: the process group was destroyed, or is not one of torch.distributed's")

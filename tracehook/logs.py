@@ -17,7 +17,7 @@ import structlog
 from tracehook.audit import ring
 from tracehook.reasons import Reason
 
-SCHEMA = "1.2"
+SCHEMA = "1.3"
 _BATCH = 4096
 _PERIOD = 0.1  # seconds between two looks at the ring
 

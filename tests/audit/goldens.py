@@ -143,6 +143,15 @@ GOLDENS: tuple[Golden, ...] = (
     Golden("registered-while-capturing", "a scope inside a capture registers, with the guard taken away",
            "unguarded.py capture", ("registered-while-capturing",), env=NEW),
 
+    # --- peers that map each other's memory ---
+    Golden("peer-mapping-left", "the program ends without closing its PeerGroup", "sharing.py left",
+           ("peer-mapping-left",)),
+    Golden("peer-timeout", "rank 1 does not come to an exchange", "sharing.py late", ("peer-timeout",)),
+    Golden("peer-mapped-after-free", "an owner does not hold what it has shared", "sharing.py careless",
+           ("peer-mapped-after-free",), broken=("I1",)),
+    Golden("peer-mapped-twice", "an importer does not know what it has mapped", "sharing.py forgetful",
+           ("peer-mapped-twice", "peer-mapping-left")),
+
     # --- tracehook's core with one bug ---
     Golden("freed-while-registered", "a free does not deregister", "segments.py come_and_go",
            ("freed-while-registered", "retired-while-registered"), mutation="free-without-deregistering",

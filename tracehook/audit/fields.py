@@ -53,6 +53,13 @@ FIELDS: Final = {
     "digest": "VARCHAR",
     "choice": "BIGINT",
     "answer": "VARCHAR",
+    "peer": "INTEGER",
+    "life": "VARCHAR",
+    "peer_life": "VARCHAR",
+    "peer_segment": "BIGINT",
+    "peer_pool_segment": "BIGINT",
+    "generation": "BIGINT",
+    "handle": "VARCHAR",
     "dropped": "BIGINT",
     "communicators": "BIGINT",
 }

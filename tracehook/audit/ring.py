@@ -60,6 +60,13 @@ EVENTS = (
     "placement.digest",
     "policy.chosen",
     "policy.failed",
+    "ipc.export",
+    "ipc.release",
+    "ipc.open",
+    "ipc.close",
+    "peer.ready",
+    "peer.lost",
+    "peer.timeout",
 )
 
 # Their severities in the same file; all others are of no concern. Held against the native table by the same test.
@@ -83,6 +90,8 @@ PROBLEMS = frozenset(
         "agreement.failed",
         "placement.mismatch",
         "policy.failed",
+        "peer.lost",
+        "peer.timeout",
     }
 )
 
@@ -101,6 +110,9 @@ OPERATIONS = (
 # The order of tracehook.policies.Answer.
 ANSWERS = ("shared", "isolated", "none")
 
+# The order of ipc::HandleKind.
+HANDLES = ("none", "runtime", "file")
+
 # Events of the bank: their `segment` counts the segments of our pools, not those of the allocator.
 _POOL_EVENTS = frozenset(
     {
@@ -116,6 +128,8 @@ _POOL_EVENTS = frozenset(
 
 
 _WHILE_CAPTURING = 1 << 31  # core::kWhileCapturing
+_PEER_EVENTS = ("ipc.", "peer.")
+_OF_POOL = 1 << 20  # in `extra` of an event of a peer; see bindings_ipc.cpp
 
 
 class RingError(ValueError):
@@ -168,7 +182,9 @@ def fields_of(record: Record) -> tuple[str, dict[str, Any]]:
         out["comm_seq"] = record.comm_seq
         if record.rank >= 0:
             out["comm_rank"] = record.rank
-    if record.segment:
+    if name.startswith(_PEER_EVENTS):
+        out.update(_peer_fields(name, record))
+    elif record.segment:
         out["pool_segment" if name in _POOL_EVENTS else "segment"] = record.segment
     if record.address and not name.startswith("placement."):
         out["addr"] = f"{record.address:#x}"
@@ -242,6 +258,27 @@ def _extra_fields(name: str, record: Record) -> dict[str, Any]:
             return {"only_in": "ledger" if record.value else "allocator"}
         case _:
             return {}
+
+
+def _peer_fields(name: str, record: Record) -> dict[str, Any]:
+    """Who shares with whom: a group of peers has a key, but no number in the registrar."""
+    out: dict[str, Any] = {"thread": record.thread, "comm": f"{record.comm:016x}", "comm_rank": record.rank}
+    out["peer"] = record.extra & 0xFFFF
+    is_owner = name in ("ipc.export", "ipc.release")
+    if record.value:
+        out["life" if is_owner else "peer_life"] = f"{record.value:016x}"
+    if name.startswith("ipc."):
+        kind = "pool_segment" if record.extra & _OF_POOL else "segment"
+        out[kind if is_owner else f"peer_{kind}"] = record.segment
+        out["generation"] = record.comm_seq
+        handle = record.extra >> 16 & 0xF
+        out["handle"] = HANDLES[handle] if handle < len(HANDLES) else str(handle)
+    if name in ("ipc.open", "ipc.close"):
+        out["ok"] = record.result == 0
+        if record.result:
+            out["error"] = record.result
+            out["size"] = record.size
+    return out
 
 
 def _placement(record: Record) -> dict[str, Any]:

@@ -62,6 +62,17 @@ SELECT step.process, step.rank, step.device, step.comm, step.comm_id, step.comm_
 FROM step LEFT JOIN communicator USING (process, comm_id)
 WHERE event LIKE 'register.%';
 
+-- One row a segment of a peer that was mapped. `memory`: its number at its owner, `generation`: at the owner, too.
+CREATE TABLE mapping AS
+SELECT process, rank, device, comm, comm_rank, peer, peer_life, generation, kind, memory, addr, size, us,
+       ns AS opened_ns, seq AS opened_seq, coalesce(before = 'ipc.open', false) AS opened_before,
+       CASE WHEN after = 'ipc.close' THEN after_ns END AS closed_ns, CASE WHEN after = 'ipc.close' THEN after_seq END AS closed_seq
+FROM (SELECT *, CASE WHEN peer_pool_segment IS NULL THEN 'segment' ELSE 'pool segment' END AS kind,
+             coalesce(peer_segment, peer_pool_segment) AS memory, lag(event) OVER w AS before, lead(event) OVER w AS after,
+             lead(ns) OVER w AS after_ns, lead(seq) OVER w AS after_seq
+      FROM event WHERE event IN ('ipc.open', 'ipc.close') AND ok WINDOW w AS (PARTITION BY process, peer_life, generation ORDER BY seq))
+WHERE event = 'ipc.open';
+
 -- What is known of each process when all is read. `lost`: events that are in no file; what balances is then not checked.
 CREATE TABLE fact AS
 SELECT process, count(*) FILTER (event NOT LIKE 'trace.%') AS events, count(*) FILTER (recovered) AS recovered,

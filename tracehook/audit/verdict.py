@@ -54,6 +54,7 @@ class Looked:
     segments: int
     registrations: int
     windows: int
+    mappings: int
     seconds: float
 
 
@@ -85,10 +86,11 @@ class Verdict:
             there = "is" if self.others == 1 else "are"
             return f"No finding {self.asked}; there {there} {many(self.others, 'other finding')}."
         seen = self.looked
+        mapped = f", and {many(seen.mappings, 'mapping')} of peers' memory," if seen.mappings else ""
         return (
             f"Clean: {many(seen.registrations, 'registration')} and {many(seen.windows, 'window')} of "
             f"{many(seen.segments, 'segment')} with {many(seen.communicators, 'communicator')} on "
-            f"{many(seen.ranks, 'rank')} were made and undone as {len(rules())} rules demand."
+            f"{many(seen.ranks, 'rank')}{mapped} were made and undone as {len(rules())} rules demand."
         )
 
     def as_json(self) -> dict[str, Any]:
@@ -150,6 +152,7 @@ def _look(store: Store) -> Looked:
                   (SELECT count(*) FROM segment) AS segments,
                   (SELECT count(*) FROM registration WHERE kind = 'local') AS registrations,
                   (SELECT count(*) FROM registration WHERE kind = 'window') AS windows,
+                  (SELECT count(*) FROM mapping) AS mappings,
                   (SELECT coalesce(max(last_ns), 0) / 1e9 FROM process) AS seconds"""
     )
     return Looked(**{**row, "jobs": tuple(row["jobs"] or ())})

@@ -37,6 +37,8 @@ WORDS = {
     "agreement.failed": "the ranks of communicator {comm} gave windows up: one of them failed",
     "placement.mismatch": "the ranks of communicator {comm} came to a collective with buffers at different places",
     "policy.failed": "a pool policy failed and was skipped; stderr of that process says why",
+    "peer.lost": "the process of a peer that shares memory with it has ended without a farewell",
+    "peer.timeout": "a peer did not come to share memory with it in time",
 }
 
 

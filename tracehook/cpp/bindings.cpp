@@ -1,5 +1,6 @@
-// The only file that includes pybind11. Everything that may wait for a lock, an allocator or NCCL
-// gives up the GIL first.
+// pybind11 is included by this file and bindings_ipc.cpp alone. Everything that may wait for a
+// lock, an allocator or NCCL gives up the GIL first.
+#include "bindings_ipc.h"
 #include "harness.h"
 #include "nccl/api.h"
 #include "nccl/key.h"
@@ -552,4 +553,5 @@ PYBIND11_MODULE(_core, module) {
     bind_process(module);
     bind_symmetric(module);
     bind_harness(module);
+    bind_ipc(module);
 }

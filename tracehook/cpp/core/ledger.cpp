@@ -107,6 +107,16 @@ std::vector<Segment> Ledger::all() const {
     return segments;
 }
 
+std::optional<Segment> Ledger::at(std::uintptr_t address) const noexcept {
+    for (const auto& [device, live] : devices_) {
+        const auto next = live.upper_bound(address);
+        if (next != live.begin() && address < std::prev(next)->second.end()) {
+            return std::prev(next)->second;
+        }
+    }
+    return std::nullopt;
+}
+
 std::size_t Ledger::count() const noexcept {
     std::size_t count = 0;
     for (const auto& [device, live] : devices_) {

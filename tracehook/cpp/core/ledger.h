@@ -40,6 +40,7 @@ class Ledger {
 
     std::vector<Segment> segments(int device) const; // by ascending address
     std::vector<Segment> all() const;
+    std::optional<Segment> at(std::uintptr_t address) const noexcept; // any address inside it
     std::size_t count() const noexcept;
     std::size_t bytes() const noexcept { return bytes_; }
 

@@ -296,6 +296,14 @@ std::vector<Segment> Registrar::segments() const {
     return ledger_.all();
 }
 
+std::optional<Segment> Registrar::segment_at(std::uintptr_t address) const {
+    if (abandoned()) {
+        return std::nullopt;
+    }
+    const std::lock_guard guard(mutex_);
+    return ledger_.at(address);
+}
+
 std::uint64_t Registrar::ledger_version() const {
     if (abandoned()) {
         return 0;

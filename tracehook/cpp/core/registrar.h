@@ -23,6 +23,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -96,6 +97,7 @@ class Registrar {
 
     std::vector<Member> members() const;
     std::vector<Segment> segments() const;
+    std::optional<Segment> segment_at(std::uintptr_t address) const; // any address inside it
     std::uint64_t ledger_version() const;
     struct Totals {
         std::size_t segments;

@@ -29,7 +29,7 @@ Backing::Backing() : capacity_(device_capacity() / kGranularity * kGranularity) 
     // Twice what can be used, so that fragmentation is not taken for a full device.
     length_ = std::max(kMinimumLength, 2 * capacity_ * static_cast<size_t>(device_count()));
     file_ = memfd_create("tracehook-device-memory", MFD_CLOEXEC);
-    if (file_ < 0 || ftruncate(file_, static_cast<off_t>(length_)) != 0) {
+    if (file_ < 0 || ftruncate(file_, static_cast<off_t>(word_of(length_))) != 0) {
         return;
     }
     base_ = static_cast<char*>(reserve(length_, kGranularity));
@@ -38,11 +38,8 @@ Backing::Backing() : capacity_(device_capacity() / kGranularity * kGranularity) 
     }
 }
 
-std::optional<uint64_t> Backing::take(size_t size, int device) {
+std::optional<uint64_t> Backing::take(size_t size) {
     const std::lock_guard lock(mutex_);
-    if (size > capacity_ - used_[device]) {
-        return std::nullopt;
-    }
     const auto fit = std::find_if(free_.begin(), free_.end(),
                                   [size](const auto& range) { return range.second >= size; });
     if (fit == free_.end()) {
@@ -53,16 +50,14 @@ std::optional<uint64_t> Backing::take(size_t size, int device) {
     if (available > size) {
         free_.emplace(offset + size, available - size);
     }
-    used_[device] += size;
     return offset;
 }
 
-void Backing::give_back(uint64_t offset, size_t size, int device) {
+void Backing::give_back(uint64_t offset, size_t size) {
     // Before the range can be taken again: the next owner must find zeros.
     fallocate(file_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
               static_cast<off_t>(size));
     const std::lock_guard lock(mutex_);
-    used_[device] -= size;
     auto next = free_.lower_bound(offset);
     if (next != free_.begin()) {
         const auto before = std::prev(next);
@@ -79,9 +74,18 @@ void Backing::give_back(uint64_t offset, size_t size, int device) {
     free_.emplace_hint(next, offset, size);
 }
 
-bool Backing::map(void* address, uint64_t offset, size_t size) const {
-    return mmap(address, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file_,
-                static_cast<off_t>(offset)) != MAP_FAILED;
+bool Backing::charge(size_t size, int device) {
+    const std::lock_guard lock(mutex_);
+    if (size > capacity_ - used_[device]) {
+        return false;
+    }
+    used_[device] += size;
+    return true;
+}
+
+void Backing::discharge(size_t size, int device) {
+    const std::lock_guard lock(mutex_);
+    used_[device] -= size;
 }
 
 void Backing::unmap(void* address, size_t size) {

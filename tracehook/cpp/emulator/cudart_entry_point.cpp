@@ -11,9 +11,18 @@ namespace {
 constexpr int kFound = 0;
 constexpr int kSymbolNotFound = 1;
 
+using GetAddress = int (*)(const char*, void**, int, uint64_t, int*);
+
 void* driver_function(const char* name) {
     static void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    return driver == nullptr ? nullptr : dlsym(driver, name);
+    static const auto get_address =
+        driver == nullptr ? nullptr
+                          : reinterpret_cast<GetAddress>(dlsym(driver, "cuGetProcAddress_v2"));
+    void* function = nullptr;
+    if (get_address != nullptr) {
+        get_address(name, &function, kCudaVersion, 0, nullptr);
+    }
+    return function;
 }
 
 } // namespace

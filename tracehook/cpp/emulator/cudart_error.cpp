@@ -25,6 +25,7 @@ constexpr StatusText kTexts[] = {
     {kInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
     {kDeviceUninitialized, "cudaErrorDeviceUninitialized", "invalid device context"},
     {kMapBufferObjectFailed, "cudaErrorMapBufferObjectFailed", "mapping of buffer object failed"},
+    {kOperatingSystem, "cudaErrorOperatingSystem", "OS call failed or operation not supported"},
     {kInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
     {kIllegalState, "cudaErrorIllegalState",
      "the operation cannot be performed in the present state"},

@@ -56,8 +56,12 @@ int emu_memory_export(const void* pointer, int* fd, uint64_t* offset);
 // observer; null removes it.
 void emu_set_free_observer(void (*observer)(uintptr_t base, size_t size));
 
-// Device memory that was not made by the cudaMalloc family: what ncclMemAlloc needs. Null / 0 on
-// failure.
+// `observer` is called, on the freeing thread, just before cudaFree unmaps memory that another
+// process, named by its id, has open by cudaIpcOpenMemHandle. One observer; null removes it.
+void emu_set_open_free_observer(void (*observer)(uintptr_t base, size_t size, int process));
+
+// Device memory that was not made by the cudaMalloc family but, as if by the driver's virtual
+// memory calls, has a handle that can be exported: what ncclMemAlloc needs. Null / 0 on failure.
 void* emu_memory_allocate(size_t size, int device);
 int emu_memory_free(void* pointer);
 

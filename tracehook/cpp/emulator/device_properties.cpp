@@ -149,6 +149,7 @@ int device_attribute(int attribute, int device) {
     case 99:  // HostRegisterSupported
     case 102: // VirtualMemoryManagementSupported
     case 103: // HandleTypePosixFileDescriptorSupported
+    case 123: // CanUseStreamWaitValueNor; 64-bit operations (122) are not emulated
     case 132: // MulticastSupported: what PyTorch asks before it offers memory of ncclMemAlloc
         return 1;
     default:

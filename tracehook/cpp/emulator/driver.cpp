@@ -30,7 +30,9 @@ constexpr DriverText kTexts[] = {
     {100, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
     {101, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
     {201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {304, "CUDA_ERROR_OPERATING_SYSTEM", "OS call failed or operation not supported on this OS"},
     {400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+    {500, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported by the emulated driver"},
 };
 
@@ -174,7 +176,7 @@ EMU_EXPORT int cuCtxGetDevice(int* device) {
 
 EMU_EXPORT int cuPointerGetAttribute(void* data, int attribute, uintptr_t pointer) {
     constexpr int kContext = 1, kMemoryTypeOf = 2, kDevicePointer = 3, kBufferId = 7, kOrdinal = 9;
-    constexpr int kRangeStart = 11, kRangeSize = 12;
+    constexpr int kLegacyIpc = 10, kRangeStart = 11, kRangeSize = 12;
     uintptr_t base = 0;
     size_t size = 0;
     int device = 0;
@@ -196,6 +198,8 @@ EMU_EXPORT int cuPointerGetAttribute(void* data, int attribute, uintptr_t pointe
         return answer(static_cast<unsigned long long>(base));
     case kOrdinal:
         return answer(device);
+    case kLegacyIpc:
+        return answer(emu_memory_has_handle(reinterpret_cast<void*>(pointer)) == 0);
     case kRangeStart:
         return answer(base);
     case kRangeSize:
@@ -205,21 +209,16 @@ EMU_EXPORT int cuPointerGetAttribute(void* data, int attribute, uintptr_t pointe
     }
 }
 
-EMU_EXPORT int cuMemGetAddressRange_v2(uintptr_t* base, size_t* size, uintptr_t pointer) {
-    return emu_memory_find(reinterpret_cast<void*>(pointer), 1, base, size, nullptr) != 0
-               ? kSuccess
-               : kInvalidValue;
-}
-
-EMU_EXPORT int cuMemsetD32Async(uintptr_t address, unsigned value, size_t count, void* stream) {
-    return emu_stream_set_words(stream, reinterpret_cast<void*>(address), value, count);
-}
-
-EMU_EXPORT int cuStreamWriteValue32(void* stream, uintptr_t address, uint32_t value, unsigned) {
-    return emu_stream_set_words(stream, reinterpret_cast<void*>(address), value, 1);
-}
-
-EMU_EXPORT int cuStreamWriteValue32_v2(void* stream, uintptr_t address, uint32_t value,
-                                       unsigned flags) {
-    return cuStreamWriteValue32(stream, address, value, flags);
+// Memory with a handle has the size of the handle, though less may have been asked of ncclMemAlloc.
+EMU_EXPORT int cuMemGetAddressRange_v2(uintptr_t* base, size_t* size, uintptr_t address) {
+    const auto* const pointer = reinterpret_cast<const void*>(address);
+    size_t bytes = 0;
+    if (emu_memory_find(pointer, 1, base, &bytes, nullptr) == 0) {
+        return kInvalidValue;
+    }
+    if (size != nullptr) {
+        const size_t unit = emu_memory_has_handle(pointer) != 0 ? emu_memory_granularity() : 1;
+        *size = (bytes + unit - 1) / unit * unit;
+    }
+    return kSuccess;
 }

@@ -1,20 +1,22 @@
 // The emulated driver's virtual memory: addresses, memory, and the mapping of one on the other.
-// PyTorch's expandable segments are made of it.
+// PyTorch's expandable segments are made of it, and memory of several processes.
 //
 // Any thread, except in a forked child, where everything fails.
 #include "cuda_abi.h"
 #include "device.h"
 #include "driver_support.h"
 
-#include <cstring>
-#include <map>
-#include <mutex>
+#include <cstddef>
+#include <cstdint>
+#include <span>
 
 namespace tracehook::emulator {
 namespace {
 
 constexpr int kPinnedMemory = 1;
 constexpr int kDeviceLocation = 1;
+constexpr int kFileDescriptor = 1;
+constexpr int kFabricHandle = 8;
 
 struct AllocationProperties {
     int type;
@@ -26,133 +28,21 @@ struct AllocationProperties {
 };
 static_assert(sizeof(AllocationProperties) == 32);
 
-// Memory lives while its handle is held or it is mapped somewhere.
-struct Physical {
-    uint64_t offset;
-    size_t size;
-    AllocationProperties properties;
-    int references = 1;
+// Each that a device allows; cuMemSetAccess takes an array of them.
+struct AccessDescription {
+    int location_type;
+    int location;
+    int access;
 };
+static_assert(sizeof(AccessDescription) == 12);
 
-class PhysicalMemory {
-  public:
-    static PhysicalMemory& instance() {
-        // Leaked: threads may still use it while the process exits.
-        static PhysicalMemory* const memory = new PhysicalMemory;
-        return *memory;
-    }
+bool is_device(int type, int device) {
+    return type == kDeviceLocation && device >= 0 && device < emu_device_count();
+}
 
-    int create(uint64_t* handle, size_t size, const AllocationProperties& properties) {
-        if (properties.location_type != kDeviceLocation || size == 0 ||
-            size % emu_memory_granularity() != 0) {
-            return kInvalidValue;
-        }
-        uint64_t offset = 0;
-        if (emu_range_take(size, properties.location, &offset) == 0) {
-            return kMemoryAllocation;
-        }
-        const std::lock_guard lock(mutex_);
-        *handle = ++last_handle_;
-        live_.emplace(*handle, Physical{offset, size, properties});
-        return kSuccess;
-    }
-
-    int release(uint64_t handle) {
-        const std::lock_guard lock(mutex_);
-        return drop(handle);
-    }
-
-    int map(uintptr_t address, size_t size, size_t offset, uint64_t handle) {
-        const std::lock_guard lock(mutex_);
-        const auto at = live_.find(handle);
-        if (at == live_.end() || offset > at->second.size || size > at->second.size - offset) {
-            return kInvalidValue;
-        }
-        Physical& physical = at->second;
-        if (emu_range_map(reinterpret_cast<void*>(address), physical.offset + offset, size,
-                          physical.properties.location) == 0) {
-            return kInvalidValue;
-        }
-        ++physical.references;
-        mapped_.insert_or_assign(address, handle);
-        return kSuccess;
-    }
-
-    // One call may cover several mappings that lie side by side.
-    int unmap(uintptr_t address, size_t size) {
-        const uintptr_t end = address + size;
-        std::unique_lock lock(mutex_);
-        for (auto at = mapped_.lower_bound(address); at != mapped_.end() && at->first < end;) {
-            const auto [start, handle] = *at;
-            // The observer of frees may call back.
-            lock.unlock();
-            if (emu_range_unmap(reinterpret_cast<void*>(start), end - start) == 0) {
-                return kInvalidValue;
-            }
-            lock.lock();
-            mapped_.erase(start);
-            drop(handle);
-            at = mapped_.lower_bound(start);
-        }
-        return kSuccess;
-    }
-
-    int retain(uint64_t* handle, uintptr_t address) {
-        uintptr_t base = 0;
-        if (emu_memory_find(reinterpret_cast<void*>(address), 1, &base, nullptr, nullptr) == 0) {
-            return kInvalidValue;
-        }
-        const std::lock_guard lock(mutex_);
-        const auto at = mapped_.find(base);
-        if (at == mapped_.end()) {
-            return kInvalidValue;
-        }
-        *handle = at->second;
-        ++live_.at(*handle).references;
-        return kSuccess;
-    }
-
-    int properties(AllocationProperties* properties, uint64_t handle) const {
-        const std::lock_guard lock(mutex_);
-        const auto at = live_.find(handle);
-        if (at == live_.end()) {
-            return kInvalidValue;
-        }
-        *properties = at->second.properties;
-        return kSuccess;
-    }
-
-  private:
-    int drop(uint64_t handle) {
-        const auto at = live_.find(handle);
-        if (at == live_.end()) {
-            return kInvalidValue;
-        }
-        Physical& physical = at->second;
-        if (--physical.references == 0) {
-            emu_range_give_back(physical.offset, physical.size, physical.properties.location);
-            live_.erase(at);
-        }
-        return kSuccess;
-    }
-
-    // Protects everything below. Comes before the mutexes of the memory.
-    mutable std::mutex mutex_;
-    uint64_t last_handle_ = 0;
-    std::map<uint64_t, Physical> live_;
-    std::map<uintptr_t, uint64_t> mapped_;
-};
-
-template <typename Body> int on_memory(Body&& body) noexcept {
+template <typename Body> int on_memory(Body&& body) {
     const int status = emu_driver_enter();
-    if (status != kSuccess) {
-        return status;
-    }
-    try {
-        return body(PhysicalMemory::instance());
-    } catch (...) {
-        return kMemoryAllocation;
-    }
+    return status == kSuccess ? body() : status;
 }
 
 } // namespace
@@ -168,14 +58,14 @@ EMU_EXPORT int cuMemGetAllocationGranularity(size_t* granularity, const Allocati
 
 EMU_EXPORT int cuMemAddressReserve(uintptr_t* address, size_t size, size_t alignment, uintptr_t,
                                    unsigned long long) {
-    return on_memory([&](PhysicalMemory&) {
+    return on_memory([&] {
         *address = reinterpret_cast<uintptr_t>(emu_addresses_reserve(size, alignment));
         return *address == 0 ? kMemoryAllocation : kSuccess;
     });
 }
 
 EMU_EXPORT int cuMemAddressFree(uintptr_t address, size_t size) {
-    return on_memory([&](PhysicalMemory&) {
+    return on_memory([&] {
         return emu_addresses_free(reinterpret_cast<void*>(address), size) != 0 ? kSuccess
                                                                                : kInvalidValue;
     });
@@ -183,47 +73,88 @@ EMU_EXPORT int cuMemAddressFree(uintptr_t address, size_t size) {
 
 EMU_EXPORT int cuMemCreate(uint64_t* handle, size_t size, const AllocationProperties* properties,
                            unsigned long long) {
-    return on_memory(
-        [&](PhysicalMemory& memory) { return memory.create(handle, size, *properties); });
+    return on_memory([&]() -> int {
+        if (!is_device(properties->location_type, properties->location) || size == 0 ||
+            size % emu_memory_granularity() != 0) {
+            return kInvalidValue;
+        }
+        if ((properties->handle_types & ~kFileDescriptor) != 0) {
+            return kNotSupported;
+        }
+        return emu_handle_create(handle, size, properties->location, properties->handle_types);
+    });
 }
 
 EMU_EXPORT int cuMemRelease(uint64_t handle) {
-    return on_memory([&](PhysicalMemory& memory) { return memory.release(handle); });
+    return on_memory([&] { return emu_handle_release(handle); });
 }
 
 EMU_EXPORT int cuMemMap(uintptr_t address, size_t size, size_t offset, uint64_t handle,
                         unsigned long long) {
     return on_memory(
-        [&](PhysicalMemory& memory) { return memory.map(address, size, offset, handle); });
+        [&] { return emu_mapping_add(reinterpret_cast<void*>(address), size, offset, handle); });
 }
 
 EMU_EXPORT int cuMemUnmap(uintptr_t address, size_t size) {
-    return on_memory([&](PhysicalMemory& memory) { return memory.unmap(address, size); });
+    return on_memory([&] { return emu_mapping_remove(reinterpret_cast<void*>(address), size); });
 }
 
-// Every device of the process may use all emulated memory.
-EMU_EXPORT int cuMemSetAccess(uintptr_t, size_t, const void*, size_t) {
-    return on_memory([](PhysicalMemory&) { return kSuccess; });
+EMU_EXPORT int cuMemSetAccess(uintptr_t address, size_t size, const AccessDescription* descriptions,
+                              size_t count) {
+    return on_memory([&]() -> int {
+        for (const AccessDescription& each : std::span(descriptions, count)) {
+            if (!is_device(each.location_type, each.location)) {
+                return kInvalidValue;
+            }
+            const int status = emu_mapping_allow(reinterpret_cast<void*>(address), size,
+                                                 each.location, each.access);
+            if (status != kSuccess) {
+                return status;
+            }
+        }
+        return count == 0 ? kInvalidValue : kSuccess;
+    });
 }
 
 EMU_EXPORT int cuMemRetainAllocationHandle(uint64_t* handle, void* address) {
-    return on_memory([&](PhysicalMemory& memory) {
-        return memory.retain(handle, reinterpret_cast<uintptr_t>(address));
-    });
+    return on_memory([&] { return emu_handle_retain(handle, address); });
 }
 
 EMU_EXPORT int cuMemGetAllocationPropertiesFromHandle(AllocationProperties* properties,
                                                       uint64_t handle) {
-    return on_memory([&](PhysicalMemory& memory) { return memory.properties(properties, handle); });
+    return on_memory([&] {
+        AllocationProperties found{kPinnedMemory, 0, kDeviceLocation, 0, nullptr, {}};
+        const int status = emu_handle_describe(handle, &found.location, &found.handle_types);
+        if (status == kSuccess) {
+            *properties = found;
+        }
+        return status;
+    });
 }
 
-// Memory of the driver's own making is not shared between processes here.
-EMU_EXPORT int cuMemExportToShareableHandle(void*, uint64_t, int, unsigned long long) {
-    return kNotSupported;
+// Fabric handles are for several machines, which a rehearsal has not.
+EMU_EXPORT int cuMemExportToShareableHandle(void* shared, uint64_t handle, int type,
+                                            unsigned long long flags) {
+    return on_memory([&]() -> int {
+        if (type == kFabricHandle) {
+            return kNotSupported;
+        }
+        return type == kFileDescriptor && flags == 0
+                   ? emu_handle_export(handle, static_cast<int*>(shared))
+                   : kInvalidValue;
+    });
 }
 
-EMU_EXPORT int cuMemImportFromShareableHandle(uint64_t*, void*, int) {
-    return kNotSupported;
+// A descriptor travels in the pointer itself.
+EMU_EXPORT int cuMemImportFromShareableHandle(uint64_t* handle, void* shared, int type) {
+    return on_memory([&]() -> int {
+        if (type == kFabricHandle) {
+            return kNotSupported;
+        }
+        return type == kFileDescriptor
+                   ? emu_handle_import(handle, static_cast<int>(reinterpret_cast<intptr_t>(shared)))
+                   : kInvalidValue;
+    });
 }
 
 // PyTorch offers memory of ncclMemAlloc only where this function is; nothing is multicast here.

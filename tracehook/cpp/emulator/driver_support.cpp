@@ -1,10 +1,10 @@
 #include "driver_support.h"
 
+#include "backing.h"
 #include "copy.h"
 #include "device_properties.h"
 #include "devices.h"
 #include "identity.h"
-#include "memory.h"
 
 #include <algorithm>
 
@@ -46,26 +46,6 @@ EMU_EXPORT void* emu_addresses_reserve(size_t size, size_t alignment) {
 
 EMU_EXPORT int emu_addresses_free(void* address, size_t size) {
     return munmap(address, size) == 0 ? 1 : 0;
-}
-
-EMU_EXPORT int emu_range_take(size_t size, int device, uint64_t* offset) {
-    const auto taken = Backing::instance().take(size, device);
-    if (taken) {
-        *offset = *taken;
-    }
-    return taken ? 1 : 0;
-}
-
-EMU_EXPORT void emu_range_give_back(uint64_t offset, size_t size, int device) {
-    Backing::instance().give_back(offset, size, device);
-}
-
-EMU_EXPORT int emu_range_map(void* address, uint64_t offset, size_t size, int device) {
-    return Memory::instance().map(address, offset, size, device) ? 1 : 0;
-}
-
-EMU_EXPORT int emu_range_unmap(void* address, size_t size) {
-    return Memory::instance().unmap(address, size) ? 1 : 0;
 }
 
 EMU_EXPORT int emu_stream_set_words(void* stream, void* address, uint32_t value, size_t count) {

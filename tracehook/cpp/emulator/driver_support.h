@@ -24,19 +24,43 @@ int emu_device_attribute(int attribute, int device);
 void emu_device_uuid(int device, uint8_t* uuid);
 size_t emu_device_capacity(void);
 
-// Virtual memory: addresses, memory without an address (named by its offset in the memory's file),
-// and the mapping of one on the other. Sizes are multiples of emu_memory_granularity. 1 or non-null
-// on success.
+// Addresses without memory. Sizes are multiples of emu_memory_granularity. 1 or non-null on
+// success.
 size_t emu_memory_granularity(void);
 void* emu_addresses_reserve(size_t size, size_t alignment);
 int emu_addresses_free(void* address, size_t size);
-int emu_range_take(size_t size, int device, uint64_t* offset);
-void emu_range_give_back(uint64_t offset, size_t size, int device);
-int emu_range_map(void* address, uint64_t offset, size_t size, int device);
-int emu_range_unmap(void* address, size_t size);
+
+// Memory without addresses, named by handles. It lives while a handle is held, it is mapped, or
+// another process holds it; shareable memory is exported as a new file descriptor, which is the
+// caller's, and imported from any that leads to it.
+int emu_handle_create(uint64_t* handle, size_t size, int device, int shareable);
+int emu_handle_retain(uint64_t* handle, const void* address);
+int emu_handle_release(uint64_t handle);
+int emu_handle_describe(uint64_t handle, int* device, int* shareable);
+int emu_handle_export(uint64_t handle, int* descriptor);
+int emu_handle_import(uint64_t* handle, int descriptor);
+
+// The mapping of one on the other. `access` is 0, 1 (read) or 3 (read and write), and none at
+// first.
+int emu_mapping_add(void* address, size_t size, size_t offset, uint64_t handle);
+int emu_mapping_remove(void* address, size_t size);
+int emu_mapping_allow(void* address, size_t size, int device, int access);
 
 // Sets `count` words on a stream, in its order.
 int emu_stream_set_words(void* stream, void* address, uint32_t value, size_t count);
+
+// One operation on a word of memory: a write, or a wait until `condition` (0: at least `value`,
+// cyclically; 1: equal; 2: a common bit; 3: a bit that neither has) holds.
+struct emu_memory_operation {
+    uintptr_t address;
+    uint32_t value;
+    int waits;
+    unsigned condition;
+};
+
+// Gives operations to a stream as one piece of work, in its order. A wait blocks that stream only.
+int emu_stream_memory_operations(void* stream, const struct emu_memory_operation* operations,
+                                 size_t count);
 
 #ifdef __cplusplus
 }

@@ -1,11 +1,25 @@
 #include "memory.h"
 
-#include "device.h"
 #include "devices.h"
+#include "ipc_export.h"
 
 #include <iterator>
 
+#include <sys/mman.h>
+
 namespace tracehook::emulator {
+namespace {
+
+// Plain memory lies where its file says, and its addresses go with it.
+void give_addresses_back(void* address, size_t size, bool has_handle) {
+    Backing& backing = Backing::instance();
+    Backing::unmap(address, size);
+    if (has_handle) {
+        backing.give_back(backing.offset(address), size);
+    }
+}
+
+} // namespace
 
 Memory& Memory::instance() {
     // Leaked: threads may still use it while the process exits.
@@ -19,17 +33,23 @@ void* Memory::allocate(size_t size, int device, bool has_handle) {
         return nullptr;
     }
     const size_t mapped = (size + kGranularity - 1) / kGranularity * kGranularity;
-    const std::optional<uint64_t> offset = backing.take(mapped, device);
-    if (!offset) {
+    const Physical::Pointer physical =
+        has_handle ? Physical::shareable(mapped, device) : Physical::plain(mapped, device);
+    if (physical == nullptr) {
         return nullptr;
     }
-    void* const address = backing.address(*offset);
-    if (!backing.map(address, *offset, mapped)) {
-        backing.give_back(*offset, mapped, device);
+    const std::optional<uint64_t> place = has_handle ? backing.take(mapped) : physical->offset();
+    if (!place) {
         return nullptr;
     }
-    insert({reinterpret_cast<uintptr_t>(address), size, mapped, *offset, device, Kind::kOwned,
-            false, has_handle});
+    void* const address = backing.address(*place);
+    if (!physical->map(address, 0, mapped) ||
+        mprotect(address, mapped, PROT_READ | PROT_WRITE) != 0) {
+        give_addresses_back(address, mapped, has_handle);
+        return nullptr;
+    }
+    insert({reinterpret_cast<uintptr_t>(address), size, mapped, device, Kind::kOwned, physical,
+            physical->offset(), has_handle});
     return address;
 }
 
@@ -39,35 +59,64 @@ bool Memory::free(void* pointer) {
         return false;
     }
     notify(*allocation);
-    Backing::unmap(pointer, allocation->mapped);
+    IpcExports::instance().withdraw(*allocation);
     // First forgotten, then given back: another thread may be given the same address at once.
     erase(allocation->base);
-    Backing::instance().give_back(allocation->offset, allocation->mapped, allocation->device);
+    give_addresses_back(pointer, allocation->mapped, allocation->has_handle);
     return true;
 }
 
-bool Memory::map(void* address, uint64_t offset, size_t size, int device) {
-    if (!Backing::instance().map(address, offset, size)) {
+bool Memory::map(void* address, const Physical::Pointer& physical, size_t offset, size_t size) {
+    const auto base = reinterpret_cast<uintptr_t>(address);
+    const std::lock_guard lock(mutex_);
+    const auto next = live_.lower_bound(base);
+    const bool taken =
+        (next != live_.end() && next->first < base + size) ||
+        (next != live_.begin() && std::prev(next)->first + std::prev(next)->second.mapped > base);
+    if (taken || !physical->map(address, offset, size)) {
         return false;
     }
-    insert({reinterpret_cast<uintptr_t>(address), size, size, offset, device, Kind::kMapped, false,
-            true});
+    live_.insert_or_assign(base, Allocation{base, size, size, physical->device(), Kind::kMapped,
+                                            physical, physical->offset() + offset, true});
     return true;
 }
 
 bool Memory::unmap(void* address, size_t size) {
-    const std::optional<Allocation> allocation = condemn(address, Kind::kMapped);
-    if (!allocation || allocation->mapped > size) {
-        return false;
+    std::vector<Allocation> condemned;
+    {
+        const std::lock_guard lock(mutex_);
+        for (Allocation* mapping : mappings(reinterpret_cast<uintptr_t>(address), size)) {
+            mapping->dying = true;
+            condemned.push_back(*mapping);
+        }
     }
-    notify(*allocation);
-    Backing::unmap(address, allocation->mapped);
-    erase(allocation->base);
-    return true;
+    for (const Allocation& mapping : condemned) {
+        notify(mapping);
+        Backing::unmap(reinterpret_cast<void*>(mapping.base), mapping.mapped);
+        erase(mapping.base);
+    }
+    return !condemned.empty();
+}
+
+bool Memory::set_access(void* address, size_t size, int device, Access access) {
+    const uint64_t bit = 1ULL << device;
+    const std::lock_guard lock(mutex_);
+    const std::vector<Allocation*> found = mappings(reinterpret_cast<uintptr_t>(address), size);
+    for (Allocation* mapping : found) {
+        mapping->readers =
+            access != Access::kNone ? mapping->readers | bit : mapping->readers & ~bit;
+        mapping->writers =
+            access == Access::kReadWrite ? mapping->writers | bit : mapping->writers & ~bit;
+        // The devices of a process share its addresses here: the one that may do most decides.
+        const int protection = (mapping->readers != 0 ? PROT_READ : PROT_NONE) |
+                               (mapping->writers != 0 ? PROT_READ | PROT_WRITE : PROT_NONE);
+        mprotect(reinterpret_cast<void*>(mapping->base), mapping->mapped, protection);
+    }
+    return !found.empty();
 }
 
 void Memory::adopt(void* address, size_t size, int device) {
-    insert({reinterpret_cast<uintptr_t>(address), size, size, kNoOffset, device, Kind::kForeign});
+    insert({reinterpret_cast<uintptr_t>(address), size, size, device, Kind::kForeign, nullptr});
 }
 
 bool Memory::disown(void* address) {
@@ -106,6 +155,21 @@ std::optional<Allocation> Memory::condemn(void* address, Kind kind) {
     return at->second;
 }
 
+std::vector<Allocation*> Memory::mappings(uintptr_t address, size_t size) {
+    std::vector<Allocation*> found;
+    const uintptr_t end = address + size;
+    while (address < end) {
+        const auto at = live_.find(address);
+        if (at == live_.end() || at->second.kind != Kind::kMapped || at->second.dying ||
+            at->second.mapped > end - address) {
+            return {};
+        }
+        found.push_back(&at->second);
+        address += at->second.mapped;
+    }
+    return found;
+}
+
 void Memory::notify(const Allocation& allocation) const {
     if (const FreeObserver observer = observer_.load()) {
         observer(allocation.base, allocation.size);
@@ -123,60 +187,3 @@ void Memory::erase(uintptr_t base) {
 }
 
 } // namespace tracehook::emulator
-
-using tracehook::emulator::Memory;
-
-EMU_EXPORT int emu_memory_find(const void* pointer, size_t size, uintptr_t* base, size_t* bytes,
-                               int* device) {
-    const auto allocation = Memory::instance().find(pointer, size);
-    if (!allocation) {
-        return 0;
-    }
-    if (base != nullptr) {
-        *base = allocation->base;
-    }
-    if (bytes != nullptr) {
-        *bytes = allocation->size;
-    }
-    if (device != nullptr) {
-        *device = allocation->device;
-    }
-    return 1;
-}
-
-EMU_EXPORT int emu_memory_export(const void* pointer, int* fd, uint64_t* offset) {
-    const auto allocation = Memory::instance().find(pointer, 1);
-    // Memory of another process can only be exported by that process.
-    if (!allocation || allocation->offset == tracehook::emulator::kNoOffset) {
-        return 0;
-    }
-    *fd = tracehook::emulator::Backing::instance().file();
-    *offset = allocation->offset + (reinterpret_cast<uintptr_t>(pointer) - allocation->base);
-    return 1;
-}
-
-EMU_EXPORT void emu_set_free_observer(void (*observer)(uintptr_t base, size_t size)) {
-    Memory::instance().observe_frees(observer);
-}
-
-EMU_EXPORT void* emu_memory_allocate(size_t size, int device) {
-    using namespace tracehook::emulator;
-    if (enter_runtime() != kSuccess || device < 0 || device >= device_count()) {
-        return nullptr;
-    }
-    try {
-        activate_device(device);
-        return Memory::instance().allocate(size, device, true);
-    } catch (...) {
-        return nullptr;
-    }
-}
-
-EMU_EXPORT int emu_memory_free(void* pointer) {
-    return !tracehook::emulator::forked_child() && Memory::instance().free(pointer) ? 1 : 0;
-}
-
-EMU_EXPORT int emu_memory_has_handle(const void* pointer) {
-    const auto allocation = Memory::instance().find(pointer, 1);
-    return allocation && allocation->has_handle ? 1 : 0;
-}

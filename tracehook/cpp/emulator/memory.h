@@ -7,6 +7,7 @@
 #pragma once
 
 #include "backing.h"
+#include "physical.h"
 
 #include <atomic>
 #include <cstddef>
@@ -14,23 +15,28 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 namespace tracehook::emulator {
-
-inline constexpr uint64_t kNoOffset = ~0ULL;
 
 // Which function ends it: free, unmap or disown.
 enum class Kind { kOwned, kMapped, kForeign };
 
+// What cuMemSetAccess allows a device.
+enum class Access { kNone = 0, kRead = 1, kReadWrite = 3 };
+
 struct Allocation {
     uintptr_t base;
-    size_t size;     // as asked for
-    size_t mapped;   // rounded up to kGranularity
-    uint64_t offset; // in the backing; kNoOffset for memory of another process
+    size_t size;   // as asked for
+    size_t mapped; // rounded up to kGranularity
     int device;
     Kind kind;
+    Physical::Pointer physical; // null for kForeign
+    uint64_t offset = 0;        // of the first byte in the file of `physical`
+    bool has_handle = false;    // made by the driver's virtual memory calls, or as if by them
     bool dying = false;
-    bool has_handle = false; // made by the driver's virtual memory calls, or as if by them
+    uint64_t readers = 0; // the devices that cuMemSetAccess named, a bit each
+    uint64_t writers = 0;
 };
 
 class Memory {
@@ -39,16 +45,20 @@ class Memory {
 
     static Memory& instance();
 
-    // Null if the device is full. Zeroed, aligned to kGranularity.
+    // Null if the device is full. Zeroed, aligned to kGranularity; with a handle it is shareable.
     void* allocate(size_t size, int device, bool has_handle = false);
 
     // False if `pointer` is not the base of what `allocate` gave. The observer is called before the
     // memory goes.
     bool free(void* pointer);
 
-    // Maps an owned range of the backing at reserved addresses, and takes the mapping away again.
-    bool map(void* address, uint64_t offset, size_t size, int device);
+    // Maps a part of `physical` at reserved addresses, without access. False if something is there.
+    bool map(void* address, const Physical::Pointer& physical, size_t offset, size_t size);
+
+    // Takes mappings away, or says what `device` may do there. False, and nothing is done, unless
+    // [address, address + size) is made of whole mappings, side by side.
     bool unmap(void* address, size_t size);
+    bool set_access(void* address, size_t size, int device, Access access);
 
     // Makes addresses outside of the window (memory of another process) known as device memory, and
     // forgets them.
@@ -66,6 +76,8 @@ class Memory {
     // Marks the allocation at `address` as dying so that only one thread ends it; none if there is
     // no such.
     std::optional<Allocation> condemn(void* address, Kind kind);
+    // The mappings that [address, address + size) is made of; none if it is not. Requires mutex_.
+    std::vector<Allocation*> mappings(uintptr_t address, size_t size);
     void notify(const Allocation& allocation) const;
     void insert(const Allocation& allocation);
     void erase(uintptr_t base);

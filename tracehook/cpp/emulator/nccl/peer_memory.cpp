@@ -57,7 +57,8 @@ PeerMemory::PeerMemory(const SharedRange& range) : range_(range), file_(-1) {
     if (range.file >= 0) {
         char path[64];
         std::snprintf(path, sizeof path, "/proc/%d/fd/%d", range.process, range.file);
-        file_ = open(path, O_RDONLY | O_CLOEXEC);
+        // If the memory was freed, the number may lead to anything by now: opening must not wait.
+        file_ = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     }
 }
 

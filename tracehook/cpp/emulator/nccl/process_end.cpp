@@ -1,8 +1,10 @@
 #include "process_end.h"
 
 #include "calls.h"
+#include "emulator/device.h"
 #include "handles.h"
 #include "rules.h"
+#include "settings.h"
 
 #include <atomic>
 #include <cstdio>
@@ -21,8 +23,16 @@ void forget_parent() {
     forget_violations();
 }
 
+// Rule I1. On the freeing thread; it needs no communicator, so it is watched from the start.
+void observe_open_free(std::uintptr_t base, std::size_t size, int process) {
+    report(Rule::kI1, {settings().rank, nullptr},
+           "memory [%#zx, %#zx) is freed, process %d has it open by cudaIpcOpenMemHandle", base,
+           base + size, process);
+}
+
 __attribute__((constructor)) void begin() {
     pthread_atfork(nullptr, nullptr, forget_parent);
+    emu_set_open_free_observer(observe_open_free);
 }
 
 // Runs after everything that uses this library has been torn down, and before the emulated device

@@ -1,4 +1,5 @@
-// The rules that a rehearsal enforces, by name, and what happens when one is broken.
+// The rules of NCCL, and of memory between processes, that a rehearsal enforces, by name, and what
+// happens when one is broken.
 //
 // report() may be called from any thread, also from the observer of a free: it takes only its own
 // lock, which comes after every other, and touches neither a communicator nor the emulated device.
@@ -12,6 +13,7 @@ enum class Rule {
     kC2,
     kC4,
     kC5,
+    kI1,
     kL2,
     kL3,
     kL4,

@@ -1,0 +1,35 @@
+"""Peers that meet, map memory and part, again and again: what the process has mapped and open after each time."""
+
+import json
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import tracehook
+from tracehook.ipc import PeerGroup
+
+rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+torch.cuda.set_device(device)
+dist.init_process_group("nccl", device_id=device)
+peers = [peer for peer in range(ranks) if peer != rank]
+plain = torch.full((8 << 20,), float(rank), device=device)
+with tracehook.symmetric():
+    pooled = torch.full((4 << 20,), float(rank), device=device)
+counts = []
+for _ in range(5):
+    torch.cuda.synchronize()
+    dist.barrier()
+    with PeerGroup() as group:
+        theirs = group.exchange({peer: [plain, pooled] for peer in peers})
+        got = [[view.get()[-1].item() for view in theirs[peer]] for peer in peers]
+        dist.barrier()
+    del theirs
+    torch.cuda.synchronize()
+    dist.barrier()
+    maps = len(Path("/proc/self/maps").read_text().splitlines())
+    counts.append([maps, len(list(Path("/proc/self/fd").iterdir()))])
+print(f"fact {rank} {json.dumps({'counts': counts, 'got': got})}", flush=True)
+dist.destroy_process_group()

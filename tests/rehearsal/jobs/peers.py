@@ -1,0 +1,513 @@
+"""Peers that map each other's memory; each argument is one case, in their order."""
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import tracehook
+from tracehook._core import ipc as native
+from tracehook.ipc import PeerGroup, PeerTensor
+from tracehook.ipc.exports import EXPORTS
+from tracehook.ipc.imports import IMPORTS
+
+from common import MB, RANK, WORLD, filled, start, tell
+
+OTHERS = [rank for rank in range(WORLD) if rank != RANK]
+RIGHT, LEFT = (RANK + 1) % WORLD, (RANK - 1) % WORLD
+NEIGHBOURS = len({RIGHT, LEFT})
+
+
+def value(tensor: torch.Tensor | PeerTensor) -> float:
+    """Return the one value that a tensor is filled with."""
+    copied = tensor.get() if isinstance(tensor, PeerTensor) else tensor
+    found = copied.cpu().unique().tolist()
+    return found[0] if len(found) == 1 else float("nan")
+
+
+def meet() -> None:
+    """Wait for all work of all ranks."""
+    torch.cuda.synchronize()
+    dist.barrier()
+    torch.cuda.synchronize()
+
+
+def until(condition: Callable[[], bool], group: PeerGroup | None = None) -> bool:
+    """Wait for a condition, calling the group; whether it came true."""
+    deadline = time.monotonic() + 10
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        if group is not None:
+            group.poll()
+        time.sleep(0.002)
+    return True
+
+
+def said(attempt: Callable[[], object]) -> list[str]:
+    """Return the exception of a call: its name and its line."""
+    try:
+        attempt()
+    except (RuntimeError, ValueError) as problem:
+        return [type(problem).__name__, str(problem)]
+    return []
+
+
+def repetitions() -> None:
+    """Tensors at an offset, new ones each time: all peers get them, and put into them."""
+    got, put = [], []
+    with PeerGroup() as group:
+        for turn in range(6):
+            mine = filled(100 * turn + RANK, 4, device)[1000 + turn :]
+            box = filled(0, 1 + turn, device)[77 : 77 + 1000 * WORLD]
+            meet()
+            given = {peer: [mine, box] for peer in OTHERS}
+            theirs = group.exchange(given, writable=True)
+            got.append([value(theirs[peer][0]) - 100 * turn for peer in OTHERS])
+            source = filled(1000 * turn + RANK, 1, device)[:1000]
+            for peer in OTHERS:
+                theirs[peer][1].tensor[1000 * RANK : 1000 * (RANK + 1)].copy_(source)
+            meet()
+            put.append([value(box[1000 * peer : 1000 * (peer + 1)]) - 1000 * turn for peer in OTHERS])
+            if RANK == 0 and turn == 3:
+                torch.cuda.empty_cache()
+        tell(got=got, put=put, mapped=IMPORTS.mapped())
+        meet()
+
+
+def same_address() -> None:
+    """A tensor is freed while peers have it, and a new one gets its address: another segment."""
+    places, values = [], []
+    with PeerGroup() as group:
+        for turn in range(3):
+            mine = filled(10 * turn + RANK, 32, device)
+            torch.cuda.synchronize()
+            places.append((mine.data_ptr(), native.segment_of(mine.data_ptr())[1]))
+            theirs = group.exchange(dict.fromkeys(OTHERS, mine))
+            values.append([value(theirs[peer]) - 10 * turn for peer in OTHERS])
+            address = mine.data_ptr()
+            del mine, theirs
+            tell(released=until(lambda: EXPORTS.held()[0] == 1, group))
+            torch.cuda.empty_cache()
+            tell(freed=native.segment_of(address) is None)
+            meet()
+        tell(addresses=len({address for address, _ in places}), segments=len({segment for _, segment in places}))
+        tell(values=values, mapped=IMPORTS.mapped())
+
+
+def one_hits() -> None:
+    """Rank 0 gives the same tensor again and again, the others a new one each time."""
+    values = []
+    mine = filled(RANK, 2, device)
+    with PeerGroup() as group:
+        for turn in range(4):
+            if RANK:
+                mine = filled(RANK + turn, 2, device)
+            torch.cuda.synchronize()
+            theirs = group.exchange(dict.fromkeys(OTHERS, mine))
+            values.append([value(theirs[peer]) - (turn if peer else 0) for peer in OTHERS])
+            meet()
+    tell(values=values)
+
+
+def batch() -> None:
+    """Two tensors for one peer in a batch, of equal content; some without elements, some with strides; all types."""
+    with PeerGroup() as group:
+        first, second = filled(7, 1, device), filled(7, 1, device)
+        grid = torch.arange(12.0).view(3, 4).to(device)
+        others = [torch.empty(0, 3, device=device), grid.t(), grid[1:, 1:3], torch.tensor(5.0).to(device)]
+        narrow = torch.ones(6, dtype=torch.bfloat16).to(device).view(2, 3)
+        bits = torch.tensor([True, False]).to(device)
+        torch.cuda.synchronize()
+        theirs = group.exchange(
+            {RIGHT: [first, second, *others, narrow, bits], LEFT: [first, second]}
+            if WORLD > 2
+            else {RIGHT: [first, second, *others, narrow, bits]}
+        )
+        if WORLD == 2:
+            one, two, empty, turned, part, scalar, half, flags = theirs[LEFT]
+            tell(values=[value(one), value(two)], same=one.tensor.data_ptr() == two.tensor.data_ptr())
+            tell(empty=list(empty.tensor.shape), scalar=scalar.get().item(), strides=turned.tensor.stride())
+            tell(turned=turned.tensor.t().clone().tolist(), part=[part.tensor[row].clone().tolist() for row in (0, 1)])
+            tell(half=half.get().cpu().float().sum().item() if half.dtype == torch.bfloat16 else None)
+            tell(flags=flags.get().cpu().tolist(), nbytes=[one.nbytes, empty.nbytes, half.nbytes])
+        meet()
+        again = group.exchange({RIGHT: [second, first], LEFT: None} if WORLD > 2 else {RIGHT: [second, first]})
+        tell(again=[value(one) for one in again[LEFT] or []], nothing=again[RIGHT] is None)
+        meet()
+
+
+def nothing_back() -> None:
+    """Rank 0 gives, the others give nothing; a ring of gifts."""
+    with PeerGroup() as group:
+        mine = filled(RANK, 1, device)
+        torch.cuda.synchronize()
+        theirs = group.exchange(dict.fromkeys(OTHERS, mine if RANK == 0 else None))
+        tell(from_zero=[None if theirs[peer] is None else value(theirs[peer]) for peer in OTHERS])
+        given = {RIGHT: mine, LEFT: None} if WORLD > 2 else {RIGHT: mine}
+        tell(from_left=value(group.exchange(given)[LEFT]))
+        meet()
+
+
+def refusals() -> None:
+    """What cannot be shared: one line here, and the peer is told at once."""
+    texts = {}
+    with PeerGroup() as group:
+        good = filled(1, 1, device)
+        bad = {
+            "cpu": torch.zeros(4),
+            "text": "tensor",
+            "sparse": torch.eye(3).to_sparse().to(device),
+            "dimensions": torch.zeros([1] * 9).to(device),
+        }
+        for name, tensor in bad.items():
+            given = good if RANK else tensor
+            texts[name] = said(lambda given=given: group.exchange({RIGHT: given, LEFT: given}))
+        theirs = group.exchange({RIGHT: good, LEFT: good})[LEFT]
+        given = good if RANK else theirs.tensor
+        texts["of_peer"] = said(lambda: group.exchange({RIGHT: given, LEFT: given}))
+        texts["self"] = said(lambda: group.exchange({RANK: good}))
+        texts["rank"] = said(lambda: group.exchange({WORLD: good}))
+        texts["put"] = said(lambda: theirs.put(good))
+        texts["add"] = said(lambda: theirs.tensor.add_(1))
+        texts["item"] = said(lambda: theirs.tensor.view(2, -1)[0].__setitem__(0, 5.0))
+        texts["out"] = said(lambda: torch.add(good, 1, out=theirs.tensor))
+        tell(after=value(group.exchange({RIGHT: good, LEFT: good})[LEFT]), kind=type(theirs.tensor[1:]).__name__)
+        meet()
+    texts["closed"] = said(lambda: group.exchange({RIGHT: good, LEFT: good}))
+    texts["gone"] = said(theirs.get)
+    tell(texts=texts)
+
+
+def pools() -> None:
+    """Memory of a symmetric pool goes as file descriptors, and keeps its segment when torch gives it back."""
+    values = []
+    with PeerGroup() as group:
+        for turn in range(3):
+            with tracehook.symmetric():
+                mine = torch.empty(4 * MB, dtype=torch.float32, device=device)
+            mine.copy_(filled(RANK + turn, 16, device))
+            torch.cuda.synchronize()
+            place = native.segment_of(mine.data_ptr())
+            theirs = group.exchange(dict.fromkeys(OTHERS, mine[5:]))
+            values.append([value(theirs[peer]) - turn for peer in OTHERS])
+            meet()
+            del mine, theirs
+            if turn == 1:
+                until(lambda: EXPORTS.held()[0] == 1, group)
+                meet()
+    tell(values=values, kind=place[0])
+
+
+def freed_while_imported() -> None:
+    """A tensor's owner drops it while a peer has a torch tensor on it: its memory stays until that is gone."""
+    with PeerGroup() as group:
+        mine = filled(RANK + 1, 32, device)
+        torch.cuda.synchronize()
+        theirs = group.exchange({RIGHT: mine, LEFT: mine})[LEFT]
+        kept = theirs.tensor[3:] if RANK else None
+        address = mine.data_ptr()
+        meet()
+        del mine
+        group.poll()
+        meet()
+        torch.cuda.empty_cache()
+        group.poll()
+        time.sleep(0.1)
+        group.poll()
+        meet()
+        torch.cuda.empty_cache()
+        tell(still=native.segment_of(address) is not None, gone=said(theirs.get))
+        if kept is not None:
+            tell(kept=value(kept.clone()))
+        meet()
+        del kept
+        tell(released=until(lambda: EXPORTS.held()[0] == 1 and IMPORTS.mapped() == NEIGHBOURS, group))
+        torch.cuda.empty_cache()
+        tell(freed=native.segment_of(address) is None)
+        meet()
+
+
+def release() -> None:
+    """An owner asks for its tensor though it keeps it, and shares it again later."""
+    with PeerGroup() as group:
+        mine = filled(RANK + 1, 32, device)
+        torch.cuda.synchronize()
+        theirs = group.exchange({RIGHT: mine, LEFT: mine})[LEFT]
+        before = value(theirs)
+        meet()
+        tell(released=[group.release(mine), group.release(mine)], before=before)
+        tell(
+            let_go=until(lambda: EXPORTS.held()[0] == 1 and IMPORTS.mapped() == NEIGHBOURS, group),
+            gone=said(theirs.get),
+        )
+        meet()
+        tell(again=value(group.exchange({RIGHT: mine, LEFT: mine})[LEFT]))
+        meet()
+
+
+def two_groups() -> None:
+    """Two groups of peers share what is mapped; when one is closed, the other's tensors can be used."""
+    mine = filled(RANK + 1, 4, device)
+    torch.cuda.synchronize()
+    with PeerGroup() as second:
+        with PeerGroup() as first:
+            one, two = first.exchange({RIGHT: mine, LEFT: mine})[LEFT], second.exchange({RIGHT: mine, LEFT: mine})[LEFT]
+            tell(values=[value(one), value(two)], same=one.tensor.data_ptr() == two.tensor.data_ptr())
+            tell(mapped=IMPORTS.mapped())
+            meet()
+        tell(gone=said(one.get), left=value(two))
+        meet()
+
+
+def cost() -> None:
+    """How long an exchange takes that repeats the last one; not a measurement, only a guard."""
+    with PeerGroup() as group:
+        mine = filled(RANK + 1, 2, device)
+        torch.cuda.synchronize()
+        given = {RIGHT: mine, LEFT: mine}
+        first = group.exchange(given)[LEFT]
+        same = all(group.exchange(given)[LEFT] is first for _ in range(200))
+        taken = []
+        for _ in range(1000):
+            if RANK == 0:
+                pause = time.perf_counter() + 0.0002  # so that the peer is there
+                while time.perf_counter() < pause:
+                    pass
+            begin = time.perf_counter()
+            group.exchange(given)
+            taken.append(time.perf_counter() - begin)
+        # The least: the ranks may share a core.
+        tell(same=same, us=min(taken) * 1e6)
+        meet()
+
+
+def turns(group: PeerGroup, box: torch.Tensor, there: PeerTensor, count: int, base: int) -> list[float]:
+    """Put into the right neighbour's box, and take what the left one puts into this rank's, in turn."""
+    found = []
+    for turn in range(count):
+        source = filled(base + turn + RANK, 1, device)
+        group.signal(LEFT)  # the box may be written
+        group.put(there, source)
+        group.wait(LEFT)  # it was
+        found.append(box.clone())
+    return [value(one) - base - turn - LEFT for turn, one in enumerate(found)]
+
+
+def semaphores() -> None:
+    """Puts and gets that only streams order: no rank waits on the host."""
+    with PeerGroup() as group:
+        box = filled(-1, 1, device)
+        torch.cuda.synchronize()
+        there = group.exchange({RIGHT: box, LEFT: box}, writable=True)[RIGHT]
+        tell(put=turns(group, box, there, 8, 100))
+        mine = filled(0, 1, device)
+        theirs = group.exchange({RIGHT: mine, LEFT: mine})[LEFT]
+        got = []
+        for turn in range(8):
+            mine.copy_(filled(turn + RANK, 1, device))
+            group.signal(RIGHT, 63)
+            got.append(group.get(theirs, channel=63))
+            group.wait(RIGHT, 63)
+        tell(got=[value(one) - turn - LEFT for turn, one in enumerate(got)])
+        tell(channel=said(lambda: group.signal(RIGHT, 64)), rank=said(lambda: group.wait(WORLD)))
+        meet()
+
+
+def captured() -> None:
+    """The same captured into a graph that is replayed, with turns outside in between."""
+    with PeerGroup() as group:
+        box, source, copied = filled(-1, 1, device), filled(0, 1, device), filled(0, 1, device)
+        torch.cuda.synchronize()
+        there = group.exchange({RIGHT: box, LEFT: box}, writable=True)[RIGHT]
+        outside = turns(group, box, there, 2, 50)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            group.signal(LEFT)
+            group.put(there, source)
+            group.wait(LEFT)
+            copied.copy_(box)
+        found = []
+        for turn in range(5):
+            source.copy_(filled(10 * turn + RANK, 1, device))
+            graph.replay()
+            found.append(value(copied) - 10 * turn - LEFT)
+        tell(outside=outside, replayed=found, after=turns(group, box, there, 2, 70))
+        meet()
+
+
+def polled_in_capture() -> None:
+    """Memory that is given back during a capture is unmapped after it, and the capture goes on."""
+    with PeerGroup() as group:
+        mine, kept, source = filled(RANK, 32, device), filled(1, 1, device), filled(2, 1, device)
+        torch.cuda.synchronize()
+        theirs = group.exchange(dict.fromkeys(OTHERS, mine))
+        tell(before=[value(theirs[peer]) for peer in OTHERS])
+        meet()
+        if RANK == 0:
+            del mine
+            group.poll()
+        meet()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            kept.copy_(source)
+            group.poll()
+            time.sleep(0.1)
+            tell(during=IMPORTS.mapped())
+        graph.replay()
+        tell(after=until(lambda: IMPORTS.mapped() == 2 * len(OTHERS) - (RANK != 0), group), kept=value(kept))
+        meet()
+
+
+def cut_off() -> None:
+    """The last rank is killed while streams of the others wait for it, and tensors of it are in use."""
+    group = PeerGroup()
+    box = filled(RANK, 1, device)
+    torch.cuda.synchronize()
+    theirs = group.exchange(dict.fromkeys(OTHERS, box))
+    meet()
+    victim = WORLD - 1
+    if victim == RANK:
+        time.sleep(0.3)
+        os.kill(os.getpid(), signal.SIGKILL)
+    for _ in range(5):
+        group.wait(victim)
+        group.wait(victim, 9)
+    copied = theirs[victim].get()
+    begin = time.monotonic()
+    torch.cuda.synchronize()
+    tell(waited=time.monotonic() - begin, copied=value(copied))
+    tell(
+        texts={
+            "exchange": said(lambda: group.exchange({victim: box})),
+            "get": said(theirs[victim].get),
+            "signal": said(lambda: group.signal(victim)),
+        }
+    )
+    if WORLD > 2:
+        alive = [peer for peer in OTHERS if peer != victim]
+        tell(others=[value(group.exchange(dict.fromkeys(alive, box))[peer]) for peer in alive])
+        for peer in alive:
+            group.signal(peer)
+            group.wait(peer)
+        torch.cuda.synchronize()
+    del theirs
+    tell(unmapped=until(lambda: IMPORTS.mapped() == WORLD - 2, group))
+    group.close()
+    tell(left=[IMPORTS.mapped(), until(lambda: EXPORTS.held() == (0, 0))])
+    tracehook.status()
+    os._exit(0)
+
+
+def never_comes() -> None:
+    """Some ranks do not exchange, or make no group: the others say who is missing, in time."""
+    texts, seconds = {}, []
+
+    def timed(name: str, attempt: Callable[[], object]) -> None:
+        begin = time.monotonic()
+        texts[name] = said(attempt)
+        seconds.append(time.monotonic() - begin)
+
+    mine = filled(RANK, 1, device)
+    torch.cuda.synchronize()
+    if RANK == 0:
+        group = PeerGroup(timeout=0.5)
+        timed("no_group", lambda: group.exchange(dict.fromkeys(OTHERS, mine)))
+    dist.barrier()
+    if RANK != 0:
+        group = PeerGroup(timeout=0.5)
+    dist.barrier()
+    if RANK == 0:
+        timed("no_meeting", lambda: group.exchange(dict.fromkeys(OTHERS, mine)))
+    dist.barrier()
+    group._members.timeout = 20.0
+    tell(values=[value(one) for one in group.exchange(dict.fromkeys(OTHERS, mine)).values()])
+    dist.barrier()
+    group._members.timeout = 0.5
+    stale = filled(77, 1, device)
+    torch.cuda.synchronize()
+    if RANK == 0:
+        timed("no_exchange", lambda: group.exchange(dict.fromkeys(OTHERS, stale)))
+    dist.barrier()
+    if RANK != 0:
+        late = group.exchange({0: mine})[0]  # what rank 0 gave when it did come
+        tell(late=value(late))
+    dist.barrier()
+    group._members.timeout = 20.0
+    tell(level=[value(one) for one in group.exchange(dict.fromkeys(OTHERS, mine)).values()])
+    tell(texts=texts, seconds=seconds)
+    dist.barrier()
+    group.close()
+
+
+def forked() -> None:
+    """A child of a process that has peers: one line if it uses them, and the parent goes on."""
+    group = PeerGroup()
+    mine = filled(RANK, 1, device)
+    torch.cuda.synchronize()
+    theirs = group.exchange(dict.fromkeys(OTHERS, mine))
+    meet()
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        other = OTHERS[0]
+        texts = [said(lambda: group.exchange({other: mine})), said(group.poll), said(theirs[other].get)]
+        group.close()
+        links = [peer.link.fileno() for peer in group._members.met.values()]
+        tell(child={"texts": texts, "links": links})
+        time.sleep(
+            30 if RANK else 0.2
+        )  # that of rank 1 outlives its parent: its peers see the parent's end all the same
+        os._exit(0)
+    values = [value(one) for one in group.exchange(dict.fromkeys(OTHERS, mine)).values()]
+    tell(values=values, children=child)
+    meet()
+    if RANK == 0:
+        os.waitpid(child, 0)
+        lost = until(lambda: group._members.met[1].link.ended is not None)
+        tell(lost=lost, text=said(lambda: group.exchange({1: mine})))
+        os._exit(0)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def mapped_files() -> tuple[list[str], list[str]]:
+    """Return the mappings of device memory in this process, and its descriptors that are sockets or device memory."""
+    maps = [line for line in Path("/proc/self/maps").read_text().splitlines() if "memfd" in line or "nvidia" in line]
+    files = []
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            files.append(str(entry.readlink()).split("[")[0])
+    return maps, sorted(files)
+
+
+def nothing_left() -> None:
+    """After close() the process has the mappings and descriptors that it had before."""
+    torch.cuda.synchronize()
+    with tracehook.symmetric():
+        pooled = torch.empty(MB, dtype=torch.float32, device=device)
+    mine = filled(RANK, 32, device)
+    words = torch.zeros(64, device=device)  # so that the allocator's small segment exists
+    meet()
+    maps, files = mapped_files()
+    with PeerGroup() as group:
+        for _ in range(3):
+            theirs = group.exchange({peer: [mine, pooled, words] for peer in OTHERS})
+        tell(values=[value(theirs[peer][0]) for peer in OTHERS], more=len(mapped_files()[0]) - len(maps))
+        meet()
+    del theirs
+    tell(maps=len(mapped_files()[0]) - len(maps))
+    tell(files=until(lambda: mapped_files()[1] == files), names=[mapped_files()[1], files])
+
+
+if __name__ == "__main__":
+    device = start(seconds=60)
+    for case in sys.argv[1:]:
+        globals()[case]()
+    torch.cuda.synchronize()
+    dist.destroy_process_group()
+    tell(left=[IMPORTS.mapped(), until(lambda: EXPORTS.held() == (0, 0))])

@@ -1,0 +1,264 @@
+"""Ranks that map each other's memory and copy directly, on emulated devices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.rehearsal import Rehearsal, rehearse
+
+JOB = "peers.py"
+WORDS = 1  # the segment with the semaphores, which each pair of ranks that have met has mapped
+
+
+def play(log: Path, *cases: str, ranks: int = 2, **env: str) -> Rehearsal:
+    """Run cases on some ranks, each of which must end by itself, well and with nothing mapped or held."""
+    run = rehearse(JOB, *cases, ranks=ranks, log=log, env={"SYMM_REGISTER_TIMEOUT": "30", **env}, timeout=120)
+    run.assert_good()
+    for rank in range(ranks):
+        assert run.facts(rank)["left"] == [0, True], run.output
+    assert_balanced(run)
+    return run
+
+
+def assert_balanced(run: Rehearsal) -> None:
+    """Assert that every segment that was shared was let go of, and every one that was mapped was unmapped."""
+    for rank in {log.rank for log in run.logs}:
+        opened = [(e["comm"], e["peer_life"], e["generation"]) for e in run.events("ipc.open", rank) if e["ok"]]
+        closed = [(e["peer_life"], e["generation"]) for e in run.events("ipc.close", rank) if e["ok"]]
+        assert sorted(life for _, *life in opened) == sorted(map(list, closed)), rank
+        given = [(e["comm"], e["peer"], e["generation"]) for e in run.events("ipc.export", rank)]
+        released = [(e["comm"], e["peer"], e["generation"]) for e in run.events("ipc.release", rank)]
+        assert sorted(given) == sorted(released), rank
+    assert not run.events("peer.lost")
+
+
+def others(rank: int, ranks: int) -> list[float]:
+    """Return the ranks other than this one."""
+    return [float(other) for other in range(ranks) if other != rank]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_gets_and_puts_over_several_repetitions(tmp_path: Path, ranks: int) -> None:
+    """Tensors at an offset in a segment, new ones at each turn: all ranks get and put the right values."""
+    run = play(tmp_path, "repetitions", ranks=ranks)
+    for rank in range(ranks):
+        facts = run.facts(rank)
+        assert facts["got"] == [others(rank, ranks)] * 6, run.output
+        assert facts["put"] == [others(rank, ranks)] * 6, run.output
+    opened = [event for event in run.events("ipc.open", 0) if event["peer"] == 1]
+    assert len(opened) <= 5, "a segment is mapped once, not once for each tensor"
+    assert {event["handle"] for event in opened} == {"runtime"}
+
+
+def test_the_address_of_a_freed_tensor_comes_again(tmp_path: Path) -> None:
+    """A tensor is freed, and a new one in another segment gets its address: peers see the new one."""
+    run = play(tmp_path, "same_address")
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        assert facts["values"] == [[1.0 - rank]] * 3
+        assert (facts["segments"], facts["freed"], facts["mapped"]) == (3, True, WORDS)
+    assert len({event["peer_segment"] for event in run.events("ipc.open", 0)}) == 3 + WORDS
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_one_rank_hits_while_others_miss(tmp_path: Path, ranks: int) -> None:
+    """One rank gives what its peers have mapped, the others what is new: none waits for a miss that does not come."""
+    run = play(tmp_path, "one_hits", ranks=ranks)
+    for rank in range(ranks):
+        assert run.facts(rank)["values"] == [others(rank, ranks)] * 4
+
+
+def test_a_batch_of_tensors_for_one_peer(tmp_path: Path) -> None:
+    """Tensors of equal content, without elements, with strides and of several types keep apart and keep their shape."""
+    run = play(tmp_path, "batch")
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        assert (facts["values"], facts["same"], facts["again"]) == ([7.0, 7.0], False, [7.0, 7.0])
+        assert (facts["empty"], facts["scalar"], facts["strides"]) == ([0, 3], 5.0, [1, 4])
+        assert facts["turned"] == [[0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 6.0, 7.0], [8.0, 9.0, 10.0, 11.0]]
+        assert (facts["part"], facts["half"], facts["flags"]) == ([[5.0, 6.0], [9.0, 10.0]], 6.0, [True, False])
+        assert facts["nbytes"] == [1 << 20, 0, 12]
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_giving_without_getting(tmp_path: Path, ranks: int) -> None:
+    """A rank may give nothing, and the two sides of an exchange may give different things."""
+    run = play(tmp_path, "nothing_back", ranks=ranks)
+    for rank in range(ranks):
+        facts = run.facts(rank)
+        assert facts["from_zero"] == [0.0 if other == 0 else None for other in others(rank, ranks)]
+        assert facts["from_left"] == (rank - 1) % ranks
+
+
+def test_what_cannot_be_shared(tmp_path: Path) -> None:
+    """It is one line with the cause, on both sides and at once; the exchanges after it are level again."""
+    run = play(tmp_path, "refusals")
+    mine, theirs = run.facts(0)["texts"], run.facts(1)["texts"]
+    for name, cause in {
+        "cpu": "a tensor on cpu was given, expected one on cuda:0",
+        "text": "a str was given, expected a torch.Tensor",
+        "sparse": "a tensor that is sparse",
+        "dimensions": "a tensor of 9 dimensions; at most 8 can be shared",
+        "of_peer": "share it from its owner, or copy it first",
+    }.items():
+        assert mine[name][0] == theirs[name][0] == "PeerError"
+        assert cause in mine[name][1]
+        assert "rank 0 gave up" in theirs[name][1]
+        assert cause in theirs[name][1]
+    for texts in (mine, theirs):
+        assert [texts[name][0] for name in ("self", "rank")] == ["ValueError"] * 2
+        for name in ("put", "add", "item", "out"):
+            assert "reading only" in texts[name][1]
+        assert texts["closed"] == ["PeerError", "peers of group 0: it was closed"]
+        assert texts["gone"] == ["PeerTensorGone", "peers of group 0: it was closed"]
+    assert (run.facts(0)["after"], run.facts(0)["kind"]) == (1.0, "ReadOnlyTensor")
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_memory_of_symmetric_pools(tmp_path: Path, ranks: int) -> None:
+    """Segments of the pools go as file descriptors, once to each peer."""
+    run = play(tmp_path, "pools", ranks=ranks)
+    for rank in range(ranks):
+        assert run.facts(rank)["values"] == [others(rank, ranks)] * 3
+    opened = [event for event in run.events("ipc.open", 0) if "peer_pool_segment" in event]
+    assert {event["handle"] for event in opened} == {"file"}
+    assert {event["handle"] for event in run.events("ipc.export") if "pool_segment" in event} == {"file"}
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_memory_that_is_freed_while_a_peer_uses_it(tmp_path: Path, ranks: int) -> None:
+    """The owner drops its tensor and empties the cache: it keeps the memory until the peer's last tensor is gone."""
+    run = play(tmp_path, "freed_while_imported", ranks=ranks)
+    for rank in range(ranks):
+        facts = run.facts(rank)
+        assert facts["still"] is ((rank + 1) % ranks != 0), "rank 0 keeps no torch tensor"
+        assert facts["gone"][0] == "PeerTensorGone"
+        assert (facts["released"], facts["freed"]) == (True, True)
+        assert rank == 0 or facts["kept"] == float(rank)
+
+
+def test_an_owner_asks_for_its_memory(tmp_path: Path) -> None:
+    """`release` ends what peers have of a tensor that its owner keeps, and it can be shared again."""
+    run = play(tmp_path, "release")
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        assert (facts["released"], facts["let_go"]) == ([True, False], True)
+        assert facts["gone"][0] == "PeerTensorGone"
+        assert facts["before"] == facts["again"] == 2.0 - rank
+    generations = [event["generation"] for event in run.events("ipc.export", 0)]
+    assert len(set(generations)) == 2 + WORDS
+
+
+def test_two_groups_share_what_is_mapped(tmp_path: Path) -> None:
+    """A segment that two groups exchange is mapped once; the end of one leaves it to the other."""
+    run = play(tmp_path, "two_groups")
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        assert (facts["values"], facts["same"]) == ([2.0 - rank] * 2, True)
+        assert facts["mapped"] == 2
+        assert (facts["gone"][0], facts["left"]) == ("PeerTensorGone", [0, True])
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_streams_order_puts_and_gets(tmp_path: Path, ranks: int) -> None:
+    """Semaphores alone order copies in both directions, also when they are captured and replayed."""
+    run = play(tmp_path, "semaphores", "captured", ranks=ranks)
+    for rank in range(ranks):
+        facts = run.facts(rank)
+        assert facts["put"] == facts["got"] == [0.0] * 8
+        assert (facts["outside"], facts["replayed"], facts["after"]) == ([0.0] * 2, [0.0] * 5, [0.0] * 2)
+        assert facts["channel"] == ["ValueError", "channel 64: there are 64, from 0"]
+
+
+def test_a_capture_is_not_disturbed(tmp_path: Path) -> None:
+    """What a peer wants back during a capture stays mapped until it is over."""
+    run = play(tmp_path, "polled_in_capture")
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        assert (facts["during"], facts["after"], facts["kept"]) == (2, True, 2.0)
+
+
+def test_nothing_is_left(tmp_path: Path) -> None:
+    """After close() the process has the mappings and file descriptors that it had before."""
+    run = play(tmp_path, "nothing_left")
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        assert (facts["more"], facts["maps"], facts["files"]) == (2 + WORDS, 0, True), facts
+
+
+def test_a_repeated_exchange_is_cheap(tmp_path: Path) -> None:
+    """The same tensors again are the same objects again, without mapping anything."""
+    run = play(tmp_path, "cost")
+    for rank in (0, 1):
+        assert run.facts(rank)["same"]
+    assert len(run.events("ipc.open", 0)) == 1 + WORDS
+    assert run.facts(0)["us"] < 100, "nothing like a round trip through the store"
+
+
+# --- what goes wrong ---
+
+
+def broken(log: Path, case: str, ranks: int, **env: str) -> Rehearsal:
+    """Run a case in which a rank is killed."""
+    run = rehearse(JOB, case, ranks=ranks, log=log, env={"SYMM_REGISTER_TIMEOUT": "30", **env}, timeout=120)
+    assert not run.finished.late, run.output
+    assert run.broken == [], run.output
+    return run
+
+
+def lines(facts: dict[str, Any], name: str) -> str:
+    """Return the line of an exception."""
+    return str(facts["texts"][name][1])
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_killed_peer(tmp_path: Path, ranks: int) -> None:
+    """Streams that wait for it go on, calls say which rank ended, what was mapped goes, the others exchange on."""
+    run = broken(tmp_path, "cut_off", ranks)
+    victim = ranks - 1
+    for rank in range(victim):
+        facts = run.facts(rank)
+        assert facts["waited"] < 10
+        assert facts["copied"] == float(victim), "memory of a dead peer stays readable while it is mapped"
+        assert {kind for kind, _ in facts["texts"].values()} == {"PeerLost"}
+        assert lines(facts, "exchange") == f"peers of group 0: the process of rank {victim} has ended"
+        assert (facts["unmapped"], facts["left"]) == (True, [0, True])
+        assert facts.get("others", []) == [other for other in others(rank, ranks) if other != victim]
+        assert [event["peer"] for event in run.events("peer.lost", rank)] == [victim]
+    assert run.status == 128 + 9, run.output
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_peer_that_does_not_come(tmp_path: Path, ranks: int) -> None:
+    """The exception names who is missing and what for, at the deadline; a late partner does not shift what follows."""
+    run = play(tmp_path, "never_comes", ranks=ranks)
+    facts = run.facts(0)
+    named = "rank 1" if ranks == 2 else "ranks 1, 2, 3"
+    for name, what in {
+        "no_group": "for their PeerGroup to be made",
+        "no_meeting": "for a first exchange with this rank",
+        "no_exchange": "for exchange 2",
+    }.items():
+        assert facts["texts"][name][0] == "PeerTimeout"
+        assert lines(facts, name).startswith(
+            f"peers of group 0: {named} did not come within the 0.5 s that rank 0 waited {what}"
+        )
+    assert all(0.4 < seconds < 3 for seconds in facts["seconds"])
+    for rank in range(ranks):
+        assert run.facts(rank)["values"] == run.facts(rank)["level"] == others(rank, ranks)
+        assert rank == 0 or run.facts(rank)["late"] == 77.0
+    assert [event["peer"] for event in run.events("peer.timeout", 0)] == [*range(1, ranks)] * 3
+
+
+def test_a_forked_child(tmp_path: Path) -> None:
+    """It gets one line and has no socket of its parent, so that the parent's end is seen while the child lives."""
+    run = broken(tmp_path, "forked", 2)
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        assert all("was forked" in text for _, text in facts["child"]["texts"])
+        assert facts["child"]["links"] == [-1]
+        assert facts["values"] == [1.0 - rank]
+    assert run.facts(0)["lost"]
+    assert run.facts(0)["text"][0] == "PeerLost"

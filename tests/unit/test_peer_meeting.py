@@ -1,0 +1,120 @@
+"""How ranks find each other: cards in the store, sockets between them, and who is turned away."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+
+import pytest
+from torch.distributed import HashStore
+
+from tracehook.errors import PeerError
+from tracehook.ipc import meeting, wire
+from tracehook.ipc.meeting import Card, Meeting, obstacle
+
+
+def made(store, rank, key=77):
+    """Return the meeting place of a rank."""
+    return Meeting(store, "channel", "peers of group g", key, rank, device=0)
+
+
+@pytest.fixture
+def store():
+    """A store of this process."""
+    return HashStore()
+
+
+def meet(ranks, wanted):
+    """Let the ranks look until each has the links it wants; return them by rank."""
+    links = {place: {} for place in ranks}
+    deadline = time.monotonic() + 10
+    while any(set(wanted[place]) - set(links[place]) for place in ranks):
+        assert time.monotonic() < deadline, "they never met"
+        for place in ranks:
+            for link in place.look([peer for peer in wanted[place] if peer not in links[place]]):
+                links[place][link.peer] = link
+    return links
+
+
+def test_three_ranks_meet_in_any_order(store):
+    """Each gets one link to each other, with its rank; a rank that wants nobody lets the others in."""
+    zero, one, two = (made(store, rank) for rank in range(3))
+    links = meet([two, zero, one], {zero: [1, 2], one: [0], two: [0, 1]})
+    assert sorted(links[zero]) == [1, 2]
+    links[zero][2].send(b"to two")
+    links[zero][1].send(b"to one")
+    assert links[two][0].receive().data == b"to two"
+    assert links[one][0].receive().data == b"to one"
+    assert links[zero][1].life == meeting.life()
+    for place in (zero, one, two):
+        place.close()
+        for link in links[place].values():
+            link.close()
+
+
+def test_a_stranger_is_turned_away(store):
+    """Who does not prove to have read this rank's card gets no link, and does not disturb those who do."""
+    zero, one = made(store, 0), made(store, 1)
+    card = Card(*json.loads(store.get("channel/0")))
+    strangers = []
+    for data in (b"hello", wire.pack_hello(wire.Hello(77, 1, 1, 0, b"guess" * 3 + b"!")), None):
+        stranger = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        stranger.connect(f"\0{card.socket}")
+        if data is not None:
+            stranger.send(data)
+        strangers.append(stranger)
+    links = meet([zero, one], {zero: [1], one: [0]})
+    assert [list(links[zero]), list(links[one])] == [[1], [0]]
+    assert [stranger.recv(100) for stranger in strangers[:2]] == [b"", b""]
+    for thing in (*strangers, zero, one, links[zero][1], links[one][0]):
+        thing.close()
+
+
+def test_two_groups_do_not_meet(store):
+    """The key of the group is part of the proof."""
+    zero, one = made(store, 0), made(store, 1, key=78)
+    one.look([0])
+    assert zero.look([1]) == []
+    with pytest.raises(PeerError):
+        one.look([0])
+    for place in (zero, one):
+        place.close()
+
+
+def test_a_peer_whose_process_has_ended(store):
+    """Its card is still in the store: the line says that nobody answers there, at once."""
+    zero, one = made(store, 0), made(store, 1)
+    zero.close()
+    with pytest.raises(PeerError, match=r"rank 0 \(pid \d+\) does not answer on its socket"):
+        one.look([0])
+    one.close()
+
+
+CARD = Card(1, "here", "boot", 4026531840, 1000, 7, "name", "00" * 16)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, ""),
+        ({"pid": 1}, ""),
+        ({"boot": "other", "host": "there"}, "it runs on host there, this rank on here: make a PeerGroup of the ranks"),
+        ({"network": 5}, "it is in network namespace 5, this rank in 4026531840: run the ranks of a host in one"),
+        ({"user": 0}, "it runs as user 0, this rank as 1000"),
+        ({"major": 2}, "it speaks version 2 of the protocol, this rank 1: install the same tracehook"),
+    ],
+)
+def test_who_cannot_share_memory(changes, said):
+    """Other hosts, network namespaces, users and versions: what was seen, what was expected, what to do."""
+    found = obstacle(CARD, CARD._replace(**changes))
+    assert found.startswith(said) if said else found == ""
+
+
+def test_it_is_said_at_the_first_look(store):
+    """A peer on another host is no matter for a deadline."""
+    zero = made(store, 0)
+    store.set("channel/1", json.dumps(CARD._replace(boot="other", host="there")))
+    with pytest.raises(PeerError, match="rank 1 cannot share memory with rank 0: it runs on host there"):
+        zero.look([1])
+    zero.close()

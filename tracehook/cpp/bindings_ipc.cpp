@@ -1,0 +1,210 @@
+// Calls into CUDA give up the GIL first, and never hold a lock of ours.
+#include "bindings_ipc.h"
+
+#include "ipc/handle.h"
+#include "ipc/lease.h"
+#include "ipc/mapping.h"
+#include "ipc/same.h"
+#include "ipc/stream_memory.h"
+#include "process.h"
+
+#include <array>
+#include <cstring>
+#include <pybind11/stl.h>
+
+namespace py = pybind11;
+
+namespace tracehook {
+
+namespace {
+
+using NoGil = py::call_guard<py::gil_scoped_release>;
+
+Process& process() {
+    Process* const current = Process::current();
+    if (current == nullptr) {
+        throw std::runtime_error("tracehook is not started in this process");
+    }
+    return *current;
+}
+
+// The segment around an address: ours (of the bank, whose ids outlive a free by torch), or the
+// allocator's.
+py::object segment_of(std::uintptr_t address) {
+    if (const auto pool = process().bank().find(address)) {
+        return py::make_tuple("pool", pool->id, pool->address, pool->size, pool->device);
+    }
+    if (const auto segment = process().registrar().segment_at(address)) {
+        return py::make_tuple("segment", segment->id, segment->address, segment->size,
+                              segment->device);
+    }
+    return py::none();
+}
+
+py::tuple export_segment(std::uintptr_t base, std::size_t size, int device) {
+    ipc::Exported exported;
+    {
+        const py::gil_scoped_release release;
+        exported = ipc::export_segment(base, size, device);
+    }
+    return py::make_tuple(
+        static_cast<int>(exported.kind), exported.size,
+        py::bytes(reinterpret_cast<const char*>(exported.handle.data()), exported.handle.size()));
+}
+
+ipc::Mapping open_runtime(const py::bytes& handle, std::size_t size, int device) {
+    const std::string_view bytes = handle;
+    ipc::RuntimeHandle copied{};
+    if (bytes.size() != copied.size()) {
+        throw std::invalid_argument("a handle has 64 bytes");
+    }
+    std::memcpy(copied.data(), bytes.data(), copied.size());
+    const py::gil_scoped_release release;
+    return ipc::open_runtime(copied, size, device);
+}
+
+struct LeaseCount {
+    ipc::Leases leases = std::make_shared<std::atomic<std::int64_t>>(0);
+};
+
+// Not taken by torch: the lease ends with the capsule.
+void drop_capsule(PyObject* capsule) {
+    if (PyCapsule_IsValid(capsule, "dltensor") != 0) {
+        auto* const tensor = static_cast<ipc::DlTensor*>(PyCapsule_GetPointer(capsule, "dltensor"));
+        tensor->deleter(tensor);
+    }
+}
+
+py::object lend(const LeaseCount& count, std::uintptr_t address, std::size_t size, int device) {
+    ipc::DlTensor* const tensor = ipc::lend(address, size, device, count.leases);
+    PyObject* const capsule = PyCapsule_New(tensor, "dltensor", &drop_capsule);
+    if (capsule == nullptr) {
+        tensor->deleter(tensor);
+        throw py::error_already_set();
+    }
+    return py::reinterpret_steal<py::object>(capsule);
+}
+
+// Waits until the word here is 1, takes it, and sets the peer's: both halves of a semaphore.
+void pass_turn(std::uintptr_t stream, std::uintptr_t here, std::uintptr_t there, int device) {
+    const ipc::OnDevice guard(device);
+    std::array operations{ipc::wait_until_equal(here, 1), ipc::write_word(here, 0),
+                          ipc::write_word(there, 1)};
+    ipc::enqueue(reinterpret_cast<ipc::Stream>(stream), operations);
+}
+
+void write_words(std::uintptr_t stream, const std::vector<std::uintptr_t>& addresses,
+                 std::uint32_t value, int device) {
+    const ipc::OnDevice guard(device);
+    constexpr std::size_t kMost = 256; // operations of one batch
+    std::vector<ipc::MemoryOperation> operations;
+    for (const std::uintptr_t address : addresses) {
+        operations.push_back(ipc::write_word(address, value));
+        if (operations.size() == kMost || address == addresses.back()) {
+            ipc::enqueue(reinterpret_cast<ipc::Stream>(stream), operations);
+            operations.clear();
+        }
+    }
+}
+
+core::EventKind kind_of(const std::string& name) {
+    for (std::uint16_t i = 0; i < static_cast<std::uint16_t>(core::EventKind::kCount); ++i) {
+        if (name == core::event_name(static_cast<core::EventKind>(i))) {
+            return static_cast<core::EventKind>(i);
+        }
+    }
+    throw std::invalid_argument("no event is named " + name);
+}
+
+// What peers do, as the ring keeps it: `comm_seq` is the generation of the export, `extra` holds
+// the peer's rank, the kind of the handle and whether the segment is one of our pools.
+void log(const std::string& event, std::uint64_t comm, int rank, int peer, std::uint64_t segment,
+         bool pool, std::uint32_t generation, int handle, std::uint64_t address, std::uint64_t size,
+         int device, std::uint64_t value, std::uint64_t duration_ns, int result) {
+    core::Event noted;
+    noted.kind = kind_of(event);
+    noted.comm = comm;
+    noted.rank = rank;
+    noted.segment = segment;
+    noted.comm_seq = generation;
+    noted.address = address;
+    noted.size = size;
+    noted.device = static_cast<std::int16_t>(device);
+    noted.value = value;
+    noted.duration_ns = duration_ns;
+    noted.result = result;
+    noted.extra = (static_cast<std::uint32_t>(peer) & 0xFFFF) |
+                  (static_cast<std::uint32_t>(handle) & 0xF) << 16 | (pool ? 1u << 20 : 0);
+    process().ring().push(noted);
+}
+
+void bind_errors(py::module_& module) {
+    // Never destroyed: the translator may still be asked while the interpreter ends.
+    static const py::handle type =
+        py::exception<ipc::CudaError>(module, "CudaError", PyExc_RuntimeError).release();
+    py::register_exception_translator([](std::exception_ptr thrown) {
+        try {
+            if (thrown) {
+                std::rethrow_exception(thrown);
+            }
+        } catch (const ipc::CudaError& failure) {
+            const py::object raised = type(failure.what());
+            raised.attr("code") = failure.code;
+            PyErr_SetObject(type.ptr(), raised.ptr());
+        }
+    });
+}
+
+void bind_mappings(py::module_& module) {
+    py::class_<ipc::Mapping>(module, "Mapping", "A peer's segment in this process.")
+        .def_readonly("address", &ipc::Mapping::address)
+        .def_readonly("size", &ipc::Mapping::size)
+        .def_readonly("device", &ipc::Mapping::device)
+        .def_readonly("writable", &ipc::Mapping::writable)
+        .def(
+            "allow_writes", [](ipc::Mapping& self) { ipc::allow_writes(self); }, NoGil())
+        .def("close", [](const ipc::Mapping& self) { ipc::close(self); }, NoGil());
+    module.def("open_runtime", &open_runtime, py::arg("handle"), py::arg("size"),
+               py::arg("device"));
+    module.def("open_file", &ipc::open_file, NoGil(), py::arg("file"), py::arg("size"),
+               py::arg("device"), py::arg("writable"));
+    py::class_<LeaseCount>(module, "Leases", "How many tensors lie on a piece of a peer's memory.")
+        .def(py::init())
+        .def_property_readonly(
+            "count",
+            [](const LeaseCount& self) { return self.leases->load(std::memory_order_acquire); })
+        .def("lend", &lend,
+             "a DLPack capsule of bytes, which is a lease while it or its tensor lives",
+             py::arg("address"), py::arg("size"), py::arg("device"));
+}
+
+} // namespace
+
+void bind_ipc(py::module_& core) {
+    py::module_ module = core.def_submodule("ipc", "Memory shared with peers.");
+    bind_errors(module);
+    module.def("segment_of", &segment_of);
+    module.def("export_segment", &export_segment, py::arg("base"), py::arg("size"),
+               py::arg("device"));
+    module.def("export_file", &ipc::export_file, NoGil(), py::arg("base"));
+    bind_mappings(module);
+    // With the GIL: giving it up costs more than the call.
+    module.def("send_same", &ipc::send_same, py::arg("socket"), py::arg("number"));
+    module.def("take_same", &ipc::take_same, NoGil(), py::arg("socket"), py::arg("number"));
+    module.def("pass_turn", &pass_turn, NoGil(), py::arg("stream"), py::arg("here"),
+               py::arg("there"), py::arg("device"));
+    module.def("write_words", &write_words, NoGil(), py::arg("stream"), py::arg("addresses"),
+               py::arg("value"), py::arg("device"));
+    module.def(
+        "make_stream",
+        [](int device) { return reinterpret_cast<std::uintptr_t>(ipc::make_stream(device)); },
+        NoGil(), py::arg("device"));
+    module.def("wait_for_device", &ipc::wait_for_device, NoGil(), py::arg("device"));
+    module.def("log", &log, py::arg("event"), py::arg("comm"), py::arg("rank"), py::arg("peer"),
+               py::arg("segment") = 0, py::arg("pool") = false, py::arg("generation") = 0,
+               py::arg("handle") = 0, py::arg("address") = 0, py::arg("size") = 0,
+               py::arg("device") = -1, py::arg("value") = 0, py::arg("duration_ns") = 0,
+               py::arg("result") = 0);
+}
+
+} // namespace tracehook

@@ -1,0 +1,150 @@
+#include "ipc/driver.h"
+
+#include <dlfcn.h>
+#include <initializer_list>
+
+namespace tracehook::ipc {
+
+namespace {
+
+void* loaded_library(std::initializer_list<const char*> names) noexcept {
+    for (const char* name : names) {
+        if (void* library = dlopen(name, RTLD_LAZY | RTLD_NOLOAD)) {
+            return library;
+        }
+    }
+    return nullptr;
+}
+
+// The global scope first: what torch itself is bound to may be a preloaded runtime.
+template <typename Pointer>
+void find(Pointer& target, void* library, std::initializer_list<const char*> names) noexcept {
+    for (const char* name : names) {
+        void* found = dlsym(RTLD_DEFAULT, name);
+        if (found == nullptr && library != nullptr) {
+            found = dlsym(library, name);
+        }
+        if (found != nullptr) {
+            target = reinterpret_cast<Pointer>(found);
+            return;
+        }
+    }
+}
+
+Driver load() {
+    void* runtime = loaded_library({"libcudart.so.13", "libcudart.so.12", "libcudart.so"});
+    void* library = loaded_library({"libcuda.so.1"});
+    Driver found;
+#define FROM_RUNTIME(name) find(found.name, runtime, {#name})
+#define FROM_DRIVER(name) find(found.name, library, {#name})
+    FROM_RUNTIME(cudaGetDevice);
+    FROM_RUNTIME(cudaSetDevice);
+    FROM_RUNTIME(cudaDeviceSynchronize);
+    FROM_RUNTIME(cudaGetLastError);
+    FROM_RUNTIME(cudaThreadExchangeStreamCaptureMode);
+    FROM_RUNTIME(cudaDeviceGetStreamPriorityRange);
+    FROM_RUNTIME(cudaStreamCreateWithPriority);
+    FROM_RUNTIME(cudaIpcGetMemHandle);
+    FROM_RUNTIME(cudaIpcOpenMemHandle);
+    FROM_RUNTIME(cudaIpcCloseMemHandle);
+    FROM_RUNTIME(cudaGetErrorName);
+    FROM_RUNTIME(cudaGetErrorString);
+    FROM_DRIVER(cuMemRetainAllocationHandle);
+    FROM_DRIVER(cuMemExportToShareableHandle);
+    FROM_DRIVER(cuMemImportFromShareableHandle);
+    FROM_DRIVER(cuMemAddressReserve);
+    FROM_DRIVER(cuMemAddressFree);
+    FROM_DRIVER(cuMemMap);
+    FROM_DRIVER(cuMemUnmap);
+    FROM_DRIVER(cuMemSetAccess);
+    FROM_DRIVER(cuMemRelease);
+    FROM_DRIVER(cuMemGetAddressRange_v2);
+    FROM_DRIVER(cuMemGetAllocationPropertiesFromHandle);
+    FROM_DRIVER(cuStreamBatchMemOp_v2);
+    FROM_DRIVER(cuGetErrorName);
+    FROM_DRIVER(cuGetErrorString);
+#undef FROM_RUNTIME
+#undef FROM_DRIVER
+    if (found.cudaGetDevice == nullptr || found.cudaSetDevice == nullptr ||
+        found.cudaDeviceSynchronize == nullptr || found.cudaIpcGetMemHandle == nullptr ||
+        found.cudaIpcOpenMemHandle == nullptr || found.cudaIpcCloseMemHandle == nullptr) {
+        throw std::runtime_error("no CUDA runtime with IPC is loaded in this process");
+    }
+    return found;
+}
+
+std::string described(const char* call, int status, const char* name, const char* text) {
+    return std::string(call) + ": " + (name != nullptr ? name : "CUDA error") + " (" +
+           std::to_string(status) + (text != nullptr ? std::string(", ") + text : "") + ")";
+}
+
+} // namespace
+
+const Driver& driver() {
+    static const Driver* const loaded = new Driver(load()); // never destroyed, like its libraries
+    return *loaded;
+}
+
+bool Driver::passes_files() const noexcept {
+    return cuMemRetainAllocationHandle != nullptr && cuMemExportToShareableHandle != nullptr &&
+           cuMemImportFromShareableHandle != nullptr && cuMemAddressReserve != nullptr &&
+           cuMemAddressFree != nullptr && cuMemMap != nullptr && cuMemUnmap != nullptr &&
+           cuMemSetAccess != nullptr && cuMemRelease != nullptr &&
+           cuMemGetAddressRange_v2 != nullptr && cuMemGetAllocationPropertiesFromHandle != nullptr;
+}
+
+void check_runtime(const char* call, int status) {
+    if (status == 0) {
+        return;
+    }
+    const Driver& cuda = driver();
+    if (cuda.cudaGetLastError != nullptr) {
+        cuda.cudaGetLastError(); // else torch would find it at its next check, and blame its own
+    }
+    throw CudaError(described(call, status,
+                              cuda.cudaGetErrorName ? cuda.cudaGetErrorName(status) : nullptr,
+                              cuda.cudaGetErrorString ? cuda.cudaGetErrorString(status) : nullptr),
+                    status);
+}
+
+void check_driver(const char* call, int status) {
+    if (status == 0) {
+        return;
+    }
+    const char* name = nullptr;
+    const char* text = nullptr;
+    if (driver().cuGetErrorName != nullptr) {
+        driver().cuGetErrorName(status, &name);
+    }
+    if (driver().cuGetErrorString != nullptr) {
+        driver().cuGetErrorString(status, &text);
+    }
+    throw CudaError(described(call, status, name, text), status);
+}
+
+OnDevice::OnDevice(int device) {
+    check_runtime("cudaGetDevice", driver().cudaGetDevice(&before_));
+    // Also if it is current already: a thread that never called CUDA has no context until then.
+    check_runtime("cudaSetDevice", driver().cudaSetDevice(device));
+}
+
+OnDevice::~OnDevice() {
+    driver().cudaSetDevice(before_);
+}
+
+void wait_for_device(int device) {
+    const OnDevice guard(device);
+    // Another thread may be capturing a graph; this wait is none of its business.
+    int mode = 2; // cudaStreamCaptureModeRelaxed
+    const auto exchange = driver().cudaThreadExchangeStreamCaptureMode;
+    if (exchange != nullptr) {
+        exchange(&mode);
+    }
+    const int status = driver().cudaDeviceSynchronize();
+    if (exchange != nullptr) {
+        exchange(&mode);
+    }
+    check_runtime("cudaDeviceSynchronize", status);
+}
+
+} // namespace tracehook::ipc

@@ -1,0 +1,321 @@
+"""What this process has offered to peers, and holds for them.
+
+*A loan* is one storage that was offered. It is held until nobody else here uses it, or `release` is called, and every
+peer that has it has returned it. *An export* is one segment, whole. Peers keep it mapped while any loan of it is
+wanted; then they are asked to unmap it, and the last storages are held until they have. So the allocator can never
+free or hand out again what a peer may still read. A segment that is offered again after that is a new export.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tracehook import _core
+from tracehook._core import ipc as native
+from tracehook.errors import PeerError
+from tracehook.ipc import meeting, wire
+from tracehook.ipc.journal import Journal
+from tracehook.ipc.link import close_files
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tracehook.ipc.link import Link
+
+FILE = 2  # ipc::HandleKind::kFile
+_ALONE = 2  # what sys.getrefcount says of an object that only the loan refers to
+_DTYPES = {getattr(torch, name): number for number, name in enumerate(wire.DTYPES) if hasattr(torch, name)}
+
+
+class Loan:
+    """One storage, held for peers."""
+
+    def __init__(self, number: int, export: Export, storage: Any) -> None:
+        self.number = number
+        self.export = export
+        self.storage = storage
+        self.address = storage.data_ptr()
+        self.links: set[Link] = set()  # to the peers that have it
+        self.retired = False
+
+    def is_wanted(self) -> bool:
+        """Whether somebody here still uses the memory, besides us.
+
+        Not if the storage was resized: then the memory went back to the allocator, and cannot be held.
+        """
+        is_used = torch._C._storage_Use_Count(self.storage._cdata) > 1 or sys.getrefcount(self.storage) > _ALONE
+        return bool(is_used and self.storage.data_ptr() == self.address)
+
+
+class Export:
+    """One segment, as peers map it."""
+
+    def __init__(self, number: int, kind: str, segment: int, base: int, device: int, exported: Any) -> None:
+        self.number = number
+        self.kind = kind
+        self.segment = segment
+        self.base = base
+        self.device = device
+        self.handle_kind, self.size, self.handle = exported
+        self.loans: dict[int, Loan] = {}
+        self.links: set[Link] = set()  # to the peers that have it mapped
+        self.closing = False
+
+    def fields(self) -> dict[str, int]:
+        """Return what the log says of it."""
+        return {
+            "segment": self.segment,
+            "pool": self.kind == "pool",
+            "generation": self.number,
+            "handle": self.handle_kind,
+            "address": self.base,
+            "size": self.size,
+            "device": self.device,
+        }
+
+
+class Exports:
+    """Of one process. Any thread; its lock is taken with a group's lock held or none, and held during sends."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._export_numbers = itertools.count(1)
+        self._loan_numbers = itertools.count(1)
+        self._current: dict[tuple[str, int], Export] = {}  # by kind and id of the segment: those to offer from
+        self._loans: dict[int, Loan] = {}  # by the storage's address in torch: those not retired
+        self._exports: dict[int, Export] = {}  # all, by number
+        self._journals: dict[Link, Journal] = {}
+
+    def join(self, link: Link, journal: Journal) -> None:
+        """Let the peer of this link be offered to."""
+        with self._lock:
+            self._journals[link] = journal
+
+    # --- offering ---
+
+    def prepare(self, tensor: Tensor, device: int, writable: bool) -> tuple[Loan | None, wire.Offer]:
+        """Return the loan of a tensor (none if it has no elements), and its record. Raises :class:`PeerError`."""
+        _check(tensor, device)
+        shape, strides = tuple(tensor.shape), tuple(tensor.stride())
+        if len(shape) > wire.MOST_DIMENSIONS:
+            raise PeerError(f"a tensor of {len(shape)} dimensions; at most {wire.MOST_DIMENSIONS} can be shared")
+        dtype = _DTYPES[tensor.dtype]
+        flags = int(wire.Flag.WRITABLE) if writable else 0
+        if tensor.numel() == 0:
+            return None, wire.Offer(0, 0, 0, 0, 0, 0, 0, dtype, flags, b"", shape, strides)
+        span = 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
+        with self._lock:
+            loan = self._lend(tensor)
+        export = loan.export
+        return loan, wire.Offer(
+            export.number,
+            export.segment,
+            loan.number,
+            export.size,
+            tensor.data_ptr() - export.base,
+            span * tensor.element_size(),
+            export.handle_kind,
+            dtype,
+            flags | (wire.Flag.POOL if export.kind == "pool" else 0),
+            export.handle,
+            shape,
+            strides,
+        )
+
+    def _lend(self, tensor: Tensor) -> Loan:
+        storage = tensor.untyped_storage()
+        found = self._loans.get(storage._cdata)
+        if found is not None and found.address == storage.data_ptr():
+            return found
+        if found is not None:
+            self._retire(found)
+            self._settle(found.export, [found])
+        place = native.segment_of(tensor.data_ptr())
+        if place is None:
+            raise PeerError(f"its memory ({tensor.data_ptr():#x}) is of no segment that tracehook knows: {_unknown()}")
+        kind, segment, base, size, device = place
+        export = self._current.get((kind, segment))
+        if export is None:
+            try:
+                exported = native.export_segment(base, size, device)
+            except RuntimeError as problem:
+                raise PeerError(str(problem)) from None
+            export = Export(next(self._export_numbers), kind, segment, base, device, exported)
+            self._current[kind, segment] = self._exports[export.number] = export
+        loan = Loan(next(self._loan_numbers), export, storage)
+        export.loans[loan.number] = self._loans[storage._cdata] = loan
+        return loan
+
+    def send(
+        self, link: Link, data: bytes, offers: Sequence[wire.Offer], loans: Sequence[Loan | None], timeout: float
+    ) -> None:
+        """Send a message with offers, and the descriptors that the peer lacks.
+
+        `data` has no offer marked as coming with its descriptor. Raises PeerLost.
+        """
+        with self._lock:
+            files: list[int] = []
+            marked = []
+            try:
+                for offer, loan in zip(offers, loans, strict=True):
+                    marked.append(self._with_file(link, offer, loan, files))
+                if files:
+                    data = data[: wire.HEAD_BYTES] + b"".join(map(wire.pack_offer, marked))
+                link.send(data, files, timeout)
+            finally:
+                close_files(files)
+
+    def _with_file(self, link: Link, offer: wire.Offer, loan: Loan | None, files: list[int]) -> wire.Offer:
+        if loan is None:
+            return offer
+        export = loan.export
+        # Also if the last peer gave it back since it was prepared, and it was let go.
+        self._exports[export.number] = export
+        export.loans[loan.number] = loan
+        loan.links.add(link)
+        if link in export.links:
+            return offer
+        if export.handle_kind == FILE:
+            try:
+                files.append(native.export_file(export.base))
+            except RuntimeError as problem:
+                raise PeerError(str(problem)) from None
+            offer = offer._replace(flags=offer.flags | wire.Flag.DESCRIPTOR)
+        export.links.add(link)
+        self._journals[link].note("ipc.export", link.peer, value=meeting.life(), **export.fields())
+        return offer
+
+    # --- the end of a loan ---
+
+    def sweep(self) -> None:
+        """Ask peers for what nobody here uses any more."""
+        with self._lock:
+            unwanted = [loan for loan in self._loans.values() if not loan.is_wanted()]
+            for loan in unwanted:
+                self._retire(loan)
+            for export in {loan.export for loan in unwanted}:
+                self._settle(export, unwanted)
+
+    def release(self, tensor: Tensor) -> bool:
+        """Ask peers for a tensor's memory, though it is still used here; False if it was not offered."""
+        with self._lock:
+            loan = self._loans.get(tensor.untyped_storage()._cdata)
+            if loan is None:
+                return False
+            self._retire(loan)
+            self._settle(loan.export, [loan])
+            return True
+
+    def _retire(self, loan: Loan) -> None:
+        if not loan.retired:
+            loan.retired = True
+            del self._loans[loan.storage._cdata]
+
+    def _settle(self, export: Export, fresh: Sequence[Loan] = ()) -> None:
+        """Send what the peers must know, and drop what they no longer have. `fresh` were retired just now."""
+        ends = all(loan.retired for loan in export.loans.values())
+        if ends and not export.closing:
+            export.closing = True
+            if self._current.get((export.kind, export.segment)) is export:
+                del self._current[export.kind, export.segment]
+            for link in list(export.links):
+                link.try_send(wire.pack_head(wire.Kind.CLOSE, export.number))
+        elif not ends:
+            for loan in fresh:
+                for link in loan.links if loan.export is export else ():
+                    link.try_send(wire.pack_head(wire.Kind.RETIRE, loan.number))
+            for loan in [loan for loan in export.loans.values() if loan.retired and not loan.links]:
+                del export.loans[loan.number]
+                loan.storage = None
+        if not export.links:  # nobody has it, so nothing need be held for anybody
+            for loan in export.loans.values():
+                self._retire(loan)
+                loan.storage = None
+            export.loans.clear()
+            self._exports.pop(export.number, None)
+            if self._current.get((export.kind, export.segment)) is export:
+                del self._current[export.kind, export.segment]
+
+    # --- what peers say ---
+
+    def returned(self, link: Link, number: int) -> None:
+        """The peer does not use this loan any more."""
+        with self._lock:
+            for export in list(self._exports.values()):
+                loan = export.loans.get(number)
+                if loan is not None and loan.retired:
+                    loan.links.discard(link)
+                    self._settle(export)
+
+    def closed(self, link: Link, number: int) -> None:
+        """The peer has unmapped this export."""
+        with self._lock:
+            export = self._exports.get(number)
+            if export is not None and link in export.links:
+                self._take_back(link, export)
+
+    def unopened(self, link: Link, number: int) -> None:
+        """The peer could not map this export: its handle goes out again with the next offer."""
+        with self._lock:
+            export = self._exports.get(number)
+            if export is not None:
+                export.links.discard(link)
+                for loan in export.loans.values():
+                    loan.links.discard(link)
+                self._settle(export)
+
+    def forget(self, link: Link) -> None:
+        """The peer has ended, and its mappings with it."""
+        with self._lock:
+            for export in list(self._exports.values()):
+                if link in export.links:
+                    self._take_back(link, export)
+            self._journals.pop(link, None)
+
+    def _take_back(self, link: Link, export: Export) -> None:
+        export.links.discard(link)
+        for loan in export.loans.values():
+            loan.links.discard(link)
+        self._journals[link].note("ipc.release", link.peer, value=meeting.life(), **export.fields())
+        self._settle(export)
+
+    def outstanding(self, link: Link) -> bool:
+        """Whether this peer still has something of ours mapped."""
+        with self._lock:
+            return any(link in export.links for export in self._exports.values())
+
+    def held(self) -> tuple[int, int]:
+        """Return how many segments and storages are held for peers."""
+        with self._lock:
+            return len(self._exports), sum(len(export.loans) for export in self._exports.values())
+
+
+def _check(tensor: Any, device: int) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise PeerError(f"a {type(tensor).__name__} was given, expected a torch.Tensor, a list of them or None")
+    if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
+        raise PeerError("a tensor that is sparse, quantised, conjugated or negated lazily cannot be shared")
+    if not tensor.is_cuda:
+        raise PeerError(f"a tensor on {tensor.device} was given, expected one on cuda:{device}")
+    if tensor.device.index != device:
+        raise PeerError(f"a tensor on {tensor.device} was given, but this group's device here is cuda:{device}")
+    if tensor.dtype not in _DTYPES:
+        raise PeerError(f"tensors of {tensor.dtype} cannot be shared")
+
+
+def _unknown() -> str:
+    try:
+        if _core.describe_allocator()["expandable_segments"]:
+            return "expandable segments cannot be shared; unset expandable_segments in PYTORCH_CUDA_ALLOC_CONF"
+    except RuntimeError:
+        pass
+    return "it is a peer's, or was not made by torch's caching allocator; share it from its owner, or copy it first"
+
+
+EXPORTS = Exports()

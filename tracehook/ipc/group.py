@@ -1,0 +1,335 @@
+"""The ranks of one host that map each other's memory."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+
+from tracehook import _core, groups
+from tracehook.agreement import _cloned
+from tracehook.errors import PeerError, PeerTensorGone
+from tracehook.ipc import outbox, wire
+from tracehook.ipc.exports import EXPORTS
+from tracehook.ipc.imports import IMPORTS
+from tracehook.ipc.inbox import Inbox
+from tracehook.ipc.journal import Journal
+from tracehook.ipc.meeting import Meeting
+from tracehook.ipc.members import Members
+from tracehook.ipc.watch import Watch
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from torch import Tensor
+    from torch.distributed import ProcessGroup
+
+    from tracehook.ipc.peer import Givable, Peer, Result
+    from tracehook.ipc.semaphores import Words
+    from tracehook.ipc.tensor import PeerTensor
+
+_HOUSEKEEPING = 64  # exchanges that only repeat the last one, between two looks at everything else
+_ALL: weakref.WeakSet[PeerGroup] = weakref.WeakSet()
+_FORKED = "this process was forked from the one that made it, and cannot use CUDA: use the spawn start method"
+
+
+class PeerGroup:
+    """The ranks of a process group, on one host, as peers that map each other's memory; see docs/ipc.md.
+
+    All ranks make it, in the same order if there are several for one group. That waits for nobody: two ranks meet when
+    they first exchange. Any thread may use it; one at a time does. Close it, or leave its ``with`` block, when all is
+    copied: until then what peers have of this rank's memory is held.
+
+    Args:
+        group: the process group; the default group if None. Its backend does not matter, its store does.
+        timeout: seconds that a call waits for peers; ``SYMM_REGISTER_TIMEOUT`` if None.
+
+    Raises:
+        RuntimeError: tracehook is not enabled in this process, or does not follow torch's allocator.
+
+    """
+
+    def __init__(self, group: ProcessGroup | None = None, timeout: float | None = None) -> None:
+        from tracehook.service import service
+
+        found = groups.facts_of_any(groups.resolve(group)[0])
+        torch.cuda.init()
+        running = service()
+        running._running()
+        if not _core.attached():
+            raise RuntimeError("tracehook: peers need the hook attached to the allocator (see tracehook.status())")
+        self.rank = found.rank
+        self.size = found.ranks
+        self.device = torch.device("cuda", found.device)
+        self.about = f"peers of group {found.name}"
+        self._lock = threading.RLock()  # one call at a time
+        self._unusable: str | None = None
+        self._calls = 0
+        self.is_leaving = False
+        store = _cloned(found.store)
+        born = store.add(f"tracehook/peers/{found.name}/born/{self.rank}", 1)
+        key = _core.key_of_name(f"peers:{found.name}/{born}")
+        channel = f"tracehook/peers/{found.name}/{born}"
+        self._meeting = Meeting(store, channel, self.about, key, self.rank, found.device)
+        self._inbox = Inbox(self.about, self.device)
+        self._watch = Watch(self)
+        journal = Journal(key, self.rank)
+        self._members = Members(self._meeting, self._inbox, self._watch, journal, self.size, self.device)
+        self._members.timeout = timeout if timeout is not None else running._settings.timeout
+        _ALL.add(self)
+
+    # --- exchanging ---
+
+    def exchange(self, tensors: Mapping[int, Givable], writable: bool = False) -> dict[int, Result]:
+        """Give each of these peers a tensor, a list of tensors or nothing, and return what each of them gives.
+
+        Each of them calls this with this rank among its peers, as the n-th such call of both; what else a rank
+        exchanges, and in which order it names its peers, does not matter. Memory is mapped at its first exchange and
+        found at later ones. Tensors are not copied, and no stream is waited for: what a peer sees is ordered by
+        :meth:`signal` and :meth:`wait`, or by the program.
+
+        Args:
+            tensors: by the peer's rank in the group. Of one rank's tensors, each peer sees those given to it.
+            writable: let the peers write into them.
+
+        Returns:
+            By rank, in the shape in which the peer gave it.
+
+        Raises:
+            PeerTimeout: peers did not come in time; `missing` has their ranks.
+            PeerLost: a peer's process has ended.
+            PeerError: something cannot be shared or mapped, here or on the peer's side.
+
+        """
+        with self._lock:
+            if self._unusable is not None:
+                raise self._error()
+            met = self._members.met
+            self._calls += 1
+            for rank, given in tensors.items():
+                peer = met.get(rank)
+                if peer is None or not peer.repeats(given, writable):
+                    break
+            else:
+                if self._calls % _HOUSEKEEPING:
+                    return self._repeat(tensors)
+            return self._exchange(tensors, bool(writable))
+
+    def _repeat(self, tensors: Mapping[int, Givable]) -> dict[int, Result]:
+        """Exchange what was exchanged before."""
+        peers = [self._members.met[rank] for rank in tensors]
+        for peer in peers:
+            outbox.send_same(peer, self._members.timeout)
+        results: dict[int, Result] = {}
+        waiting = []
+        for peer in peers:
+            if peer.can_repeat and not peer.arrived and peer.link.take_same(peer.number):
+                results[peer.rank] = peer.result
+            else:
+                waiting.append(peer)
+        if waiting:
+            self._members.collect(waiting, results)
+            results = {rank: results[rank] for rank in tensors}
+        if IMPORTS.is_ending:
+            IMPORTS.sweep()
+        return results
+
+    def _exchange(self, tensors: Mapping[int, Givable], writable: bool) -> dict[int, Result]:
+        members = self._members
+        members.hear()
+        unsent = set(tensors)
+        try:
+            members.check(tensors)
+            members.connect(tensors)
+            peers = {rank: members.met[rank] for rank in tensors}
+            changed = [rank for rank, peer in peers.items() if not peer.repeats(tensors[rank], writable)]
+            try:
+                parcels = {rank: outbox.pack(tensors[rank], self.device.index, writable) for rank in changed}
+            except PeerError as problem:
+                raise PeerError(f"{self.about}: rank {self.rank} cannot share a tensor: {problem}") from None
+            for rank, peer in peers.items():
+                unsent.discard(rank)
+                if rank in parcels:
+                    outbox.send(peer, parcels[rank], members.timeout)
+                else:
+                    outbox.send_same(peer, members.timeout)
+            EXPORTS.sweep()  # after what is new: a segment that is offered from again need not be closed
+            results: dict[int, Result] = {}
+            members.collect(list(peers.values()), results)
+        except BaseException as problem:
+            for rank in unsent & members.met.keys():
+                outbox.refuse(members.met[rank], problem)
+            raise
+        IMPORTS.sweep()
+        return {rank: results[rank] for rank in tensors}
+
+    # --- semaphores ---
+
+    def signal(self, peer: int, channel: int = 0) -> None:
+        """Let the peer's next :meth:`wait` on this channel go on, once the work on the current stream is done.
+
+        The work includes what it wrote into the peer's memory. A second signal waits until the first was waited for.
+        Can be captured into a graph, after a first exchange or signal outside. A channel goes both ways: the n-th
+        signal of one side meets the n-th wait of the other.
+        """
+        with self._lock:
+            self._semaphores(peer).signal(peer, channel)
+
+    def wait(self, peer: int, channel: int = 0) -> None:
+        """Let what comes on the current stream wait for the peer's next :meth:`signal` on this channel."""
+        with self._lock:
+            self._semaphores(peer).wait(peer, channel)
+
+    def put(self, there: PeerTensor, source: Tensor, channel: int = 0) -> None:
+        """Wait for the peer's signal that its tensor may be written, copy `source` into it, and signal that.
+
+        The peer signals first and then waits. Everything is ordered on the current streams.
+        """
+        self.wait(there.peer, channel)
+        there.put(source)
+        self.signal(there.peer, channel)
+
+    def get(self, there: PeerTensor, out: Tensor | None = None, channel: int = 0) -> Tensor:
+        """Wait for the peer's signal that its tensor may be read, copy it here, and signal that it was read.
+
+        The peer signals first, and waits before it writes the tensor again. Returns `out`, or a new tensor.
+        """
+        self.wait(there.peer, channel)
+        copied = there.get(out)
+        self.signal(there.peer, channel)
+        return copied
+
+    def _semaphores(self, rank: int) -> Words:
+        if self._unusable is not None:
+            raise self._error()
+        members = self._members
+        peer = members.met.get(rank)
+        if peer is None or peer.is_gone or not members.is_met(rank):
+            members.check([rank])
+            members.connect([rank])
+        assert self._inbox.words is not None
+        return self._inbox.words
+
+    def rescue(self, peer: Peer) -> bool:
+        """Let streams go on that wait for this dead peer; False once there can be none. Called by the watcher."""
+        words = self._inbox.words
+        if self._unusable is not None or words is None:
+            return False
+        try:
+            words.rescue(peer.rank)
+        except RuntimeError:
+            return False  # the device is in an error; nothing waits any more
+        return True
+
+    # --- the end ---
+
+    def release(self, tensor: Tensor) -> bool:
+        """Ask the peers for a tensor's memory now, though it is still used here; False if no peer has it.
+
+        Without this they are asked when the last tensor on it is gone here. It is held until they have let go.
+        """
+        with self._lock:
+            if self._unusable is not None:
+                raise self._error()
+            released = EXPORTS.release(tensor)
+            self._housekeep()
+            return released
+
+    def poll(self) -> None:
+        """Do what calls do between exchanges: hear what peers want back, ask for what is not used here any more."""
+        with self._lock:
+            if self._unusable is not None:
+                raise self._error()
+            self._housekeep()
+
+    def _housekeep(self) -> None:
+        self._members.hear()
+        EXPORTS.sweep()
+        IMPORTS.sweep()
+
+    def close(self) -> None:
+        """Unmap what this rank has of its peers, tell them, and let go of what they have of this rank once they have.
+
+        Returns when nothing is mapped here any more, but for what torch tensors still lie on. What peers still have
+        is held on, in the background, until they let go or end. Idempotent.
+        """
+        with self._lock:
+            if self._unusable is not None:
+                return
+            self._unusable = "it was closed"
+            links = [peer.link for peer in self._members.met.values()]
+            for link in links:
+                link.try_send(wire.pack_head(wire.Kind.BYE))
+                IMPORTS.forget(link, PeerTensorGone(str(self._error())))
+            self._meeting.close()
+            self._inbox.words = None
+            self._inbox.is_closed = self.is_leaving = True
+        self._watch.leave()
+        deadline = time.monotonic() + self._members.timeout
+        while IMPORTS.outstanding(links) and not IMPORTS.leased(links) and time.monotonic() < deadline:
+            IMPORTS.settled.clear()
+            IMPORTS.sweep()
+            IMPORTS.settled.wait(0.05)
+
+    def farewell(self, peer: Peer) -> bool:
+        """After close(): hear what the peer gave back; True when nothing is left. Called by the watcher."""
+        with self._lock:
+            link = peer.link
+            if link.ended is None:
+                self._inbox.read(peer)
+            EXPORTS.sweep()
+            IMPORTS.sweep()
+            done = not IMPORTS.outstanding([link])
+            if link.ended is None:
+                done = done and link.said_bye and not EXPORTS.outstanding(link)
+            if done:
+                EXPORTS.forget(link)
+                link.close()
+            return done
+
+    def __enter__(self) -> PeerGroup:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _error(self) -> PeerError:
+        return PeerError(f"{self.about}: {self._unusable}")
+
+    def say_bye(self) -> None:
+        """At interpreter exit: peers shall know that this is no crash. Makes no call into CUDA."""
+        if self._unusable is None:
+            for peer in list(self._members.met.values()):
+                peer.link.try_send(wire.pack_head(wire.Kind.BYE))
+
+    def after_fork_in_child(self) -> None:
+        """Let go of the parent's sockets, so that its peers see *its* end; and never use the rest."""
+        self._unusable = _FORKED
+        self._lock = threading.RLock()
+        self._meeting.close()
+        for peer in self._members.met.values():
+            peer.link.sock.close()
+        self._watch.after_fork_in_child()
+
+
+def _after_fork_in_child() -> None:
+    for group in list(_ALL):
+        group.after_fork_in_child()
+    IMPORTS.after_fork_in_child(_FORKED)
+
+
+def _at_exit() -> None:
+    for group in list(_ALL):
+        group.say_bye()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+atexit.register(_at_exit)

@@ -1,0 +1,171 @@
+"""A connection to one peer process: whole messages in order, descriptors beside them, and its end seen at once."""
+
+from __future__ import annotations
+
+import array
+import errno
+import os
+import select
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tracehook._core import ipc as native
+from tracehook.errors import PeerLost
+from tracehook.ipc import wire
+
+_MOST_DESCRIPTORS = wire.OFFERS_OF_A_MESSAGE
+_ANCILLARY = socket.CMSG_SPACE(_MOST_DESCRIPTORS * array.array("i").itemsize)
+
+
+class Message(NamedTuple):
+    """One packet. Whoever takes it closes its descriptors."""
+
+    data: bytes
+    files: Sequence[int]
+
+
+class Link:
+    """To one peer. Any thread may send; :meth:`receive` is for the thread that holds the group's lock.
+
+    Never blocks but in :meth:`send`, when the peer has not read for so long that the system's buffer is full.
+    """
+
+    def __init__(self, sock: socket.socket, peer: int, life: int = 0) -> None:
+        sock.setblocking(False)
+        self.sock = sock
+        self._descriptor = sock.fileno()
+        self.peer = peer
+        self.life = life  # of the peer's process: a random number
+        self.ended: str | None = None  # why there will be no more
+        self.said_bye = False  # the peer did: it ended in order
+        self._reading = threading.Lock()
+        self._read: deque[Message] = deque()  # what the watcher has read at the peer's end
+
+    def fileno(self) -> int:
+        """Return the descriptor, for poll(); -1 once closed."""
+        return self.sock.fileno()
+
+    def send(self, data: bytes, files: Sequence[int] = (), timeout: float = 10.0) -> None:
+        """Send one message. Raises :class:`PeerLost` if the peer has ended, or does not read for `timeout` seconds."""
+        if self.ended is not None:
+            raise self.lost()
+        deadline = 0.0
+        while True:
+            try:
+                if files:
+                    socket.send_fds(self.sock, [data], list(files))
+                else:
+                    self.sock.send(data)
+                return
+            except BlockingIOError:
+                deadline = deadline or time.monotonic() + timeout
+                self._wait_for_room(deadline, timeout)
+            except OSError as problem:
+                self._end(problem)
+                raise self.lost() from None
+
+    def _wait_for_room(self, deadline: float, timeout: float) -> None:
+        poller = select.poll()
+        poller.register(self.sock, select.POLLOUT | select.POLLIN)
+        events = poller.poll(max(0.0, deadline - time.monotonic()) * 1000)
+        if not events:
+            self.ended = f"rank {self.peer} has read nothing for {timeout:g} s"
+            raise self.lost()
+        if events[0][1] & select.POLLIN:
+            # It may be waiting for room as well: what it has sent is kept for receive().
+            with self._reading:
+                message = self._receive()
+                if message is not None:
+                    self._read.append(message)
+
+    def try_send(self, data: bytes) -> None:
+        """Send one message, if there is somebody to read it."""
+        try:
+            self.send(data)
+        except PeerLost:
+            return
+
+    def receive(self) -> Message | None:
+        """Return the next message; None if there is none now. Raises :class:`PeerLost` if there will be none."""
+        with self._reading:
+            if self._read:
+                return self._read.popleft()
+            message = self._receive()
+        if message is None and self.ended is not None:
+            raise self.lost()
+        return message
+
+    def _receive(self) -> Message | None:
+        for _ in range(2):
+            try:
+                data, ancillary, _, _ = self.sock.recvmsg(wire.MOST_BYTES, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
+            except BlockingIOError:
+                return None
+            except ConnectionResetError:
+                continue  # the peer ended with messages of ours unread; its own may still be here
+            except OSError as problem:
+                self._end(problem)
+                return None
+            if not data:
+                self._end(None)
+                return None
+            return Message(data, _descriptors(ancillary) if ancillary else ())
+        self._end(None)
+        return None
+
+    def send_same(self, number: int) -> bool:
+        """Send "the same as last time", if that can be done at once."""
+        return self.ended is None and native.send_same(self._descriptor, number)
+
+    def take_same(self, number: int) -> bool:
+        """Take "the same as last time", if it is the next message."""
+        with self._reading:
+            return not self._read and self.ended is None and native.take_same(self._descriptor, number)
+
+    def hang_up(self) -> None:
+        """Read what is left after the peer's end, for :meth:`receive`. Called by the watcher."""
+        with self._reading:
+            while self.ended is None:
+                message = self._receive()
+                if message is None:
+                    break
+                self.said_bye = self.said_bye or message.data[0] == wire.Kind.BYE
+                self._read.append(message)
+            if self.ended is None:
+                self._end(None)
+
+    def _end(self, problem: OSError | None) -> None:
+        if self.ended is None:
+            expected = problem is None or problem.errno in (errno.EPIPE, errno.ECONNRESET, errno.ENOTCONN, errno.EBADF)
+            why = "" if expected else f" ({problem.strerror})" if problem is not None else ""
+            self.ended = f"the process of rank {self.peer} has ended{why}"
+
+    def lost(self) -> PeerLost:
+        """Return the exception for the end of this link."""
+        return PeerLost(self.ended or f"rank {self.peer} is gone", self.peer)
+
+    def close(self) -> None:
+        """Close the socket and what came over it unread."""
+        self.ended = self.ended or "the group was closed"
+        for message in self._read:
+            close_files(message.files)
+        self._read.clear()
+        self.sock.close()
+
+
+def close_files(files: Sequence[int]) -> None:
+    """Close descriptors that came beside a message."""
+    for file in files:
+        os.close(file)
+
+
+def _descriptors(ancillary: Sequence[tuple[int, int, bytes]]) -> Sequence[int]:
+    files = array.array("i")
+    for level, kind, data in ancillary:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+            files.frombytes(data[: len(data) - len(data) % files.itemsize])
+    return list(files)

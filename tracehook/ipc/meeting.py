@@ -1,0 +1,230 @@
+"""How two ranks of a group find each other: a card of each in the store, then a socket between them.
+
+The lower rank listens, the higher connects. Each proves in its first message that it has read the other's card. While
+a rank waits for one peer it lets in all others, so no order of meetings among ranks can lock them up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import select
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tracehook.errors import PeerError, PeerLost
+from tracehook.ipc import wire
+from tracehook.ipc.link import Link, close_files
+
+LOOK_INTERVAL = 0.005  # seconds between two looks into the store
+# Of this process. A forked child's own is made when it is first asked for.
+_life: tuple[int, int] = (0, 0)
+
+
+def life() -> int:
+    """Return the random number that stands for this process, as no pid does: those come again."""
+    global _life
+    if _life[0] != os.getpid():
+        _life = (os.getpid(), secrets.randbits(63) | 1)
+    return _life[1]
+
+
+class Card(NamedTuple):
+    """What a rank tells the others of its group. `boot` and `network` tell whether a socket can reach it."""
+
+    major: int
+    host: str
+    boot: str
+    network: int
+    user: int
+    pid: int
+    socket: str
+    secret: str
+
+
+class Meeting:
+    """The links of one rank to the other ranks of one group, made when they are first wanted."""
+
+    def __init__(self, store: Any, channel: str, about: str, key: int, rank: int, device: int) -> None:
+        self._store = store
+        self._channel = channel
+        self.about = about
+        self._key = key
+        self._rank = rank
+        self._device = device
+        self._secret = secrets.token_bytes(16)
+        self._cards: dict[int, Card] = {}
+        self._greeted: dict[int, Link] = {}  # sockets of lower ranks that were sent a hello, and owe theirs
+        self._strangers: list[socket.socket] = []  # let in, and silent so far
+        name = f"tracehook-{secrets.token_hex(16)}"
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.bind(f"\0{name}")
+        self.listener.listen(128)
+        self.listener.setblocking(False)
+        self._mine = _own_card(name, self._secret.hex())
+        store.set(f"{channel}/{rank}", json.dumps(self._mine))
+
+    def close(self) -> None:
+        """Close everything that is no link yet."""
+        for sock in (self.listener, *self._strangers, *(link.sock for link in self._greeted.values())):
+            sock.close()
+        self._strangers.clear()
+        self._greeted.clear()
+        self._store = None  # a connection of our own
+
+    def waits_on(self) -> Iterable[Any]:
+        """Yield what poll() should watch while a link is wanted."""
+        yield self.listener
+        yield from self._strangers
+        yield from self._greeted.values()
+
+    def look(self, wanted: Iterable[int]) -> list[Link]:
+        """Take what steps can be taken now towards links with these peers; return the links that are made.
+
+        Raises :class:`PeerError` at once if one of them cannot be reached from here.
+        """
+        for peer in wanted:
+            card = self._card(peer)
+            if card is not None and peer < self._rank and peer not in self._greeted:
+                self._connect(peer, card)
+        return [*self._let_in(), *self._answered()]
+
+    def wait(self, seconds: float, links: Iterable[Link]) -> None:
+        """Wait until something may have changed, also on these links."""
+        poller = select.poll()
+        for link in links:
+            poller.register(link, select.POLLIN)
+        for waiting in self.waits_on():
+            poller.register(waiting, select.POLLIN)
+        poller.poll(max(0.0, min(LOOK_INTERVAL, seconds)) * 1000)
+
+    def came(self, peer: int) -> bool:
+        """Whether this peer has made its end of the group."""
+        return peer in self._cards
+
+    def _card(self, peer: int) -> Card | None:
+        if peer not in self._cards:
+            key = f"{self._channel}/{peer}"
+            if not self._store.check([key]):
+                return None
+            card = Card(*json.loads(self._store.get(key)))
+            problem = obstacle(self._mine, card)
+            if problem:
+                raise PeerError(f"{self.about}: rank {peer} cannot share memory with rank {self._rank}: {problem}")
+            self._cards[peer] = card
+        return self._cards[peer]
+
+    def _hello(self, peer: int) -> bytes:
+        secret = bytes.fromhex(self._cards[peer].secret)
+        return wire.pack_hello(wire.Hello(self._key, life(), self._rank, self._device, secret))
+
+    def _connect(self, peer: int, card: Card) -> None:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            sock.connect(f"\0{card.socket}")
+        except OSError as problem:
+            sock.close()
+            raise PeerError(
+                f"{self.about}: rank {peer} (pid {card.pid}) does not answer on its socket ({problem.strerror}): its "
+                "process has ended, or has closed its PeerGroup"
+            ) from None
+        link = Link(sock, peer)
+        self._greeted[peer] = link
+        link.send(self._hello(peer))
+
+    def _let_in(self) -> list[Link]:
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                sock, _ = self.listener.accept()
+                sock.setblocking(False)
+                self._strangers.append(sock)
+        made = []
+        for sock in list(self._strangers):
+            link = Link(sock, -1)
+            with contextlib.suppress(Exception):
+                message = link.receive()
+                if message is None:
+                    continue
+                close_files(message.files)
+                hello = self._proven(message.data)
+                if hello is not None and self._card(hello.rank) is not None:
+                    link.peer, link.life = hello.rank, hello.life
+                    link.send(self._hello(hello.rank))
+                    self._strangers.remove(sock)
+                    made.append(link)
+                    continue
+            self._strangers.remove(sock)  # whoever it was, it did not prove that it belongs here
+            sock.close()
+        return made
+
+    def _proven(self, data: bytes) -> wire.Hello | None:
+        hello = wire.unpack_hello(data)
+        right = hello.group == self._key and secrets.compare_digest(hello.secret, self._secret)
+        return hello if right and hello.rank > self._rank else None
+
+    def _answered(self) -> list[Link]:
+        made = []
+        for peer, link in list(self._greeted.items()):
+            try:
+                message = link.receive()
+            except PeerLost as problem:
+                self._greeted.pop(peer).close()
+                raise PeerError(f"{self.about}: {problem}, or has turned rank {self._rank} away") from None
+            if message is None:
+                continue
+            close_files(message.files)
+            del self._greeted[peer]
+            hello = wire.unpack_hello(message.data)
+            if hello.rank != peer or not secrets.compare_digest(hello.secret, self._secret):
+                link.close()
+                raise PeerError(f"{self.about}: whoever answers for rank {peer} is not that rank")
+            link.life = hello.life
+            made.append(link)
+        return made
+
+
+def _own_card(name: str, secret: str) -> Card:
+    return Card(
+        wire.MAJOR,
+        socket.gethostname(),
+        _text("/proc/sys/kernel/random/boot_id"),
+        _inode("/proc/self/ns/net"),
+        os.getuid(),
+        os.getpid(),
+        name,
+        secret,
+    )
+
+
+def obstacle(mine: Card, peer: Card) -> str:
+    """Return why memory cannot be shared with the owner of `peer`, and what to do; empty if it can."""
+    if peer.major != mine.major:
+        return f"it speaks version {peer.major} of the protocol, this rank {mine.major}: install the same tracehook"
+    if peer.boot != mine.boot:
+        return f"it runs on host {peer.host}, this rank on {mine.host}: make a PeerGroup of the ranks of one host"
+    if peer.network != mine.network:
+        return (
+            f"it is in network namespace {peer.network}, this rank in {mine.network}: run the ranks of a host in one "
+            "container, or with --network=host"
+        )
+    if peer.user != mine.user:
+        return f"it runs as user {peer.user}, this rank as {mine.user}: run all ranks as one user"
+    return ""
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except OSError:
+        return "unknown"
+
+
+def _inode(path: str) -> int:
+    try:
+        return Path(path).stat().st_ino
+    except OSError:
+        return 0

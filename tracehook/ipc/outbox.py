@@ -1,0 +1,82 @@
+"""What one rank of a group tells its peers in exchanges. Belongs to the thread that holds the group's lock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tracehook.errors import PeerError, PeerLost
+from tracehook.ipc import wire
+from tracehook.ipc.exports import EXPORTS, Loan
+from tracehook.ipc.peer import Given
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tracehook.ipc.peer import Givable, Peer
+
+
+class Parcel(NamedTuple):
+    """What one peer is given in one exchange."""
+
+    form: wire.Form
+    tensors: Sequence[Tensor]
+    loans: Sequence[Loan | None]
+    offers: Sequence[wire.Offer]
+    writable: bool
+
+
+def pack(given: Givable, device: int, writable: bool) -> Parcel:
+    """Prepare what a peer is to be given. Raises :class:`PeerError` if something of it cannot be shared."""
+    if given is None:
+        return Parcel(wire.Form.NOTHING, (), (), (), writable)
+    is_list = isinstance(given, list | tuple)
+    tensors: Any = given if is_list else (given,)
+    both = [EXPORTS.prepare(tensor, device, writable) for tensor in tensors]
+    form = wire.Form.LIST if is_list else wire.Form.ONE
+    return Parcel(form, tensors, [loan for loan, _ in both], [offer for _, offer in both], writable)
+
+
+def send(peer: Peer, parcel: Parcel, timeout: float) -> None:
+    """Send it, as the peer's next exchange. Raises :class:`PeerLost`."""
+    peer.number += 1
+    peer.given = None
+    begin = 0
+    try:
+        for data, part in wire.exchange_messages(peer.number, parcel.form, parcel.offers):
+            EXPORTS.send(peer.link, data, part, parcel.loans[begin : begin + len(part)], timeout)
+            begin += len(part)
+    except PeerLost:
+        raise peer.lost() from None
+    peer.form, peer.writable = parcel.form, parcel.writable
+    peer.given = [Given(tensor, loan) for tensor, loan in zip(parcel.tensors, parcel.loans, strict=True)]
+
+
+def send_same(peer: Peer, timeout: float) -> None:
+    """Say that its next exchange is as the last one. Raises :class:`PeerLost`."""
+    peer.number += 1
+    if not peer.link.send_same(peer.number):
+        try:
+            peer.link.send(wire.pack_head(wire.Kind.SAME, peer.number), (), timeout)
+        except PeerLost:
+            raise peer.lost() from None
+
+
+def refuse(peer: Peer, problem: BaseException) -> None:
+    """Say that this rank gives up the peer's next exchange, and why: it need not wait for its deadline."""
+    lines = str(problem).splitlines()
+    text = (lines[0] if lines else type(problem).__name__).encode()[:1000]
+    peer.number += 1
+    peer.link.try_send(wire.pack_head(wire.Kind.REFUSED, peer.number) + text)
+
+
+def send_words(peer: Peer, words: Tensor, device: int, timeout: float) -> None:
+    """Send where this rank's semaphores are. Raises :class:`PeerLost` or :class:`PeerError`."""
+    loan, offer = EXPORTS.prepare(words, device, writable=True)
+    data = wire.pack_head(wire.Kind.WORDS, count=1, total=1) + wire.pack_offer(offer)
+    try:
+        EXPORTS.send(peer.link, data, [offer], [loan], timeout)
+    except PeerLost:
+        raise peer.lost() from None
+    except PeerError as problem:
+        raise PeerError(f"{peer.about}: {problem}") from None

@@ -1,0 +1,122 @@
+"""What a group knows of one of its peers: the link, both sides' last exchange, and its end."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from tracehook.errors import PeerError, PeerLost
+from tracehook.ipc import wire
+from tracehook.ipc.exports import EXPORTS
+from tracehook.ipc.imports import IMPORTS
+from tracehook.ipc.journal import Journal
+from tracehook.ipc.link import Link
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from tracehook.ipc.exports import Loan
+    from tracehook.ipc.tensor import PeerTensor
+
+    Givable: TypeAlias = Tensor | Sequence[Tensor] | None
+    Result: TypeAlias = PeerTensor | list[PeerTensor] | None
+
+
+class Given:
+    """A tensor as it was when it was last offered, without keeping it."""
+
+    __slots__ = ("_loan", "_pointer", "_shape", "_strides", "_tensor")
+
+    def __init__(self, tensor: Any, loan: Loan | None) -> None:
+        self._tensor: Any = weakref.ref(tensor)
+        self._pointer = tensor.data_ptr()
+        self._shape = tensor.shape
+        self._strides = tensor.stride()
+        self._loan = loan
+
+    def is_same(self, tensor: Any) -> bool:
+        """Whether the peer can use what it has for `tensor`."""
+        return (
+            self._tensor() is tensor
+            and tensor.data_ptr() == self._pointer
+            and tensor.shape == self._shape
+            and tensor.stride() == self._strides
+            and not (self._loan is not None and self._loan.retired)
+        )
+
+
+class Peer:
+    """One peer of one group. Belongs to the thread that holds the group's lock, but for :meth:`lost`."""
+
+    def __init__(self, link: Link, about: str, journal: Journal) -> None:
+        self.link = link
+        self.rank = link.peer
+        self.about = about
+        self.journal = journal
+        self.number = 0  # of this rank's last exchange over this link; both sides count alike
+        self.form = wire.Form.NOTHING
+        self.given: list[Given] | None = None  # None: the next exchange cannot refer to the last
+        self.writable = False
+        self.result: Result = None  # of the peer's last exchange
+        self.can_repeat = False  # whether `result` is all of it
+        self.arrived: deque[tuple[int, Result | PeerError]] = deque()  # of the peer's exchanges, not yet taken
+        self.partial: list[PeerTensor] = []
+        self.problem: PeerError | None = None
+        self._ending = threading.Lock()  # the watcher and a call may both find the end
+        self._is_dropped = False
+
+    def repeats(self, given: Any, writable: bool) -> bool:
+        """Whether this exchange gives the peer what the last one gave it."""
+        last = self.given
+        if last is None or writable is not self.writable:
+            return False
+        if self.form == wire.Form.ONE:
+            return last[0].is_same(given)
+        if self.form == wire.Form.NOTHING:
+            return given is None
+        return (
+            isinstance(given, list | tuple)
+            and len(given) == len(last)
+            and all(one.is_same(tensor) for one, tensor in zip(last, given, strict=True))
+        )
+
+    def take(self) -> tuple[bool, Result]:
+        """Return whether the peer's part of the last exchange has arrived, and what it is.
+
+        What is left of exchanges that this rank gave up is dropped. Raises what made the peer's part unusable.
+        """
+        while self.arrived:
+            number, outcome = self.arrived.popleft()
+            if number >= self.number:
+                if isinstance(outcome, PeerError):
+                    raise PeerError(f"{self.about}: {outcome}")
+                return True, outcome
+        return False, None
+
+    # --- its end ---
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether nothing more comes from it."""
+        return self.link.said_bye or self.link.ended is not None
+
+    def end(self) -> PeerLost:
+        """Return the exception for it."""
+        what = f"rank {self.rank} has closed its PeerGroup" if self.link.said_bye else self.link.ended
+        return PeerLost(f"{self.about}: {what}", self.rank)
+
+    def lost(self) -> PeerLost:
+        """Let go of what it had and of what was had of it, if its link has ended; return the exception. Any thread."""
+        if self.link.ended is not None:
+            with self._ending:
+                is_first, self._is_dropped = not self._is_dropped, True
+            if is_first:
+                if not self.link.said_bye:
+                    self.journal.note("peer.lost", self.rank, value=self.link.life)
+                EXPORTS.forget(self.link)
+                IMPORTS.forget(self.link, self.end())
+        return self.end()

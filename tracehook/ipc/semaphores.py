@@ -1,0 +1,78 @@
+"""One bit between two ranks, ordered on their streams, that can be captured into graphs and replayed.
+
+Each rank has two words for every (peer, channel). *Full*: the peer has signalled, and this rank did not wait yet.
+*Credit*: the last signal of this rank was waited for, so it may signal again. To signal is to wait for the own credit,
+take it, and set the peer's full; to wait is to wait for the own full, take it, and set the peer's credit. A stream
+only ever waits for words of its own device, and writes are what crosses over. No counter is kept on the host: a
+captured signal is the same at every replay, and a second signal cannot overwrite a first one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+from tracehook._core import ipc as native
+
+if TYPE_CHECKING:
+    from tracehook.ipc.imports import Borrowed
+
+CHANNELS = 64
+_BYTES = 4
+_FULL, _CREDIT = 0, 1
+
+
+class Words:
+    """This rank's words, for all peers of a group, and where those of the peers are."""
+
+    def __init__(self, ranks: int, rank: int, device: int) -> None:
+        words = torch.zeros((ranks, 2, CHANNELS), dtype=torch.int32)
+        words[:, _CREDIT] = 1
+        # Of its own, and urgent: the streams of the program may all be waiting, perhaps for a peer that waits for this.
+        self._rescue = native.make_stream(device)
+        with torch.cuda.stream(torch.cuda.ExternalStream(self._rescue, device)):
+            self.tensor = words.to(torch.device("cuda", device))
+            torch.cuda.current_stream(device).synchronize()  # a peer may write as soon as it has the handle
+        self._rank = rank
+        self._device = device
+        self._base = self.tensor.data_ptr()
+        self._of_peers: dict[int, tuple[Borrowed, int]] = {}
+
+    def meet(self, peer: int, borrowed: Borrowed, offset: int) -> None:
+        """Take the peer's words; `offset` is theirs in its segment."""
+        self._of_peers[peer] = (borrowed, offset)
+
+    def knows(self, peer: int) -> bool:
+        """Whether the peer's words are here."""
+        return peer in self._of_peers
+
+    def signal(self, peer: int, channel: int) -> None:
+        """Let the peer's next wait go on, once the work that is on the current stream now is done."""
+        self._pass(peer, channel, _CREDIT, _FULL)
+
+    def wait(self, peer: int, channel: int) -> None:
+        """Let what comes on the current stream wait for the peer's next signal."""
+        self._pass(peer, channel, _FULL, _CREDIT)
+
+    def _pass(self, peer: int, channel: int, take: int, give: int) -> None:
+        if not 0 <= channel < CHANNELS:
+            raise ValueError(f"channel {channel}: there are {CHANNELS}, from 0")
+        borrowed, offset = self._of_peers[peer]
+        here = self._base + self._place(peer, take, channel)
+        there = borrowed.address(offset) + self._place(self._rank, give, channel)
+        native.pass_turn(torch.cuda.current_stream(self._device).cuda_stream, here, there, self._device)
+
+    @staticmethod
+    def _place(rank: int, word: int, channel: int) -> int:
+        return ((rank * 2 + word) * CHANNELS + channel) * _BYTES
+
+    def rescue(self, peer: int) -> None:
+        """Let every stream go on that waits for a word of this peer, which is dead. Any thread; again and again."""
+        native.write_words(self._rescue, list(self._all_of(peer)), 1, self._device)
+
+    def _all_of(self, peer: int) -> Iterator[int]:
+        for word in (_FULL, _CREDIT):
+            for channel in range(CHANNELS):
+                yield self._base + self._place(peer, word, channel)

@@ -1,0 +1,152 @@
+"""A tensor on a peer's memory."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.dlpack import from_dlpack
+
+from tracehook.errors import PeerError
+from tracehook.ipc import wire
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tracehook.ipc.imports import Borrowed
+
+
+class PeerTensor:
+    """A tensor of a peer, on memory that is mapped into this process. Kernels that use it run here.
+
+    It can be used until its owner drops the tensor or asks for it (then :class:`tracehook.ipc.PeerTensorGone` is
+    raised), or the owner's process ends (:class:`tracehook.ipc.PeerLost`). Nothing orders the two sides' work: see
+    :meth:`PeerGroup.signal <tracehook.ipc.PeerGroup.signal>`.
+    """
+
+    __slots__ = ("__weakref__", "_borrowed", "_offer", "_raw", "_shown", "device", "dtype", "nbytes", "peer", "shape")
+
+    def __init__(self, peer: int, offer: wire.Offer, borrowed: Borrowed | None, device: torch.device) -> None:
+        name = wire.DTYPES[offer.dtype]
+        if not hasattr(torch, name):
+            raise PeerError(f"rank {peer} shares a tensor of torch.{name}, which this torch does not have")
+        self.peer = peer
+        self.shape = torch.Size(offer.shape)
+        self.dtype: torch.dtype = getattr(torch, name)
+        self.device = device
+        self.nbytes = self.shape.numel() * self.dtype.itemsize
+        self._offer = offer
+        self._borrowed = borrowed  # None: no elements, so no memory
+        self._raw: Tensor | None = None
+        self._shown: Tensor | None = None
+        if borrowed is not None:
+            borrowed.tensors.append(weakref.ref(self))
+
+    @property
+    def writable(self) -> bool:
+        """Whether its owner lets this rank write."""
+        return bool(self._offer.flags & wire.Flag.WRITABLE)
+
+    @property
+    def tensor(self) -> Tensor:
+        """The torch tensor on the peer's memory; without its owner's leave to write it refuses what would change it.
+
+        While it or a view of it lives, the memory stays mapped here, and its owner cannot free it.
+        """
+        raw = self._usable()
+        if self.writable:
+            return raw
+        if self._shown is None:
+            self._shown = raw.as_subclass(ReadOnlyTensor)
+        return self._shown
+
+    def get(self, out: Tensor | None = None) -> Tensor:
+        """Copy it here, on the current stream, into `out` or a new tensor, which is returned."""
+        raw = self._usable()
+        if out is None:
+            out = torch.empty(self.shape, dtype=self.dtype, device=self.device)
+        return out.copy_(raw)
+
+    def put(self, source: Tensor) -> None:
+        """Copy `source` there, on the current stream."""
+        if not self.writable:
+            raise PeerError(f"rank {self.peer} shares it for reading only: exchange it with writable=True there")
+        self._usable().copy_(source)
+
+    def let_go(self) -> None:
+        """Drop the torch tensors that are kept here for their next use."""
+        self._raw = self._shown = None
+
+    def _usable(self) -> Tensor:
+        borrowed = self._borrowed
+        if borrowed is not None:
+            if borrowed.gone is not None:
+                raise borrowed.refusal()
+            if borrowed.link.ended is not None:
+                raise borrowed.link.lost()
+        if self._raw is None:
+            self._raw = self._made(borrowed)
+        return self._raw
+
+    def _made(self, borrowed: Borrowed | None) -> Tensor:
+        if borrowed is None:
+            return torch.empty(self.shape, dtype=self.dtype, device=self.device)
+        offer = self._offer
+        # As bytes, so that every type of torch can go: DLPack does not know them all.
+        flat: Any = from_dlpack(borrowed.lend(offer.offset, offer.nbytes))
+        made: Tensor = flat.view(self.dtype).as_strided(offer.shape, offer.strides)
+        return made
+
+    def __repr__(self) -> str:
+        """Without the values: those are the peer's, and may be changing."""
+        kind = "writable" if self.writable else "read-only"
+        return f"PeerTensor(peer={self.peer}, shape={tuple(self.shape)}, dtype={self.dtype}, {kind})"
+
+
+class ReadOnlyTensor(torch.Tensor):  # type: ignore[misc]
+    """A tensor that refuses operations which would change it, also through views. Results of others are ordinary.
+
+    ``.data`` and ``.data_ptr()`` are ways around it.
+    """
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operation of torch."""
+        kwargs = kwargs or {}
+        schema = func._schema
+        if schema.is_mutable:
+            for position, argument in enumerate(schema.arguments):
+                if argument.alias_info is not None and argument.alias_info.is_write:
+                    value = args[position] if position < len(args) else kwargs.get(argument.name)
+                    _refuse(func, value)
+        with torch._C._DisableTorchDispatch():
+            result = func(*args, **kwargs)
+        views = any(returned.alias_info is not None for returned in schema.returns) and not schema.is_mutable
+        return _shown(result) if views else result
+
+    def tolist(self) -> Any:
+        """Return the values, as those of an ordinary tensor."""
+        return self.clone().tolist()
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        return f"ReadOnlyTensor({self.clone()!r})"
+
+
+def _refuse(func: Any, value: Any) -> None:
+    for one in value if isinstance(value, list | tuple) else (value,):
+        if isinstance(one, ReadOnlyTensor):
+            raise PeerError(
+                f"{func}: this tensor is a peer's, shared for reading only; copy it (.get()), or exchange it with "
+                "writable=True on its owner's side"
+            )
+
+
+def _shown(result: Any) -> Any:
+    if isinstance(result, torch.Tensor):
+        return result if isinstance(result, ReadOnlyTensor) else result.as_subclass(ReadOnlyTensor)
+    if isinstance(result, list | tuple):
+        return type(result)(_shown(one) for one in result)
+    return result

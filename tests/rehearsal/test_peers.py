@@ -17,7 +17,7 @@ def play(log: Path, *cases: str, ranks: int = 2, **env: str) -> Rehearsal:
     run = rehearse(JOB, *cases, ranks=ranks, log=log, env={"SYMM_REGISTER_TIMEOUT": "30", **env}, timeout=120)
     run.assert_good()
     for rank in range(ranks):
-        assert run.facts(rank)["left"] == [0, True], run.output
+        assert run.facts(rank)["left"] == [True, True], run.output
     assert_balanced(run)
     return run
 
@@ -158,7 +158,7 @@ def test_two_groups_share_what_is_mapped(tmp_path: Path) -> None:
         facts = run.facts(rank)
         assert (facts["values"], facts["same"]) == ([2.0 - rank] * 2, True)
         assert facts["mapped"] == 1 + 2 * WORDS
-        assert (facts["gone"][0], facts["left"]) == ("PeerTensorGone", [0, True])
+        assert (facts["gone"][0], facts["left"]) == ("PeerTensorGone", [True, True])
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -225,7 +225,7 @@ def test_a_killed_peer(tmp_path: Path, ranks: int) -> None:
         assert facts["copied"] == float(victim), "memory of a dead peer stays readable while it is mapped"
         assert {kind for kind, _ in facts["texts"].values()} == {"PeerLost"}
         assert lines(facts, "exchange") == f"peers of group 0: the process of rank {victim} has ended"
-        assert (facts["unmapped"], facts["left"]) == (True, [0, True])
+        assert (facts["unmapped"], facts["left"]) == (True, [True, True])
         assert facts.get("others", []) == [other for other in others(rank, ranks) if other != victim]
         assert [event["peer"] for event in run.events("peer.lost", rank)] == [victim]
     assert run.status == 128 + 9, run.output

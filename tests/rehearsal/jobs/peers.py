@@ -402,7 +402,7 @@ def cut_off() -> None:
     del theirs
     tell(unmapped=until(lambda: IMPORTS.mapped() == 2 * (WORLD - 2), group))
     group.close()
-    tell(left=[IMPORTS.mapped(), until(lambda: EXPORTS.held() == (0, 0))])
+    tell(left=[until(lambda: IMPORTS.mapped() == 0), until(lambda: EXPORTS.held() == (0, 0))])
     tracehook.status()
     os._exit(0)
 
@@ -513,4 +513,4 @@ if __name__ == "__main__":
         globals()[case]()
     torch.cuda.synchronize()
     dist.destroy_process_group()
-    tell(left=[IMPORTS.mapped(), until(lambda: EXPORTS.held() == (0, 0))])
+    tell(left=[until(lambda: IMPORTS.mapped() == 0), until(lambda: EXPORTS.held() == (0, 0))])

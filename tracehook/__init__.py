@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tracehook import ipc
     from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
     from tracehook.patterns import all_gather, all_gather_into_tensor, empty, reduce_scatter_tensor
     from tracehook.pools import PoolLimitError
@@ -31,6 +32,7 @@ __all__ = [
     "empty",
     "enable",
     "explain",
+    "ipc",
     "is_symmetric",
     "reduce_scatter_tensor",
     "release_graphs",
@@ -61,10 +63,12 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _LAZY:
+    if name != "ipc" and name not in _LAZY:
         raise AttributeError(f"module 'tracehook' has no attribute {name!r}")
     import importlib
 
+    if name == "ipc":
+        return importlib.import_module("tracehook.ipc")
     found = getattr(importlib.import_module(f"tracehook.{_LAZY[name]}"), name)
     globals()[name] = found  # from now on as cheap as any other function of the module
     return found

@@ -40,3 +40,14 @@ def test_tensor_parallelism_with_symmetric_memory(tmp_path: Path) -> None:
     for rank in (0, 1):
         assert len(run.events("register.window", rank)) == 1
         assert len(run.events("deregister.window", rank)) == 1
+
+
+def test_a_ring_between_peers(tmp_path: Path) -> None:
+    """Ranks gather each other's rows by puts alone, also from a graph that is replayed."""
+    run = rehearse(EXAMPLES / "ring.py", log=tmp_path, ranks=4, torchrun=True, timeout=90)
+    run.assert_good()
+    for rank in range(4):
+        assert f"rank {rank}: rows [[0.0], [1.0], [2.0], [3.0]]" in run.finished.out, run.output
+        for value in (10.0, 20.0):
+            assert f"rank {rank}: replayed {[[value + other] for other in range(4)]}" in run.finished.out, run.output
+    assert len(run.events("ipc.open")) == len(run.events("ipc.close"))

@@ -327,7 +327,10 @@ def captured() -> None:
         there = group.exchange({RIGHT: box, LEFT: box}, writable=True)[RIGHT]
         outside = turns(group, box, there, 2, 50)
         graph = torch.cuda.CUDAGraph()
+        large = filled(RANK, 32, device)
+        torch.cuda.synchronize()
         with torch.cuda.graph(graph):
+            new = group.exchange({RIGHT: large, LEFT: large})[LEFT]  # maps a segment, which is no part of the graph
             group.signal(LEFT)
             group.put(there, source)
             group.wait(LEFT)
@@ -337,7 +340,7 @@ def captured() -> None:
             source.copy_(filled(10 * turn + RANK, 1, device))
             graph.replay()
             found.append(value(copied) - 10 * turn - LEFT)
-        tell(outside=outside, replayed=found, after=turns(group, box, there, 2, 70))
+        tell(new=value(new) - LEFT, outside=outside, replayed=found, after=turns(group, box, there, 2, 70))
         meet()
 
 
@@ -397,9 +400,9 @@ def cut_off() -> None:
             group.wait(peer)
         torch.cuda.synchronize()
     del theirs
-    tell(unmapped=until(lambda: IMPORTS.mapped() == WORLD - 2, group))
+    tell(unmapped=until(lambda: IMPORTS.mapped() == 2 * (WORLD - 2), group))
     group.close()
-    tell(left=[IMPORTS.mapped(), until(lambda: EXPORTS.held() == (0, 0))])
+    tell(left=[until(lambda: IMPORTS.mapped() == 0), until(lambda: EXPORTS.held() == (0, 0))])
     tracehook.status()
     os._exit(0)
 
@@ -510,4 +513,4 @@ if __name__ == "__main__":
         globals()[case]()
     torch.cuda.synchronize()
     dist.destroy_process_group()
-    tell(left=[IMPORTS.mapped(), until(lambda: EXPORTS.held() == (0, 0))])
+    tell(left=[until(lambda: IMPORTS.mapped() == 0), until(lambda: EXPORTS.held() == (0, 0))])

@@ -132,19 +132,16 @@ OnDevice::~OnDevice() {
     driver().cudaSetDevice(before_);
 }
 
+void BesideCaptures::exchange() noexcept {
+    if (driver().cudaThreadExchangeStreamCaptureMode != nullptr) {
+        driver().cudaThreadExchangeStreamCaptureMode(&mode_);
+    }
+}
+
 void wait_for_device(int device) {
     const OnDevice guard(device);
-    // Another thread may be capturing a graph; this wait is none of its business.
-    int mode = 2; // cudaStreamCaptureModeRelaxed
-    const auto exchange = driver().cudaThreadExchangeStreamCaptureMode;
-    if (exchange != nullptr) {
-        exchange(&mode);
-    }
-    const int status = driver().cudaDeviceSynchronize();
-    if (exchange != nullptr) {
-        exchange(&mode);
-    }
-    check_runtime("cudaDeviceSynchronize", status);
+    const BesideCaptures relaxed;
+    check_runtime("cudaDeviceSynchronize", driver().cudaDeviceSynchronize());
 }
 
 } // namespace tracehook::ipc

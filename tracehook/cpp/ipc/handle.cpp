@@ -42,6 +42,7 @@ std::size_t mapped_size(std::uintptr_t base, std::size_t size) {
 
 Exported export_segment(std::uintptr_t base, std::size_t size, int device) {
     const OnDevice guard(device);
+    const BesideCaptures relaxed;
     if (const Retained retained{base}) {
         Properties properties;
         check_driver("cuMemGetAllocationPropertiesFromHandle",

@@ -21,6 +21,7 @@ void set_access(std::uintptr_t address, std::size_t size, int device, bool writa
 Mapping open_runtime(const RuntimeHandle& handle, std::size_t size, int device) {
     constexpr unsigned kLazyPeerAccess = 1; // cudaIpcMemLazyEnablePeerAccess
     const OnDevice guard(device);
+    const BesideCaptures relaxed;
     void* address = nullptr;
     check_runtime("cudaIpcOpenMemHandle",
                   driver().cudaIpcOpenMemHandle(&address, handle, kLazyPeerAccess));
@@ -33,6 +34,7 @@ Mapping open_file(int file, std::size_t size, int device, bool writable) {
         throw std::runtime_error("this CUDA driver cannot map memory from a file descriptor");
     }
     const OnDevice guard(device);
+    const BesideCaptures relaxed;
     Memory memory = 0;
     void* const named = reinterpret_cast<void*>(static_cast<std::intptr_t>(file));
     check_driver("cuMemImportFromShareableHandle",
@@ -61,6 +63,7 @@ Mapping open_file(int file, std::size_t size, int device, bool writable) {
 void allow_writes(Mapping& mapping) {
     if (!mapping.writable) {
         const OnDevice guard(mapping.device);
+        const BesideCaptures relaxed;
         set_access(mapping.address, mapping.size, mapping.device, true);
         mapping.writable = true;
     }
@@ -68,6 +71,7 @@ void allow_writes(Mapping& mapping) {
 
 void close(const Mapping& mapping) {
     const OnDevice guard(mapping.device);
+    const BesideCaptures relaxed;
     if (mapping.kind == HandleKind::kRuntime) {
         check_runtime("cudaIpcCloseMemHandle",
                       driver().cudaIpcCloseMemHandle(reinterpret_cast<void*>(mapping.address)));

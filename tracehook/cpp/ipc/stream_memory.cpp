@@ -22,6 +22,7 @@ Stream make_stream(int device) {
     constexpr unsigned kNonBlocking = 1;
     const Driver& cuda = driver();
     const OnDevice guard(device);
+    const BesideCaptures relaxed;
     int least = 0;
     int greatest = 0;
     if (cuda.cudaDeviceGetStreamPriorityRange != nullptr) {

@@ -10,6 +10,7 @@ import os
 
 import torch
 import torch.distributed as dist
+
 import tracehook
 from tracehook.ipc import PeerGroup, PeerTensor
 

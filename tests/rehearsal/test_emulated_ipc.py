@@ -110,9 +110,9 @@ def test_devices_reach_each_other() -> None:
 
 
 def test_a_forked_child_has_nothing_of_it() -> None:
-    """Children forked while other threads make memory have no CUDA, and neither mappings nor descriptors of it."""
+    """Children forked while other threads make memory have no CUDA, and no mappings and descriptors but their own."""
     facts = share("forked")
-    assert facts["heard"] == [[NOT_INITIALIZED, []]] * 20
+    assert facts["heard"] == [[NOT_INITIALIZED, [], 0]] * 20
     assert facts["ends"] == [0] * 20
     assert facts["seen"] == 2
 

@@ -200,7 +200,15 @@ def forked() -> None:
     poke(address, 2)
 
     def child(link: Link) -> None:
-        link.say([cuda.cuMemCreate(byref(ctypes.c_uint64()), c_size_t(UNIT), byref(Properties(1, 1, 1, 0)), 0), left()])
+        status = cuda.cuMemCreate(byref(ctypes.c_uint64()), c_size_t(UNIT), byref(Properties(1, 1, 1, 0)), 0)
+        remains = left()
+        own = [os.open("/dev/null", os.O_RDONLY) for _ in range(8)]
+        grandchild = os.fork()
+        if grandchild == 0:
+            for descriptor in own:
+                os.fstat(descriptor)
+            os._exit(0)
+        link.say([status, remains, os.waitpid(grandchild, 0)[1]])
         link.hear()
 
     # Threads that make and end memory meanwhile: the child must not find a lock held.

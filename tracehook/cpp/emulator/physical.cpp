@@ -71,6 +71,8 @@ template <typename Make> int kept(Make&& make) {
                            for (const int inherited : descriptors().open) {
                                close(inherited);
                            }
+                           // A grandchild must not close what has these numbers by then.
+                           descriptors().open.clear();
                            descriptors().mutex.unlock();
                        });
     static_cast<void>(watched);

@@ -20,6 +20,7 @@ from tracehook.reasons import Reason
 SCHEMA = "1.3"
 _BATCH = 4096
 _PERIOD = 0.1  # seconds between two looks at the ring
+_PATIENCE = 1.0  # seconds that the end of a process waits for the thread, which has nothing left to do
 
 
 def file_stem(environment: Mapping[str, str] = os.environ) -> str:
@@ -218,6 +219,8 @@ class Journal:
             self._closed = True
             if complete and self._logger is not None:
                 self._core.remove_ring_file()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_PATIENCE)
 
     def leave_to_parent(self) -> None:
         """In a forked child: the file and the thread are the parent's; forget them without touching either."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from support.rehearsal import EXAMPLES, rehearse
 
 from tracehook.audit.summary import summarise
@@ -50,4 +51,15 @@ def test_a_ring_between_peers(tmp_path: Path) -> None:
         assert f"rank {rank}: rows [[0.0], [1.0], [2.0], [3.0]]" in run.finished.out, run.output
         for value in (10.0, 20.0):
             assert f"rank {rank}: replayed {[[value + other] for other in range(4)]}" in run.finished.out, run.output
+    assert len(run.events("ipc.open")) == len(run.events("ipc.close"))
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_messages_through_mailboxes(tmp_path: Path, ranks: int) -> None:
+    """Each rank gets what its left neighbour sent, one message after the other, whatever their sizes."""
+    run = rehearse(EXAMPLES / "send_recv.py", log=tmp_path, ranks=ranks, torchrun=True, timeout=90)
+    run.assert_good()
+    for rank in range(ranks):
+        sent = [[100.0 * turn + (rank - 1) % ranks] for turn in range(4)]
+        assert f"rank {rank}: {sent}" in run.finished.out, run.output
     assert len(run.events("ipc.open")) == len(run.events("ipc.close"))

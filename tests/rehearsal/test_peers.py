@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -263,3 +265,22 @@ def test_a_forked_child(tmp_path: Path) -> None:
         assert facts["values"] == [1.0 - rank]
     assert run.facts(0)["lost"]
     assert run.facts(0)["text"][0] == "PeerLost"
+
+
+def _can_unshare() -> bool:
+    command = ["unshare", "--pid", "--fork", "true"]
+    return shutil.which("unshare") is not None and subprocess.run(command, capture_output=True).returncode == 0
+
+
+@pytest.mark.skipif(not _can_unshare(), reason="this user may not make a pid namespace")
+def test_a_peer_in_another_pid_namespace(tmp_path: Path) -> None:
+    """Where handles of one namespace mean nothing in another, both ranks say so in one line, in time."""
+    run = rehearse(JOB, "namespace", ranks=2, log=tmp_path, timeout=90)
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        assert facts["text"], run.output
+        assert facts["text"][0] in ("PeerError", "PeerTimeout", "PeerLost"), facts
+        assert "\n" not in facts["text"][1]
+        assert facts["seconds"] < 10
+    assert "cannot be mapped" in run.facts(0)["text"][1]
+    assert run.facts(1)["pid"] < 100

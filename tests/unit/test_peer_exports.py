@@ -155,9 +155,9 @@ def test_memory_is_held_until_the_peers_have_closed_it(table, native):
 def test_one_of_two_tensors_of_a_segment_ends(table, native):
     """While another is wanted the segment stays mapped, and the storage that is not is given back on its own."""
     one = peer(table, 1)
-    kept, dropped = native.place(torch.zeros(4), 5), native.place(torch.zeros(4), 5)
-    base = native.segments[kept.data_ptr()]
-    native.segments[dropped.data_ptr()] = base
+    memory = bytearray(4096)  # so that the second lies behind the first
+    kept, dropped = (native.place(torch.frombuffer(memory, dtype=torch.uint8, offset=at), 5) for at in (0, 2048))
+    native.segments[dropped.data_ptr()] = native.segments[kept.data_ptr()]
     _, offer = give(table, one, kept, dropped)
     one.take()
     del dropped

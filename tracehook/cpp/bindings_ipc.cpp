@@ -41,6 +41,19 @@ py::object segment_of(std::uintptr_t address) {
     return py::none();
 }
 
+// True; False if there was nothing in time; or the other message that was there: bytes, files.
+py::object take_same(int socket, std::uint64_t number, std::size_t most) {
+    ipc::Taken taken;
+    {
+        const py::gil_scoped_release release;
+        taken = ipc::take_same(socket, number, most);
+    }
+    if (taken.is_same || taken.other.empty()) {
+        return py::bool_(taken.is_same);
+    }
+    return py::make_tuple(py::bytes(taken.other.data(), taken.other.size()), taken.files);
+}
+
 py::tuple export_segment(std::uintptr_t base, std::size_t size, int device) {
     ipc::Exported exported;
     {
@@ -190,7 +203,7 @@ void bind_ipc(py::module_& core) {
     bind_mappings(module);
     // With the GIL: giving it up costs more than the call.
     module.def("send_same", &ipc::send_same, py::arg("socket"), py::arg("number"));
-    module.def("take_same", &ipc::take_same, NoGil(), py::arg("socket"), py::arg("number"));
+    module.def("take_same", &take_same, py::arg("socket"), py::arg("number"), py::arg("most"));
     module.def("pass_turn", &pass_turn, NoGil(), py::arg("stream"), py::arg("here"),
                py::arg("there"), py::arg("device"));
     module.def("write_words", &write_words, NoGil(), py::arg("stream"), py::arg("addresses"),

@@ -43,7 +43,7 @@ class Link:
         self.ended: str | None = None  # why there will be no more
         self.said_bye = False  # the peer did: it ended in order
         self._reading = threading.Lock()
-        self._read: deque[Message] = deque()  # what the watcher has read at the peer's end
+        self._read: deque[Message] = deque()  # what was read on the way, not yet taken
 
     def fileno(self) -> int:
         """Return the descriptor, for poll(); -1 once closed."""
@@ -122,9 +122,15 @@ class Link:
         return self.ended is None and native.send_same(self._descriptor, number)
 
     def take_same(self, number: int) -> bool:
-        """Take "the same as last time", if it is the next message."""
+        """Take "the same as last time", if it is the next message. Another one is kept for :meth:`receive`."""
         with self._reading:
-            return not self._read and self.ended is None and native.take_same(self._descriptor, number)
+            if self._read or self.ended is not None:
+                return False
+            taken = native.take_same(self._descriptor, number, wire.MOST_BYTES)
+            if isinstance(taken, bool):
+                return taken
+            self._read.append(Message(*taken))
+            return False
 
     def hang_up(self) -> None:
         """Read what is left after the peer's end, for :meth:`receive`. Called by the watcher."""

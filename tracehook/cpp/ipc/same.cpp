@@ -20,11 +20,26 @@ struct Head {              // wire._HEAD
 static_assert(sizeof(Head) == 16);
 
 constexpr auto kPatience = std::chrono::microseconds(20);
+constexpr std::size_t kMostFiles = 253; // SCM_MAX_FD
 
 Head same(std::uint64_t number) noexcept {
     Head head;
     head.number = number;
     return head;
+}
+
+std::vector<int> files_beside(msghdr& message) {
+    std::vector<int> files;
+    for (cmsghdr* part = CMSG_FIRSTHDR(&message); part != nullptr;
+         part = CMSG_NXTHDR(&message, part)) {
+        if (part->cmsg_level == SOL_SOCKET && part->cmsg_type == SCM_RIGHTS) {
+            const std::size_t count = (part->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+            const std::size_t before = files.size();
+            files.resize(before + count);
+            std::memcpy(files.data() + before, CMSG_DATA(part), count * sizeof(int));
+        }
+    }
+    return files;
 }
 
 } // namespace
@@ -34,17 +49,29 @@ bool send_same(int socket, std::uint64_t number) noexcept {
     return send(socket, &head, sizeof head, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof head;
 }
 
-bool take_same(int socket, std::uint64_t number) noexcept {
+Taken take_same(int socket, std::uint64_t number, std::size_t most) {
+    thread_local std::vector<char> bytes;
+    bytes.resize(most);
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(kMostFiles * sizeof(int))> beside;
+    iovec part{bytes.data(), bytes.size()};
     const Head wanted = same(number);
-    std::array<unsigned char, sizeof(Head) + 1> found{};
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
     while (true) {
-        const ssize_t size = recv(socket, found.data(), found.size(), MSG_PEEK | MSG_DONTWAIT);
-        if (size == sizeof wanted && std::memcmp(found.data(), &wanted, sizeof wanted) == 0) {
-            return recv(socket, found.data(), found.size(), MSG_DONTWAIT) == sizeof wanted;
+        msghdr message{};
+        message.msg_iov = &part;
+        message.msg_iovlen = 1;
+        message.msg_control = beside.data();
+        message.msg_controllen = beside.size();
+        const ssize_t size = recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+        if (size == sizeof wanted && std::memcmp(bytes.data(), &wanted, sizeof wanted) == 0) {
+            return {true, {}, {}};
         }
-        if (size >= 0 || errno != EAGAIN || std::chrono::steady_clock::now() > deadline) {
-            return false;
+        if (size > 0) {
+            return {false, {bytes.data(), bytes.data() + size}, files_beside(message)};
+        }
+        // The end of the peer is found again, and said, by whoever reads next.
+        if (size == 0 || errno != EAGAIN || std::chrono::steady_clock::now() > deadline) {
+            return {};
         }
     }
 }

@@ -18,7 +18,7 @@ ALL = 6  # repetitions in the job
 def facts_of(case: str, ranks: int, log: Path) -> list[dict[str, Any]]:
     """Run a case; return the facts of each rank, which has nothing mapped and nothing held at its end."""
     facts = told(play("peers.py", case, ranks=ranks, log=log), ranks)
-    assert [each["left"] for each in facts] == [[0, True]] * ranks
+    assert [each["left"] for each in facts] == [[True, True]] * ranks
     verdict = audited(log)
     assert verdict.clean, verdict.sentence
     return facts
@@ -92,7 +92,7 @@ def test_a_killed_peer_lets_streams_go_on(ranks: int, tmp_path: Path) -> None:
         assert facts["waited"] < 10
         assert {kind for kind, _ in facts["texts"].values()} == {"PeerLost"}
         assert facts["unmapped"] is True
-        assert facts["left"] == [0, True]
+        assert facts["left"] == [True, True]
 
 
 def test_nothing_stays_mapped_or_open(ranks: int, tmp_path: Path) -> None:

@@ -1,32 +1,19 @@
 // Calls into CUDA give up the GIL first, and never hold a lock of ours.
-#include "bindings_ipc.h"
+#include "bindings.h"
 
 #include "ipc/handle.h"
 #include "ipc/lease.h"
 #include "ipc/mapping.h"
 #include "ipc/same.h"
 #include "ipc/stream_memory.h"
-#include "process.h"
 
 #include <array>
 #include <cstring>
 #include <pybind11/stl.h>
 
-namespace py = pybind11;
-
 namespace tracehook {
 
 namespace {
-
-using NoGil = py::call_guard<py::gil_scoped_release>;
-
-Process& process() {
-    Process* const current = Process::current();
-    if (current == nullptr) {
-        throw std::runtime_error("tracehook is not started in this process");
-    }
-    return *current;
-}
 
 // The segment around an address: ours (of the bank, whose ids outlive a free by torch), or the
 // allocator's.
@@ -118,15 +105,6 @@ void write_words(std::uintptr_t stream, const std::vector<std::uintptr_t>& addre
             operations.clear();
         }
     }
-}
-
-core::EventKind kind_of(const std::string& name) {
-    for (std::uint16_t i = 0; i < static_cast<std::uint16_t>(core::EventKind::kCount); ++i) {
-        if (name == core::event_name(static_cast<core::EventKind>(i))) {
-            return static_cast<core::EventKind>(i);
-        }
-    }
-    throw std::invalid_argument("no event is named " + name);
 }
 
 // What peers do, as the ring keeps it: `comm_seq` is the generation of the export, `extra` holds

@@ -1,20 +1,13 @@
 #include "ipc/driver.h"
 
+#include "loaded.h"
+
 #include <dlfcn.h>
 #include <initializer_list>
 
 namespace tracehook::ipc {
 
 namespace {
-
-void* loaded_library(std::initializer_list<const char*> names) noexcept {
-    for (const char* name : names) {
-        if (void* library = dlopen(name, RTLD_LAZY | RTLD_NOLOAD)) {
-            return library;
-        }
-    }
-    return nullptr;
-}
 
 // The global scope first: what torch itself is bound to may be a preloaded runtime.
 template <typename Pointer>

@@ -1,20 +1,13 @@
 #include "nccl/api.h"
 
+#include "loaded.h"
+
 #include <dlfcn.h>
 #include <stdexcept>
 
 namespace tracehook::nccl {
 
 namespace {
-
-void* loaded_library(std::initializer_list<const char*> names) noexcept {
-    for (const char* name : names) {
-        if (void* library = dlopen(name, RTLD_LAZY | RTLD_NOLOAD)) {
-            return library;
-        }
-    }
-    return nullptr;
-}
 
 // `pncclX` is the strong twin of the weak `ncclX`: the entry that nobody interposes.
 void* nccl_symbol(void* library, const char* name) noexcept {

@@ -37,6 +37,7 @@ COUNTED = {
     "communicator.pending": "communicators",
 }
 ALONE = 3  # exit status of a rank that noticed that the other one is gone
+REMOTE_ERROR = 6  # ncclRemoteError
 LONGEST_STEP = 80  # events; a group that begins or ends, with all that is registered
 HELD = re.compile(r"it held (\d+) segments? \((.*?)\) and (\d+) registrations?(?:, (\d+) of them windows)?")
 
@@ -154,9 +155,9 @@ def _held(rank: Rank) -> tuple[int, str, int, int]:
                 segments[event["segment"]] = event["size"]
             case ["segment", "free"]:
                 del segments[event["segment"]]
-            case ["register", ("local" | "window") as kind]:
+            case ["register", ("local" | "window") as kind] if event["ok"]:
                 held.add((event["comm_id"], kind, event["segment"] or event["pool_segment"]))
-            case ["deregister", ("local" | "window") as kind]:
+            case ["deregister", ("local" | "window") as kind] if event["ok"]:
                 held.remove((event["comm_id"], kind, event["segment"] or event["pool_segment"]))
             case ["communicator", "abort"]:
                 held = {each for each in held if each[0] != event["comm_id"]}
@@ -191,6 +192,14 @@ def _is_left(finding: Finding, ranks: list[Rank]) -> bool:
     return not rank.killed and [int(found[1]) if found else 0 for found in said] == [held - windows, windows]
 
 
+def _has_failed(finding: Finding, ranks: list[Rank]) -> bool:
+    """Whether NCCL did refuse a rank what the finding names, as it does once the other one was killed."""
+    (rank,) = (rank for rank in ranks if finding.ranks == (rank.rank,))
+    others = [other for other in ranks if other is not rank]
+    (event,) = (event for event in rank.events if event["seq"] == finding.seq)
+    return not event["ok"] and event["error"] == REMOTE_ERROR and all(other.killed for other in others)
+
+
 def _is_true(finding: Finding, ranks: list[Rank]) -> bool:
     """Whether a finding that is no `no-end` says what is so. Nobody broke a rule: few can be."""
     match finding.rule:
@@ -198,6 +207,8 @@ def _is_true(finding: Finding, ranks: list[Rank]) -> bool:
             return finding.ranks == tuple(rank.rank for rank in ranks if not rank.files)
         case "left-at-end":
             return _is_left(finding, ranks)
+        case "registration-failed":
+            return _has_failed(finding, ranks)
         case "torn-line":
             return any(rank.torn for rank in ranks if finding.ranks == (rank.rank,))
     return False

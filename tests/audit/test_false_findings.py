@@ -217,3 +217,21 @@ def test_a_host_with_a_wrong_clock(logs: Path, fields: Event) -> None:
     page = logs.parent / "page.html"
     done = CliRunner().invoke(app, ["report", str(logs), "-o", str(page)])
     assert done.exit_code == 0, done.output
+
+
+def test_memory_of_no_segment_has_no_number(tmp_path: Path) -> None:
+    """What peers map of an expandable segment has no number of a segment; a fault with it is named all the same."""
+    logs = tmp_path / "logs"
+    shutil.copytree(DIRECTORY / "peer-mapped-twice", logs)
+    for rank in (0, 1):
+        _edit(
+            log_of(logs, rank),
+            lambda event: (
+                {k: v for k, v in event.items() if k not in ("segment", "peer_segment")}
+                if event["event"].startswith("ipc.")
+                else event
+            ),
+        )
+    Audit(logs).expect(
+        FINDINGS, "peer-mapped-twice", "mapped memory of peer 0 (24 MiB) again, and had it mapped already"
+    )

@@ -36,6 +36,17 @@ def test_memory_is_given_to_another_process() -> None:
     assert facts["status"] == 0
 
 
+def test_memory_is_given_without_a_descriptor() -> None:
+    """Where a rehearsal has fabric handles, 64 bytes lead to the memory while its maker has it."""
+    run = rehearse("shared_memory.py", "fabric", devices=1, env={"TRACEHOOK_EMU_FABRIC": "1"})
+    run.assert_good()
+    facts = run.facts()
+    assert facts["importer"] == {"seen": 7, "types": 8, "stale": INVALID_VALUE, "kept": 9}
+    assert (facts["written"], facts["status"]) == (9, 0)
+    assert (facts["descriptor"], facts["both"]) == (INVALID_VALUE, [0, 0]), "as what it was made for"
+    assert facts["foreign"] == INVALID_VALUE
+
+
 def test_memory_is_fetched_from_another_process() -> None:
     """A descriptor taken with pidfd_getfd, as PyTorch does, is as good as one that was sent."""
     facts = share("fetched")
@@ -85,7 +96,7 @@ def test_memory_is_imported_where_it_was_made() -> None:
 
 
 def test_what_cannot_be_shared_is_refused() -> None:
-    """Memory made without a handle type, foreign descriptors, fabric handles and stale handles are errors."""
+    """Memory without a handle type, foreign descriptors, stale handles, and fabric handles without a fabric are errors."""
     facts = share("refused", job="memory_handles.py")
     assert facts["plain"] == facts["retained_plain"] == facts["cuda_malloc"] == INVALID_VALUE
     assert facts["kinds"] == [NOT_SUPPORTED, INVALID_VALUE, NOT_SUPPORTED]

@@ -11,6 +11,7 @@ import pytest
 from support.rehearsal import Rehearsal, rehearse
 
 JOB = "peers.py"
+MB = 1 << 20
 WORDS = 1  # the segment with the semaphores, which each pair of ranks that have met has mapped
 
 
@@ -127,6 +128,70 @@ def test_memory_of_symmetric_pools(tmp_path: Path, ranks: int) -> None:
     opened = [event for event in run.events("ipc.open", 0) if "peer_pool_segment" in event]
     assert {event["handle"] for event in opened} == {"file"}
     assert {event["handle"] for event in run.events("ipc.export") if "pool_segment" in event} == {"file"}
+
+
+EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+FABRIC = EXPANDABLE | {"TRACEHOOK_EMU_FABRIC": "1"}
+
+
+@pytest.mark.parametrize(("env", "kind"), [(EXPANDABLE, "file"), (FABRIC, "fabric")])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_memory_of_expandable_segments(tmp_path: Path, ranks: int, env: dict[str, str], kind: str) -> None:
+    """The allocations under a tensor go to the peer as descriptors or fabric handles, and it sees one piece."""
+    run = play(tmp_path, "allocations", ranks=ranks, **env)
+    for rank in range(ranks):
+        facts, left, right = run.facts(rank), (rank - 1) % ranks, (rank + 1) % ranks
+        assert facts["place"] is None, "a segment that the hook does not follow"
+        assert facts["got"] == [float(left), 10.0 * left + 1, 10.0 * left + 2]
+        assert (facts["put"], facts["before"]) == (100.0 + right, float(rank))
+        assert facts["gone"][0] == "PeerTensorGone"
+        assert facts["beside"] == [10.0 * left + 1, 10.0 * left + 2], "tensors in the same allocation are not"
+        assert (facts["freed"], facts["address"], facts["new"]) == (True, True, 200.0 + left)
+    opened = run.events("ipc.open", 0)
+    assert {event["handle"] for event in opened} == {kind}
+    assert not any("peer_segment" in event or "peer_pool_segment" in event for event in opened)
+    assert {60 * MB, 20 * MB} <= {event["size"] for event in opened}, "whole allocations of 20 MiB"
+
+
+@pytest.mark.parametrize("env", [EXPANDABLE, FABRIC])
+def test_memory_of_many_allocations(tmp_path: Path, env: dict[str, str]) -> None:
+    """More handles than a message holds: the first and the last are where they belong."""
+    run = play(tmp_path, "many_allocations", **env)
+    for rank in (0, 1):
+        assert run.facts(rank)["ends"] == [10.0 * (1 - rank), 10.0 * (1 - rank) + 1]
+
+
+@pytest.mark.parametrize(
+    "case", ["repetitions", "one_hits", "batch", "release", "two_groups", "semaphores", "captured"]
+)
+def test_expandable_segments_are_no_other_memory(tmp_path: Path, case: str) -> None:
+    """What holds for memory of cudaMalloc holds for theirs."""
+    run = play(tmp_path, case, **EXPANDABLE)
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        match case:
+            case "repetitions":
+                assert facts["got"] == facts["put"] == [others(rank, 2)] * 6
+            case "one_hits":
+                assert facts["values"] == [others(rank, 2)] * 4
+            case "batch":
+                assert (facts["values"], facts["half"], facts["scalar"]) == ([7.0, 7.0], 6.0, 5.0)
+            case "release":
+                assert facts["before"] == facts["again"] == 2.0 - rank
+            case "two_groups":
+                assert (facts["values"], facts["same"]) == ([2.0 - rank] * 2, True)
+            case "semaphores":
+                assert facts["put"] == facts["got"] == [0.0] * 8
+            case _:
+                assert (facts["replayed"], facts["new"]) == ([0.0] * 5, 0.0)
+
+
+def test_a_killed_peer_with_expandable_segments(tmp_path: Path) -> None:
+    """Its memory stays readable while it is mapped, streams that wait for it go on, and nothing is left."""
+    run = broken(tmp_path, "cut_off", 2, **EXPANDABLE)
+    facts = run.facts(0)
+    assert facts["waited"] < 10
+    assert (facts["copied"], facts["unmapped"], facts["left"]) == (1.0, True, [True, True])
 
 
 @pytest.mark.parametrize("ranks", [2, 4])

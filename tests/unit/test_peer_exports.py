@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -24,6 +23,8 @@ class Native:
         self.kind = 1
         self.logged = []
         self.exported = 0
+        self.virtual = {}  # by address of a storage: base and size of its allocations, and of each of them
+        self.asked = []
 
     def place(self, tensor, segment, kind="segment"):
         """Let a tensor lie in the middle of a segment."""
@@ -34,14 +35,25 @@ class Native:
         """Return what the bank or the ledger would say."""
         return self.segments.get(address)
 
-    def export_segment(self, _base, size, _device):
-        """Return a handle."""
-        self.exported += 1
-        return (self.kind, size, b"h" * 64)
+    def has_handles(self, address):
+        """Whether it is memory of cuMemCreate."""
+        return address in self.virtual
 
-    def export_file(self, _base):
-        """Return a new descriptor."""
-        return os.open("/dev/null", os.O_RDONLY)
+    def export_memory(self, address, size, _device):
+        """Return a segment, or the allocations of this test's choosing around some memory."""
+        self.exported += 1
+        base, whole, allocation = self.virtual.get(address, (address, size, size))
+        return (self.kind, base, whole, allocation, b"h" * 64)
+
+    def export_files(self, base, allocation, count):
+        """Return new descriptors."""
+        self.asked.append((base, allocation, count))
+        return [os.open("/dev/null", os.O_RDONLY) for _ in range(count)]
+
+    def export_fabric(self, base, allocation, count):
+        """Return as many handles."""
+        self.asked.append((base, allocation, count))
+        return [b"f" * 64] * count
 
     def log(self, event, _comm, _rank, peer, **fields):
         """Keep what would go into the ring."""
@@ -96,8 +108,9 @@ def peer(table, rank):
 def give(table, link, *tensors, number=1):
     """Offer tensors to a peer; return the records."""
     prepared = [table.prepare(tensor, 0, writable=False) for tensor in tensors]
-    ((data, offers),) = wire.exchange_messages(number, 2, [offer for _, offer in prepared])
-    table.send(link, data, offers, [loan for loan, _ in prepared], 1.0)
+    offers = [offer for _, offer in prepared]
+    ((data, _),) = wire.exchange_messages(number, 2, offers)
+    table.send(link, data, [loan for loan, _ in prepared], 1.0)
     return offers
 
 
@@ -117,18 +130,19 @@ def test_a_tensor_is_named_by_its_offset_in_a_segment(table, native):
 
 def test_a_descriptor_goes_once_to_each_peer(table, native):
     """The owner knows what its peers have, because only its own request makes them unmap it."""
-    native.kind = exports.FILE
+    native.kind = wire.HandleKind.FILE
     one, two = peer(table, 1), peer(table, 2)
     tensor = native.place(torch.zeros(4), 5, "pool")
     before = len(list(Path("/proc/self/fd").iterdir()))
     for link in (one, one, two):
         (offer,) = give(table, link, tensor)
         assert offer.flags & wire.Flag.POOL
-    assert ([files for *_, files in one.take()], [files for *_, files in two.take()]) == ([1, 0], [1])
+    handles, exchange = (Kind.HANDLES, offer.export, 1), (Kind.EXCHANGE, 1, 0)
+    assert (one.take(), two.take()) == ([handles, exchange, exchange], [handles, exchange])
     assert len(list(Path("/proc/self/fd").iterdir())) == before
     table.unopened(one, offer.export)
     give(table, one, tensor)
-    assert [files for *_, files in one.take()] == [1], "a peer that failed to map it gets it again"
+    assert one.take() == [handles, exchange], "a peer that failed to map it gets it again"
 
 
 def test_memory_is_held_until_the_peers_have_closed_it(table, native):
@@ -221,14 +235,50 @@ def test_a_storage_that_is_resized_has_lost_its_memory(table, native):
     assert one.take() == [(Kind.CLOSE, offer.export, 0)]
 
 
-def test_memory_of_no_known_segment(table, monkeypatch):
-    """Its address, and what it may be, are said; with expandable segments, that these are the cause."""
-    said = defaultdict(bool)
-    monkeypatch.setattr(exports._core, "describe_allocator", lambda: said)
-    with pytest.raises(PeerError, match="is of no segment that tracehook knows: it is a peer's"):
+def lies(native, storage, allocations, before=4096):
+    """Let a storage lie in allocations of 1 MiB, some bytes behind the first one's beginning."""
+    native.virtual[storage.data_ptr()] = (storage.data_ptr() - before, allocations << 20, 1 << 20)
+
+
+@pytest.mark.parametrize("kind", [wire.HandleKind.FILE, wire.HandleKind.FABRIC])
+def test_memory_of_many_allocations(table, native, kind):
+    """Each of its allocations has a handle; they go before the offer, so many to a message."""
+    native.kind = kind
+    one = peer(table, 1)
+    tensor = torch.zeros(100)
+    lies(native, tensor.untyped_storage(), 150)
+    (offer,) = give(table, one, tensor[10:])
+    base = tensor.data_ptr() - 4096
+    assert (offer.segment, offer.size, offer.offset) == (0, 150 << 20, 4096 + 40)
+    assert native.asked == [(base + (begin << 20), 1 << 20, count) for begin, count in ((0, 64), (64, 64), (128, 22))]
+    files = [64, 64, 22] if kind == wire.HandleKind.FILE else [0, 0, 0]
+    assert one.take() == [(Kind.HANDLES, offer.export, count) for count in files] + [(Kind.EXCHANGE, 1, 0)]
+
+
+def test_storages_in_one_allocation_are_exports_of_their_own(table, native):
+    """Only its own storage keeps the memory where it is: the allocator may replace an allocation beside it."""
+    native.kind = wire.HandleKind.FILE
+    one = peer(table, 1)
+    first, second = torch.zeros(4), torch.zeros(4)
+    for tensor in (first, second):
+        lies(native, tensor.untyped_storage(), 1)
+    offers = give(table, one, first, second, first[1:])
+    assert [offer.export for offer in offers] == [offers[0].export, offers[1].export, offers[0].export]
+    assert len({offer.export for offer in offers}) == 2
+    one.take()
+    del first, tensor
+    table.sweep()
+    assert one.take() == [(Kind.CLOSE, offers[0].export, 0)]
+    table.closed(one, offers[0].export)
+    assert table.held() == (1, 1)
+
+
+def test_memory_that_cannot_be_shared(table, monkeypatch):
+    """Its address, and what it is, are said: a peer's, or made by nobody whose memory can be mapped elsewhere."""
+    with pytest.raises(PeerError, match=r"\(0x.*\) was made neither by torch's caching allocator nor by cuMemCreate"):
         table.prepare(torch.zeros(4), 0, writable=False)
-    said["expandable_segments"] = True
-    with pytest.raises(PeerError, match="expandable segments cannot be shared; unset"):
+    monkeypatch.setattr(exports.IMPORTS, "holds", lambda _: True)
+    with pytest.raises(PeerError, match="is a peer's: share it from its owner"):
         table.prepare(torch.zeros(4), 0, writable=False)
 
 

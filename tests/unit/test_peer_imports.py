@@ -64,10 +64,6 @@ class Native:
             raise self.problem
         return Mapping(self, size, device, True)
 
-    def open_file(self, _file, size, device, writable):
-        """Map a segment of a pool."""
-        return Mapping(self, size, device, writable)
-
     def wait_for_device(self, _device):
         """Wait for the device's work."""
         self.waits += 1
@@ -78,11 +74,33 @@ class Native:
         self.logged.append((event, fields.get("result", 0)))
 
 
+class Arrivals:
+    """Stands in for handles that have come over a link; those of export 2 have not."""
+
+    def __init__(self, native):
+        self.native, self.dropped, self.is_closed = native, [], False
+
+    def open(self, offer):
+        """Map what came."""
+        if offer.export == 2:
+            raise PeerError("its handles did not arrive")
+        return Mapping(self.native, offer.size, 0, bool(offer.flags & Flag.WRITABLE))
+
+    def drop(self, export):
+        """Note that it is not needed."""
+        self.dropped.append(export)
+
+    def close(self):
+        """Note that nothing more is wanted."""
+        self.is_closed = True
+
+
 class Link:
     """Keeps what is sent to one peer."""
 
     def __init__(self, peer=1, life=99):
         self.peer, self.life = peer, life
+        self.arrivals = Arrivals(imports.native)
         self.ended = None
         self.sent = []
 
@@ -116,9 +134,9 @@ def table(native, monkeypatch):  # noqa: ARG001
     return made
 
 
-def borrow(table, link, offer=OFFER, file=None):
+def borrow(table, link, offer=OFFER):
     """Take an offer; return what its tensors share."""
-    return table.borrow(link, Journal(1, 0), offer, file, 0)
+    return table.borrow(link, Journal(1, 0), offer, 0)
 
 
 def on(borrowed, offer=OFFER):
@@ -137,6 +155,7 @@ def test_a_segment_is_mapped_once(table, native):
     assert borrow(table, one, OFFER._replace(export=2)).mapped is not first.mapped
     assert borrow(table, Link(life=98)).mapped is not first.mapped, "the process of that rank is another"
     assert len(native.opened) == 3
+    assert other_group.arrivals.dropped == [1], "handles that came over the other link are let go of"
 
 
 def test_it_is_unmapped_when_no_tensor_lies_on_it(table, native, until):
@@ -208,6 +227,7 @@ def test_the_end_of_one_of_two_groups(table, native):
     table.forget(one, PeerTensorGone("it was closed"))
     with pytest.raises(PeerTensorGone, match="it was closed"):
         mine.get()
+    assert (one.arrivals.is_closed, two.arrivals.is_closed) == (True, False)
     table.sweep()
     assert (one.sent, two.sent, native.closed) == ([(Kind.CLOSED, 1)], [], [])
     theirs.get(torch.zeros(4))
@@ -249,7 +269,7 @@ def test_a_segment_that_cannot_be_mapped(table, native):
     assert (link.sent, native.logged) == ([(Kind.UNOPENED, 1)], [("ipc.open", 205)])
     native.problem = None
     borrow(table, link)
-    with pytest.raises(PeerError, match="its file descriptor did not arrive"):
+    with pytest.raises(PeerError, match="its handles did not arrive"):
         borrow(table, link, OFFER._replace(export=2, handle_kind=2))
 
 
@@ -257,7 +277,7 @@ def test_a_segment_is_mapped_for_writing_when_it_is_first_wanted(table, native):
     """Until its owner lets a tensor of it be written, a descriptor is mapped for reading only."""
     link = Link()
     offer = OFFER._replace(handle_kind=2)
-    assert not borrow(table, link, offer, file=3).mapped.mapping.writable
+    assert not borrow(table, link, offer).mapped.mapping.writable
     assert borrow(table, link, offer._replace(flags=int(Flag.WRITABLE))).mapped.mapping.writable
     assert len(native.opened) == 1
 

@@ -45,13 +45,23 @@ def test_an_exchange_is_cut_into_messages(count):
     """Any number of tensors goes in messages of bounded size, each with what tells that it is not the last."""
     offers = [OFFER._replace(loan=number) for number in range(count)]
     found = []
-    for data, part in wire.exchange_messages(9, Form.LIST, offers):
+    for data, here in wire.exchange_messages(9, Form.LIST, offers):
         head = wire.unpack_head(data)
         assert (head.kind, head.form, head.number, head.total) == (Kind.EXCHANGE, Form.LIST, 9, count)
         assert len(data) <= wire.MOST_BYTES
-        assert list(wire.unpack_offers(data, head.offers)) == list(part)
-        found += part
+        assert head.parts == here
+        found += wire.unpack_offers(data, here)
     assert found == offers
+
+
+def test_handles_in_a_message():
+    """Those that are no descriptors stand behind the head; a message with half of one is refused."""
+    handles = [bytes([number]) * wire.HANDLE_BYTES for number in range(wire.HANDLES_OF_A_MESSAGE)]
+    data = wire.pack_head(Kind.HANDLES, 5) + b"".join(handles)
+    assert wire.unpack_handles(data) == handles
+    assert wire.unpack_handles(data[: wire.HEAD_BYTES]) == []
+    with pytest.raises(WireError, match="with handles"):
+        wire.unpack_handles(data[:-1])
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (1, 2, 3, 4, 5, 6, 7, 8)])
@@ -99,4 +109,4 @@ def test_numbers_of_types_never_change():
         "float64",
         "bool",
     )
-    assert [kind.value for kind in Kind] == list(range(1, 11))
+    assert [kind.value for kind in Kind] == list(range(1, 12))

@@ -42,8 +42,9 @@ CREATE OR REPLACE MACRO use_of(e) AS CASE
     ELSE format('from {}, to {}', buffer_of(e.process, e.comm_id, e.send_window, e.send_offset, e.seq),
                 buffer_of(e.process, e.comm_id, e.receive_window, e.receive_offset, e.seq)) END;
 
--- 'segment 4 of peer 1 (32 MiB)', of a row of table mapping
-CREATE OR REPLACE MACRO peer_memory(m) AS format('{} {} of peer {} ({})', m.kind, m.memory, m.peer, in_bytes(m.size));
+-- 'segment 4 of peer 1 (32 MiB)', of a row of table mapping; allocations of the driver have no number
+CREATE OR REPLACE MACRO peer_memory(m) AS
+    format('{} of peer {} ({})', CASE WHEN m.memory IS NULL THEN m.kind ELSE m.kind || ' ' || m.memory END, m.peer, in_bytes(m.size));
 
 -- 'NCCL error 3 (internal error)'
 CREATE OR REPLACE MACRO nccl_error(number) AS format('NCCL error {}', number) || coalesce(

@@ -111,7 +111,7 @@ OPERATIONS = (
 ANSWERS = ("shared", "isolated", "none")
 
 # The order of ipc::HandleKind.
-HANDLES = ("none", "runtime", "file")
+HANDLES = ("none", "runtime", "file", "fabric")
 
 # Events of the bank: their `segment` counts the segments of our pools, not those of the allocator.
 _POOL_EVENTS = frozenset(
@@ -269,7 +269,8 @@ def _peer_fields(name: str, record: Record) -> dict[str, Any]:
         out["life" if is_owner else "peer_life"] = f"{record.value:016x}"
     if name.startswith("ipc."):
         kind = "pool_segment" if record.extra & _OF_POOL else "segment"
-        out[kind if is_owner else f"peer_{kind}"] = record.segment
+        if record.segment:
+            out[kind if is_owner else f"peer_{kind}"] = record.segment
         out["generation"] = record.comm_seq
         handle = record.extra >> 16 & 0xF
         out["handle"] = HANDLES[handle] if handle < len(HANDLES) else str(handle)

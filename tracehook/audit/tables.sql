@@ -67,7 +67,8 @@ CREATE TABLE mapping AS
 SELECT process, rank, device, comm, comm_rank, peer, peer_life, generation, kind, memory, addr, size, us,
        ns AS opened_ns, seq AS opened_seq, coalesce(before = 'ipc.open', false) AS opened_before,
        CASE WHEN after = 'ipc.close' THEN after_ns END AS closed_ns, CASE WHEN after = 'ipc.close' THEN after_seq END AS closed_seq
-FROM (SELECT *, CASE WHEN peer_pool_segment IS NULL THEN 'segment' ELSE 'pool segment' END AS kind,
+FROM (SELECT *, CASE WHEN peer_segment IS NOT NULL THEN 'segment' WHEN peer_pool_segment IS NOT NULL THEN 'pool segment'
+                  ELSE 'memory' END AS kind,
              coalesce(peer_segment, peer_pool_segment) AS memory, lag(event) OVER w AS before, lead(event) OVER w AS after,
              lead(ns) OVER w AS after_ns, lead(seq) OVER w AS after_seq
       FROM event WHERE event IN ('ipc.open', 'ipc.close') AND ok WINDOW w AS (PARTITION BY process, peer_life, generation ORDER BY seq))

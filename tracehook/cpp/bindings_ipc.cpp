@@ -41,27 +41,54 @@ py::object take_same(int socket, std::uint64_t number, std::size_t most) {
     return py::make_tuple(py::bytes(taken.other.data(), taken.other.size()), taken.files);
 }
 
-py::tuple export_segment(std::uintptr_t base, std::size_t size, int device) {
-    ipc::Exported exported;
-    {
-        const py::gil_scoped_release release;
-        exported = ipc::export_segment(base, size, device);
-    }
-    return py::make_tuple(
-        static_cast<int>(exported.kind), exported.size,
-        py::bytes(reinterpret_cast<const char*>(exported.handle.data()), exported.handle.size()));
+py::bytes bytes_of(const std::array<std::uint8_t, 64>& handle) {
+    return {reinterpret_cast<const char*>(handle.data()), handle.size()};
 }
 
-ipc::Mapping open_runtime(const py::bytes& handle, std::size_t size, int device) {
+std::array<std::uint8_t, 64> handle_of(const py::bytes& handle) {
     const std::string_view bytes = handle;
-    ipc::RuntimeHandle copied{};
+    std::array<std::uint8_t, 64> copied{};
     if (bytes.size() != copied.size()) {
         throw std::invalid_argument("a handle has 64 bytes");
     }
     std::memcpy(copied.data(), bytes.data(), copied.size());
+    return copied;
+}
+
+py::tuple export_memory(std::uintptr_t address, std::size_t size, int device) {
+    ipc::Exported exported;
+    {
+        const py::gil_scoped_release release;
+        exported = ipc::export_memory(address, size, device);
+    }
+    return py::make_tuple(static_cast<int>(exported.kind), exported.base, exported.size,
+                          exported.allocation, bytes_of(exported.handle));
+}
+
+py::list export_fabric(std::uintptr_t base, std::size_t allocation, std::size_t count) {
+    std::vector<ipc::FabricHandle> handles;
+    {
+        const py::gil_scoped_release release;
+        handles = ipc::export_fabric(base, allocation, count);
+    }
+    py::list all;
+    for (const auto& handle : handles) {
+        all.append(bytes_of(handle));
+    }
+    return all;
+}
+
+ipc::Mapping open_runtime(const py::bytes& handle, std::size_t size, int device) {
+    const ipc::RuntimeHandle copied = handle_of(handle);
     const py::gil_scoped_release release;
     return ipc::open_runtime(copied, size, device);
 }
+
+// The allocations of a peer's memory that have arrived. No destructor of CUDA: see ipc/mapping.h.
+struct Arrived {
+    int device;
+    ipc::Allocations allocations;
+};
 
 struct LeaseCount {
     ipc::Leases leases = std::make_shared<std::atomic<std::int64_t>>(0);
@@ -157,8 +184,30 @@ void bind_mappings(py::module_& module) {
         .def("close", [](const ipc::Mapping& self) { ipc::close(self); }, NoGil());
     module.def("open_runtime", &open_runtime, py::arg("handle"), py::arg("size"),
                py::arg("device"));
-    module.def("open_file", &ipc::open_file, NoGil(), py::arg("file"), py::arg("size"),
-               py::arg("device"), py::arg("writable"));
+    py::class_<Arrived>(module, "Allocations",
+                        "What a peer's memory of cuMemCreate is mapped from.")
+        .def(py::init([](int device) { return Arrived{device, {}}; }), py::arg("device"))
+        .def("__len__", [](const Arrived& self) { return self.allocations.size(); })
+        .def(
+            "add_file",
+            [](Arrived& self, int file) { ipc::import_file(self.allocations, file, self.device); },
+            NoGil(), py::arg("file"))
+        .def(
+            "add_fabric",
+            [](Arrived& self, const py::bytes& handle) {
+                const ipc::FabricHandle copied = handle_of(handle);
+                const py::gil_scoped_release release;
+                ipc::import_fabric(self.allocations, copied, self.device);
+            },
+            py::arg("handle"))
+        .def(
+            "open",
+            [](const Arrived& self, int kind, std::size_t size, bool writable) {
+                return ipc::open_allocations(self.allocations, static_cast<ipc::HandleKind>(kind),
+                                             size, self.device, writable);
+            },
+            NoGil(), py::arg("kind"), py::arg("size"), py::arg("writable"))
+        .def("release", [](Arrived& self) { ipc::release(self.allocations); }, NoGil());
     py::class_<LeaseCount>(module, "Leases", "How many tensors lie on a piece of a peer's memory.")
         .def(py::init())
         .def_property_readonly(
@@ -175,9 +224,13 @@ void bind_ipc(py::module_& core) {
     py::module_ module = core.def_submodule("ipc", "Memory shared with peers.");
     bind_errors(module);
     module.def("segment_of", &segment_of);
-    module.def("export_segment", &export_segment, py::arg("base"), py::arg("size"),
+    module.def("export_memory", &export_memory, py::arg("address"), py::arg("size"),
                py::arg("device"));
-    module.def("export_file", &ipc::export_file, NoGil(), py::arg("base"));
+    module.def("has_handles", &ipc::has_handles, NoGil(), py::arg("address"));
+    module.def("export_files", &ipc::export_files, NoGil(), py::arg("base"), py::arg("allocation"),
+               py::arg("count"));
+    module.def("export_fabric", &export_fabric, py::arg("base"), py::arg("allocation"),
+               py::arg("count"));
     bind_mappings(module);
     // With the GIL: giving it up costs more than the call.
     module.def("send_same", &ipc::send_same, py::arg("socket"), py::arg("number"));

@@ -4,6 +4,9 @@
 peer that has it has returned it. *An export* is one segment, whole. Peers keep it mapped while any loan of it is
 wanted; then they are asked to unmap it, and the last storages are held until they have. So the allocator can never
 free or hand out again what a peer may still read. A segment that is offered again after that is a new export.
+
+Memory of no segment, as that of expandable segments, is exported storage by storage: the driver's allocations under
+one, whole. Only the storage keeps these where they are, so another storage beside it is another export.
 """
 
 from __future__ import annotations
@@ -11,15 +14,15 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tracehook import _core
 from tracehook._core import ipc as native
-from tracehook.errors import PeerError
+from tracehook.errors import PeerError, PeerLost
 from tracehook.ipc import meeting, wire
+from tracehook.ipc.imports import IMPORTS
 from tracehook.ipc.journal import Journal
 from tracehook.ipc.link import close_files
 
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
     from tracehook.ipc.link import Link
 
-FILE = 2  # ipc::HandleKind::kFile
+ALLOCATIONS = "allocations"  # the kind of an export that is no segment
 _ALONE = 2  # what sys.getrefcount says of an object that only the loan refers to
 _DTYPES = {getattr(torch, name): number for number, name in enumerate(wire.DTYPES) if hasattr(torch, name)}
 
@@ -54,24 +57,44 @@ class Loan:
 
 
 class Export:
-    """One segment, as peers map it."""
+    """One segment, or the allocations under one storage, as peers map it. `key`: its kind and number."""
 
-    def __init__(self, number: int, kind: str, segment: int, base: int, device: int, exported: Any) -> None:
+    def __init__(self, number: int, key: tuple[str, int], device: int, exported: Any) -> None:
         self.number = number
-        self.kind = kind
-        self.segment = segment
-        self.base = base
+        self.key = key
         self.device = device
-        self.handle_kind, self.size, self.handle = exported
+        self.handle_kind, self.base, self.size, self.allocation, self.handle = exported
         self.loans: dict[int, Loan] = {}
         self.links: set[Link] = set()  # to the peers that have it mapped
         self.closing = False
+
+    @property
+    def segment(self) -> int:
+        """Return the segment's number; 0 for memory of no segment."""
+        return 0 if self.key[0] == ALLOCATIONS else self.key[1]
+
+    @property
+    def is_pool(self) -> bool:
+        """Whether it is a segment of our pools."""
+        return self.key[0] == "pool"
+
+    def handles(self) -> Iterator[tuple[bytes, list[int]]]:
+        """Yield the messages with the handles of its allocations, and what goes beside each: the caller closes it."""
+        total = self.size // self.allocation
+        for begin in range(0, total, wire.HANDLES_OF_A_MESSAGE):
+            count = min(wire.HANDLES_OF_A_MESSAGE, total - begin)
+            place = (self.base + begin * self.allocation, self.allocation, count)
+            head = wire.pack_head(wire.Kind.HANDLES, self.number, 0 if begin else wire.FIRST, count, total)
+            if self.handle_kind == wire.HandleKind.FILE:
+                yield head, native.export_files(*place)
+            else:
+                yield head + b"".join(native.export_fabric(*place)), []
 
     def fields(self) -> dict[str, int]:
         """Return what the log says of it."""
         return {
             "segment": self.segment,
-            "pool": self.kind == "pool",
+            "pool": self.is_pool,
             "generation": self.number,
             "handle": self.handle_kind,
             "address": self.base,
@@ -122,7 +145,7 @@ class Exports:
             span * tensor.element_size(),
             export.handle_kind,
             dtype,
-            flags | (wire.Flag.POOL if export.kind == "pool" else 0),
+            flags | (wire.Flag.POOL if export.is_pool else 0),
             export.handle,
             shape,
             strides,
@@ -136,60 +159,51 @@ class Exports:
         if found is not None:
             self._retire(found)
             self._settle(found.export, [found])
-        place = native.segment_of(tensor.data_ptr())
-        if place is None:
-            raise PeerError(f"its memory ({tensor.data_ptr():#x}) is of no segment that tracehook knows: {_unknown()}")
-        kind, segment, base, size, device = place
-        export = self._current.get((kind, segment))
+        key, *place = _place(tensor, storage)
+        export = self._current.get(key)
         if export is None:
+            number = next(self._export_numbers)
             try:
-                exported = native.export_segment(base, size, device)
+                exported = native.export_memory(*place)
             except RuntimeError as problem:
                 raise PeerError(str(problem)) from None
-            export = Export(next(self._export_numbers), kind, segment, base, device, exported)
-            self._current[kind, segment] = self._exports[export.number] = export
+            if key[0] == ALLOCATIONS:
+                key = (ALLOCATIONS, number)
+            export = Export(number, key, place[2], exported)
+            self._current[key] = self._exports[number] = export
         loan = Loan(next(self._loan_numbers), export, storage)
         export.loans[loan.number] = self._loans[storage._cdata] = loan
         return loan
 
-    def send(
-        self, link: Link, data: bytes, offers: Sequence[wire.Offer], loans: Sequence[Loan | None], timeout: float
-    ) -> None:
-        """Send a message with offers, and the descriptors that the peer lacks.
-
-        `data` has no offer marked as coming with its descriptor. Raises PeerLost.
-        """
+    def send(self, link: Link, data: bytes, loans: Sequence[Loan | None], timeout: float) -> None:
+        """Send a message with offers, and before it the handles that the peer lacks. Raises PeerLost or PeerError."""
         with self._lock:
-            files: list[int] = []
-            marked = []
-            try:
-                for offer, loan in zip(offers, loans, strict=True):
-                    marked.append(self._with_file(link, offer, loan, files))
-                if files:
-                    data = data[: wire.HEAD_BYTES] + b"".join(map(wire.pack_offer, marked))
-                link.send(data, files, timeout)
-            finally:
-                close_files(files)
+            for loan in loans:
+                if loan is not None:
+                    self._give(link, loan, timeout)
+            link.send(data, (), timeout)
 
-    def _with_file(self, link: Link, offer: wire.Offer, loan: Loan | None, files: list[int]) -> wire.Offer:
-        if loan is None:
-            return offer
+    def _give(self, link: Link, loan: Loan, timeout: float) -> None:
         export = loan.export
         # Also if the last peer gave it back since it was prepared, and it was let go.
         self._exports[export.number] = export
         export.loans[loan.number] = loan
         loan.links.add(link)
         if link in export.links:
-            return offer
-        if export.handle_kind == FILE:
+            return
+        if export.handle_kind != wire.HandleKind.RUNTIME:
             try:
-                files.append(native.export_file(export.base))
+                for message, files in export.handles():
+                    try:
+                        link.send(message, files, timeout)
+                    finally:
+                        close_files(files)
+            except PeerLost:
+                raise
             except RuntimeError as problem:
                 raise PeerError(str(problem)) from None
-            offer = offer._replace(flags=offer.flags | wire.Flag.DESCRIPTOR)
         export.links.add(link)
         self._journals[link].note("ipc.export", link.peer, value=meeting.life(), **export.fields())
-        return offer
 
     # --- the end of a loan ---
 
@@ -222,8 +236,8 @@ class Exports:
         ends = all(loan.retired for loan in export.loans.values())
         if ends and not export.closing:
             export.closing = True
-            if self._current.get((export.kind, export.segment)) is export:
-                del self._current[export.kind, export.segment]
+            if self._current.get(export.key) is export:
+                del self._current[export.key]
             for link in list(export.links):
                 link.try_send(wire.pack_head(wire.Kind.CLOSE, export.number))
         elif not ends:
@@ -239,8 +253,8 @@ class Exports:
                 loan.storage = None
             export.loans.clear()
             self._exports.pop(export.number, None)
-            if self._current.get((export.kind, export.segment)) is export:
-                del self._current[export.kind, export.segment]
+            if self._current.get(export.key) is export:
+                del self._current[export.key]
 
     # --- what peers say ---
 
@@ -309,13 +323,20 @@ def _check(tensor: Any, device: int) -> None:
         raise PeerError(f"tensors of {tensor.dtype} cannot be shared")
 
 
-def _unknown() -> str:
-    try:
-        if _core.describe_allocator()["expandable_segments"]:
-            return "expandable segments cannot be shared; unset expandable_segments in PYTORCH_CUDA_ALLOC_CONF"
-    except RuntimeError:
-        pass
-    return "it is a peer's, or was not made by torch's caching allocator; share it from its owner, or copy it first"
+def _place(tensor: Tensor, storage: Any) -> tuple[tuple[str, int], int, int, int]:
+    """Return what is to be exported for a tensor: key, address, bytes, device."""
+    found = native.segment_of(tensor.data_ptr())
+    if found is not None:
+        kind, segment, base, size, device = found
+        return (kind, segment), base, size, device
+    address = storage.data_ptr()
+    if IMPORTS.holds(address):
+        raise PeerError(f"its memory ({address:#x}) is a peer's: share it from its owner, or copy it first")
+    if not native.has_handles(address):
+        raise PeerError(
+            f"its memory ({address:#x}) was made neither by torch's caching allocator nor by cuMemCreate: copy it first"
+        )
+    return (ALLOCATIONS, 0), address, storage.nbytes(), tensor.device.index
 
 
 EXPORTS = Exports()

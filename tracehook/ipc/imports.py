@@ -18,7 +18,6 @@ from tracehook import _core
 from tracehook._core import ipc as native
 from tracehook.errors import PeerError, PeerLost, PeerTensorGone
 from tracehook.ipc import wire
-from tracehook.ipc.exports import FILE
 from tracehook.ipc.journal import Journal
 
 if TYPE_CHECKING:
@@ -107,8 +106,8 @@ class Imports:
 
     # --- taking what peers offer ---
 
-    def borrow(self, link: Link, journal: Journal, offer: wire.Offer, file: int | None, device: int) -> Borrowed:
-        """Return the loan of an offer; maps its segment if that is not mapped yet. `file` stays the caller's.
+    def borrow(self, link: Link, journal: Journal, offer: wire.Offer, device: int) -> Borrowed:
+        """Return the loan of an offer; maps its segment if that is not mapped yet.
 
         Raises :class:`PeerError`, after telling the owner that its segment is not mapped here.
         """
@@ -116,9 +115,11 @@ class Imports:
             key = (link.life, offer.export)
             mapped = self._mapped.get(key)
             if mapped is None or mapped in self._unmapping:
-                mapped = self._open(link, journal, offer, file, device)
+                mapped = self._open(link, journal, offer, device)
                 self._mapped[key] = mapped
-            elif offer.flags & wire.Flag.WRITABLE and not mapped.mapping.writable:
+            else:
+                link.arrivals.drop(offer.export)
+            if offer.flags & wire.Flag.WRITABLE and not mapped.mapping.writable:
                 mapped.mapping.allow_writes()
             mapped.links[link] = journal
             found = mapped.borrowed.get((link, offer.loan))
@@ -126,17 +127,15 @@ class Imports:
                 found = mapped.borrowed[link, offer.loan] = Borrowed(mapped, offer.loan, link)
             return found
 
-    def _open(self, link: Link, journal: Journal, offer: wire.Offer, file: int | None, device: int) -> Mapped:
+    def _open(self, link: Link, journal: Journal, offer: wire.Offer, device: int) -> Mapped:
         begin = time.monotonic_ns()
         fields = {"segment": offer.segment, "pool": bool(offer.flags & wire.Flag.POOL), "generation": offer.export}
         fields |= {"handle": offer.handle_kind, "size": offer.size, "device": device, "value": link.life}
         try:
-            if offer.handle_kind != FILE:
+            if offer.handle_kind == wire.HandleKind.RUNTIME:
                 mapping = native.open_runtime(offer.handle, offer.size, device)
-            elif file is not None:
-                mapping = native.open_file(file, offer.size, device, bool(offer.flags & wire.Flag.WRITABLE))
             else:
-                raise PeerError("its file descriptor did not arrive")
+                mapping = link.arrivals.open(offer)
         except RuntimeError as problem:
             link.try_send(wire.pack_head(wire.Kind.UNOPENED, offer.export))
             taken = time.monotonic_ns() - begin
@@ -170,6 +169,7 @@ class Imports:
 
     def forget(self, link: Link, why: PeerError) -> None:
         """Nothing comes over this link any more, and what came is not wanted any more, on one side or the other."""
+        link.arrivals.close()
         with self.lock:
             for mapped in list(self._mapped.values()):
                 if link in mapped.links:
@@ -309,6 +309,12 @@ class Imports:
                 for mapped in self._mapped.values()
                 for key, borrowed in mapped.borrowed.items()
             )
+
+    def holds(self, address: int) -> bool:
+        """Whether this is memory of a peer."""
+        with self.lock:
+            mappings = (mapped.mapping for mapped in [*self._mapped.values(), *self._unmapping])
+            return any(0 <= address - mapping.address < mapping.size for mapping in mappings)
 
     def mapped(self) -> int:
         """Return how many segments of peers are mapped."""

@@ -8,7 +8,6 @@ from tracehook.errors import PeerError, PeerLost, PeerTensorGone
 from tracehook.ipc import wire
 from tracehook.ipc.exports import EXPORTS
 from tracehook.ipc.imports import IMPORTS
-from tracehook.ipc.link import Message, close_files
 from tracehook.ipc.tensor import PeerTensor
 from tracehook.ipc.wire import Kind
 
@@ -43,16 +42,16 @@ class Inbox:
             self._act(peer, message)
 
     @staticmethod
-    def _receive(peer: Peer) -> Message | None:
+    def _receive(peer: Peer) -> bytes | None:
         try:
             return peer.link.receive()
         except PeerLost:
             peer.lost()
             return None
 
-    def _act(self, peer: Peer, message: Message) -> None:
+    def _act(self, peer: Peer, message: bytes) -> None:
         try:
-            head = wire.unpack_head(message.data)
+            head = wire.unpack_head(message)
             match head.kind:
                 case Kind.EXCHANGE:
                     self._take_offers(peer, head, message)
@@ -60,7 +59,7 @@ class Inbox:
                     lost = PeerError(f"rank {peer.rank} refers to tensors that this rank could not map")
                     peer.arrived.append((head.number, peer.result if peer.can_repeat else lost))
                 case Kind.REFUSED:
-                    text = message.data[wire.HEAD_BYTES :].decode(errors="replace")
+                    text = message[wire.HEAD_BYTES :].decode(errors="replace")
                     peer.arrived.append((head.number, PeerError(f"rank {peer.rank} gave up: {text}")))
                 case Kind.WORDS:
                     self._take_words(peer, message)
@@ -71,8 +70,6 @@ class Inbox:
                     self._hear_of_memory(peer, head.kind, head.number)
         except wire.WireError as problem:
             raise PeerError(f"{self._about}: rank {peer.rank} sent what cannot be read: {problem}") from None
-        finally:
-            close_files(message.files)
 
     def _hear_of_memory(self, peer: Peer, kind: int, number: int) -> None:
         wanted = f"{self._about}: rank {peer.rank} wants this memory back: exchange a tensor again"
@@ -91,14 +88,12 @@ class Inbox:
             case _:
                 raise wire.WireError(f"a message of kind {kind}")
 
-    def _take_offers(self, peer: Peer, head: wire.Head, message: Message) -> None:
-        files = iter(message.files)
-        for offer in wire.unpack_offers(message.data, head.offers):
-            file = next(files, None) if offer.flags & wire.Flag.DESCRIPTOR else None
+    def _take_offers(self, peer: Peer, head: wire.Head, message: bytes) -> None:
+        for offer in wire.unpack_offers(message, head.parts):
             try:
                 borrowed = None
                 if offer.nbytes and not self.is_closed:
-                    borrowed = IMPORTS.borrow(peer.link, peer.journal, offer, file, self._device.index)
+                    borrowed = IMPORTS.borrow(peer.link, peer.journal, offer, self._device.index)
                 peer.partial.append(PeerTensor(peer.rank, offer, borrowed, self._device))
             except PeerError as problem:
                 peer.problem = problem
@@ -111,11 +106,10 @@ class Inbox:
         peer.result = tensors[0] if head.form == wire.Form.ONE else tensors if head.form == wire.Form.LIST else None
         peer.arrived.append((head.number, peer.result if first_problem is None else first_problem))
 
-    def _take_words(self, peer: Peer, message: Message) -> None:
-        (offer,) = wire.unpack_offers(message.data, 1)
-        file = message.files[0] if message.files else None
+    def _take_words(self, peer: Peer, message: bytes) -> None:
+        (offer,) = wire.unpack_offers(message, 1)
         try:
-            borrowed = IMPORTS.borrow(peer.link, peer.journal, offer, file, self._device.index)
+            borrowed = IMPORTS.borrow(peer.link, peer.journal, offer, self._device.index)
         except PeerError as problem:
             raise PeerError(f"{self._about}: {problem}") from None
         if self.words is not None:

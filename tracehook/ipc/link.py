@@ -11,39 +11,37 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from tracehook._core import ipc as native
 from tracehook.errors import PeerLost
 from tracehook.ipc import wire
+from tracehook.ipc.arrivals import Arrivals
 
-_MOST_DESCRIPTORS = wire.OFFERS_OF_A_MESSAGE
-_ANCILLARY = socket.CMSG_SPACE(_MOST_DESCRIPTORS * array.array("i").itemsize)
+_ANCILLARY = socket.CMSG_SPACE(wire.HANDLES_OF_A_MESSAGE * array.array("i").itemsize)
 
 
-class Message(NamedTuple):
-    """One packet. Whoever takes it closes its descriptors."""
-
-    data: bytes
-    files: Sequence[int]
+_FULL = (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)  # nothing was sent, and it can be later
 
 
 class Link:
     """To one peer. Any thread may send; :meth:`receive` is for the thread that holds the group's lock.
 
+    Handles of memory are sorted out where they are read: see :mod:`tracehook.ipc.arrivals`.
+
     Never blocks but in :meth:`send`, when the peer has not read for so long that the system's buffer is full.
     """
 
-    def __init__(self, sock: socket.socket, peer: int, life: int = 0) -> None:
+    def __init__(self, sock: socket.socket, peer: int) -> None:
         sock.setblocking(False)
         self.sock = sock
         self._descriptor = sock.fileno()
         self.peer = peer
-        self.life = life  # of the peer's process: a random number
+        self.life = 0  # of the peer's process: a random number
+        self.arrivals = Arrivals()
         self.ended: str | None = None  # why there will be no more
         self.said_bye = False  # the peer did: it ended in order
         self._reading = threading.Lock()
-        self._read: deque[Message] = deque()  # what was read on the way, not yet taken
+        self._read: deque[bytes] = deque()  # what was read on the way, not yet taken
 
     def fileno(self) -> int:
         """Return the descriptor, for poll(); -1 once closed."""
@@ -61,21 +59,24 @@ class Link:
                 else:
                     self.sock.send(data)
                 return
-            except BlockingIOError:
-                deadline = deadline or time.monotonic() + timeout
-                self._wait_for_room(deadline, timeout)
             except OSError as problem:
-                self._end(problem)
-                raise self.lost() from None
+                if problem.errno not in _FULL:
+                    self._end(problem)
+                    raise self.lost() from None
+                deadline = deadline or time.monotonic() + timeout
+                self._wait_for_room(deadline, timeout, problem.errno)
 
-    def _wait_for_room(self, deadline: float, timeout: float) -> None:
+    def _wait_for_room(self, deadline: float, timeout: float, why: int) -> None:
+        # Of memory, or of descriptors on their way: no event tells when there is room again.
+        is_scarce = why != errno.EAGAIN
         poller = select.poll()
-        poller.register(self.sock, select.POLLOUT | select.POLLIN)
-        events = poller.poll(max(0.0, deadline - time.monotonic()) * 1000)
-        if not events:
+        poller.register(self.sock, select.POLLIN if is_scarce else select.POLLOUT | select.POLLIN)
+        left = deadline - time.monotonic()
+        events = poller.poll(1 if is_scarce else max(0.0, left) * 1000)
+        if left <= 0 and (is_scarce or not events):
             self.ended = f"rank {self.peer} has read nothing for {timeout:g} s"
             raise self.lost()
-        if events[0][1] & select.POLLIN:
+        if events and events[0][1] & select.POLLIN:
             # It may be waiting for room as well: what it has sent is kept for receive().
             with self._reading:
                 message = self._receive()
@@ -89,7 +90,7 @@ class Link:
         except PeerLost:
             return
 
-    def receive(self) -> Message | None:
+    def receive(self) -> bytes | None:
         """Return the next message; None if there is none now. Raises :class:`PeerLost` if there will be none."""
         with self._reading:
             if self._read:
@@ -99,23 +100,34 @@ class Link:
             raise self.lost()
         return message
 
-    def _receive(self) -> Message | None:
-        for _ in range(2):
+    def _receive(self) -> bytes | None:
+        resets = 0
+        while resets < 2:
             try:
                 data, ancillary, _, _ = self.sock.recvmsg(wire.MOST_BYTES, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
             except BlockingIOError:
                 return None
             except ConnectionResetError:
-                continue  # the peer ended with messages of ours unread; its own may still be here
+                resets += 1  # the peer ended with messages of ours unread; its own may still be here
+                continue
             except OSError as problem:
                 self._end(problem)
                 return None
             if not data:
-                self._end(None)
-                return None
-            return Message(data, _descriptors(ancillary) if ancillary else ())
+                break
+            files = _descriptors(ancillary) if ancillary else ()
+            if not self._sort_out(data, files):
+                return data
         self._end(None)
         return None
+
+    def _sort_out(self, data: bytes, files: Sequence[int]) -> bool:
+        """Whether these are handles, which are kept apart. Nothing else comes with descriptors."""
+        if data[0] == wire.Kind.HANDLES:
+            self.arrivals.take(data, files)
+            return True
+        close_files(files)
+        return False
 
     def send_same(self, number: int) -> bool:
         """Send "the same as last time", if that can be done at once."""
@@ -129,7 +141,9 @@ class Link:
             taken = native.take_same(self._descriptor, number, wire.MOST_BYTES)
             if isinstance(taken, bool):
                 return taken
-            self._read.append(Message(*taken))
+            data, files = taken
+            if not self._sort_out(data, files):
+                self._read.append(data)
             return False
 
     def hang_up(self) -> None:
@@ -139,7 +153,7 @@ class Link:
                 message = self._receive()
                 if message is None:
                     break
-                self.said_bye = self.said_bye or message.data[0] == wire.Kind.BYE
+                self.said_bye = self.said_bye or message[0] == wire.Kind.BYE
                 self._read.append(message)
             if self.ended is None:
                 self._end(None)
@@ -155,11 +169,10 @@ class Link:
         return PeerLost(self.ended or f"rank {self.peer} is gone", self.peer)
 
     def close(self) -> None:
-        """Close the socket and what came over it unread."""
+        """Close the socket, and drop what came over it unread."""
         self.ended = self.ended or "the group was closed"
-        for message in self._read:
-            close_files(message.files)
         self._read.clear()
+        self.arrivals.close()
         self.sock.close()
 
 

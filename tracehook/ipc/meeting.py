@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from tracehook.errors import PeerError, PeerLost
 from tracehook.ipc import wire
-from tracehook.ipc.link import Link, close_files
+from tracehook.ipc.link import Link
 
 LOOK_INTERVAL = 0.005  # seconds between two looks into the store
 # Of this process. A forked child's own is made when it is first asked for.
@@ -149,8 +149,7 @@ class Meeting:
                 message = link.receive()
                 if message is None:
                     continue
-                close_files(message.files)
-                hello = self._proven(message.data)
+                hello = self._proven(message)
                 if hello is not None and self._card(hello.rank) is not None:
                     link.peer, link.life = hello.rank, hello.life
                     link.send(self._hello(hello.rank))
@@ -176,9 +175,8 @@ class Meeting:
                 raise PeerError(f"{self.about}: {problem}, or has turned rank {self._rank} away") from None
             if message is None:
                 continue
-            close_files(message.files)
             del self._greeted[peer]
-            hello = wire.unpack_hello(message.data)
+            hello = wire.unpack_hello(message)
             if hello.rank != peer or not secrets.compare_digest(hello.secret, self._secret):
                 link.close()
                 raise PeerError(f"{self.about}: whoever answers for rank {peer} is not that rank")

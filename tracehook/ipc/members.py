@@ -86,6 +86,7 @@ class Members:
         for link in self._meeting.look(wanted):
             peer = Peer(link, self.about, self._journal)
             self.met[link.peer] = peer
+            link.arrivals.expect(self._device.index)
             EXPORTS.join(link, self._journal)
             peer.journal.note("peer.ready", link.peer, value=link.life, duration_ns=time.monotonic_ns() - begin)
             self._watch.add(peer)

@@ -43,9 +43,9 @@ def send(peer: Peer, parcel: Parcel, timeout: float) -> None:
     peer.given = None
     begin = 0
     try:
-        for data, part in wire.exchange_messages(peer.number, parcel.form, parcel.offers):
-            EXPORTS.send(peer.link, data, part, parcel.loans[begin : begin + len(part)], timeout)
-            begin += len(part)
+        for data, count in wire.exchange_messages(peer.number, parcel.form, parcel.offers):
+            EXPORTS.send(peer.link, data, parcel.loans[begin : begin + count], timeout)
+            begin += count
     except PeerLost:
         raise peer.lost() from None
     peer.form, peer.writable = parcel.form, parcel.writable
@@ -75,7 +75,7 @@ def send_words(peer: Peer, words: Tensor, device: int, timeout: float) -> None:
     loan, offer = EXPORTS.prepare(words, device, writable=True)
     data = wire.pack_head(wire.Kind.WORDS, count=1, total=1) + wire.pack_offer(offer)
     try:
-        EXPORTS.send(peer.link, data, [offer], [loan], timeout)
+        EXPORTS.send(peer.link, data, [loan], timeout)
     except PeerLost:
         raise peer.lost() from None
     except PeerError as problem:

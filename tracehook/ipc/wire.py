@@ -1,7 +1,7 @@
 """What goes over a link: records of a fixed layout. No object and no address, only offsets, handles and numbers.
 
-A message is one packet: a head, and after it, by its kind, offers or text. File descriptors travel beside it, one for
-each offer that is marked so, in their order.
+A message is one packet: a head, and after it, by its kind, offers, handles or text. Handles of memory that is mapped
+allocation by allocation go before its first offer to a peer; those that are file descriptors travel beside the message.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from typing import NamedTuple
 MAJOR, MINOR = 1, 0
 MAGIC = b"THPL"
 MOST_DIMENSIONS = 8
-OFFERS_OF_A_MESSAGE = 64  # a packet is at most some 200 KB, and carries at most 253 descriptors
+OFFERS_OF_A_MESSAGE = 64  # a packet is at most some 200 KB
+HANDLES_OF_A_MESSAGE = 64  # and carries at most 253 descriptors
+HANDLE_BYTES = 64
+FIRST = 1  # the form of the first message with handles of an export
 MOST_BYTES = 65536
 
 # magic, major, minor, key of the group, life of the process, rank, device, the other's secret
 _HELLO = struct.Struct("<4sHHQQii16s")
-# kind, form, offers in this message, offers in all, number
+# kind, form, offers or handles in this message, and in all, number
 _HEAD = struct.Struct("<BBHIQ")
 # export, segment, loan, bytes to map, offset, bytes from there; handle, pool?, dtype, dimensions, flags; the handle
 _OFFER = struct.Struct("<6Q4BI64s8q8q")
@@ -64,6 +67,7 @@ class Kind(IntEnum):
     UNOPENED = 8  # I could not map it: send its handle again (export)
     BYE = 9  # I exchange no more on this link, and want back all that is mine
     WORDS = 10  # these are my semaphores
+    HANDLES = 11  # these are the handles of this segment's allocations, or the next of them (export)
 
 
 class Form(IntEnum):
@@ -74,11 +78,19 @@ class Form(IntEnum):
     LIST = 2
 
 
+class HandleKind(IntEnum):
+    """How memory goes to a peer; see cpp/ipc/handle.h."""
+
+    NONE = 0
+    RUNTIME = 1  # the handle is in each offer
+    FILE = 2
+    FABRIC = 3
+
+
 class Flag(IntFlag):
     """What else holds for an offer."""
 
     WRITABLE = 1
-    DESCRIPTOR = 2  # its file descriptor comes beside the message
     POOL = 4  # `segment` counts the segments of the pools, not those of the allocator
 
 
@@ -101,13 +113,16 @@ class Head(NamedTuple):
 
     kind: int
     form: int
-    offers: int  # in this message
+    parts: int  # offers or handles in this message
     total: int
     number: int
 
 
 class Offer(NamedTuple):
-    """One tensor. `export` numbers what its owner shares, segment by segment, and never again for another."""
+    """One tensor. `export` numbers what its owner shares, segment by segment, and never again for another.
+
+    `segment` is 0 for memory of no segment that tracehook follows: the allocations of the driver under this tensor.
+    """
 
     export: int
     segment: int
@@ -152,6 +167,13 @@ def unpack_head(data: bytes) -> Head:
     return Head(*_HEAD.unpack_from(data))
 
 
+def unpack_handles(data: bytes) -> list[bytes]:
+    """Return the handles of a message of kind HANDLES that came within it, not beside it."""
+    if (len(data) - HEAD_BYTES) % HANDLE_BYTES:
+        raise WireError(f"a message of {len(data)} bytes with handles")
+    return [data[begin : begin + HANDLE_BYTES] for begin in range(HEAD_BYTES, len(data), HANDLE_BYTES)]
+
+
 def pack_offer(offer: Offer) -> bytes:
     """Return the record of one tensor."""
     dimensions = len(offer.shape)
@@ -192,10 +214,10 @@ def unpack_offers(data: bytes, count: int) -> Iterator[Offer]:
         )
 
 
-def exchange_messages(number: int, form: int, offers: Sequence[Offer]) -> Iterator[tuple[bytes, Sequence[Offer]]]:
-    """Yield the messages of one exchange, each with the offers in it."""
+def exchange_messages(number: int, form: int, offers: Sequence[Offer]) -> Iterator[tuple[bytes, int]]:
+    """Yield the messages of one exchange, each with the number of offers in it."""
     total = len(offers)
     for begin in range(0, max(total, 1), OFFERS_OF_A_MESSAGE):
         part = offers[begin : begin + OFFERS_OF_A_MESSAGE]
         head = pack_head(Kind.EXCHANGE, number, form, len(part), total)
-        yield head + b"".join(map(pack_offer, part)), part
+        yield head + b"".join(map(pack_offer, part)), len(part)

@@ -45,7 +45,7 @@ def careless() -> None:
             export = EXPORTS._loans[mine.untyped_storage()._cdata].export
             export.links.clear()
             EXPORTS._settle(export)
-            group._peers[PEER].given = None
+            group._members.met[PEER].given = None
             del mine
             torch.cuda.empty_cache()
         meet()

@@ -90,6 +90,19 @@ def exported(handle: c_uint64) -> int:
     return descriptor
 
 
+def export_fabric(handle: c_uint64) -> tuple[int, bytes]:
+    """Return the status and the 64 bytes of an export as a fabric handle."""
+    shared = (ctypes.c_ubyte * 64)()
+    status = cuda.cuMemExportToShareableHandle(byref(shared), handle, FABRIC, c_ulonglong(0))
+    return status, bytes(shared)
+
+
+def take_fabric(shared: bytes) -> tuple[int, c_uint64]:
+    """Return the status and the handle of an import of a fabric handle."""
+    handle = c_uint64()
+    return cuda.cuMemImportFromShareableHandle(byref(handle), ctypes.c_char_p(shared), FABRIC), handle
+
+
 def take(descriptor: int, kind: int = DESCRIPTOR) -> tuple[int, c_uint64]:
     """Return the status and the handle of an import."""
     handle = c_uint64()

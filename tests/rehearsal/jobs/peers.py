@@ -204,6 +204,53 @@ def pools() -> None:
     tell(values=values, kind=place[0])
 
 
+def allocations() -> None:
+    """Tensors of an expandable segment: over several of its allocations, and two in one of them."""
+    with PeerGroup() as group:
+        wide = torch.empty(50 * MB, dtype=torch.uint8, device=device)
+        small = [filled(10 * RANK + number, 3, device) for number in (1, 2)]
+        wide.view(torch.float32).copy_(filled(RANK, 50, device).view(-1))
+        torch.cuda.synchronize()
+        place, base = native.segment_of(wide.data_ptr()), wide.data_ptr()
+        given = [wide[4096:].view(torch.float32), *small]
+        theirs = group.exchange({RIGHT: given, LEFT: given}, writable=True)[LEFT]
+        tell(place=place, got=[value(one) for one in theirs], mapped=IMPORTS.mapped())
+        meet()
+        theirs[0].put(filled(100 + RANK, 50, device).view(-1)[1024:])
+        meet()
+        tell(put=value(wide[4096:].view(torch.float32)), before=value(wide[:4096].view(torch.float32)))
+        given.clear()
+        del wide
+        group.poll()
+        meet()
+        group.poll()  # hears what the peers want back
+        gone = said(theirs[0].get)
+        tell(gone=gone, beside=[value(one) for one in theirs[1:]])
+        tell(freed=until(lambda: EXPORTS.held()[0] == 1 + len(small), group))
+        meet()
+        torch.cuda.empty_cache()
+        again = torch.empty(50 * MB, dtype=torch.uint8, device=device)
+        again.view(torch.float32).copy_(filled(200 + RANK, 50, device).view(-1))
+        torch.cuda.synchronize()
+        new = group.exchange({RIGHT: again, LEFT: again})[LEFT]
+        tell(address=again.data_ptr() == base, new=value(new.tensor.view(torch.float32)))
+        meet()
+
+
+def many_allocations() -> None:
+    """A tensor with more allocations than one message has handles of."""
+    with PeerGroup() as group:
+        wide = torch.empty(1500 * MB, dtype=torch.uint8, device=device)
+        ends = [wide[:MB].view(torch.float32), wide[-MB:].view(torch.float32)]
+        for number, end in enumerate(ends):
+            end.fill_(0).copy_(filled(10 * RANK + number, 1, device))
+        torch.cuda.synchronize()
+        theirs = group.exchange({RIGHT: wide, LEFT: wide})[LEFT].tensor
+        tell(ends=[value(theirs[part].clone().view(torch.float32)) for part in (slice(0, MB), slice(-MB, None))])
+        meet()
+        del theirs
+
+
 def freed_while_imported() -> None:
     """A tensor's owner drops it while a peer has a torch tensor on it: its memory stays until that is gone."""
     with PeerGroup() as group:

@@ -9,6 +9,8 @@ from ctypes import byref, c_int, c_size_t, c_void_p
 
 from common import tell
 from driver import (
+    DESCRIPTOR,
+    FABRIC,
     MB,
     UNIT,
     Link,
@@ -16,6 +18,8 @@ from driver import (
     Properties,
     created,
     cuda,
+    export,
+    export_fabric,
     exported,
     extent,
     left,
@@ -27,6 +31,7 @@ from driver import (
     retained,
     runtime,
     take,
+    take_fabric,
     taken,
     unmapped,
     used,
@@ -48,6 +53,45 @@ def looks(address: int) -> list[int]:
     must(cuda.cuPointerGetAttribute(byref(kind), 2, ctypes.c_uint64(address)))
     must(cuda.cuPointerGetAttribute(byref(ordinal), 9, ctypes.c_uint64(address)))
     return [attributes.type, attributes.device, kind.value, ordinal.value]
+
+
+def fabric() -> None:
+    """Given by 64 bytes, without a descriptor."""
+
+    def importer(link: Link) -> None:
+        shared = bytes(link.hear()[0])
+        status, handle = take_fabric(shared)
+        must(status)
+        address = mapped(handle)
+        must(cuda.cuMemRelease(handle))
+        properties = Properties()
+        must(cuda.cuMemGetAllocationPropertiesFromHandle(byref(properties), retained(address)))
+        seen = peek(address)
+        poke(address, 9)
+        link.say()
+        link.hear()
+        link.say(
+            {"seen": seen, "types": properties.handle_types, "stale": take_fabric(shared)[0], "kept": peek(address)}
+        )
+
+    other = Other(importer)
+    handle, both = created(handle_types=FABRIC), created(handle_types=FABRIC | DESCRIPTOR)
+    address = mapped(handle)
+    poke(address, 7)
+    status, shared = export_fabric(handle)
+    must(status)
+    other.link.say(list(shared))
+    other.link.hear()
+    tell(
+        written=peek(address),
+        descriptor=export(handle)[0],
+        both=[export(both)[0], export_fabric(both)[0]],
+        foreign=take_fabric(b"x" * 64)[0],
+    )
+    unmapped(address)
+    must(cuda.cuMemRelease(handle))
+    other.link.say()
+    tell(importer=other.link.hear()[0], status=other.end())
 
 
 def given() -> None:

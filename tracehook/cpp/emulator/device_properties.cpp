@@ -152,6 +152,8 @@ int device_attribute(int attribute, int device) {
     case 123: // CanUseStreamWaitValueNor; 64-bit operations (122) are not emulated
     case 132: // MulticastSupported: what PyTorch asks before it offers memory of ncclMemAlloc
         return 1;
+    case 128: // HandleTypeFabricSupported
+        return has_fabric() ? 1 : 0;
     default:
         return 0;
     }

@@ -78,7 +78,8 @@ EMU_EXPORT int cuMemCreate(uint64_t* handle, size_t size, const AllocationProper
             size % emu_memory_granularity() != 0) {
             return kInvalidValue;
         }
-        if ((properties->handle_types & ~kFileDescriptor) != 0) {
+        const int known = emu_has_fabric() != 0 ? kFileDescriptor | kFabricHandle : kFileDescriptor;
+        if ((properties->handle_types & ~known) != 0) {
             return kNotSupported;
         }
         return emu_handle_create(handle, size, properties->location, properties->handle_types);
@@ -132,12 +133,12 @@ EMU_EXPORT int cuMemGetAllocationPropertiesFromHandle(AllocationProperties* prop
     });
 }
 
-// Fabric handles are for several machines, which a rehearsal has not.
+// Fabric handles are for several machines: a rehearsal has them only if it is asked to.
 EMU_EXPORT int cuMemExportToShareableHandle(void* shared, uint64_t handle, int type,
                                             unsigned long long flags) {
     return on_memory([&]() -> int {
         if (type == kFabricHandle) {
-            return kNotSupported;
+            return emu_has_fabric() != 0 ? emu_handle_export_fabric(handle, shared) : kNotSupported;
         }
         return type == kFileDescriptor && flags == 0
                    ? emu_handle_export(handle, static_cast<int*>(shared))
@@ -149,7 +150,7 @@ EMU_EXPORT int cuMemExportToShareableHandle(void* shared, uint64_t handle, int t
 EMU_EXPORT int cuMemImportFromShareableHandle(uint64_t* handle, void* shared, int type) {
     return on_memory([&]() -> int {
         if (type == kFabricHandle) {
-            return kNotSupported;
+            return emu_has_fabric() != 0 ? emu_handle_import_fabric(handle, shared) : kNotSupported;
         }
         return type == kFileDescriptor
                    ? emu_handle_import(handle, static_cast<int>(reinterpret_cast<intptr_t>(shared)))

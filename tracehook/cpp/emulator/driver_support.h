@@ -31,14 +31,18 @@ void* emu_addresses_reserve(size_t size, size_t alignment);
 int emu_addresses_free(void* address, size_t size);
 
 // Memory without addresses, named by handles. It lives while a handle is held, it is mapped, or
-// another process holds it; shareable memory is exported as a new file descriptor, which is the
-// caller's, and imported from any that leads to it.
-int emu_handle_create(uint64_t* handle, size_t size, int device, int shareable);
+// another process holds it. `types` are bits: memory of type 1 is exported as a new file
+// descriptor, which is the caller's, and imported from any that leads to it; memory of type 8 as
+// the 64 bytes of a fabric handle, if this rehearsal has them.
+int emu_handle_create(uint64_t* handle, size_t size, int device, int types);
 int emu_handle_retain(uint64_t* handle, const void* address);
 int emu_handle_release(uint64_t handle);
-int emu_handle_describe(uint64_t handle, int* device, int* shareable);
+int emu_handle_describe(uint64_t handle, int* device, int* types);
 int emu_handle_export(uint64_t handle, int* descriptor);
 int emu_handle_import(uint64_t* handle, int descriptor);
+int emu_handle_export_fabric(uint64_t handle, void* shared);
+int emu_handle_import_fabric(uint64_t* handle, const void* shared);
+int emu_has_fabric(void);
 
 // The mapping of one on the other. `access` is 0, 1 (read) or 3 (read and write), and none at
 // first.

@@ -31,6 +31,13 @@ inline size_t device_capacity() {
     return static_cast<size_t>(std::clamp(gigabytes, 0.0, 1024.0) * (1ULL << 30));
 }
 
+// Whether memory can be made with a fabric handle, which needs no file descriptor: another process
+// that has its 64 bytes can map it. Real devices have that where NVLink spans several machines.
+inline bool has_fabric() {
+    const char* text = std::getenv("TRACEHOOK_EMU_FABRIC");
+    return text != nullptr && std::atoi(text) != 0;
+}
+
 inline std::array<uint8_t, 16> device_uuid(int physical) {
     std::array<uint8_t, 16> uuid{0x74, 0x72, 0x61, 0x63, 0x65, 0x68, 0x40, 0x6f,
                                  0x80, 0x6b, 0x65, 0x6d, 0x75, 0x00, 0x00, 0x00};

@@ -33,8 +33,9 @@ void* Memory::allocate(size_t size, int device, bool has_handle) {
         return nullptr;
     }
     const size_t mapped = (size + kGranularity - 1) / kGranularity * kGranularity;
-    const Physical::Pointer physical =
-        has_handle ? Physical::shareable(mapped, device) : Physical::plain(mapped, device);
+    const Physical::Pointer physical = has_handle
+                                           ? Physical::shareable(mapped, device, kFileDescriptor)
+                                           : Physical::plain(mapped, device);
     if (physical == nullptr) {
         return nullptr;
     }

@@ -69,9 +69,10 @@ template <typename Find> int make_handle(uint64_t* handle, Find&& find) noexcept
 
 using namespace tracehook::emulator;
 
-EMU_EXPORT int emu_handle_create(uint64_t* handle, size_t size, int device, int shareable) {
+EMU_EXPORT int emu_handle_create(uint64_t* handle, size_t size, int device, int types) {
     return make_handle(handle, [&](Physical::Pointer& memory) {
-        memory = shareable != 0 ? Physical::shareable(size, device) : Physical::plain(size, device);
+        memory =
+            types != 0 ? Physical::shareable(size, device, types) : Physical::plain(size, device);
         return memory == nullptr ? kMemoryAllocation : kSuccess;
     });
 }
@@ -91,17 +92,17 @@ EMU_EXPORT int emu_handle_release(uint64_t handle) {
     return MemoryHandles::instance().release(handle) ? kSuccess : kInvalidValue;
 }
 
-EMU_EXPORT int emu_handle_describe(uint64_t handle, int* device, int* shareable) {
+EMU_EXPORT int emu_handle_describe(uint64_t handle, int* device, int* types) {
     return with_memory(handle, [&](const Physical::Pointer& memory) {
         *device = memory->device();
-        *shareable = memory->is_shareable() ? 1 : 0;
+        *types = memory->types();
         return kSuccess;
     });
 }
 
 EMU_EXPORT int emu_handle_export(uint64_t handle, int* descriptor) {
     return with_memory(handle, [&](const Physical::Pointer& memory) {
-        if (!memory->is_shareable()) {
+        if ((memory->types() & kFileDescriptor) == 0) {
             return kInvalidValue;
         }
         const int shared = memory->share();
@@ -110,6 +111,23 @@ EMU_EXPORT int emu_handle_export(uint64_t handle, int* descriptor) {
         }
         *descriptor = shared;
         return kSuccess;
+    });
+}
+
+EMU_EXPORT int emu_has_fabric() {
+    static const bool has = has_fabric();
+    return has ? 1 : 0;
+}
+
+EMU_EXPORT int emu_handle_export_fabric(uint64_t handle, void* shared) {
+    return with_memory(handle, [&](const Physical::Pointer& memory) {
+        return memory->share(*static_cast<FabricHandle*>(shared)) ? kSuccess : kInvalidValue;
+    });
+}
+
+EMU_EXPORT int emu_handle_import_fabric(uint64_t* handle, const void* shared) {
+    return make_handle(handle, [&](Physical::Pointer& memory) {
+        return Physical::import(*static_cast<const FabricHandle*>(shared), memory);
     });
 }
 

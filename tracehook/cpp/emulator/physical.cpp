@@ -20,6 +20,7 @@ namespace {
 
 // The name of a shareable file says of which device it is; its size is that of the memory.
 constexpr const char* kName = "tracehook-shareable-memory-of-device-%d";
+constexpr uint64_t kFabricMagic = 0x6362'6166'6b68'6374;
 constexpr const char* kLink = "/memfd:tracehook-shareable-memory-of-device-%d";
 
 // A real handle is no descriptor, so a job may have more of them than it is allowed descriptors.
@@ -92,8 +93,8 @@ void forget(int file) {
 
 } // namespace
 
-Physical::Physical(Origin origin, int file, uint64_t offset, size_t size, int device)
-    : origin_(origin), file_(file), offset_(offset), size_(size), device_(device) {}
+Physical::Physical(Origin origin, int types, int file, uint64_t offset, size_t size, int device)
+    : origin_(origin), types_(types), file_(file), offset_(offset), size_(size), device_(device) {}
 
 Physical::~Physical() {
     if (is_shareable()) {
@@ -112,13 +113,13 @@ Physical::Pointer Physical::plain(size_t size, int device) {
         return nullptr;
     }
     if (const auto offset = backing.take(size)) {
-        return Pointer(new Physical(Origin::kPlain, backing.file(), *offset, size, device));
+        return Pointer(new Physical(Origin::kPlain, 0, backing.file(), *offset, size, device));
     }
     backing.discharge(size, device);
     return nullptr;
 }
 
-Physical::Pointer Physical::shareable(size_t size, int device) {
+Physical::Pointer Physical::shareable(size_t size, int device, int types) {
     Backing& backing = Backing::instance();
     if (!backing.charge(size, device)) {
         return nullptr;
@@ -128,7 +129,7 @@ Physical::Pointer Physical::shareable(size_t size, int device) {
     const int file =
         kept([&] { return descriptor_of([&] { return memfd_create(name, MFD_CLOEXEC); }); });
     if (file >= 0 && ftruncate(file, static_cast<off_t>(size)) == 0) {
-        return Pointer(new Physical(Origin::kShareable, file, 0, size, device));
+        return Pointer(new Physical(Origin::kShareable, types, file, 0, size, device));
     }
     if (file >= 0) {
         forget(file);
@@ -138,6 +139,30 @@ Physical::Pointer Physical::shareable(size_t size, int device) {
 }
 
 Status Physical::import(int descriptor, Pointer& memory) {
+    return import(descriptor, kFileDescriptor, memory);
+}
+
+Status Physical::import(const FabricHandle& handle, Pointer& memory) {
+    if (handle.magic != kFabricMagic) {
+        return kInvalidValue;
+    }
+    char path[64];
+    std::snprintf(path, sizeof path, "/proc/%d/fd/%d", handle.process, handle.file);
+    // Whatever the number of a stale handle leads to by now, opening it must not wait.
+    const int file = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (file < 0) {
+        return kInvalidValue;
+    }
+    struct stat facts{};
+    Status status = kInvalidValue;
+    if (fstat(file, &facts) == 0 && facts.st_ino == handle.inode) {
+        status = import(file, kFabric, memory);
+    }
+    close(file);
+    return status;
+}
+
+Status Physical::import(int descriptor, int types, Pointer& memory) {
     char link[64];
     char target[128] = {};
     std::snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
@@ -155,13 +180,22 @@ Status Physical::import(int descriptor, Pointer& memory) {
     if (file < 0) {
         return kOperatingSystem;
     }
-    memory = Pointer(
-        new Physical(Origin::kImported, file, 0, static_cast<size_t>(facts.st_size), device));
+    memory = Pointer(new Physical(Origin::kImported, types, file, 0,
+                                  static_cast<size_t>(facts.st_size), device));
     return kSuccess;
 }
 
 int Physical::share() const {
-    return is_shareable() ? duplicate(file_) : -1;
+    return (types_ & kFileDescriptor) != 0 ? duplicate(file_) : -1;
+}
+
+bool Physical::share(FabricHandle& handle) const {
+    struct stat facts{};
+    if ((types_ & kFabric) == 0 || fstat(file_, &facts) != 0) {
+        return false;
+    }
+    handle = {kFabricMagic, facts.st_ino, getpid(), file_, {}};
+    return true;
 }
 
 bool Physical::map(void* address, size_t offset, size_t size) const {

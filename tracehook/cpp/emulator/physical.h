@@ -16,25 +16,44 @@
 
 namespace tracehook::emulator {
 
+// Bits of what memory can be given to other processes by.
+inline constexpr int kFileDescriptor = 1;
+inline constexpr int kFabric = 8;
+
+// CUmemFabricHandle. Here: where in /proc the memory's file is found.
+struct FabricHandle {
+    uint64_t magic;
+    uint64_t inode;
+    int32_t process;
+    int32_t file;
+    uint8_t unused[40];
+};
+static_assert(sizeof(FabricHandle) == 64);
+
 class Physical {
   public:
     using Pointer = std::shared_ptr<const Physical>;
 
-    // Zeroed; `size` is a multiple of kGranularity. Null if the device is full.
+    // Zeroed; `size` is a multiple of kGranularity. Null if the device is full. `types` are the
+    // bits of the handles that shareable memory can be given to others by.
     static Pointer plain(size_t size, int device);
-    static Pointer shareable(size_t size, int device);
+    static Pointer shareable(size_t size, int device, int types);
 
-    // The memory behind a descriptor that `share` gave, here or in another process. The caller
-    // keeps its descriptor. kInvalidValue if it is none, kInvalidDevice if the device is not
-    // visible here.
+    // The memory behind what `share` gave, here or in another process. The caller keeps its
+    // descriptor. kInvalidValue if it is none, kInvalidDevice if the device is not visible here.
     static Status import(int descriptor, Pointer& memory);
+    static Status import(const FabricHandle& handle, Pointer& memory);
 
     ~Physical();
     Physical(const Physical&) = delete;
     Physical& operator=(const Physical&) = delete;
 
-    // A new descriptor for other processes; -1 if the memory is plain, or the process has too many.
+    // A new descriptor for other processes; -1 if the memory was not made for that, or the process
+    // has too many.
     int share() const;
+
+    // The same without a descriptor: good while this process has the memory.
+    bool share(FabricHandle& handle) const;
 
     // Maps [offset, offset + size) of it over reserved addresses, without any access.
     bool map(void* address, size_t offset, size_t size) const;
@@ -44,13 +63,16 @@ class Physical {
     size_t size() const { return size_; }
     int device() const { return device_; }
     bool is_shareable() const { return origin_ != Origin::kPlain; }
+    int types() const { return types_; }
 
   private:
     enum class Origin { kPlain, kShareable, kImported };
 
-    Physical(Origin origin, int file, uint64_t offset, size_t size, int device);
+    Physical(Origin origin, int types, int file, uint64_t offset, size_t size, int device);
+    static Status import(int descriptor, int types, Pointer& memory);
 
     const Origin origin_;
+    const int types_;
     const int file_;
     const uint64_t offset_;
     const size_t size_;

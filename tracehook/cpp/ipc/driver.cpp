@@ -78,7 +78,7 @@ const Driver& driver() {
     return *loaded;
 }
 
-bool Driver::passes_files() const noexcept {
+bool Driver::passes_memory() const noexcept {
     return cuMemRetainAllocationHandle != nullptr && cuMemExportToShareableHandle != nullptr &&
            cuMemImportFromShareableHandle != nullptr && cuMemAddressReserve != nullptr &&
            cuMemAddressFree != nullptr && cuMemMap != nullptr && cuMemUnmap != nullptr &&

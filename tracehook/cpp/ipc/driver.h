@@ -11,6 +11,7 @@
 namespace tracehook::ipc {
 
 using RuntimeHandle = std::array<std::uint8_t, 64>; // cudaIpcMemHandle_t
+using FabricHandle = std::array<std::uint8_t, 64>;  // CUmemFabricHandle
 using Stream = void*;
 using Memory = std::uint64_t; // CUmemGenericAllocationHandle
 
@@ -34,7 +35,9 @@ struct Properties { // CUmemAllocationProp
     std::array<std::uint8_t, 8> flags{};
 };
 static_assert(sizeof(Properties) == 32);
-constexpr int kPosixFile = 1; // of handle_types
+// Of handle_types, and what memory is exported and imported as.
+constexpr int kPosixFile = 1;
+constexpr int kFabric = 8;
 
 struct MemoryOperation { // CUstreamBatchMemOpParams, of 32-bit waits and writes
     std::uint32_t operation = 0;
@@ -80,8 +83,8 @@ struct Driver {
     Function<int, const char**> cuGetErrorName = nullptr;
     Function<int, const char**> cuGetErrorString = nullptr;
 
-    // Whether memory can be passed to another process as a file descriptor.
-    bool passes_files() const noexcept;
+    // Whether memory of cuMemCreate can be passed to another process.
+    bool passes_memory() const noexcept;
 };
 
 // Finds both libraries among those already loaded. Throws std::runtime_error with one line if there

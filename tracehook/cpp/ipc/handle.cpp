@@ -1,15 +1,17 @@
 #include "ipc/handle.h"
 
+#include <unistd.h>
+
 namespace tracehook::ipc {
 
 namespace {
 
-// Keeps memory of the driver's virtual kind while it lives; empty for memory of cudaMalloc.
+// Keeps an allocation of cuMemCreate while it lives; empty for memory of cudaMalloc.
 class Retained {
   public:
-    explicit Retained(std::uintptr_t base) noexcept {
-        held_ = driver().passes_files() &&
-                driver().cuMemRetainAllocationHandle(&memory, reinterpret_cast<void*>(base)) == 0;
+    explicit Retained(std::uintptr_t address) noexcept {
+        held_ = driver().passes_memory() && driver().cuMemRetainAllocationHandle(
+                                                &memory, reinterpret_cast<void*>(address)) == 0;
     }
     ~Retained() {
         if (held_) {
@@ -26,48 +28,103 @@ class Retained {
     bool held_ = false;
 };
 
-// The bytes of the one allocation behind the segment; throws if there are several.
-std::size_t mapped_size(std::uintptr_t base, std::size_t size) {
-    std::uintptr_t start = 0;
-    std::size_t bytes = 0;
-    check_driver("cuMemGetAddressRange", driver().cuMemGetAddressRange_v2(&start, &bytes, base));
-    if (start != base || bytes < size) {
-        throw std::runtime_error("its segment consists of several allocations of the driver, as "
-                                 "expandable segments do: it cannot be shared with a peer");
+HandleKind kind_of(Memory memory) {
+    Properties properties;
+    check_driver("cuMemGetAllocationPropertiesFromHandle",
+                 driver().cuMemGetAllocationPropertiesFromHandle(&properties, memory));
+    if ((properties.handle_types & kPosixFile) != 0) {
+        return HandleKind::kFile;
     }
-    return bytes;
+    if ((properties.handle_types & kFabric) != 0) {
+        return HandleKind::kFabric;
+    }
+    throw std::runtime_error("its memory was not made for sharing (it has neither POSIX file "
+                             "descriptors nor fabric handles): it cannot be shared with a peer");
+}
+
+// Every allocation from that of `address` to that of the last byte.
+Exported all_of(std::uintptr_t address, std::size_t size) {
+    Exported exported;
+    for (std::uintptr_t next = address; next < address + size;) {
+        std::uintptr_t start = 0;
+        std::size_t bytes = 0;
+        check_driver("cuMemGetAddressRange",
+                     driver().cuMemGetAddressRange_v2(&start, &bytes, next));
+        const Retained retained{start};
+        if (!retained) {
+            throw std::runtime_error("a part of its memory is gone");
+        }
+        const HandleKind kind = kind_of(retained.memory);
+        if (exported.kind == HandleKind::kNone) {
+            exported = {kind, start, 0, bytes, {}};
+        } else if (kind != exported.kind || bytes != exported.allocation) {
+            throw std::runtime_error(
+                "its memory consists of allocations of several kinds or sizes: "
+                "it cannot be shared with a peer");
+        }
+        next = start + bytes;
+        exported.size = next - exported.base;
+    }
+    return exported;
+}
+
+// Calls `each` with the memory of each allocation, in the order of their addresses.
+template <typename Each>
+void for_each(std::uintptr_t base, std::size_t allocation, std::size_t count, Each&& each) {
+    for (std::size_t index = 0; index < count; ++index) {
+        const Retained retained{base + index * allocation};
+        if (!retained) {
+            throw std::runtime_error("the memory is gone");
+        }
+        each(retained.memory);
+    }
 }
 
 } // namespace
 
-Exported export_segment(std::uintptr_t base, std::size_t size, int device) {
+bool has_handles(std::uintptr_t address) noexcept {
+    return static_cast<bool>(Retained{address});
+}
+
+Exported export_memory(std::uintptr_t address, std::size_t size, int device) {
     const OnDevice guard(device);
     const BesideCaptures relaxed;
-    if (const Retained retained{base}) {
-        Properties properties;
-        check_driver("cuMemGetAllocationPropertiesFromHandle",
-                     driver().cuMemGetAllocationPropertiesFromHandle(&properties, retained.memory));
-        if ((properties.handle_types & kPosixFile) == 0) {
-            throw std::runtime_error("its memory was not made for sharing (it has no POSIX file "
-                                     "descriptors): it cannot be shared with a peer");
-        }
-        return {HandleKind::kFile, mapped_size(base, size), {}};
+    if (has_handles(address)) {
+        return all_of(address, size);
     }
-    Exported exported{HandleKind::kRuntime, size, {}};
+    Exported exported{HandleKind::kRuntime, address, size, size, {}};
     check_runtime("cudaIpcGetMemHandle",
-                  driver().cudaIpcGetMemHandle(&exported.handle, reinterpret_cast<void*>(base)));
+                  driver().cudaIpcGetMemHandle(&exported.handle, reinterpret_cast<void*>(address)));
     return exported;
 }
 
-int export_file(std::uintptr_t base) {
-    const Retained retained{base};
-    if (!retained) {
-        throw std::runtime_error("the segment is gone");
+std::vector<int> export_files(std::uintptr_t base, std::size_t allocation, std::size_t count) {
+    std::vector<int> files;
+    try {
+        for_each(base, allocation, count, [&](Memory memory) {
+            int file = -1;
+            check_driver("cuMemExportToShareableHandle",
+                         driver().cuMemExportToShareableHandle(&file, memory, kPosixFile, 0));
+            files.push_back(file);
+        });
+    } catch (...) {
+        for (const int file : files) {
+            close(file);
+        }
+        throw;
     }
-    int file = -1;
-    check_driver("cuMemExportToShareableHandle",
-                 driver().cuMemExportToShareableHandle(&file, retained.memory, kPosixFile, 0));
-    return file;
+    return files;
+}
+
+std::vector<FabricHandle> export_fabric(std::uintptr_t base, std::size_t allocation,
+                                        std::size_t count) {
+    std::vector<FabricHandle> handles;
+    for_each(base, allocation, count, [&](Memory memory) {
+        FabricHandle& handle = handles.emplace_back();
+        check_driver("cuMemExportToShareableHandle",
+                     driver().cuMemExportToShareableHandle(handle.data(), memory, kFabric, 0));
+    });
+    return handles;
 }
 
 } // namespace tracehook::ipc

@@ -16,7 +16,52 @@ void set_access(std::uintptr_t address, std::size_t size, int device, bool writa
     check_driver("cuMemSetAccess", status);
 }
 
+// Ends the mappings of `count` allocations, one by one as they were made, and gives the addresses
+// back. Returns the first failure.
+int unmap(std::uintptr_t address, std::size_t size, std::size_t allocation, std::size_t count) {
+    const Driver& cuda = driver();
+    int first = 0;
+    for (std::size_t index = 0; index < count; ++index) {
+        const int status = cuda.cuMemUnmap(address + index * allocation, allocation);
+        first = first == 0 ? status : first;
+    }
+    const int status = cuda.cuMemAddressFree(address, size);
+    return first == 0 ? status : first;
+}
+
+Memory import(void* shared, int type, int device) {
+    const Driver& cuda = driver();
+    if (!cuda.passes_memory()) {
+        throw std::runtime_error("this CUDA driver cannot map memory of another process");
+    }
+    const OnDevice guard(device);
+    const BesideCaptures relaxed;
+    Memory memory = 0;
+    check_driver("cuMemImportFromShareableHandle",
+                 cuda.cuMemImportFromShareableHandle(&memory, shared, type));
+    return memory;
+}
+
 } // namespace
+
+void import_file(Allocations& into, int file, int device) {
+    into.reserve(into.size() + 1);
+    void* const named = reinterpret_cast<void*>(static_cast<std::intptr_t>(file));
+    into.push_back(import(named, kPosixFile, device));
+}
+
+void import_fabric(Allocations& into, const FabricHandle& handle, int device) {
+    into.reserve(into.size() + 1);
+    FabricHandle copied = handle; // the call takes no constant
+    into.push_back(import(copied.data(), kFabric, device));
+}
+
+void release(Allocations& allocations) noexcept {
+    for (const Memory memory : allocations) {
+        driver().cuMemRelease(memory);
+    }
+    allocations.clear();
+}
 
 Mapping open_runtime(const RuntimeHandle& handle, std::size_t size, int device) {
     constexpr unsigned kLazyPeerAccess = 1; // cudaIpcMemLazyEnablePeerAccess
@@ -25,39 +70,35 @@ Mapping open_runtime(const RuntimeHandle& handle, std::size_t size, int device) 
     void* address = nullptr;
     check_runtime("cudaIpcOpenMemHandle",
                   driver().cudaIpcOpenMemHandle(&address, handle, kLazyPeerAccess));
-    return {HandleKind::kRuntime, reinterpret_cast<std::uintptr_t>(address), size, device, true};
+    const auto mapped = reinterpret_cast<std::uintptr_t>(address);
+    return {HandleKind::kRuntime, mapped, size, size, device, true};
 }
 
-Mapping open_file(int file, std::size_t size, int device, bool writable) {
-    const Driver& cuda = driver();
-    if (!cuda.passes_files()) {
-        throw std::runtime_error("this CUDA driver cannot map memory from a file descriptor");
+Mapping open_allocations(const Allocations& allocations, HandleKind kind, std::size_t size,
+                         int device, bool writable) {
+    if (allocations.empty() || size % allocations.size() != 0) {
+        throw std::runtime_error(std::to_string(allocations.size()) + " handles came for " +
+                                 std::to_string(size) + " bytes");
     }
+    const Driver& cuda = driver();
     const OnDevice guard(device);
     const BesideCaptures relaxed;
-    Memory memory = 0;
-    void* const named = reinterpret_cast<void*>(static_cast<std::intptr_t>(file));
-    check_driver("cuMemImportFromShareableHandle",
-                 cuda.cuMemImportFromShareableHandle(&memory, named, kPosixFile));
+    const std::size_t allocation = size / allocations.size();
     std::uintptr_t address = 0;
-    bool mapped = false;
+    check_driver("cuMemAddressReserve", cuda.cuMemAddressReserve(&address, size, 0, 0, 0));
+    std::size_t mapped = 0;
     try {
-        check_driver("cuMemAddressReserve", cuda.cuMemAddressReserve(&address, size, 0, 0, 0));
-        check_driver("cuMemMap", cuda.cuMemMap(address, size, 0, memory, 0));
-        mapped = true;
+        for (const Memory memory : allocations) {
+            check_driver("cuMemMap",
+                         cuda.cuMemMap(address + mapped * allocation, allocation, 0, memory, 0));
+            ++mapped;
+        }
         set_access(address, size, device, writable);
     } catch (...) {
-        if (mapped) {
-            cuda.cuMemUnmap(address, size);
-        }
-        if (address != 0) {
-            cuda.cuMemAddressFree(address, size);
-        }
-        cuda.cuMemRelease(memory);
+        unmap(address, size, allocation, mapped);
         throw;
     }
-    cuda.cuMemRelease(memory); // the mapping keeps it
-    return {HandleKind::kFile, address, size, device, writable};
+    return {kind, address, size, allocation, device, writable};
 }
 
 void allow_writes(Mapping& mapping) {
@@ -77,8 +118,8 @@ void close(const Mapping& mapping) {
                       driver().cudaIpcCloseMemHandle(reinterpret_cast<void*>(mapping.address)));
         return;
     }
-    check_driver("cuMemUnmap", driver().cuMemUnmap(mapping.address, mapping.size));
-    check_driver("cuMemAddressFree", driver().cuMemAddressFree(mapping.address, mapping.size));
+    check_driver("cuMemUnmap", unmap(mapping.address, mapping.size, mapping.allocation,
+                                     mapping.size / mapping.allocation));
 }
 
 } // namespace tracehook::ipc

@@ -1,0 +1,94 @@
+"""Handles of a peer's memory that came over one link, and are not mapped yet.
+
+They are imported when they are read from the socket, wherever that is: a tensor of 10 GiB in an expandable segment has
+512 descriptors, and a process may often have no more than 1,024 open.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from typing import TYPE_CHECKING, Any
+
+from tracehook._core import ipc as native
+from tracehook.errors import PeerError
+from tracehook.ipc import wire
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Arrivals:
+    """Of one link. :meth:`take` is for the thread that reads the socket, the others for any."""
+
+    def __init__(self) -> None:
+        self._device: int | None = None  # where they are mapped; None: nothing is kept
+        self._allocations: dict[int, Any] = {}  # by export
+        self._expected: dict[int, int] = {}  # how many, in all
+        self._problems: dict[int, str] = {}  # why those of an export are of no use
+
+    def expect(self, device: int) -> None:
+        """Keep what comes from now on: it is known who sends it."""
+        self._device = device
+
+    def take(self, message: bytes, files: Sequence[int]) -> None:
+        """Keep the handles of a message, and close what came beside it. Never raises: :meth:`open` does."""
+        try:
+            if self._device is not None:
+                self._keep(wire.unpack_head(message), self._device, message, files)
+        except wire.WireError:
+            pass  # of nothing that could be named: the offer will miss them
+        finally:
+            for file in files:
+                os.close(file)
+
+    def _keep(self, head: wire.Head, device: int, message: bytes, files: Sequence[int]) -> None:
+        export = head.number
+        if head.form == wire.FIRST:
+            self.drop(export)
+            self._allocations[export] = native.Allocations(device)
+            self._expected[export] = head.total
+        allocations = self._allocations.get(export)
+        if allocations is None:
+            return
+        try:
+            for file in files:
+                allocations.add_file(file)
+            for handle in wire.unpack_handles(message):
+                allocations.add_fabric(handle)
+        except RuntimeError as problem:
+            self._problems.setdefault(export, str(problem))
+
+    def open(self, offer: wire.Offer) -> Any:
+        """Map the memory of an offer from what arrived for it. Raises RuntimeError, and keeps nothing in any case."""
+        allocations = self._allocations.pop(offer.export, None)
+        problem = self._problems.pop(offer.export, None)
+        expected = self._expected.pop(offer.export, 0)
+        if allocations is None:
+            raise PeerError("its handles did not arrive")
+        try:
+            if problem is not None:
+                raise PeerError(problem)
+            if len(allocations) != expected:
+                limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+                raise PeerError(
+                    f"{len(allocations)} of its {expected} handles arrived; descriptors are lost if this process may not "
+                    f"open as many files (ulimit -n: {limit})"
+                )
+            return allocations.open(offer.handle_kind, offer.size, bool(offer.flags & wire.Flag.WRITABLE))
+        finally:
+            allocations.release()
+
+    def drop(self, export: int) -> None:
+        """Let go of what arrived for an export: it is mapped already, for another link."""
+        self._problems.pop(export, None)
+        self._expected.pop(export, None)
+        allocations = self._allocations.pop(export, None)
+        if allocations is not None:
+            allocations.release()
+
+    def close(self) -> None:
+        """Let go of everything, and keep nothing that comes later."""
+        self._device = None
+        for export in list(self._allocations):
+            self.drop(export)

@@ -96,7 +96,7 @@ def test_memory_is_imported_where_it_was_made() -> None:
 
 
 def test_what_cannot_be_shared_is_refused() -> None:
-    """Memory without a handle type, foreign descriptors, stale handles, and fabric handles without a fabric are errors."""
+    """Memory without a handle type, foreign descriptors, stale handles and absent fabric handles are errors."""
     facts = share("refused", job="memory_handles.py")
     assert facts["plain"] == facts["retained_plain"] == facts["cuda_malloc"] == INVALID_VALUE
     assert facts["kinds"] == [NOT_SUPPORTED, INVALID_VALUE, NOT_SUPPORTED]

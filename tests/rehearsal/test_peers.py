@@ -12,6 +12,7 @@ from support.rehearsal import Rehearsal, rehearse
 
 JOB = "peers.py"
 MB = 1 << 20
+LANES = 2  # pages, this rank's and the peer's
 WORDS = 1  # the segment with the semaphores, which each pair of ranks that have met has mapped
 
 
@@ -253,7 +254,7 @@ def test_nothing_is_left(tmp_path: Path) -> None:
     run = play(tmp_path, "nothing_left")
     for rank in (0, 1):
         facts = run.facts(rank)
-        assert (facts["more"], facts["maps"], facts["files"]) == (3 + WORDS, 0, True), facts
+        assert (facts["more"], facts["maps"], facts["files"]) == (3 + WORDS + LANES, 0, True), facts
 
 
 def test_a_repeated_exchange_is_cheap(tmp_path: Path) -> None:
@@ -308,6 +309,8 @@ def test_a_peer_that_does_not_come(tmp_path: Path, ranks: int) -> None:
         "no_group": "for their PeerGroup to be made",
         "no_meeting": "for a first exchange with this rank",
         "no_exchange": "for exchange 2",
+        "no_repeat": "for exchange 7",
+        "no_repeat_again": "for exchange 8",
     }.items():
         assert facts["texts"][name][0] == "PeerTimeout"
         assert lines(facts, name).startswith(
@@ -317,7 +320,9 @@ def test_a_peer_that_does_not_come(tmp_path: Path, ranks: int) -> None:
     for rank in range(ranks):
         assert run.facts(rank)["values"] == run.facts(rank)["level"] == others(rank, ranks)
         assert rank == 0 or run.facts(rank)["late"] == 77.0
-    assert [event["peer"] for event in run.events("peer.timeout", 0)] == [*range(1, ranks)] * 3
+        assert run.facts(rank)["repeated"] == ([0.0, 0.0] if rank else []), "of who came for both in vain"
+        assert run.facts(rank)["anew"] == [50.0 + other for other in others(rank, ranks)]
+    assert [event["peer"] for event in run.events("peer.timeout", 0)] == [*range(1, ranks)] * 5
 
 
 def test_a_forked_child(tmp_path: Path) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import select
 import socket
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +17,8 @@ from tracehook.errors import PeerLost
 from tracehook.ipc import wire
 from tracehook.ipc.link import Link
 from tracehook.ipc.wire import Kind
+
+LANE_BYTES = 256
 
 
 @pytest.fixture
@@ -42,15 +47,17 @@ def test_handles_are_sorted_out(ends, monkeypatch):
     zero, one = ends
     taken = []
     monkeypatch.setattr("tracehook.ipc.arrivals.native.Allocations", lambda device: Allocations(device, taken))
-    one.arrivals.expect(3)
+    zero.open(3)
+    one.open(3)
+    assert one.receive() is None, "the other side's page is no message for the program"
     reader, writer = os.pipe()
     head = wire.pack_head(Kind.HANDLES, 5, wire.FIRST, 1, 1)
     for message in (b"a pipe", head, head):
         zero.send(message, [writer])
-    zero.send(wire.pack_head(Kind.SAME, 7))
+    assert zero.say_same(7)
     os.close(writer)
     assert one.receive() == b"a pipe"
-    assert not one.take_same(7), "handles were there instead"
+    assert not one.hear_same(7), "handles were there instead"
     assert one.receive() == wire.pack_head(Kind.SAME, 7)
     assert taken == [(3, "file", False)] * 2, "inherited by no child"
     assert os.read(reader, 9) == b"", "nobody has the other end any more"
@@ -162,20 +169,134 @@ def test_a_peer_that_reads_nothing(ends):
         talk()
 
 
-def test_the_native_message_is_that_of_the_wire(ends):
+@pytest.fixture
+def lanes(ends):
+    """Return the same ends, each of which knows the other, and has nothing to read."""
+    for link in ends:
+        link.open(0)
+    for link in ends:
+        assert link.receive() is None
+    return ends
+
+
+def test_the_native_message_is_that_of_the_wire(lanes):
     """Saying "the same as last time" is the same whether Python sends it or the native side, and is taken by both."""
-    zero, one = ends
-    assert zero.send_same(7)
+    zero, one = lanes
+    assert zero.say_same(7)
     assert one.receive() == wire.pack_head(Kind.SAME, 7)
     one.send(wire.pack_head(Kind.SAME, 2**40))
-    assert zero.take_same(2**40)
-    assert not zero.take_same(8)
+    assert zero.hear_same(2**40)
+    assert not zero.hear_same(8)
 
 
 @pytest.mark.parametrize("message", [wire.pack_head(Kind.SAME, 6), wire.pack_head(Kind.SAME, 7) + b"more", b"x"])
-def test_other_messages_are_left(ends, message):
+def test_other_messages_are_left(lanes, message):
     """What is not the expected message stays for receive()."""
-    zero, one = ends
+    zero, one = lanes
     zero.send(message)
-    assert not one.take_same(7)
+    assert not one.hear_same(7)
     assert one.receive() == message
+
+
+def test_the_second_time_needs_no_message(lanes):
+    """The first one is a message; those after it are a number in memory, and neither side reads the socket."""
+    zero, one = lanes
+    for number in range(1, 20):
+        assert zero.say_same(number)
+        assert one.hear_same(number)
+        assert not one.hear_same(number + 1)
+        assert one.heard == (number if number > 1 else 0)
+    assert one.receive() is None
+
+
+def test_what_is_said_in_both_ways_keeps_its_order(lanes):
+    """After any message the next "same" is one too: whoever has heard it has read what came before."""
+    zero, one = lanes
+    for number in (1, 2):
+        zero.say_same(number)
+        assert one.hear_same(number)
+    zero.send(wire.pack_head(Kind.CLOSE, 5))
+    zero.say_same(3)
+    assert not one.hear_same(3)
+    assert one.heard == 2
+    assert [one.receive(), one.receive()] == [wire.pack_head(Kind.CLOSE, 5), wire.pack_head(Kind.SAME, 3)]
+    zero.say_same(4)
+    assert one.hear_same(4)
+
+
+def test_who_rests_gets_a_message(lanes):
+    """A rank that sleeps in poll() is woken; one that looks is not sent anything."""
+    zero, one = lanes
+    zero.say_same(1)
+    assert one.hear_same(1)
+    one.rest(True)
+    zero.say_same(2)
+    one.rest(False)
+    zero.say_same(3)
+    assert one.heard == 3
+    assert [one.receive(), one.receive()] == [wire.pack_head(Kind.SAME, 2), None]
+
+
+def test_no_wake_is_lost(lanes):
+    """Two threads in turn, each of which sleeps whenever the other is late, never miss one another."""
+    rounds, late = 5000, []
+
+    def play(link, leads):
+        poller = select.poll()
+        poller.register(link, select.POLLIN)
+        for number in range(1, rounds):
+            if leads:
+                link.say_same(number)
+            while link.heard < number and not (number == 1 and link.hear_same(1)):
+                link.rest(True)
+                if link.heard < number and not poller.poll(10_000):
+                    late.append((number, link.peer))
+                    return
+                link.rest(False)
+                while link.receive() is not None:
+                    pass
+                if number == 1:
+                    break
+            if not leads:
+                link.say_same(number)
+
+    threads = [
+        threading.Thread(target=play, args=(link, leads)) for link, leads in zip(lanes, (True, False), strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert (late, [thread.is_alive() for thread in threads]) == ([], [False, False])
+
+
+def test_only_a_sealed_page_is_a_lane(ends):
+    """A descriptor of something else, or of memory that its owner could shrink, is not looked at: messages remain."""
+    zero, one = ends
+    zero.open(0)
+    unsealed, other = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING), os.open("/dev/null", os.O_RDONLY)
+    os.ftruncate(unsealed, LANE_BYTES)
+    for file in (unsealed, other):
+        one.send(wire.pack_head(Kind.LANE), [file])
+        assert zero.receive() is None
+    assert [zero.say_same(number) for number in (1, 2)] == [True, True]
+    one.open(0)
+    assert [one.receive() for _ in range(3)] == [wire.pack_head(Kind.SAME, 1), wire.pack_head(Kind.SAME, 2), None]
+    fcntl.fcntl(unsealed, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    one.send(wire.pack_head(Kind.LANE), [unsealed])
+    assert zero.receive() is None
+    zero.say_same(3)
+    zero.say_same(4)
+    assert [one.receive(), one.receive(), one.heard] == [wire.pack_head(Kind.SAME, 3), None, 4]
+    os.close(unsealed)
+    os.close(other)
+
+
+def test_a_closed_link_has_no_lane(lanes):
+    """Its page is unmapped, and nothing is said or heard any more."""
+    zero, one = lanes
+    zero.say_same(1)
+    one.close()
+    assert (one.say_same(1), one.hear_same(1), one.heard) == (False, False, 0)
+    zero.close()
+    assert "tracehook-lane" not in Path("/proc/self/maps").read_text()

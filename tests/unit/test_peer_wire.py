@@ -109,4 +109,4 @@ def test_numbers_of_types_never_change():
         "float64",
         "bool",
     )
-    assert [kind.value for kind in Kind] == list(range(1, 12))
+    assert [kind.value for kind in Kind] == list(range(1, 13))

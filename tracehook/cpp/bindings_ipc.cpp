@@ -2,9 +2,9 @@
 #include "bindings.h"
 
 #include "ipc/handle.h"
+#include "ipc/lane.h"
 #include "ipc/lease.h"
 #include "ipc/mapping.h"
-#include "ipc/same.h"
 #include "ipc/stream_memory.h"
 
 #include <array>
@@ -28,12 +28,23 @@ py::object segment_of(std::uintptr_t address) {
     return py::none();
 }
 
+constexpr unsigned kPatience = 20; // microseconds
+
+// Giving up the GIL costs more than a look, and what is said soon is said by then.
+bool wait_for(const ipc::Lane& lane, std::uint64_t number) {
+    if (lane.wait_for(number, 0)) {
+        return true;
+    }
+    const py::gil_scoped_release release;
+    return lane.wait_for(number, kPatience);
+}
+
 // True; False if there was nothing in time; or the other message that was there: bytes, files.
-py::object take_same(int socket, std::uint64_t number, std::size_t most) {
+py::object take(const ipc::Lane& lane, std::uint64_t number, std::size_t most) {
     ipc::Taken taken;
     {
         const py::gil_scoped_release release;
-        taken = ipc::take_same(socket, number, most);
+        taken = lane.take(number, most);
     }
     if (taken.is_same || taken.other.empty()) {
         return py::bool_(taken.is_same);
@@ -173,6 +184,21 @@ void bind_errors(py::module_& module) {
     });
 }
 
+// With the GIL: giving it up costs more than the calls.
+void bind_lane(py::module_& module) {
+    py::class_<ipc::Lane>(module, "Lane", "What says `the same tensors as last time`.")
+        .def(py::init<int>(), py::arg("socket"))
+        .def("hand_over", &ipc::Lane::hand_over)
+        .def("meet", &ipc::Lane::meet, py::arg("file"))
+        .def_property_readonly("is_met", &ipc::Lane::is_met)
+        .def("say", &ipc::Lane::say, py::arg("number"))
+        .def_property_readonly("heard", &ipc::Lane::heard)
+        .def("wait_for", &wait_for, py::arg("number"))
+        .def("rest", &ipc::Lane::rest, py::arg("begins"))
+        .def("send", &ipc::Lane::send, py::arg("number"))
+        .def("take", &take, py::arg("number"), py::arg("most"));
+}
+
 void bind_mappings(py::module_& module) {
     py::class_<ipc::Mapping>(module, "Mapping", "A peer's segment in this process.")
         .def_readonly("address", &ipc::Mapping::address)
@@ -232,9 +258,7 @@ void bind_ipc(py::module_& core) {
     module.def("export_fabric", &export_fabric, py::arg("base"), py::arg("allocation"),
                py::arg("count"));
     bind_mappings(module);
-    // With the GIL: giving it up costs more than the call.
-    module.def("send_same", &ipc::send_same, py::arg("socket"), py::arg("number"));
-    module.def("take_same", &take_same, py::arg("socket"), py::arg("number"), py::arg("most"));
+    bind_lane(module);
     module.def("pass_turn", &pass_turn, NoGil(), py::arg("stream"), py::arg("here"),
                py::arg("there"), py::arg("device"));
     module.def("write_words", &write_words, NoGil(), py::arg("stream"), py::arg("addresses"),

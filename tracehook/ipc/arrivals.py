@@ -72,8 +72,8 @@ class Arrivals:
             if len(allocations) != expected:
                 limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
                 raise PeerError(
-                    f"{len(allocations)} of its {expected} handles arrived; descriptors are lost if this process may not "
-                    f"open as many files (ulimit -n: {limit})"
+                    f"{len(allocations)} of its {expected} handles arrived; descriptors are lost if this process may "
+                    f"not open as many files (ulimit -n: {limit})"
                 )
             return allocations.open(offer.handle_kind, offer.size, bool(offer.flags & wire.Flag.WRITABLE))
         finally:

@@ -129,7 +129,7 @@ class PeerGroup:
         results: dict[int, Result] = {}
         waiting = []
         for peer in peers:
-            if peer.can_repeat and not peer.arrived and peer.link.take_same(peer.number):
+            if peer.hear_same():
                 results[peer.rank] = peer.result
             else:
                 waiting.append(peer)
@@ -266,6 +266,7 @@ class PeerGroup:
             links = [peer.link for peer in self._members.met.values()]
             for link in links:
                 link.try_send(wire.pack_head(wire.Kind.BYE))
+                link.close_lane()
                 IMPORTS.forget(link, PeerTensorGone(str(self._error())))
             self._meeting.close()
             self._inbox.words = None

@@ -34,12 +34,18 @@ class Inbox:
 
     def take(self, peer: Peer) -> tuple[bool, Result]:
         """Read up to the peer's part of the last exchange, and no further: what it gives lasts until the next call."""
+        if peer.is_same_next():
+            return peer.same()
         while True:
+            has_said_same = peer.has_said_same  # before the last look for a message: what was sent earlier is there
             came, result = peer.take()
             message = None if came else self._receive(peer)
-            if message is None:
+            if message is not None:
+                self._act(peer, message)
+            elif has_said_same and not came:
+                return peer.same()
+            else:
                 return came, result
-            self._act(peer, message)
 
     @staticmethod
     def _receive(peer: Peer) -> bytes | None:
@@ -56,8 +62,7 @@ class Inbox:
                 case Kind.EXCHANGE:
                     self._take_offers(peer, head, message)
                 case Kind.SAME:
-                    lost = PeerError(f"rank {peer.rank} refers to tensors that this rank could not map")
-                    peer.arrived.append((head.number, peer.result if peer.can_repeat else lost))
+                    peer.arrived.append((head.number, peer.same_outcome()))
                 case Kind.REFUSED:
                     text = message[wire.HEAD_BYTES :].decode(errors="replace")
                     peer.arrived.append((head.number, PeerError(f"rank {peer.rank} gave up: {text}")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import errno
 import os
 import select
@@ -26,7 +27,9 @@ _FULL = (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)  # nothing was sent, a
 class Link:
     """To one peer. Any thread may send; :meth:`receive` is for the thread that holds the group's lock.
 
-    Handles of memory are sorted out where they are read: see :mod:`tracehook.ipc.arrivals`.
+    Handles of memory are sorted out where they are read: see :mod:`tracehook.ipc.arrivals`. "The same as last time"
+    needs no message after the first (see cpp/ipc/lane.h), unless a message was sent since: what is said in both ways
+    has one order.
 
     Never blocks but in :meth:`send`, when the peer has not read for so long that the system's buffer is full.
     """
@@ -34,10 +37,12 @@ class Link:
     def __init__(self, sock: socket.socket, peer: int) -> None:
         sock.setblocking(False)
         self.sock = sock
-        self._descriptor = sock.fileno()
         self.peer = peer
         self.life = 0  # of the peer's process: a random number
         self.arrivals = Arrivals()
+        self._lane: native.Lane | None = None  # None until it is known who is at the other end
+        self._says_by_message = True
+        self._hears_by_message = True
         self.ended: str | None = None  # why there will be no more
         self.said_bye = False  # the peer did: it ended in order
         self._reading = threading.Lock()
@@ -51,6 +56,7 @@ class Link:
         """Send one message. Raises :class:`PeerLost` if the peer has ended, or does not read for `timeout` seconds."""
         if self.ended is not None:
             raise self.lost()
+        self._says_by_message = True
         deadline = 0.0
         while True:
             try:
@@ -126,25 +132,70 @@ class Link:
         if data[0] == wire.Kind.HANDLES:
             self.arrivals.take(data, files)
             return True
+        self._hears_by_message = data[0] != wire.Kind.SAME
+        is_lane = data[0] == wire.Kind.LANE
+        if is_lane and files and self._lane is not None:
+            self._lane.meet(files[0])
         close_files(files)
-        return False
+        return is_lane
 
-    def send_same(self, number: int) -> bool:
-        """Send "the same as last time", if that can be done at once."""
-        return self.ended is None and native.send_same(self._descriptor, number)
+    # --- the same as last time ---
 
-    def take_same(self, number: int) -> bool:
-        """Take "the same as last time", if it is the next message. Another one is kept for :meth:`receive`."""
+    def open(self, device: int) -> None:
+        """Begin, now that it is known who is at the other end; `device` is where memory of the peer is mapped."""
+        self.arrivals.expect(device)
+        with contextlib.suppress(OSError):
+            self._lane = native.Lane(self.sock.fileno())
+            page = self._lane.hand_over()
+            try:
+                self.send(wire.pack_head(wire.Kind.LANE), [page])
+            finally:
+                os.close(page)
+
+    def say_same(self, number: int) -> bool:
+        """Say "the same as last time", if that can be done at once."""
+        lane = self._lane
+        if lane is None or self.ended is not None:
+            return False
+        if not self._says_by_message:
+            lane.say(number)
+            return True
+        # The first one since a message is one itself: who has read it has read all before it.
+        self._says_by_message = not lane.is_met
+        return lane.send(number)
+
+    def hear_same(self, number: int) -> bool:
+        """Wait for "the same as last time" for some microseconds, if it comes next. Other messages are kept."""
+        lane = self._lane
+        if lane is None:
+            return False
+        if not self._hears_by_message:
+            return lane.wait_for(number)
         with self._reading:
             if self._read or self.ended is not None:
                 return False
-            taken = native.take_same(self._descriptor, number, wire.MOST_BYTES)
+            taken = lane.take(number, wire.MOST_BYTES)
             if isinstance(taken, bool):
+                self._hears_by_message = not taken
                 return taken
             data, files = taken
             if not self._sort_out(data, files):
                 self._read.append(data)
             return False
+
+    @property
+    def heard(self) -> int:
+        """The number of the last exchange that the peer said without a message to be the same; 0 if none."""
+        return 0 if self._lane is None else self._lane.heard
+
+    def close_lane(self) -> None:
+        """Unmap what both processes share: no exchange is said or heard any more."""
+        self._lane = None
+
+    def rest(self, begins: bool) -> None:
+        """Let the peer wake this rank by a message, or not any more."""
+        if self._lane is not None:
+            self._lane.rest(begins)
 
     def hang_up(self) -> None:
         """Read what is left after the peer's end, for :meth:`receive`. Called by the watcher."""
@@ -173,6 +224,7 @@ class Link:
         self.ended = self.ended or "the group was closed"
         self._read.clear()
         self.arrivals.close()
+        self.close_lane()
         self.sock.close()
 
 

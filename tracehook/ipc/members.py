@@ -86,7 +86,7 @@ class Members:
         for link in self._meeting.look(wanted):
             peer = Peer(link, self.about, self._journal)
             self.met[link.peer] = peer
-            link.arrivals.expect(self._device.index)
+            link.open(self._device.index)
             EXPORTS.join(link, self._journal)
             peer.journal.note("peer.ready", link.peer, value=link.life, duration_ns=time.monotonic_ns() - begin)
             self._watch.add(peer)
@@ -122,7 +122,15 @@ class Members:
         for peer in peers:
             poller.register(peer.link.fileno(), select.POLLIN)
         poller.register(self._meeting.listener, select.POLLIN)
-        if self._meeting.listener.fileno() in dict(poller.poll(seconds * 1000)):
+        try:
+            for peer in peers:
+                peer.link.rest(True)
+            said = any(peer.has_said_same for peer in peers)  # before it could know that it must send a message
+            events = dict(poller.poll(0 if said else seconds * 1000))
+        finally:
+            for peer in peers:
+                peer.link.rest(False)
+        if self._meeting.listener.fileno() in events:
             self._meet(())
 
     def _late(self, missing: Sequence[int], what: str, begin: float) -> PeerTimeout:

@@ -55,7 +55,7 @@ def send(peer: Peer, parcel: Parcel, timeout: float) -> None:
 def send_same(peer: Peer, timeout: float) -> None:
     """Say that its next exchange is as the last one. Raises :class:`PeerLost`."""
     peer.number += 1
-    if not peer.link.send_same(peer.number):
+    if not peer.link.say_same(peer.number):
         try:
             peer.link.send(wire.pack_head(wire.Kind.SAME, peer.number), (), timeout)
         except PeerLost:

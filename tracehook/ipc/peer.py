@@ -58,6 +58,7 @@ class Peer:
         self.about = about
         self.journal = journal
         self.number = 0  # of this rank's last exchange over this link; both sides count alike
+        self._taken = 0  # the peer's part of which exchange was taken last
         self.form = wire.Form.NOTHING
         self.given: list[Given] | None = None  # None: the next exchange cannot refer to the last
         self.writable = False
@@ -92,10 +93,38 @@ class Peer:
         while self.arrived:
             number, outcome = self.arrived.popleft()
             if number >= self.number:
+                self._taken = self.number
                 if isinstance(outcome, PeerError):
                     raise PeerError(f"{self.about}: {outcome}")
                 return True, outcome
         return False, None
+
+    def hear_same(self) -> bool:
+        """Whether the peer says within some microseconds that its part is the same as last time."""
+        if self.can_repeat and self._taken == self.number - 1 and not self.arrived and self.link.hear_same(self.number):
+            self._taken = self.number
+            return True
+        return False
+
+    @property
+    def has_said_same(self) -> bool:
+        """Whether it has said so without a message, for this exchange or, if this rank gave some up, a later one."""
+        return self.link.heard >= self.number
+
+    def is_same_next(self) -> bool:
+        """Whether that is what comes next, whatever messages are unread: then they are of no exchange before this."""
+        return self._taken == self.number - 1 and self.link.heard == self.number
+
+    def same(self) -> tuple[bool, Result]:
+        """Take its part as the same as last time."""
+        self.arrived.append((self.number, self.same_outcome()))
+        return self.take()
+
+    def same_outcome(self) -> Result | PeerError:
+        """Return what "the same as last time" stands for."""
+        if self.can_repeat:
+            return self.result
+        return PeerError(f"rank {self.rank} refers to tensors that this rank could not map")
 
     # --- its end ---
 

@@ -68,6 +68,7 @@ class Kind(IntEnum):
     BYE = 9  # I exchange no more on this link, and want back all that is mine
     WORDS = 10  # these are my semaphores
     HANDLES = 11  # these are the handles of this segment's allocations, or the next of them (export)
+    LANE = 12  # the descriptor beside it is of the page where I say SAME without a message
 
 
 class Form(IntEnum):

@@ -490,6 +490,20 @@ def never_comes() -> None:
     dist.barrier()
     group._members.timeout = 20.0
     tell(level=[value(one) for one in group.exchange(dict.fromkeys(OTHERS, mine)).values()])
+    for _ in range(3):
+        group.exchange(dict.fromkeys(OTHERS, mine))  # without messages by now
+    dist.barrier()
+    group._members.timeout = 0.5
+    if RANK == 0:
+        for name in ("no_repeat", "no_repeat_again"):
+            timed(name, lambda: group.exchange(dict.fromkeys(OTHERS, mine)))
+    dist.barrier()
+    other = filled(50 + RANK, 1, device)
+    torch.cuda.synchronize()
+    repeated = [value(group.exchange({0: mine})[0]) for _ in range(2)] if RANK else []
+    dist.barrier()
+    group._members.timeout = 20.0
+    tell(repeated=repeated, anew=[value(one) for one in group.exchange(dict.fromkeys(OTHERS, other)).values()])
     tell(texts=texts, seconds=seconds)
     dist.barrier()
     group.close()

@@ -52,6 +52,20 @@ def test_values_are_right(case: str, ranks: int, tmp_path: Path) -> None:
         assert all(values == others(rank, ranks) for values in facts["values"]), facts
 
 
+def test_memory_of_expandable_segments(ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The allocations under a tensor are mapped as one piece, written by the peer, given back, and replaced."""
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    for rank, facts in enumerate(facts_of("allocations", ranks, tmp_path)):
+        left, right = (rank - 1) % ranks, (rank + 1) % ranks
+        assert facts["got"] == [float(left), 10.0 * left + 1, 10.0 * left + 2]
+        assert (facts["put"], facts["before"]) == (100.0 + right, float(rank))
+        assert facts["gone"][0] == "PeerTensorGone"
+        assert (facts["freed"], facts["new"]) == (True, 200.0 + left)
+    for rank, facts in enumerate(facts_of("many_allocations", ranks, tmp_path / "many")):
+        left = (rank - 1) % ranks
+        assert facts["ends"] == [10.0 * left, 10.0 * left + 1]
+
+
 def test_a_free_waits_for_the_peers(ranks: int, tmp_path: Path) -> None:
     """What a peer still uses is not freed, and is freed once it has let go."""
     for facts in facts_of("freed_while_imported", ranks, tmp_path):
@@ -76,10 +90,11 @@ def test_a_peer_that_does_not_come_is_named(ranks: int, tmp_path: Path) -> None:
     result = play("peers.py", "never_comes", ranks=ranks, log=tmp_path)
     first = told(result, ranks)[0]
     missing = f"rank{'s' * (ranks > 2)} {', '.join(map(str, range(1, ranks)))} did not come within the 0.5 s"
-    assert set(first["texts"]) == {"no_group", "no_meeting", "no_exchange"}
+    assert set(first["texts"]) == {"no_group", "no_meeting", "no_exchange", "no_repeat", "no_repeat_again"}
     assert all(kind == "PeerTimeout" and missing in text for kind, text in first["texts"].values()), first["texts"]
     assert all(0.5 <= seconds < 1.5 for seconds in first["seconds"]), first["seconds"]
     assert first["level"] == others(0, ranks)
+    assert first["anew"] == [50.0 + rank for rank in others(0, ranks)]
 
 
 def test_a_killed_peer_lets_streams_go_on(ranks: int, tmp_path: Path) -> None:

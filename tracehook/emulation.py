@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from tracehook import hook_library
+from tracehook import hook_library, versions
 
 _LIBRARIES = ("libcudart_emulated.so", "libnccl.so.2")
 
@@ -43,6 +45,10 @@ def environment(devices: int, scratch: Path, faults: str = "", base: Mapping[str
     out["LD_LIBRARY_PATH"] = ":".join(path)
     out["TRACEHOOK_EMU_DEVICES"] = str(devices)
     out["TRACEHOOK_EMU_DIR"] = str(scratch)
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        # What the installed torch would bring with it: versions differ in what they do.
+        nccl = versions.of_torch(metadata.version("torch")).nccl
+        out.setdefault("TRACEHOOK_EMU_NCCL_VERSION", str(nccl))
     # bf16 attention would otherwise choose cuDNN, which is not emulated.
     out.setdefault("TORCH_CUDNN_SDPA_DEPRIORITIZED", "1")
     if faults:

@@ -10,11 +10,12 @@ if TYPE_CHECKING:
 
 
 class Found(NamedTuple):
-    """A live communicator: raw ``ncclComm_t``, device index, and the group's name, which its ranks share."""
+    """A live communicator: raw ``ncclComm_t``, device index, the group's name, which its ranks share, and its backend."""
 
     pointer: int
     device: int
     name: str
+    backend: Any
 
 
 def existing() -> Iterator[Found]:
@@ -36,7 +37,7 @@ def existing() -> Iterator[Found]:
             name = f"group:{world.pg_names.get(group, '?')}"
             for ordinal, (device, pointer) in enumerate(_communicators(backend)):
                 # One process may hold several; device numbers differ between ranks, their order need not.
-                yield Found(pointer, device, f"{name}#{ordinal}" if ordinal else name)
+                yield Found(pointer, device, f"{name}#{ordinal}" if ordinal else name, backend)
 
 
 class GroupFacts(NamedTuple):

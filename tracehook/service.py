@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracehook import __version__, hook_library, scope, settings
+from tracehook import __version__, hook_library, local, scope, settings
 from tracehook.logs import Journal, file_stem, job_name, warn
 from tracehook.reasons import REASONS, number_of
 
@@ -69,6 +69,7 @@ class Service:
         path = self._log_path()
         begin = self._describe(torch, _core.nccl_version())
         _core.make_process(str(path.with_suffix(".ring")) if path else "", _RING_CAPACITY)
+        _core.set_local_mode(local.MODES.index(self._settings.local))
         if _core.ring_error():
             warn(f"events are kept in memory only, so a kill would lose the last ones: {_core.ring_error()}")
         self._core = _core
@@ -143,7 +144,8 @@ class Service:
         from tracehook import groups
 
         for found in groups.existing():
-            self._native().adopt_communicator(found.pointer, found.device, found.name)
+            by_itself = local.registers_itself(found.backend)
+            self._native().adopt_communicator(found.pointer, found.device, found.name, by_itself)
 
     # --- switching, asking ---
 
@@ -183,7 +185,9 @@ class Service:
                 return out
             core = self._core
             out["segments"], out["bytes"], _ = core.totals()
-            out["communicators"] = [{**row, "key": f"{row['key']:016x}"} for row in core.communicators()]
+            out["communicators"] = [
+                {**row, "key": f"{row['key']:016x}", "local": local.KINDS[row["local"]]} for row in core.communicators()
+            ]
             out["dropped"] = core.dropped()
             journal = self._journal
             out["log"] = str(journal.path) if journal and journal.path and not journal.failed else None
@@ -322,6 +326,7 @@ class Service:
             "world_size": _number(environment.get("WORLD_SIZE", "")),
             "allocator": _text(environment.get("PYTORCH_CUDA_ALLOC_CONF", "")),
             "policy": [_text(name) for name in self._settings.policy],
+            "local": self._settings.local,
             "emulated": "TRACEHOOK_EMU_DEVICES" in environment,
             "argv": [_text(part) for part in sys.argv[:1]],
         }
@@ -330,6 +335,7 @@ class Service:
         """At interpreter exit: close the log. Makes no call into CUDA or NCCL, and leaves what is registered."""
         if self._journal is not None and self._core is not None and not self._forked:
             core = self._core
+            core.settle()
             self._journal.close(lambda: dict(zip(("segments", "bytes", "communicators"), core.totals(), strict=True)))
 
     def after_fork_in_child(self) -> None:

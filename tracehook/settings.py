@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from tracehook.local import MODES
+
 
 class SettingError(ValueError):
     """A variable holds what it cannot mean. The text says what was seen, what was expected and what is used instead."""
@@ -85,6 +87,13 @@ class Settings:
         None,
         _directory,
         "directory for one JSON-lines log (and ring file) per process; unset: warnings on stderr only",
+    )
+    local: str = _setting(
+        "SYMM_REGISTER_LOCAL",
+        "auto",
+        _one_of(*MODES),
+        "who registers segments: auto (tracehook, except where torch does so by itself, which is recorded), "
+        "own (always tracehook), observe (never tracehook, what others register is recorded) or off",
     )
     check: bool = _setting(
         "SYMM_REGISTER_CHECK",

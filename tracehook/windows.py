@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tracehook import _core, groups, scope
+from tracehook import _core, groups, local, scope
 from tracehook.agreement import Agreement
 from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
 
@@ -58,7 +58,8 @@ class GroupWindows:
             return None
         found = _core.find_communicator(pointer)
         if found is None:
-            _core.adopt_communicator(pointer, self.facts.device, f"group:{self.facts.name}")
+            by_itself = local.registers_itself(self.facts.backend)
+            _core.adopt_communicator(pointer, self.facts.device, f"group:{self.facts.name}", by_itself)
             found = _core.find_communicator(pointer)
         if found is not None:
             # A new communicator: what was agreed on with a former one means nothing for it. Two sequences, because a

@@ -8,6 +8,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from tracehook.local import KINDS
 from tracehook.reasons import reason_of
 
 MAGIC = b"THRING01"
@@ -127,6 +128,8 @@ _POOL_EVENTS = frozenset(
 )
 
 
+_ADOPTED = 1 << 8  # in `value` of communicator.pending; below it core::Local
+_BY_OTHERS = 1  # core::kByOthers, in `extra` of a local registration
 _WHILE_CAPTURING = 1 << 31  # core::kWhileCapturing
 _PEER_EVENTS = ("ipc.", "peer.")
 _OF_POOL = 1 << 20  # in `extra` of an event of a peer; see bindings_ipc.cpp
@@ -203,6 +206,8 @@ def _extra_fields(name: str, record: Record) -> dict[str, Any]:
                 out["error"] = record.result
             elif name == "register.local" and record.value == 0:
                 out["effective"] = False  # NCCL took it and gave no handle
+            if record.extra & _BY_OTHERS:
+                out["observed"] = True
             return out
         case "register.window" | "deregister.window":
             window: dict[str, Any] = {"thread": record.thread, "ok": record.result == 0}
@@ -242,7 +247,13 @@ def _extra_fields(name: str, record: Record) -> dict[str, Any]:
         case "segment.alloc" | "segment.free" | "segment.adopt" | "segment.unknown":
             return {"thread": record.thread, "total": record.value}
         case "communicator.pending" | "communicator.ready":
-            return {"ranks": record.extra} if 0 < record.extra < 1 << 31 else {}
+            known: dict[str, Any] = {"ranks": record.extra} if 0 < record.extra < 1 << 31 else {}
+            if name == "communicator.pending":
+                if kind := record.value & 0xFF:
+                    known["local"] = KINDS[kind] if kind < len(KINDS) else str(kind)
+                if record.value & _ADOPTED:
+                    known["adopted"] = True
+            return known
         case "communicator.retire" | "communicator.abort":
             return {"thread": record.thread, "registrations": record.value}
         case "communicator.failed":

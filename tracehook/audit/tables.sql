@@ -13,7 +13,7 @@ DELETE FROM event WHERE recovered AND EXISTS (
 -- One row a communicator of a process. `ending`: retire, abort or NULL (alive at the end of the log).
 CREATE TABLE communicator AS
 SELECT process, any_value(rank) AS rank, comm_id, any_value(comm) AS comm, max(comm_rank) AS comm_rank,
-       max(ranks) AS ranks,
+       max(ranks) AS ranks, coalesce(any_value(local), 'own') AS local, coalesce(bool_or(adopted), false) AS adopted,
        coalesce(max(device) FILTER (event LIKE 'communicator.%'), max(device)) AS device,
        min(ns) FILTER (event = 'communicator.pending') AS found_ns,
        min(ns) FILTER (event = 'communicator.ready') AS ready_ns,

@@ -2,6 +2,7 @@
 #include "bindings.h"
 
 #include "nccl/api.h"
+#include "nccl/interpose.h"
 #include "nccl/key.h"
 
 #include <pybind11/stl.h>
@@ -51,6 +52,7 @@ py::list communicators(const core::Registrar& registrar) {
         row["held"] = member->held();
         row["made"] = member->made();
         row["undone"] = member->undone();
+        row["local"] = static_cast<int>(who.local);
         rows.append(row);
     }
     return rows;
@@ -135,10 +137,15 @@ void bind_process(py::module_& module) {
     module.def("check_at_births", [] { process().check_at_births(); });
     module.def(
         "adopt_communicator",
-        [](std::uintptr_t pointer, int device, const std::string& name) {
-            return process().adopt_communicator(reinterpret_cast<void*>(pointer), device, name);
+        [](std::uintptr_t pointer, int device, const std::string& name, bool registers_itself) {
+            return process().adopt_communicator(reinterpret_cast<void*>(pointer), device, name,
+                                                registers_itself);
         },
-        NoGil(), py::arg("pointer"), py::arg("device"), py::arg("name"));
+        NoGil(), py::arg("pointer"), py::arg("device"), py::arg("name"),
+        py::arg("registers_itself") = false);
+    module.def("set_local_mode",
+               [](int mode) { nccl::set_local_mode(static_cast<nccl::LocalMode>(mode)); });
+    module.def("settle", [] { process().registrar().settle(); }, NoGil());
     module.def(
         "retire_communicator",
         [](std::uintptr_t pointer) {

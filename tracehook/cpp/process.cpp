@@ -190,7 +190,8 @@ void Process::check_at_births() {
     });
 }
 
-bool Process::adopt_communicator(void* pointer, int device, const std::string& name) {
+bool Process::adopt_communicator(void* pointer, int device, const std::string& name,
+                                 bool registers_itself) {
     if (pointer == nullptr || registrar_.abandoned() || registrar_.find(pointer)) {
         return false;
     }
@@ -198,6 +199,8 @@ bool Process::adopt_communicator(void* pointer, int device, const std::string& n
     birth.out = &pointer;
     birth.key = nccl::key_of_name(name);
     birth.device = device;
+    birth.local = nccl::local_of(registers_itself);
+    birth.adopted = true;
     return nccl::deliver(registrar_, birth);
 }
 

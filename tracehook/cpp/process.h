@@ -62,8 +62,9 @@ class Process {
     void check_at_births();
 
     // A communicator whose creation was not seen. `key` is made from `name`, which all its ranks
-    // share. False if known.
-    bool adopt_communicator(void* pointer, int device, const std::string& name);
+    // share; `registers_itself`: somebody else does what we would do. False if known.
+    bool adopt_communicator(void* pointer, int device, const std::string& name,
+                            bool registers_itself);
 
     void push(core::EventKind kind, std::uint64_t value, std::uint64_t size) noexcept;
 

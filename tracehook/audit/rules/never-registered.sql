@@ -7,9 +7,13 @@
 --   * or if it was there before and after the communicator's end,
 --   * or if both were there when the process ended.
 WITH claim AS (
-    SELECT process, device, comm_id, ready_seq, coalesce(ended_seq, 4611686018427387903) AS over_seq
+    SELECT process, device, comm_id, ready_seq, coalesce(ended_seq, 4611686018427387903) AS over_seq,
+           -- Somebody else registers with it, and what it registered before we looked is in no log.
+           CASE WHEN local = 'observed' AND adopted THEN ready_seq ELSE 0 END AS claims_from
     FROM communicator c JOIN process p USING (process)
     WHERE ready_seq IS NOT NULL AND failed_seq IS NULL AND p.lost = 0
+      AND (local = 'own' OR local = 'observed' AND EXISTS (
+          FROM registration r WHERE r.process = c.process AND r.comm_id = c.comm_id AND r.kind = 'local'))
       -- Beside torch's own hook tracehook registers nothing: rule hook-stands-aside.
       AND NOT EXISTS (FROM event e WHERE e.process = c.process AND e.event = 'hook.conflict')),
 life AS (
@@ -34,7 +38,7 @@ suspect AS MATERIALIZED (
     SELECT counted.* EXCLUDE (segments) FROM counted LEFT JOIN held USING (process, comm_id)
     WHERE counted.segments > coalesce(held.segments, 0)),
 absent AS (
-    SELECT process, comm_id, segment FROM suspect JOIN life USING (process, device)
+    SELECT process, comm_id, segment FROM (FROM suspect JOIN life USING (process, device) WHERE born_seq > claims_from)
     ANTI JOIN (SELECT process, comm_id, memory AS segment FROM registration WHERE kind = 'local')
               USING (process, comm_id, segment)
     WHERE born_seq < over_seq AND gone_seq > ready_seq),

@@ -8,6 +8,13 @@
 
 namespace tracehook::core {
 
+// Who registers segments with a communicator.
+enum class Local : std::uint8_t {
+    kOurs = 0,     // we do
+    kObserved = 1, // somebody else does, and is recorded
+    kOff = 2,      // nobody, as far as we know
+};
+
 struct Identity {
     std::uint32_t id =
         0; // process-local, never reused; given by the registrar (a pointer is reused)
@@ -16,6 +23,8 @@ struct Identity {
     int device = -1;
     int rank = -1; // in the communicator
     int size = -1; // ranks in the communicator
+    Local local = Local::kOurs;
+    bool adopted = false; // its making was not seen
 };
 
 struct Outcome {

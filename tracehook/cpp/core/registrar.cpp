@@ -49,11 +49,13 @@ void Registrar::segment_allocated(int device, std::uintptr_t address, std::size_
     std::vector<Member> members;
     {
         std::unique_lock lock(mutex_);
+        settle_freed(device);
         Ledger::Added added = ledger_.allocated(device, address, size);
         for (const Segment& stale : added.stale) {
             remove_segment(stale, EventKind::kSegmentUnknown, lock);
         }
         ring_.push(segment_event(EventKind::kSegmentAlloc, added.segment));
+        observe_born(added.segment);
         members = members_on(device);
         // Queued under the same lock that a free, a birth or a switch takes: none of them can come
         // in between.
@@ -72,12 +74,102 @@ void Registrar::remove_segment(const Segment& segment, EventKind kind,
     const std::vector<Member> members = members_on(segment.device);
     lock.unlock();
     for (const Member& member : members) {
-        member->gate().withdraw(*member, segment);
+        if (member->identity().local == Local::kOurs) {
+            member->gate().withdraw(*member, segment);
+        }
     }
     lock.lock();
     wait_for_aborts(segment.device, lock);
     ledger_.release_slot(segment);
-    ring_.push(segment_event(kind, segment));
+    if (is_observed(segment)) {
+        freed_.emplace_back(segment, kind);
+    } else {
+        ring_.push(segment_event(kind, segment));
+    }
+}
+
+bool Registrar::is_observed(const Segment& segment) const noexcept {
+    return std::ranges::any_of(by_pointer_, [&](const auto& each) {
+        return each.second->identity().local == Local::kObserved && each.second->observes(segment);
+    });
+}
+
+// The allocator has come back from freeing them: whoever has not deregistered them by now did not.
+void Registrar::settle_freed(int device) noexcept {
+    std::erase_if(freed_, [&](const auto& each) {
+        if (each.first.device != device) {
+            return false;
+        }
+        ring_.push(segment_event(each.second, each.first));
+        return true;
+    });
+}
+
+void Registrar::settle_freed_if_let_go() noexcept {
+    std::erase_if(freed_, [&](const auto& each) {
+        if (is_observed(each.first)) {
+            return false;
+        }
+        ring_.push(segment_event(each.second, each.first));
+        return true;
+    });
+}
+
+void Registrar::observe_born(const Segment& segment) noexcept {
+    std::erase_if(unborn_, [&](const auto& each) {
+        const auto& [member, seen] = each;
+        if (member->identity().device != segment.device || seen.address != segment.address) {
+            return false;
+        }
+        if (seen.size == segment.size) {
+            member->observe(segment, seen);
+        }
+        return true;
+    });
+}
+
+void Registrar::observed(const Member& member, const Observation& seen) noexcept {
+    if (abandoned()) {
+        return;
+    }
+    const std::lock_guard guard(mutex_);
+    const auto segment = ledger_.at(seen.address);
+    if (!segment || segment->device != member->identity().device) {
+        unborn_.emplace_back(member, seen);
+    } else if (segment->address == seen.address && segment->size == seen.size) {
+        member->observe(*segment, seen);
+    }
+}
+
+void Registrar::unobserved(const Member& member, const Observation& seen) noexcept {
+    if (abandoned()) {
+        return;
+    }
+    const std::lock_guard guard(mutex_);
+    if (member->unobserve(seen)) {
+        settle_freed_if_let_go();
+    } else {
+        std::erase_if(unborn_, [&](const auto& each) {
+            return each.first == member && each.second.handle == seen.handle;
+        });
+    }
+}
+
+void Registrar::settle() noexcept {
+    if (abandoned()) {
+        return;
+    }
+    const std::lock_guard guard(mutex_);
+    for (const auto& [segment, kind] : freed_) {
+        ring_.push(segment_event(kind, segment));
+    }
+    freed_.clear();
+}
+
+// With the mutex, when the communicator ended.
+void Registrar::forget_observed(const Registrations& member) noexcept {
+    std::erase_if(unborn_, [&](const auto& each) { return each.first.get() == &member; });
+    settle_freed_if_let_go();
 }
 
 void Registrar::segment_freed(int device, std::uintptr_t address, std::size_t size) noexcept {
@@ -85,6 +177,7 @@ void Registrar::segment_freed(int device, std::uintptr_t address, std::size_t si
         return;
     }
     std::unique_lock lock(mutex_);
+    settle_freed(device);
     if (const auto segment = ledger_.freed(device, address)) {
         remove_segment(*segment, EventKind::kSegmentFree, lock);
     } else if (!ledger_.adopting()) { // else it is older than the tracker, and not in the snapshot
@@ -109,6 +202,7 @@ void Registrar::adopt_segment(int device, std::uintptr_t address, std::size_t si
             return;
         }
         ring_.push(segment_event(EventKind::kSegmentAdopt, *segment));
+        observe_born(*segment);
         members = members_on(device);
         for (const Member& member : members) {
             member->gate().queue(*member, *segment);
@@ -122,6 +216,7 @@ void Registrar::adopt_segment(int device, std::uintptr_t address, std::size_t si
 void Registrar::end_adoption() {
     const std::lock_guard guard(mutex_);
     ledger_.end_adoption();
+    unborn_.clear(); // what is in the snapshot is known by now
 }
 
 Registrar::Member Registrar::add(Identity identity, const MakeCommunicator& make,
@@ -136,8 +231,9 @@ Registrar::Member Registrar::add(Identity identity, const MakeCommunicator& make
         identity.id = next_id_++;
         auto gate = parent ? parent->shared_gate() : std::make_shared<Gate>();
         member = std::make_shared<Registrations>(identity, make(identity), gate, ring_, bank_);
-        member->log(EventKind::kCommunicatorPending);
-        const bool on = registering();
+        member->log(EventKind::kCommunicatorPending,
+                    static_cast<std::uint64_t>(identity.local) | (identity.adopted ? 1u << 8 : 0));
+        const bool on = registering() && identity.local == Local::kOurs;
         gate->join(member, on ? ledger_.segments(identity.device) : std::vector<Segment>{}, !on);
         former = std::exchange(by_pointer_[identity.pointer], member);
         epoch_.store(next_epoch(), std::memory_order_release);
@@ -184,6 +280,7 @@ Registrar::Member Registrar::take(const void* pointer, const Registrations* only
     }
     Member member = found->second;
     by_pointer_.erase(found);
+    forget_observed(*member);
     epoch_.store(next_epoch(), std::memory_order_release);
     return member;
 }
@@ -265,6 +362,9 @@ void Registrar::set_registering(bool on) {
             return;
         }
         for (const auto& [pointer, member] : by_pointer_) {
+            if (member->identity().local != Local::kOurs) {
+                continue; // what others do is theirs to switch
+            }
             members.push_back(member);
             if (on) {
                 member->gate().resume(*member, ledger_.segments(member->identity().device));

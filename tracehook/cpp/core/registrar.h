@@ -50,6 +50,15 @@ class Registrar {
     void adopt_segment(int device, std::uintptr_t address, std::size_t size);
     void end_adoption();
 
+    // --- what somebody else registers, seen by the interposer after the call ---
+
+    // The communicator's identity says that it is observed. A range that is no whole segment is
+    // ignored; one of a segment that is just being born waits for segment_allocated().
+    void observed(const Member& member, const Observation& seen) noexcept;
+    void unobserved(const Member& member, const Observation& seen) noexcept;
+    // Logs what waits for an event of the allocator that may not come any more.
+    void settle() noexcept;
+
     // --- communicators ---
 
     // A communicator that was created or found. It gets every live segment of its device, now or as
@@ -114,15 +123,27 @@ class Registrar {
     static void kill_member(Registrations& member) noexcept;
     void wait_for_aborts(int device, std::unique_lock<std::mutex>& lock);
     void remove_segment(const Segment& segment, EventKind kind, std::unique_lock<std::mutex>& lock);
+    void observe_born(const Segment& segment) noexcept;
+    void settle_freed(int device) noexcept;
+    void settle_freed_if_let_go() noexcept;
+    bool is_observed(const Segment& segment) const noexcept;
+    void forget_observed(const Registrations& member) noexcept;
 
-    mutable std::mutex
-        mutex_; // ledger_, by_pointer_, next_id_, aborts_; comes after the allocator's lock
+    mutable std::mutex mutex_; // ledger_, by_pointer_, next_id_, aborts_, unborn_, freed_; comes
+                               // after the allocator's lock
     Ring& ring_;
     Bank& bank_;
     Ledger ledger_;
     std::unordered_map<const void*, Member> by_pointer_;
     std::uint32_t next_id_ = 1;
     Aborts aborts_; // under way
+
+    // Who registers by itself has a tracker like ours, and only one of the two can be told first of
+    // a segment. What it registered before we knew of the segment waits here, and so does the event
+    // of a segment that is freed before it was deregistered. Both belong to one call of the
+    // allocator: with its next event of that device they are over.
+    std::vector<std::pair<Member, Observation>> unborn_;
+    std::vector<std::pair<Segment, EventKind>> freed_;
     std::condition_variable abort_returned_;
     std::atomic<std::uint64_t>
         epoch_; // changes with by_pointer_; lets each thread cache its last find()

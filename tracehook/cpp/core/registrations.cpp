@@ -225,8 +225,43 @@ std::size_t Registrations::deregister_all() noexcept {
     return undone;
 }
 
+void Registrations::observe(const Segment& segment, const Observation& seen) noexcept {
+    Event record = event(EventKind::kRegisterLocal, segment);
+    record.t_ns = seen.t_ns;
+    record.duration_ns = seen.duration_ns;
+    record.result = seen.result;
+    record.value = reinterpret_cast<std::uintptr_t>(seen.handle);
+    record.extra = kByOthers;
+    emit(record);
+    if (seen.result == 0) {
+        made_.fetch_add(1, std::memory_order_relaxed);
+        if (seen.handle != nullptr) { // else there is nothing that could be undone
+            observations_.put(segment, seen.handle);
+            held_.store(observations_.size(), std::memory_order_relaxed);
+        }
+    }
+}
+
+std::optional<Segment> Registrations::unobserve(const Observation& seen) noexcept {
+    const std::optional<Segment> segment = observations_.take(seen.handle);
+    if (!segment) {
+        return std::nullopt; // made before we looked, or of a range that is no segment
+    }
+    Event record = event(EventKind::kDeregisterLocal, *segment);
+    record.t_ns = seen.t_ns;
+    record.duration_ns = seen.duration_ns;
+    record.result = seen.result;
+    record.value = reinterpret_cast<std::uintptr_t>(seen.handle);
+    record.extra = kByOthers;
+    emit(record);
+    held_.store(observations_.size(), std::memory_order_relaxed);
+    undone_.fetch_add(1, std::memory_order_relaxed);
+    return segment;
+}
+
 std::size_t Registrations::forget_all() noexcept {
-    const std::size_t forgotten = handles_.size() + stuck_.size();
+    const std::size_t forgotten = handles_.size() + stuck_.size() + observations_.size();
+    observations_.clear();
     handles_.clear();
     stuck_.clear();
     held_.store(0, std::memory_order_relaxed);

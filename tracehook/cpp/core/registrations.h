@@ -12,6 +12,7 @@
 #include "core/bank.h"
 #include "core/communicator.h"
 #include "core/handles.h"
+#include "core/observations.h"
 #include "core/ring.h"
 #include "core/segment.h"
 #include "core/windows.h"
@@ -27,6 +28,9 @@ class Gate;
 
 // Result of a deregistration that was never made: the communicator did not become ready in time.
 inline constexpr int kNeverReady = -1;
+
+// In `extra` of register.local and deregister.local: the call was not ours.
+inline constexpr std::uint32_t kByOthers = 1;
 
 class Registrations {
   public:
@@ -60,6 +64,11 @@ class Registrations {
     void log_digest() noexcept;
 
     Windows& windows() noexcept { return windows_; }
+
+    // Any thread: what somebody else did. The segment is the one that the range is, or was.
+    void observe(const Segment& segment, const Observation& seen) noexcept;
+    std::optional<Segment> unobserve(const Observation& seen) noexcept;
+    bool observes(const Segment& segment) const noexcept { return observations_.holds(segment); }
 
     // Any thread: the window registration that has not come back yet.
     struct Waiting {
@@ -137,6 +146,7 @@ class Registrations {
     std::atomic<std::uint64_t> waiting_segment_{0};
     std::atomic<std::uint64_t> waiting_since_{0};
 
+    Observations observations_;
     Handles handles_; // thread inside the gate
     std::vector<Handles::Held>
         stuck_; // likewise: freed while the communicator was not ready for too long

@@ -49,6 +49,8 @@ bool deliver(core::Registrar& registrar, const Birth& birth) {
     identity.device = birth.device;
     identity.rank = birth.rank;
     identity.size = birth.size;
+    identity.local = birth.local;
+    identity.adopted = birth.adopted;
     // A child's rank is NCCL's to say; it may be asked once the communicator is ready, so not while
     // it is in progress.
     if (identity.rank < 0 && birth.blocking) {

@@ -17,6 +17,8 @@ struct Birth {
     bool blocking = true;
     core::Registrar::Member parent; // of a split or shrink
     bool shares_resources = false;  // with the parent: then they share its gate
+    core::Local local = core::Local::kOurs;
+    bool adopted = false; // it exists already, and its making was not seen
 };
 
 // The fields of a caller's configuration that matter here; defaults where it is null, older, or

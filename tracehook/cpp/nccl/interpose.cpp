@@ -1,6 +1,7 @@
 #include "nccl/interpose.h"
 
 #include "nccl/api.h"
+#include "nccl/caller.h"
 #include "nccl/group.h"
 #include "nccl/key.h"
 #include "nccl/placement.h"
@@ -20,6 +21,8 @@ std::atomic<core::Registrar*> target{nullptr};
 core::Registrar& registrar() noexcept {
     return *target.load(std::memory_order_acquire);
 }
+
+std::atomic<LocalMode> local_mode{LocalMode::kAuto};
 
 // --- calls inside one communicator ---
 
@@ -76,6 +79,32 @@ const char* last_error(Comm comm) {
     return ours != nullptr ? ours : api().ncclGetLastError(comm);
 }
 
+// --- registrations of others ---
+
+int on_ncclCommRegister(Comm comm, void* buffer, std::size_t size, void** handle) {
+    const core::Registrar::Member member = registrar().find(comm);
+    const std::uint64_t begin_ns = core::monotonic_ns();
+    const int result = inside<&Api::ncclCommRegister>(member, comm, buffer, size, handle);
+    if (member && member->identity().local == core::Local::kObserved) {
+        const std::uint64_t now_ns = core::monotonic_ns();
+        void* const given = result == kSuccess && handle != nullptr ? *handle : nullptr;
+        registrar().observed(member, {reinterpret_cast<std::uintptr_t>(buffer), size, given, result,
+                                      now_ns, now_ns - begin_ns});
+    }
+    return result;
+}
+
+int on_ncclCommDeregister(Comm comm, void* handle) {
+    const core::Registrar::Member member = registrar().find(comm);
+    const std::uint64_t begin_ns = core::monotonic_ns();
+    const int result = inside<&Api::ncclCommDeregister>(member, comm, handle);
+    if (member && member->identity().local == core::Local::kObserved) {
+        const std::uint64_t now_ns = core::monotonic_ns();
+        registrar().unobserved(member, {0, 0, handle, result, now_ns, now_ns - begin_ns});
+    }
+    return result;
+}
+
 // --- groups ---
 
 int on_ncclGroupStart() {
@@ -92,11 +121,30 @@ int on_ncclGroupEnd() {
 
 // --- communicators that begin ---
 
+} // namespace
+
+core::Local local_of(bool registers_itself) noexcept {
+    switch (local_mode.load(std::memory_order_relaxed)) {
+    case LocalMode::kOurs:
+        return core::Local::kOurs;
+    case LocalMode::kObserve:
+        return core::Local::kObserved;
+    case LocalMode::kOff:
+        return core::Local::kOff;
+    case LocalMode::kAuto:
+        break;
+    }
+    return registers_itself ? core::Local::kObserved : core::Local::kOurs;
+}
+
+namespace {
+
 // After the call that makes `birth` returned `result`.
 int after_birth(int result, Birth birth) {
     if (registrar().abandoned() || (result != kSuccess && result != kInProgress)) {
         return result;
     }
+    birth.local = local_of(called_by_nccl2());
     if (result == kInProgress) {
         birth.blocking = false; // whatever its configuration said: NCCL_COMM_BLOCKING overrides it
     }
@@ -190,6 +238,28 @@ int on_ncclCommShrink(Comm comm, int* excluded, int excluded_count, Comm* out, C
     return after_birth(result, std::move(birth));
 }
 
+// Ranks that join know the unique id and nothing of the parent; of the others only one knows the
+// id. So nothing that all pass to NCCL could be a key for all: those that join have another one.
+int on_ncclCommGrow(Comm comm, int size, const UniqueId* id, int rank, Comm* out, Config* config) {
+    const core::Registrar::Member parent = registrar().find(comm);
+    Birth birth;
+    birth.out = out;
+    birth.device = parent ? parent->identity().device : current_device();
+    birth.rank = parent ? parent->identity().rank : rank;
+    birth.size = size;
+    birth.key = parent || id == nullptr ? key_of_child(parent ? parent->identity().key : 0, "grow",
+                                                       size, next_child(parent))
+                                        : key_of_unique_ids({id, 1});
+    birth.blocking = config_blocking(config);
+    birth.parent = parent;
+    const bool inside = parent && parent->gate().enter(*parent);
+    const int result = api().ncclCommGrow(comm, size, id, rank, out, config);
+    if (inside) {
+        parent->gate().leave();
+    }
+    return after_birth(result, std::move(birth));
+}
+
 int on_ncclCommGetAsyncError(Comm comm, int* state) {
     const int result = api().ncclCommGetAsyncError(comm, state);
     if (result != kSuccess || *state == kInProgress) {
@@ -235,6 +305,10 @@ int on_ncclCommRevoke(Comm comm, int flags) {
 }
 
 } // namespace
+
+void set_local_mode(LocalMode mode) noexcept {
+    local_mode.store(mode, std::memory_order_relaxed);
+}
 
 std::vector<std::string> install_interposer(core::Registrar& owner) {
     static std::mutex once; // one installation at a time; nothing is locked inside it

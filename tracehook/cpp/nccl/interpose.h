@@ -13,6 +13,12 @@
 
 namespace tracehook::nccl {
 
+// Who registers segments with communicators that are made from now on. kAuto: we do, except where
+// torch's process group does by itself; that is then recorded. kObserve: never we.
+enum class LocalMode { kAuto, kOurs, kObserve, kOff };
+void set_local_mode(LocalMode mode) noexcept;
+core::Local local_of(bool registers_itself) noexcept;
+
 // Installs the wrappers in libtorch_cuda's slots, once per process; later calls only report again.
 // Returns the names of the interposed calls. Throws std::runtime_error if NCCL is not loaded. There
 // is no removal: with the registrar switched off, or abandoned in a forked child, the wrappers pass

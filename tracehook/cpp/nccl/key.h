@@ -13,9 +13,9 @@ namespace tracehook::nccl {
 
 std::uint64_t key_of_unique_ids(std::span<const UniqueId> ids) noexcept;
 
-// `count` is how many children were made from the parent before this one, `kind` "split" or
-// "shrink", and `colour` what tells siblings of one call apart (for a shrink: a hash of the
-// excluded ranks).
+// `count` is how many children were made from the parent before this one, `kind` "split",
+// "shrink" or "grow", and `colour` what tells siblings of one call apart (for a shrink: a hash of
+// the excluded ranks; for a grow: the new number of ranks).
 std::uint64_t key_of_child(std::uint64_t parent, std::string_view kind, std::int64_t colour,
                            std::uint64_t count) noexcept;
 

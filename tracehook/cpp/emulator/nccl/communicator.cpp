@@ -27,6 +27,8 @@ const char* state_name(State state) {
         return "ready";
     case State::kFinalizing:
         return "finalizing";
+    case State::kSuspended:
+        return "suspended";
     case State::kRevoked:
         return "revoked";
     case State::kEnded:

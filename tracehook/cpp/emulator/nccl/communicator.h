@@ -22,7 +22,7 @@
 
 namespace tracehook::emulator::nccl {
 
-enum class State { kInitialising, kReady, kFinalizing, kRevoked, kEnded };
+enum class State { kInitialising, kReady, kSuspended, kFinalizing, kRevoked, kEnded };
 
 const char* state_name(State state);
 
@@ -91,6 +91,8 @@ class Communicator {
     // Counters of what was called, equal on all ranks; under the guard.
     std::uint64_t next_split() { return ++splits_; }
     std::uint64_t next_shrink() { return ++shrinks_; }
+    std::uint64_t next_grow() { return ++grows_; }
+    std::uint64_t grows() const { return grows_; }
 
     // Made and destroyed under the guard.
     std::vector<PreMultiply>& operators() { return operators_; }
@@ -128,6 +130,7 @@ class Communicator {
     std::uint64_t collectives_ = 0;
     std::uint64_t splits_ = 0;
     std::uint64_t shrinks_ = 0;
+    std::uint64_t grows_ = 0;
     std::vector<std::uint64_t> sent_;
     std::vector<std::uint64_t> received_;
     std::vector<PreMultiply> operators_;

@@ -7,6 +7,8 @@
 #include "settings.h"
 
 #include <array>
+#include <cstdint>
+#include <cstring>
 #include <sys/random.h>
 
 using namespace tracehook::emulator::nccl;
@@ -23,7 +25,21 @@ struct Simulation {
 
 constexpr int kShrinkAbort = 1; // NCCL_SHRINK_ABORT
 
+// An id of ncclCommGetUniqueId leads to the key that the ranks of the communicator give to what
+// grows out of it.
+struct GrowId {
+    char magic[16];
+    Key key;
+};
+static_assert(sizeof(GrowId) <= sizeof(UniqueId));
+constexpr GrowId kGrow{"tracehook-grown", {}};
+
 Key key_of(const UniqueId& id) {
+    if (std::memcmp(id.internal, kGrow.magic, sizeof kGrow.magic) == 0) {
+        GrowId grown;
+        std::memcpy(&grown, id.internal, sizeof grown);
+        return grown.key;
+    }
     return Key::of({id.internal, sizeof id.internal});
 }
 
@@ -118,6 +134,55 @@ TRACEHOOK_NCCL(Result, ncclCommShrink, Comm handle, int* excluded, int count, Co
     }
     return note(
         shrink(entry, {excluded, excluded + count}, out, config, (flags & kShrinkAbort) != 0));
+}
+
+TRACEHOOK_NCCL(Result, ncclCommGetUniqueId, Comm handle, UniqueId* id) {
+    const Entry entry("ncclCommGetUniqueId", handle, Access::kQuery);
+    if (entry.refused()) {
+        return entry.result();
+    }
+    if (id == nullptr) {
+        return failed(kInvalidArgument, "ncclCommGetUniqueId: the pointer is null");
+    }
+    GrowId grown = kGrow;
+    grown.key = grow_key(*entry.communicator());
+    std::memcpy(id->internal, &grown, sizeof grown);
+    return kSuccess;
+}
+
+// Ranks that are in the communicator have no rank here, new ones no communicator; of the former
+// only one has the id.
+TRACEHOOK_NCCL(Result, ncclCommGrow, Comm handle, int ranks, const UniqueId* id, int rank,
+               Comm* out, Config* config) {
+    if (handle == nullptr) {
+        return id != nullptr ? create_from("ncclCommGrow", out, ranks, *id, rank, config)
+                             : note(failed(kInvalidArgument, "ncclCommGrow: neither a "
+                                                             "communicator nor a unique id"));
+    }
+    const Entry entry("ncclCommGrow", handle, Access::kChild);
+    return note(entry.refused() ? entry.result() : grow(entry, ranks, out, config));
+}
+
+TRACEHOOK_NCCL(Result, ncclCommSuspend, Comm handle, int) {
+    const Entry entry("ncclCommSuspend", handle, Access::kUse);
+    return entry.refused() ? entry.result() : suspend(entry);
+}
+
+TRACEHOOK_NCCL(Result, ncclCommResume, Comm handle) {
+    const Entry entry("ncclCommResume", handle, Access::kAny);
+    return entry.refused() ? entry.result() : resume(entry);
+}
+
+TRACEHOOK_NCCL(Result, ncclCommMemStats, Comm handle, int, std::uint64_t* value) {
+    const Entry entry("ncclCommMemStats", handle, Access::kAny);
+    if (entry.refused()) {
+        return entry.result();
+    }
+    if (value == nullptr) {
+        return failed(kInvalidArgument, "ncclCommMemStats: the pointer is null");
+    }
+    *value = 0; // an emulated communicator takes no memory of the device
+    return kSuccess;
 }
 
 TRACEHOOK_NCCL(Result, ncclCommFinalize, Comm handle) {

@@ -48,6 +48,32 @@ TRACEHOOK_NCCL(Result, ncclCommWindowDeregister, Comm handle, Window window) {
     return deregister_window(*entry.communicator(), window);
 }
 
+TRACEHOOK_NCCL(Result, ncclWinGetUserPtr, Comm handle, Window, void**) {
+    return no_device_side(Entry("ncclWinGetUserPtr", handle, Access::kUse));
+}
+
+TRACEHOOK_NCCL(Result, ncclGetPeerDevicePointer, Window, std::size_t, int, void**) {
+    return no_device_side(Entry("ncclGetPeerDevicePointer"));
+}
+
+TRACEHOOK_NCCL(Result, ncclGetLsaMultimemDevicePointer, Window, std::size_t, void**) {
+    return no_device_side(Entry("ncclGetLsaMultimemDevicePointer"));
+}
+
+// One-sided operations, which need windows that other ranks write to on their own.
+TRACEHOOK_NCCL(Result, ncclPutSignal, const void*, std::size_t, DataType, int, Window, std::size_t,
+               int, int, unsigned, Comm handle, Stream) {
+    return no_device_side(Entry("ncclPutSignal", handle, Access::kUse));
+}
+
+TRACEHOOK_NCCL(Result, ncclSignal, int, int, int, unsigned, Comm handle, Stream) {
+    return no_device_side(Entry("ncclSignal", handle, Access::kUse));
+}
+
+TRACEHOOK_NCCL(Result, ncclWaitSignal, int, const void*, Comm handle, Stream) {
+    return no_device_side(Entry("ncclWaitSignal", handle, Access::kUse));
+}
+
 TRACEHOOK_NCCL(Result, ncclDevCommCreate, Comm handle, const void*, void*) {
     return no_device_side(Entry("ncclDevCommCreate", handle, Access::kUse));
 }

@@ -165,6 +165,38 @@ Result shrink(const Entry& entry, std::vector<int> excluded, Comm* out, const Co
     return submit_birth(entry, child, out, [child] { return child->join(); }, true);
 }
 
+Key grow_key(const Communicator& parent) {
+    return parent.key().child("grow", parent.grows() + 1, "");
+}
+
+Result grow(const Entry& entry, int ranks, Comm* out, const Config* config) {
+    const std::shared_ptr<Communicator> parent = entry.communicator();
+    if (out == nullptr || ranks <= parent->ranks()) {
+        return failed(kInvalidArgument, "ncclCommGrow: " + std::to_string(ranks) +
+                                            " ranks are not more than the communicator has");
+    }
+    const Key key = grow_key(*parent);
+    parent->next_grow();
+    const auto child =
+        std::make_shared<Communicator>(parent->device(), is_blocking(config, parent->blocking()));
+    child->settle(key, parent->rank(), ranks);
+    return submit_birth(entry, child, out, [child] { return child->join(); }, true);
+}
+
+Result suspend(const Entry& entry) {
+    entry.communicator()->wait_idle();
+    entry.communicator()->become(State::kSuspended);
+    return kSuccess;
+}
+
+Result resume(const Entry& entry) {
+    if (entry.communicator()->state() != State::kSuspended) {
+        return failed(kInvalidUsage, "ncclCommResume: the communicator is not suspended");
+    }
+    entry.communicator()->become(State::kReady);
+    return kSuccess;
+}
+
 Result finalize(const Entry& entry) {
     const std::shared_ptr<Communicator> communicator = entry.communicator();
     if (communicator->state() == State::kFinalizing) {

@@ -18,6 +18,13 @@ Result split(const Entry& entry, int color, int key, Comm* out, const Config* co
 Result shrink(const Entry& entry, std::vector<int> excluded, Comm* out, const Config* config,
               bool abort_first);
 
+// ncclCommGrow of a rank that is in the communicator already; new ranks call create(). `grow_key`
+// is what the next one will be called.
+Result grow(const Entry& entry, int ranks, Comm* out, const Config* config);
+Key grow_key(const Communicator& parent);
+
+Result suspend(const Entry& entry);
+Result resume(const Entry& entry);
 Result finalize(const Entry& entry);
 Result destroy(const Entry& entry);
 void abort_communicator(const Entry& entry);

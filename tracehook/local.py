@@ -1,0 +1,20 @@
+"""Who registers segments with a communicator: tracehook, torch by itself (which is recorded), or nobody.
+
+torch's process group "nccl2", its default from 2.15 on, registers every segment with each of its communicators, and has
+no switch for that. A second registration of ours would change nothing and cost its time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+# The order is that of LocalMode in cpp/nccl/interpose.h.
+MODES = ("auto", "own", "observe", "off")
+# The order is that of Local in cpp/core/communicator.h.
+KINDS = ("own", "observed", "off")
+_REGISTERS_BY_ITSELF = ("ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
+
+
+def registers_itself(backend: Any) -> bool:
+    """Whether this backend of a process group registers segments; for communicators whose making was not seen."""
+    return type(backend).__name__ in _REGISTERS_BY_ITSELF

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Found(NamedTuple):
-    """A live communicator: raw ``ncclComm_t``, device index, the group's name, which its ranks share, and its backend."""
+    """A live communicator: raw ``ncclComm_t``, device index, the group's name (equal on all its ranks), its backend."""
 
     pointer: int
     device: int

@@ -3,35 +3,52 @@ PYTHON ?= python3
 TORCH ?= 2.11.0
 VENV ?= .venv
 BIN = $(VENV)/bin
-# The CUDA major of each torch, for the header packages of that toolkit (torch's own requirements bring the rest).
-CUDA_CRT ?= nvidia-cuda-crt==13.0.*
+BUILD = build/torch-$(TORCH)
 # A CUDA toolkit of the system must not matter: it need not be the one that torch was built with.
 HIDE_CUDA = env -u CUDA_HOME -u CUDA_PATH -u CUDACXX -u CPATH -u LIBRARY_PATH
 PIP = $(BIN)/python -m pip --disable-pip-version-check
 STAMP = $(VENV)/.tracehook-$(TORCH)
 
+# docs/compatibility.md says why these: the torch with another NCCL group, and one without CUDA.
+MATRIX ?= 2.15.0 2.13.0
+MATRIX_TESTS_2.15.0 = tests/unit tests/integration tests/rehearsal
+MATRIX_TESTS_2.13.0 = tests/unit tests/audit
+
 .DEFAULT_GOAL := help
-.PHONY: help build demo test test-gpu sanitize bench lint clean
+.PHONY: help build wheel demo test matrix test-gpu sanitize bench lint clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(STAMP):
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install -q "torch==$(TORCH)" "$(CUDA_CRT)" numpy
+	$(PIP) install -q "torch==$(TORCH)" numpy
+	$(BIN)/python tracehook/cpp/torch/headers.py | xargs --no-run-if-empty $(PIP) install -q
 	$(PIP) install -q "scikit-build-core>=0.11" "pybind11>=2.13" cmake ninja
 	touch $@
 
 build: $(STAMP) ## Create .venv, install torch's CUDA build, compile
-	$(HIDE_CUDA) PATH="$(abspath $(BIN)):$$PATH" $(PIP) install -q --no-build-isolation --editable ".[test]"
+	$(HIDE_CUDA) PATH="$(abspath $(BIN)):$$PATH" $(PIP) install -q --no-build-isolation \
+	    --config-settings=build-dir=$(BUILD) --editable ".[test]"
 
-demo: build ## The main job: 4 ranks on emulated devices, a table per rank
+wheel: build ## A wheel in dist/ with a hook library for every torch of the table (tracehook/versions.py)
+	HEADERS="$$($(BIN)/python tracehook/cpp/torch/fetch_headers.py build/torch-headers)" && \
+	$(HIDE_CUDA) PATH="$(abspath $(BIN)):$$PATH" $(PIP) wheel -q --no-build-isolation --no-deps -w dist . \
+	    --config-settings=build-dir=build/wheel "--config-settings=cmake.define.TRACEHOOK_TORCH_HEADERS=$$HEADERS"
+
+demo: build ## The main job: 4 ranks on emulated devices, a table per rank (TORCH=2.15.0 for another torch)
 	rm -rf demo-logs
-	$(BIN)/tracehook rehearse --devices 4 --log demo-logs -- \
-	    $(BIN)/torchrun --standalone --nproc-per-node 4 examples/tour.py
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python examples/demo.py demo-logs
 
 test: build ## All tests that need no GPU
 	$(BIN)/python -m pytest -n 2 tests
+
+matrix: $(MATRIX:%=matrix-%) ## What is promised for other versions of torch, each in a venv of its own
+
+matrix-%:
+	$(MAKE) build TORCH=$* VENV=.venvs/$*
+	.venvs/$*/bin/python -m pytest -n 2 $(MATRIX_TESTS_$*)
+	$(MAKE) demo TORCH=$* VENV=.venvs/$*
 
 test-gpu: build ## The tests that need real devices
 	$(BIN)/python -m pytest -m gpu tests/gpu
@@ -43,7 +60,7 @@ bench: build ## Ratios, measured side by side on emulated devices
 	$(BIN)/python benchmarks/run.py
 
 lint: build ## Formatters, linters, types
-	$(PIP) install -q --no-build-isolation --editable ".[dev]"
+	$(PIP) install -q --no-build-isolation --config-settings=build-dir=$(BUILD) --editable ".[dev]"
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pre-commit run --all-files
 
 clean: ## Remove what was built (not .venv)

@@ -40,8 +40,7 @@ REASONS = {
     5: Reason(
         "hook.unsupported",
         "no_hook_library",
-        "there is no hook library for this torch: reinstall tracehook next to it "
-        "(pip install --no-build-isolation --force-reinstall tracehook)",
+        "there is no hook library for this torch: compile one with `tracehook build-hook`",
     ),
     6: Reason(
         "hook.unsupported",

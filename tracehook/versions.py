@@ -9,16 +9,18 @@ class Row(NamedTuple):
     """One minor version of PyTorch: the NCCL of its CUDA wheels (22809 is 2.28.9), and its default NCCL group."""
 
     torch: str
+    release: str  # the one that a wheel of tracehook is compiled with; others of this minor have the same classes
     nccl: int
     group: str
 
 
+# Of 2.13 no CUDA wheel was at hand: its NCCL is taken to be that of 2.12.
 ROWS = (
-    Row("2.11", 22809, "stock"),
-    Row("2.12", 22907, "stock"),
-    Row("2.13", 22907, "stock"),
-    Row("2.14", 23007, "stock"),
-    Row("2.15", 23007, "nccl2"),
+    Row("2.11", "2.11.0", 22809, "stock"),
+    Row("2.12", "2.12.1", 22907, "stock"),
+    Row("2.13", "2.13.0", 22907, "stock"),
+    Row("2.14", "2.14.1", 23007, "stock"),
+    Row("2.15", "2.15.0", 23007, "nccl2"),
 )
 
 

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import typer
 
-from tracehook.commands import audit, doctor, policies, rehearse, report, run, snapshot, summary, timeline, watch
+from tracehook.commands import (
+    audit,
+    build_hook,
+    doctor,
+    policies,
+    rehearse,
+    report,
+    run,
+    snapshot,
+    summary,
+    timeline,
+    watch,
+)
 
 app = typer.Typer(
     name="tracehook",
@@ -18,6 +30,7 @@ _PASS_ON = {"allow_extra_args": True, "allow_interspersed_args": False}
 app.command("run", context_settings=_PASS_ON)(run.run)
 app.command("rehearse", context_settings=_PASS_ON)(rehearse.rehearse)
 app.command("doctor")(doctor.doctor)
+app.command("build-hook")(build_hook.build_hook)
 app.command("policies")(policies.policies)
 app.command("summary")(summary.summary)
 app.command("watch")(watch.watch)

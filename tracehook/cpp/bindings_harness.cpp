@@ -98,7 +98,25 @@ void bind_harness(py::module_& module) {
             NoGil())
         .def("end_adoption", [](Harness& self) { self.registrar().end_adoption(); })
         .def("create", &Harness::create, NoGil(), py::arg("pointer"), py::arg("device") = 0,
-             py::arg("parent") = 0)
+             py::arg("parent") = 0, py::arg("observed") = false)
+        .def(
+            "others_register",
+            [](Harness& self, std::uintptr_t pointer, std::uintptr_t address, std::size_t size,
+               std::uintptr_t handle, int result) {
+                self.registrar().observed(
+                    self.registrar().find(reinterpret_cast<void*>(pointer)),
+                    {address, size, reinterpret_cast<void*>(handle), result, 0, 0});
+            },
+            NoGil(), py::arg("pointer"), py::arg("address"), py::arg("size"), py::arg("handle"),
+            py::arg("result") = 0)
+        .def(
+            "others_deregister",
+            [](Harness& self, std::uintptr_t pointer, std::uintptr_t handle) {
+                self.registrar().unobserved(self.registrar().find(reinterpret_cast<void*>(pointer)),
+                                            {0, 0, reinterpret_cast<void*>(handle), 0, 0, 0});
+            },
+            NoGil())
+        .def("settle", [](Harness& self) { self.registrar().settle(); })
         .def("collective", &Harness::collective, NoGil(), py::arg("pointer"),
              py::arg("hold_us") = 0)
         .def("retire", &Harness::retire, NoGil())

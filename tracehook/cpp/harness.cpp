@@ -160,11 +160,12 @@ class Harness::ScriptedCommunicator final : public core::Communicator {
 
 Harness::Harness(std::size_t ring_capacity) : ring_("", ring_capacity), registrar_(ring_, bank_) {}
 
-void Harness::create(std::uintptr_t pointer, int device, std::uintptr_t parent) {
+void Harness::create(std::uintptr_t pointer, int device, std::uintptr_t parent, bool observed) {
     core::Identity identity;
     identity.pointer = reinterpret_cast<void*>(pointer);
     identity.device = device;
     identity.key = pointer;
+    identity.local = observed ? core::Local::kObserved : core::Local::kOurs;
     registrar_.add(
         identity,
         [&](const core::Identity&) {

@@ -45,7 +45,7 @@ class Harness {
     Script& script() noexcept { return *script_; }
 
     // Makes a communicator behind `pointer` (any number that is not 0) on `device`.
-    void create(std::uintptr_t pointer, int device, std::uintptr_t parent);
+    void create(std::uintptr_t pointer, int device, std::uintptr_t parent, bool observed = false);
     // A collective call: inside the gate for `hold_us` microseconds. False if the communicator is
     // dead or unknown.
     bool collective(std::uintptr_t pointer, int hold_us);

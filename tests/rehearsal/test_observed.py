@@ -1,0 +1,114 @@
+"""Who registers: tracehook, or torch by itself, which is then recorded with its segments instead of done twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from support.audits import CLEAN, Audit
+from support.rehearsal import Rehearsal, rehearse
+from torch.distributed import distributed_c10d
+
+BY_ITSELF = hasattr(distributed_c10d, "ProcessGroupNCCL2")
+LEGACY = "nccl-legacy" if BY_ITSELF else "nccl"
+needs_nccl2 = pytest.mark.skipif(not BY_ITSELF, reason="this torch has no group that registers by itself")
+TORCH_HOOK = {"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1"}
+
+
+def play(log: Path, backend: str, when: str = "first", **env: str) -> Rehearsal:
+    """Run the job with two ranks; it ends well, and its sums are right."""
+    run = rehearse("observed.py", backend, when, ranks=2, log=log, hook=when == "first", env=env)
+    assert run.status == 0, run.output
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        assert (facts["sum"], facts["end"]) == (4.0, "reached"), run.output
+    return run
+
+
+def registered(run: Rehearsal, rank: int) -> Counter[tuple[int, int]]:
+    """Return how often each segment was registered with each communicator."""
+    return Counter((event["segment"], event["comm_id"]) for event in run.events("register.local", rank))
+
+
+@needs_nccl2
+def test_torch_that_registers_by_itself_is_recorded(tmp_path: Path) -> None:
+    """Each segment is registered once with each communicator of its time, by torch, and the log has all of it."""
+    run = play(tmp_path, "nccl")
+    assert run.broken == [], run.output
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        assert facts["kinds"] == ["observed"] * 2
+        counts = registered(run, rank)
+        assert set(counts.values()) == {1}
+        assert len(counts) == facts["made"] == facts["undone"], "what NCCL saw is what the log has"
+        assert facts["symmetric"] is True
+        assert facts["reduced"] == 1.0
+        assert all(event["observed"] for event in run.events("register.local", rank))
+        assert {event["local"] for event in run.events("communicator.pending", rank)} == {"observed"}
+    Audit(tmp_path).expect(CLEAN, "Clean: ")
+
+
+@needs_nccl2
+def test_enabled_late(tmp_path: Path) -> None:
+    """What torch registered before is in no log; what it does from then on is, and nothing is said to be missing."""
+    run = play(tmp_path, "nccl", "late")
+    assert run.broken == [], run.output
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        assert facts["kinds"] == ["observed"] * 2
+        assert sum(registered(run, rank).values()) == facts["made"] - facts["before"]
+    assert [event.get("adopted", False) for event in run.events("communicator.pending", 0)] == [True, False]
+    Audit(tmp_path).expect(CLEAN, "Clean: ")
+
+
+@pytest.mark.parametrize("mode", ["auto", "own"])
+def test_the_stock_group(tmp_path: Path, mode: str) -> None:
+    """With torch's stock group tracehook registers, each segment once with each communicator."""
+    run = play(tmp_path, LEGACY, SYMM_REGISTER_LOCAL=mode)
+    assert run.broken == [], run.output
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        assert facts["kinds"] == ["own"] * 2
+        counts = registered(run, rank)
+        assert set(counts.values()) == {1}
+        assert len(counts) == facts["made"] == facts["undone"]
+        assert not any(event.get("observed") for event in run.events("register.local", rank))
+    Audit(tmp_path).expect(CLEAN, "Clean: ")
+
+
+@needs_nccl2
+def test_both(tmp_path: Path) -> None:
+    """`own` registers beside torch, which counts; that is as good, and costs twice the calls."""
+    run = play(tmp_path, "nccl", SYMM_REGISTER_LOCAL="own")
+    assert run.broken == [], run.output
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        assert facts["kinds"] == ["own"] * 2
+        assert facts["made"] == facts["undone"] > sum(registered(run, rank).values())
+
+
+def test_nobody(tmp_path: Path) -> None:
+    """`off` registers nothing and misses nothing; windows of scopes are made all the same."""
+    run = play(tmp_path, LEGACY, SYMM_REGISTER_LOCAL="off")
+    assert run.broken == [], run.output
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        assert (facts["kinds"], facts["made"], facts["symmetric"]) == (["off"] * 2, 0, True)
+    Audit(tmp_path).expect(CLEAN, "Clean: ")
+
+
+def test_nobody_and_recorded(tmp_path: Path) -> None:
+    """`observe` with a group that registers nothing is `off`."""
+    run = play(tmp_path, LEGACY, SYMM_REGISTER_LOCAL="observe")
+    for rank in (0, 1):
+        assert (run.facts(rank)["kinds"], run.facts(rank)["made"]) == (["observed"] * 2, 0)
+    Audit(tmp_path).expect(CLEAN, "Clean: ")
+
+
+def test_a_wrong_value(tmp_path: Path) -> None:
+    """It is said, with what is known, and the default is used."""
+    run = play(tmp_path, LEGACY, SYMM_REGISTER_LOCAL="mine")
+    (line,) = {line for line in run.finished.lines("tracehook: ") if "SYMM_REGISTER_LOCAL" in line}
+    assert "expected auto, own, observe or off; using the default (auto)" in line
+    assert run.facts()["kinds"] == ["own"] * 2

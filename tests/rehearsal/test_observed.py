@@ -10,6 +10,7 @@ from support.audits import CLEAN, Audit
 from support.rehearsal import Rehearsal, rehearse
 from torch.distributed import distributed_c10d
 
+NCCL2 = "TORCH_DIST_USE_NCCL2"  # 1: backend "nccl" is the group that registers by itself, if torch has it
 BY_ITSELF = hasattr(distributed_c10d, "ProcessGroupNCCL2")
 LEGACY = "nccl-legacy" if BY_ITSELF else "nccl"
 needs_nccl2 = pytest.mark.skipif(not BY_ITSELF, reason="this torch has no group that registers by itself")
@@ -18,7 +19,7 @@ TORCH_HOOK = {"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1"}
 
 def play(log: Path, backend: str, when: str = "first", **env: str) -> Rehearsal:
     """Run the job with two ranks; it ends well, and its sums are right."""
-    run = rehearse("observed.py", backend, when, ranks=2, log=log, hook=when == "first", env=env)
+    run = rehearse("observed.py", backend, when, ranks=2, log=log, hook=when == "first", env={NCCL2: "1", **env})
     assert run.status == 0, run.output
     for rank in (0, 1):
         facts = run.facts(rank)

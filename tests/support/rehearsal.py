@@ -99,9 +99,10 @@ def rehearse(
 ) -> Rehearsal:
     """Run `job` under `tracehook rehearse`, and return the logs of directory `log`.
 
-    Without `log` the hook is off. With `log` and not `hook` it is off until the job calls `tracehook.enable()`.
+    Without `log` the hook is off. With `log` and not `hook` it is off until the job calls `tracehook.enable()`. Backend
+    "nccl" is torch's stock group, also where its default is another (see test_observed.py) unless `env` says so.
     """
-    changes = dict(env or {})
+    changes = {"TORCH_DIST_USE_NCCL2": "0", **(env or {})}
     line: list[str | Path] = [SCRIPTS / "tracehook", "rehearse", "--devices", str(max(devices, ranks))]
     if log is not None and hook:
         line += ["--log", log]

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import NoReturn
 
 import typer
 
@@ -64,6 +65,6 @@ def _compile(source: Path, includes: list[Path], made: Path) -> None:
         _fail(f"{Path(compiler).name} failed: {lines[0] if lines else done.returncode}")
 
 
-def _fail(why: str) -> None:
+def _fail(why: str) -> NoReturn:
     typer.echo(f"tracehook build-hook: {why}", err=True)
     raise typer.Exit(1)

@@ -1,0 +1,61 @@
+"""The one table of versions, and what follows from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tracehook import emulation, hook_library, versions
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "compatibility.md"
+
+
+@pytest.mark.parametrize(
+    ("version", "row"),
+    [
+        ("2.11.0+cu130", "2.11"),
+        ("2.14.1", "2.14"),
+        ("2.15.0", "2.15"),
+        ("2.16.0a0+git", "2.15"),
+        ("2.9.1", "2.11"),
+        ("3.0.0", "2.15"),
+        ("strange", "2.11"),
+    ],
+)
+def test_the_nearest_row(version: str, row: str) -> None:
+    """A torch that is not in the table is taken to be like the nearest one."""
+    assert versions.of_torch(version).torch == row
+
+
+def test_the_table_is_in_order() -> None:
+    """Releases belong to their minors, which ascend; NCCL never goes back."""
+    rows = versions.ROWS
+    assert all(hook_library.minor_of(row.release) == row.torch for row in rows)
+    assert [row.nccl for row in rows] == sorted(row.nccl for row in rows)
+    assert len({row.torch for row in rows}) == len(rows)
+
+
+def test_the_document_has_every_row() -> None:
+    """docs/compatibility.md has a line for each, with the group that is torch's default."""
+    lines = DOCUMENT.read_text().splitlines()
+    for row in versions.ROWS:
+        (line,) = (line for line in lines if line.startswith(f"| {row.torch} |"))
+        assert row.group in line
+        if row.torch != "2.13":  # of which no CUDA build was at hand
+            assert f"| {row.nccl // 10000}.{row.nccl // 100 % 100}.{row.nccl % 100} |" in line
+
+
+def test_a_rehearsal_has_the_nccl_of_the_installed_torch(tmp_path, monkeypatch) -> None:
+    """Unless the environment names another, or there is no torch."""
+    monkeypatch.setattr(emulation, "directory", lambda: tmp_path)
+    monkeypatch.setattr(emulation.metadata, "version", lambda _: "2.15.0")
+    name = "TRACEHOOK_EMU_NCCL_VERSION"
+    assert emulation.environment(1, tmp_path, base={})[name] == "23007"
+    assert emulation.environment(1, tmp_path, base={name: "22809"})[name] == "22809"
+
+    def missing(package: str) -> str:
+        raise emulation.metadata.PackageNotFoundError(package)
+
+    monkeypatch.setattr(emulation.metadata, "version", missing)
+    assert name not in emulation.environment(1, tmp_path, base={})

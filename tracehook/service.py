@@ -125,7 +125,7 @@ class Service:
         if self._record_only:
             self._note("torch_hook")
         if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING") == "1":
-            # torch reads it at each allocation, and its isEnabled() does not tell.
+            # torch reads it at each allocation; before 2.15 its isEnabled() does not tell.
             self._note("no_caching")
         path = hook_library.path_for(version)
         if path is None:
@@ -137,7 +137,7 @@ class Service:
         except RuntimeError as problem:
             self._note("attach_failed", str(problem))
             return
-        if reason:
+        if reason and REASONS[reason].name not in self._reasons():
             self._note(REASONS[reason].name)
 
     def _adopt_communicators(self) -> None:

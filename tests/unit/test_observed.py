@@ -127,3 +127,12 @@ def test_our_own_communicators_beside_it(harness, calls_of):
     harness.free(0, A, 4 * KIB)
     assert calls_of(Y) == [("register", A), ("deregister", A)]
     assert calls_of(X) == []
+
+
+def test_a_range_of_no_segment_is_forgotten(harness, events):
+    """The next segment of that device ends the wait: a later one at the same address has nothing to do with it."""
+    harness.create(X, observed=True)
+    harness.others_register(X, 0x900000, 4 * KIB, 0, result=3)
+    harness.alloc(0, A, 4 * KIB)
+    harness.alloc(0, 0x900000, 4 * KIB)
+    assert events("register.local") == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -34,10 +35,13 @@ def build_hook() -> None:
     folder = hook_library.directory() / "_hooks"
     minor, includes = _located(folder / "source" / "torch" / "locate.py")
     target = folder / f"libtracehook_torch{minor}.so"
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as scratch:
-        made = Path(scratch) / target.name
-        _compile(folder / "source", includes, made)
-        made.replace(target)
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as scratch:
+            made = Path(scratch) / target.name
+            _compile(folder / "source", includes, made)
+            made.replace(target)
+    except OSError as problem:
+        _fail(f"{problem.filename or folder}: {problem.strerror}")
     typer.echo(f"{target}: for torch {minor}. Try it: tracehook doctor")
 
 
@@ -53,16 +57,16 @@ def _located(script: Path) -> tuple[str, list[Path]]:
 
 
 def _compile(source: Path, includes: list[Path], made: Path) -> None:
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
-    if compiler is None:
+    compiler = shlex.split(os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++") or "")
+    if not compiler:
         _fail("no C++ compiler: install g++, or set CXX")
     libraries = includes[0].parent / "lib"
-    command = [compiler, *_FLAGS, f"-I{source}", *(part for folder in includes for part in ("-isystem", str(folder)))]
+    command = [*compiler, *_FLAGS, f"-I{source}", *(part for folder in includes for part in ("-isystem", str(folder)))]
     command += [str(source / "torch" / "hook.cpp"), f"-L{libraries}", "-lc10", "-lc10_cuda", "-o", str(made)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
-        _fail(f"{Path(compiler).name} failed: {lines[0] if lines else done.returncode}")
+        _fail(f"{Path(compiler[0]).name} failed: {lines[0] if lines else done.returncode}")
 
 
 def _fail(why: str) -> NoReturn:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import resource
+import threading
 from typing import TYPE_CHECKING, Any
 
 from tracehook._core import ipc as native
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
 
 
 class Arrivals:
-    """Of one link. :meth:`take` is for the thread that reads the socket, the others for any."""
+    """Of one link. Any thread; the lock is held during calls into CUDA, and comes after all others of peers."""
 
     def __init__(self) -> None:
+        self._lock = threading.RLock()
         self._device: int | None = None  # where they are mapped; None: nothing is kept
         self._allocations: dict[int, Any] = {}  # by export
         self._expected: dict[int, int] = {}  # how many, in all
@@ -34,8 +36,9 @@ class Arrivals:
     def take(self, message: bytes, files: Sequence[int]) -> None:
         """Keep the handles of a message, and close what came beside it. Never raises: :meth:`open` does."""
         try:
-            if self._device is not None:
-                self._keep(wire.unpack_head(message), self._device, message, files)
+            with self._lock:
+                if self._device is not None:
+                    self._keep(wire.unpack_head(message), self._device, message, files)
         except wire.WireError:
             pass  # of nothing that could be named: the offer will miss them
         finally:
@@ -61,9 +64,10 @@ class Arrivals:
 
     def open(self, offer: wire.Offer) -> Any:
         """Map the memory of an offer from what arrived for it. Raises RuntimeError, and keeps nothing in any case."""
-        allocations = self._allocations.pop(offer.export, None)
-        problem = self._problems.pop(offer.export, None)
-        expected = self._expected.pop(offer.export, 0)
+        with self._lock:
+            allocations = self._allocations.pop(offer.export, None)
+            problem = self._problems.pop(offer.export, None)
+            expected = self._expected.pop(offer.export, 0)
         if allocations is None:
             raise PeerError("its handles did not arrive")
         try:
@@ -81,14 +85,16 @@ class Arrivals:
 
     def drop(self, export: int) -> None:
         """Let go of what arrived for an export: it is mapped already, for another link."""
-        self._problems.pop(export, None)
-        self._expected.pop(export, None)
-        allocations = self._allocations.pop(export, None)
-        if allocations is not None:
-            allocations.release()
+        with self._lock:
+            self._problems.pop(export, None)
+            self._expected.pop(export, None)
+            allocations = self._allocations.pop(export, None)
+            if allocations is not None:
+                allocations.release()
 
     def close(self) -> None:
         """Let go of everything, and keep nothing that comes later."""
-        self._device = None
-        for export in list(self._allocations):
-            self.drop(export)
+        with self._lock:
+            self._device = None
+            for export in list(self._allocations):
+                self.drop(export)

@@ -35,17 +35,17 @@ class Inbox:
     def take(self, peer: Peer) -> tuple[bool, Result]:
         """Read up to the peer's part of the last exchange, and no further: what it gives lasts until the next call."""
         if peer.is_same_next():
-            return peer.same()
+            peer.enter_same_up_to(peer.number)
         while True:
-            has_said_same = peer.has_said_same  # before the last look for a message: what was sent earlier is there
+            heard = peer.link.heard  # before the last look for a message: what was sent earlier is there
             came, result = peer.take()
             message = None if came else self._receive(peer)
             if message is not None:
                 self._act(peer, message)
-            elif has_said_same and not came:
-                return peer.same()
-            else:
+            elif came or heard < peer.number:
                 return came, result
+            else:
+                peer.enter_same_up_to(heard)
 
     @staticmethod
     def _receive(peer: Peer) -> bytes | None:
@@ -62,10 +62,11 @@ class Inbox:
                 case Kind.EXCHANGE:
                     self._take_offers(peer, head, message)
                 case Kind.SAME:
-                    peer.arrived.append((head.number, peer.same_outcome()))
+                    peer.enter(head.number, peer.same_outcome())
                 case Kind.REFUSED:
                     text = message[wire.HEAD_BYTES :].decode(errors="replace")
-                    peer.arrived.append((head.number, PeerError(f"rank {peer.rank} gave up: {text}")))
+                    peer.partial, peer.problem = [], None
+                    peer.enter(head.number, PeerError(f"rank {peer.rank} gave up: {text}"))
                 case Kind.WORDS:
                     self._take_words(peer, message)
                 case Kind.BYE:
@@ -94,6 +95,8 @@ class Inbox:
                 raise wire.WireError(f"a message of kind {kind}")
 
     def _take_offers(self, peer: Peer, head: wire.Head, message: bytes) -> None:
+        if not peer.partial:
+            peer.enter_same_up_to(head.number - 1)
         for offer in wire.unpack_offers(message, head.parts):
             try:
                 borrowed = None
@@ -109,7 +112,7 @@ class Inbox:
         peer.partial, peer.problem = [], None
         peer.can_repeat = first_problem is None
         peer.result = tensors[0] if head.form == wire.Form.ONE else tensors if head.form == wire.Form.LIST else None
-        peer.arrived.append((head.number, peer.result if first_problem is None else first_problem))
+        peer.enter(head.number, peer.result if first_problem is None else first_problem)
 
     def _take_words(self, peer: Peer, message: bytes) -> None:
         (offer,) = wire.unpack_offers(message, 1)

@@ -10,6 +10,7 @@ import select
 import socket
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Sequence
 
@@ -21,6 +22,7 @@ from tracehook.ipc.arrivals import Arrivals
 _ANCILLARY = socket.CMSG_SPACE(wire.HANDLES_OF_A_MESSAGE * array.array("i").itemsize)
 
 
+_LINKS: weakref.WeakSet[Link] = weakref.WeakSet()  # of this process, to peers that are known
 _FULL = (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)  # nothing was sent, and it can be later
 
 
@@ -75,19 +77,30 @@ class Link:
     def _wait_for_room(self, deadline: float, timeout: float, why: int) -> None:
         # Of memory, or of descriptors on their way: no event tells when there is room again.
         is_scarce = why != errno.EAGAIN
+        # It may be waiting for room as well, and not only for ours: what all have sent is kept for receive().
+        links = {link.fileno(): link for link in [self, *_LINKS] if link.ended is None}
         poller = select.poll()
-        poller.register(self.sock, select.POLLIN if is_scarce else select.POLLOUT | select.POLLIN)
+        for file in links:
+            poller.register(file, select.POLLIN)
+        if not is_scarce:
+            poller.modify(self.fileno(), select.POLLOUT | select.POLLIN)
         left = deadline - time.monotonic()
-        events = poller.poll(1 if is_scarce else max(0.0, left) * 1000)
-        if left <= 0 and (is_scarce or not events):
+        events = dict(poller.poll(1 if is_scarce else max(0.0, left) * 1000))
+        if left <= 0 and not events.get(self.fileno(), 0) & select.POLLOUT:
             self.ended = f"rank {self.peer} has read nothing for {timeout:g} s"
             raise self.lost()
-        if events and events[0][1] & select.POLLIN:
-            # It may be waiting for room as well: what it has sent is kept for receive().
-            with self._reading:
-                message = self._receive()
+        for file, event in events.items():
+            if event & select.POLLIN:
+                links[file]._read_ahead()
+
+    def _read_ahead(self) -> None:
+        if self._reading.acquire(blocking=False):  # else somebody reads it already
+            try:
+                message = self._receive() if self.ended is None else None
                 if message is not None:
                     self._read.append(message)
+            finally:
+                self._reading.release()
 
     def try_send(self, data: bytes) -> None:
         """Send one message, if there is somebody to read it."""
@@ -134,9 +147,12 @@ class Link:
             return True
         self._hears_by_message = data[0] != wire.Kind.SAME
         is_lane = data[0] == wire.Kind.LANE
-        if is_lane and files and self._lane is not None:
-            self._lane.meet(files[0])
-        close_files(files)
+        lane = self._lane
+        try:
+            if is_lane and files and lane is not None:
+                lane.meet(files[0])  # or else the peer goes on by messages: it sees that its page was not taken
+        finally:
+            close_files(files)
         return is_lane
 
     # --- the same as last time ---
@@ -144,8 +160,10 @@ class Link:
     def open(self, device: int) -> None:
         """Begin, now that it is known who is at the other end; `device` is where memory of the peer is mapped."""
         self.arrivals.expect(device)
-        with contextlib.suppress(OSError):
+        _LINKS.add(self)
+        with contextlib.suppress(OSError, RuntimeError):
             self._lane = native.Lane(self.sock.fileno())
+        if self._lane is not None:
             page = self._lane.hand_over()
             try:
                 self.send(wire.pack_head(wire.Kind.LANE), [page])
@@ -158,8 +176,7 @@ class Link:
         if lane is None or self.ended is not None:
             return False
         if not self._says_by_message:
-            lane.say(number)
-            return True
+            return lane.say(number)
         # The first one since a message is one itself: who has read it has read all before it.
         self._says_by_message = not lane.is_met
         return lane.send(number)

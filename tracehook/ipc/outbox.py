@@ -38,7 +38,7 @@ def pack(given: Givable, device: int, writable: bool) -> Parcel:
 
 
 def send(peer: Peer, parcel: Parcel, timeout: float) -> None:
-    """Send it, as the peer's next exchange. Raises :class:`PeerLost`."""
+    """Send it, as the peer's next exchange. Raises :class:`PeerLost`, or :class:`PeerError` after telling the peer."""
     peer.number += 1
     peer.given = None
     begin = 0
@@ -48,6 +48,9 @@ def send(peer: Peer, parcel: Parcel, timeout: float) -> None:
             begin += count
     except PeerLost:
         raise peer.lost() from None
+    except PeerError as problem:
+        _say_refused(peer, problem)
+        raise PeerError(f"{peer.about}: a tensor cannot be shared with rank {peer.rank}: {problem}") from None
     peer.form, peer.writable = parcel.form, parcel.writable
     peer.given = [Given(tensor, loan) for tensor, loan in zip(parcel.tensors, parcel.loans, strict=True)]
 
@@ -64,9 +67,13 @@ def send_same(peer: Peer, timeout: float) -> None:
 
 def refuse(peer: Peer, problem: BaseException) -> None:
     """Say that this rank gives up the peer's next exchange, and why: it need not wait for its deadline."""
+    peer.number += 1
+    _say_refused(peer, problem)
+
+
+def _say_refused(peer: Peer, problem: BaseException) -> None:
     lines = str(problem).splitlines()
     text = (lines[0] if lines else type(problem).__name__).encode()[:1000]
-    peer.number += 1
     peer.link.try_send(wire.pack_head(wire.Kind.REFUSED, peer.number) + text)
 
 

@@ -58,6 +58,7 @@ class Peer:
         self.about = about
         self.journal = journal
         self.number = 0  # of this rank's last exchange over this link; both sides count alike
+        self._entered = 0  # up to which exchange the peer's parts were entered into `arrived`, or taken at once
         self._taken = 0  # the peer's part of which exchange was taken last
         self.form = wire.Form.NOTHING
         self.given: list[Given] | None = None  # None: the next exchange cannot refer to the last
@@ -102,7 +103,7 @@ class Peer:
     def hear_same(self) -> bool:
         """Whether the peer says within some microseconds that its part is the same as last time."""
         if self.can_repeat and self._taken == self.number - 1 and not self.arrived and self.link.hear_same(self.number):
-            self._taken = self.number
+            self._taken = self._entered = self.number
             return True
         return False
 
@@ -113,12 +114,20 @@ class Peer:
 
     def is_same_next(self) -> bool:
         """Whether that is what comes next, whatever messages are unread: then they are of no exchange before this."""
-        return self._taken == self.number - 1 and self.link.heard == self.number
+        return not self.arrived and self._taken == self.number - 1 and self.link.heard == self.number
 
-    def same(self) -> tuple[bool, Result]:
-        """Take its part as the same as last time."""
-        self.arrived.append((self.number, self.same_outcome()))
-        return self.take()
+    def enter(self, number: int, outcome: Result | PeerError) -> None:
+        """Keep the peer's part of an exchange until it is taken. A second word about one is dropped."""
+        if number > self._entered:
+            self.enter_same_up_to(number - 1)
+            self._entered = number
+            self.arrived.append((number, outcome))
+
+    def enter_same_up_to(self, number: int) -> None:
+        """Enter what was said without messages, before a message changes what "the same" is."""
+        for each in range(self._entered + 1, number + 1):
+            self.arrived.append((each, self.same_outcome()))
+        self._entered = max(self._entered, number)
 
     def same_outcome(self) -> Result | PeerError:
         """Return what "the same as last time" stands for."""

@@ -56,6 +56,11 @@ void Registrar::segment_allocated(int device, std::uintptr_t address, std::size_
         }
         ring_.push(segment_event(EventKind::kSegmentAlloc, added.segment));
         observe_born(added.segment);
+        if (!ledger_.adopting()) {
+            std::erase_if(unborn_, [&](const auto& each) {
+                return each.first->identity().device == device; // was of no segment
+            });
+        }
         members = members_on(device);
         // Queued under the same lock that a free, a birth or a switch takes: none of them can come
         // in between.
@@ -133,6 +138,9 @@ void Registrar::observed(const Member& member, const Observation& seen) noexcept
         return;
     }
     const std::lock_guard guard(mutex_);
+    if (member->dead()) {
+        return;
+    }
     const auto segment = ledger_.at(seen.address);
     if (!segment || segment->device != member->identity().device) {
         unborn_.emplace_back(member, seen);
@@ -236,6 +244,9 @@ Registrar::Member Registrar::add(Identity identity, const MakeCommunicator& make
         const bool on = registering() && identity.local == Local::kOurs;
         gate->join(member, on ? ledger_.segments(identity.device) : std::vector<Segment>{}, !on);
         former = std::exchange(by_pointer_[identity.pointer], member);
+        if (former) {
+            forget_observed(*former);
+        }
         epoch_.store(next_epoch(), std::memory_order_release);
     }
     if (former) {

@@ -65,6 +65,7 @@ void pause() noexcept {
 struct Lane::Page {
     alignas(128) std::atomic<std::uint64_t> number;
     alignas(128) std::atomic<std::uint32_t> rests;
+    std::atomic<std::uint32_t> has_met; // this page's owner has the other page
 
     static_assert(
         std::atomic<std::uint64_t>::is_always_lock_free); // or two processes could not share it
@@ -115,15 +116,19 @@ bool Lane::meet(int file) noexcept {
         return false;
     }
     theirs_ = static_cast<const Page*>(page);
+    ours_->has_met.store(1, std::memory_order_seq_cst);
     return true;
 }
 
+bool Lane::is_met() const noexcept {
+    return theirs_ != nullptr && theirs_->has_met.load(std::memory_order_seq_cst) != 0;
+}
+
 // Either this sees that the peer rests, or the peer sees the number when it looks once more.
-void Lane::say(std::uint64_t number) noexcept {
+bool Lane::say(std::uint64_t number) noexcept {
     ours_->number.store(number, std::memory_order_seq_cst);
-    if (theirs_->rests.load(std::memory_order_seq_cst) != 0) {
-        send(number); // if its buffer is full, it is awake
-    }
+    // If its buffer is full, it is awake.
+    return theirs_->rests.load(std::memory_order_seq_cst) == 0 || send(number) || errno == EAGAIN;
 }
 
 std::uint64_t Lane::heard() const noexcept {

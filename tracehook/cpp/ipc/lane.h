@@ -35,11 +35,13 @@ class Lane {
 
     // Maps the peer's page. False if the descriptor is of no such page; it stays the caller's.
     bool meet(int file) noexcept;
-    bool is_met() const noexcept { return theirs_ != nullptr; }
+    // Whether each has the other's page.
+    bool is_met() const noexcept;
 
     // Lets the peer know that the exchange of this number is as the one before, and wakes it by a
-    // packet if it rests. Only after meet().
-    void say(std::uint64_t number) noexcept;
+    // packet if it rests. Only if is_met(). False if that packet is owed: the system has no memory
+    // for it.
+    bool say(std::uint64_t number) noexcept;
 
     // The last number that the peer said; 0 if none.
     std::uint64_t heard() const noexcept;

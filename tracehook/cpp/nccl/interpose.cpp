@@ -81,27 +81,36 @@ const char* last_error(Comm comm) {
 
 // --- registrations of others ---
 
+// Not through the gate: torch makes them in its tracker, with its own lock and the allocator's
+// held, and before an abort. Waiting there for a thread that hangs in NCCL would keep the abort
+// away.
+bool is_observed(const core::Registrar::Member& member) noexcept {
+    return member && member->identity().local == core::Local::kObserved;
+}
+
 int on_ncclCommRegister(Comm comm, void* buffer, std::size_t size, void** handle) {
     const core::Registrar::Member member = registrar().find(comm);
-    const std::uint64_t begin_ns = core::monotonic_ns();
-    const int result = inside<&Api::ncclCommRegister>(member, comm, buffer, size, handle);
-    if (member && member->identity().local == core::Local::kObserved) {
-        const std::uint64_t now_ns = core::monotonic_ns();
-        void* const given = result == kSuccess && handle != nullptr ? *handle : nullptr;
-        registrar().observed(member, {reinterpret_cast<std::uintptr_t>(buffer), size, given, result,
-                                      now_ns, now_ns - begin_ns});
+    if (!is_observed(member)) {
+        return inside<&Api::ncclCommRegister>(member, comm, buffer, size, handle);
     }
+    const std::uint64_t begin_ns = core::monotonic_ns();
+    const int result = api().ncclCommRegister(comm, buffer, size, handle);
+    const std::uint64_t now_ns = core::monotonic_ns();
+    void* const given = result == kSuccess && handle != nullptr ? *handle : nullptr;
+    registrar().observed(member, {reinterpret_cast<std::uintptr_t>(buffer), size, given, result,
+                                  now_ns, now_ns - begin_ns});
     return result;
 }
 
 int on_ncclCommDeregister(Comm comm, void* handle) {
     const core::Registrar::Member member = registrar().find(comm);
-    const std::uint64_t begin_ns = core::monotonic_ns();
-    const int result = inside<&Api::ncclCommDeregister>(member, comm, handle);
-    if (member && member->identity().local == core::Local::kObserved) {
-        const std::uint64_t now_ns = core::monotonic_ns();
-        registrar().unobserved(member, {0, 0, handle, result, now_ns, now_ns - begin_ns});
+    if (!is_observed(member)) {
+        return inside<&Api::ncclCommDeregister>(member, comm, handle);
     }
+    const std::uint64_t begin_ns = core::monotonic_ns();
+    const int result = api().ncclCommDeregister(comm, handle);
+    const std::uint64_t now_ns = core::monotonic_ns();
+    registrar().unobserved(member, {0, 0, handle, result, now_ns, now_ns - begin_ns});
     return result;
 }
 

@@ -4,6 +4,7 @@ Run by `make wheel` in the building interpreter; the argument is the folder to f
 gigabyte each, without what they require), keeps their headers, and prints the folders, by semicolons.
 """
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -36,7 +37,9 @@ def fetch(release: str, folder: Path) -> bool:
             if "torch/lib/libc10_cuda.so" not in names:
                 return False
             wanted = [name for name in names if name.startswith("torch/include/") or name == "torch/version.py"]
-            packed.extractall(folder, wanted)
+            packed.extractall(Path(scratch, "headers"), wanted)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        shutil.move(Path(scratch, "headers"), folder)
     return True
 
 

@@ -163,9 +163,18 @@ def test_doctor_in_a_rehearsal() -> None:
         "1 segment seen allocated, 1 seen freed",
         "matches the running torch",
         "SYMM_REGISTER_TIMEOUT",
+        "recorded" if versions.of_torch(metadata.version("torch")).group == "nccl2" else "│ tracehook ",
         _dotted(versions.of_torch(metadata.version("torch")).nccl),
     ):
         assert word in finished.out
+
+
+@pytest.mark.parametrize(
+    ("mode", "word"), [("own", "tracehook, always"), ("observe", "not tracehook;"), ("off", "nobody")]
+)
+def test_doctor_says_who_registers(mode: str, word: str) -> None:
+    """As SYMM_REGISTER_LOCAL says."""
+    assert word in _tracehook("doctor", SYMM_REGISTER_LOCAL=mode).out
 
 
 @pytest.mark.parametrize(

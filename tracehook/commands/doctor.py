@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 import tracehook
-from tracehook import emulation, hook_library, settings
+from tracehook import emulation, hook_library, settings, versions
 
 
 def doctor() -> None:
@@ -52,7 +52,16 @@ def _versions() -> list[tuple[str, str]]:
         ("torch", f"{version}, CUDA {torch.version.cuda or 'none: a build without CUDA'}"),
         ("hook libraries", f"{have}; {chosen.name if chosen else 'none chosen'}: {why}"),
         ("rehearsal", emulated),
+        ("registers", _who_registers(version)),
     ]
+
+
+def _who_registers(torch_version: str) -> str:
+    mode = settings.from_environment()[0].local
+    by_torch = versions.of_torch(torch_version).group == "nccl2" and os.environ.get("TORCH_DIST_USE_NCCL2") != "0"
+    if mode == "auto":
+        return "torch's group nccl2 by itself, which is recorded" if by_torch else "tracehook"
+    return {"own": "tracehook, always", "observe": "not tracehook; what others do is recorded", "off": "nobody"}[mode]
 
 
 def _state() -> list[tuple[str, str]]:

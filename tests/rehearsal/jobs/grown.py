@@ -1,4 +1,4 @@
-"""A communicator of one rank grows by another, is suspended and resumed; called by hand, as torch has it from 2.15 on."""
+"""A communicator of one rank grows by another, is suspended and resumed; by hand, as torch has it from 2.15 on."""
 
 import base64
 import ctypes

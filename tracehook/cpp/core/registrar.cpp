@@ -56,11 +56,7 @@ void Registrar::segment_allocated(int device, std::uintptr_t address, std::size_
         }
         ring_.push(segment_event(EventKind::kSegmentAlloc, added.segment));
         observe_born(added.segment);
-        if (!ledger_.adopting()) {
-            std::erase_if(unborn_, [&](const auto& each) {
-                return each.first->identity().device == device; // was of no segment
-            });
-        }
+        forget_unborn(device);
         members = members_on(device);
         // Queued under the same lock that a free, a birth or a switch takes: none of them can come
         // in between.
@@ -91,93 +87,6 @@ void Registrar::remove_segment(const Segment& segment, EventKind kind,
     } else {
         ring_.push(segment_event(kind, segment));
     }
-}
-
-bool Registrar::is_observed(const Segment& segment) const noexcept {
-    return std::ranges::any_of(by_pointer_, [&](const auto& each) {
-        return each.second->identity().local == Local::kObserved && each.second->observes(segment);
-    });
-}
-
-// The allocator has come back from freeing them: whoever has not deregistered them by now did not.
-void Registrar::settle_freed(int device) noexcept {
-    std::erase_if(freed_, [&](const auto& each) {
-        if (each.first.device != device) {
-            return false;
-        }
-        ring_.push(segment_event(each.second, each.first));
-        return true;
-    });
-}
-
-void Registrar::settle_freed_if_let_go() noexcept {
-    std::erase_if(freed_, [&](const auto& each) {
-        if (is_observed(each.first)) {
-            return false;
-        }
-        ring_.push(segment_event(each.second, each.first));
-        return true;
-    });
-}
-
-void Registrar::observe_born(const Segment& segment) noexcept {
-    std::erase_if(unborn_, [&](const auto& each) {
-        const auto& [member, seen] = each;
-        if (member->identity().device != segment.device || seen.address != segment.address) {
-            return false;
-        }
-        if (seen.size == segment.size) {
-            member->observe(segment, seen);
-        }
-        return true;
-    });
-}
-
-void Registrar::observed(const Member& member, const Observation& seen) noexcept {
-    if (abandoned()) {
-        return;
-    }
-    const std::lock_guard guard(mutex_);
-    if (member->dead()) {
-        return;
-    }
-    const auto segment = ledger_.at(seen.address);
-    if (!segment || segment->device != member->identity().device) {
-        unborn_.emplace_back(member, seen);
-    } else if (segment->address == seen.address && segment->size == seen.size) {
-        member->observe(*segment, seen);
-    }
-}
-
-void Registrar::unobserved(const Member& member, const Observation& seen) noexcept {
-    if (abandoned()) {
-        return;
-    }
-    const std::lock_guard guard(mutex_);
-    if (member->unobserve(seen)) {
-        settle_freed_if_let_go();
-    } else {
-        std::erase_if(unborn_, [&](const auto& each) {
-            return each.first == member && each.second.handle == seen.handle;
-        });
-    }
-}
-
-void Registrar::settle() noexcept {
-    if (abandoned()) {
-        return;
-    }
-    const std::lock_guard guard(mutex_);
-    for (const auto& [segment, kind] : freed_) {
-        ring_.push(segment_event(kind, segment));
-    }
-    freed_.clear();
-}
-
-// With the mutex, when the communicator ended.
-void Registrar::forget_observed(const Registrations& member) noexcept {
-    std::erase_if(unborn_, [&](const auto& each) { return each.first.get() == &member; });
-    settle_freed_if_let_go();
 }
 
 void Registrar::segment_freed(int device, std::uintptr_t address, std::size_t size) noexcept {

@@ -124,6 +124,7 @@ class Registrar {
     void wait_for_aborts(int device, std::unique_lock<std::mutex>& lock);
     void remove_segment(const Segment& segment, EventKind kind, std::unique_lock<std::mutex>& lock);
     void observe_born(const Segment& segment) noexcept;
+    void forget_unborn(int device) noexcept;
     void settle_freed(int device) noexcept;
     void settle_freed_if_let_go() noexcept;
     bool is_observed(const Segment& segment) const noexcept;

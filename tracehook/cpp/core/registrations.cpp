@@ -225,13 +225,19 @@ std::size_t Registrations::deregister_all() noexcept {
     return undone;
 }
 
-void Registrations::observe(const Segment& segment, const Observation& seen) noexcept {
-    Event record = event(EventKind::kRegisterLocal, segment);
+Event Registrations::seen_event(EventKind kind, const Segment& segment,
+                                const Observation& seen) const noexcept {
+    Event record = event(kind, segment);
     record.t_ns = seen.t_ns;
     record.duration_ns = seen.duration_ns;
     record.result = seen.result;
     record.value = reinterpret_cast<std::uintptr_t>(seen.handle);
     record.extra = kByOthers;
+    return record;
+}
+
+void Registrations::observe(const Segment& segment, const Observation& seen) noexcept {
+    Event record = seen_event(EventKind::kRegisterLocal, segment, seen);
     emit(record);
     if (seen.result == 0) {
         made_.fetch_add(1, std::memory_order_relaxed);
@@ -247,12 +253,7 @@ std::optional<Segment> Registrations::unobserve(const Observation& seen) noexcep
     if (!segment) {
         return std::nullopt; // made before we looked, or of a range that is no segment
     }
-    Event record = event(EventKind::kDeregisterLocal, *segment);
-    record.t_ns = seen.t_ns;
-    record.duration_ns = seen.duration_ns;
-    record.result = seen.result;
-    record.value = reinterpret_cast<std::uintptr_t>(seen.handle);
-    record.extra = kByOthers;
+    Event record = seen_event(EventKind::kDeregisterLocal, *segment, seen);
     emit(record);
     held_.store(observations_.size(), std::memory_order_relaxed);
     undone_.fetch_add(1, std::memory_order_relaxed);

@@ -118,6 +118,8 @@ class Registrations {
     void deregister_one(const Handles::Held& held) noexcept;
     Event event(EventKind kind) const noexcept;
     Event event(EventKind kind, const Segment& segment) const noexcept;
+    Event seen_event(EventKind kind, const Segment& segment,
+                     const Observation& seen) const noexcept;
     void emit(Event& event) noexcept; // counts it, and pushes it
     void fail(const Segment& segment, int result) noexcept;
 

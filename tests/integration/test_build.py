@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def commands() -> list[str]:
     """Return the compiler's command lines of this checkout's build."""
-    found = sorted(ROOT.glob("build/cp*/compile_commands.json"))
+    found = sorted(ROOT.glob("build/torch-*/compile_commands.json"))
     if not found:
         pytest.skip("the native parts were not built in this checkout")
     return [entry["command"] for path in found for entry in json.loads(path.read_text())]

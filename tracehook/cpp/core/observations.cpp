@@ -1,12 +1,11 @@
 #include "core/observations.h"
 
-#include <algorithm>
-
 namespace tracehook::core {
 
 void Observations::put(const Segment& segment, void* handle) {
     const std::lock_guard guard(mutex_);
     held_.emplace(handle, segment);
+    ++handles_of_[segment.id];
 }
 
 std::optional<Segment> Observations::take(void* handle) noexcept {
@@ -17,13 +16,15 @@ std::optional<Segment> Observations::take(void* handle) noexcept {
     }
     const Segment segment = found->second;
     held_.erase(found);
+    if (--handles_of_[segment.id] == 0) {
+        handles_of_.erase(segment.id);
+    }
     return segment;
 }
 
 bool Observations::holds(const Segment& segment) const noexcept {
     const std::lock_guard guard(mutex_);
-    return std::ranges::any_of(held_,
-                               [&](const auto& each) { return each.second.id == segment.id; });
+    return handles_of_.contains(segment.id);
 }
 
 std::size_t Observations::size() const noexcept {
@@ -34,6 +35,7 @@ std::size_t Observations::size() const noexcept {
 void Observations::clear() noexcept {
     const std::lock_guard guard(mutex_);
     held_.clear();
+    handles_of_.clear();
 }
 
 } // namespace tracehook::core

@@ -38,6 +38,8 @@ class Observations {
     mutable std::mutex mutex_;
     // By handle: the library gives the same one for a range that it has already.
     std::unordered_multimap<void*, Segment> held_;
+    // How many handles a segment has, by its id: asked at every free, under the allocator's lock.
+    std::unordered_map<std::uint64_t, std::size_t> handles_of_;
 };
 
 } // namespace tracehook::core

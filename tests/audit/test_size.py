@@ -100,6 +100,7 @@ def test_an_audit_that_is_ended_leaves_nothing(tmp_path: Path, number: signal.Si
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env=_scratch_in(scratch),
+        preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # of a job in the background SIGINT is ignored
     )
     while not list(scratch.glob("*/audit.duckdb")):
         assert audit.poll() is None

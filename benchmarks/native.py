@@ -11,11 +11,13 @@ HERE = Path(__file__).parent
 BUILD = HERE.parent / "build" / "benchmarks"
 
 
-def _headers() -> list[str]:
+def _torch() -> list[str]:
+    """Return the options for the running torch: of its minor, which is the first line, the folders with headers."""
     locate = HERE.parent / "tracehook" / "cpp" / "torch" / "locate.py"
-    facts = subprocess.run([sys.executable, locate], check=True, capture_output=True, text=True).stdout.strip()
-    _, root, includes, _ = facts.split(";")
-    return [f"-I{root}/include", *(f"-I{path}" for path in includes.split(",")), f"-L{root}/lib"]
+    found = subprocess.run([sys.executable, locate], check=True, capture_output=True, text=True).stdout
+    folders = found.splitlines()[0].partition("|")[2].split(",")
+    libraries = Path(folders[0]).parent / "lib"
+    return [*(f"-I{folder}" for folder in folders), f"-L{libraries}", "-lc10", "-lc10_cuda"]
 
 
 def build(source: str, name: str, *options: str) -> Path:
@@ -27,9 +29,9 @@ def build(source: str, name: str, *options: str) -> Path:
     return mine.replace(target)
 
 
-def bare_tracker() -> Path:
-    """Return a library with ``attach_bare_tracker()``, for the running torch."""
-    return build("bare_tracker.cpp", "bare_tracker", "-fvisibility=hidden", *_headers(), "-lc10", "-lc10_cuda")
+def hot_path() -> Path:
+    """Return a library with ``attach_bare_tracker()`` and ``best_pair_ns()``, for the running torch."""
+    return build("hot_path.cpp", "hot_path", "-fvisibility=hidden", *_torch())
 
 
 def caller() -> Path:

@@ -18,6 +18,8 @@ import stats
 import symmetric
 import torch
 
+from tracehook.versions import of_torch
+
 HERE = Path(__file__).parent
 PAIRS_OF_RUNS = 9
 MOST_RANKS = 4
@@ -50,18 +52,25 @@ def results(script: str, *arguments: str, ranks: int = 0) -> stats.Results:
     return found
 
 
+def beside(name: str, without: str, kind: str, limit: float) -> None:
+    """Show what `kind` of hot_path.py costs beside `without`, from runs in turn."""
+    library = str(native.hot_path())
+    ratios, noise = [], []
+    for _ in range(PAIRS_OF_RUNS):
+        first, ours, again = (results("hot_path.py", which, library)[""][0] for which in (without, kind, without))
+        ratios.append(2 * ours / (first + again))
+        noise.append(again / first)
+    print(stats.describe(name, ratios, "x", limit))
+    print(stats.describe("  (without / without: the noise)", noise, "x"), flush=True)
+
+
 def main() -> None:
     where = torch.cuda.get_device_name() if torch.cuda.is_available() else "emulated device"
     print(f"torch {torch.__version__}, {where}", flush=True)
 
-    bare_library = str(native.bare_tracker())
-    ratios, noise = [], []
-    for _ in range(PAIRS_OF_RUNS):
-        bare, hook, again = (results("hot_path.py", kind, bare_library)[""][0] for kind in ("bare", "hook", "bare"))
-        ratios.append(2 * hook / (bare + again))
-        noise.append(again / bare)
-    print(stats.describe("alloc+free pair, hook / bare tracker", ratios, "x", 1.03))
-    print(stats.describe("  (bare tracker / bare tracker: the noise)", noise, "x"), flush=True)
+    beside("alloc+free pair, hook / bare tracker", "bare", "hook", 1.03)
+    if of_torch(torch.__version__).group == "nccl2":
+        beside("alloc+free pair, hook and torch's group / the group alone", "group", "group+hook", 1.05)
 
     calls = results("calls.py", str(native.caller()))
     print(stats.describe("interposed call, added", calls["time_empty_calls"], "ns", 100))

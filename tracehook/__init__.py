@@ -109,7 +109,8 @@ def status() -> dict[str, Any]:
     """Return what tracehook does in this process.
 
     Keys: ``state`` (``off``, ``waiting`` for CUDA, ``on``, ``recording`` without registering, ``unsupported``,
-    ``forked``), ``reasons`` (names and advice, empty if all is well), ``segments``, ``bytes``, ``communicators`` (a
+    ``forked``), ``reasons`` (names and advice, empty if all is well), ``segments``, ``bytes``,
+    ``expandable_bytes`` (mapped of expandable segments, which are followed and not registered), ``communicators`` (a
     list of dicts with ``key``, ``device``, ``rank``, ``size``, ``held``, ``made``, ``undone``, ``ready``,
     ``failed``), ``dropped`` (events lost), ``log`` (path or None), ``nccl``, ``hook_library``, ``pools`` (symmetric
     memory: a dict for each pool and device, with ``segments``, ``bytes``, ``retired_bytes``) and ``windows`` (a dict

@@ -49,21 +49,14 @@ def explain(tensor: torch.Tensor, nbytes: int, found: GroupWindows | None, pools
 
 
 def _outside_of_pools(tensor: torch.Tensor) -> Explanation:
-    if _core.describe_allocator()["expandable_segments"] and _is_expandable(tensor):
+    mapped = _core.range_at(tensor.data_ptr())
+    if mapped is not None:
         return _no(
             "expandable_segment",
-            "it lies in an expandable segment, where NCCL's windows crash: "
-            "make it inside `with tracehook.symmetric(group)`",
+            f"it lies in an expandable segment ({mapped[1] >> 20} MiB are mapped there), which changes its size in "
+            "place, and nothing that is registered with NCCL can: make it inside `with tracehook.symmetric(group)`",
         )
     return _no("not_in_pool", "it is ordinary memory: make it inside `with tracehook.symmetric(group)`")
-
-
-def _is_expandable(tensor: torch.Tensor) -> bool:
-    address = tensor.data_ptr()
-    for segment in torch.cuda.memory_snapshot(include_traces=False):
-        if segment["address"] <= address < segment["address"] + segment["total_size"]:
-            return bool(segment["is_expandable"])
-    return False
 
 
 def _no(reason: str, text: str) -> Explanation:

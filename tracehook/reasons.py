@@ -18,8 +18,8 @@ REASONS = {
     1: Reason(
         "hook.unsupported",
         "expandable_segments",
-        "expandable segments are not registered (NCCL accepts them and then fails with an illegal access): "
-        "remove expandable_segments:True from PYTORCH_CUDA_ALLOC_CONF",
+        "expandable segments change their size in place, which no registration with NCCL can, so they are logged, not "
+        "registered: remove expandable_segments:True from PYTORCH_CUDA_ALLOC_CONF",
     ),
     2: Reason(
         "hook.unsupported",

@@ -173,6 +173,7 @@ class Service:
                 "reasons": {name: REASONS[number_of(name)].advice for name in self._reasons()},
                 "segments": 0,
                 "bytes": 0,
+                "expandable_bytes": 0,
                 "communicators": [],
                 "dropped": 0,
                 "log": None,
@@ -185,6 +186,7 @@ class Service:
                 return out
             core = self._core
             out["segments"], out["bytes"], _ = core.totals()
+            out["expandable_bytes"] = sum(size for _, _, size in core.mapped())
             out["communicators"] = [
                 {**row, "key": f"{row['key']:016x}", "local": local.KINDS[row["local"]]} for row in core.communicators()
             ]

@@ -230,3 +230,14 @@ class TestPickle:
         known += " TUPLE2 APPEND NEWFALSE BINPUT BINUNICODE EMPTY_TUPLE NEWTRUE NONE BINFLOAT LONG_BINPUT SETITEM"
         assert used <= set(known.split())
         assert out.getvalue()[1] == 3
+
+
+def test_expandable_segments_are_there_at_the_end(tmp_path):
+    """Parts that were mapped and unmapped are entries that the viewer knows, and what is left is in the snapshot."""
+    part = {"device": 0, "addr": f"{ADDRESS:#x}", "size": 10 * MIB}
+    middle = {"addr": f"{ADDRESS + 2 * MIB:#x}", "size": 2 * MIB}
+    log = _log(tmp_path / "logs", part | {"event": "segment.map"}, part | middle | {"event": "segment.unmap"})
+    made = _snapshot(log)
+    assert [entry["action"] for entry in made["device_traces"][0][1:]] == ["segment_map", "segment_unmap"]
+    left = [(segment["address"], segment["total_size"], segment["is_expandable"]) for segment in made["segments"]]
+    assert left == [(ADDRESS, 2 * MIB, True), (ADDRESS + 4 * MIB, 6 * MIB, True)]

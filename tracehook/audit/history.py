@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from tracehook.audit.mapped import Mapped
 from tracehook.audit.naming import in_bytes, known
 
 _LARGEST = 1 << 53  # of an address or a size: the viewer counts in doubles
@@ -50,6 +51,7 @@ class History:
         self._at: dict[int, _Segment] = {}  # the same, by address
         # By the address of a pool segment: its pool; the communicators that hold it, with the frame that tells it.
         self._pools: dict[int, int] = {}
+        self._mapped = Mapped()
         self._windows: dict[int, dict[int, Entry]] = {}
         self._versions: Counter[int] = Counter()  # how often an address was freed, as the viewer counts
         self.entries: list[Entry] = []
@@ -69,6 +71,8 @@ class History:
             self._born(event, address, size)
         elif name == "segment.free":
             self._freed(event, address, size)
+        elif name in ("segment.map", "segment.unmap"):
+            self._resized(event, address, size)
         elif name == "pool.grow":
             self._pools[address] = event["pool"] or 0
         elif name == "pool.shrink":
@@ -79,21 +83,9 @@ class History:
     def segments(self, device: int) -> Iterator[Entry]:
         """Yield the segments that were alive at the end, for device number `device` of the snapshot."""
         for segment in self._alive.values():
-            block = {"address": segment.address, "size": segment.size, "requested_size": segment.size}
-            yield {
-                "device": device,
-                "address": segment.address,
-                "total_size": segment.size,
-                "allocated_size": 0,
-                "active_size": 0,
-                "requested_size": 0,
-                "stream": 0,
-                "segment_type": "large",
-                "segment_pool_id": (0, segment.pool),
-                "is_expandable": False,
-                "frames": segment.frames,
-                "blocks": [block | {"state": "inactive", "frames": []}],
-            }
+            yield _at_the_end(device, segment)
+        for begin, end in self._mapped.ranges:
+            yield _at_the_end(device, _Segment(begin, end - begin, 0, []), expandable=True)
 
     # --- events ---
 
@@ -123,6 +115,12 @@ class History:
         frames = [self._frame(event["seq"], f"segment {event['segment']} ({in_bytes(size)}) freed")]
         self._enter("segment_free", address, size, event, frames + (segment.frames if segment is not None else []))
         self._versions[address] += 1
+
+    def _resized(self, event: dict[str, Any], address: int, size: int) -> None:
+        verb = event["event"].partition(".")[2]
+        (self._mapped.map if verb == "map" else self._mapped.unmap)(address, address + size)
+        frame = self._frame(event["seq"], f"{in_bytes(size)} of an expandable segment {verb}ped")
+        self._enter(f"segment_{verb}", address, size, event, [frame])
 
     def _registered(self, event: dict[str, Any], address: int, size: int) -> None:
         name = event["event"]
@@ -174,6 +172,24 @@ class History:
 
     def _frame(self, seq: int, name: str) -> Entry:
         return {"filename": self._file, "line": seq, "name": name}
+
+
+def _at_the_end(device: int, segment: _Segment, expandable: bool = False) -> Entry:
+    block = {"address": segment.address, "size": segment.size, "requested_size": segment.size}
+    return {
+        "device": device,
+        "address": segment.address,
+        "total_size": segment.size,
+        "allocated_size": 0,
+        "active_size": 0,
+        "requested_size": 0,
+        "stream": 0,
+        "segment_type": "large",
+        "segment_pool_id": (0, segment.pool),
+        "is_expandable": expandable,
+        "frames": segment.frames,
+        "blocks": [block | {"state": "inactive", "frames": []}],
+    }
 
 
 def _communicator(event: dict[str, Any]) -> str:

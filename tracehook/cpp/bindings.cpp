@@ -66,6 +66,14 @@ py::list segments(const core::Registrar& registrar) {
     return rows;
 }
 
+py::list ranges(const core::Registrar& registrar) {
+    py::list rows;
+    for (const core::Range& range : registrar.ranges()) {
+        rows.append(py::make_tuple(range.device, range.address, range.size));
+    }
+    return rows;
+}
+
 py::list pool_segments(const core::Bank& bank) {
     py::list rows;
     for (const core::PoolSegment& segment : bank.segments()) {
@@ -160,6 +168,15 @@ void bind_process(py::module_& module) {
     module.def("registering", [] { return process().registrar().registering(); });
     module.def("communicators", [] { return communicators(process().registrar()); });
     module.def("segments", [] { return segments(process().registrar()); });
+    module.def(
+        "range_at",
+        [](std::uintptr_t address) -> py::object {
+            const auto range = process().registrar().range_at(address);
+            return range ? py::make_tuple(range->address, range->size) : py::object(py::none());
+        },
+        py::arg("address"),
+        "(address, bytes) mapped in one piece of an expandable segment, or None");
+    module.def("mapped", [] { return ranges(process().registrar()); });
     module.def("totals", [] {
         const auto totals = process().registrar().totals();
         return py::make_tuple(totals.segments, totals.bytes, totals.communicators);

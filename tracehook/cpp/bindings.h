@@ -23,6 +23,7 @@ core::EventKind kind_of(const std::string& name);
 py::bytes peek(core::Ring& ring, std::size_t limit, std::size_t skip);
 py::list communicators(const core::Registrar& registrar);
 py::list segments(const core::Registrar& registrar);
+py::list ranges(const core::Registrar& registrar);
 py::list pool_segments(const core::Bank& bank);
 py::tuple last_refusal(const core::Bank& bank);
 

@@ -96,6 +96,25 @@ void bind_harness(py::module_& module) {
                 self.registrar().adopt_segment(device, address, size);
             },
             NoGil())
+        .def(
+            "map",
+            [](Harness& self, int device, std::uintptr_t address, std::size_t size) {
+                self.registrar().range_mapped(device, address, size);
+            },
+            NoGil())
+        .def(
+            "unmap",
+            [](Harness& self, int device, std::uintptr_t address, std::size_t size) {
+                self.registrar().range_unmapped(device, address, size);
+            },
+            NoGil())
+        .def(
+            "adopt_range",
+            [](Harness& self, int device, std::uintptr_t address, std::size_t size) {
+                self.registrar().adopt_range(device, address, size);
+            },
+            NoGil())
+        .def("ranges", [](Harness& self) { return ranges(self.registrar()); })
         .def("end_adoption", [](Harness& self) { self.registrar().end_adoption(); })
         .def("create", &Harness::create, NoGil(), py::arg("pointer"), py::arg("device") = 0,
              py::arg("parent") = 0, py::arg("observed") = false)

@@ -68,11 +68,17 @@ void Process::on_segment(void* user, const th_segment_event* event) {
             core::Scopes::block_allocated(self->bank_, event->device, event->address);
         }
         break;
-    default:
+    case TH_SEGMENT_MAP:
         if (!self->registrar_.abandoned() && !self->expandable_seen_.exchange(true)) {
             self->push(core::EventKind::kHookUnsupported,
                        static_cast<std::uint64_t>(Reason::kExpandableSegments), 0);
         }
+        self->registrar_.range_mapped(event->device, event->address, event->size);
+        break;
+    case TH_SEGMENT_UNMAP:
+        self->registrar_.range_unmapped(event->device, event->address, event->size);
+        break;
+    default:
         break;
     }
 }
@@ -120,6 +126,8 @@ void Process::adopt(const std::vector<th_segment_event>& segments) {
     for (const th_segment_event& segment : segments) {
         if (segment.expandable == 0) {
             registrar_.adopt_segment(segment.device, segment.address, segment.size);
+        } else {
+            registrar_.adopt_range(segment.device, segment.address, segment.size);
         }
     }
 }
@@ -152,11 +160,20 @@ std::optional<std::size_t> Process::check() noexcept {
             for (const core::Segment& segment : registrar_.segments()) {
                 ours.insert({segment.device, segment.address, segment.size});
             }
+            for (const core::Range& range : registrar_.ranges()) {
+                ours.insert({range.device, range.address, range.size});
+            }
             std::set<Key> theirs;
+            core::Ranges mapped; // two that meet are one, as ours are
             for (const th_segment_event& segment : shim_->snapshot()) {
                 if (segment.expandable == 0) {
                     theirs.insert({segment.device, segment.address, segment.size});
+                } else {
+                    mapped.map(segment.device, segment.address, segment.size);
                 }
+            }
+            for (const core::Range& range : mapped.all()) {
+                theirs.insert({range.device, range.address, range.size});
             }
             if (before != registrar_.ledger_version()) {
                 continue;

@@ -105,6 +105,7 @@ void Registrar::segment_freed(int device, std::uintptr_t address, std::size_t si
 void Registrar::begin_adoption() {
     const std::lock_guard guard(mutex_);
     ledger_.begin_adoption();
+    ranges_.begin_adoption();
 }
 
 void Registrar::adopt_segment(int device, std::uintptr_t address, std::size_t size) {
@@ -133,6 +134,7 @@ void Registrar::adopt_segment(int device, std::uintptr_t address, std::size_t si
 void Registrar::end_adoption() {
     const std::lock_guard guard(mutex_);
     ledger_.end_adoption();
+    ranges_.end_adoption();
     unborn_.clear(); // what is in the snapshot is known by now
 }
 
@@ -329,7 +331,7 @@ std::uint64_t Registrar::ledger_version() const {
         return 0;
     }
     const std::lock_guard guard(mutex_);
-    return ledger_.version();
+    return ledger_.version() + ranges_.version();
 }
 
 Registrar::Totals Registrar::totals() const {

@@ -14,6 +14,7 @@
 #include "core/bank.h"
 #include "core/gate.h"
 #include "core/ledger.h"
+#include "core/ranges.h"
 #include "core/registrations.h"
 
 #include <atomic>
@@ -49,6 +50,13 @@ class Registrar {
     void begin_adoption();
     void adopt_segment(int device, std::uintptr_t address, std::size_t size);
     void end_adoption();
+
+    // --- expandable segments: mapped and unmapped in parts, followed and never registered ---
+
+    // The first after the part was mapped, the second after it was unmapped: in the callback too.
+    void range_mapped(int device, std::uintptr_t address, std::size_t size) noexcept;
+    void range_unmapped(int device, std::uintptr_t address, std::size_t size) noexcept;
+    void adopt_range(int device, std::uintptr_t address, std::size_t size);
 
     // --- what somebody else registers, seen by the interposer after the call ---
 
@@ -107,7 +115,9 @@ class Registrar {
     std::vector<Member> members() const;
     std::vector<Segment> segments() const;
     std::optional<Segment> segment_at(std::uintptr_t address) const; // any address inside it
-    std::uint64_t ledger_version() const;
+    std::vector<Range> ranges() const;                               // of expandable segments
+    std::optional<Range> range_at(std::uintptr_t address) const;     // the same
+    std::uint64_t ledger_version() const; // changes whenever a segment or a range does
     struct Totals {
         std::size_t segments;
         std::size_t bytes;
@@ -118,6 +128,7 @@ class Registrar {
   private:
     // Out of the table; with `only`, nobody else's entry.
     Member take(const void* pointer, const Registrations* only = nullptr) noexcept;
+    void log_range(EventKind kind, const Range& range, bool adopted = false) noexcept;
     Event segment_event(EventKind kind, const Segment& segment) const noexcept;
     std::vector<Member> members_on(int device) const;
     static void kill_member(Registrations& member) noexcept;
@@ -130,11 +141,12 @@ class Registrar {
     bool is_observed(const Segment& segment) const noexcept;
     void forget_observed(const Registrations& member) noexcept;
 
-    mutable std::mutex mutex_; // ledger_, by_pointer_, next_id_, aborts_, unborn_, freed_; comes
-                               // after the allocator's lock
+    mutable std::mutex mutex_; // ledger_, ranges_, by_pointer_, next_id_, aborts_, unborn_, freed_;
+                               // comes after the allocator's lock
     Ring& ring_;
     Bank& bank_;
     Ledger ledger_;
+    Ranges ranges_;
     std::unordered_map<const void*, Member> by_pointer_;
     std::uint32_t next_id_ = 1;
     Aborts aborts_; // under way

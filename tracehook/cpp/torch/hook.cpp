@@ -38,7 +38,7 @@ bool blocks_are_watched() {
     return scopes != nullptr && __atomic_load_n(scopes, __ATOMIC_RELAXED) != 0;
 }
 
-// Runs for every allocator event of the process; all but three kinds of segment events, and blocks
+// Runs for every allocator event of the process; all but four kinds of segment events, and blocks
 // while somebody asks for them, leave at the first line.
 void forward(const allocator::TraceEntry& entry, th_segment_callback callback, void* user) {
     int32_t action = 0;
@@ -52,6 +52,9 @@ void forward(const allocator::TraceEntry& entry, th_segment_callback callback, v
     case allocator::TraceEntry::SEGMENT_MAP:
         action = TH_SEGMENT_MAP;
         break;
+    case allocator::TraceEntry::SEGMENT_UNMAP:
+        action = TH_SEGMENT_UNMAP;
+        break;
     case allocator::TraceEntry::ALLOC:
         if (!blocks_are_watched()) {
             return;
@@ -61,9 +64,12 @@ void forward(const allocator::TraceEntry& entry, th_segment_callback callback, v
     default:
         return;
     }
-    const th_segment_event event{
-        sizeof(th_segment_event),           action,     entry.device_, action == TH_SEGMENT_MAP,
-        static_cast<uint64_t>(entry.addr_), entry.size_};
+    const th_segment_event event{sizeof(th_segment_event),
+                                 action,
+                                 entry.device_,
+                                 action == TH_SEGMENT_MAP || action == TH_SEGMENT_UNMAP,
+                                 static_cast<uint64_t>(entry.addr_),
+                                 entry.size_};
     callback(user, &event);
 }
 

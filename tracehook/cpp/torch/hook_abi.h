@@ -17,7 +17,8 @@ enum th_segment_action {
     TH_SEGMENT_FREE = 2,  /* the segment still exists, and is freed when the call returns */
     TH_SEGMENT_MAP = 3,   /* an expandable segment grew                                 */
     TH_SEGMENT_LIVE = 4,  /* from a snapshot                                            */
-    TH_BLOCK_ALLOC = 5    /* a tensor's memory, inside a segment                        */
+    TH_BLOCK_ALLOC = 5,   /* a tensor's memory, inside a segment                        */
+    TH_SEGMENT_UNMAP = 6  /* an expandable segment shrank: this part is unmapped already */
 };
 
 struct th_segment_event {

@@ -1,0 +1,61 @@
+"""Expandable segments: followed as ranges, explained, and registered by no version of NCCL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.rehearsal import Rehearsal, rehearse
+from support.symmetric import NEW, OLD
+
+EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+
+
+def play(log: Path, when: str, version: str = OLD) -> Rehearsal:
+    """Run the job with two ranks; it ends well."""
+    env = EXPANDABLE | {"TRACEHOOK_EMU_NCCL_VERSION": version}
+    run = rehearse("expandable.py", when, ranks=2, log=log, hook=when == "first", env=env)
+    run.assert_good()
+    return run
+
+
+@pytest.mark.parametrize("when", ["first", "late"])
+def test_ranges_are_those_of_the_allocator(tmp_path: Path, when: str) -> None:
+    """After growing, shrinking and growing again, the mapped ranges are what the allocator's snapshot shows."""
+    run = play(tmp_path, when)
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        for at in (["adopted"] if when == "late" else []) + ["grown", "holes", "grown_again", "freed"]:
+            assert facts[at]["ours"] == facts[at]["torch"], at
+            assert facts[at]["differences"] == 0, at
+        assert len(facts["holes"]["ours"]) > len(facts["grown"]["ours"]), "memory went from the middle"
+        assert facts["freed"]["ours"] == []
+        assert facts["status"]["expandable_bytes"] == sum(size for _, size in facts["grown"]["ours"])
+
+
+def test_the_log_tells_what_was_mapped(tmp_path: Path) -> None:
+    """Each part that is mapped or unmapped is an event, and the last one says that nothing is left."""
+    run = play(tmp_path, "first")
+    for rank in (0, 1):
+        told = run.events("segment.map", rank) + run.events("segment.unmap", rank)
+        told.sort(key=lambda event: event["seq"])
+        total = 0
+        for event in told:
+            total += event["size"] if event["event"] == "segment.map" else -event["size"]
+            assert event["total"] == total
+        assert total == 0
+        assert not any(event.get("adopted") for event in told)
+
+
+@pytest.mark.parametrize("version", [OLD, NEW])
+def test_no_version_registers_them(tmp_path: Path, version: str) -> None:
+    """Whichever NCCL it is, a range is not registered, `explain` says why, and a scope's memory is symmetric."""
+    run = play(tmp_path, "first", version)
+    ranges = {event["addr"] for event in run.events("segment.map")}
+    assert ranges
+    assert not ranges & {event["addr"] for event in run.events("register.local")}
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        assert facts["reason"] == "expandable_segment"
+        assert "which changes its size in place, and nothing that is registered with NCCL can" in facts["text"]
+        assert (facts["symmetric"], facts["sum"]) == (True, 2.0)

@@ -1,0 +1,119 @@
+"""What is mapped of expandable segments: ranges that grow, shrink, meet and part, and are never registered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tracehook._core import Harness
+from tracehook.audit import ring
+from tracehook.audit.mapped import Mapped
+
+PAGE = 2 << 20
+FIRST = 64  # address 0 means no address
+PAGES = 24
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["map", "unmap"]), st.integers(0, 1), st.integers(FIRST, FIRST + PAGES - 1), st.integers(1, 8)
+    ),
+    max_size=20,
+)
+Pages = set[tuple[int, int]]
+
+
+def pages(ranges: list[tuple[int, int, int]]) -> Pages:
+    """Return what ranges (device, address, bytes) consist of; they may not meet, for then they would be one."""
+    found: Pages = set()
+    for device, address, size in ranges:
+        mine = {(device, page) for page in range(address // PAGE, (address + size) // PAGE)}
+        around = {(device, address // PAGE - 1), (device, (address + size) // PAGE)}
+        assert mine
+        assert not (mine | around) & found
+        found |= mine
+    return found
+
+
+def play(harness: Harness, steps: list[tuple[str, int, int, int]]) -> Pages:
+    """Make the steps; return the pages that are mapped then."""
+    expected: Pages = set()
+    for verb, device, first, count in steps:
+        getattr(harness, verb)(device, first * PAGE, count * PAGE)
+        touched = {(device, page) for page in range(first, first + count)}
+        expected = expected | touched if verb == "map" else expected - touched
+    return expected
+
+
+@given(STEPS)
+def test_ranges_are_what_was_mapped_and_not_unmapped(steps: list[tuple[str, int, int, int]]) -> None:
+    """Whatever is mapped and unmapped, in parts, twice or in the middle: what is left is known, in whole ranges."""
+    harness = Harness()
+    expected = play(harness, steps)
+    assert pages(harness.ranges()) == expected
+
+
+@given(
+    STEPS,
+    STEPS,
+    st.lists(st.tuples(st.integers(0, 1), st.integers(FIRST, FIRST + PAGES - 1), st.integers(1, 8)), max_size=5),
+)
+def test_a_snapshot_brings_nothing_back(
+    before: list[tuple[str, int, int, int]],
+    since: list[tuple[str, int, int, int]],
+    snapshot: list[tuple[int, int, int]],
+) -> None:
+    """What a snapshot shows is adopted, but for what was unmapped since the tracker came; that is gone."""
+    harness = Harness()
+    expected = play(harness, before)
+    harness.begin_adoption()
+    gone: Pages = set()
+    for step in since:
+        verb, device, first, count = step
+        play(harness, [step])
+        touched = {(device, page) for page in range(first, first + count)}
+        expected = expected | touched if verb == "map" else expected - touched
+        gone |= touched if verb == "unmap" else set()
+    for device, first, count in snapshot:
+        harness.adopt_range(device, first * PAGE, count * PAGE)
+        expected |= {(device, page) for page in range(first, first + count)} - gone
+    harness.end_adoption()
+    assert pages(harness.ranges()) == expected
+
+
+@given(STEPS)
+def test_the_log_tells_the_ranges(steps: list[tuple[str, int, int, int]]) -> None:
+    """Who reads the log has the ranges of each device as the process had them."""
+    harness = Harness()
+    play(harness, steps)
+    read = {0: Mapped(), 1: Mapped()}
+    total = 0
+    for record in ring.unpack(harness.peek(1000)):
+        name, fields = ring.fields_of(record)
+        begin = int(fields["addr"], 16)
+        verb = name.partition(".")[2]
+        (read[fields["device"]].map if verb == "map" else read[fields["device"]].unmap)(begin, begin + fields["size"])
+        total = fields["total"]
+    assert [(device, a, b - a) for device, mapped in read.items() for a, b in mapped.ranges] == harness.ranges()
+    assert total == sum(size for _, _, size in harness.ranges())
+
+
+def test_what_a_snapshot_adds_is_said_to_be_adopted(harness: Harness, events: Any) -> None:
+    """Of a range that is known in part, only the rest is logged, as adopted."""
+    harness.begin_adoption()
+    harness.map(0, 16 * PAGE, 2 * PAGE)
+    harness.adopt_range(0, 16 * PAGE, 4 * PAGE)
+    harness.end_adoption()
+    told = events("segment.map")
+    assert [(event["addr"], event["size"], event.get("adopted", False)) for event in told] == [
+        (hex(16 * PAGE), 2 * PAGE, False),
+        (hex(18 * PAGE), 2 * PAGE, True),
+    ]
+
+
+def test_a_communicator_gets_no_range(harness: Harness, calls_of: Any) -> None:
+    """Neither a communicator that is there nor one that comes is given what is mapped of an expandable segment."""
+    harness.create(1)
+    harness.map(0, 0x10000000, PAGE)
+    harness.create(2)
+    assert (calls_of(1), calls_of(2)) == ([], [])

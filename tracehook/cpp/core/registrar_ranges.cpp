@@ -1,0 +1,63 @@
+// The registrar's part for expandable segments. No record of NCCL can grow or shrink, and to
+// replace one takes it from under operations that use the rest of it; docs/design.md, "Expandable
+// segments".
+#include "core/registrar.h"
+
+namespace tracehook::core {
+
+void Registrar::log_range(EventKind kind, const Range& range, bool adopted) noexcept {
+    Event event;
+    event.kind = kind;
+    event.address = range.address;
+    event.size = range.size;
+    event.device = static_cast<std::int16_t>(range.device);
+    event.value = ranges_.bytes();
+    event.extra = adopted ? 1 : 0;
+    ring_.push(event);
+}
+
+void Registrar::range_mapped(int device, std::uintptr_t address, std::size_t size) noexcept {
+    if (abandoned()) {
+        return;
+    }
+    const std::lock_guard guard(mutex_);
+    ranges_.map(device, address, size);
+    log_range(EventKind::kSegmentMap, {device, address, size});
+}
+
+void Registrar::range_unmapped(int device, std::uintptr_t address, std::size_t size) noexcept {
+    if (abandoned()) {
+        return;
+    }
+    const std::lock_guard guard(mutex_);
+    ranges_.unmap(device, address, size);
+    log_range(EventKind::kSegmentUnmap, {device, address, size});
+}
+
+void Registrar::adopt_range(int device, std::uintptr_t address, std::size_t size) {
+    if (abandoned()) {
+        return;
+    }
+    const std::lock_guard guard(mutex_);
+    for (const Range& added : ranges_.adopt(device, address, size)) {
+        log_range(EventKind::kSegmentMap, added, true);
+    }
+}
+
+std::vector<Range> Registrar::ranges() const {
+    if (abandoned()) {
+        return {};
+    }
+    const std::lock_guard guard(mutex_);
+    return ranges_.all();
+}
+
+std::optional<Range> Registrar::range_at(std::uintptr_t address) const {
+    if (abandoned()) {
+        return std::nullopt;
+    }
+    const std::lock_guard guard(mutex_);
+    return ranges_.at(address);
+}
+
+} // namespace tracehook::core

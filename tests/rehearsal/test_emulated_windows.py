@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from support.rehearsal import RULES_BROKEN, Rehearsal, rehearse
 
-OLD, NEW = "22809", "23007"
+OLD, NEW, NEWEST = "22809", "23007", "23203"
 DEADLINE = 1.0
+EXPANDABLE = "expandable_segments:True"
 
 
 def play(
@@ -32,9 +33,9 @@ def assert_broken(run: Rehearsal, *rules: str) -> None:
     assert run.finished.orphans == 0, run.output
 
 
-@pytest.fixture(params=[OLD, NEW])
+@pytest.fixture(params=[OLD, NEW, NEWEST])
 def version(request: pytest.FixtureRequest) -> str:
-    """Both versions that are modelled."""
+    """A version of each kind: before 2.30.7, from then on, and from 2.32.3 on."""
     return str(request.param)
 
 
@@ -233,7 +234,7 @@ def test_two_ranks_in_one_process(version: str) -> None:
 
 def test_expandable_segment_fails_when_used() -> None:
     """In 2.28, a window on an expandable segment is registered, and the first all-reduce on it dies on all ranks."""
-    run = play("expandable", job="windows_of_torch.py", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
+    run = play("expandable", job="windows_of_torch.py", PYTORCH_CUDA_ALLOC_CONF=EXPANDABLE)
     assert run.broken == ["W7"], run.output
     assert both(run, "windows") == [1, 1]
     assert all("illegal memory access" in problem for problem in both(run, "problem")), run.output
@@ -241,9 +242,25 @@ def test_expandable_segment_fails_when_used() -> None:
 
 def test_expandable_segment_works() -> None:
     """In 2.30, a window may lie on several handles: the same all-reduces are right."""
-    run = play("expandable", version=NEW, job="windows_of_torch.py", PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
+    run = play("expandable", version=NEW, job="windows_of_torch.py", PYTORCH_CUDA_ALLOC_CONF=EXPANDABLE)
     run.assert_good()
     assert both(run, "first") == [6.0, 6.0]
+
+
+@pytest.mark.parametrize("version", ["22703", "22907"])
+def test_expandable_segment_is_refused(version: str) -> None:
+    """In 2.27 and 2.29 a rank whose memory has several handles fails by itself, and says so."""
+    run = play("expandable", version=version, job="windows_of_torch.py", PYTORCH_CUDA_ALLOC_CONF=EXPANDABLE)
+    assert run.broken == ["W7"], run.output
+    assert all("invalid argument" in problem for problem in both(run, "refused")), run.output
+
+
+def test_odd_sizes_have_no_window_in_2_27() -> None:
+    """In 2.27 a range that is no multiple of 2 MiB gets no window, and success; a whole one gets its window."""
+    run = play("odd_size", version="22707")
+    run.assert_good()
+    assert both(run, "odd") == [[0, None]] * 2
+    assert both(run, "whole") == [[0, True]] * 2
 
 
 def test_two_windows_side_by_side(version: str) -> None:
@@ -277,9 +294,10 @@ def test_one_memory_twice_on_one_rank_only() -> None:
     assert both(run, "result") == [0, 2]
 
 
-def test_one_memory_twice_on_one_rank_only_is_paired() -> None:
+@pytest.mark.parametrize("version", [NEW, NEWEST])
+def test_one_memory_twice_on_one_rank_only_is_paired(version: str) -> None:
     """From 2.30.7 on, every registration is an exchange: memory registered twice is paired with what comes second."""
-    run = play("twice_on_one", version=NEW)
+    run = play("twice_on_one", version=version)
     assert_broken(run, "W8")
     assert both(run, "result") == [0, 0]
 
@@ -398,9 +416,10 @@ def test_more_windows_than_a_device_has_memory() -> None:
     assert both(run, "results") == [[0, 0, 0, 0, 2]] * 2
 
 
-def test_one_memory_takes_its_space_once() -> None:
-    """Until 2.30.7, memory that is registered again and again takes no more space."""
-    run = play("too_much", TRACEHOOK_EMU_MEMORY_GB="1")
+@pytest.mark.parametrize("version", [OLD, NEWEST])
+def test_one_memory_takes_its_space_once(version: str) -> None:
+    """Until 2.30.7, and again from 2.32.3 on, memory that is registered again and again takes no more space."""
+    run = play("too_much", version=version, TRACEHOOK_EMU_MEMORY_GB="1")
     assert_broken(run, "W8")
     assert both(run, "results") == [[0] * 5] * 2
 

@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tracehook import emulation, hook_library, versions
+from tracehook import _core, emulation, hook_library, versions
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "compatibility.md"
+
+
+def _dotted(nccl: int) -> str:
+    return f"{nccl // 10000}.{nccl // 100 % 100}.{nccl % 100}"
 
 
 @pytest.mark.parametrize(
@@ -43,7 +47,23 @@ def test_the_document_has_every_row() -> None:
         (line,) = (line for line in lines if line.startswith(f"| {row.torch} |"))
         assert row.group in line
         if row.torch != "2.13":  # of which no CUDA build was at hand
-            assert f"| {row.nccl // 10000}.{row.nccl // 100 % 100}.{row.nccl % 100} |" in line
+            assert f"| {_dotted(row.nccl)} |" in line
+
+
+def test_the_document_has_what_differs_in_nccl() -> None:
+    """docs/compatibility.md has a line for each row of the native table, in its order, with its versions."""
+    shown = [line.split(" | ") for line in DOCUMENT.read_text().splitlines() if line.startswith("| ")]
+    lines = [[cell.strip("| ") for cell in cells[:3]] for cells in shown]
+    rows = [[text, _dotted(first), _dotted(end) if end else ""] for _, first, end, text in _core.nccl_traits()]
+    begin = lines.index(rows[0])
+    assert lines[begin : begin + len(rows)] == rows
+
+
+def test_every_row_is_true_of_some_nccl() -> None:
+    """Each row of the native table is true for some version, and the NCCL of every torch can make windows."""
+    traits = {name: (first, end) for name, first, end, _ in _core.nccl_traits()}
+    assert all(end == 0 or first < end for first, end in traits.values())
+    assert all(row.nccl >= traits["kWindows"][0] for row in versions.ROWS)
 
 
 def test_a_rehearsal_has_the_nccl_of_the_installed_torch(tmp_path, monkeypatch) -> None:

@@ -4,6 +4,7 @@
 #include "nccl/api.h"
 #include "nccl/interpose.h"
 #include "nccl/key.h"
+#include "nccl/traits.h"
 
 #include <pybind11/stl.h>
 
@@ -108,6 +109,15 @@ py::list severities() {
     for (std::uint16_t i = 0; i < static_cast<std::uint16_t>(core::EventKind::kCount); ++i) {
         const auto severity = core::event_severity(static_cast<core::EventKind>(i));
         rows.append(kNames[static_cast<int>(severity)]);
+    }
+    return rows;
+}
+
+py::list nccl_traits() {
+    py::list rows;
+    for (const nccl::TraitRow& row : nccl::kTraits) {
+        rows.append(py::make_tuple(row.name, row.first, row.end == nccl::kAlways ? 0 : row.end,
+                                   row.sentence));
     }
     return rows;
 }
@@ -224,6 +234,8 @@ PYBIND11_MODULE(_core, module) {
         nccl::api_available(&why);
         return why;
     });
+    module.def("nccl_traits", &nccl_traits,
+               "(name, first version, first version without, sentence) of what differs in NCCL");
     module.def("key_of_name", &nccl::key_of_name);
     bind_process(module);
     bind_symmetric(module);

@@ -293,6 +293,15 @@ def flags_differ() -> None:
     tell(result=group.result)
 
 
+def odd_size() -> None:
+    memory = allocate(4, RANK + 1)
+    odd = group.window(memory, 1)
+    tell(odd=[group.result, odd.value])
+    whole = group.window(memory, 4)
+    tell(whole=[group.result, whole.value is not None])
+    must(group.drop(whole))
+
+
 def too_much() -> None:
     memory = allocate(1000)
     results = []

@@ -27,7 +27,12 @@ else:
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
         tensor = filled(RANK + 1, 48, device)
-    backend.register_mem_pool(pool, symm=True)
+    try:
+        backend.register_mem_pool(pool, symm=True)
+    except dist.DistBackendError as problem:
+        tell(refused=str(problem))
+        dist.destroy_process_group()
+        sys.exit()
     tell(windows=nccl_calls("ncclCommWindowRegister"))
     try:
         dist.all_reduce(tensor)

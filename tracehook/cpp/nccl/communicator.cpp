@@ -1,5 +1,7 @@
 #include "nccl/communicator.h"
 
+#include "nccl/traits.h"
+
 #include <chrono>
 #include <thread>
 
@@ -45,14 +47,11 @@ core::Outcome NcclCommunicator::register_window(std::uintptr_t address, std::siz
     return outcome;
 }
 
-// NCCL 2.28 without symmetric support succeeds with a local registration in a window's clothes; its
-// address is that of the registration which the range has.
+// The address of a local registration in disguise is that of the registration which the range has.
 bool NcclCommunicator::is_local_handle(void* handle, std::uintptr_t address,
                                        std::size_t size) noexcept {
-    constexpr int kFirst = 22800;
-    constexpr int kAfter = 22900;
-    static const int nccl = version();
-    if (handle == nullptr || nccl < kFirst || nccl >= kAfter) {
+    static const bool possible = has(Trait::kLocalInDisguise, version());
+    if (handle == nullptr || !possible) {
         return false;
     }
     void* registration = nullptr;

@@ -2,6 +2,7 @@
 
 #include "core/scope.h"
 #include "nccl/api.h"
+#include "nccl/traits.h"
 
 #include <atomic>
 #include <stdexcept>
@@ -37,11 +38,11 @@ int enter_device(int device) {
 } // namespace
 
 void open_bank(core::Bank& bank, std::size_t limit_bytes_per_device) {
-    constexpr int kFirst = 22703;
     const Api& real = api();
-    if (version() < kFirst) {
+    if (!has(Trait::kWindows, version())) {
+        const int first = kTraits[static_cast<std::size_t>(Trait::kWindows)].first;
         throw std::runtime_error("NCCL " + std::to_string(version()) + " has no windows: " +
-                                 std::to_string(kFirst) + " or newer is needed");
+                                 std::to_string(first) + " or newer is needed");
     }
     if (real.ncclMemAlloc == nullptr || real.ncclCommWindowRegister == nullptr ||
         real.cudaDeviceSynchronize == nullptr) {

@@ -3,11 +3,14 @@
 #include "entry.h"
 #include "exports.h"
 #include "group.h"
+#include "profile.h"
 #include "settings.h"
 
 using namespace tracehook::emulator::nccl;
 
 namespace {
+
+constexpr std::uintptr_t kMultiple = 2UL << 20;
 
 Result no_device_side(const Entry& entry) {
     return entry.refused()
@@ -32,6 +35,10 @@ TRACEHOOK_NCCL(Result, ncclCommWindowRegister, Comm handle, void* buffer, std::s
     }
     const auto begin = reinterpret_cast<std::uintptr_t>(buffer);
     const Extent extent{begin, begin + size};
+    if (has(Trait::kNoOddWindows) && (begin | size) % kMultiple != 0) {
+        *window = nullptr;
+        return note(kSuccess);
+    }
     if (settings().windows == WindowMode::kNull) {
         return register_unsupported(*entry.communicator(), extent, window);
     }

@@ -4,13 +4,8 @@
 
 namespace tracehook::emulator::nccl {
 
-const Profile& profile() {
-    static const Profile kept = [] {
-        const int version = settings().version;
-        return Profile{version >= 22900, version >= 22902, version >= 23000,
-                       version >= 23007, version >= 23007, version >= 23007};
-    }();
-    return kept;
+bool has(Trait trait) {
+    return tracehook::nccl::has(trait, settings().version);
 }
 
 } // namespace tracehook::emulator::nccl

@@ -64,7 +64,7 @@ bool takes_symmetric_path(const Operation& operation, int ranks) {
     if (ranks < 2 || operation.count == 0 || !has_kernel(operation)) {
         return false;
     }
-    const bool relaxed = profile().one_buffer_is_enough;
+    const bool relaxed = has(Trait::kOneBufferIsEnough);
     const bool needs_send = !relaxed || operation.kind != Kind::kAllGather;
     const bool needs_receive = !relaxed || operation.kind != Kind::kReduceScatter;
     return (!needs_send || in_window(operation.send_placement)) &&

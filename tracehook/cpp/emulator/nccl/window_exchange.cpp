@@ -24,6 +24,7 @@ struct Message {
     std::uint64_t window_bytes;
     std::uint64_t history;
     std::int32_t flags;
+    std::int32_t known;
     SharedRange pieces; // the list of them
 };
 static_assert(sizeof(Message) <= kPayload);
@@ -38,7 +39,7 @@ class Exchange {
 
     Result run(std::shared_ptr<const MappedMemory>& mapped) {
         const Message mine{memory_bytes(), offer_.window_bytes, communicator_.windows().history(),
-                           offer_.flags, list_.range()};
+                           offer_.flags,   offer_.known,        list_.range()};
         meeting_.post(Lane::kWindow, number_, &mine, sizeof mine);
         if (const Result result = await(Mark::kPosted, "come"); result != kSuccess) {
             return result;
@@ -113,7 +114,7 @@ class Exchange {
         }
         int rank = other_rank(&Message::window_bytes);
         rank = rank >= 0 ? rank : other_rank(&Message::memory_bytes);
-        if (rank >= 0 && profile().sizes_may_differ) {
+        if (rank >= 0 && has(Trait::kSizesMayDiffer)) {
             count_event("uneven_windows");
         } else if (rank >= 0) {
             report(Rule::kW2, communicator_.subject(),
@@ -138,8 +139,12 @@ class Exchange {
 
     Result map(std::shared_ptr<const MappedMemory>& mapped) {
         compare();
-        if (!profile().sizes_may_differ && other_rank(&Message::memory_bytes) >= 0) {
+        if (!has(Trait::kSizesMayDiffer) && other_rank(&Message::memory_bytes) >= 0) {
             return failed(kUnhandledCudaError, name() + ": operation not supported");
+        }
+        if (offer_.known != 0 && other_rank(&Message::known) < 0) {
+            mapped = communicator_.windows().memory(offer_.known);
+            return kSuccess;
         }
         std::size_t largest = 0;
         for (const Message& message : all_) {

@@ -21,9 +21,11 @@ struct Offer {
     bool whole; // false: only a part of what the window needs
     std::size_t window_bytes;
     int flags;
+    std::int32_t known; // position at which this rank has the memory already; 0: it has not
 };
 
-// Rules W1 to W4 and W10. On success the memory is in the communicator's table of windows.
+// Rules W1 to W4 and W10. On success the memory is in the communicator's table of windows, or was:
+// if all ranks know theirs, from one and the same exchange.
 Result exchange(Communicator& communicator, const Offer& offer,
                 std::shared_ptr<const MappedMemory>& mapped);
 

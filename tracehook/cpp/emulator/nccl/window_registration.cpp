@@ -29,7 +29,7 @@ Result refuse(const Communicator& communicator, Rule rule, Result result,
 Result survey(const Communicator& communicator, const WindowRequest& request, Offer& offer) {
     const Extent extent = request.extent;
     const std::size_t unit = emu_memory_granularity();
-    offer = {{0, 0}, {}, true, extent.end - extent.begin, request.flags};
+    offer = {{0, 0}, {}, true, extent.end - extent.begin, request.flags, 0};
     for (std::uintptr_t next = extent.begin; next < extent.end;) {
         const auto* pointer = reinterpret_cast<const void*>(next);
         std::uintptr_t base = 0;
@@ -50,8 +50,10 @@ Result survey(const Communicator& communicator, const WindowRequest& request, Of
         const std::size_t mapped = (bytes + unit - 1) / unit * unit;
         if (offer.pieces.empty()) {
             offer.memory.begin = base;
-        } else if (!profile().several_handles) {
+        } else if (has(Trait::kFirstHandleOnly)) {
             offer.whole = false;
+        } else if (!has(Trait::kSeveralHandles)) {
+            return refuse(communicator, Rule::kW7, kInvalidArgument, "memory of several handles");
         }
         if (offer.whole) {
             offer.pieces.push_back({getpid(), file, offset, mapped});
@@ -81,8 +83,13 @@ Result map(Communicator& communicator, const WindowRequest& request,
         report(Rule::kW8, communicator.subject(), "[%#zx, %#zx) and [%#zx, %#zx)",
                request.extent.begin, request.extent.end, known->begin, known->end);
     }
-    if (!profile().remaps_known_memory) {
+    if (!has(Trait::kRemapsKnownMemory)) {
         memory = communicator.windows().mapped_at(offer.memory.begin);
+    }
+    if (has(Trait::kAgreesOnKnownMemory)) {
+        const bool known = memory != nullptr && memory->extent.end == offer.memory.end;
+        offer.known = known ? memory->position : 0;
+        memory = nullptr;
     }
     return memory != nullptr ? kSuccess : exchange(communicator, offer, memory);
 }
@@ -92,7 +99,7 @@ Result attempt(Communicator& communicator, const WindowRequest& request) {
     if (windows.poisoned()) {
         return refuse(communicator, Rule::kW12, kInternalError, "an earlier registration failed");
     }
-    if (!profile().works_in_capture && emu_capture_under_way() != 0) {
+    if (!has(Trait::kRegistersInCapture) && emu_capture_under_way() != 0) {
         emu_capture_invalidate();
         return refuse(communicator, Rule::kW6, kUnhandledCudaError,
                       "operation not permitted when stream is capturing");
@@ -192,10 +199,10 @@ Result register_windows(const char* call, std::vector<WindowRequest> requests, b
 }
 
 Result register_unsupported(Communicator& communicator, Extent extent, Window* out) {
-    *out = profile().null_if_unsupported
-               ? nullptr
-               : communicator.registrations().add(extent.begin, extent.end - extent.begin,
-                                                  Holder::kWindow);
+    *out = has(Trait::kLocalInDisguise)
+               ? communicator.registrations().add(extent.begin, extent.end - extent.begin,
+                                                  Holder::kWindow)
+               : nullptr;
     return kSuccess;
 }
 
@@ -209,13 +216,13 @@ Result deregister_window(Communicator& communicator, Window window) {
         registrations.remove(removed->registration, Holder::kWindow);
         return kSuccess;
     }
-    if (!profile().null_if_unsupported && registrations.remove(window, Holder::kWindow)) {
+    if (has(Trait::kLocalInDisguise) && registrations.remove(window, Holder::kWindow)) {
         return kSuccess;
     }
     if (registrations.holds(window, Holder::kClient)) {
         report(Rule::kW9, communicator.subject(),
                "registration %p was given to ncclCommWindowDeregister", window);
-        if (!profile().null_if_unsupported) {
+        if (has(Trait::kLocalInDisguise)) {
             registrations.remove(window);
             return kSuccess;
         }

@@ -1,0 +1,34 @@
+// What a version of NCCL does and does not do; the table is traits.def. Any thread, no state.
+#pragma once
+
+#include <cstddef>
+
+namespace tracehook::nccl {
+
+inline constexpr int kAlways = 0x7fffffff;
+
+enum class Trait {
+#define TRAIT(enumerator, first, end, sentence) enumerator,
+#include "nccl/traits.def"
+#undef TRAIT
+};
+
+struct TraitRow {
+    const char* name;
+    int first;
+    int end;
+    const char* sentence;
+};
+
+inline constexpr TraitRow kTraits[] = {
+#define TRAIT(enumerator, first, end, sentence) {#enumerator, first, end, sentence},
+#include "nccl/traits.def"
+#undef TRAIT
+};
+
+constexpr bool has(Trait trait, int version) noexcept {
+    const TraitRow& row = kTraits[static_cast<std::size_t>(trait)];
+    return row.first <= version && version < row.end;
+}
+
+} // namespace tracehook::nccl

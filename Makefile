@@ -9,10 +9,14 @@ HIDE_CUDA = env -u CUDA_HOME -u CUDA_PATH -u CUDACXX -u CPATH -u LIBRARY_PATH
 PIP = $(BIN)/python -m pip --disable-pip-version-check
 STAMP = $(VENV)/.tracehook-$(TORCH)
 
-# docs/compatibility.md says why these: the torch with another NCCL group, and one without CUDA.
+# docs/compatibility.md says why these: the torch with another NCCL group, one without CUDA, and those that only the wheel
+# is tried with. What is left out of the tests does the same with every torch. KEEP= removes each venv when it has passed.
 MATRIX ?= 2.15.0 2.13.0
-MATRIX_TESTS_2.15.0 = tests/unit tests/integration tests/rehearsal --deselect tests/rehearsal/test_killed_often.py
+MATRIX_WHEELS ?= 2.12.1 2.14.1
+MATRIX_TESTS_2.15.0 = tests/integration tests/rehearsal --deselect tests/rehearsal/test_killed_often.py \
+    --deselect tests/rehearsal/test_emulated_windows.py
 MATRIX_TESTS_2.13.0 = tests/unit tests/audit
+KEEP ?= yes
 
 .DEFAULT_GOAL := help
 .PHONY: help build wheel demo test matrix test-gpu sanitize bench lint clean
@@ -43,6 +47,7 @@ wheel-%:
 	    "$$(ls $(CURDIR)/dist/tracehook-*.whl)[audit]"
 	cd .venvs/wheel-$* && PATH="$$PWD/bin:$$PATH" bin/python $(CURDIR)/examples/demo.py logs && \
 	    PATH="$$PWD/bin:$$PATH" bin/tracehook audit logs
+	$(if $(KEEP),,rm -rf .venvs/wheel-$*)
 
 demo: build ## The main job: 4 ranks on emulated devices, a table per rank (TORCH=2.15.0 for another torch)
 	rm -rf demo-logs
@@ -51,12 +56,13 @@ demo: build ## The main job: 4 ranks on emulated devices, a table per rank (TORC
 test: build ## All tests that need no GPU
 	$(BIN)/python -m pytest -n 2 tests
 
-matrix: $(MATRIX:%=matrix-%) ## What is promised for other versions of torch, each in a venv of its own
+matrix: $(MATRIX:%=matrix-%) wheel $(MATRIX_WHEELS:%=wheel-%) ## What is promised for other versions of torch, each in a venv of its own
 
 matrix-%:
 	$(MAKE) build TORCH=$* VENV=.venvs/$*
 	.venvs/$*/bin/python -m pytest -n 2 $(MATRIX_TESTS_$*)
 	$(MAKE) demo TORCH=$* VENV=.venvs/$*
+	$(if $(KEEP),,rm -rf .venvs/$* build/torch-$*)
 
 test-gpu: build ## The tests that need real devices
 	$(BIN)/python -m pytest -m gpu tests/gpu

@@ -55,7 +55,7 @@ REASONS = {
     8: Reason(
         "hook.conflict",
         "torch_hook",
-        "torch's own registration hook is on too, so tracehook only records and does not register: "
+        "torch's own registration hook is on too, so tracehook records what that registers, and registers nothing: "
         "unset TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK",
     ),
 }

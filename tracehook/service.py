@@ -69,7 +69,6 @@ class Service:
         path = self._log_path()
         begin = self._describe(torch, _core.nccl_version())
         _core.make_process(str(path.with_suffix(".ring")) if path else "", _RING_CAPACITY)
-        _core.set_local_mode(local.MODES.index(self._settings.local))
         if _core.ring_error():
             warn(f"events are kept in memory only, so a kill would lose the last ones: {_core.ring_error()}")
         self._core = _core
@@ -80,9 +79,11 @@ class Service:
         if torch.version.cuda is None:
             self._note("no_cuda", f"torch {torch.__version__}")
             return
-        self._record_only = _torch_hook_is_on()
+        self._record_only = _torch_hook_is_on() and self._settings.local != "own"
         if self._record_only:
             _core.set_registering(False)
+        mode = "observe" if self._record_only and self._settings.local == "auto" else self._settings.local
+        _core.set_local_mode(local.MODES.index(mode))
         if self._settings.check:
             _core.check_at_births()
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.audits import FINDINGS, Audit
 from support.rehearsal import Rehearsal, rehearse
 
 from tracehook.reasons import REASONS, number_of
@@ -19,7 +20,7 @@ def _assert_noted_once(run: Rehearsal, reason: str) -> None:
 
 
 def test_torch_hook_on(tmp_path: Path) -> None:
-    """With torch's own hook on as well, tracehook records, leaves every registration to torch, and says so once."""
+    """With torch's own hook on as well, tracehook records what that registers, registers nothing, and says so once."""
     run = rehearse("plain.py", log=tmp_path, env={"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1"})
     # C4 is torch's: its hook leaves registrations on a communicator that it finalizes.
     assert run.broken == ["C4"], run.output
@@ -28,10 +29,24 @@ def test_torch_hook_on(tmp_path: Path) -> None:
     assert facts["end"] == "reached"
     assert facts["sum"] == 1.0
     assert facts["status"]["state"] == facts["state_then"] == "recording"
-    assert run.events("register.local") == []
+    made = run.events("register.local")
+    assert all(event["observed"] for event in made)
+    assert len(made) == facts["registered"] > 0, "torch's own"
+    Audit(tmp_path).expect(FINDINGS, "hook-stands-aside", "retired-while-registered")
     assert len(run.events("segment.alloc")) == 3
     assert len(run.events("communicator.pending")) == 2
-    assert facts["registered"] > 0, "torch's own"
+
+
+def test_torch_hook_on_and_ours_asked_for(tmp_path: Path) -> None:
+    """Who asks for tracehook's own registrations gets them beside those of torch's hook; NCCL counts both."""
+    env = {"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1", "SYMM_REGISTER_LOCAL": "own"}
+    run = rehearse("plain.py", log=tmp_path, env=env)
+    assert run.broken == ["C4"], run.output
+    facts = run.facts()
+    assert facts["status"]["state"] == "on"
+    made = run.events("register.local")
+    assert not any(event.get("observed") for event in made)
+    assert facts["registered"] > len(made) > 0
 
 
 def test_stream_ordered_allocator(tmp_path: Path) -> None:

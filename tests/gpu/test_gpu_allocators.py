@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from launch import ROOT, launch
+from test_gpu_symmetric import play, told
 
 
 @pytest.mark.parametrize(
@@ -28,3 +29,28 @@ def test_no_caching_is_named_and_the_job_runs(ranks, tmp_path) -> None:
 
     assert result.status == 0, result.output
     assert ranks == result.output.count("hook.unsupported"), result.output
+
+
+def test_expandable_segments_are_followed(ranks, tmp_path) -> None:
+    """After growing, shrinking and growing again, the mapped ranges are what the allocator's snapshot shows."""
+    setting = "expandable_segments:True"
+    result = play("expandable.py", "first", ranks=ranks, log=tmp_path, PYTORCH_CUDA_ALLOC_CONF=setting)
+
+    for facts in told(result, ranks):
+        for at in ("grown", "holes", "grown_again", "freed"):
+            assert facts[at]["ours"] == facts[at]["torch"], at
+            assert facts[at]["differences"] == 0, at
+        assert len(facts["holes"]["ours"]) > 1, "memory went from the middle"
+        assert (facts["reason"], facts["symmetric"], facts["sum"]) == ("expandable_segment", True, ranks)
+    assert result.events("segment.unmap")
+
+
+def test_what_torchs_hook_registers_is_recorded(ranks, tmp_path) -> None:
+    """With torch's own registration hook on, its registrations are in the log, and none of ours."""
+    on = {"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1"}
+    result = launch(ROOT / "examples" / "train_ddp.py", ranks, tmp_path, **on)
+
+    assert result.status == 0, result.output
+    made = result.events("register.local")
+    assert made
+    assert all(event["observed"] and event["ok"] for event in made)

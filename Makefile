@@ -3,7 +3,7 @@ PYTHON ?= python3
 TORCH ?= 2.11.0
 VENV ?= .venv
 BIN = $(VENV)/bin
-BUILD = build/torch-$(TORCH)
+BUILD = build/torch-$(TORCH)$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYTHON)))
 # A CUDA toolkit of the system must not matter: it need not be the one that torch was built with.
 HIDE_CUDA = env -u CUDA_HOME -u CUDA_PATH -u CUDACXX -u CPATH -u LIBRARY_PATH
 PIP = $(BIN)/python -m pip --disable-pip-version-check

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 from support.rehearsal import Rehearsal, rehearse
 from support.symmetric import NEW, OLD
+from support.torch_versions import needs_nccl2
 
 EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 
 
-def play(log: Path, when: str, version: str = OLD) -> Rehearsal:
+def play(log: Path, when: str, version: str = OLD, **more: str) -> Rehearsal:
     """Run the job with two ranks; it ends well."""
-    env = EXPANDABLE | {"TRACEHOOK_EMU_NCCL_VERSION": version}
+    env = EXPANDABLE | {"TRACEHOOK_EMU_NCCL_VERSION": version} | more
     run = rehearse("expandable.py", when, ranks=2, log=log, hook=when == "first", env=env)
     run.assert_good()
     return run
@@ -45,6 +46,18 @@ def test_the_log_tells_what_was_mapped(tmp_path: Path) -> None:
             assert event["total"] == total
         assert total == 0
         assert not any(event.get("adopted") for event in told)
+
+
+@needs_nccl2
+def test_beside_a_group_that_registers_by_itself(tmp_path: Path) -> None:
+    """torch's own group leaves expandable segments out too; the ranges are right, and a scope's memory is registered."""
+    run = play(tmp_path, "first", NEW, TORCH_DIST_USE_NCCL2="1")
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        assert facts["holes"]["ours"] == facts["holes"]["torch"]
+        assert (facts["reason"], facts["symmetric"], facts["sum"]) == ("expandable_segment", True, 2.0)
+    ranges = {event["addr"] for event in run.events("segment.map")}
+    assert not ranges & {event["addr"] for event in run.events("register.local")}
 
 
 @pytest.mark.parametrize("version", [OLD, NEW])

@@ -8,12 +8,9 @@ from pathlib import Path
 import pytest
 from support.audits import CLEAN, Audit
 from support.rehearsal import Rehearsal, rehearse
-from torch.distributed import distributed_c10d
+from support.torch_versions import LEGACY, needs_nccl2
 
 NCCL2 = "TORCH_DIST_USE_NCCL2"  # 1: backend "nccl" is the group that registers by itself, if torch has it
-BY_ITSELF = hasattr(distributed_c10d, "ProcessGroupNCCL2")
-LEGACY = "nccl-legacy" if BY_ITSELF else "nccl"
-needs_nccl2 = pytest.mark.skipif(not BY_ITSELF, reason="this torch has no group that registers by itself")
 TORCH_HOOK = {"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1"}
 
 

@@ -50,7 +50,7 @@ def test_the_log_tells_what_was_mapped(tmp_path: Path) -> None:
 
 @needs_nccl2
 def test_beside_a_group_that_registers_by_itself(tmp_path: Path) -> None:
-    """torch's own group leaves expandable segments out too; the ranges are right, and a scope's memory is registered."""
+    """The group leaves expandable segments out too; the ranges are right, and a scope's memory is registered."""
     run = play(tmp_path, "first", NEW, TORCH_DIST_USE_NCCL2="1")
     for rank in (0, 1):
         facts = run.facts(rank)

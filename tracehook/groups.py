@@ -92,12 +92,38 @@ def _facts(group: ProcessGroup, backend: Any) -> GroupFacts:
     from torch.distributed import distributed_c10d
 
     world: Any = distributed_c10d._world
-    if group not in world.pg_map:
+    if not is_known(group):
         raise RuntimeError("tracehook: the process group was destroyed, or is not one of torch.distributed's")
     _, store = world.pg_map[group]
     bound = group.bound_device_id
     device = bound.index if bound is not None else torch.cuda.current_device()
     return GroupFacts(group.group_name, dist.get_rank(group), dist.get_world_size(group), device, store, backend)
+
+
+def is_known(group: ProcessGroup) -> bool:
+    """Whether torch has the group, or has it no more."""
+    from torch.distributed import distributed_c10d
+
+    world: Any = distributed_c10d._world
+    return group in world.pg_map
+
+
+def has_communicator_from_birth(group: ProcessGroup | None, found: GroupFacts) -> bool:
+    """Whether torch made a communicator with the group, and not at its first use."""
+    if group is None or group.bound_device_id is None:
+        return False
+    return not getattr(getattr(found.backend, "options", None), "lazy_init", False)
+
+
+def make_communicator(group: ProcessGroup | None, found: GroupFacts) -> None:
+    """Have torch make the communicator that it would make at the first collective. All ranks call this."""
+    import torch
+    import torch.distributed as dist
+
+    device = torch.device("cuda", found.device)
+    found.backend.eager_connect_single_device(device)
+    if group is not None and not communicator_pointer(found):
+        dist.barrier(group, device_ids=[found.device])  # some groups wait for a collective nevertheless
 
 
 def communicator_pointer(found: GroupFacts) -> int:

@@ -53,6 +53,9 @@ class GroupWindows:
             return self._member
 
     def _find(self) -> Any:
+        group = self.group()
+        if group is not None and groups.is_known(group):
+            self.facts = groups.facts(group)  # a group that is reconfigured keeps its object, and has other ranks
         pointer = groups.communicator_pointer(self.facts)
         if not pointer:
             return None
@@ -90,17 +93,19 @@ class GroupWindows:
     def connect(self) -> Any:
         """Return the communicator; all ranks make it now if torch was waiting for the first collective."""
         found = self.member()
-        if found is None:
-            import torch
-
+        if found is None and not self._was_made():
             self._agreement("connect").compare("make the communicator", [], self._timeout)
-            self.facts.backend.eager_connect_single_device(torch.device("cuda", self.facts.device))
+            groups.make_communicator(self.group(), self.facts)
             found = self.member()
         if found is None:
             raise RegistrationError(
                 f"{self.about} has no communicator on device {self.facts.device}: it was aborted, or is being destroyed"
             )
         return found
+
+    def _was_made(self) -> bool:
+        """Whether the group had a communicator, which has ended: torch would make another one, for nobody."""
+        return self._member is not None or groups.has_communicator_from_birth(self.group(), self.facts)
 
     # --- registering ---
 

@@ -6,6 +6,19 @@
 
 namespace tracehook::emulator {
 
+Graph::~Graph() {
+    for (const auto& [object, count] : held_) {
+        if (object->release(count)) {
+            user_objects().remove(object.get());
+        }
+    }
+}
+
+void Graph::hold(std::shared_ptr<UserObject> object, unsigned count) {
+    const std::lock_guard lock(mutex_);
+    held_.emplace_back(std::move(object), count);
+}
+
 const Node* Graph::add(Node node) {
     const std::lock_guard lock(mutex_);
     return &nodes_.emplace_back(std::move(node));

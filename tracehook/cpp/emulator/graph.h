@@ -8,6 +8,7 @@
 #include "cuda_abi.h"
 #include "handle_table.h"
 #include "stream.h"
+#include "user_object.h"
 
 #include <deque>
 #include <functional>
@@ -36,15 +37,20 @@ template <typename Work> Node::Launch repeated(Work work) {
 
 class Graph {
   public:
+    ~Graph();
     // The node stays where it is for as long as the graph lives.
     const Node* add(Node node);
 
     std::vector<const Node*> nodes() const;
 
+    // References that the graph has from now on, and gives back when it ends.
+    void hold(std::shared_ptr<UserObject> object, unsigned count);
+
   private:
-    // Protects nodes_, which grows during a capture. Nothing is locked while it is held.
+    // Protects nodes_ and held_, which grow during a capture. Nothing is locked while it is held.
     mutable std::mutex mutex_;
     std::deque<Node> nodes_;
+    std::vector<std::pair<std::shared_ptr<UserObject>, unsigned>> held_;
 };
 
 class GraphInstance {

@@ -19,6 +19,8 @@ bool allowed(State state, Access access) {
         return state != State::kInitialising;
     case Access::kChild:
         return state == State::kReady || state == State::kRevoked;
+    case Access::kHost:
+        return state == State::kReady || state == State::kSuspended;
     case Access::kUse:
         break;
     }
@@ -56,7 +58,8 @@ Result Entry::admit(Comm handle, Access access) {
         return failed(kInvalidArgument, std::string(call_) + ": not a communicator");
     }
     communicator_ = found.communicator;
-    if (access == Access::kUse || access == Access::kEnd || access == Access::kChild) {
+    if (access == Access::kUse || access == Access::kHost || access == Access::kEnd ||
+        access == Access::kChild) {
         inside_ = communicator_->enter(call_);
     }
     return check_state(access);

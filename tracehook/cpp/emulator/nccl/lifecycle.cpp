@@ -149,8 +149,7 @@ Result shrink(const Entry& entry, std::vector<int> excluded, Comm* out, const Co
                       "ncclCommShrink: the excluded ranks are not other ranks, each named once");
     }
     if (abort_first) {
-        parent->stop();
-        parent->become(State::kRevoked);
+        parent->stop(); // its work only: it can still be deregistered from, and destroyed
     }
     std::string names;
     int before = 0;
@@ -184,6 +183,9 @@ Result grow(const Entry& entry, int ranks, Comm* out, const Config* config) {
 }
 
 Result suspend(const Entry& entry) {
+    if (entry.communicator()->state() == State::kSuspended) {
+        return failed(kInvalidUsage, "ncclCommSuspend: the communicator is suspended already");
+    }
     entry.communicator()->wait_idle();
     entry.communicator()->become(State::kSuspended);
     return kSuccess;

@@ -35,7 +35,7 @@ def new_pool(pool: torch.cuda.MemPool | None = None) -> Scope:
 
 def registered_memory() -> Scope:
     """Return where tensors are registered locally: in a pool of torch's, or everywhere."""
-    if BY == "tracehook" or "pool" not in HOW:
+    if BY == "tracehook":
         return nullcontext
     scope = new_pool()
     backend().register_mem_pool(pools[-1])
@@ -79,7 +79,7 @@ def tell_calls() -> None:
 
 
 def after_the_end() -> None:
-    """Allocate, empty the cache and give a pool up when all groups are gone."""
+    """Allocate and give a pool up when all groups are gone."""
     start()
     scope = registered_memory()
     tensor = made(scope)
@@ -87,7 +87,7 @@ def after_the_end() -> None:
     dist.destroy_process_group()
     tell_calls()
     del tensor
-    tell(allocation=caught(lambda: made(scope, size_mb=64))[1], empty_cache=caught(torch.cuda.empty_cache)[1])
+    tell(allocation=caught(lambda: made(scope, size_mb=64))[1])
     pools.clear()
 
 
@@ -149,13 +149,6 @@ def freed() -> None:
 
 
 # --- what is registered ---
-
-
-def second_device() -> None:
-    """Make a group when there are segments on two devices."""
-    early = [torch.empty(24 * MB, dtype=torch.uint8, device=f"cuda:{index}") for index in (0, 1)]
-    tell(error=caught(start)[1])
-    tell(registered=nccl_calls("ncclCommRegister"), segments=len(early))
 
 
 def becomes_symmetric() -> None:

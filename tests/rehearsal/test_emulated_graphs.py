@@ -97,6 +97,13 @@ def test_recorded_work_is_dropped_once(contract: dict[str, Any]) -> None:
     assert contract["again"] == 1, "an instance is destroyed once"
 
 
+def test_a_graph_keeps_objects_of_the_program(contract: dict[str, Any]) -> None:
+    """What a graph holds lives as long as the graph or an instance of it, and then its function is called, once."""
+    assert contract["with_instance"] == []
+    assert contract["without"] == ["gone", "gone"]
+    assert contract["twice"] == 1, "it is no object any more"
+
+
 def test_the_modes_decide_who_may_disturb(contract: dict[str, Any]) -> None:
     """A capture binds its own thread, and a global one binds other threads of mode global, as CUDA has it."""
     own_thread_then_others_by_mode = contract["modes"]

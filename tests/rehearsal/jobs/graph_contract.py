@@ -112,6 +112,24 @@ gate.set()
 good(runtime.cudaStreamSynchronize(launches))
 tell(kept=kept, in_flight=in_flight, gone=told(), again=runtime.cudaGraphExecDestroy(instances[1]))
 
+# An object of the program that a graph holds, and then only an instance of it.
+KEPT = hears("gone")
+held_object, own_object = c_void_p(), c_void_p()
+begin(stream)
+good(runtime.cudaLaunchHostFunc(stream, HOST, None))
+graph = end(stream)[1]
+for place in (held_object, own_object):
+    good(runtime.cudaUserObjectCreate(byref(place), None, KEPT, 1, 1))
+good(runtime.cudaGraphRetainUserObject(graph, held_object, 1, 1))  # its only reference goes over
+good(runtime.cudaGraphRetainUserObject(graph, own_object, 1, 0))
+instance = c_void_p()
+good(runtime.cudaGraphInstantiateWithFlags(byref(instance), graph, c_ulonglong(0)))
+good(runtime.cudaGraphDestroy(graph))
+good(runtime.cudaUserObjectRelease(own_object, 1))
+with_instance = told()
+good(runtime.cudaGraphExecDestroy(instance))
+tell(with_instance=with_instance, without=told(), twice=runtime.cudaUserObjectRelease(own_object, 1))
+
 # Who is told of a capture, and what the end of a spoilt one says.
 modes = {}
 for mode in (GLOBAL, THREAD_LOCAL, RELAXED):

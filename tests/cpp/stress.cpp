@@ -327,7 +327,7 @@ int Job::judge() {
             continue;
         }
         member->gate().poke();
-        const Ranges held = live->library->held();
+        const Held held = live->library->held();
         wrong += held != driver_.ranges(live->device);
         wrong += member->held() != held.size();
     }

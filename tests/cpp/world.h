@@ -21,7 +21,7 @@ namespace world {
 using namespace tracehook::core;
 
 using Range = std::pair<std::uintptr_t, std::size_t>;
-using Ranges = std::map<std::uintptr_t, std::size_t>;
+using Held = std::map<std::uintptr_t, std::size_t>;
 constexpr int kDevices = 2;
 
 class Violations {
@@ -59,14 +59,14 @@ class Driver {
         const auto found = devices_[device].find(range.first);
         return found != devices_[device].end() && found->second == range.second;
     }
-    Ranges ranges(int device) const {
+    Held ranges(int device) const {
         const std::lock_guard guard(mutex_);
         return devices_[device];
     }
 
   private:
     mutable std::mutex mutex_; // devices_; nothing is locked inside it
-    std::array<Ranges, kDevices> devices_;
+    std::array<Held, kDevices> devices_;
 };
 
 // The library's side of one communicator. `held_` has no lock on purpose: the gate must be enough,
@@ -117,8 +117,8 @@ class Library {
     void begin_abort() { dying_.store(true); }
     void end() { ended_.store(true); }
     // When nobody is inside.
-    Ranges held() const {
-        Ranges ranges;
+    Held held() const {
+        Held ranges;
         for (const auto& [handle, range] : held_) {
             ranges.insert(range);
         }

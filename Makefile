@@ -36,6 +36,7 @@ build: $(STAMP) ## Create .venv, install torch's CUDA build, compile
 	    --config-settings=build-dir=$(BUILD) --editable ".[test]"
 
 wheel: build ## A wheel in dist/ with a hook library for every torch of the table (tracehook/versions.py)
+	rm -rf dist
 	HEADERS="$$($(BIN)/python tracehook/cpp/torch/fetch_headers.py build/torch-headers)" && \
 	$(HIDE_CUDA) PATH="$(abspath $(BIN)):$$PATH" $(PIP) wheel -q --no-build-isolation --no-deps -w dist . \
 	    --config-settings=build-dir=build/wheel "--config-settings=cmake.define.TRACEHOOK_TORCH_HEADERS=$$HEADERS"
@@ -62,7 +63,7 @@ matrix-%:
 	$(MAKE) build TORCH=$* VENV=.venvs/$*
 	.venvs/$*/bin/python -m pytest -n 2 $(MATRIX_TESTS_$*)
 	$(MAKE) demo TORCH=$* VENV=.venvs/$*
-	$(if $(KEEP),,rm -rf .venvs/$* build/torch-$*)
+	$(if $(KEEP),,rm -rf .venvs/$* build/torch-$**)
 
 test-gpu: build ## The tests that need real devices
 	$(BIN)/python -m pytest -m gpu tests/gpu

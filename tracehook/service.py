@@ -79,7 +79,7 @@ class Service:
         if torch.version.cuda is None:
             self._note("no_cuda", f"torch {torch.__version__}")
             return
-        self._record_only = _torch_hook_is_on() and self._settings.local != "own"
+        self._record_only = _torch_hook_is_on() and self._settings.local in ("auto", "observe")
         if self._record_only:
             _core.set_registering(False)
         mode = "observe" if self._record_only and self._settings.local == "auto" else self._settings.local

@@ -31,6 +31,7 @@ class GroupWindows:
         self._timeout = timeout
         self._stalls = stalls
         self._member: Any = None
+        self._had_one = False  # a communicator
         self._plans: Agreement | None = None
         self._uses: Agreement | None = None
         self._lock = threading.RLock()  # one collective act at a time
@@ -55,10 +56,13 @@ class GroupWindows:
     def _find(self) -> Any:
         group = self.group()
         if group is not None and groups.is_known(group):
-            self.facts = groups.facts(group)  # a group that is reconfigured keeps its object, and has other ranks
+            # A group that is reconfigured keeps its object, and has other ranks. Not its device: without a bound one
+            # that is the current one of whoever asks.
+            self.facts = groups.facts(group)._replace(device=self.facts.device)
         pointer = groups.communicator_pointer(self.facts)
         if not pointer:
             return None
+        self._had_one = True
         found = _core.find_communicator(pointer)
         if found is None:
             by_itself = local.registers_itself(self.facts.backend)
@@ -99,13 +103,14 @@ class GroupWindows:
             found = self.member()
         if found is None:
             raise RegistrationError(
-                f"{self.about} has no communicator on device {self.facts.device}: it was aborted, or is being destroyed"
+                f"{self.about} has no communicator on device {self.facts.device}: "
+                "it was aborted, or is being destroyed, or waits to be configured"
             )
         return found
 
     def _was_made(self) -> bool:
-        """Whether the group had a communicator, which has ended: torch would make another one, for nobody."""
-        return self._member is not None or groups.has_communicator_from_birth(self.group(), self.facts)
+        """Whether the group had a communicator, as far as can be told: torch would make another one, for nobody."""
+        return self._had_one or groups.has_communicator_from_birth(self.group(), self.facts)
 
     # --- registering ---
 

@@ -42,7 +42,7 @@ def test_expandable_segments_are_followed(ranks, tmp_path) -> None:
             assert facts[at]["differences"] == 0, at
         assert len(facts["holes"]["ours"]) > 1, "memory went from the middle"
         assert (facts["reason"], facts["symmetric"], facts["sum"]) == ("expandable_segment", True, ranks)
-    assert result.events("segment.unmap")
+    assert result.events("range.unmap")
 
 
 def test_what_torchs_hook_registers_is_recorded(ranks, tmp_path) -> None:

@@ -99,6 +99,7 @@ def test_recorded_work_is_dropped_once(contract: dict[str, Any]) -> None:
 
 def test_a_graph_keeps_objects_of_the_program(contract: dict[str, Any]) -> None:
     """What a graph holds lives as long as the graph or an instance of it, and then its function is called, once."""
+    assert contract["too_many"] == 1, "more than there are cannot be given back"
     assert contract["with_instance"] == []
     assert contract["without"] == ["gone", "gone"]
     assert contract["twice"] == 1, "it is no object any more"

@@ -34,15 +34,25 @@ def test_ranges_are_those_of_the_allocator(tmp_path: Path, when: str) -> None:
         assert facts["status"]["expandable_bytes"] == sum(size for _, size in facts["grown"]["ours"])
 
 
+def test_older_ones_are_said(tmp_path: Path) -> None:
+    """What is expandable and older than the hook is adopted, and said, also if the setting is off by then."""
+    run = play(tmp_path, "switched_off")
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        assert facts["adopted"]["ours"] == facts["adopted"]["torch"] != []
+        assert list(facts["status"]["reasons"]) == ["expandable_segments"]
+        assert [event["adopted"] for event in run.events("range.map", rank)] == [True]
+
+
 def test_the_log_tells_what_was_mapped(tmp_path: Path) -> None:
     """Each part that is mapped or unmapped is an event, and the last one says that nothing is left."""
     run = play(tmp_path, "first")
     for rank in (0, 1):
-        told = run.events("segment.map", rank) + run.events("segment.unmap", rank)
+        told = run.events("range.map", rank) + run.events("range.unmap", rank)
         told.sort(key=lambda event: event["seq"])
         total = 0
         for event in told:
-            total += event["size"] if event["event"] == "segment.map" else -event["size"]
+            total += event["size"] if event["event"] == "range.map" else -event["size"]
             assert event["total"] == total
         assert total == 0
         assert not any(event.get("adopted") for event in told)
@@ -56,7 +66,7 @@ def test_beside_a_group_that_registers_by_itself(tmp_path: Path) -> None:
         facts = run.facts(rank)
         assert facts["holes"]["ours"] == facts["holes"]["torch"]
         assert (facts["reason"], facts["symmetric"], facts["sum"]) == ("expandable_segment", True, 2.0)
-    ranges = {event["addr"] for event in run.events("segment.map")}
+    ranges = {event["addr"] for event in run.events("range.map")}
     assert not ranges & {event["addr"] for event in run.events("register.local")}
 
 
@@ -64,7 +74,7 @@ def test_beside_a_group_that_registers_by_itself(tmp_path: Path) -> None:
 def test_no_version_registers_them(tmp_path: Path, version: str) -> None:
     """Whichever NCCL it is, a range is not registered, `explain` says why, and a scope's memory is symmetric."""
     run = play(tmp_path, "first", version)
-    ranges = {event["addr"] for event in run.events("segment.map")}
+    ranges = {event["addr"] for event in run.events("range.map")}
     assert ranges
     assert not ranges & {event["addr"] for event in run.events("register.local")}
     for rank in (0, 1):

@@ -151,6 +151,15 @@ def test_a_scope_on_an_aborted_group(tmp_path: Path, backend: str) -> None:
     assert_calls(run, [0, 1], InitRankConfig=1, Split=1, Abort=1, Destroy=1)
 
 
+def test_a_scope_on_an_aborted_group_that_is_bound_to_no_device(tmp_path: Path) -> None:
+    """It is refused as well, if the group had windows before, and makes no communicator."""
+    run = play(tmp_path, "aborted_unbound", LEGACY)
+    for rank in (0, 1):
+        assert "it was aborted, or is being destroyed" in run.facts(rank)["refused"]
+    assert_worked(run, "world", [0, 1], live=1)
+    assert_calls(run, [0, 1], InitRankConfig=1, Abort=1)
+
+
 @both
 def test_shutdown(tmp_path: Path, backend: str) -> None:
     """A group that was shut down has no registrations, and to shut it down again or destroy it does nothing more."""

@@ -102,12 +102,18 @@ def test_what_a_snapshot_adds_is_said_to_be_adopted(harness: Harness, events: An
     """Of a range that is known in part, only the rest is logged, as adopted."""
     harness.begin_adoption()
     harness.map(0, 16 * PAGE, 2 * PAGE)
-    harness.adopt_range(0, 16 * PAGE, 4 * PAGE)
+    harness.map(0, 19 * PAGE, PAGE)
+    harness.adopt_range(0, 15 * PAGE, 6 * PAGE)
     harness.end_adoption()
-    told = events("segment.map")
-    assert [(event["addr"], event["size"], event.get("adopted", False)) for event in told] == [
-        (hex(16 * PAGE), 2 * PAGE, False),
-        (hex(18 * PAGE), 2 * PAGE, True),
+    told = [
+        (event["addr"], event["size"], event["total"], event.get("adopted", False)) for event in events("range.map")
+    ]
+    assert told == [
+        (hex(16 * PAGE), 2 * PAGE, 2 * PAGE, False),
+        (hex(19 * PAGE), PAGE, 3 * PAGE, False),
+        (hex(15 * PAGE), PAGE, 4 * PAGE, True),
+        (hex(18 * PAGE), PAGE, 5 * PAGE, True),
+        (hex(20 * PAGE), PAGE, 6 * PAGE, True),
     ]
 
 

@@ -236,7 +236,7 @@ def test_expandable_segments_are_there_at_the_end(tmp_path):
     """Parts that were mapped and unmapped are entries that the viewer knows, and what is left is in the snapshot."""
     part = {"device": 0, "addr": f"{ADDRESS:#x}", "size": 10 * MIB}
     middle = {"addr": f"{ADDRESS + 2 * MIB:#x}", "size": 2 * MIB}
-    log = _log(tmp_path / "logs", part | {"event": "segment.map"}, part | middle | {"event": "segment.unmap"})
+    log = _log(tmp_path / "logs", part | {"event": "range.map"}, part | middle | {"event": "range.unmap"})
     made = _snapshot(log)
     assert [entry["action"] for entry in made["device_traces"][0][1:]] == ["segment_map", "segment_unmap"]
     left = [(segment["address"], segment["total_size"], segment["is_expandable"]) for segment in made["segments"]]

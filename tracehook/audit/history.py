@@ -71,7 +71,7 @@ class History:
             self._born(event, address, size)
         elif name == "segment.free":
             self._freed(event, address, size)
-        elif name in ("segment.map", "segment.unmap"):
+        elif name in ("range.map", "range.unmap"):
             self._resized(event, address, size)
         elif name == "pool.grow":
             self._pools[address] = event["pool"] or 0
@@ -120,7 +120,8 @@ class History:
         verb = event["event"].partition(".")[2]
         (self._mapped.map if verb == "map" else self._mapped.unmap)(address, address + size)
         frame = self._frame(event["seq"], f"{in_bytes(size)} of an expandable segment {verb}ped")
-        self._enter(f"segment_{verb}", address, size, event, [frame])
+        action = "segment_adopt" if event["adopted"] else f"segment_{verb}"
+        self._enter(action, address, size, event, [frame])
 
     def _registered(self, event: dict[str, Any], address: int, size: int) -> None:
         name = event["event"]

@@ -68,8 +68,8 @@ EVENTS = (
     "peer.ready",
     "peer.lost",
     "peer.timeout",
-    "segment.map",
-    "segment.unmap",
+    "range.map",
+    "range.unmap",
 )
 
 # Their severities in the same file; all others are of no concern. Held against the native table by the same test.
@@ -248,7 +248,7 @@ def _extra_fields(name: str, record: Record) -> dict[str, Any]:
             return {"thread": record.thread}
         case "segment.alloc" | "segment.free" | "segment.adopt" | "segment.unknown":
             return {"thread": record.thread, "total": record.value}
-        case "segment.map" | "segment.unmap":
+        case "range.map" | "range.unmap":
             adopted = {"adopted": True} if record.extra else {}
             return {"thread": record.thread, "total": record.value, **adopted}
         case "communicator.pending" | "communicator.ready":

@@ -21,7 +21,7 @@ from tracehook.audit.store import Progress, Store, quiet
 
 # Only these are asked for: all that History takes an interest in, and says something about.
 _EVENTS = """SELECT event.* FROM event WHERE process = ? AND device = ? AND seq IS NOT NULL AND (
-    event LIKE 'segment.%' OR event IN ('pool.grow', 'pool.shrink')
+    event IN ('segment.alloc', 'segment.adopt', 'segment.free', 'range.map', 'range.unmap', 'pool.grow', 'pool.shrink')
     OR event LIKE 'register.%' OR event LIKE 'deregister.%' OR event LIKE 'communicator.%') ORDER BY seq"""
 
 

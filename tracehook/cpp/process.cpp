@@ -106,8 +106,9 @@ Reason Process::attach(const std::string& shim_path, const std::string& torch_ve
     shim_->attach(&Process::on_segment, this);
     attached_.store(true,
                     std::memory_order_release); // there is no way back, even if the snapshot fails
+    bool expandable = info.expandable_segments != 0;
     try {
-        adopt(shim_->snapshot());
+        expandable |= adopt(shim_->snapshot());
     } catch (...) {
         registrar_.end_adoption();
         throw;
@@ -117,19 +118,21 @@ Reason Process::attach(const std::string& shim_path, const std::string& torch_ve
     if (info.caching == 0) {
         return Reason::kNotCaching;
     }
-    return info.expandable_segments != 0 && !expandable_seen_.exchange(true)
-               ? Reason::kExpandableSegments
-               : Reason::kNone;
+    return expandable && !expandable_seen_.exchange(true) ? Reason::kExpandableSegments
+                                                          : Reason::kNone;
 }
 
-void Process::adopt(const std::vector<th_segment_event>& segments) {
+bool Process::adopt(const std::vector<th_segment_event>& segments) {
+    bool expandable = false;
     for (const th_segment_event& segment : segments) {
         if (segment.expandable == 0) {
             registrar_.adopt_segment(segment.device, segment.address, segment.size);
         } else {
             registrar_.adopt_range(segment.device, segment.address, segment.size);
+            expandable = true;
         }
     }
+    return expandable;
 }
 
 const torch_seam::Shim& Process::shim() const {

@@ -72,7 +72,7 @@ class Process {
     Process(const std::string& ring_path, std::size_t ring_capacity);
 
     static void on_segment(void* user, const th_segment_event* event);
-    void adopt(const std::vector<th_segment_event>& segments);
+    bool adopt(const std::vector<th_segment_event>& segments); // whether some are expandable
 
     core::Ring ring_;
     core::Bank bank_;

@@ -30,6 +30,15 @@ def compare(at: str) -> None:
 
 
 device = start()
+if sys.argv[1] == "switched_off":
+    kept = filled(1, 30, device)
+    torch._C._accelerator_setAllocatorSettings("expandable_segments:False")
+    tracehook.enable()
+    compare("adopted")
+    tell(status=tracehook.status())
+    dist.all_reduce(filled(1, 8, device))
+    dist.destroy_process_group()
+    sys.exit()
 if sys.argv[1] == "late":
     before = [filled(1, size, device) for size in (30, 50)]
     del before[0]

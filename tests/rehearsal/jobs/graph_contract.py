@@ -125,10 +125,11 @@ good(runtime.cudaGraphRetainUserObject(graph, own_object, 1, 0))
 instance = c_void_p()
 good(runtime.cudaGraphInstantiateWithFlags(byref(instance), graph, c_ulonglong(0)))
 good(runtime.cudaGraphDestroy(graph))
+too_many = runtime.cudaUserObjectRelease(own_object, 9)
 good(runtime.cudaUserObjectRelease(own_object, 1))
 with_instance = told()
 good(runtime.cudaGraphExecDestroy(instance))
-tell(with_instance=with_instance, without=told(), twice=runtime.cudaUserObjectRelease(own_object, 1))
+tell(too_many=too_many, with_instance=with_instance, without=told(), twice=runtime.cudaUserObjectRelease(own_object, 1))
 
 # Who is told of a capture, and what the end of a spoilt one says.
 modes = {}

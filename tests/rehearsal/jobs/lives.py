@@ -27,14 +27,20 @@ board = dist.FileStore(os.environ["TEST_STORE"] + ".board", WORLD)
 board.set_timeout(timedelta(seconds=40))
 
 
-def begin(**options: object) -> None:
+def begin(bind: bool = True, **options: object) -> None:
     """Make the default group; a segment is older than it."""
     global kept
     kept = filled(1, 24, device)
     store = dist.FileStore(os.environ["TEST_STORE"], WORLD)
     limit = timedelta(seconds=60)
     dist.init_process_group(
-        BACKEND, store=store, rank=RANK, world_size=WORLD, timeout=limit, device_id=device, **options
+        BACKEND,
+        store=store,
+        rank=RANK,
+        world_size=WORLD,
+        timeout=limit,
+        device_id=device if bind else None,
+        **options,
     )
 
 
@@ -123,6 +129,15 @@ def aborted_and_asked() -> None:
     works("world")
     dist.destroy_process_group(group)
     dist.destroy_process_group()
+
+
+def aborted_unbound() -> None:
+    """A group that makes its communicator at its first use is used and aborted; then a scope wants windows."""
+    begin(bind=False)
+    works("world")
+    backend_of().abort()
+    tell(refused=refused(lambda: scope(None)))
+    distributed_c10d._abort_process_group()
 
 
 def aborted_by_the_watchdog() -> None:

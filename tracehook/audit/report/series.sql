@@ -24,6 +24,9 @@ told (process, device, series, ns, delta) AS (
     UNION ALL
     SELECT process, device, 'held', freed_ns, -size::DOUBLE FROM segment WHERE born_ns IS NOT NULL AND freed_ns IS NOT NULL
     UNION ALL
+    SELECT process, device, 'held', ns, if(event = 'range.map', 1, -1) * size::DOUBLE FROM event
+    WHERE event IN ('range.map', 'range.unmap')
+    UNION ALL
     SELECT process, device, CASE kind WHEN 'window' THEN 'window' ELSE 'registered' END, ns, step * size::DOUBLE FROM holders
     WHERE (n = 1 AND step = 1) OR (n = 0 AND step = -1)
     UNION ALL

@@ -6,6 +6,9 @@ FROM (SELECT process, device, 0 AS counter, born_ns AS ns, born_seq AS seq, segm
       SELECT process, device, 0, freed_ns, freed_seq, segment, size, -1
       FROM segment WHERE born_ns IS NOT NULL AND freed_ns IS NOT NULL
       UNION ALL
+      SELECT process, device, 0, ns, seq, seq, if(event = 'range.map', 1, -1) * size::BIGINT, 1
+      FROM event WHERE event IN ('range.map', 'range.unmap')
+      UNION ALL
       SELECT process, device, 2, born_ns, NULL, pool_segment, size, 1 FROM pool_segment WHERE born_ns IS NOT NULL
       UNION ALL
       SELECT process, device, 2, freed_ns, freed_seq, pool_segment, size, -1

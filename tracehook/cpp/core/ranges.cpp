@@ -73,18 +73,17 @@ void Ranges::unmap(int device, std::uintptr_t address, std::size_t size) {
     }
 }
 
-std::vector<Range> Ranges::adopt(int device, std::uintptr_t address, std::size_t size) {
-    std::vector<Range> added{{device, address, size}};
+std::vector<Range> Ranges::unknown(int device, std::uintptr_t address, std::size_t size) const {
+    std::vector<Range> ranges{{device, address, size}};
     for (const Range& gone : unmapped_) {
-        added = without(added, gone);
+        ranges = without(ranges, gone);
     }
-    for (const auto& [begin, end] : devices_[device]) {
-        added = without(added, {device, begin, end - begin});
+    if (const auto found = devices_.find(device); found != devices_.end()) {
+        for (const auto& [begin, end] : found->second) {
+            ranges = without(ranges, {device, begin, end - begin});
+        }
     }
-    for (const Range& piece : added) {
-        map(device, piece.address, piece.size);
-    }
-    return added;
+    return ranges;
 }
 
 void Ranges::end_adoption() {

@@ -27,10 +27,10 @@ class Ranges {
     void map(int device, std::uintptr_t address, std::size_t size);
     void unmap(int device, std::uintptr_t address, std::size_t size);
 
-    // Between begin_adoption() and end_adoption(), ranges of a snapshot: what was unmapped since
-    // the beginning stays so, because the snapshot may be older. Returns what was not known.
+    // Between begin_adoption() and end_adoption(): what of a snapshot's range is to be mapped. Not
+    // what was unmapped since the beginning, because the snapshot may be older.
     void begin_adoption() { adopting_ = true; }
-    std::vector<Range> adopt(int device, std::uintptr_t address, std::size_t size);
+    std::vector<Range> unknown(int device, std::uintptr_t address, std::size_t size) const;
     void end_adoption();
 
     std::vector<Range> all() const; // by device and ascending address; neighbours are one

@@ -21,8 +21,9 @@ void Registrar::range_mapped(int device, std::uintptr_t address, std::size_t siz
         return;
     }
     const std::lock_guard guard(mutex_);
+    settle_freed(device);
     ranges_.map(device, address, size);
-    log_range(EventKind::kSegmentMap, {device, address, size});
+    log_range(EventKind::kRangeMap, {device, address, size});
 }
 
 void Registrar::range_unmapped(int device, std::uintptr_t address, std::size_t size) noexcept {
@@ -30,8 +31,9 @@ void Registrar::range_unmapped(int device, std::uintptr_t address, std::size_t s
         return;
     }
     const std::lock_guard guard(mutex_);
+    settle_freed(device);
     ranges_.unmap(device, address, size);
-    log_range(EventKind::kSegmentUnmap, {device, address, size});
+    log_range(EventKind::kRangeUnmap, {device, address, size});
 }
 
 void Registrar::adopt_range(int device, std::uintptr_t address, std::size_t size) {
@@ -39,8 +41,9 @@ void Registrar::adopt_range(int device, std::uintptr_t address, std::size_t size
         return;
     }
     const std::lock_guard guard(mutex_);
-    for (const Range& added : ranges_.adopt(device, address, size)) {
-        log_range(EventKind::kSegmentMap, added, true);
+    for (const Range& added : ranges_.unknown(device, address, size)) {
+        ranges_.map(added.device, added.address, added.size);
+        log_range(EventKind::kRangeMap, added, true);
     }
 }
 

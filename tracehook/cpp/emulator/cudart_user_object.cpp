@@ -17,6 +17,20 @@ HandleTable<UserObject>& user_objects() {
     return table;
 }
 
+bool UserObject::release(unsigned count) {
+    unsigned before = references_;
+    do {
+        if (before < count) {
+            return false;
+        }
+    } while (!references_.compare_exchange_weak(before, before - count));
+    if (before == count) {
+        const auto kept = user_objects().remove(this);
+        destroy_(data_);
+    }
+    return true;
+}
+
 } // namespace tracehook::emulator
 
 using namespace tracehook::emulator;
@@ -47,13 +61,7 @@ EMU_EXPORT int cudaUserObjectRetain(void* handle, unsigned count) {
 EMU_EXPORT int cudaUserObjectRelease(void* handle, unsigned count) {
     return context_call([&] {
         const std::shared_ptr<UserObject> object = user_objects().find(handle);
-        if (object == nullptr || count == 0) {
-            return kInvalidValue;
-        }
-        if (object->release(count)) {
-            user_objects().remove(handle);
-        }
-        return kSuccess;
+        return object != nullptr && count != 0 && object->release(count) ? kSuccess : kInvalidValue;
     });
 }
 

@@ -8,9 +8,7 @@ namespace tracehook::emulator {
 
 Graph::~Graph() {
     for (const auto& [object, count] : held_) {
-        if (object->release(count)) {
-            user_objects().remove(object.get());
-        }
+        object->release(count);
     }
 }
 

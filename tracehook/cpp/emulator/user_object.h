@@ -18,14 +18,9 @@ class UserObject {
         : data_(data), destroy_(destroy), references_(references) {}
 
     void retain(unsigned count) { references_ += count; }
-    // True if these were the last.
-    bool release(unsigned count) {
-        const bool last = references_.fetch_sub(count) == count;
-        if (last) {
-            destroy_(data_);
-        }
-        return last;
-    }
+    // False if there are not so many. The object leaves the table with the last, and then its data
+    // goes.
+    bool release(unsigned count);
 
   private:
     void* const data_;

@@ -155,6 +155,7 @@ extern "C" __attribute__((visibility("default"))) const th_hook_api* th_hook_get
         watch_blocks,
         begin_pool,
         end_pool,
-        capturing};
+        capturing,
+        TH_SEGMENT_UNMAP};
     return &api;
 }

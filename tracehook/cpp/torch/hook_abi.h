@@ -60,6 +60,7 @@ struct th_hook_api {
     int (*end_pool)(int32_t device, const uint64_t pool[2], char* error, uint32_t error_size);
     /* 1: the calling thread's current stream on the device is being captured into a graph. */
     int32_t (*capturing)(int32_t device);
+    int32_t last_action; /* the newest th_segment_action that it tells */
 };
 
 const struct th_hook_api* th_hook_get_api(void);

@@ -29,6 +29,8 @@ const char* state_name(State state) {
         return "finalizing";
     case State::kSuspended:
         return "suspended";
+    case State::kShrunk:
+        return "shrunk, its work aborted";
     case State::kRevoked:
         return "revoked";
     case State::kEnded:

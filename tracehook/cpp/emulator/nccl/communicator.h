@@ -22,7 +22,15 @@
 
 namespace tracehook::emulator::nccl {
 
-enum class State { kInitialising, kReady, kSuspended, kFinalizing, kRevoked, kEnded };
+enum class State {
+    kInitialising,
+    kReady,
+    kSuspended,
+    kShrunk, // with the flag that ends its work
+    kFinalizing,
+    kRevoked,
+    kEnded
+};
 
 const char* state_name(State state);
 

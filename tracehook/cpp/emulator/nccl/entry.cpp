@@ -18,9 +18,9 @@ bool allowed(State state, Access access) {
     case Access::kEnd:
         return state != State::kInitialising;
     case Access::kChild:
-        return state == State::kReady || state == State::kRevoked;
-    case Access::kHost:
-        return state == State::kReady || state == State::kSuspended;
+        return state == State::kReady || state == State::kRevoked || state == State::kShrunk;
+    case Access::kBooks:
+        return state == State::kReady || state == State::kSuspended || state == State::kShrunk;
     case Access::kUse:
         break;
     }
@@ -58,7 +58,7 @@ Result Entry::admit(Comm handle, Access access) {
         return failed(kInvalidArgument, std::string(call_) + ": not a communicator");
     }
     communicator_ = found.communicator;
-    if (access == Access::kUse || access == Access::kHost || access == Access::kEnd ||
+    if (access == Access::kUse || access == Access::kBooks || access == Access::kEnd ||
         access == Access::kChild) {
         inside_ = communicator_->enter(call_);
     }

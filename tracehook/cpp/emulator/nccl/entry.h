@@ -16,7 +16,8 @@ namespace tracehook::emulator::nccl {
 
 enum class Access {
     kUse,   // needs a ready communicator and takes the guard
-    kHost,  // bookkeeping of the host under the guard: also of one that is suspended or has failed
+    kBooks, // bookkeeping without the device, under the guard: also of one that is suspended, was
+            // shrunk or has failed
     kEnd,   // finalize and destroy: also of one that is finalizing or was revoked
     kChild, // split and shrink: also of one that was revoked
     kQuery, // needs one that was ready, takes no guard

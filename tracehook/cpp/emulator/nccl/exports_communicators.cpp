@@ -164,7 +164,7 @@ TRACEHOOK_NCCL(Result, ncclCommGrow, Comm handle, int ranks, const UniqueId* id,
 }
 
 TRACEHOOK_NCCL(Result, ncclCommSuspend, Comm handle, int) {
-    const Entry entry("ncclCommSuspend", handle, Access::kHost);
+    const Entry entry("ncclCommSuspend", handle, Access::kBooks);
     return entry.refused() ? entry.result() : suspend(entry);
 }
 

@@ -34,7 +34,7 @@ std::uintptr_t first_foreign(std::uintptr_t begin, std::uintptr_t end, int devic
 // Acts at once, also inside a group, as NCCL's does.
 TRACEHOOK_NCCL(Result, ncclCommRegister, Comm handle, void* buffer, std::size_t size,
                void** registration) {
-    const Entry entry("ncclCommRegister", handle, Access::kHost);
+    const Entry entry("ncclCommRegister", handle, Access::kBooks);
     if (entry.refused()) {
         return entry.result();
     }
@@ -59,7 +59,7 @@ TRACEHOOK_NCCL(Result, ncclCommRegister, Comm handle, void* buffer, std::size_t 
 }
 
 TRACEHOOK_NCCL(Result, ncclCommDeregister, Comm handle, void* registration) {
-    const Entry entry("ncclCommDeregister", handle, Access::kHost);
+    const Entry entry("ncclCommDeregister", handle, Access::kBooks);
     if (entry.refused() || registration == nullptr) {
         return entry.result();
     }

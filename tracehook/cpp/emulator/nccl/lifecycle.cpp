@@ -149,7 +149,8 @@ Result shrink(const Entry& entry, std::vector<int> excluded, Comm* out, const Co
                       "ncclCommShrink: the excluded ranks are not other ranks, each named once");
     }
     if (abort_first) {
-        parent->stop(); // its work only: it can still be deregistered from, and destroyed
+        parent->stop();
+        parent->become(State::kShrunk);
     }
     std::string names;
     int before = 0;

@@ -108,11 +108,13 @@ def is_known(group: ProcessGroup) -> bool:
     return group in world.pg_map
 
 
-def has_communicator_from_birth(group: ProcessGroup | None, found: GroupFacts) -> bool:
-    """Whether torch made a communicator with the group, and not at its first use."""
-    if group is None or group.bound_device_id is None:
-        return False
-    return not getattr(getattr(found.backend, "options", None), "lazy_init", False)
+def had_communicator(group: ProcessGroup | None, found: GroupFacts) -> bool:
+    """Whether a group that has no communicator now had one: made with the group, or by its first collective."""
+    bound = group is not None and group.bound_device_id is not None
+    if bound and not getattr(getattr(found.backend, "options", None), "lazy_init", False):
+        return True
+    # A collective on another device left its communicator there, and ours is still to be made.
+    return found.backend._get_sequence_number_for_group() > 0 and not _communicators(found.backend)
 
 
 def make_communicator(group: ProcessGroup | None, found: GroupFacts) -> None:

@@ -110,7 +110,7 @@ class GroupWindows:
 
     def _was_made(self) -> bool:
         """Whether the group had a communicator, as far as can be told: torch would make another one, for nobody."""
-        return self._had_one or groups.has_communicator_from_birth(self.group(), self.facts)
+        return self._had_one or groups.had_communicator(self.group(), self.facts)
 
     # --- registering ---
 

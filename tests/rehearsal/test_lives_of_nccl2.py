@@ -74,28 +74,28 @@ def pairs(run: Rehearsal, name: str, rank: int) -> Pairs:
 
 
 def contemporaries(run: Rehearsal, rank: int) -> list[tuple[int, int]]:
-    """Return all pairs of a segment and a communicator that lived at the same time."""
+    """Return all pairs of a segment and a communicator of its device that lived at the same time."""
     segments = lives(run, rank, "segment", ("segment.alloc",), ("segment.free",))
     ends = ("communicator.retire", "communicator.abort")
     communicators = lives(run, rank, "comm_id", ("communicator.pending",), ends)
     return [
         (segment, comm)
-        for segment, (born, freed) in segments.items()
-        for comm, (made, ended) in communicators.items()
-        if born < ended and made < freed
+        for segment, (where, born, freed) in segments.items()
+        for comm, (device, made, ended) in communicators.items()
+        if where == device and born < ended and made < freed
     ]
 
 
 def lives(
     run: Rehearsal, rank: int, name: str, births: tuple[str, ...], ends: tuple[str, ...]
-) -> dict[int, tuple[float, float]]:
-    """Return when each thing called `name` began and ended, in numbers of events."""
-    found: dict[int, tuple[float, float]] = {}
+) -> dict[int, tuple[int, float, float]]:
+    """Return of each thing called `name` its device, and when it began and ended, in numbers of events."""
+    found: dict[int, tuple[int, float, float]] = {}
     for event in run.log(rank).events:
         if event["event"] in births:
-            found[event[name]] = (event["seq"], float("inf"))
+            found[event[name]] = (event["device"], event["seq"], float("inf"))
         elif event["event"] in ends:
-            found[event[name]] = (found[event[name]][0], event["seq"])
+            found[event[name]] = (*found[event[name]][:2], event["seq"])
     return found
 
 
@@ -151,13 +151,21 @@ def test_a_scope_on_an_aborted_group(tmp_path: Path, backend: str) -> None:
     assert_calls(run, [0, 1], InitRankConfig=1, Split=1, Abort=1, Destroy=1)
 
 
-def test_a_scope_on_an_aborted_group_that_is_bound_to_no_device(tmp_path: Path) -> None:
-    """It is refused as well, if the group had windows before, and makes no communicator."""
-    run = play(tmp_path, "aborted_unbound", LEGACY)
+@pytest.mark.parametrize("job", ["aborted_unbound", "aborted_unbound_without_windows"])
+def test_a_scope_on_an_aborted_group_that_is_bound_to_no_device(tmp_path: Path, job: str) -> None:
+    """It is refused as well, whether the group had windows before or not, and makes no communicator."""
+    run = play(tmp_path, job, LEGACY)
     for rank in (0, 1):
         assert "it was aborted, or is being destroyed" in run.facts(rank)["refused"]
-    assert_worked(run, "world", [0, 1], live=1)
+    assert_worked(run, "world", [0, 1], live=1, scopes=job == "aborted_unbound")
     assert_calls(run, [0, 1], InitRankConfig=1, Abort=1)
+
+
+def test_a_scope_on_a_group_that_was_used_on_another_device(tmp_path: Path) -> None:
+    """A collective before `set_device` does not make the group look aborted: the scope has its own device's made."""
+    run = play(tmp_path, "used_on_another_device", LEGACY)
+    assert_worked(run, "world", [0, 1], live=2)
+    assert_calls(run, [0, 1], InitRankConfig=2, Destroy=2)
 
 
 @both

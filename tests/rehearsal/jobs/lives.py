@@ -135,9 +135,31 @@ def aborted_unbound() -> None:
     """A group that makes its communicator at its first use is used and aborted; then a scope wants windows."""
     begin(bind=False)
     works("world")
+    end_and_ask()
+
+
+def aborted_unbound_without_windows() -> None:
+    """The same with a group that only collectives used."""
+    begin(bind=False)
+    works("world", scopes=False)
+    end_and_ask()
+
+
+def end_and_ask() -> None:
+    """Abort the default group, and have a scope want windows of it."""
     backend_of().abort()
     tell(refused=refused(lambda: scope(None)))
     distributed_c10d._abort_process_group()
+
+
+def used_on_another_device() -> None:
+    """A collective before the device is chosen has made a communicator elsewhere; then a scope on the right one."""
+    begin(bind=False)
+    torch.cuda.set_device((RANK + 1) % len(ALL))
+    dist.all_reduce(torch.ones(8, device="cuda"))
+    torch.cuda.set_device(RANK)
+    works("world")
+    dist.destroy_process_group()
 
 
 def aborted_by_the_watchdog() -> None:

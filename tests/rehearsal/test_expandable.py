@@ -45,8 +45,9 @@ def test_older_ones_are_said(tmp_path: Path) -> None:
 
 
 def test_the_log_tells_what_was_mapped(tmp_path: Path) -> None:
-    """Each part that is mapped or unmapped is an event, and the last one says that nothing is left."""
+    """Each part that is mapped or unmapped is an event, at the end nothing is left, and the summary says the most."""
     run = play(tmp_path, "first")
+    assert "expandable segments in 2 processes, up to " in run.output
     for rank in (0, 1):
         told = run.events("range.map", rank) + run.events("range.unmap", rank)
         told.sort(key=lambda event: event["seq"])

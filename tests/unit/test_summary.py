@@ -143,6 +143,22 @@ def test_windows_of_a_real_registrar(harness, events, tmp_path):
     assert (windows.made, windows.undone, windows.left) == (2, 1, 1)
 
 
+def test_the_most_of_expandable_segments(harness, events, tmp_path):
+    """What was mapped at once at most is kept, over growing, shrinking and growing again; it is no segment."""
+    harness.map(0, 0x10000, SIZE)
+    harness.map(0, 0x20000, 2 * SIZE)
+    harness.unmap(0, 0x10000, SIZE)
+    harness.map(0, 0x40000, SIZE // 2)
+    summary = _summary_of(tmp_path, events())
+    assert (summary.expandable, summary.segments, summary.made) == (3 * SIZE, 0, 0)
+
+
+@pytest.mark.parametrize("total", [None, "12", [1]])
+def test_a_strange_total_breaks_nothing(tmp_path, total):
+    """A log that somebody edited is still counted."""
+    assert _summary_of(tmp_path, [{"event": "range.map", "total": total}]).expandable == 0
+
+
 @pytest.mark.parametrize("comm", [None, [1], "1", {}])
 def test_a_strange_communicator_breaks_nothing(tmp_path, comm):
     """A log that somebody edited is still counted."""

@@ -43,7 +43,8 @@ class Summary:
     """Counts of one process.
 
     `failures` are calls into NCCL that it refused. `warnings` are events of a severity that the table of events gives:
-    warnings, and problems that the program was told of in another way.
+    warnings, and problems that the program was told of in another way. `expandable` is the most that was mapped of
+    expandable segments at any moment, in bytes: they are no segments here, and are never registered.
     """
 
     rank: int | None
@@ -53,6 +54,7 @@ class Summary:
     lost: int = 0
     segments: int = 0
     segments_freed: int = 0
+    expandable: int = 0
     communicators: int = 0
     destroyed: int = 0
     aborted: int = 0
@@ -93,6 +95,9 @@ class Summary:
                 self.segments += 1
             case "segment.free":
                 self.segments_freed += 1
+            case "range.map":
+                total = event.get("total")
+                self.expandable = max(self.expandable, total if isinstance(total, int) else 0)
             case "communicator.pending":
                 self.communicators += 1
             case "communicator.retire":

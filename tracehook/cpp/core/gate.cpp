@@ -9,8 +9,8 @@ namespace tracehook::core {
 
 namespace {
 
-// A register or deregister call is local and short. If one hangs all the same, the abort must still
-// go through: it is what ends the hang.
+// A register or deregister call is local and short. If one hangs all the same, or is kept out by a
+// call that hangs, the abort must still go through: it is what ends the hang.
 constexpr auto kAbortPatience = std::chrono::seconds(5);
 
 // A free that waits this long for a call into NCCL to come back is worth a line: somebody's job
@@ -39,7 +39,7 @@ void Gate::poke() noexcept {
     if (inside_) {
         return; // whoever is inside drains before it lets go
     }
-    inside_ = true;
+    go_in();
     let_go(lock);
 }
 
@@ -48,8 +48,13 @@ bool Gate::wait_inside(Lock& lock, const Registrations& member) noexcept {
     if (member.dead()) {
         return false;
     }
-    inside_ = true;
+    go_in();
     return true;
+}
+
+void Gate::go_in() noexcept {
+    inside_ = true;
+    ++turns_;
 }
 
 // Called inside, with the mutex; gives the mutex up around each batch.
@@ -96,9 +101,23 @@ void Gate::let_go(Lock& lock) noexcept {
 
 bool Gate::enter(const Registrations& member) noexcept {
     Lock lock(mutex_);
-    if (!wait_inside(lock, member)) {
+    return wait_inside(lock, member) && work_off(lock, member);
+}
+
+bool Gate::enter_soon(const Registrations& member) noexcept {
+    Lock lock(mutex_);
+    if (inside_ && turns_ == hopeless_turn_) {
         return false;
     }
+    if (!changed_.wait_for(lock, kAbortPatience, [&] { return !inside_ || member.dead(); })) {
+        hopeless_turn_ = turns_;
+        return false;
+    }
+    return wait_inside(lock, member) && work_off(lock, member);
+}
+
+// Inside: the queue first. False, and outside again, if `member` is dead by then.
+bool Gate::work_off(Lock& lock, const Registrations& member) noexcept {
     drain(lock);
     if (member.dead()) {
         let_go(lock); // it died while its queue was worked off
@@ -146,7 +165,7 @@ void Gate::withdraw(Registrations& member, const Segment& segment) noexcept {
             lock.lock();
         }
     }
-    inside_ = true;
+    go_in();
     working_ = &member;
     lock.unlock();
     member.deregister(segment);

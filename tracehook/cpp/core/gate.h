@@ -8,6 +8,7 @@
 //   allocator's callback, new segment      queue(), then poke(): never waits
 //   allocator's callback, segment freed    withdraw(): waits until it is undone, or the communicator died
 //   interposed collective, group end       enter() ... leave(): the queue is worked off before and after
+//   others' register, deregister           enter_soon() ... leave(): the same, but not for ever
 //   interposed destroy, finalize           retire(): deregisters everything, then it is dead
 //   interposed abort, revoke               kill(): dead first; wakes who waits; never waits for a collective
 // clang-format on
@@ -44,6 +45,9 @@ class Gate {
 
     // Waits for the gate and registers what is queued. False, and not inside, if `member` is dead.
     bool enter(const Registrations& member) noexcept;
+    // Waits five seconds at most, and not at all where somebody waited so long for the same thread:
+    // what undoes a registration before an abort must not wait for what only the abort will end.
+    bool enter_soon(const Registrations& member) noexcept;
     void leave() noexcept;
 
     // By the thread inside, around calls into `member` that are local: a kill() waits for their end
@@ -69,6 +73,8 @@ class Gate {
     using Lock = std::unique_lock<std::mutex>;
 
     bool wait_inside(Lock& lock, const Registrations& member) noexcept;
+    void go_in() noexcept;
+    bool work_off(Lock& lock, const Registrations& member) noexcept;
     void drain(Lock& lock) noexcept;
     void done_working() noexcept;
     void let_go(Lock& lock) noexcept;
@@ -77,6 +83,8 @@ class Gate {
     std::mutex mutex_;
     std::condition_variable changed_; // the gate became free, a member died, or `working_` moved on
     bool inside_ = false;
+    std::uint64_t turns_ = 0;         // counts threads that went in
+    std::uint64_t hopeless_turn_ = 0; // the one for which somebody waited in vain
     const Registrations* working_ =
         nullptr; // whose registrations the thread inside is changing right now
     std::vector<std::shared_ptr<Registrations>> members_;

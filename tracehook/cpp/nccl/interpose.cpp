@@ -26,11 +26,11 @@ std::atomic<LocalMode> local_mode{LocalMode::kAuto};
 
 // --- calls inside one communicator ---
 
-// `member` is this thread's last find().
+// `member` is this thread's last find(), and `entered`: whether we are inside its gate.
 template <auto Real, typename... Args>
-int inside(const core::Registrar::Member& member, Args... args) {
+int called(const core::Registrar::Member& member, bool entered, Args... args) {
     const auto real = api().*Real;
-    if (!member || !member->gate().enter(*member)) {
+    if (!entered) {
         return real(args...);
     }
     const int result = real(args...);
@@ -39,6 +39,11 @@ int inside(const core::Registrar::Member& member, Args... args) {
         group.touched(member);
     }
     return result;
+}
+
+template <auto Real, typename... Args>
+int inside(const core::Registrar::Member& member, Args... args) {
+    return called<Real>(member, member && member->gate().enter(*member), args...);
 }
 
 template <auto Real, std::size_t Position, typename... Args> int guarded(Args... args) {
@@ -81,9 +86,14 @@ const char* last_error(Comm comm) {
 
 // --- registrations of others ---
 
-// Not through the gate: torch makes them in its tracker, with its own lock and the allocator's
-// held, and before an abort. Waiting there for a thread that hangs in NCCL would keep the abort
-// away.
+// torch makes them in its tracker, with its own lock and the allocator's held, and before an abort:
+// to wait there without end for a thread that hangs in NCCL would keep the abort away. Where we
+// register nothing, there is nothing to wait for.
+template <auto Real, typename... Args>
+int by_others(const core::Registrar::Member& member, Args... args) {
+    return called<Real>(member, member && member->gate().enter_soon(*member), args...);
+}
+
 bool is_observed(const core::Registrar::Member& member) noexcept {
     return member && member->identity().local == core::Local::kObserved;
 }
@@ -91,7 +101,7 @@ bool is_observed(const core::Registrar::Member& member) noexcept {
 int on_ncclCommRegister(Comm comm, void* buffer, std::size_t size, void** handle) {
     const core::Registrar::Member member = registrar().find(comm);
     if (!is_observed(member)) {
-        return inside<&Api::ncclCommRegister>(member, comm, buffer, size, handle);
+        return by_others<&Api::ncclCommRegister>(member, comm, buffer, size, handle);
     }
     const std::uint64_t begin_ns = core::monotonic_ns();
     const int result = api().ncclCommRegister(comm, buffer, size, handle);
@@ -105,13 +115,17 @@ int on_ncclCommRegister(Comm comm, void* buffer, std::size_t size, void** handle
 int on_ncclCommDeregister(Comm comm, void* handle) {
     const core::Registrar::Member member = registrar().find(comm);
     if (!is_observed(member)) {
-        return inside<&Api::ncclCommDeregister>(member, comm, handle);
+        return by_others<&Api::ncclCommDeregister>(member, comm, handle);
     }
     const std::uint64_t begin_ns = core::monotonic_ns();
     const int result = api().ncclCommDeregister(comm, handle);
     const std::uint64_t now_ns = core::monotonic_ns();
     registrar().unobserved(member, {0, 0, handle, result, now_ns, now_ns - begin_ns});
     return result;
+}
+
+int on_ncclCommWindowDeregister(Comm comm, Window window) {
+    return by_others<&Api::ncclCommWindowDeregister>(registrar().find(comm), comm, window);
 }
 
 // --- groups ---

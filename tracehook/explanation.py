@@ -8,6 +8,7 @@ import torch
 
 from tracehook import _core
 from tracehook.scope import Explanation
+from tracehook.windows import ENDED
 
 if TYPE_CHECKING:
     from tracehook.pools import Pools
@@ -26,6 +27,8 @@ def explain(tensor: torch.Tensor, nbytes: int, found: GroupWindows | None, pools
         return _outside_of_pools(tensor)
     member = found.member()
     if member is None:
+        if found.was_made():
+            return _no("no_communicator", f"{about} has no communicator: {ENDED}")
         return _no("no_communicator", f"{about} has no communicator yet: it is made by the first collective or scope")
     if member.holds(address, nbytes):
         return Explanation(True, "symmetric", f"all of its {nbytes} bytes lie in a window of {about}")

@@ -109,12 +109,14 @@ def is_known(group: ProcessGroup) -> bool:
 
 
 def had_communicator(group: ProcessGroup | None, found: GroupFacts) -> bool:
-    """Whether a group that has no communicator now had one: made with the group, or by its first collective."""
+    """Whether a group that has no communicator now had one: made with the group, or, as torch says, aborted."""
+    import torch
+
     bound = group is not None and group.bound_device_id is not None
     if bound and not getattr(getattr(found.backend, "options", None), "lazy_init", False):
         return True
-    # A collective on another device left its communicator there, and ours is still to be made.
-    return found.backend._get_sequence_number_for_group() > 0 and not _communicators(found.backend)
+    with torch.cuda.device(found.device):
+        return _is_aborted(found.backend)
 
 
 def make_communicator(group: ProcessGroup | None, found: GroupFacts) -> None:
@@ -156,6 +158,15 @@ def _pointer(backend: Any) -> int:
         return int(backend._comm_ptr())
     except RuntimeError:
         return 0  # aborted, or ended otherwise: nothing to adopt
+
+
+def _is_aborted(backend: Any) -> bool:
+    # The stock group's answer for what was aborted is an error, and 0 for what it did not make yet.
+    try:
+        backend._comm_ptr()
+    except RuntimeError:
+        return True
+    return False
 
 
 def _nccl_backend(group: Any) -> Any | None:

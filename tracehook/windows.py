@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tracehook.stall import StallWatch
 
 REGISTER = "register windows"
+ENDED = "it was aborted, or is being destroyed, or waits to be configured"
 _ADVICE = "Let the ranks allocate alike; tracehook.trim(group), on all ranks, gives back what is not used alike"
 NO_WINDOW = "NCCL gave no window: this communicator has no symmetric memory"
 
@@ -97,18 +98,15 @@ class GroupWindows:
     def connect(self) -> Any:
         """Return the communicator; all ranks make it now if torch was waiting for the first collective."""
         found = self.member()
-        if found is None and not self._was_made():
+        if found is None and not self.was_made():
             self._agreement("connect").compare("make the communicator", [], self._timeout)
             groups.make_communicator(self.group(), self.facts)
             found = self.member()
         if found is None:
-            raise RegistrationError(
-                f"{self.about} has no communicator on device {self.facts.device}: "
-                "it was aborted, or is being destroyed, or waits to be configured"
-            )
+            raise RegistrationError(f"{self.about} has no communicator on device {self.facts.device}: {ENDED}")
         return found
 
-    def _was_made(self) -> bool:
+    def was_made(self) -> bool:
         """Whether the group had a communicator, as far as can be told: torch would make another one, for nobody."""
         return self._had_one or groups.had_communicator(self.group(), self.facts)
 

@@ -16,6 +16,7 @@ needs_suspend = pytest.mark.skipif(
     not hasattr(distributed_c10d.ProcessGroupNCCL, "suspend"), reason="this torch cannot suspend a group"
 )
 NCCL2 = pytest.param("nccl", id="nccl2", marks=needs_nccl2)
+lazily = pytest.mark.parametrize("backend", [pytest.param(name, marks=needs_nccl2) for name in ("nccl", "nccl-lazy")])
 both = pytest.mark.parametrize("backend", [NCCL2, pytest.param(LEGACY, id="stock")])
 
 
@@ -157,6 +158,7 @@ def test_a_scope_on_an_aborted_group_that_is_bound_to_no_device(tmp_path: Path, 
     run = play(tmp_path, job, LEGACY)
     for rank in (0, 1):
         assert "it was aborted, or is being destroyed" in run.facts(rank)["refused"]
+        assert "it was aborted, or is being destroyed" in run.facts(rank)["explained"]
     assert_worked(run, "world", [0, 1], live=1, scopes=job == "aborted_unbound")
     assert_calls(run, [0, 1], InitRankConfig=1, Abort=1)
 
@@ -300,17 +302,17 @@ def test_pairs(tmp_path: Path) -> None:
     assert_calls(run, [0, 1], InitRankConfig=2, Split=1, Suspend=2, Resume=2, Abort=1, Destroy=2)
 
 
-@needs_nccl2
-def test_made_by_the_first_collective(tmp_path: Path) -> None:
+@lazily
+def test_made_by_the_first_collective(tmp_path: Path, backend: str) -> None:
     """A communicator that comes late has the segments that were there before."""
-    run = play(tmp_path, "made_by_first_use")
+    run = play(tmp_path, "made_by_first_use", backend)
     assert [run.facts(rank)["before"] for rank in (0, 1)] == [1, 1]
     assert_worked(run, "group", [0, 1], live=2)
     assert_calls(run, [0, 1], InitRankConfig=2, Destroy=2)
 
 
-@needs_nccl2
-def test_made_by_a_scope(tmp_path: Path) -> None:
+@lazily
+def test_made_by_a_scope(tmp_path: Path, backend: str) -> None:
     """A scope makes the communicator of a group that waits for its first use."""
-    run = play(tmp_path, "made_by_a_scope")
+    run = play(tmp_path, "made_by_a_scope", backend)
     assert [run.facts(rank)["scope"] for rank in (0, 1)] == [[True, 3.0]] * 2

@@ -146,9 +146,16 @@ def aborted_unbound_without_windows() -> None:
 
 
 def end_and_ask() -> None:
-    """Abort the default group, and have a scope want windows of it."""
+    """Abort the default group, and have a scope want windows of it; ask why its tensor is not symmetric."""
     backend_of().abort()
-    tell(refused=refused(lambda: scope(None)))
+    inside: list[torch.Tensor] = []
+
+    def ask() -> None:
+        with tracehook.symmetric():
+            inside.append(torch.empty(MB, device=device))
+
+    tell(refused=refused(ask))
+    tell(explained=tracehook.explain(inside[0]).text)
     distributed_c10d._abort_process_group()
 
 

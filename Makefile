@@ -9,10 +9,12 @@ HIDE_CUDA = env -u CUDA_HOME -u CUDA_PATH -u CUDACXX -u CPATH -u LIBRARY_PATH
 PIP = $(BIN)/python -m pip --disable-pip-version-check
 STAMP = $(VENV)/.tracehook-$(TORCH)
 
-# docs/compatibility.md says why these: the torch with another NCCL group, one without CUDA, and those that only the wheel
-# is tried with. What is left out of the tests does the same with every torch. KEEP= removes each venv when it has passed.
+# docs/compatibility.md says why these: the torch with another NCCL group and one without CUDA; the wheel with
+# each. What is left out of the tests does the same with every torch. KEEP= removes each venv when it has passed.
 MATRIX ?= 2.15.0 2.13.0
-MATRIX_WHEELS ?= 2.12.1 2.14.1
+MATRIX_WHEELS ?= 2.11.0 2.12.1 2.13.0 2.14.1 2.15.0
+# Of these there may be only a build without CUDA. Of any other that is an error.
+WITHOUT_CUDA ?= 2.13.0
 MATRIX_TESTS_2.15.0 = tests/integration tests/rehearsal --deselect tests/rehearsal/test_killed_often.py \
     --deselect tests/rehearsal/test_emulated_windows.py
 MATRIX_TESTS_2.13.0 = tests/unit tests/audit
@@ -20,6 +22,7 @@ KEEP ?= yes
 
 .DEFAULT_GOAL := help
 .PHONY: help build wheel demo test matrix test-gpu sanitize bench lint clean
+.NOTPARALLEL:
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,18 +40,19 @@ build: $(STAMP) ## Create .venv, install torch's CUDA build, compile
 
 wheel: build ## A wheel in dist/ with a hook library for every torch of the table (tracehook/versions.py)
 	rm -rf dist
-	HEADERS="$$($(BIN)/python tracehook/cpp/torch/fetch_headers.py build/torch-headers)" && \
+	HEADERS="$$($(BIN)/python tracehook/cpp/torch/fetch_headers.py build/torch-headers $(WITHOUT_CUDA))" && \
 	$(HIDE_CUDA) PATH="$(abspath $(BIN)):$$PATH" $(PIP) wheel -q --no-build-isolation --no-deps -w dist . \
 	    --config-settings=build-dir=build/wheel "--config-settings=cmake.define.TRACEHOOK_TORCH_HEADERS=$$HEADERS"
 
 # As a user would: a clean venv with that torch and the wheel alone, four ranks in rehearsal, nothing found by the audit.
-# A torch without CUDA leaves no logs of the demo.
+# Of a torch without CUDA there is no log of the demo.
 wheel-%:
+	@ls dist/tracehook-*.whl > /dev/null 2>&1 || { echo "dist has no wheel: make wheel comes first" >&2; exit 2; }
 	rm -rf .venvs/wheel-$* && $(PYTHON) -m venv .venvs/wheel-$*
 	.venvs/wheel-$*/bin/python -m pip --disable-pip-version-check install -q "torch==$*" numpy \
 	    "$$(ls $(CURDIR)/dist/tracehook-*.whl)[audit]"
 	cd .venvs/wheel-$* && PATH="$$PWD/bin:$$PATH" bin/python $(CURDIR)/examples/demo.py logs && \
-	    if bin/python -c "import torch; exit(torch.version.cuda is None)"; then PATH="$$PWD/bin:$$PATH" bin/tracehook audit logs; fi
+	    $(if $(filter $*,$(WITHOUT_CUDA)),true,PATH="$$PWD/bin:$$PATH" bin/tracehook audit logs)
 	$(if $(KEEP),,rm -rf .venvs/wheel-$*)
 
 demo: build ## The main job: 4 ranks on emulated devices, a table per rank (TORCH=2.15.0 for another torch)

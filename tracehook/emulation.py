@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 from collections.abc import Mapping
@@ -26,6 +27,19 @@ def directory() -> Path:
     if missing:
         raise NoEmulation(f"no emulated devices in this installation: {found} lacks {', '.join(missing)}")
     return found
+
+
+def require_cuda_build() -> None:
+    """Raise :class:`NoEmulation` if the torch beside us is a build without CUDA, which sees no emulated device either.
+
+    Does not import torch; a torch that is not found here says nothing, as the rehearsed command may have its own.
+    """
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        return
+    if not (Path(found.origin).parent / "lib" / "libc10_cuda.so").exists():
+        version = metadata.version("torch")
+        raise NoEmulation(f"torch {version} is a build without CUDA, and sees no emulated device: install a CUDA build")
 
 
 def environment(devices: int, scratch: Path, faults: str = "", base: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tracehook import local
+
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
@@ -77,8 +79,15 @@ def facts(group: ProcessGroup) -> GroupFacts:
     """Return the facts of a group with an NCCL backend."""
     backend = _nccl_backend(group)
     if backend is None:
-        raise RuntimeError(f"tracehook: group {group.group_name} has no NCCL backend, so it has no windows")
+        raise RuntimeError(f"tracehook: group {group.group_name} {_why_no_nccl(group)}, so it has no windows")
     return _facts(group, backend)
+
+
+def _why_no_nccl(group: ProcessGroup) -> str:
+    backend = _cuda_backend(group)
+    if backend is not None and local.registers_itself(backend):
+        return f"has a {type(backend).__name__} that does not give its communicator, which it does from torch 2.15 on"
+    return "has no NCCL backend"
 
 
 def facts_of_any(group: ProcessGroup) -> GroupFacts:
@@ -170,6 +179,11 @@ def _is_aborted(backend: Any) -> bool:
 
 
 def _nccl_backend(group: Any) -> Any | None:
+    backend = _cuda_backend(group)
+    return backend if hasattr(backend, "_comm_ptr") else None
+
+
+def _cuda_backend(group: Any) -> Any | None:
     import torch
 
     try:
@@ -177,5 +191,4 @@ def _nccl_backend(group: Any) -> Any | None:
     except RuntimeError:
         return None  # a group without a CUDA backend
     # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a wrapper around it.
-    backend = getattr(backend, "wrapped_pg", backend)
-    return backend if hasattr(backend, "_comm_ptr") else None
+    return getattr(backend, "wrapped_pg", backend)

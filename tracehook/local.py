@@ -6,6 +6,7 @@ no switch for that. A second registration of ours would change nothing and cost 
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 # The order is that of LocalMode in cpp/nccl/interpose.h.
@@ -13,6 +14,13 @@ MODES = ("auto", "own", "observe", "off")
 # The order is that of Local in cpp/core/communicator.h.
 KINDS = ("own", "observed", "off")
 _REGISTERS_BY_ITSELF = ("ProcessGroupNCCL2", "ProcessGroupNCCLLazy")
+
+_SWITCHES_OF_TORCH = ("TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK", "NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK")
+
+
+def torch_hook_is_on() -> bool:
+    """Whether the environment has torch's stock group register segments too."""
+    return any(os.environ.get(name, "").lower() in ("1", "y", "yes", "t", "true") for name in _SWITCHES_OF_TORCH)
 
 
 def registers_itself(backend: Any) -> bool:

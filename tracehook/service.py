@@ -79,7 +79,7 @@ class Service:
         if torch.version.cuda is None:
             self._note("no_cuda", f"torch {torch.__version__}")
             return
-        self._record_only = _torch_hook_is_on() and self._settings.local in ("auto", "observe")
+        self._record_only = local.torch_hook_is_on() and self._settings.local in ("auto", "observe")
         if self._record_only:
             _core.set_registering(False)
         mode = "observe" if self._record_only and self._settings.local == "auto" else self._settings.local
@@ -122,7 +122,7 @@ class Service:
 
     def _attach_to_allocator(self, version: str) -> None:
         core = self._native()
-        # Said only now: a launcher that imports torch and never uses CUDA has no reason to complain.
+        # Said only now: a launcher that imports torch and never uses CUDA is not concerned.
         if self._record_only:
             self._note("torch_hook")
         if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING") == "1":
@@ -361,11 +361,6 @@ def _text(text: str) -> str:
 
 def _number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
-
-
-def _torch_hook_is_on() -> bool:
-    names = ("TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK", "NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK")
-    return any(os.environ.get(name, "").lower() in ("1", "y", "yes", "t", "true") for name in names)
 
 
 @functools.cache

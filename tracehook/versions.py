@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from typing import NamedTuple
 
 
@@ -23,11 +25,21 @@ ROWS = (
     Row("2.15", "2.15.0", 23007, "nccl2"),
 )
 
+_FIRST_WITH_NCCL2 = "2.14"
+
 
 def of_torch(version: str) -> Row:
     """Return the row for a version such as ``2.11.0+cu130``; of one that is not in the table, that of the nearest."""
     wanted = _order(version)
     return min(reversed(ROWS), key=lambda row: abs(_order(row.torch) - wanted))
+
+
+def group_of(version: str, environment: Mapping[str, str] = os.environ) -> str:
+    """Return what "nccl" is with this torch: ``stock`` or ``nccl2``, as TORCH_DIST_USE_NCCL2 may have it."""
+    wanted = environment.get("TORCH_DIST_USE_NCCL2")
+    if wanted == "1" and _order(version) >= _order(_FIRST_WITH_NCCL2):
+        return "nccl2"
+    return "stock" if wanted == "0" else of_torch(version).group
 
 
 def _order(version: str) -> int:

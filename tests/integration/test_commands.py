@@ -155,6 +155,16 @@ def _dotted(nccl: int) -> str:
     return f"{nccl // 10000}.{nccl // 100 % 100}.{nccl % 100}"
 
 
+def test_a_rehearsal_needs_a_torch_with_cuda(tmp_path: Path) -> None:
+    """Where none could see an emulated device, nothing is run that would look as if it had been tried."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("")
+    finished = _tracehook("rehearse", "--", "echo", "ran", PYTHONPATH=str(tmp_path))
+    assert finished.status == 2, finished.output
+    assert "is a build without CUDA" in finished.output
+    assert "ran" not in finished.out
+
+
 def test_doctor_in_a_rehearsal() -> None:
     """In a rehearsal the doctor sees one segment come and go, names what it chose, and returns 0."""
     finished = _tracehook("rehearse", "--", TRACEHOOK, "doctor", SYMM_REGISTER_TIMEOUT="5")
@@ -163,18 +173,25 @@ def test_doctor_in_a_rehearsal() -> None:
         "1 segment seen allocated, 1 seen freed",
         "matches the running torch",
         "SYMM_REGISTER_TIMEOUT",
-        "recorded" if versions.of_torch(metadata.version("torch")).group == "nccl2" else "│ tracehook ",
+        "recorded" if versions.group_of(metadata.version("torch")) == "nccl2" else "│ tracehook ",
         _dotted(versions.of_torch(metadata.version("torch")).nccl),
     ):
         assert word in finished.out
 
 
 @pytest.mark.parametrize(
-    ("mode", "word"), [("own", "tracehook, always"), ("observe", "not tracehook;"), ("off", "nobody")]
+    ("mode", "word"),
+    [("own", "tracehook, always"), ("observe", "what others do is recorded"), ("off", "is not recorded")],
 )
 def test_doctor_says_who_registers(mode: str, word: str) -> None:
     """As SYMM_REGISTER_LOCAL says."""
     assert word in _tracehook("doctor", SYMM_REGISTER_LOCAL=mode).out
+
+
+def test_doctor_says_that_torch_registers() -> None:
+    """Switched on by torch's variable, its registrations are recorded, and not ours made."""
+    finished = _tracehook("doctor", TORCH_DIST_USE_NCCL2="0", TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK="1")
+    assert "torch's own hook, which is recorded" in finished.out
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_a_registration_of_others_waits_for_the_gate(harness, busy_gate, backgro
 
 
 def test_a_registration_of_others_does_not_wait_for_ever(harness, busy_gate):
-    """torch undoes its registrations before it aborts: all of them pass a thread that hangs, after one waited."""
+    """Torch undoes its registrations before it aborts: all of them pass a thread that hangs, after one waited."""
     harness.create(X)
     with busy_gate(X):
         begin = time.monotonic()

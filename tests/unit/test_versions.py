@@ -32,6 +32,23 @@ def test_the_nearest_row(version: str, row: str) -> None:
     assert versions.of_torch(version).torch == row
 
 
+@pytest.mark.parametrize(
+    ("version", "wanted", "group"),
+    [
+        ("2.11.0", "", "stock"),
+        ("2.11.0", "1", "stock"),
+        ("2.14.1", "", "stock"),
+        ("2.14.1", "1", "nccl2"),
+        ("2.15.0", "", "nccl2"),
+        ("2.15.0", "0", "stock"),
+        ("2.16.0", "1", "nccl2"),
+    ],
+)
+def test_what_nccl_is(version: str, wanted: str, group: str) -> None:
+    """The variable chooses where there is a choice."""
+    assert versions.group_of(version, {"TORCH_DIST_USE_NCCL2": wanted} if wanted else {}) == group
+
+
 def test_the_table_is_in_order() -> None:
     """Releases belong to their minors, which ascend; NCCL never goes back."""
     rows = versions.ROWS

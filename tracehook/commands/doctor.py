@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 import tracehook
-from tracehook import emulation, hook_library, settings, versions
+from tracehook import emulation, hook_library, local, settings, versions
 
 
 def doctor() -> None:
@@ -58,10 +58,16 @@ def _versions() -> list[tuple[str, str]]:
 
 def _who_registers(torch_version: str) -> str:
     mode = settings.from_environment()[0].local
-    by_torch = versions.of_torch(torch_version).group == "nccl2" and os.environ.get("TORCH_DIST_USE_NCCL2") != "0"
-    if mode == "auto":
-        return "torch's group nccl2 by itself, which is recorded" if by_torch else "tracehook"
-    return {"own": "tracehook, always", "observe": "not tracehook; what others do is recorded", "off": "nobody"}[mode]
+    if mode == "auto" and versions.group_of(torch_version) == "nccl2":
+        return "torch's group nccl2 by itself, which is recorded"
+    if mode == "auto" and local.torch_hook_is_on():
+        return "torch's own hook, which is recorded"
+    return {
+        "auto": "tracehook",
+        "own": "tracehook, always",
+        "observe": "not tracehook; what others do is recorded",
+        "off": "not tracehook; what others do is not recorded",
+    }[mode]
 
 
 def _state() -> list[tuple[str, str]]:

@@ -44,6 +44,7 @@ def rehearse(
         raise typer.BadParameter("no command; expected: tracehook rehearse [OPTIONS] -- COMMAND ...")
     with tempfile.TemporaryDirectory(prefix="tracehook-rehearsal-", ignore_cleanup_errors=True) as scratch:
         try:
+            emulation.require_cuda_build()
             environment = emulation.environment(devices, Path(scratch), faults)
         except emulation.NoEmulation as problem:
             typer.echo(f"tracehook rehearse: {problem}", err=True)

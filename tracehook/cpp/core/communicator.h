@@ -12,7 +12,7 @@ namespace tracehook::core {
 enum class Local : std::uint8_t {
     kOurs = 0,     // we do
     kObserved = 1, // somebody else does, and is recorded
-    kOff = 2,      // nobody, as far as we know
+    kOff = 2,      // we do not, and do not look who does
 };
 
 struct Identity {

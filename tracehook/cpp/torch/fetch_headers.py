@@ -1,10 +1,10 @@
 """Fetch the headers of each torch in the table of versions, for a wheel that has a hook library for every one.
 
-Run by `make wheel` in the building interpreter; the argument is the folder to fill. Downloads wheels of torch (half a
-gigabyte each, without what they require), keeps their headers, and prints the folders, by semicolons.
+Run by `make wheel` in the building interpreter: fetch_headers.py FOLDER [RELEASE...], the folder to fill, and the
+releases of which there may be only a build without CUDA, so that the wheel goes without. Downloads wheels of torch
+(half a gigabyte each, without what they require), keeps their headers, and prints the folders, by semicolons.
 """
 
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,7 +18,8 @@ def fetch(release: str, folder: Path) -> bool:
     """Fill `folder` with the headers of one torch; False if its wheel is not of a CUDA build."""
     if folder.exists():
         return True
-    with tempfile.TemporaryDirectory() as scratch:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:  # there, so that the move is one step
         download = [
             sys.executable,
             "-m",
@@ -38,22 +39,23 @@ def fetch(release: str, folder: Path) -> bool:
                 return False
             wanted = [name for name in names if name.startswith("torch/include/") or name == "torch/version.py"]
             packed.extractall(Path(scratch, "headers"), wanted)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(Path(scratch, "headers"), folder)
+        Path(scratch, "headers").rename(folder)
     return True
 
 
 def main() -> None:
     """Fetch all; say which could not be had."""
+    target, may_lack = Path(sys.argv[1]), sys.argv[2:]
     folders = []
     for row in versions.ROWS:
-        folder = Path(sys.argv[1], row.release)
+        folder = target / row.release
         if fetch(row.release, folder):
             folders.append(str((folder / "torch").absolute()))
-        else:
-            print(
-                f"tracehook: torch {row.release}, as found here, is a build without CUDA: no library", file=sys.stderr
-            )
+            continue
+        found = f"tracehook: torch {row.release}, as pip finds it, is a build without CUDA"
+        if row.release not in may_lack:
+            raise SystemExit(f"{found}; the wheel needs the headers of one with CUDA")
+        print(f"{found}: no library", file=sys.stderr)
     print(";".join(folders))
 
 

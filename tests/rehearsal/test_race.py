@@ -9,6 +9,10 @@ from support.rehearsal import rehearse
 
 from tracehook.audit.summary import summarise
 
+# torch's recorder of collectives puts a group that it sees first into a map without a lock: with groups that come on two
+# threads at once the process dies there, with tracehook or without.
+WITHOUT_FLIGHT_RECORDER = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "0", "TORCH_FR_BUFFER_SIZE": "0"}
+
 
 @pytest.mark.parametrize("mode", ["steady", "switch", "abort"])
 def test_everything_at_once(tmp_path: Path, mode: str) -> None:
@@ -16,7 +20,8 @@ def test_everything_at_once(tmp_path: Path, mode: str) -> None:
 
     Also while registration is switched off and on, and while communicators are aborted.
     """
-    run = rehearse("race.py", "10", mode, log=tmp_path, devices=2, env={"SYMM_REGISTER_CHECK": "1"}, timeout=90)
+    env = {"SYMM_REGISTER_CHECK": "1", **WITHOUT_FLIGHT_RECORDER}
+    run = rehearse("race.py", "10", "51", mode, log=tmp_path, devices=2, env=env, timeout=110)
     facts = run.facts()
     assert facts.get("failures") == [], run.output
     assert run.broken == [], run.output

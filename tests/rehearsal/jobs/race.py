@@ -1,4 +1,7 @@
-"""Threads that allocate and free while others run collectives, and make, destroy and abort communicators."""
+"""Threads that allocate and free while others run collectives, and make, destroy and abort communicators.
+
+race.py SECONDS ROUNDS [MODE]: for so long, and until each thread has made so many rounds.
+"""
 
 import random
 import sys
@@ -11,7 +14,9 @@ import tracehook
 
 from common import MB, filled, start, tell
 
-seconds = float(sys.argv[1])
+LONGEST = 60.0  # seconds
+begin = time.monotonic()
+seconds, enough = float(sys.argv[1]), int(sys.argv[2])
 rounds: dict[str, int] = {}
 failures: list[str] = []
 over = threading.Event()
@@ -104,7 +109,11 @@ if "switch" in sys.argv:
     threads.append(loop("switch", lambda: (tracehook.disable(), tracehook.enable(), time.sleep(0.02))))
 for thread in threads:
     thread.start()
-over.wait(seconds)
+# A slow or busy machine makes few rounds in that time.
+while not over.wait(0.1) and (
+    time.monotonic() < begin + seconds or (min(rounds.values()) < enough and time.monotonic() < begin + LONGEST)
+):
+    pass
 over.set()
 for thread in threads:
     thread.join()

@@ -9,8 +9,8 @@ from support.rehearsal import rehearse
 
 from tracehook.audit.summary import summarise
 
-# torch's recorder of collectives puts a group that it sees first into a map without a lock: with groups that come on two
-# threads at once the process dies there, with tracehook or without.
+# torch's recorder of collectives puts a group that it sees first into a map without a lock: where groups come on two
+# threads at once, the process dies there, with tracehook or without.
 WITHOUT_FLIGHT_RECORDER = {"TORCH_NCCL_TRACE_BUFFER_SIZE": "0", "TORCH_FR_BUFFER_SIZE": "0"}
 
 

@@ -52,7 +52,7 @@ def _versions() -> list[tuple[str, str]]:
         ("torch", f"{version}, CUDA {torch.version.cuda or 'none: a build without CUDA'}"),
         ("hook libraries", f"{have}; {chosen.name if chosen else 'none chosen'}: {why}"),
         ("rehearsal", emulated),
-        ("registers", _who_registers(version)),
+        ("registers", _who_registers(version) if torch.version.cuda else "nobody: this torch has no NCCL"),
     ]
 
 
@@ -85,6 +85,8 @@ def _self_test() -> tuple[bool, str]:
     import torch
 
     tracehook.enable()
+    if torch.version.cuda is None:
+        return False, "not run: this torch is a build without CUDA"
     if not torch.cuda.is_available():
         return False, "not run: torch sees no CUDA device (try: tracehook rehearse -- tracehook doctor)"
     try:

@@ -84,6 +84,22 @@ def test_both(tmp_path: Path) -> None:
         facts = run.facts(rank)
         assert facts["kinds"] == ["own"] * 2
         assert facts["made"] == facts["undone"] > sum(registered(run, rank).values())
+    Audit(tmp_path).expect(CLEAN, "Clean: ")
+
+
+@needs_nccl2
+@pytest.mark.parametrize(("mode", "kind"), [("observe", "observed"), ("off", "off")])
+def test_torch_alone(tmp_path: Path, mode: str, kind: str) -> None:
+    """Whatever tracehook is told, torch registers: `observe` has it all in the log, `off` nothing."""
+    run = play(tmp_path, "nccl", SYMM_REGISTER_LOCAL=mode)
+    assert run.broken == [], run.output
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        assert facts["kinds"] == [kind] * 2
+        assert facts["symmetric"] is True
+        assert facts["made"] == facts["undone"] > 0
+        assert sum(registered(run, rank).values()) == (facts["made"] if mode == "observe" else 0)
+    Audit(tmp_path).expect(CLEAN, "Clean: ")
 
 
 def test_nobody(tmp_path: Path) -> None:

@@ -87,13 +87,13 @@ const char* last_error(Comm comm) {
 // --- registrations of others ---
 
 // torch makes them in its tracker, with its own lock and the allocator's held, and before an abort:
-// to wait there without end for a thread that hangs in NCCL would keep the abort away. Where we
-// register nothing, there is nothing to wait for.
+// to wait there without end for a thread that hangs in NCCL would keep the abort away.
 template <auto Real, typename... Args>
 int by_others(const core::Registrar::Member& member, Args... args) {
     return called<Real>(member, member && member->gate().enter_soon(*member), args...);
 }
 
+// Past the gate altogether: we register nothing with such a communicator that could be met there.
 bool is_observed(const core::Registrar::Member& member) noexcept {
     return member && member->identity().local == core::Local::kObserved;
 }

@@ -20,8 +20,8 @@ from peers import leave, raw_communicator, sglang
 from stats import Line
 
 import tracehook
-from tracehook.audit import ring
-from tracehook.service import service
+from tracehook.hook.service import service
+from tracehook.log import ring
 
 REPETITIONS = 51
 WARM_UP = 5

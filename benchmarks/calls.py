@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 import tracehook
-from tracehook.service import service
+from tracehook.hook.service import service
 
 CALLS = 20_000
 SEGMENTS = 1_000

@@ -2,7 +2,7 @@
 // registrar with communicators that do nothing. Built and drained by journal.py. Every time_*()
 // returns nanoseconds for the whole loop.
 #include "core/registrar.h"
-#include "core/ring.h"
+#include "events/ring.h"
 
 #include <chrono>
 #include <string>
@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kSize = std::size_t{2} << 20;
 constexpr std::uintptr_t kFirst = std::uintptr_t{1} << 40;
 
-class Silent final : public core::Communicator {
+class Silent final : public core::RegistrationCalls {
   public:
     core::Outcome register_range(std::uintptr_t, std::size_t) noexcept override {
         return {0, this};

@@ -22,8 +22,8 @@ import native
 import stats
 from stats import Line
 
-from tracehook import logs
-from tracehook.audit import ring
+from tracehook.log import journal as logs
+from tracehook.log import ring
 
 EVENTS = 100_000
 PORTION = 50_000  # of a ring for 65,536
@@ -90,7 +90,7 @@ class World:
 
 def load() -> ctypes.CDLL:
     sources = native.HERE.parent / "tracehook" / "cpp"
-    files = map(str, sorted((sources / "core").glob("*.cpp")))
+    files = map(str, native.registrar())
     path = native.build("journal.cpp", "journal", "-fvisibility=hidden", f"-I{sources}", *files, "-pthread")
     library = ctypes.CDLL(str(path))
     library.make_world.restype = ctypes.c_void_p
@@ -106,7 +106,7 @@ def load() -> ctypes.CDLL:
 
 def encoders() -> dict[str, Callable[[Any], bytes]]:
     found: dict[str, Callable[[Any], bytes]] = {
-        "json": lambda value: json.dumps(value, separators=(",", ":")).encode()  # as in tracehook/logs.py
+        "json": lambda value: json.dumps(value, separators=(",", ":")).encode()  # as in tracehook/log/journal.py
     }
     try:
         import orjson

@@ -44,11 +44,17 @@ def peer_segments() -> Path:
     return build("peers/segments.cpp", "peer_segments", "-fvisibility=hidden", *_nccl())
 
 
+def registrar() -> list[Path]:
+    """Return the sources that know neither torch, CUDA nor Python."""
+    sources = HERE.parent / "tracehook" / "cpp"
+    return [file for room in ("events", "symmetric_memory", "core") for file in sorted((sources / room).glob("*.cpp"))]
+
+
 def placement() -> Path:
     """Return a library that measures the placement check, made of tracehook's own sources."""
     sources = HERE.parent / "tracehook" / "cpp"
     files = [
-        *sorted((sources / "core").glob("*.cpp")),
+        *registrar(),
         sources / "nccl" / "placement.cpp",
         sources / "nccl" / "api.cpp",
     ]

@@ -19,7 +19,7 @@ constexpr std::size_t kPlaces = 4; // known uses in each window
 constexpr std::size_t kCount = 4096;
 constexpr std::uint32_t kAllReduce = 0; // position in nccl/calls.def
 
-class Silent final : public core::Communicator {
+class Silent final : public core::RegistrationCalls {
   public:
     core::Outcome register_range(std::uintptr_t, std::size_t) noexcept override { return {}; }
     int deregister(void*) noexcept override { return 0; }
@@ -35,12 +35,12 @@ struct World {
     core::Ring ring{"", 65536};
     core::Bank bank{ring};
     core::Registrar registrar{ring, bank};
-    core::Registrar::Member member;
+    core::CommunicatorPtr communicator;
     std::vector<void*> buffers; // of the known uses, in no order
 
-    core::Windows::Look look(void* buffer) {
+    core::Windows::Lookup look(void* buffer) {
         const core::Side side{buffer, kCount, core::Compare::kWhere};
-        return member->windows().look(kAllReduce, side, side);
+        return communicator->windows().look(kAllReduce, side, side);
     }
 };
 
@@ -78,25 +78,25 @@ EXPORT World* make_world(std::size_t windows) {
     identity.device = 0;
     identity.rank = 0;
     identity.size = 8;
-    world->member = world->registrar.add(
+    world->communicator = world->registrar.add(
         identity, [](const core::Identity&) { return std::make_unique<Silent>(); });
     for (std::size_t i = 0; i < windows; ++i) {
         const std::uintptr_t address = (std::uintptr_t{1} << 40) + 2 * i * kSize;
-        world->member->windows().install({0, i + 1, address, kSize, world, false});
+        world->communicator->windows().install({0, i + 1, address, kSize, world, false});
         for (std::size_t place = 0; place < kPlaces; ++place) {
             world->buffers.push_back(reinterpret_cast<void*>(address + place * (kSize / kPlaces)));
         }
     }
     std::shuffle(world->buffers.begin(), world->buffers.end(), std::mt19937(1));
     for (void* buffer : world->buffers) {
-        world->member->windows().accept(world->look(buffer));
+        world->communicator->windows().accept(world->look(buffer));
     }
     return world;
 }
 
 EXPORT void pin_all(World* world) {
     for (void* buffer : world->buffers) {
-        world->member->windows().pin(world->look(buffer));
+        world->communicator->windows().pin(world->look(buffer));
     }
 }
 
@@ -109,9 +109,9 @@ EXPORT double time_look(World* world, std::size_t calls) {
 EXPORT double time_check(World* world, void* stream, std::size_t calls) {
     constexpr int kUint8 = 1;
     return for_buffers(*world, calls, [&](void* buffer) {
-        const core::Registrar::Member& member = world->registrar.find(world);
-        return nccl::check_placement(member, kAllReduce, buffer, buffer, kCount, kUint8, stream) ==
-               0;
+        const core::CommunicatorPtr& communicator = world->registrar.find(world);
+        return nccl::check_placement(communicator, kAllReduce, buffer, buffer, kCount, kUint8,
+                                     stream) == 0;
     });
 }
 

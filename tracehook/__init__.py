@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tracehook import ipc
     from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
-    from tracehook.patterns import all_gather, all_gather_into_tensor, empty, reduce_scatter_tensor
-    from tracehook.pools import PoolLimitError
-    from tracehook.scope import explain, is_symmetric, release_graphs, symmetric, sync, trim
+    from tracehook.symmetric_memory.outputs import all_gather, all_gather_into_tensor, empty, reduce_scatter_tensor
+    from tracehook.symmetric_memory.pools import PoolLimitError
+    from tracehook.symmetric_memory.public import explain, is_symmetric, release_graphs, symmetric, sync, trim
 
 __version__ = "0.1.0"
 
@@ -48,17 +48,17 @@ _LAZY = {
     "RegistrationFailed": "errors",
     "RegistrationMismatch": "errors",
     "RegistrationTimeout": "errors",
-    "PoolLimitError": "pools",
-    "symmetric": "scope",
-    "is_symmetric": "scope",
-    "explain": "scope",
-    "sync": "scope",
-    "trim": "scope",
-    "release_graphs": "scope",
-    "empty": "patterns",
-    "all_gather": "patterns",
-    "all_gather_into_tensor": "patterns",
-    "reduce_scatter_tensor": "patterns",
+    "PoolLimitError": "symmetric_memory.pools",
+    "symmetric": "symmetric_memory.public",
+    "is_symmetric": "symmetric_memory.public",
+    "explain": "symmetric_memory.public",
+    "sync": "symmetric_memory.public",
+    "trim": "symmetric_memory.public",
+    "release_graphs": "symmetric_memory.public",
+    "empty": "symmetric_memory.outputs",
+    "all_gather": "symmetric_memory.outputs",
+    "all_gather_into_tensor": "symmetric_memory.outputs",
+    "reduce_scatter_tensor": "symmetric_memory.outputs",
 }
 
 
@@ -87,7 +87,7 @@ def enable() -> None:
         RuntimeError: this process was forked from one that had initialised CUDA, which cannot be used in it.
 
     """
-    from tracehook.service import service
+    from tracehook.hook.service import service
 
     service().enable()
 
@@ -100,7 +100,7 @@ def disable() -> None:
     Segments and communicators are still followed, so that enabling again is complete. Idempotent. Waits for calls into
     NCCL that are under way on other threads.
     """
-    from tracehook.service import service
+    from tracehook.hook.service import service
 
     service().disable()
 
@@ -117,7 +117,7 @@ def status() -> dict[str, Any]:
     for each group, with ``windows``, ``bytes``, ``pinned``, ``deferred``, ``refused``). Cheap; makes no call into CUDA
     or NCCL.
     """
-    from tracehook.service import service
+    from tracehook.hook.service import service
 
     return service().status()
 
@@ -144,13 +144,13 @@ def attach_communicator(pointer: int, *, device: int | None = None, name: str | 
         RuntimeError: tracehook is not enabled, or torch has no NCCL.
 
     """
-    from tracehook.service import service
+    from tracehook.hook.service import service
 
     return service().attach_communicator(pointer, device, name)
 
 
 def detach_communicator(pointer: int) -> bool:
     """Deregister everything from an attached communicator, which must still be alive. False if it is unknown."""
-    from tracehook.service import service
+    from tracehook.hook.service import service
 
     return service().detach_communicator(pointer)

@@ -13,7 +13,7 @@ def autoload() -> None:
     if os.environ.get("SYMM_REGISTER_HOOK", "") in ("", "0"):
         return
     try:
-        from tracehook.service import start_from_environment
+        from tracehook.hook.service import start_from_environment
 
         start_from_environment()
     except Exception as problem:  # whatever it is, the user's program comes first

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from tracehook.local import MODES
+from tracehook.log.tables import MODES
 
 
 class SettingError(ValueError):

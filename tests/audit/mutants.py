@@ -13,7 +13,7 @@ from pathlib import Path
 from support.rehearsal import ROOT
 
 from audit.goldens import HERE
-from tracehook import hook_library
+from tracehook.hook import library as hook_library
 
 MUTATIONS = HERE / "mutations"
 

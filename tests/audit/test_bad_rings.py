@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.audits import FINDINGS, Audit, change, log_of, ring_of
 
-from tracehook.audit import ring
+from tracehook.log import ring
 
 RINGS: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "no ring": (b"text" * 100, ("damaged-file", "not a tracehook ring")),

@@ -14,8 +14,8 @@ from support.audits import GOLDEN
 from support.rehearsal import ROOT
 
 from audit.goldens import DIRECTORY
-from tracehook.audit import ring
 from tracehook.audit.fields import BEGIN, FIELDS
+from tracehook.log import ring
 
 PAGE = (ROOT / "docs" / "log-schema.md").read_text()
 OF_SQL = {"VARCHAR": str, "BOOLEAN": bool, "DOUBLE": int, "INTEGER": int, "BIGINT": int, "UBIGINT": int}

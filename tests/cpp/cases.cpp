@@ -95,7 +95,7 @@ void a_failed_birth_is_forgotten() {
 void a_free_that_gave_up_leaves_the_books_right() {
     World world;
     Library library;
-    const auto member = world.create(1, library);
+    const auto communicator = world.create(1, library);
     world.allocate(0x10000);
     library.ready = false;
     world.registrar.segment_freed(0, 0x10000, 4096);
@@ -105,7 +105,7 @@ void a_free_that_gave_up_leaves_the_books_right() {
     world.registrar.retire(World::pointer_of(1));
     expect(library.registered == library.deregistered,
            "a registration that a free could not undo in time is undone before the destroy");
-    expect(member->held() == 0, "and is not counted twice");
+    expect(communicator->held() == 0, "and is not counted twice");
 }
 
 } // namespace

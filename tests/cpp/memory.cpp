@@ -19,7 +19,7 @@ constexpr std::size_t kGrowth = 512 * 1024; // bytes, over kCycles
 constexpr std::size_t kCycles = 40'000;
 constexpr std::size_t kSize = 2 << 20;
 
-class Forgetful final : public Communicator {
+class Forgetful final : public RegistrationCalls {
   public:
     Outcome register_range(std::uintptr_t address, std::size_t) noexcept override {
         return {0, reinterpret_cast<void*>(address)};
@@ -53,8 +53,8 @@ struct World {
     }
     std::size_t registrations() const {
         std::size_t held = 0;
-        for (const auto& member : registrar.members()) {
-            held += member->held();
+        for (const auto& communicator : registrar.communicators()) {
+            held += communicator->held();
         }
         return held;
     }

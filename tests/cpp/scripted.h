@@ -90,7 +90,7 @@ struct Library {
     Place in_window_undone{nullptr};
 };
 
-class Scripted final : public core::Communicator {
+class Scripted final : public core::RegistrationCalls {
   public:
     explicit Scripted(Library& library) : library_(library) {}
     core::Outcome register_range(std::uintptr_t address, std::size_t) noexcept override {
@@ -170,14 +170,14 @@ struct World {
     core::Registrar registrar{ring, bank};
 
     ~World() {
-        for (const auto& member : registrar.members()) {
-            registrar.kill(member->identity().pointer);
+        for (const auto& communicator : registrar.communicators()) {
+            registrar.kill(communicator->identity().pointer);
         }
         registrar.find(nullptr); // this thread's last find() must not outlive the bank
     }
 
-    core::Registrar::Member create(std::uintptr_t pointer, Library& library,
-                                   const core::Registrar::Member& parent = nullptr) {
+    core::CommunicatorPtr create(std::uintptr_t pointer, Library& library,
+                                 const core::CommunicatorPtr& parent = nullptr) {
         core::Identity identity;
         identity.pointer = pointer_of(pointer);
         identity.device = 0;

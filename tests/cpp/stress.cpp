@@ -131,11 +131,11 @@ class Job {
         identity.pointer = reinterpret_cast<void*>(live->pointer);
         identity.key = live->pointer;
         identity.device = live->device;
-        const auto member = registrar_.add(
+        const auto communicator = registrar_.add(
             identity, [&](const Identity&) { return std::make_unique<Seen>(live->library); },
             shared);
         const std::lock_guard guard(table_mutex_);
-        libraries_[member->identity().id] = live->library;
+        libraries_[communicator->identity().id] = live->library;
         live_.push_back(live);
         ++created_;
     }
@@ -208,16 +208,16 @@ class Job {
                 std::this_thread::yield();
                 continue;
             }
-            const auto member = registrar_.find(reinterpret_cast<void*>(live->pointer));
-            if (!member || !member->gate().enter(*member)) {
+            const auto communicator = registrar_.find(reinterpret_cast<void*>(live->pointer));
+            if (!communicator || !communicator->gate().enter(*communicator)) {
                 continue;
             }
             // Whoever the pointer belongs to by now: the one whose gate is held.
-            if (const auto library = library_of(member->identity().id)) {
+            if (const auto library = library_of(communicator->identity().id)) {
                 library->collective();
                 ++collectives_;
             }
-            member->gate().leave();
+            communicator->gate().leave();
         }
     }
 
@@ -321,18 +321,18 @@ int Job::judge() {
     std::size_t wrong = 0;
     for (const LiveHandle& live : live_) {
         live->library->set_ready(true);
-        const auto member = registrar_.find(reinterpret_cast<void*>(live->pointer));
-        if (!member) {
+        const auto communicator = registrar_.find(reinterpret_cast<void*>(live->pointer));
+        if (!communicator) {
             violations_.add("a live communicator is not known");
             continue;
         }
-        member->gate().poke();
+        communicator->gate().poke();
         const Held held = live->library->held();
         wrong += held != driver_.ranges(live->device);
-        wrong += member->held() != held.size();
+        wrong += communicator->held() != held.size();
     }
     const std::size_t communicators = live_.size();
-    if (registrar_.members().size() != communicators) {
+    if (registrar_.communicators().size() != communicators) {
         violations_.add("the registrar knows communicators that do not live");
     }
     while (!live_.empty()) {

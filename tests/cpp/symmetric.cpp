@@ -3,8 +3,8 @@
 // their places up, communicators that begin, end and die meanwhile. Ends with one line of counts.
 //
 //     symmetric [rounds]
-#include "symmetric.h"
-#include "core/scope.h"
+#include "bindings/symmetric_memory.h"
+#include "symmetric_memory/scope_stack.h"
 #include "world.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 #include <utility>
 
 using namespace world;
-using tracehook::Member;
+using tracehook::BoundCommunicator;
 
 namespace {
 
@@ -214,7 +214,7 @@ class WindowLibrary final {
     int calls_ = 0; // thread inside the gate
 };
 
-class SeenWithWindows final : public Communicator {
+class SeenWithWindows final : public RegistrationCalls {
   public:
     explicit SeenWithWindows(std::shared_ptr<WindowLibrary> library)
         : library_(std::move(library)) {}
@@ -307,17 +307,17 @@ class Job {
     void grow(Random& random, int device, Allocator& allocator) {
         const std::uint32_t pool = static_cast<std::uint32_t>(pick(random, kPools));
         const std::size_t size = kPage << pick(random, 3);
-        Scopes::enter({pool, 1, device, this, {}});
+        ScopeStack::enter({pool, 1, device, this, {}});
         void* const memory = bank_.take({pool, 1, device, size});
         const auto address = reinterpret_cast<std::uintptr_t>(memory);
         if (memory != nullptr) {
             Device::the().use(address);
             driver_.map(device, address, size);
             registrar_.segment_allocated(device, address, size);
-            Scopes::block_allocated(bank_, device, address + size / 2);
+            ScopeStack::block_allocated(bank_, device, address + size / 2);
             allocator.blocks.insert({address, size});
         }
-        if (Scopes::leave().size() != (memory != nullptr ? 1 : 0)) {
+        if (ScopeStack::leave().size() != (memory != nullptr ? 1 : 0)) {
             violations().add("a scope did not see its allocation");
         }
     }
@@ -351,15 +351,15 @@ class Job {
                 std::this_thread::yield();
                 continue;
             }
-            Member member(found, bank_);
+            BoundCommunicator communicator(found, bank_);
             const std::lock_guard guard(live->planning);
             const std::vector<std::uint64_t> chosen = some_segments(random, live->device);
             if (pick(random, 4) == 0) {
-                undone_ += member.deregister_windows(chosen);
+                undone_ += communicator.deregister_windows(chosen);
                 continue;
             }
-            const auto wanted = member.missing(chosen);
-            const auto outcomes = member.register_windows(wanted);
+            const auto wanted = communicator.missing(chosen);
+            const auto outcomes = communicator.register_windows(wanted);
             const bool good = outcomes.size() == wanted.size() &&
                               std::ranges::all_of(outcomes, [](const Outcome& outcome) {
                                   return outcome.handle != nullptr;
@@ -367,9 +367,9 @@ class Job {
             made_ += outcomes.size();
             std::this_thread::yield(); // the ranks compare how it went
             if (good && pick(random, 8) != 0) {
-                member.confirm_windows();
+                communicator.confirm_windows();
             } else if (pick(random, 8) != 0) { // else it was interrupted
-                member.drop_windows();
+                communicator.drop_windows();
             }
         }
     }
@@ -401,7 +401,7 @@ class Job {
             all[static_cast<std::size_t>(pick(random, static_cast<int>(all.size())))];
         const void* const buffer = reinterpret_cast<void*>(window.address + 256);
         const Side side{buffer, window.size - 256, Compare::kWhere};
-        const Windows::Look look = windows.look(0, side, side);
+        const Windows::Lookup look = windows.look(0, side, side);
         if (look.send.window == Place::kOverrun || look.send != look.receive) {
             violations().add("a place is wrong");
         }

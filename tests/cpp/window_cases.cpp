@@ -1,8 +1,8 @@
 // Interleavings of windows and the bank's memory, one thread stopped inside the library while
 // another does its part. One line per sentence; the exit status counts those that went wrong.
+#include "bindings/symmetric_memory.h"
 #include "nccl/placement.h"
 #include "scripted.h"
-#include "symmetric.h"
 
 #include <future>
 #include <sanitizer/lsan_interface.h>
@@ -27,22 +27,22 @@ struct Symmetric : World {
     }
     void give_back(std::uint64_t segment) { bank.give_back(at(segment).address); }
     std::uint32_t windows(std::uint64_t segment) { return at(segment).windows; }
-    Member member(const core::Registrar::Member& registrations) {
-        return Member(registrations, bank);
+    BoundCommunicator communicator(const core::CommunicatorPtr& registrations) {
+        return BoundCommunicator(registrations, bank);
     }
 };
 
 void an_abort_before_the_confirmation() {
     Symmetric world;
     Library library;
-    Member member = world.member(world.create(1, library));
+    BoundCommunicator communicator = world.communicator(world.create(1, library));
     const std::uint64_t segment = world.take();
-    member.register_windows({segment});
+    communicator.register_windows({segment});
     {
         const core::Registrar::Ending ending = world.registrar.kill(World::pointer_of(1));
-        expect(!member.confirm_windows(),
+        expect(!communicator.confirm_windows(),
                "a communicator that died between registration and confirmation confirms nothing");
-        member.drop_windows();
+        communicator.drop_windows();
         world.give_back(segment);
         world.bank.release_idle();
         expect(world.windows(segment) == 1 && world.at(segment).retired,
@@ -56,11 +56,11 @@ void an_abort_before_the_confirmation() {
 void an_abort_with_confirmed_windows() {
     Symmetric world;
     Library library;
-    Member member = world.member(world.create(1, library));
+    BoundCommunicator communicator = world.communicator(world.create(1, library));
     const std::uint64_t segment = world.take();
     const auto address = World::pointer_of(world.at(segment).address);
-    member.register_windows({segment});
-    member.confirm_windows();
+    communicator.register_windows({segment});
+    communicator.confirm_windows();
     world.give_back(segment);
     const int synchronized = Driver::the().synchronized;
     {
@@ -80,13 +80,13 @@ void an_abort_with_confirmed_windows() {
 void a_retire_before_the_confirmation() {
     Symmetric world;
     Library library;
-    Member member = world.member(world.create(1, library));
+    BoundCommunicator communicator = world.communicator(world.create(1, library));
     const std::uint64_t segment = world.take();
-    member.register_windows({segment});
+    communicator.register_windows({segment});
     world.retire(1);
     expect(library.windows_undone == 1 && world.windows(segment) == 0,
            "a destroy undoes windows that nobody confirmed");
-    expect(!member.confirm_windows() && member.drop_windows() == 0,
+    expect(!communicator.confirm_windows() && communicator.drop_windows() == 0,
            "and whoever comes to confirm them finds none");
 }
 
@@ -95,12 +95,12 @@ void an_abort_ends_a_registration_that_hangs() {
         Symmetric world;
         Library library;
         library.window_result = result;
-        Member member = world.member(world.create(1, library));
+        BoundCommunicator communicator = world.communicator(world.create(1, library));
         const std::uint64_t first = world.take();
         const std::uint64_t second = world.take();
         Stop stop;
         library.in_window = &stop;
-        std::thread registering([&] { member.register_windows({first, second}); });
+        std::thread registering([&] { communicator.register_windows({first, second}); });
         stop.reached.wait();
         const auto begin = std::chrono::steady_clock::now();
         world.kill(1);
@@ -108,7 +108,7 @@ void an_abort_ends_a_registration_that_hangs() {
                "an abort does not wait for a registration of a window that hangs");
         stop.go_on.count_down();
         registering.join();
-        member.drop_windows();
+        communicator.drop_windows();
         expect(library.windows_made == 1 && library.windows_undone == 0,
                "and the library is not called again when the hang is over");
         expect(world.windows(first) == 0 && world.windows(second) == 0,
@@ -119,20 +119,20 @@ void an_abort_ends_a_registration_that_hangs() {
 void a_segment_is_kept_while_it_is_registered() {
     Symmetric world;
     Library library;
-    Member member = world.member(world.create(1, library));
+    BoundCommunicator communicator = world.communicator(world.create(1, library));
     const std::uint64_t first = world.take();
     const std::uint64_t second = world.take();
     const auto memory = World::pointer_of(world.at(second).address);
     Stop stop;
     library.in_window = &stop;
-    std::thread registering([&] { member.register_windows({first, second}); });
+    std::thread registering([&] { communicator.register_windows({first, second}); });
     stop.reached.wait();
     world.give_back(second);
     expect(Driver::the().mapped(memory),
            "a segment that is given back while it waits for its window is not released");
     stop.go_on.count_down();
     registering.join();
-    member.drop_windows();
+    communicator.drop_windows();
     expect(world.windows(first) == 0 && world.windows(second) == 0,
            "and its count is right afterwards");
     world.bank.release_idle();
@@ -143,7 +143,7 @@ void a_segment_that_is_gone_is_not_registered() {
     Symmetric world;
     Library library;
     const auto registrations = world.create(1, library);
-    Member member = world.member(registrations);
+    BoundCommunicator communicator = world.communicator(registrations);
     const std::uint64_t segment = world.take();
     const std::uint64_t gone = world.take();
     const core::PoolSegment copy = world.at(gone);
@@ -158,28 +158,28 @@ void a_segment_that_is_gone_is_not_registered() {
 void failures_are_not_counted() {
     Symmetric world;
     Library library;
-    Member member = world.member(world.create(1, library));
+    BoundCommunicator communicator = world.communicator(world.create(1, library));
     const std::uint64_t first = world.take();
     const std::uint64_t second = world.take();
     library.window_result = 6;
-    expect(member.register_windows({first, second}).size() == 1 && world.windows(first) == 0 &&
-               world.windows(second) == 0,
+    expect(communicator.register_windows({first, second}).size() == 1 &&
+               world.windows(first) == 0 && world.windows(second) == 0,
            "a window that the library refused, and those after it, are not counted");
 }
 
 void an_abort_waits_for_a_deregistration() {
     Symmetric world;
     Library library;
-    Member member = world.member(world.create(1, library));
+    BoundCommunicator communicator = world.communicator(world.create(1, library));
     const std::uint64_t segment = world.take();
-    member.register_windows({segment});
-    member.confirm_windows();
+    communicator.register_windows({segment});
+    communicator.confirm_windows();
     Stop stop;
     library.in_window_undone = &stop;
-    std::thread trimming([&] { member.deregister_windows({segment}); });
+    std::thread trimming([&] { communicator.deregister_windows({segment}); });
     stop.reached.wait();
     auto killing = std::async(std::launch::async, [&] { world.kill(1); });
-    while (!member->dead()) {
+    while (!communicator->dead()) {
         std::this_thread::yield();
     }
     expect(killing.wait_for(std::chrono::milliseconds(100)) == std::future_status::timeout,
@@ -193,17 +193,17 @@ void an_abort_waits_for_a_deregistration() {
 void a_destroy_that_is_aborted() {
     Symmetric world;
     Library library;
-    Member member = world.member(world.create(1, library));
+    BoundCommunicator communicator = world.communicator(world.create(1, library));
     const std::uint64_t first = world.take();
     const std::uint64_t second = world.take();
-    member.register_windows({first, second});
-    member.confirm_windows();
+    communicator.register_windows({first, second});
+    communicator.confirm_windows();
     Stop stop;
     library.in_window_undone = &stop;
     std::thread destroying([&] { world.retire(1); });
     stop.reached.wait();
     std::thread killing([&] { world.kill(1); });
-    while (!member->dead()) {
+    while (!communicator->dead()) {
         std::this_thread::yield();
     }
     stop.go_on.count_down();
@@ -220,11 +220,11 @@ void a_member_that_nobody_ended() {
     const std::uint64_t unconfirmed = world.take();
     {
         auto gate = std::make_shared<core::Gate>();
-        core::Registrations member({}, std::make_unique<Scripted>(library), gate, world.ring,
-                                   world.bank);
-        member.register_windows({world.at(confirmed)});
-        member.confirm_windows();
-        member.register_windows({world.at(unconfirmed)});
+        core::Communicator communicator({}, std::make_unique<Scripted>(library), gate, world.ring,
+                                        world.bank);
+        communicator.register_windows({world.at(confirmed)});
+        communicator.confirm_windows();
+        communicator.register_windows({world.at(unconfirmed)});
     }
     expect(world.windows(confirmed) == 0 && world.windows(unconfirmed) == 0,
            "a communicator that goes without an end leaves no count");
@@ -233,10 +233,10 @@ void a_member_that_nobody_ended() {
 void retired_memory_is_quiet_before_it_serves_again() {
     Symmetric world;
     Library library;
-    Member member = world.member(world.create(1, library));
+    BoundCommunicator communicator = world.communicator(world.create(1, library));
     const std::uint64_t segment = world.take();
-    member.register_windows({segment});
-    member.confirm_windows();
+    communicator.register_windows({segment});
+    communicator.confirm_windows();
     Stop stop;
     Driver::the().in_synchronize = &stop;
     auto freeing = std::async(std::launch::async, [&] { world.give_back(segment); });
@@ -273,18 +273,18 @@ void a_comparison_that_outlives_its_communicator() {
     const std::uint64_t segment = world.take();
     world.create(2, other);
     {
-        Member member = world.member(world.create(1, library));
-        member.register_windows({segment});
-        member.confirm_windows();
+        BoundCommunicator communicator = world.communicator(world.create(1, library));
+        communicator.register_windows({segment});
+        communicator.confirm_windows();
     }
-    nccl::set_verification(nccl::Verify::kFirstUse, [&](core::Registrations&, const auto&) {
+    nccl::set_verification(nccl::Verify::kFirstUse, [&](core::Communicator&, const auto&) {
         world.kill(1);
         world.registrar.find(World::pointer_of(2));
         return std::string();
     });
     nccl::pretend_capture = true;
     void* const buffer = World::pointer_of(world.at(segment).address);
-    const core::Registrar::Member& found = world.registrar.find(World::pointer_of(1));
+    const core::CommunicatorPtr& found = world.registrar.find(World::pointer_of(1));
     // The address sanitizer tells if the communicator is touched after it is gone.
     expect(nccl::check_placement(found, 0, buffer, buffer, 1, nccl::kFloat32, nullptr) == 0,
            "a communicator that ends while its ranks compare is not touched after it is gone");
@@ -295,12 +295,12 @@ void a_comparison_that_outlives_its_communicator() {
 void a_captured_graph_pins_a_roots_buffer() {
     Symmetric world;
     Library library;
-    Member member = world.member(world.create(1, library));
+    BoundCommunicator communicator = world.communicator(world.create(1, library));
     const std::uint64_t segment = world.take();
-    member.register_windows({segment});
-    member.confirm_windows();
+    communicator.register_windows({segment});
+    communicator.confirm_windows();
     const void* const buffer = World::pointer_of(world.at(segment).address);
-    core::Windows& windows = member->windows();
+    core::Windows& windows = communicator->windows();
     const auto look = windows.look(4, {nullptr, kBytes, core::Compare::kWhere},
                                    {buffer, kBytes, core::Compare::kNothing});
     windows.pin(look);

@@ -162,7 +162,7 @@ class Library {
 };
 
 // How the registrar sees it.
-class Seen final : public Communicator {
+class Seen final : public RegistrationCalls {
   public:
     explicit Seen(std::shared_ptr<Library> library) : library_(std::move(library)) {}
     Outcome register_range(std::uintptr_t address, std::size_t size) noexcept override {

@@ -10,8 +10,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from tracehook.audit import reader
 from tracehook.audit.summary import Summary, summarise
+from tracehook.log import reader
 
 ROOT = Path(__file__).parents[2]
 JOBS = Path(__file__).parent / "jobs"

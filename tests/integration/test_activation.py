@@ -29,7 +29,7 @@ def test_on_starts_without_cuda(tmp_path: Path) -> None:
     run = python(code, env={"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(tmp_path)})
     first, state = run.out.splitlines()
     assert "'tracehook._core'" in first
-    assert "'tracehook.service'" in first
+    assert "'tracehook.hook.service'" in first
     assert first.endswith("False")
     assert state == "waiting"
     assert (run.status, run.err) == (0, "")
@@ -57,7 +57,7 @@ def test_autoload_switched_off(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("missing", ["tracehook._core", "structlog", "tracehook.service", "tracehook.settings"])
+@pytest.mark.parametrize("missing", ["tracehook._core", "structlog", "tracehook.hook.service", "tracehook.settings"])
 def test_broken_installation(missing: str) -> None:
     """If a part of tracehook cannot be imported, `import torch` works, with one line that names it."""
     code = f"import sys; sys.modules[{missing!r}] = None; import torch; print(torch.zeros(2).sum().item())"

@@ -9,7 +9,7 @@ import pytest
 from support.processes import SCRIPTS, Finished, run
 from support.rehearsal import rehearse
 
-from tracehook import hook_library
+from tracehook.hook import library as hook_library
 
 
 @pytest.fixture

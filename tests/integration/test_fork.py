@@ -8,7 +8,7 @@ import pytest
 from support.processes import python
 from support.rehearsal import Rehearsal, rehearse
 
-from tracehook.audit import reader
+from tracehook.log import reader
 
 CHILD = 99
 

@@ -10,7 +10,7 @@ import pytest
 from support.processes import Finished, python
 from support.rehearsal import read_logs
 
-from tracehook.audit import reader
+from tracehook.log import reader
 
 BUSY = """import torch
 from tracehook import _core

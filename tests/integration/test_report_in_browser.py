@@ -13,8 +13,8 @@ from support.generated_logs import write_job
 pytest.importorskip("duckdb")
 pytest.importorskip("plotly")
 
-from tracehook.audit.report import make_page
 from tracehook.audit.store import Store
+from tracehook.views.report import make_page
 
 _PICTURES = ("memory", "heat", "lifetimes", "cost", "pools", "windows")
 _HOSTILE = (

@@ -16,8 +16,8 @@ pytest.importorskip("duckdb")
 from support.generated_logs import write_job
 from torch.cuda import _memory_viz as viz
 
-from tracehook.audit import snapshot
 from tracehook.audit.store import Store
+from tracehook.views import snapshot
 
 
 @pytest.fixture

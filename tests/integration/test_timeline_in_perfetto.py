@@ -15,9 +15,9 @@ from support import trace, trace_processor
 from support.generated_logs import write_job
 from support.rehearsal import ROOT
 
-from tracehook.audit import timeline
 from tracehook.audit.rules import check
 from tracehook.audit.store import Store
+from tracehook.views import timeline
 
 _QUERIES = (
     "SELECT name, ts, dur, depth, track_id FROM slice",

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from support.rehearsal import rehearse
 
-from tracehook.audit import reader
 from tracehook.audit.summary import summarise
+from tracehook.log import reader
 
 # What would only make the end of a process slow.
 QUICK = {

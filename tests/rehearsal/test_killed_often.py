@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from support.rehearsal import rehearse
 
-from tracehook.audit import ring
 from tracehook.audit.rules import Finding, check
 from tracehook.audit.store import Store
+from tracehook.log import ring
 
 KILLS = int(os.environ.get("TRACEHOOK_TEST_KILLS", "200"))
 SEED = int(os.environ.get("TRACEHOOK_TEST_SEED", "1"))

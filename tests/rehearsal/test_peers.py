@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.rehearsal import Rehearsal, rehearse
 
-from tracehook import hook_library
+from tracehook.hook import library as hook_library
 
 JOB = "peers.py"
 MB = 1 << 20

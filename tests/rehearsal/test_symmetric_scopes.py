@@ -10,7 +10,7 @@ import pytest
 from support.rehearsal import Rehearsal, rehearse
 from support.symmetric import alike, both, play
 
-from tracehook import hook_library
+from tracehook.hook import library as hook_library
 
 MB = 1 << 20
 CASES = (

@@ -10,8 +10,8 @@ from typing import Any
 from typer.testing import CliRunner
 
 from support.rehearsal import ROOT
-from tracehook.audit import ring
 from tracehook.commands import app
+from tracehook.log import ring
 
 GOLDEN = ROOT / "tests" / "audit" / "golden" / "clean"
 CLEAN, FINDINGS, UNUSABLE = 0, 1, 2

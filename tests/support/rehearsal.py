@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from support.processes import SCRIPTS, Finished, run
-from tracehook.audit import reader
+from tracehook.log import reader
 
 ROOT = Path(__file__).parents[2]
 JOBS = ROOT / "tests" / "rehearsal" / "jobs"

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tracehook._core import Harness
-from tracehook.audit import ring
+from tracehook._testing import Harness
+from tracehook.log import ring
 
 PATIENCE = 20.0  # seconds after which something that should have happened has not
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from tracehook import agreement
-from tracehook.agreement import Agreement
 from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
+from tracehook.symmetric_memory import agreement
+from tracehook.symmetric_memory.agreement import Agreement
 
 PATIENCE = 20.0  # seconds after which something that should have happened has not
 SHORT = 0.2  # a deadline that is meant to pass
@@ -616,5 +616,5 @@ def test_a_mistake_of_our_own_is_not_blamed_on_the_store(store):
 
 def test_torch_is_not_imported():
     """The module can be had without torch."""
-    code = "import sys, tracehook.agreement; sys.exit('torch' in sys.modules)"
+    code = "import sys, tracehook.symmetric_memory.agreement; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0

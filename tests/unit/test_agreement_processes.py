@@ -14,8 +14,8 @@ import pytest
 PRELUDE = """
     import json, os, select, signal, sys, time
     import torch.distributed as dist
-    from tracehook import agreement
-    from tracehook.agreement import Agreement
+    from tracehook.symmetric_memory import agreement
+    from tracehook.symmetric_memory.agreement import Agreement
 
     # A shell starts its background jobs with interrupts ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 import pytest
 
-from tracehook._core import Harness
-from tracehook.audit import ring
+from tracehook._testing import Harness
+from tracehook.log import ring
 
 KIB = 1024
 X, Y = 1, 2

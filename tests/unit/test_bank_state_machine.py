@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tracehook._core import Harness
+from tracehook._testing import Harness
 
 PAGE = 4096
 LIMIT = 10 * PAGE

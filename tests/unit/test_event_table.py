@@ -5,9 +5,9 @@ import re
 import pytest
 
 from tracehook import _core
-from tracehook.audit import ring
+from tracehook.log import ring
+from tracehook.log.reasons import REASONS
 from tracehook.policies import Answer
-from tracehook.reasons import REASONS
 
 
 def test_both_tables_are_equal():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tracehook import groups
+from tracehook.hook import groups
 
 
 class ProcessGroupNCCL2:

@@ -4,7 +4,7 @@ import gc
 import os
 from pathlib import Path
 
-from tracehook._core import Harness
+from tracehook._testing import Harness
 
 X, SIZE = 1, 2 << 20
 CYCLES, LIMIT = 40_000, 512 * 1024

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tracehook import hook_library
+from tracehook.hook import library as hook_library
 
 
 @pytest.fixture

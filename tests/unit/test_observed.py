@@ -78,7 +78,7 @@ def test_the_end_of_a_log(harness, events):
     harness.alloc(0, A, 4 * KIB)
     harness.others_register(X, A, 4 * KIB, HANDLE)
     harness.free(0, A, 4 * KIB)
-    harness.settle()
+    harness.log_overdue()
     assert story(events)[-1] == ("segment.free", 1, False)
 
 

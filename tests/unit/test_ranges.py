@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracehook._core import Harness
-from tracehook.audit import ring
-from tracehook.audit.mapped import Mapped
+from tracehook._testing import Harness
+from tracehook.log import ring
+from tracehook.views.mapped import Mapped
 
 PAGE = 2 << 20
 FIRST = 64  # address 0 means no address

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from tracehook import logs
-from tracehook.audit import reader, ring
+from tracehook.log import journal as logs
+from tracehook.log import reader, ring
 
 BEGIN = {"event": "trace.begin", "schema": "1.0", "t_ns": 1, "rank": 0, "pid": 10}
 SEGMENT = {"segment": 5, "address": 0x7F00, "size": 4096}

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import tracehook
-from tracehook.audit import ring
-from tracehook.reasons import REASONS, number_of
+from tracehook.log import ring
+from tracehook.log.reasons import REASONS, number_of
 
 
 def test_every_reason_is_logged_as_an_event_of_the_table():
@@ -45,7 +45,7 @@ def test_numbers_begin_at_one_without_a_gap():
 
 def test_the_native_numbers_mean_the_same():
     """Both sides number the reasons that the native side gives alike."""
-    source = Path(tracehook.__file__).parent / "cpp" / "process.h"
+    source = Path(tracehook.__file__).parent / "cpp" / "bindings" / "process.h"
     if not source.exists():
         pytest.skip("installed without its sources")
     given = re.findall(r"k(\w+) = (\d+),", source.read_text().partition("enum class Reason")[2].partition("}")[0])

@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 pytest.importorskip("duckdb")
 pytest.importorskip("plotly")
 
-from tracehook.audit.report import lifetimes, make_page, page, words
-from tracehook.audit.report.series import Place
 from tracehook.audit.rules import Finding
 from tracehook.audit.store import Store
 from tracehook.commands import app
+from tracehook.views.report import lifetimes, make_page, page, words
+from tracehook.views.report.series import Place
 
 _HOSTILE = (
     "</script><script>document.title='ran'</script><img src=x onerror=\"document.title='ran'\"> {{ 7 * 7 }} {% raw %} "

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tracehook import _core
-from tracehook.audit import ring
+from tracehook import _core, _testing
+from tracehook.log import ring
 
 CAPACITY = 16
 
@@ -15,7 +15,7 @@ def _records_of(core):
 @pytest.fixture
 def small():
     """Return a registrar whose ring holds few events."""
-    return _core.Harness(ring_capacity=CAPACITY)
+    return _testing.Harness(ring_capacity=CAPACITY)
 
 
 def _overfill(harness, segments):

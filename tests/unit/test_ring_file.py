@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from tracehook.audit import ring
+from tracehook.log import ring
 
 PREAMBLE = """
 import os, sys

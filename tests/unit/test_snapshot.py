@@ -12,10 +12,10 @@ pytest.importorskip("duckdb")
 
 from support.generated_logs import write_job
 
-from tracehook.audit import snapshot
-from tracehook.audit.pickling import PickleStream, Pieces
 from tracehook.audit.store import Store
 from tracehook.commands import app
+from tracehook.views import snapshot
+from tracehook.views.pickling import PickleStream, Pieces
 
 MIB = 1 << 20
 BEGIN = {"event": "trace.begin", "schema": "1.2", "t_ns": 1_000, "rank": 0, "pid": 10, "host": "a"}

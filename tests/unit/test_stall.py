@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tracehook.stall import StallWatch
+from tracehook.symmetric_memory.stall_watch import StallWatch
 
 SHORT = 0.03
 LONGER = 0.4  # than any hiccup of a body that does nothing

@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tracehook._core import Harness
-from tracehook.audit import ring
+from tracehook._testing import Harness
+from tracehook.log import ring
 
 PAGE = 4096
 DEVICES = st.integers(0, 1)
@@ -50,7 +50,7 @@ class _Registrar(RuleBasedStateMachine):
 
     # --- the model's two moves ---
 
-    def settle(self, model: Model) -> None:
+    def log_overdue(self, model: Model) -> None:
         """Register what is missing, or fail on the way."""
         if model.slow or model.failed or not self.on:
             return
@@ -68,7 +68,7 @@ class _Registrar(RuleBasedStateMachine):
     def settle_all(self, device: int) -> None:
         for model in self.communicators.values():
             if model.device == device:
-                self.settle(model)
+                self.log_overdue(model)
 
     def overlapping(self, device: int, address: int, size: int) -> list[int]:
         live = self.live[device]
@@ -146,7 +146,7 @@ class _Registrar(RuleBasedStateMachine):
         self.harness.create(pointer, device=device, parent=parent if known is not None else 0)
         self.on_the_other_side[pointer] = {}
         self.communicators[pointer] = Model(device, parent)
-        self.settle(self.communicators[pointer])
+        self.log_overdue(self.communicators[pointer])
 
     @rule(pointer=POINTERS)
     def collective(self, pointer: int) -> None:
@@ -164,7 +164,7 @@ class _Registrar(RuleBasedStateMachine):
             self.harness.set_in_progress(pointer, False)
             self.harness.collective(pointer) if enter else self.harness.poke(pointer)
             self.communicators[pointer].slow = False
-            self.settle(self.communicators[pointer])
+            self.log_overdue(self.communicators[pointer])
 
     @rule(pointer=POINTERS, calls=st.integers(0, 4))
     def fail_after(self, pointer: int, calls: int) -> None:
@@ -194,7 +194,7 @@ class _Registrar(RuleBasedStateMachine):
         self.harness.set_registering(self.on)
         for model in self.communicators.values():
             if self.on:
-                self.settle(model)
+                self.log_overdue(model)
             else:
                 model.held.clear()
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tracehook import _core, logs
+from tracehook import _core
+from tracehook.log import journal as logs
 
 COMM = {"comm": 0xABC, "comm_id": 1, "comm_seq": 7, "rank": 3, "device": 0}
 SEGMENT = {"segment": 5, "address": 0x7F00, "size": 4096}
@@ -43,7 +44,8 @@ def test_a_disk_that_fills_up_loses_nothing(tmp_path):
         import resource, sys
         from pathlib import Path
 
-        from tracehook import _core, logs
+        from tracehook import _core
+        from tracehook.log import journal as logs
 
         path = Path(sys.argv[1])
         _core.make_process("", 128)

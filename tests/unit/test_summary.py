@@ -2,9 +2,9 @@
 
 import pytest
 
-from tracehook.audit import ring
-from tracehook.audit.reader import ProcessLog
 from tracehook.audit.summary import summarise
+from tracehook.log import ring
+from tracehook.log.reader import ProcessLog
 
 X, Y = 1, 2
 SIZE = 4096

@@ -11,10 +11,10 @@ pytest.importorskip("perfetto")
 from support import trace
 from support.generated_logs import write_job
 
-from tracehook.audit import timeline
-from tracehook.audit.output import replacing
 from tracehook.audit.rules import Finding
 from tracehook.audit.store import Store
+from tracehook.views import timeline
+from tracehook.views.output import replacing
 
 MIB = 1 << 20
 BEGIN = {"event": "trace.begin", "schema": "1.2", "t_ns": 1_000, "rank": 0, "pid": 10, "host": "a"}

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tracehook import _core, emulation, hook_library, versions
+from tracehook import _core, versions
+from tracehook.hook import library as hook_library
+from tracehook.rehearsal import emulation
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "compatibility.md"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tracehook.audit import ring
+from tracehook.log import ring
 
 KIB = 1024
 X = 1

@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 pytest.importorskip("duckdb")
 pytest.importorskip("perfetto")
 
-from tracehook.audit.output import replacing
 from tracehook.commands import app
+from tracehook.views.output import replacing
 
 LINES = (
     {"event": "trace.begin", "schema": "1.2", "t_ns": 1_000, "rank": 0, "pid": 10, "host": "a"},
@@ -67,7 +67,7 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
     for name in [name for name in sys.modules if name.partition(".")[0] == "perfetto"]:
         monkeypatch.delitem(sys.modules, name)
     for name in ("packets", "timeline"):
-        monkeypatch.delitem(sys.modules, f"tracehook.audit.{name}", raising=False)
+        monkeypatch.delitem(sys.modules, f"tracehook.views.{name}", raising=False)
     monkeypatch.setattr(sys, "meta_path", [_NotInstalled(), *sys.meta_path])
     result = CliRunner().invoke(app, ["timeline", str(tmp_path), "-o", str(tmp_path / "out")])
     assert result.exit_code == 2

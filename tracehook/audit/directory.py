@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tracehook.audit import ring
-from tracehook.audit.reader import LogError, NewerSchema, check_schema, parse_line
+from tracehook.log import ring
+from tracehook.log.reader import LogError, NewerSchema, check_schema, parse_line
 
 LONGEST_LINE = 1 << 20  # bytes; ours have a few hundred
 _TAIL = 1 << 16

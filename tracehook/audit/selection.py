@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tracehook.audit.directory import Directory, LogFile
-from tracehook.audit.reader import LogError
+from tracehook.log.reader import LogError
 
 LATEST = 1 << 61  # a number beyond this one counts nothing; nanoseconds of 73 years
 _NO_NAME = "(no name)"  # of a job

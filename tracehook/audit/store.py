@@ -17,11 +17,11 @@ from typing import Any, Self
 
 import duckdb
 
-from tracehook.audit import ring
 from tracehook.audit.directory import LONGEST_LINE, Directory, LogFile, foreign_lines, lines_of, look, writable
 from tracehook.audit.fields import BEGIN, FIELDS
-from tracehook.audit.reader import LogError
 from tracehook.audit.selection import ALL, LATEST, Selection, integer, select, shifts
+from tracehook.log import ring
+from tracehook.log.reader import LogError
 
 _FILES_AT_ONCE = 64
 _MEMORY = "1200MB"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tracehook.audit import ring
-from tracehook.audit.reader import ProcessLog
+from tracehook.log import ring
+from tracehook.log.reader import ProcessLog
 
 
 @dataclass

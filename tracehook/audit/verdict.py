@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tracehook.audit.reader import LogError
 from tracehook.audit.rules import Finding, first_divergence, rules
 from tracehook.audit.store import Store
+from tracehook.log.reader import LogError
 
 _ABOUT_RANKS = "missing-ranks"
 

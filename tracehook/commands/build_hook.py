@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import typer
 
-from tracehook import hook_library
+from tracehook.hook import library
 
 _FLAGS = (
     "-std=c++20",
@@ -32,7 +32,7 @@ def build_hook() -> None:
     Needs a C++20 compiler (CXX, or g++) and the CUDA headers as packages. Nothing does this by itself: a torch that is
     not known may have changed what the library relies on.
     """
-    folder = hook_library.directory() / "_hooks"
+    folder = library.directory() / "_hooks"
     minor, includes = _located(folder / "source" / "torch" / "locate.py")
     target = folder / f"libtracehook_torch{minor}.so"
     try:

@@ -12,7 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 import tracehook
-from tracehook import emulation, hook_library, local, settings, versions
+from tracehook import settings, versions
+from tracehook.hook import library, registrants
+from tracehook.rehearsal import emulation
 
 
 def doctor() -> None:
@@ -39,10 +41,10 @@ def doctor() -> None:
 def _versions() -> list[tuple[str, str]]:
     import torch
 
-    have = ", ".join(hook_library.available()) or "none"
+    have = ", ".join(library.available()) or "none"
     version = str(torch.__version__)
-    chosen = hook_library.path_for(version)
-    why = "matches the running torch" if chosen else f"none of them fits torch {hook_library.minor_of(version)}"
+    chosen = library.path_for(version)
+    why = "matches the running torch" if chosen else f"none of them fits torch {library.minor_of(version)}"
     try:
         emulated = str(emulation.directory())
     except emulation.NoEmulation as problem:
@@ -60,7 +62,7 @@ def _who_registers(torch_version: str) -> str:
     mode = settings.from_environment()[0].local
     if mode == "auto" and versions.group_of(torch_version) == "nccl2":
         return "torch's group nccl2 by itself, which is recorded"
-    if mode == "auto" and local.torch_hook_is_on():
+    if mode == "auto" and registrants.torch_hook_is_on():
         return "torch's own hook, which is recorded"
     return {
         "auto": "tracehook",

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracehook.audit.reader import LogError
-from tracehook.audit.ring import RingError
+from tracehook.log.reader import LogError
+from tracehook.log.ring import RingError
 
 if TYPE_CHECKING:
     from tracehook.audit.selection import Selection

@@ -13,10 +13,10 @@ from typing import Annotated, Any
 
 import typer
 
-from tracehook import emulation
-from tracehook.audit import reader
-from tracehook.audit.ring import RingError
 from tracehook.commands import summary as summary_command
+from tracehook.log import reader
+from tracehook.log.ring import RingError
+from tracehook.rehearsal import emulation
 
 RULES_BROKEN = 86
 

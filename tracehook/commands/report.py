@@ -22,9 +22,9 @@ def report(
     written.
     """
     with readable("report"):
-        from tracehook.audit.output import replacing
-        from tracehook.audit.report import make_page
         from tracehook.audit.store import Store
+        from tracehook.views.output import replacing
+        from tracehook.views.report import make_page
 
         with (
             progress_bar() as progress,

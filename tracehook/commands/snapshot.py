@@ -25,9 +25,9 @@ def snapshot(
     written.
     """
     with readable("snapshot"):
-        from tracehook.audit.output import replacing
-        from tracehook.audit.snapshot import devices, write
         from tracehook.audit.store import Store
+        from tracehook.views.output import replacing
+        from tracehook.views.snapshot import devices, write
 
         with (
             progress_bar() as progress,

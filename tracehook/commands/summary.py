@@ -10,10 +10,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from tracehook.audit import reader
-from tracehook.audit.naming import in_bytes
-from tracehook.audit.ring import RingError
 from tracehook.audit.summary import Summary, summarise
+from tracehook.log import reader
+from tracehook.log.ring import RingError
+from tracehook.views.naming import in_bytes
 
 _COLUMNS = (
     "rank",
@@ -53,7 +53,7 @@ def summary(
 def show(directory: Path, since: float = 0.0) -> None:
     """Print the table for the logs of `directory` that were written at or after `since` (seconds, as time.time()).
 
-    Files that cannot be read get a line each. Raises :class:`tracehook.audit.reader.LogError` if there is no log.
+    Files that cannot be read get a line each. Raises :class:`tracehook.log.reader.LogError` if there is no log.
     """
     unreadable: list[str] = []
     rows = [summarise(log) for log in reader.read_directory(directory, since, unreadable)]

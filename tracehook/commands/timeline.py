@@ -21,10 +21,10 @@ def timeline(
     Exit status 2 if the directory cannot be used or the file cannot be written.
     """
     with readable("timeline"):
-        from tracehook.audit.output import replacing
         from tracehook.audit.rules import check
         from tracehook.audit.store import Store
-        from tracehook.audit.timeline import write
+        from tracehook.views.output import replacing
+        from tracehook.views.timeline import write
 
         with (
             progress_bar() as progress,

@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from tracehook.audit.follow import Follower
+from tracehook.audit.live import Follower
 from tracehook.commands.watch_table import alert, clean, nothing, picture, sentence
 
 

@@ -12,7 +12,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from tracehook.audit.follow import Follower, Process, State
+from tracehook.audit.live import Follower, Process, State
 
 _COLUMNS = ("rank", "pid", "state", "segs", "bytes", "comms", "held", "ev/s", "reg/s", "warn", "ring", "dropped")
 _LINES_AROUND = 9  # of the terminal, that are no rows of processes

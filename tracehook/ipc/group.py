@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tracehook import _core, groups
-from tracehook.agreement import _cloned
+from tracehook import _core
 from tracehook.errors import PeerError, PeerTensorGone
+from tracehook.hook import groups
 from tracehook.ipc import outbox, wire
 from tracehook.ipc.exports import EXPORTS
 from tracehook.ipc.imports import IMPORTS
@@ -56,7 +56,7 @@ class PeerGroup:
     """
 
     def __init__(self, group: ProcessGroup | None = None, timeout: float | None = None) -> None:
-        from tracehook.service import service
+        from tracehook.hook.service import service
 
         found = groups.facts_of_any(groups.resolve(group)[0])
         torch.cuda.init()
@@ -72,7 +72,7 @@ class PeerGroup:
         self._unusable: str | None = None
         self._calls = 0
         self.is_leaving = False
-        store = _cloned(found.store)
+        store = groups.cloned_store(found.store)
         born = store.add(f"tracehook/peers/{found.name}/born/{self.rank}", 1)
         key = _core.key_of_name(f"peers:{found.name}/{born}")
         channel = f"tracehook/peers/{found.name}/{born}"
@@ -81,7 +81,7 @@ class PeerGroup:
         self._watch = Watch(self)
         journal = Journal(key, self.rank)
         self._members = Members(self._meeting, self._inbox, self._watch, journal, self.size, self.device)
-        self._members.timeout = timeout if timeout is not None else running._settings.timeout
+        self._members.timeout = timeout if timeout is not None else running.settings.timeout
         _ALL.add(self)
 
     # --- exchanging ---

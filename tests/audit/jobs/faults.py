@@ -11,7 +11,7 @@ if sys.argv[1] == "other_settings" and os.environ["RANK"] == "1":
 import torch
 import torch.distributed as dist
 import tracehook
-import tracehook.service
+import tracehook.hook.service
 from common import RANK, filled, start
 from symmetric_tools import caught, meet
 
@@ -69,7 +69,7 @@ def left_out() -> None:
 
 def burst() -> None:
     """More events at once than the ring holds, which is made a small one for that."""
-    tracehook.service._RING_CAPACITY = 24
+    tracehook.hook.service._RING_CAPACITY = 24
     tracehook.enable()
     device = start()
     dist.all_reduce(filled(1, 1, device))

@@ -23,6 +23,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import tracehook
+from tracehook.symmetric_memory import public
 
 from common import MB, RANK, WORLD, tell
 from schedules import MAY_HANG, Collect, Enter, Free, Make, Rules, Schedule, Step, Sync, Trim, draw
@@ -381,7 +382,7 @@ divergence = {"some": None, "none": ""}.get(chosen, chosen)
 if divergence in MAY_HANG and not RULES.hangs:
     raise SystemExit(f"{divergence!r} needs SYMM_REGISTER_VERIFY=every-use")
 tracehook.trim()  # makes the memory, and the windows of the default group
-memory = tracehook.scope._Switch.memory
+memory = public._Switch.memory
 settings = memory._settings
 ended: Counter[str] = Counter()
 failures: dict[int, list[str]] = {}

@@ -10,6 +10,7 @@ import sys
 import torch
 import torch.distributed as dist
 import tracehook
+from tracehook.symmetric_memory import public
 
 from common import MB, RANK, WORLD, filled, start, tell
 from symmetric_tools import (
@@ -264,7 +265,7 @@ def freed_while_registered() -> None:
     address = tensor.data_ptr()
     before = windows()
     del tensor
-    memory = tracehook.scope._Switch.memory
+    memory = public._Switch.memory
     memory._pools.let_go(device.index, {"shared"})
     retired = tracehook.status()["pools"][0]["retired_bytes"]
     again = symmetric(RANK + 1)

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import tracehook
-from tracehook import hook_library
+from tracehook.hook import library as hook_library
 
 from common import filled, start, tell
 

@@ -1,65 +1,166 @@
-// What the registrar needs of a communicator: who it is, and the calls that register a range with
-// it.
+// The registrations of one communicator: which segments it holds, and which are still to be made.
+//
+// Two guards. `pending_`, `dead_`, `suspended_` belong to the gate's mutex and are touched by Gate
+// only. Everything else belongs to the thread that is inside the gate, or, after death, to the
+// thread that killed the communicator. Only windows are touched by more: they have mutexes of their
+// own.
+//
+// The bank counts a window from before it is made until the library has none: until it was
+// deregistered, or, after death, until library_is_gone().
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <string>
+#include "core/handles.h"
+#include "core/observations.h"
+#include "core/registration_calls.h"
+#include "core/segment.h"
+#include "events/ring.h"
+#include "symmetric_memory/bank.h"
+#include "symmetric_memory/windows.h"
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <vector>
 
 namespace tracehook::core {
 
-// Who registers segments with a communicator.
-enum class Local : std::uint8_t {
-    kOurs = 0,     // we do
-    kObserved = 1, // somebody else does, and is recorded
-    kOff = 2,      // we do not, and do not look who does
-};
+class Gate;
 
-struct Identity {
-    std::uint32_t id =
-        0; // process-local, never reused; given by the registrar (a pointer is reused)
-    std::uint64_t key = 0;   // equal on all ranks of the communicator
-    void* pointer = nullptr; // the raw handle (ncclComm_t)
-    int device = -1;
-    int rank = -1; // in the communicator
-    int size = -1; // ranks in the communicator
-    Local local = Local::kOurs;
-    bool adopted = false; // its making was not seen
-};
+// Result of a deregistration that was never made: the communicator did not become ready in time.
+inline constexpr int kNeverReady = -1;
 
-struct Outcome {
-    int result = 0; // 0, or the backend's error number
-    void* handle =
-        nullptr; // null with result 0: accepted but without effect (NCCL_LOCAL_REGISTER=0, for one)
-};
+// In `extra` of register.local and deregister.local: the call was not ours.
+inline constexpr std::uint32_t kByOthers = 1;
 
-// One per live communicator. The register / deregister calls are only made by the thread that is
-// inside the communicator's Gate, one at a time, and never after the communicator died. They must
-// not throw, take the GIL, allocate device memory or call the allocator. The library may leave
-// another current device behind; see restore_device().
 class Communicator {
   public:
-    virtual ~Communicator() = default;
+    Communicator(const Identity& identity, std::unique_ptr<RegistrationCalls> communicator,
+                 std::shared_ptr<Gate> gate, Ring& ring, Bank& bank);
 
-    virtual Outcome register_range(std::uintptr_t address, std::size_t size) noexcept = 0;
-    virtual int deregister(void* handle) noexcept = 0;
+    ~Communicator();
 
-    // A collective act of all ranks, which waits for them without a deadline: only kill() ends it.
-    // Null with result 0: this communicator has no symmetric memory.
-    virtual Outcome register_window(std::uintptr_t address, std::size_t size) noexcept = 0;
-    // This rank's own act. Nothing on the device may use the window any more.
-    virtual int deregister_window(void* handle) noexcept = 0;
-    // Waits until the device's work is done.
-    virtual void synchronize() noexcept = 0;
+    const Identity& identity() const noexcept { return identity_; }
+    Gate& gate() const noexcept { return *gate_; }
+    std::shared_ptr<Gate> shared_gate() const noexcept { return gate_; }
 
-    // Around each run of such calls, on the thread that makes them: remembers the current device,
-    // and restores it.
-    virtual int remember_device() noexcept = 0;
-    virtual void restore_device(int device) noexcept = 0;
+    // Any thread, any time: numbers for status().
+    std::size_t held() const noexcept { return held_.load(std::memory_order_relaxed); }
+    std::uint64_t made() const noexcept { return made_.load(std::memory_order_relaxed); }
+    std::uint64_t undone() const noexcept { return undone_.load(std::memory_order_relaxed); }
+    bool failed() const noexcept { return failed_.load(std::memory_order_relaxed); }
+    bool dead() const noexcept { return dead_.load(std::memory_order_acquire); }
+    bool was_ready() const noexcept { return was_ready_.load(std::memory_order_relaxed); }
 
-    // False while the library still works on an earlier call in the background (a non-blocking
-    // communicator).
-    virtual bool ready() noexcept = 0;
+    // Counts the communicators that were made from this one (split, shrink), from 0.
+    std::uint64_t next_child() noexcept {
+        return children_.fetch_add(1, std::memory_order_relaxed);
+    }
+
+    // Any thread, without the gate: freeing `segment` waits for a thread that is inside.
+    void log_stall(const Segment& segment) noexcept;
+    void log_agreement(EventKind kind, std::uint64_t value, std::uint32_t extra,
+                       std::uint64_t duration_ns) noexcept;
+    void log_placement(EventKind kind, const Windows::Lookup& look) noexcept;
+    void log_digest() noexcept;
+
+    Windows& windows() noexcept { return windows_; }
+
+    // Any thread: what somebody else did. The segment is the one that the range is, or was.
+    void observe(const Segment& segment, const Observation& seen) noexcept;
+    std::optional<Segment> unobserve(const Observation& seen) noexcept;
+    bool observes(const Segment& segment) const noexcept { return observations_.holds(segment); }
+
+    // Any thread: the window registration that has not come back yet.
+    struct Waiting {
+        std::uint64_t segment = 0; // the bank's id; 0: there is none
+        std::uint64_t since_ns = 0;
+    };
+    Waiting waiting() const noexcept;
+    void log_waiting() noexcept; // as register.stalled
+    void log(EventKind kind, std::uint64_t value = 0, int result = 0) noexcept;
+
+    // --- by the thread inside the gate ---
+
+    // Registers each segment of `batch`; stops early if the communicator dies. False if it is not
+    // ready for calls: then nothing was done and the caller keeps the batch. If one call fails, all
+    // are undone and none is made again: NCCL does not define what a mixture of registered and
+    // unregistered buffers does.
+    bool register_batch(const std::vector<Segment>& batch) noexcept;
+    void deregister(const Segment& segment) noexcept;
+    // Returns how many were undone.
+    std::size_t deregister_all() noexcept;
+    // Registers a window on each, in this order, and stops at the first that fails. Each takes
+    // until all ranks did the same. They can be used only after confirm_windows();
+    // drop_unconfirmed_windows() undoes them instead, and may also be called after death, by any
+    // thread. Nothing is done if one of the segments is gone.
+    // `capturing`: a stream of this device is being captured now; only noted in the log.
+    std::vector<Outcome> register_windows(const std::vector<PoolSegment>& segments,
+                                          bool capturing = false) noexcept;
+    void confirm_windows() noexcept;
+    std::size_t drop_unconfirmed_windows() noexcept;
+    // The windows on these segments (by the bank's id).
+    std::size_t deregister_windows(const std::vector<std::uint64_t>& segments) noexcept;
+    std::size_t deregister_all_windows() noexcept;
+
+    // After death: the library frees its side itself, so the records are dropped without a call.
+    // Returns how many. The windows stay: see library_is_gone().
+    std::size_t drop_records() noexcept;
+    // After death, when the call that ends the communicator has returned: only then the library has
+    // no windows any more, and their memory may go. Any thread.
+    void library_is_gone() noexcept;
+
+  private:
+    friend class Gate;
+
+    bool wait_ready() noexcept;
+    void register_ready(const std::vector<Segment>& batch) noexcept;
+    void report_stuck(const Segment& segment) noexcept;
+    void deregister_one(const Handles::Held& held) noexcept;
+    Event event(EventKind kind) const noexcept;
+    Event event(EventKind kind, const Segment& segment) const noexcept;
+    Event seen_event(EventKind kind, const Segment& segment,
+                     const Observation& seen) const noexcept;
+    void emit(Event& event) noexcept; // counts it, and pushes it
+    void fail(const Segment& segment, int result) noexcept;
+
+    const Identity identity_;
+    const std::unique_ptr<RegistrationCalls> calls_;
+    const std::shared_ptr<Gate> gate_;
+    Ring& ring_;
+    Bank& bank_;
+
+    std::vector<Segment> pending_;  // gate's mutex
+    bool suspended_ = false;        // gate's mutex
+    std::atomic<bool> dead_{false}; // written under the gate's mutex, read anywhere
+
+    std::size_t deregister_these(const std::vector<Window>& windows) noexcept;
+    void keep(const Window& window) noexcept;
+    std::uint64_t next_ordinal() const noexcept;
+    std::vector<Window> take_unconfirmed() noexcept;
+    void drop_window_records_if_gone() noexcept;
+    void drop_window_records() noexcept;
+
+    Windows windows_;
+    mutable std::mutex unconfirmed_mutex_; // comes before Windows::mutex_
+    std::vector<Window> unconfirmed_; // count, but are not in the table: made a moment ago, or left
+                                      // over by a death
+    std::atomic<bool> gone_{false};   // library_is_gone() was called
+    std::atomic<std::uint64_t> waiting_segment_{0};
+    std::atomic<std::uint64_t> waiting_since_{0};
+
+    Observations observations_;
+    Handles handles_; // thread inside the gate
+    std::vector<Handles::Held>
+        stuck_; // likewise: freed while the communicator was not ready for too long
+    std::atomic<std::uint32_t> comm_seq_{0};
+    std::atomic<std::uint64_t> children_{0};
+    std::atomic<std::size_t> held_{0};
+    std::atomic<std::uint64_t> made_{0};
+    std::atomic<std::uint64_t> undone_{0};
+    std::atomic<bool> failed_{false};
+    std::atomic<bool> was_ready_{false};
 };
+
+using CommunicatorPtr = std::shared_ptr<Communicator>;
 
 } // namespace tracehook::core

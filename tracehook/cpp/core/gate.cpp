@@ -1,6 +1,6 @@
 #include "core/gate.h"
 
-#include "core/registrations.h"
+#include "core/communicator.h"
 
 #include <algorithm>
 #include <chrono>
@@ -19,18 +19,18 @@ constexpr auto kStallNotice = std::chrono::seconds(10);
 
 } // namespace
 
-void Gate::join(const std::shared_ptr<Registrations>& member, std::vector<Segment> existing,
+void Gate::join(const std::shared_ptr<Communicator>& communicator, std::vector<Segment> existing,
                 bool suspended) {
     const std::lock_guard guard(mutex_);
-    member->pending_ = std::move(existing);
-    member->suspended_ = suspended;
-    members_.push_back(member);
+    communicator->pending_ = std::move(existing);
+    communicator->suspended_ = suspended;
+    communicators_.push_back(communicator);
 }
 
-void Gate::queue(Registrations& member, const Segment& segment) noexcept {
+void Gate::queue(Communicator& communicator, const Segment& segment) noexcept {
     const std::lock_guard guard(mutex_);
-    if (!member.dead() && !member.suspended_) {
-        member.pending_.push_back(segment);
+    if (!communicator.dead() && !communicator.suspended_) {
+        communicator.pending_.push_back(segment);
     }
 }
 
@@ -40,12 +40,12 @@ void Gate::poke() noexcept {
         return; // whoever is inside drains before it lets go
     }
     go_in();
-    let_go(lock);
+    release(lock);
 }
 
-bool Gate::wait_inside(Lock& lock, const Registrations& member) noexcept {
-    changed_.wait(lock, [&] { return !inside_ || member.dead(); });
-    if (member.dead()) {
+bool Gate::wait_inside(Lock& lock, const Communicator& communicator) noexcept {
+    changed_.wait(lock, [&] { return !inside_ || communicator.dead(); });
+    if (communicator.dead()) {
         return false;
     }
     go_in();
@@ -59,24 +59,25 @@ void Gate::go_in() noexcept {
 
 // Called inside, with the mutex; gives the mutex up around each batch.
 void Gate::drain(Lock& lock) noexcept {
-    for (std::size_t i = 0; i < members_.size();) {
-        if (members_[i]->pending_.empty() && members_[i]->was_ready()) {
+    for (std::size_t i = 0; i < communicators_.size();) {
+        if (communicators_[i]->pending_.empty() && communicators_[i]->was_ready()) {
             ++i;
             continue;
         }
-        const std::shared_ptr<Registrations> member = members_[i]; // kill() may unlink it meanwhile
+        const std::shared_ptr<Communicator> communicator =
+            communicators_[i]; // kill() may unlink it meanwhile
         const std::uint64_t deaths = deaths_;
-        std::vector<Segment> batch = std::move(member->pending_);
-        member->pending_.clear();
-        working_ = member.get();
+        std::vector<Segment> batch = std::move(communicator->pending_);
+        communicator->pending_.clear();
+        working_ = communicator.get();
         lock.unlock();
-        const bool done = member->register_batch(batch);
+        const bool done = communicator->register_batch(batch);
         lock.lock();
         done_working();
-        if (!done && !member->dead() && !member->suspended_) {
+        if (!done && !communicator->dead() && !communicator->suspended_) {
             // Not ready: kept, in order, for the next time somebody passes the gate.
-            batch.insert(batch.end(), member->pending_.begin(), member->pending_.end());
-            member->pending_ = std::move(batch);
+            batch.insert(batch.end(), communicator->pending_.begin(), communicator->pending_.end());
+            communicator->pending_ = std::move(batch);
         }
         // Others may have got new segments, or moved up, while the mutex was free: from the start
         // again, unless this one is merely not ready, which would be asked for ever.
@@ -93,34 +94,34 @@ void Gate::done_working() noexcept {
     }
 }
 
-void Gate::let_go(Lock& lock) noexcept {
+void Gate::release(Lock& lock) noexcept {
     drain(lock);
     inside_ = false;
     changed_.notify_all();
 }
 
-bool Gate::enter(const Registrations& member) noexcept {
+bool Gate::enter(const Communicator& communicator) noexcept {
     Lock lock(mutex_);
-    return wait_inside(lock, member) && work_off(lock, member);
+    return wait_inside(lock, communicator) && work_off(lock, communicator);
 }
 
-bool Gate::enter_soon(const Registrations& member) noexcept {
+bool Gate::enter_soon(const Communicator& communicator) noexcept {
     Lock lock(mutex_);
     if (inside_ && turns_ == hopeless_turn_) {
         return false;
     }
-    if (!changed_.wait_for(lock, kAbortPatience, [&] { return !inside_ || member.dead(); })) {
+    if (!changed_.wait_for(lock, kAbortPatience, [&] { return !inside_ || communicator.dead(); })) {
         hopeless_turn_ = turns_;
         return false;
     }
-    return wait_inside(lock, member) && work_off(lock, member);
+    return wait_inside(lock, communicator) && work_off(lock, communicator);
 }
 
-// Inside: the queue first. False, and outside again, if `member` is dead by then.
-bool Gate::work_off(Lock& lock, const Registrations& member) noexcept {
+// Inside: the queue first. False, and outside again, if `communicator` is dead by then.
+bool Gate::work_off(Lock& lock, const Communicator& communicator) noexcept {
     drain(lock);
-    if (member.dead()) {
-        let_go(lock); // it died while its queue was worked off
+    if (communicator.dead()) {
+        release(lock); // it died while its queue was worked off
         return false;
     }
     return true;
@@ -128,15 +129,15 @@ bool Gate::work_off(Lock& lock, const Registrations& member) noexcept {
 
 void Gate::leave() noexcept {
     Lock lock(mutex_);
-    let_go(lock);
+    release(lock);
 }
 
-bool Gate::begin_calls(const Registrations& member) noexcept {
+bool Gate::begin_calls(const Communicator& communicator) noexcept {
     const std::lock_guard guard(mutex_);
-    if (member.dead()) {
+    if (communicator.dead()) {
         return false;
     }
-    working_ = &member;
+    working_ = &communicator;
     return true;
 }
 
@@ -145,14 +146,14 @@ void Gate::end_calls() noexcept {
     done_working();
 }
 
-void Gate::withdraw(Registrations& member, const Segment& segment) noexcept {
+void Gate::withdraw(Communicator& communicator, const Segment& segment) noexcept {
     Lock lock(mutex_);
     bool said = false;
     const auto is_segment = [&](const Segment& other) { return other.id == segment.id; };
     for (;;) {
         // Looked at again after each wait: a batch that found the communicator not ready was put
         // back.
-        if (std::erase_if(member.pending_, is_segment) != 0 || member.dead()) {
+        if (std::erase_if(communicator.pending_, is_segment) != 0 || communicator.dead()) {
             return;
         }
         if (!inside_) {
@@ -161,79 +162,80 @@ void Gate::withdraw(Registrations& member, const Segment& segment) noexcept {
         if (changed_.wait_for(lock, kStallNotice) == std::cv_status::timeout && !said) {
             said = true;
             lock.unlock();
-            member.log_stall(segment);
+            communicator.log_stall(segment);
             lock.lock();
         }
     }
     go_in();
-    working_ = &member;
+    working_ = &communicator;
     lock.unlock();
-    member.deregister(segment);
+    communicator.deregister(segment);
     lock.lock();
     done_working();
-    let_go(lock);
+    release(lock);
 }
 
-void Gate::suspend(Registrations& member) noexcept {
+void Gate::suspend(Communicator& communicator) noexcept {
     Lock lock(mutex_);
-    member.suspended_ = true;
-    member.pending_.clear();
-    if (!wait_inside(lock, member)) {
+    communicator.suspended_ = true;
+    communicator.pending_.clear();
+    if (!wait_inside(lock, communicator)) {
         return;
     }
-    member.pending_.clear();
-    working_ = &member;
+    communicator.pending_.clear();
+    working_ = &communicator;
     lock.unlock();
-    member.deregister_all();
+    communicator.deregister_all();
     lock.lock();
     done_working();
-    let_go(lock);
+    release(lock);
 }
 
-void Gate::resume(Registrations& member, std::vector<Segment> existing) noexcept {
+void Gate::resume(Communicator& communicator, std::vector<Segment> existing) noexcept {
     const std::lock_guard guard(mutex_);
-    if (member.suspended_ && !member.dead()) {
-        member.suspended_ = false;
-        member.pending_ = std::move(existing);
+    if (communicator.suspended_ && !communicator.dead()) {
+        communicator.suspended_ = false;
+        communicator.pending_ = std::move(existing);
     }
 }
 
-void Gate::unlink(const Registrations& member) noexcept {
-    std::erase_if(members_, [&](const auto& other) { return other.get() == &member; });
+void Gate::unlink(const Communicator& communicator) noexcept {
+    std::erase_if(communicators_, [&](const auto& other) { return other.get() == &communicator; });
     ++deaths_;
 }
 
-Gate::End Gate::retire(Registrations& member) noexcept {
+Gate::End Gate::retire(Communicator& communicator) noexcept {
     Lock lock(mutex_);
-    if (!wait_inside(lock, member)) {
+    if (!wait_inside(lock, communicator)) {
         return {false, 0};
     }
-    member.pending_.clear();
+    communicator.pending_.clear();
     lock.unlock();
-    member.deregister_all_windows();
+    communicator.deregister_all_windows();
     lock.lock();
     std::size_t undone = 0;
-    if (!member.dead()) {
-        working_ = &member;
+    if (!communicator.dead()) {
+        working_ = &communicator;
         lock.unlock();
-        undone = member.deregister_all();
+        undone = communicator.deregister_all();
         lock.lock();
         done_working();
     }
-    const bool first = !member.dead_.exchange(true, std::memory_order_acq_rel);
-    unlink(member);
-    let_go(lock);
+    const bool first = !communicator.dead_.exchange(true, std::memory_order_acq_rel);
+    unlink(communicator);
+    release(lock);
     return {first, undone};
 }
 
-Gate::End Gate::kill(Registrations& member) noexcept {
+Gate::End Gate::kill(Communicator& communicator) noexcept {
     Lock lock(mutex_);
-    const bool first = !member.dead_.exchange(true, std::memory_order_acq_rel);
-    member.pending_.clear();
+    const bool first = !communicator.dead_.exchange(true, std::memory_order_acq_rel);
+    communicator.pending_.clear();
     changed_.notify_all();
-    const bool quiet = changed_.wait_for(lock, kAbortPatience, [&] { return working_ != &member; });
-    unlink(member);
-    return {first, first && quiet ? member.forget_all() : 0};
+    const bool quiet =
+        changed_.wait_for(lock, kAbortPatience, [&] { return working_ != &communicator; });
+    unlink(communicator);
+    return {first, first && quiet ? communicator.drop_records() : 0};
 }
 
 } // namespace tracehook::core

@@ -28,37 +28,38 @@
 
 namespace tracehook::core {
 
-class Registrations;
+class Communicator;
 
 class Gate {
   public:
-    // At birth, before anybody else knows the member. `existing` waits for the first poke() or
-    // enter().
-    void join(const std::shared_ptr<Registrations>& member, std::vector<Segment> existing,
+    // At birth, before anybody else knows the communicator. `existing` waits for the first poke()
+    // or enter().
+    void join(const std::shared_ptr<Communicator>& communicator, std::vector<Segment> existing,
               bool suspended);
 
     // Adds a segment that was born; it is registered by poke(), or by whoever leaves the gate next.
-    void queue(Registrations& member, const Segment& segment) noexcept;
+    void queue(Communicator& communicator, const Segment& segment) noexcept;
     void poke() noexcept;
 
-    void withdraw(Registrations& member, const Segment& segment) noexcept;
+    void withdraw(Communicator& communicator, const Segment& segment) noexcept;
 
-    // Waits for the gate and registers what is queued. False, and not inside, if `member` is dead.
-    bool enter(const Registrations& member) noexcept;
+    // Waits for the gate and registers what is queued. False, and not inside, if `communicator` is
+    // dead.
+    bool enter(const Communicator& communicator) noexcept;
     // Waits five seconds at most, and not at all where somebody waited so long for the same thread:
     // what undoes a registration before an abort must not wait for what only the abort will end.
-    bool enter_soon(const Registrations& member) noexcept;
+    bool enter_soon(const Communicator& communicator) noexcept;
     void leave() noexcept;
 
-    // By the thread inside, around calls into `member` that are local: a kill() waits for their end
-    // (five seconds at most), as it does for those that the gate itself makes. False, and no call
-    // may be made, if it is dead.
-    bool begin_calls(const Registrations& member) noexcept;
+    // By the thread inside, around calls into `communicator` that are local: a kill() waits for
+    // their end (five seconds at most), as it does for those that the gate itself makes. False, and
+    // no call may be made, if it is dead.
+    bool begin_calls(const Communicator& communicator) noexcept;
     void end_calls() noexcept;
 
     // Deregisters everything and ignores new segments until resume().
-    void suspend(Registrations& member) noexcept;
-    void resume(Registrations& member, std::vector<Segment> existing) noexcept;
+    void suspend(Communicator& communicator) noexcept;
+    void resume(Communicator& communicator, std::vector<Segment> existing) noexcept;
 
     // Each returns the number of registrations it undid (retire) or dropped without a call (kill);
     // false in `first` when somebody else had ended the communicator before.
@@ -66,29 +67,30 @@ class Gate {
         bool first;
         std::size_t registrations;
     };
-    End retire(Registrations& member) noexcept;
-    End kill(Registrations& member) noexcept;
+    End retire(Communicator& communicator) noexcept;
+    End kill(Communicator& communicator) noexcept;
 
   private:
     using Lock = std::unique_lock<std::mutex>;
 
-    bool wait_inside(Lock& lock, const Registrations& member) noexcept;
+    bool wait_inside(Lock& lock, const Communicator& communicator) noexcept;
     void go_in() noexcept;
-    bool work_off(Lock& lock, const Registrations& member) noexcept;
+    bool work_off(Lock& lock, const Communicator& communicator) noexcept;
     void drain(Lock& lock) noexcept;
     void done_working() noexcept;
-    void let_go(Lock& lock) noexcept;
-    void unlink(const Registrations& member) noexcept;
+    void release(Lock& lock) noexcept;
+    void unlink(const Communicator& communicator) noexcept;
 
     std::mutex mutex_;
-    std::condition_variable changed_; // the gate became free, a member died, or `working_` moved on
+    std::condition_variable
+        changed_; // the gate became free, a communicator died, or `working_` moved on
     bool inside_ = false;
     std::uint64_t turns_ = 0;         // counts threads that went in
     std::uint64_t hopeless_turn_ = 0; // the one for which somebody waited in vain
-    const Registrations* working_ =
+    const Communicator* working_ =
         nullptr; // whose registrations the thread inside is changing right now
-    std::vector<std::shared_ptr<Registrations>> members_;
-    std::uint64_t deaths_ = 0; // counts changes of `members_` while somebody walks it
+    std::vector<std::shared_ptr<Communicator>> communicators_;
+    std::uint64_t deaths_ = 0; // counts changes of `communicators_` while somebody walks it
 };
 
 } // namespace tracehook::core

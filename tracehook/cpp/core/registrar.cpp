@@ -32,51 +32,51 @@ Event Registrar::segment_event(EventKind kind, const Segment& segment) const noe
     return event;
 }
 
-std::vector<Registrar::Member> Registrar::members_on(int device) const {
-    std::vector<Member> members;
-    for (const auto& [pointer, member] : by_pointer_) {
-        if (member->identity().device == device) {
-            members.push_back(member);
+std::vector<CommunicatorPtr> Registrar::communicators_on(int device) const {
+    std::vector<CommunicatorPtr> communicators;
+    for (const auto& [pointer, communicator] : by_pointer_) {
+        if (communicator->identity().device == device) {
+            communicators.push_back(communicator);
         }
     }
-    return members;
+    return communicators;
 }
 
 void Registrar::segment_allocated(int device, std::uintptr_t address, std::size_t size) noexcept {
     if (abandoned()) {
         return;
     }
-    std::vector<Member> members;
+    std::vector<CommunicatorPtr> communicators;
     {
         std::unique_lock lock(mutex_);
-        settle_freed(device);
+        log_overdue_frees(device);
         Ledger::Added added = ledger_.allocated(device, address, size);
         for (const Segment& stale : added.stale) {
             remove_segment(stale, EventKind::kSegmentUnknown, lock);
         }
         ring_.push(segment_event(EventKind::kSegmentAlloc, added.segment));
         observe_born(added.segment);
-        forget_unborn(device);
-        members = members_on(device);
+        drop_unborn(device);
+        communicators = communicators_on(device);
         // Queued under the same lock that a free, a birth or a switch takes: none of them can come
         // in between.
-        for (const Member& member : members) {
-            member->gate().queue(*member, added.segment);
+        for (const CommunicatorPtr& communicator : communicators) {
+            communicator->gate().queue(*communicator, added.segment);
         }
     }
-    for (const Member& member : members) {
-        member->gate().poke();
+    for (const CommunicatorPtr& communicator : communicators) {
+        communicator->gate().poke();
     }
 }
 
 // Gives up the lock while it waits for the gates, and takes it again.
 void Registrar::remove_segment(const Segment& segment, EventKind kind,
                                std::unique_lock<std::mutex>& lock) {
-    const std::vector<Member> members = members_on(segment.device);
+    const std::vector<CommunicatorPtr> communicators = communicators_on(segment.device);
     lock.unlock();
-    for (const Member& member : members) {
-        if (member->identity().local == Local::kOurs) {
-            member->gate().withdraw(*member, segment);
+    for (const CommunicatorPtr& communicator : communicators) {
+        if (communicator->identity().local == Local::kOurs) {
+            communicator->gate().withdraw(*communicator, segment);
         }
     }
     lock.lock();
@@ -94,7 +94,7 @@ void Registrar::segment_freed(int device, std::uintptr_t address, std::size_t si
         return;
     }
     std::unique_lock lock(mutex_);
-    settle_freed(device);
+    log_overdue_frees(device);
     if (const auto segment = ledger_.freed(device, address)) {
         remove_segment(*segment, EventKind::kSegmentFree, lock);
     } else if (!ledger_.adopting()) { // else it is older than the tracker, and not in the snapshot
@@ -112,7 +112,7 @@ void Registrar::adopt_segment(int device, std::uintptr_t address, std::size_t si
     if (abandoned()) {
         return;
     }
-    std::vector<Member> members;
+    std::vector<CommunicatorPtr> communicators;
     {
         const std::lock_guard guard(mutex_);
         const auto segment = ledger_.adopt(device, address, size);
@@ -121,13 +121,13 @@ void Registrar::adopt_segment(int device, std::uintptr_t address, std::size_t si
         }
         ring_.push(segment_event(EventKind::kSegmentAdopt, *segment));
         observe_born(*segment);
-        members = members_on(device);
-        for (const Member& member : members) {
-            member->gate().queue(*member, *segment);
+        communicators = communicators_on(device);
+        for (const CommunicatorPtr& communicator : communicators) {
+            communicator->gate().queue(*communicator, *segment);
         }
     }
-    for (const Member& member : members) {
-        member->gate().poke();
+    for (const CommunicatorPtr& communicator : communicators) {
+        communicator->gate().poke();
     }
 }
 
@@ -138,60 +138,63 @@ void Registrar::end_adoption() {
     unborn_.clear(); // what is in the snapshot is known by now
 }
 
-Registrar::Member Registrar::add(Identity identity, const MakeCommunicator& make,
-                                 const Member& parent) {
+CommunicatorPtr Registrar::add(Identity identity, const MakeRegistrationCalls& make,
+                               const CommunicatorPtr& parent) {
     if (abandoned()) {
         return nullptr;
     }
-    Member member;
-    Member former;
+    CommunicatorPtr communicator;
+    CommunicatorPtr former;
     {
         const std::lock_guard guard(mutex_);
         identity.id = next_id_++;
         auto gate = parent ? parent->shared_gate() : std::make_shared<Gate>();
-        member = std::make_shared<Registrations>(identity, make(identity), gate, ring_, bank_);
-        member->log(EventKind::kCommunicatorPending,
-                    static_cast<std::uint64_t>(identity.local) | (identity.adopted ? 1u << 8 : 0));
+        communicator = std::make_shared<Communicator>(identity, make(identity), gate, ring_, bank_);
+        communicator->log(EventKind::kCommunicatorPending,
+                          static_cast<std::uint64_t>(identity.local) |
+                              (identity.adopted ? 1u << 8 : 0));
         const bool on = registering() && identity.local == Local::kOurs;
-        gate->join(member, on ? ledger_.segments(identity.device) : std::vector<Segment>{}, !on);
-        former = std::exchange(by_pointer_[identity.pointer], member);
+        gate->join(communicator, on ? ledger_.segments(identity.device) : std::vector<Segment>{},
+                   !on);
+        former = std::exchange(by_pointer_[identity.pointer], communicator);
         if (former) {
-            forget_observed(*former);
+            drop_observed(*former);
         }
         epoch_.store(next_epoch(), std::memory_order_release);
     }
     if (former) {
-        kill_member(*former); // its end was not seen, but its pointer belongs to another one now
-        former->let_go();
+        kill_communicator(
+            *former); // its end was not seen, but its pointer belongs to another one now
+        former->library_is_gone();
     }
-    member->gate().poke();
-    return member;
+    communicator->gate().poke();
+    return communicator;
 }
 
-const Registrar::Member& Registrar::find(const void* pointer) noexcept {
+const CommunicatorPtr& Registrar::find(const void* pointer) noexcept {
     struct Last {
         const Registrar* owner = nullptr;
         std::uint64_t epoch = 0;
         const void* pointer = nullptr;
-        Member member;
+        CommunicatorPtr communicator;
     };
     static thread_local Last last;
-    static const Member none;
+    static const CommunicatorPtr none;
     if (abandoned()) {
         return none;
     }
     const std::uint64_t epoch = epoch_.load(std::memory_order_acquire);
     if (last.owner == this && last.epoch == epoch && last.pointer == pointer) {
-        return last.member;
+        return last.communicator;
     }
     const std::lock_guard guard(mutex_);
     const auto found = by_pointer_.find(pointer);
     last = {this, epoch_.load(std::memory_order_relaxed), pointer,
             found == by_pointer_.end() ? nullptr : found->second};
-    return last.member;
+    return last.communicator;
 }
 
-Registrar::Member Registrar::take(const void* pointer, const Registrations* only) noexcept {
+CommunicatorPtr Registrar::take(const void* pointer, const Communicator* only) noexcept {
     if (abandoned()) {
         return nullptr;
     }
@@ -200,51 +203,51 @@ Registrar::Member Registrar::take(const void* pointer, const Registrations* only
     if (found == by_pointer_.end() || (only != nullptr && found->second.get() != only)) {
         return nullptr;
     }
-    Member member = found->second;
+    CommunicatorPtr communicator = found->second;
     by_pointer_.erase(found);
-    forget_observed(*member);
+    drop_observed(*communicator);
     epoch_.store(next_epoch(), std::memory_order_release);
-    return member;
+    return communicator;
 }
 
 void Registrar::retire(const void* pointer) noexcept {
     // Still findable while its registrations are undone, so that an abort from the watchdog can end
     // a retire that hangs.
-    const Member member = find(pointer);
-    if (!member) {
+    const CommunicatorPtr communicator = find(pointer);
+    if (!communicator) {
         return;
     }
-    const Gate::End end = member->gate().retire(*member);
+    const Gate::End end = communicator->gate().retire(*communicator);
     // An abort may have overtaken us, and the pointer may belong to another communicator by now.
-    take(pointer, member.get());
+    take(pointer, communicator.get());
     if (end.first) {
-        member->log_digest();
-        member->log(EventKind::kCommunicatorRetire, end.registrations);
+        communicator->log_digest();
+        communicator->log(EventKind::kCommunicatorRetire, end.registrations);
     }
     bank_.release_idle();
 }
 
 Registrar::Ending Registrar::kill(const void* pointer) noexcept {
-    const Member member = find(pointer);
-    if (!member) {
+    const CommunicatorPtr communicator = find(pointer);
+    if (!communicator) {
         return {nullptr, {}, nullptr};
     }
     Aborts::iterator entry;
     {
         // Before it is dead: a free that finds it dead must find the abort here.
         const std::lock_guard guard(mutex_);
-        entry = aborts_.emplace(member->identity().device, Clock::now() + kAbortPatience);
+        entry = aborts_.emplace(communicator->identity().device, Clock::now() + kAbortPatience);
     }
-    kill_member(*member);
-    take(pointer, member.get());
-    return {this, entry, member};
+    kill_communicator(*communicator);
+    take(pointer, communicator.get());
+    return {this, entry, communicator};
 }
 
-void Registrar::kill_member(Registrations& member) noexcept {
-    const Gate::End end = member.gate().kill(member);
+void Registrar::kill_communicator(Communicator& communicator) noexcept {
+    const Gate::End end = communicator.gate().kill(communicator);
     if (end.first) {
-        member.log_digest();
-        member.log(EventKind::kCommunicatorAbort, end.registrations);
+        communicator.log_digest();
+        communicator.log(EventKind::kCommunicatorAbort, end.registrations);
     }
 }
 
@@ -259,7 +262,7 @@ Registrar::Ending::~Ending() {
     }
     // What is idle now is not released here: that waits for the device, where another communicator
     // may hang that is to be aborted next.
-    member_->let_go();
+    communicator_->library_is_gone();
 }
 
 // Called with the lock, which is given up while waiting.
@@ -277,37 +280,38 @@ void Registrar::set_registering(bool on) {
     if (abandoned()) {
         return;
     }
-    std::vector<Member> members;
+    std::vector<CommunicatorPtr> communicators;
     {
         const std::lock_guard guard(mutex_);
         if (registering_.exchange(on) == on) {
             return;
         }
-        for (const auto& [pointer, member] : by_pointer_) {
-            if (member->identity().local != Local::kOurs) {
+        for (const auto& [pointer, communicator] : by_pointer_) {
+            if (communicator->identity().local != Local::kOurs) {
                 continue; // what others do is theirs to switch
             }
-            members.push_back(member);
+            communicators.push_back(communicator);
             if (on) {
-                member->gate().resume(*member, ledger_.segments(member->identity().device));
+                communicator->gate().resume(*communicator,
+                                            ledger_.segments(communicator->identity().device));
             }
         }
     }
-    for (const Member& member : members) {
-        on ? member->gate().poke() : member->gate().suspend(*member);
+    for (const CommunicatorPtr& communicator : communicators) {
+        on ? communicator->gate().poke() : communicator->gate().suspend(*communicator);
     }
 }
 
-std::vector<Registrar::Member> Registrar::members() const {
+std::vector<CommunicatorPtr> Registrar::communicators() const {
     if (abandoned()) {
         return {};
     }
     const std::lock_guard guard(mutex_);
-    std::vector<Member> members;
-    for (const auto& [pointer, member] : by_pointer_) {
-        members.push_back(member);
+    std::vector<CommunicatorPtr> communicators;
+    for (const auto& [pointer, communicator] : by_pointer_) {
+        communicators.push_back(communicator);
     }
-    return members;
+    return communicators;
 }
 
 std::vector<Segment> Registrar::segments() const {

@@ -11,11 +11,11 @@
 // call into a communicator.
 #pragma once
 
-#include "core/bank.h"
+#include "core/communicator.h"
 #include "core/gate.h"
 #include "core/ledger.h"
 #include "core/ranges.h"
-#include "core/registrations.h"
+#include "symmetric_memory/bank.h"
 
 #include <atomic>
 #include <chrono>
@@ -32,11 +32,11 @@ namespace tracehook::core {
 
 class Registrar {
   public:
-    using Member = std::shared_ptr<Registrations>;
     using Clock = std::chrono::steady_clock;
     using Aborts =
         std::multimap<int, Clock::time_point>; // by device, with the time until which a free waits
-    using MakeCommunicator = std::function<std::unique_ptr<Communicator>(const Identity&)>;
+    using MakeRegistrationCalls =
+        std::function<std::unique_ptr<RegistrationCalls>(const Identity&)>;
 
     Registrar(Ring& ring, Bank& bank);
 
@@ -62,10 +62,10 @@ class Registrar {
 
     // The communicator's identity says that it is observed. A range that is no whole segment is
     // ignored; one of a segment that is just being born waits for segment_allocated().
-    void observed(const Member& member, const Observation& seen) noexcept;
-    void unobserved(const Member& member, const Observation& seen) noexcept;
+    void observed(const CommunicatorPtr& communicator, const Observation& seen) noexcept;
+    void unobserved(const CommunicatorPtr& communicator, const Observation& seen) noexcept;
     // Logs what waits for an event of the allocator that may not come any more.
-    void settle() noexcept;
+    void log_overdue() noexcept;
 
     // --- communicators ---
 
@@ -73,9 +73,10 @@ class Registrar {
     // soon as it is ready. `identity.id` is given here. With `parent`, the two share one gate. A
     // pointer that is known already (its end was never seen) is dropped as dead first. Returns null
     // while abandoned.
-    Member add(Identity identity, const MakeCommunicator& make, const Member& parent = nullptr);
+    CommunicatorPtr add(Identity identity, const MakeRegistrationCalls& make,
+                        const CommunicatorPtr& parent = nullptr);
     // Null if unknown. The reference is the calling thread's own and lasts until its next find().
-    const Member& find(const void* pointer) noexcept;
+    const CommunicatorPtr& find(const void* pointer) noexcept;
 
     // Before destroy / finalize. Unknown pointers are ignored.
     void retire(const void* pointer) noexcept;
@@ -85,8 +86,8 @@ class Registrar {
     // it (five seconds from the abort's beginning at most), and windows count until then.
     class Ending {
       public:
-        Ending(Registrar* owner, Aborts::iterator entry, Member member) noexcept
-            : owner_(owner), entry_(entry), member_(std::move(member)) {}
+        Ending(Registrar* owner, Aborts::iterator entry, CommunicatorPtr communicator) noexcept
+            : owner_(owner), entry_(entry), communicator_(std::move(communicator)) {}
         Ending(const Ending&) = delete;
         Ending& operator=(const Ending&) = delete;
         ~Ending();
@@ -94,7 +95,7 @@ class Registrar {
       private:
         Registrar* const owner_; // null: there was nothing to end
         const Aborts::iterator entry_;
-        const Member member_;
+        const CommunicatorPtr communicator_;
     };
     Ending kill(const void* pointer) noexcept;
 
@@ -112,7 +113,7 @@ class Registrar {
 
     // --- looking ---
 
-    std::vector<Member> members() const;
+    std::vector<CommunicatorPtr> communicators() const;
     std::vector<Segment> segments() const;
     std::optional<Segment> segment_at(std::uintptr_t address) const; // any address inside it
     std::vector<Range> ranges() const;                               // of expandable segments
@@ -127,19 +128,19 @@ class Registrar {
 
   private:
     // Out of the table; with `only`, nobody else's entry.
-    Member take(const void* pointer, const Registrations* only = nullptr) noexcept;
+    CommunicatorPtr take(const void* pointer, const Communicator* only = nullptr) noexcept;
     void log_range(EventKind kind, const Range& range, bool adopted = false) noexcept;
     Event segment_event(EventKind kind, const Segment& segment) const noexcept;
-    std::vector<Member> members_on(int device) const;
-    static void kill_member(Registrations& member) noexcept;
+    std::vector<CommunicatorPtr> communicators_on(int device) const;
+    static void kill_communicator(Communicator& communicator) noexcept;
     void wait_for_aborts(int device, std::unique_lock<std::mutex>& lock);
     void remove_segment(const Segment& segment, EventKind kind, std::unique_lock<std::mutex>& lock);
     void observe_born(const Segment& segment) noexcept;
-    void forget_unborn(int device) noexcept;
-    void settle_freed(int device) noexcept;
-    void settle_freed_if_let_go() noexcept;
+    void drop_unborn(int device) noexcept;
+    void log_overdue_frees(int device) noexcept;
+    void log_overdue_frees_if_undone() noexcept;
     bool is_observed(const Segment& segment) const noexcept;
-    void forget_observed(const Registrations& member) noexcept;
+    void drop_observed(const Communicator& communicator) noexcept;
 
     mutable std::mutex mutex_; // ledger_, ranges_, by_pointer_, next_id_, aborts_, unborn_, freed_;
                                // comes after the allocator's lock
@@ -147,7 +148,7 @@ class Registrar {
     Bank& bank_;
     Ledger ledger_;
     Ranges ranges_;
-    std::unordered_map<const void*, Member> by_pointer_;
+    std::unordered_map<const void*, CommunicatorPtr> by_pointer_;
     std::uint32_t next_id_ = 1;
     Aborts aborts_; // under way
 
@@ -155,7 +156,7 @@ class Registrar {
     // a segment. What it registered before we knew of the segment waits here, and so does the event
     // of a segment that is freed before it was deregistered. Both belong to one call of the
     // allocator: with its next event of that device they are over.
-    std::vector<std::pair<Member, Observation>> unborn_;
+    std::vector<std::pair<CommunicatorPtr, Observation>> unborn_;
     std::vector<std::pair<Segment, EventKind>> freed_;
     std::condition_variable abort_returned_;
     std::atomic<std::uint64_t>

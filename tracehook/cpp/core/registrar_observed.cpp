@@ -1,4 +1,4 @@
-// What somebody else registers: see Registrar::observed() and the members that it waits in.
+// What somebody else registers: see Registrar::observed() and the communicators that it waits in.
 #include "core/registrar.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ bool Registrar::is_observed(const Segment& segment) const noexcept {
 }
 
 // The allocator has come back from freeing them: whoever has not deregistered them by now did not.
-void Registrar::settle_freed(int device) noexcept {
+void Registrar::log_overdue_frees(int device) noexcept {
     std::erase_if(freed_, [&](const auto& each) {
         if (each.first.device != device) {
             return false;
@@ -22,7 +22,7 @@ void Registrar::settle_freed(int device) noexcept {
     });
 }
 
-void Registrar::settle_freed_if_let_go() noexcept {
+void Registrar::log_overdue_frees_if_undone() noexcept {
     std::erase_if(freed_, [&](const auto& each) {
         if (is_observed(each.first)) {
             return false;
@@ -34,56 +34,56 @@ void Registrar::settle_freed_if_let_go() noexcept {
 
 void Registrar::observe_born(const Segment& segment) noexcept {
     std::erase_if(unborn_, [&](const auto& each) {
-        const auto& [member, seen] = each;
-        if (member->identity().device != segment.device || seen.address != segment.address) {
+        const auto& [communicator, seen] = each;
+        if (communicator->identity().device != segment.device || seen.address != segment.address) {
             return false;
         }
         if (seen.size == segment.size) {
-            member->observe(segment, seen);
+            communicator->observe(segment, seen);
         }
         return true;
     });
 }
 
 // What waits still was of no segment. While segments are adopted it may be of one in the snapshot.
-void Registrar::forget_unborn(int device) noexcept {
+void Registrar::drop_unborn(int device) noexcept {
     if (!ledger_.adopting()) {
         std::erase_if(unborn_,
                       [&](const auto& each) { return each.first->identity().device == device; });
     }
 }
 
-void Registrar::observed(const Member& member, const Observation& seen) noexcept {
+void Registrar::observed(const CommunicatorPtr& communicator, const Observation& seen) noexcept {
     if (abandoned()) {
         return;
     }
     const std::lock_guard guard(mutex_);
-    if (member->dead()) {
+    if (communicator->dead()) {
         return;
     }
     const auto segment = ledger_.at(seen.address);
-    if (!segment || segment->device != member->identity().device) {
-        unborn_.emplace_back(member, seen);
+    if (!segment || segment->device != communicator->identity().device) {
+        unborn_.emplace_back(communicator, seen);
     } else if (segment->address == seen.address && segment->size == seen.size) {
-        member->observe(*segment, seen);
+        communicator->observe(*segment, seen);
     }
 }
 
-void Registrar::unobserved(const Member& member, const Observation& seen) noexcept {
+void Registrar::unobserved(const CommunicatorPtr& communicator, const Observation& seen) noexcept {
     if (abandoned()) {
         return;
     }
     const std::lock_guard guard(mutex_);
-    if (member->unobserve(seen)) {
-        settle_freed_if_let_go();
+    if (communicator->unobserve(seen)) {
+        log_overdue_frees_if_undone();
     } else {
         std::erase_if(unborn_, [&](const auto& each) {
-            return each.first == member && each.second.handle == seen.handle;
+            return each.first == communicator && each.second.handle == seen.handle;
         });
     }
 }
 
-void Registrar::settle() noexcept {
+void Registrar::log_overdue() noexcept {
     if (abandoned()) {
         return;
     }
@@ -95,9 +95,9 @@ void Registrar::settle() noexcept {
 }
 
 // With the mutex, when the communicator ended.
-void Registrar::forget_observed(const Registrations& member) noexcept {
-    std::erase_if(unborn_, [&](const auto& each) { return each.first.get() == &member; });
-    settle_freed_if_let_go();
+void Registrar::drop_observed(const Communicator& communicator) noexcept {
+    std::erase_if(unborn_, [&](const auto& each) { return each.first.get() == &communicator; });
+    log_overdue_frees_if_undone();
 }
 
 } // namespace tracehook::core

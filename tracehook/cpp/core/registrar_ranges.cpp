@@ -21,7 +21,7 @@ void Registrar::range_mapped(int device, std::uintptr_t address, std::size_t siz
         return;
     }
     const std::lock_guard guard(mutex_);
-    settle_freed(device);
+    log_overdue_frees(device);
     ranges_.map(device, address, size);
     log_range(EventKind::kRangeMap, {device, address, size});
 }
@@ -31,7 +31,7 @@ void Registrar::range_unmapped(int device, std::uintptr_t address, std::size_t s
         return;
     }
     const std::lock_guard guard(mutex_);
-    settle_freed(device);
+    log_overdue_frees(device);
     ranges_.unmap(device, address, size);
     log_range(EventKind::kRangeUnmap, {device, address, size});
 }

@@ -1,6 +1,6 @@
 #include "ipc/driver.h"
 
-#include "loaded.h"
+#include "core/loaded.h"
 
 #include <dlfcn.h>
 #include <initializer_list>

@@ -79,7 +79,7 @@ Lane::Lane(int socket) : socket_(socket) {
         void* const page =
             mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
         if (page != MAP_FAILED) {
-            ours_ = static_cast<Page*>(page); // zeroes are what its members begin with
+            ours_ = static_cast<Page*>(page); // zeroes are what its communicators begin with
             return;
         }
     }

@@ -1,6 +1,6 @@
 #include "nccl/api.h"
 
-#include "loaded.h"
+#include "core/loaded.h"
 
 #include <dlfcn.h>
 #include <stdexcept>

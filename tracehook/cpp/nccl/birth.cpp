@@ -1,6 +1,6 @@
 #include "nccl/birth.h"
 
-#include "nccl/communicator.h"
+#include "nccl/registration_calls.h"
 
 #include <cstddef>
 #include <cstdlib>
@@ -60,7 +60,7 @@ bool deliver(core::Registrar& registrar, const Birth& birth) {
     registrar.add(
         identity,
         [&](const core::Identity& own) {
-            return std::make_unique<NcclCommunicator>(own.pointer, birth.blocking);
+            return std::make_unique<NcclRegistrationCalls>(own.pointer, birth.blocking);
         },
         birth.shares_resources ? birth.parent : nullptr);
     if (observer()) {

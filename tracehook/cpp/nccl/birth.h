@@ -15,8 +15,8 @@ struct Birth {
     int rank = -1;
     int size = -1;
     bool blocking = true;
-    core::Registrar::Member parent; // of a split or shrink
-    bool shares_resources = false;  // with the parent: then they share its gate
+    core::CommunicatorPtr parent;  // of a split or shrink
+    bool shares_resources = false; // with the parent: then they share its gate
     core::Local local = core::Local::kOurs;
     bool adopted = false; // it exists already, and its making was not seen
 };

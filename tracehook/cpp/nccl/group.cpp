@@ -10,35 +10,36 @@ ThreadGroup& ThreadGroup::mine() noexcept {
     return group;
 }
 
-void ThreadGroup::touched(const core::Registrar::Member& member) {
+void ThreadGroup::touched(const core::CommunicatorPtr& communicator) {
     // Consecutive calls are nearly always on the same communicator; the rest is sorted out at the
     // end.
-    if (touched_.empty() || touched_.back() != member) {
-        touched_.push_back(member);
+    if (touched_.empty() || touched_.back() != communicator) {
+        touched_.push_back(communicator);
     }
 }
 
-std::vector<core::Registrar::Member> ThreadGroup::enter_all() {
-    std::vector<core::Registrar::Member> members = std::move(touched_);
+std::vector<core::CommunicatorPtr> ThreadGroup::enter_all() {
+    std::vector<core::CommunicatorPtr> communicators = std::move(touched_);
     touched_.clear();
-    std::ranges::sort(members, std::less<>(), [](const auto& member) { return &member->gate(); });
-    std::vector<core::Registrar::Member> inside;
-    for (const core::Registrar::Member& member : members) {
-        if (!inside.empty() && &inside.back()->gate() == &member->gate()) {
+    std::ranges::sort(communicators, std::less<>(),
+                      [](const auto& communicator) { return &communicator->gate(); });
+    std::vector<core::CommunicatorPtr> inside;
+    for (const core::CommunicatorPtr& communicator : communicators) {
+        if (!inside.empty() && &inside.back()->gate() == &communicator->gate()) {
             continue; // held already, for a sibling or for an earlier call
         }
         // One that died since has nothing to hold; a living sibling behind the same gate is tried
         // next.
-        if (member->gate().enter(*member)) {
-            inside.push_back(member);
+        if (communicator->gate().enter(*communicator)) {
+            inside.push_back(communicator);
         }
     }
     return inside;
 }
 
-void ThreadGroup::leave_all(const std::vector<core::Registrar::Member>& inside) noexcept {
-    for (const auto& member : inside) {
-        member->gate().leave();
+void ThreadGroup::leave_all(const std::vector<core::CommunicatorPtr>& inside) noexcept {
+    for (const auto& communicator : inside) {
+        communicator->gate().leave();
     }
 }
 

@@ -23,7 +23,7 @@ class ThreadGroup {
         }
     }
 
-    void touched(const core::Registrar::Member& member);
+    void touched(const core::CommunicatorPtr& communicator);
 
     // Runs `end` (NCCL's ncclGroupEnd). At the outermost level all gates of the group's
     // communicators are held meanwhile, entered in one global order so that two threads that end
@@ -33,7 +33,7 @@ class ThreadGroup {
             depth_ -= depth_ > 0;
             return end();
         }
-        const std::vector<core::Registrar::Member> inside = enter_all();
+        const std::vector<core::CommunicatorPtr> inside = enter_all();
         const int result = end();
         depth_ = 0;
         leave_all(inside);
@@ -49,15 +49,15 @@ class ThreadGroup {
     void deliver_all(core::Registrar& registrar);
 
     // NCCL said that what was in progress failed: nobody keeps `out` valid any longer.
-    void forget_expected() noexcept { expected_.clear(); }
+    void drop_expected() noexcept { expected_.clear(); }
 
   private:
-    std::vector<core::Registrar::Member> enter_all();
+    std::vector<core::CommunicatorPtr> enter_all();
     void completed(int result) noexcept;
-    static void leave_all(const std::vector<core::Registrar::Member>& inside) noexcept;
+    static void leave_all(const std::vector<core::CommunicatorPtr>& inside) noexcept;
 
     int depth_ = 0;
-    std::vector<core::Registrar::Member> touched_;
+    std::vector<core::CommunicatorPtr> touched_;
     std::vector<Birth> expected_;
     std::size_t expected_before_ = 0; // those of calls before the open group
 };

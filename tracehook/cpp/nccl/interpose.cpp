@@ -26,24 +26,25 @@ std::atomic<LocalMode> local_mode{LocalMode::kAuto};
 
 // --- calls inside one communicator ---
 
-// `member` is this thread's last find(), and `entered`: whether we are inside its gate.
+// `communicator` is this thread's last find(), and `entered`: whether we are inside its gate.
 template <auto Real, typename... Args>
-int called(const core::Registrar::Member& member, bool entered, Args... args) {
+int called(const core::CommunicatorPtr& communicator, bool entered, Args... args) {
     const auto real = api().*Real;
     if (!entered) {
         return real(args...);
     }
     const int result = real(args...);
-    member->gate().leave();
+    communicator->gate().leave();
     if (ThreadGroup& group = ThreadGroup::mine(); group.open()) {
-        group.touched(member);
+        group.touched(communicator);
     }
     return result;
 }
 
 template <auto Real, typename... Args>
-int inside(const core::Registrar::Member& member, Args... args) {
-    return called<Real>(member, member && member->gate().enter(*member), args...);
+int inside(const core::CommunicatorPtr& communicator, Args... args) {
+    return called<Real>(communicator, communicator && communicator->gate().enter(*communicator),
+                        args...);
 }
 
 template <auto Real, std::size_t Position, typename... Args> int guarded(Args... args) {
@@ -66,12 +67,12 @@ template <auto Real, std::size_t Position, Placed Number, typename... Args>
 int placed(Args... args) {
     const auto arguments = std::forward_as_tuple(args...);
     const Comm comm = std::get<Position>(arguments);
-    const core::Registrar::Member& member = registrar().find(comm);
-    if (!member || !member->windows().any()) {
-        return inside<Real, Args...>(member, args...);
+    const core::CommunicatorPtr& communicator = registrar().find(comm);
+    if (!communicator || !communicator->windows().any()) {
+        return inside<Real, Args...>(communicator, args...);
     }
     const Stream stream = std::get<sizeof...(Args) - 1>(arguments);
-    const int refused = check_placement(member, static_cast<std::uint32_t>(Number),
+    const int refused = check_placement(communicator, static_cast<std::uint32_t>(Number),
                                         std::get<0>(arguments), std::get<1>(arguments),
                                         std::get<2>(arguments), std::get<3>(arguments), stream);
     // Looked for anew: comparing may have looked for other communicators meanwhile.
@@ -89,38 +90,39 @@ const char* last_error(Comm comm) {
 // torch makes them in its tracker, with its own lock and the allocator's held, and before an abort:
 // to wait there without end for a thread that hangs in NCCL would keep the abort away.
 template <auto Real, typename... Args>
-int by_others(const core::Registrar::Member& member, Args... args) {
-    return called<Real>(member, member && member->gate().enter_soon(*member), args...);
+int by_others(const core::CommunicatorPtr& communicator, Args... args) {
+    return called<Real>(communicator,
+                        communicator && communicator->gate().enter_soon(*communicator), args...);
 }
 
 // Past the gate altogether: we register nothing with such a communicator that could be met there.
-bool is_observed(const core::Registrar::Member& member) noexcept {
-    return member && member->identity().local == core::Local::kObserved;
+bool is_observed(const core::CommunicatorPtr& communicator) noexcept {
+    return communicator && communicator->identity().local == core::Local::kObserved;
 }
 
 int on_ncclCommRegister(Comm comm, void* buffer, std::size_t size, void** handle) {
-    const core::Registrar::Member member = registrar().find(comm);
-    if (!is_observed(member)) {
-        return by_others<&Api::ncclCommRegister>(member, comm, buffer, size, handle);
+    const core::CommunicatorPtr communicator = registrar().find(comm);
+    if (!is_observed(communicator)) {
+        return by_others<&Api::ncclCommRegister>(communicator, comm, buffer, size, handle);
     }
     const std::uint64_t begin_ns = core::monotonic_ns();
     const int result = api().ncclCommRegister(comm, buffer, size, handle);
     const std::uint64_t now_ns = core::monotonic_ns();
     void* const given = result == kSuccess && handle != nullptr ? *handle : nullptr;
-    registrar().observed(member, {reinterpret_cast<std::uintptr_t>(buffer), size, given, result,
-                                  now_ns, now_ns - begin_ns});
+    registrar().observed(communicator, {reinterpret_cast<std::uintptr_t>(buffer), size, given,
+                                        result, now_ns, now_ns - begin_ns});
     return result;
 }
 
 int on_ncclCommDeregister(Comm comm, void* handle) {
-    const core::Registrar::Member member = registrar().find(comm);
-    if (!is_observed(member)) {
-        return by_others<&Api::ncclCommDeregister>(member, comm, handle);
+    const core::CommunicatorPtr communicator = registrar().find(comm);
+    if (!is_observed(communicator)) {
+        return by_others<&Api::ncclCommDeregister>(communicator, comm, handle);
     }
     const std::uint64_t begin_ns = core::monotonic_ns();
     const int result = api().ncclCommDeregister(comm, handle);
     const std::uint64_t now_ns = core::monotonic_ns();
-    registrar().unobserved(member, {0, 0, handle, result, now_ns, now_ns - begin_ns});
+    registrar().unobserved(communicator, {0, 0, handle, result, now_ns, now_ns - begin_ns});
     return result;
 }
 
@@ -214,12 +216,12 @@ int on_ncclCommInitAll(Comm* out, int count, const int* devices) {
 }
 
 // Children are counted per parent, by every rank of it: split and shrink are collective calls.
-std::uint64_t next_child(const core::Registrar::Member& parent) {
+std::uint64_t next_child(const core::CommunicatorPtr& parent) {
     return parent ? parent->next_child() : 0;
 }
 
 int on_ncclCommSplit(Comm comm, int colour, int key, Comm* out, Config* config) {
-    const core::Registrar::Member parent = registrar().find(comm);
+    const core::CommunicatorPtr parent = registrar().find(comm);
     Birth birth;
     birth.out = out;
     birth.device = parent ? parent->identity().device : current_device();
@@ -239,7 +241,7 @@ int on_ncclCommSplit(Comm comm, int colour, int key, Comm* out, Config* config) 
 int on_ncclCommShrink(Comm comm, int* excluded, int excluded_count, Comm* out, Config* config,
                       int flags) {
     constexpr int kShrinkAbort = 1;
-    const core::Registrar::Member parent = registrar().find(comm);
+    const core::CommunicatorPtr parent = registrar().find(comm);
     std::uint64_t colour = 0;
     for (int i = 0; i < excluded_count; ++i) {
         colour = key_of_child(colour, "without", excluded[i], 0);
@@ -264,7 +266,7 @@ int on_ncclCommShrink(Comm comm, int* excluded, int excluded_count, Comm* out, C
 // Ranks that join know the unique id and nothing of the parent; of the others only one knows the
 // id. So nothing that all pass to NCCL could be a key for all: those that join have another one.
 int on_ncclCommGrow(Comm comm, int size, const UniqueId* id, int rank, Comm* out, Config* config) {
-    const core::Registrar::Member parent = registrar().find(comm);
+    const core::CommunicatorPtr parent = registrar().find(comm);
     Birth birth;
     birth.out = out;
     birth.device = parent ? parent->identity().device : current_device();
@@ -291,7 +293,7 @@ int on_ncclCommGetAsyncError(Comm comm, int* state) {
     ThreadGroup& group = ThreadGroup::mine();
     if (*state != kSuccess) {
         if (!group.open()) {
-            group.forget_expected();
+            group.drop_expected();
         }
         return result;
     }
@@ -299,8 +301,8 @@ int on_ncclCommGetAsyncError(Comm comm, int* state) {
         group.deliver_all(registrar());
     }
     // It may just have become ready: what waited for that is registered now.
-    if (const core::Registrar::Member member = registrar().find(comm)) {
-        member->gate().poke();
+    if (const core::CommunicatorPtr communicator = registrar().find(comm)) {
+        communicator->gate().poke();
     }
     return result;
 }

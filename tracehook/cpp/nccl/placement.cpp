@@ -32,10 +32,10 @@ int refuse(std::string why) noexcept {
 
 // Several ranks in one process, or a communicator that was found: then NCCL has to say how many
 // there are.
-int ranks_of(const core::Registrations& member) noexcept {
-    int ranks = member.identity().size;
+int ranks_of(const core::Communicator& communicator) noexcept {
+    int ranks = communicator.identity().size;
     if (ranks <= 0) {
-        api().ncclCommCount(member.identity().pointer, &ranks);
+        api().ncclCommCount(communicator.identity().pointer, &ranks);
     }
     return std::max(ranks, 1);
 }
@@ -50,13 +50,14 @@ std::size_t bytes(std::size_t count, int type, int ranks) noexcept {
                : product;
 }
 
-int compare_with_others(core::Registrations& member, const core::Windows::Look& look) noexcept {
+int compare_with_others(core::Communicator& communicator,
+                        const core::Windows::Lookup& look) noexcept {
     const Verification* const now = verification.load(std::memory_order_acquire);
     if (now == nullptr || now->verify == Verify::kOff) {
         return kSuccess;
     }
     try {
-        const std::string why = now->compare(member, look);
+        const std::string why = now->compare(communicator, look);
         return why.empty() ? kSuccess : refuse(why);
     } catch (const std::exception& failure) {
         return refuse(failure.what());
@@ -83,7 +84,7 @@ void set_verification(Verify verify, Comparison comparison) {
     verification.store(new Verification{verify, std::move(comparison)}, std::memory_order_release);
 }
 
-int check_placement(const core::Registrar::Member& found, std::uint32_t operation, const void* send,
+int check_placement(const core::CommunicatorPtr& found, std::uint32_t operation, const void* send,
                     const void* receive, std::size_t count, int type, Stream stream) noexcept {
     const Operation& row = operations()[operation];
     const std::size_t one_size = bytes(count, type, 1);
@@ -92,19 +93,19 @@ int check_placement(const core::Registrar::Member& found, std::uint32_t operatio
     const Verification* const now = verification.load(std::memory_order_acquire);
     const bool always = now != nullptr && now->verify == Verify::kEveryUse;
     using enum core::Windows::Count;
-    const core::Windows::Look look =
+    const core::Windows::Lookup look =
         windows.look(operation, {send, row.send == all ? all_size : one_size, row.compare_send},
                      {receive, row.receive == all ? all_size : one_size, row.compare_receive},
                      always ? kNone : kKnown);
-    core::Registrar::Member member;
+    core::CommunicatorPtr communicator;
     if (!look.known || always) {
         // The reference is to this thread's last find(), which the comparison may change: kept to
         // the end of this function.
-        member = found;
+        communicator = found;
         if (!look.known) {
-            member->log_placement(core::EventKind::kPlacementFirstUse, look);
+            communicator->log_placement(core::EventKind::kPlacementFirstUse, look);
         }
-        if (const int result = compare_with_others(*member, look); result != kSuccess) {
+        if (const int result = compare_with_others(*communicator, look); result != kSuccess) {
             return result;
         }
         windows.accept(look);

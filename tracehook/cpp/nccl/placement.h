@@ -29,13 +29,13 @@ enum class Verify { kOff, kFirstUse, kEveryUse };
 // What compares a new use with the other ranks, on the thread that issued the call, with none of
 // our locks and not inside the gate. It waits for them, with a deadline. Returns "" if all agree,
 // or why the call must not be made.
-using Comparison = std::function<std::string(core::Registrations&, const core::Windows::Look&)>;
+using Comparison = std::function<std::string(core::Communicator&, const core::Windows::Lookup&)>;
 
 // Before the first window is made.
 void set_verification(Verify verify, Comparison comparison);
 
-// kSuccess, or what to return to the caller instead of calling NCCL. `member` has windows.
-int check_placement(const core::Registrar::Member& member, std::uint32_t operation,
+// kSuccess, or what to return to the caller instead of calling NCCL. `communicator` has windows.
+int check_placement(const core::CommunicatorPtr& communicator, std::uint32_t operation,
                     const void* send, const void* receive, std::size_t count, int type,
                     Stream stream) noexcept;
 

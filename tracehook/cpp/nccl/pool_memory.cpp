@@ -1,8 +1,8 @@
 #include "nccl/pool_memory.h"
 
-#include "core/scope.h"
 #include "nccl/api.h"
 #include "nccl/traits.h"
+#include "symmetric_memory/scope_stack.h"
 
 #include <atomic>
 #include <stdexcept>
@@ -58,7 +58,7 @@ void* allocate_segment(std::size_t size, int device, Stream) noexcept {
     if (bank == nullptr) {
         return nullptr;
     }
-    const core::Scope* const scope = core::Scopes::current();
+    const core::ScopeFrame* const scope = core::ScopeStack::current();
     return bank->take(
         {scope != nullptr ? scope->pool : 0, scope != nullptr ? scope->owner : 0, device, size});
 }

@@ -2,8 +2,8 @@
 // the bank.
 #pragma once
 
-#include "core/bank.h"
 #include "nccl/abi.h"
+#include "symmetric_memory/bank.h"
 
 namespace tracehook::nccl {
 

@@ -1,0 +1,98 @@
+"""Rooms import downwards only: commands -> views -> audit -> log; symmetric_memory, ipc -> hook -> log."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import tracehook
+
+HOUSE = Path(tracehook.__file__).parent
+LEAVES = ("errors", "settings", "versions", "_core")  # of the top level, which every room may import
+# What each room may import besides itself and the leaves. A leaf imports `log` at most.
+MAY_IMPORT = {
+    "log": (),
+    "audit": ("log",),
+    "views": ("audit", "log"),
+    "hook": ("log",),
+    "policies": (),
+    "symmetric_memory": ("hook", "log", "policies"),
+    "ipc": ("hook", "log"),
+    "rehearsal": ("hook", "log"),
+    "commands": ("views", "audit", "hook", "log", "policies", "rehearsal"),
+}
+# The same of C++: `core` decides, and knows neither torch nor NCCL.
+MAY_INCLUDE = {
+    "events": (),
+    "symmetric_memory": ("events",),
+    "core": ("symmetric_memory", "events"),
+    "nccl": ("core", "symmetric_memory", "events"),
+    "torch": ("core", "symmetric_memory", "events"),
+    "ipc": ("core",),
+    "bindings": ("core", "events", "ipc", "nccl", "symmetric_memory", "torch"),
+    "testing": ("bindings", "core", "events", "symmetric_memory"),
+}
+
+
+def imports(file: Path) -> set[str]:
+    """Return the modules of tracehook that a file imports, also in functions and for types, as dotted names."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "tracehook":
+            for alias in node.names:
+                inside = HOUSE.joinpath(*node.module.split(".")[1:], alias.name)
+                is_module = inside.is_dir() or inside.with_suffix(".py").exists()
+                found.add(f"{node.module}.{alias.name}" if is_module else node.module)
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name.split(".")[0] == "tracehook"}
+    return found
+
+
+def name_of(file: Path) -> str:
+    """Return the dotted name of a module of this package."""
+    parts = file.relative_to(HOUSE).with_suffix("").parts
+    return ".".join(("tracehook", *(part for part in parts if part != "__init__")))
+
+
+# Without the package's own file, the face of all rooms.
+MODULES = {
+    name_of(file): imports(file)
+    for file in sorted(HOUSE.rglob("*.py"))
+    if "cpp" not in file.parts and file != HOUSE / "__init__.py"
+}
+
+
+@pytest.mark.parametrize("room", MAY_IMPORT)
+def test_a_room_imports_only_what_lies_below(room: str) -> None:
+    """Of the package itself a room may import its version, and the modules of the top level."""
+    allowed = {room, *MAY_IMPORT[room], *LEAVES, ""}
+    for name, imported in MODULES.items():
+        if name.split(".")[1:2] == [room]:
+            rooms = {".".join(other.split(".")[1:2]) for other in imported}
+            assert rooms <= allowed, name
+
+
+def test_every_folder_is_a_room() -> None:
+    """A new folder needs a place in the table above."""
+    assert {file.parent.name for file in HOUSE.glob("*/__init__.py")} == set(MAY_IMPORT)
+    assert len(list(HOUSE.glob("*.py"))) <= 8
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Take away, again and again, what imports nothing that is left: nothing may be left in the end."""
+    left = {name: {other for other in imported if other != name} for name, imported in MODULES.items()}
+    while done := [name for name, imported in left.items() if not imported & left.keys()]:
+        for name in done:
+            del left[name]
+    assert not left
+
+
+@pytest.mark.parametrize("room", MAY_INCLUDE)
+def test_a_native_room_includes_only_what_lies_below(room: str) -> None:
+    """`core` includes neither torch's room nor NCCL's."""
+    for file in (HOUSE / "cpp" / room).glob("*.[ch]*"):
+        rooms = {match.partition("/")[0] for match in re.findall(r'#include "([^"]+)"', file.read_text())}
+        assert rooms <= {room, *MAY_INCLUDE[room]}, file.name

@@ -1,0 +1,96 @@
+"""The rules that a job's logs are held against: one file of SQL each, in ``rules/``.
+
+A rule begins with comment lines ``-- severity: error`` (or ``warning``) and ``-- sentence: ...``, which says what is
+wrong if it selects a row; its name is that of the file. It selects the columns
+
+* ``process``: of table ``process``, or NULL
+* ``ranks``: the global ranks that it concerns, culprits first; may be empty
+* ``comm``: key of the communicator, or NULL
+* ``ns``: when, as table ``event`` has it, or NULL
+* ``seq``: the event, or NULL
+* ``message``: one line
+
+and may use the macros of ``macros.sql``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from tracehook.audit.store import Store, TooMuch
+
+SEVERITIES = ("error", "warning")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule: what selects its findings, and what they mean."""
+
+    name: str
+    severity: str
+    sentence: str
+    sql: str
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that should not be. `ns`: nanoseconds since the job began; `ranks`: culprits first."""
+
+    rule: str
+    severity: str
+    message: str
+    ranks: tuple[int, ...]
+    comm: str | None
+    process: int | None
+    ns: int | None
+    seq: int | None
+
+
+@cache
+def rules() -> tuple[Rule, ...]:
+    """Return all rules, in the order of their names."""
+    found = [file for file in files("tracehook.audit.rules").iterdir() if file.name.endswith(".sql")]
+    return tuple(_parse(file.name, file.read_text()) for file in sorted(found, key=lambda file: file.name))
+
+
+def _parse(name: str, text: str) -> Rule:
+    facts = dict(re.findall(r"^-- (\w+): (.*)$", text, re.MULTILINE))
+    return Rule(name.removesuffix(".sql"), facts["severity"], facts["sentence"], text)
+
+
+def check(store: Store, progress: Callable[[str, float], None] | None = None) -> list[Finding]:
+    """Apply all rules; return what they found, the earliest first."""
+    store.use_macros()
+    out: list[Finding] = []
+    for index, rule in enumerate(rules()):
+        if progress is not None:
+            progress(f"rule {rule.name}", index / len(rules()))
+        try:
+            out.extend(_finding(rule, row) for row in store.rows(rule.sql))
+        except TooMuch as problem:
+            out.append(Finding(rule.name, "error", f"this rule could not be checked: {problem}", (), *4 * [None]))
+    return sorted(out, key=_when)
+
+
+def _finding(rule: Rule, row: dict[str, Any]) -> Finding:
+    ranks = tuple(rank for rank in row["ranks"] or () if rank is not None)
+    where = (row["comm"], row["process"], row["ns"], row["seq"])
+    # A text is NULL as soon as one part of it is, and what a damaged log lacks may be any.
+    return Finding(rule.name, rule.severity, row["message"] or rule.sentence.rstrip("."), ranks, *where)
+
+
+def _when(finding: Finding) -> tuple[int, int, str, str]:
+    last = 1 << 62
+    return (finding.ns if finding.ns is not None else last, finding.seq or 0, finding.rule, finding.message)
+
+
+def first_divergence(findings: Iterable[Finding]) -> Finding | None:
+    """Return the finding where things first went wrong: the earliest error, or else the earliest warning."""
+    found = list(findings)
+    errors = [finding for finding in found if finding.severity == "error"]
+    return min(errors or found, key=_when, default=None)

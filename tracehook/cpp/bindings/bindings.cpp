@@ -1,0 +1,179 @@
+// The module `_core`: tables of names, the process, and what all files of it share.
+#include "bindings/bindings.h"
+
+#include "nccl/api.h"
+#include "nccl/interpose.h"
+#include "nccl/key.h"
+#include "nccl/traits.h"
+
+#include <pybind11/stl.h>
+
+namespace tracehook {
+
+Process& process() {
+    Process* const current = Process::current();
+    if (current == nullptr) {
+        throw std::runtime_error("tracehook is not started in this process");
+    }
+    return *current;
+}
+
+core::EventKind kind_of(const std::string& name) {
+    for (std::uint16_t i = 0; i < static_cast<std::uint16_t>(core::EventKind::kCount); ++i) {
+        if (name == core::event_name(static_cast<core::EventKind>(i))) {
+            return static_cast<core::EventKind>(i);
+        }
+    }
+    throw std::invalid_argument("no event is named " + name);
+}
+
+namespace {
+
+py::list event_table() {
+    py::list rows;
+    for (std::uint16_t i = 0; i < static_cast<std::uint16_t>(core::EventKind::kCount); ++i) {
+        const auto kind = static_cast<core::EventKind>(i);
+        rows.append(py::make_tuple(core::event_name(kind),
+                                   core::event_severity(kind) == core::Severity::warning));
+    }
+    return rows;
+}
+
+py::list severities() {
+    constexpr const char* kNames[] = {"info", "problem", "warning"};
+    py::list rows;
+    for (std::uint16_t i = 0; i < static_cast<std::uint16_t>(core::EventKind::kCount); ++i) {
+        const auto severity = core::event_severity(static_cast<core::EventKind>(i));
+        rows.append(kNames[static_cast<int>(severity)]);
+    }
+    return rows;
+}
+
+py::list nccl_traits() {
+    py::list rows;
+    for (const nccl::TraitRow& row : nccl::kTraits) {
+        rows.append(py::make_tuple(row.name, row.first, row.end == nccl::kAlways ? 0 : row.end,
+                                   row.sentence));
+    }
+    return rows;
+}
+
+py::dict allocator(const th_allocator_info& info) {
+    py::dict row;
+    row["name"] = std::string(info.name);
+    row["initialized"] = info.initialized != 0;
+    row["caching"] = info.caching != 0;
+    row["expandable_segments"] = info.expandable_segments != 0;
+    return row;
+}
+
+void bind_process(py::module_& module) {
+    module.def(
+        "make_process",
+        [](const std::string& ring_path, std::size_t capacity) {
+            Process::make(ring_path, capacity);
+        },
+        py::arg("ring_path"), py::arg("ring_capacity"));
+    module.def("ring_error", [] { return process().ring().error(); });
+    module.def("interpose", [] { return process().interpose(); }, NoGil());
+    module.def(
+        "attach",
+        [](const std::string& path, const std::string& version) {
+            return static_cast<std::uint64_t>(process().attach(path, version));
+        },
+        NoGil(), py::arg("shim_path"), py::arg("torch_version"));
+    module.def("attached", [] { return Process::current() != nullptr && process().attached(); });
+    module.def("abandoned",
+               [] { return Process::current() != nullptr && process().registrar().abandoned(); });
+    module.def("describe_allocator", [] { return allocator(process().describe_allocator()); });
+    module.def("shim_version", [] { return process().shim_version(); });
+    module.def("check", [] { return process().check(); }, NoGil());
+    module.def("check_at_births", [] { process().check_at_births(); });
+    module.def(
+        "adopt_communicator",
+        [](std::uintptr_t pointer, int device, const std::string& name, bool registers_itself) {
+            return process().adopt_communicator(reinterpret_cast<void*>(pointer), device, name,
+                                                registers_itself);
+        },
+        NoGil(), py::arg("pointer"), py::arg("device"), py::arg("name"),
+        py::arg("registers_itself") = false);
+    module.def("set_local_mode",
+               [](int mode) { nccl::set_local_mode(static_cast<nccl::LocalMode>(mode)); });
+    module.def("log_overdue", [] { process().registrar().log_overdue(); }, NoGil());
+    module.def(
+        "retire_communicator",
+        [](std::uintptr_t pointer) {
+            core::Registrar& registrar = process().registrar();
+            const bool known = registrar.find(reinterpret_cast<void*>(pointer)) != nullptr;
+            registrar.retire(reinterpret_cast<void*>(pointer));
+            return known;
+        },
+        NoGil(), py::arg("pointer"));
+    module.def(
+        "set_registering", [](bool on) { process().registrar().set_registering(on); }, NoGil());
+    module.def("registering", [] { return process().registrar().registering(); });
+    module.def("communicators", [] { return communicators(process().registrar()); });
+    module.def("segments", [] { return segments(process().registrar()); });
+    module.def(
+        "range_at",
+        [](std::uintptr_t address) -> py::object {
+            const auto range = process().registrar().range_at(address);
+            return range ? py::make_tuple(range->address, range->size) : py::object(py::none());
+        },
+        py::arg("address"),
+        "(address, bytes) mapped in one piece of an expandable segment, or None");
+    module.def("mapped", [] { return ranges(process().registrar()); });
+    module.def("totals", [] {
+        const auto totals = process().registrar().totals();
+        return py::make_tuple(totals.segments, totals.bytes, totals.communicators);
+    });
+    module.def(
+        "push",
+        [](const std::string& event, std::uint64_t value, std::uint64_t size) {
+            process().push(kind_of(event), value, size);
+        },
+        py::arg("event"), py::arg("value") = 0, py::arg("size") = 0);
+    module.def(
+        "peek",
+        [](std::size_t limit, std::size_t skip) { return peek(process().ring(), limit, skip); },
+        py::arg("limit"), py::arg("skip") = 0);
+    module.def("mark_drained", [](std::size_t count) { process().ring().mark_drained(count); });
+    module.def("dropped", [] { return process().ring().dropped(); });
+    module.def("remove_ring_file", [] { process().ring().remove_file(); });
+    // The tests' event source: what the allocator would have said.
+    module.def(
+        "inject",
+        [](const std::string& action, int device, std::uintptr_t address, std::size_t size) {
+            core::Registrar& registrar = process().registrar();
+            action == "alloc" ? registrar.segment_allocated(device, address, size)
+                              : registrar.segment_freed(device, address, size);
+        },
+        NoGil(), py::arg("action"), py::arg("device"), py::arg("address"), py::arg("size"));
+}
+
+} // namespace
+
+} // namespace tracehook
+
+PYBIND11_MODULE(_core, module) {
+    using namespace tracehook;
+    module.doc() =
+        "tracehook's native core: registrar, ring, interposer. Knows neither torch nor CUDA.";
+    module.attr("RECORD_BYTES") = sizeof(core::Event);
+    module.def("event_table", &event_table, "(name, is a warning) of each event kind, by number");
+    module.def("severities", &severities,
+               "info, problem or warning, of each event kind, by number");
+    module.def("nccl_version", &nccl::version,
+               "NCCL's own number (22809 is 2.28.9); 0 without NCCL");
+    module.def("nccl_missing", [] {
+        std::string why;
+        nccl::api_available(&why);
+        return why;
+    });
+    module.def("nccl_traits", &nccl_traits,
+               "(name, first version, first version without, sentence) of what differs in NCCL");
+    module.def("key_of_name", &nccl::key_of_name);
+    bind_process(module);
+    bind_symmetric(module);
+    bind_ipc(module);
+}

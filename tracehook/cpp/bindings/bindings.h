@@ -1,0 +1,18 @@
+// What the files of the module `_core` share. Only files of this folder and of testing/ include
+// pybind11. Everything that may wait for a lock, an allocator, NCCL or CUDA gives up the GIL first.
+#pragma once
+
+#include "bindings/process.h"
+#include "bindings/rows.h"
+
+namespace tracehook {
+
+// The one of this process. Throws std::runtime_error if tracehook is not started in it.
+Process& process();
+// Throws std::invalid_argument if no event has that name.
+core::EventKind kind_of(const std::string& name);
+
+void bind_symmetric(py::module_& module);
+void bind_ipc(py::module_& core); // `_core.ipc`: what tracehook.ipc asks of the native side
+
+} // namespace tracehook

@@ -1,0 +1,278 @@
+// Calls into CUDA give up the GIL first, and never hold a lock of ours.
+#include "bindings/bindings.h"
+
+#include "ipc/handle.h"
+#include "ipc/lane.h"
+#include "ipc/lease.h"
+#include "ipc/mapping.h"
+#include "ipc/stream_memory.h"
+
+#include <array>
+#include <cstring>
+#include <pybind11/stl.h>
+
+namespace tracehook {
+
+namespace {
+
+// The segment around an address: ours (of the bank, whose ids outlive a free by torch), or the
+// allocator's.
+py::object segment_of(std::uintptr_t address) {
+    if (const auto pool = process().bank().find(address)) {
+        return py::make_tuple("pool", pool->id, pool->address, pool->size, pool->device);
+    }
+    if (const auto segment = process().registrar().segment_at(address)) {
+        return py::make_tuple("segment", segment->id, segment->address, segment->size,
+                              segment->device);
+    }
+    return py::none();
+}
+
+constexpr unsigned kPatience = 20; // microseconds
+
+// Giving up the GIL costs more than a look, and what is said soon is said by then.
+bool wait_for(const ipc::Lane& lane, std::uint64_t number) {
+    if (lane.wait_for(number, 0)) {
+        return true;
+    }
+    const py::gil_scoped_release release;
+    return lane.wait_for(number, kPatience);
+}
+
+// True; False if there was nothing in time; or the other message that was there: bytes, files.
+py::object take(const ipc::Lane& lane, std::uint64_t number, std::size_t most) {
+    ipc::Taken taken;
+    {
+        const py::gil_scoped_release release;
+        taken = lane.take(number, most);
+    }
+    if (taken.is_same || taken.other.empty()) {
+        return py::bool_(taken.is_same);
+    }
+    return py::make_tuple(py::bytes(taken.other.data(), taken.other.size()), taken.files);
+}
+
+py::bytes bytes_of(const std::array<std::uint8_t, 64>& handle) {
+    return {reinterpret_cast<const char*>(handle.data()), handle.size()};
+}
+
+std::array<std::uint8_t, 64> handle_of(const py::bytes& handle) {
+    const std::string_view bytes = handle;
+    std::array<std::uint8_t, 64> copied{};
+    if (bytes.size() != copied.size()) {
+        throw std::invalid_argument("a handle has 64 bytes");
+    }
+    std::memcpy(copied.data(), bytes.data(), copied.size());
+    return copied;
+}
+
+py::tuple export_memory(std::uintptr_t address, std::size_t size, int device) {
+    ipc::Exported exported;
+    {
+        const py::gil_scoped_release release;
+        exported = ipc::export_memory(address, size, device);
+    }
+    return py::make_tuple(static_cast<int>(exported.kind), exported.base, exported.size,
+                          exported.allocation, bytes_of(exported.handle));
+}
+
+py::list export_fabric(std::uintptr_t base, std::size_t allocation, std::size_t count) {
+    std::vector<ipc::FabricHandle> handles;
+    {
+        const py::gil_scoped_release release;
+        handles = ipc::export_fabric(base, allocation, count);
+    }
+    py::list all;
+    for (const auto& handle : handles) {
+        all.append(bytes_of(handle));
+    }
+    return all;
+}
+
+ipc::Mapping open_runtime(const py::bytes& handle, std::size_t size, int device) {
+    const ipc::RuntimeHandle copied = handle_of(handle);
+    const py::gil_scoped_release release;
+    return ipc::open_runtime(copied, size, device);
+}
+
+// The allocations of a peer's memory that have arrived. No destructor of CUDA: see ipc/mapping.h.
+struct Arrived {
+    int device;
+    ipc::Allocations allocations;
+};
+
+struct LeaseCount {
+    ipc::Leases leases = std::make_shared<std::atomic<std::int64_t>>(0);
+};
+
+// Not taken by torch: the lease ends with the capsule.
+void drop_capsule(PyObject* capsule) {
+    if (PyCapsule_IsValid(capsule, "dltensor") != 0) {
+        auto* const tensor = static_cast<ipc::DlTensor*>(PyCapsule_GetPointer(capsule, "dltensor"));
+        tensor->deleter(tensor);
+    }
+}
+
+py::object lend(const LeaseCount& count, std::uintptr_t address, std::size_t size, int device) {
+    ipc::DlTensor* const tensor = ipc::lend(address, size, device, count.leases);
+    PyObject* const capsule = PyCapsule_New(tensor, "dltensor", &drop_capsule);
+    if (capsule == nullptr) {
+        tensor->deleter(tensor);
+        throw py::error_already_set();
+    }
+    return py::reinterpret_steal<py::object>(capsule);
+}
+
+// Waits until the word here is 1, takes it, and sets the peer's: both halves of a semaphore.
+void pass_turn(std::uintptr_t stream, std::uintptr_t here, std::uintptr_t there, int device) {
+    const ipc::OnDevice guard(device);
+    std::array operations{ipc::wait_until_equal(here, 1), ipc::write_word(here, 0),
+                          ipc::write_word(there, 1)};
+    ipc::enqueue(reinterpret_cast<ipc::Stream>(stream), operations);
+}
+
+void write_words(std::uintptr_t stream, const std::vector<std::uintptr_t>& addresses,
+                 std::uint32_t value, int device) {
+    const ipc::OnDevice guard(device);
+    constexpr std::size_t kMost = 256; // operations of one batch
+    std::vector<ipc::MemoryOperation> operations;
+    for (const std::uintptr_t address : addresses) {
+        operations.push_back(ipc::write_word(address, value));
+        if (operations.size() == kMost || address == addresses.back()) {
+            ipc::enqueue(reinterpret_cast<ipc::Stream>(stream), operations);
+            operations.clear();
+        }
+    }
+}
+
+// What peers do, as the ring keeps it: `comm_seq` is the generation of the export, `extra` holds
+// the peer's rank, the kind of the handle and whether the segment is one of our pools.
+void log(const std::string& event, std::uint64_t comm, int rank, int peer, std::uint64_t segment,
+         bool pool, std::uint32_t generation, int handle, std::uint64_t address, std::uint64_t size,
+         int device, std::uint64_t value, std::uint64_t duration_ns, int result) {
+    core::Event noted;
+    noted.kind = kind_of(event);
+    noted.comm = comm;
+    noted.rank = rank;
+    noted.segment = segment;
+    noted.comm_seq = generation;
+    noted.address = address;
+    noted.size = size;
+    noted.device = static_cast<std::int16_t>(device);
+    noted.value = value;
+    noted.duration_ns = duration_ns;
+    noted.result = result;
+    noted.extra = (static_cast<std::uint32_t>(peer) & 0xFFFF) |
+                  (static_cast<std::uint32_t>(handle) & 0xF) << 16 | (pool ? 1u << 20 : 0);
+    process().ring().push(noted);
+}
+
+void bind_errors(py::module_& module) {
+    // Never destroyed: the translator may still be asked while the interpreter ends.
+    static const py::handle type =
+        py::exception<ipc::CudaError>(module, "CudaError", PyExc_RuntimeError).release();
+    py::register_exception_translator([](std::exception_ptr thrown) {
+        try {
+            if (thrown) {
+                std::rethrow_exception(thrown);
+            }
+        } catch (const ipc::CudaError& failure) {
+            const py::object raised = type(failure.what());
+            raised.attr("code") = failure.code;
+            PyErr_SetObject(type.ptr(), raised.ptr());
+        }
+    });
+}
+
+// With the GIL: giving it up costs more than the calls.
+void bind_lane(py::module_& module) {
+    py::class_<ipc::Lane>(module, "Lane", "What says `the same tensors as last time`.")
+        .def(py::init<int>(), py::arg("socket"))
+        .def("hand_over", &ipc::Lane::hand_over)
+        .def("meet", &ipc::Lane::meet, py::arg("file"))
+        .def_property_readonly("is_met", &ipc::Lane::is_met)
+        .def("say", &ipc::Lane::say, py::arg("number"))
+        .def_property_readonly("heard", &ipc::Lane::heard)
+        .def("wait_for", &wait_for, py::arg("number"))
+        .def("rest", &ipc::Lane::rest, py::arg("begins"))
+        .def("send", &ipc::Lane::send, py::arg("number"))
+        .def("take", &take, py::arg("number"), py::arg("most"));
+}
+
+void bind_mappings(py::module_& module) {
+    py::class_<ipc::Mapping>(module, "Mapping", "A peer's segment in this process.")
+        .def_readonly("address", &ipc::Mapping::address)
+        .def_readonly("size", &ipc::Mapping::size)
+        .def_readonly("device", &ipc::Mapping::device)
+        .def_readonly("writable", &ipc::Mapping::writable)
+        .def(
+            "allow_writes", [](ipc::Mapping& self) { ipc::allow_writes(self); }, NoGil())
+        .def("close", [](const ipc::Mapping& self) { ipc::close(self); }, NoGil());
+    module.def("open_runtime", &open_runtime, py::arg("handle"), py::arg("size"),
+               py::arg("device"));
+    py::class_<Arrived>(module, "Allocations",
+                        "What a peer's memory of cuMemCreate is mapped from.")
+        .def(py::init([](int device) { return Arrived{device, {}}; }), py::arg("device"))
+        .def("__len__", [](const Arrived& self) { return self.allocations.size(); })
+        .def(
+            "add_file",
+            [](Arrived& self, int file) { ipc::import_file(self.allocations, file, self.device); },
+            NoGil(), py::arg("file"))
+        .def(
+            "add_fabric",
+            [](Arrived& self, const py::bytes& handle) {
+                const ipc::FabricHandle copied = handle_of(handle);
+                const py::gil_scoped_release release;
+                ipc::import_fabric(self.allocations, copied, self.device);
+            },
+            py::arg("handle"))
+        .def(
+            "open",
+            [](const Arrived& self, int kind, std::size_t size, bool writable) {
+                return ipc::open_allocations(self.allocations, static_cast<ipc::HandleKind>(kind),
+                                             size, self.device, writable);
+            },
+            NoGil(), py::arg("kind"), py::arg("size"), py::arg("writable"))
+        .def("release", [](Arrived& self) { ipc::release(self.allocations); }, NoGil());
+    py::class_<LeaseCount>(module, "Leases", "How many tensors lie on a piece of a peer's memory.")
+        .def(py::init())
+        .def_property_readonly(
+            "count",
+            [](const LeaseCount& self) { return self.leases->load(std::memory_order_acquire); })
+        .def("lend", &lend,
+             "a DLPack capsule of bytes, which is a lease while it or its tensor lives",
+             py::arg("address"), py::arg("size"), py::arg("device"));
+}
+
+} // namespace
+
+void bind_ipc(py::module_& core) {
+    py::module_ module = core.def_submodule("ipc", "Memory shared with peers.");
+    bind_errors(module);
+    module.def("segment_of", &segment_of);
+    module.def("export_memory", &export_memory, py::arg("address"), py::arg("size"),
+               py::arg("device"));
+    module.def("has_handles", &ipc::has_handles, NoGil(), py::arg("address"));
+    module.def("export_files", &ipc::export_files, NoGil(), py::arg("base"), py::arg("allocation"),
+               py::arg("count"));
+    module.def("export_fabric", &export_fabric, py::arg("base"), py::arg("allocation"),
+               py::arg("count"));
+    bind_mappings(module);
+    bind_lane(module);
+    module.def("pass_turn", &pass_turn, NoGil(), py::arg("stream"), py::arg("here"),
+               py::arg("there"), py::arg("device"));
+    module.def("write_words", &write_words, NoGil(), py::arg("stream"), py::arg("addresses"),
+               py::arg("value"), py::arg("device"));
+    module.def(
+        "make_stream",
+        [](int device) { return reinterpret_cast<std::uintptr_t>(ipc::make_stream(device)); },
+        NoGil(), py::arg("device"));
+    module.def("wait_for_device", &ipc::wait_for_device, NoGil(), py::arg("device"));
+    module.def("log", &log, py::arg("event"), py::arg("comm"), py::arg("rank"), py::arg("peer"),
+               py::arg("segment") = 0, py::arg("pool") = false, py::arg("generation") = 0,
+               py::arg("handle") = 0, py::arg("address") = 0, py::arg("size") = 0,
+               py::arg("device") = -1, py::arg("value") = 0, py::arg("duration_ns") = 0,
+               py::arg("result") = 0);
+}
+
+} // namespace tracehook

@@ -1,0 +1,232 @@
+// Symmetric memory: communicators as communicators of a scope, pools, the bank, the check of
+// placements.
+#include "bindings/symmetric_memory.h"
+
+#include "bindings/bindings.h"
+#include "nccl/placement.h"
+#include "nccl/pool_memory.h"
+
+#include <array>
+#include <pybind11/functional.h>
+#include <pybind11/stl.h>
+
+namespace tracehook {
+
+namespace {
+
+bool is_finalizing() {
+#if PY_VERSION_HEX >= 0x030d0000
+    return Py_IsFinalizing() != 0;
+#else
+    return _Py_IsFinalizing() != 0;
+#endif
+}
+
+// Asks Python about a new placement. Called by the thread that issued the collective, usually
+// without the GIL.
+nccl::Comparison comparison(const py::function& compare) {
+    // Never destroyed: threads of torch may still come while the interpreter ends.
+    auto* const kept = new py::function(compare);
+    return
+        [kept](core::Communicator& communicator, const core::Windows::Lookup& look) -> std::string {
+            if (Py_IsInitialized() == 0 || is_finalizing()) {
+                return "";
+            }
+            const py::gil_scoped_acquire gil;
+            const nccl::Operation& row = nccl::operations()[look.use.operation];
+            const auto place = [](const core::Place& where, core::Compare compare) -> py::object {
+                if (compare == core::Compare::kNothing) {
+                    return py::none();
+                }
+                const bool exact = compare == core::Compare::kWhere;
+                return py::make_tuple(where.window, exact ? py::cast(where.offset) : py::none());
+            };
+            try {
+                return (*kept)(communicator.identity().id, row.name,
+                               place(look.use.send, row.compare_send),
+                               place(look.use.receive, row.compare_receive))
+                    .cast<std::string>();
+            } catch (const py::error_already_set& failure) {
+                return failure.what();
+            }
+        };
+}
+
+nccl::Verify verify_named(const std::string& name) {
+    return name == "off"         ? nccl::Verify::kOff
+           : name == "every-use" ? nccl::Verify::kEveryUse
+                                 : nccl::Verify::kFirstUse;
+}
+
+py::object find_member(std::uintptr_t pointer) {
+    Process& owner = process();
+    const core::CommunicatorPtr found =
+        owner.registrar().find(reinterpret_cast<const void*>(pointer));
+    return found ? py::cast(BoundCommunicator(found, owner.bank())) : py::none();
+}
+
+py::list windows(const BoundCommunicator& communicator) {
+    py::list rows;
+    for (const core::Window& window : communicator->windows().list()) {
+        py::dict row;
+        row["ordinal"] = window.ordinal;
+        row["segment"] = window.segment;
+        row["address"] = window.address;
+        row["size"] = window.size;
+        row["pinned"] = window.pinned;
+        rows.append(row);
+    }
+    return rows;
+}
+
+// is_symmetric() asks this for every tensor, and pybind11's way of calling would be most of its
+// price.
+PyObject* holds(PyObject* capsule, PyObject* const* arguments, Py_ssize_t count) {
+    const auto* const communicator =
+        static_cast<const BoundCommunicator*>(PyCapsule_GetPointer(capsule, nullptr));
+    if (communicator == nullptr || count != 2) {
+        PyErr_SetString(PyExc_TypeError, "expected an address and a number of bytes");
+        return nullptr;
+    }
+    const std::size_t address = PyLong_AsSize_t(arguments[0]);
+    const std::size_t size = PyLong_AsSize_t(arguments[1]);
+    if (PyErr_Occurred() != nullptr) {
+        return nullptr;
+    }
+    return PyBool_FromLong(communicator->holds(address, size) ? 1 : 0);
+}
+
+py::object holder(const BoundCommunicator& communicator) {
+    static PyMethodDef method{"holds",
+                              reinterpret_cast<PyCFunction>(reinterpret_cast<void*>(&holds)),
+                              METH_FASTCALL, nullptr};
+    const py::capsule capsule(new BoundCommunicator(communicator),
+                              [](void* kept) { delete static_cast<BoundCommunicator*>(kept); });
+    return py::reinterpret_steal<py::object>(PyCFunction_New(&method, capsule.ptr()));
+}
+
+void bind_member(py::module_& module) {
+    py::class_<BoundCommunicator>(module, "Communicator",
+                                  "A communicator to register windows with.")
+        .def_property_readonly("id",
+                               [](const BoundCommunicator& self) { return self->identity().id; })
+        .def_property_readonly("key",
+                               [](const BoundCommunicator& self) { return self->identity().key; })
+        .def_property_readonly("size",
+                               [](const BoundCommunicator& self) { return self->identity().size; })
+        .def_property_readonly("dead", [](const BoundCommunicator& self) { return self->dead(); })
+        .def("holds", &BoundCommunicator::holds)
+        .def("holder", &holder)
+        .def("missing", &BoundCommunicator::missing)
+        .def("windows", &windows)
+        .def(
+            "register_windows",
+            [](BoundCommunicator& self, const std::vector<std::uint64_t>& segments,
+               bool capturing) {
+                std::vector<std::pair<int, bool>> outcomes;
+                for (const core::Outcome& outcome : self.register_windows(segments, capturing)) {
+                    outcomes.emplace_back(outcome.result, outcome.handle != nullptr);
+                }
+                return outcomes;
+            },
+            py::arg("segments"), py::arg("capturing") = false, NoGil())
+        .def("confirm_windows", &BoundCommunicator::confirm_windows, NoGil())
+        .def("drop_windows", &BoundCommunicator::drop_windows, NoGil())
+        .def("deregister_windows", &BoundCommunicator::deregister_windows, NoGil())
+        .def("log_waiting", [](const BoundCommunicator& self) { self->log_waiting(); })
+        .def("digest",
+             [](const BoundCommunicator& self) {
+                 const core::Windows::Digest digest = self->windows().digest();
+                 return std::make_pair(digest.uses, digest.value);
+             })
+        .def("unpin", [](const BoundCommunicator& self) { self->windows().unpin_all(); })
+        .def("log_agreement",
+             [](const BoundCommunicator& self, const std::string& event, std::uint64_t value,
+                std::uint32_t extra, std::uint64_t duration_ns) {
+                 self->log_agreement(kind_of(event), value, extra, duration_ns);
+             });
+}
+
+void bind_scopes(py::module_& module) {
+    py::class_<Pool, std::shared_ptr<Pool>>(module, "Pool", "Directs allocations to a torch pool.")
+        .def(py::init([](std::uint32_t number, int device, Pool::TorchId id) {
+            return std::make_shared<Pool>(process().shim(), number, device, id);
+        }))
+        .def("replace", &Pool::replace, NoGil());
+    py::class_<PoolScope>(module, "PoolScope", "Follows what is allocated inside it.")
+        .def(py::init(
+            [](std::shared_ptr<Pool> eager, std::shared_ptr<Pool> graph, std::uint32_t owner) {
+                return std::make_unique<PoolScope>(std::move(eager), std::move(graph), owner,
+                                                   process().shim());
+            }))
+        .def("set_communicators", &PoolScope::set_communicators)
+        .def("enter", &PoolScope::enter)
+        .def("leave", [](PoolScope& self) -> py::object {
+            const std::vector<std::uint64_t> wanted = self.leave();
+            return wanted.empty() ? py::none() : py::cast(wanted);
+        });
+}
+
+} // namespace
+
+void bind_symmetric(py::module_& module) {
+    bind_member(module);
+    bind_scopes(module);
+    module.def("find_communicator", &find_member);
+    // A scope of no pool: its allocations are ordinary ones, also inside of other scopes.
+    module.def("enter_outside", [](bool) { core::ScopeStack::enter({}); });
+    module.def("leave_outside", [] {
+        const core::ScopeFrame* const scope = core::ScopeStack::current();
+        if (scope == nullptr || scope->source != nullptr) {
+            throw std::logic_error("scopes of symmetric memory must end in the reverse order of "
+                                   "their beginning, on the thread that began them");
+        }
+        core::ScopeStack::leave();
+    });
+    module.def("open_bank", [](std::size_t limit) { nccl::open_bank(process().bank(), limit); });
+    module.def(
+        "segment_functions",
+        [] {
+            return std::make_pair(reinterpret_cast<std::uintptr_t>(&nccl::allocate_segment),
+                                  reinterpret_cast<std::uintptr_t>(&nccl::free_segment));
+        },
+        "addresses of the functions for torch's pluggable allocator: allocate, free");
+    module.def("pool_segments", [] { return pool_segments(process().bank()); });
+    module.def("pool_segment_at", [](std::uintptr_t address) {
+        const auto segment = process().bank().find(address);
+        return segment ? segment->id : 0;
+    });
+    // While they are held they are not given back to the driver: from before the ranks agree on
+    // them until they are registered. False, and none is held, if one is gone.
+    module.def("hold_segments", [](const std::vector<std::uint64_t>& segments) {
+        return process().bank().windows_made(segments);
+    });
+    module.def("unhold_segments", [](const std::vector<std::uint64_t>& segments) {
+        for (const std::uint64_t segment : segments) {
+            process().bank().window_ended(segment);
+        }
+    });
+    module.def("release_idle", [] { return process().bank().release_idle(); }, NoGil());
+    module.def("last_refusal", [] { return last_refusal(process().bank()); });
+    module.def("set_verification", [](const std::string& verify, const py::function& compare) {
+        nccl::set_verification(verify_named(verify), comparison(compare));
+    });
+    module.def(
+        "operations",
+        [] {
+            static constexpr std::array<const char*, 3> kCompare = {"nothing", "whether", "where"};
+            const auto name = [](core::Compare compare) {
+                return kCompare.at(static_cast<std::size_t>(compare));
+            };
+            py::list rows;
+            for (const nccl::Operation& row : nccl::operations()) {
+                rows.append(
+                    py::make_tuple(row.name, name(row.compare_send), name(row.compare_receive)));
+            }
+            return rows;
+        },
+        "(name, what is compared of the send buffer's place, of the receive buffer's) by number");
+    module.def("capturing", [](int device) { return process().shim().capturing(device); });
+}
+
+} // namespace tracehook

@@ -1,0 +1,235 @@
+#include "bindings/process.h"
+
+#include "nccl/api.h"
+#include "nccl/birth.h"
+#include "nccl/interpose.h"
+#include "nccl/key.h"
+#include "nccl/registration_calls.h"
+#include "symmetric_memory/scope_stack.h"
+
+#include <algorithm>
+#include <cstring>
+#include <pthread.h>
+#include <set>
+#include <stdexcept>
+
+namespace tracehook {
+
+namespace {
+
+std::atomic<Process*> instance{nullptr};
+
+void abandon_in_child() {
+    if (Process* process = instance.load()) {
+        process->registrar().abandon();
+    }
+}
+
+} // namespace
+
+Process* Process::current() noexcept {
+    return instance.load(std::memory_order_acquire);
+}
+
+Process::Process(const std::string& ring_path, std::size_t ring_capacity)
+    : ring_(ring_path, ring_capacity), bank_(ring_), registrar_(ring_, bank_) {}
+
+Process& Process::make(const std::string& ring_path, std::size_t ring_capacity) {
+    Process* const old = current();
+    if (old != nullptr && !old->registrar_.abandoned()) {
+        throw std::logic_error("tracehook was started in this process before");
+    }
+    if (old != nullptr && old->attached()) {
+        throw std::logic_error(
+            "this process was forked from one that used CUDA: use the spawn start method");
+    }
+    auto* const process = new Process(ring_path, ring_capacity);
+    instance.store(process, std::memory_order_release);
+    static const int registered = pthread_atfork(nullptr, nullptr, abandon_in_child);
+    static_cast<void>(registered);
+    return *process;
+}
+
+std::vector<std::string> Process::interpose() {
+    return nccl::install_interposer(registrar_);
+}
+
+void Process::on_segment(void* user, const th_segment_event* event) {
+    auto* const self = static_cast<Process*>(user);
+    switch (event->action) {
+    case TH_SEGMENT_ALLOC:
+        self->registrar_.segment_allocated(event->device, event->address, event->size);
+        break;
+    case TH_SEGMENT_FREE:
+        self->registrar_.segment_freed(event->device, event->address, event->size);
+        break;
+    case TH_BLOCK_ALLOC:
+        if (!self->registrar_.abandoned()) {
+            core::ScopeStack::block_allocated(self->bank_, event->device, event->address);
+        }
+        break;
+    case TH_SEGMENT_MAP:
+        if (!self->registrar_.abandoned() && !self->expandable_seen_.exchange(true)) {
+            self->push(core::EventKind::kHookUnsupported,
+                       static_cast<std::uint64_t>(Reason::kExpandableSegments), 0);
+        }
+        self->registrar_.range_mapped(event->device, event->address, event->size);
+        break;
+    case TH_SEGMENT_UNMAP:
+        self->registrar_.range_unmapped(event->device, event->address, event->size);
+        break;
+    default:
+        break;
+    }
+}
+
+Reason Process::attach(const std::string& shim_path, const std::string& torch_version) {
+    const std::lock_guard guard(attach_mutex_);
+    if (attached() || registrar_.abandoned()) {
+        return Reason::kNone;
+    }
+    if (!shim_) {
+        shim_ = std::make_unique<torch_seam::Shim>(shim_path, torch_version);
+    }
+    const th_allocator_info info = shim_->describe();
+    if (std::strcmp(info.name, "native") != 0) {
+        return Reason::kForeignAllocator;
+    }
+    if (info.initialized == 0) {
+        throw std::runtime_error(
+            "CUDA is not initialised yet: a tracker attached now would see nothing");
+    }
+    // First the tracker, then the snapshot: a segment that is born in between is seen twice, never
+    // not at all.
+    registrar_.begin_adoption();
+    shim_->watch_blocks(core::ScopeStack::open());
+    shim_->attach(&Process::on_segment, this);
+    attached_.store(true,
+                    std::memory_order_release); // there is no way back, even if the snapshot fails
+    bool expandable = info.expandable_segments != 0;
+    try {
+        expandable |= adopt(shim_->snapshot());
+    } catch (...) {
+        registrar_.end_adoption();
+        throw;
+    }
+    registrar_.end_adoption();
+    push(core::EventKind::kHookAttach, registrar_.totals().segments, registrar_.totals().bytes);
+    if (info.caching == 0) {
+        return Reason::kNotCaching;
+    }
+    return expandable && !expandable_seen_.exchange(true) ? Reason::kExpandableSegments
+                                                          : Reason::kNone;
+}
+
+bool Process::adopt(const std::vector<th_segment_event>& segments) {
+    bool expandable = false;
+    for (const th_segment_event& segment : segments) {
+        if (segment.expandable == 0) {
+            registrar_.adopt_segment(segment.device, segment.address, segment.size);
+        } else {
+            registrar_.adopt_range(segment.device, segment.address, segment.size);
+            expandable = true;
+        }
+    }
+    return expandable;
+}
+
+const torch_seam::Shim& Process::shim() const {
+    if (!shim_) {
+        throw std::runtime_error("not attached to the allocator");
+    }
+    return *shim_;
+}
+
+th_allocator_info Process::describe_allocator() const {
+    return shim().describe();
+}
+
+std::string Process::shim_version() const {
+    return shim_ ? shim_->torch_version() : "";
+}
+
+std::optional<std::size_t> Process::check() noexcept {
+    constexpr int kAttempts = 5;
+    using Key = std::tuple<int, std::uintptr_t, std::size_t>;
+    if (!attached() || registrar_.abandoned()) {
+        return std::nullopt;
+    }
+    try {
+        for (int attempt = 0; attempt < kAttempts; ++attempt) {
+            const std::uint64_t before = registrar_.ledger_version();
+            std::set<Key> ours;
+            for (const core::Segment& segment : registrar_.segments()) {
+                ours.insert({segment.device, segment.address, segment.size});
+            }
+            for (const core::Range& range : registrar_.ranges()) {
+                ours.insert({range.device, range.address, range.size});
+            }
+            std::set<Key> theirs;
+            core::Ranges mapped; // two that meet are one, as ours are
+            for (const th_segment_event& segment : shim_->snapshot()) {
+                if (segment.expandable == 0) {
+                    theirs.insert({segment.device, segment.address, segment.size});
+                } else {
+                    mapped.map(segment.device, segment.address, segment.size);
+                }
+            }
+            for (const core::Range& range : mapped.all()) {
+                theirs.insert({range.device, range.address, range.size});
+            }
+            if (before != registrar_.ledger_version()) {
+                continue;
+            }
+            std::vector<Key> differences;
+            std::ranges::set_symmetric_difference(ours, theirs, std::back_inserter(differences));
+            push(core::EventKind::kLedgerCheck, differences.size(), theirs.size());
+            for (const auto& [device, address, size] : differences) {
+                core::Event event;
+                event.kind = core::EventKind::kLedgerDifference;
+                event.device = static_cast<std::int16_t>(device);
+                event.address = address;
+                event.size = size;
+                event.value = ours.contains({device, address, size}) ? 1 : 0;
+                ring_.push(event);
+            }
+            return differences.size();
+        }
+    } catch (const std::exception&) {
+        // torch refused the snapshot; the comparison is a diagnosis and must not end the call it
+        // follows.
+    }
+    return std::nullopt;
+}
+
+void Process::check_at_births() {
+    nccl::set_birth_observer([] {
+        if (Process* process = current()) {
+            process->check();
+        }
+    });
+}
+
+bool Process::adopt_communicator(void* pointer, int device, const std::string& name,
+                                 bool registers_itself) {
+    if (pointer == nullptr || registrar_.abandoned() || registrar_.find(pointer)) {
+        return false;
+    }
+    nccl::Birth birth;
+    birth.out = &pointer;
+    birth.key = nccl::key_of_name(name);
+    birth.device = device;
+    birth.local = nccl::local_of(registers_itself);
+    birth.adopted = true;
+    return nccl::deliver(registrar_, birth);
+}
+
+void Process::push(core::EventKind kind, std::uint64_t value, std::uint64_t size) noexcept {
+    core::Event event;
+    event.kind = kind;
+    event.value = value;
+    event.size = size;
+    ring_.push(event);
+}
+
+} // namespace tracehook

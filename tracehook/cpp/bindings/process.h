@@ -1,0 +1,86 @@
+// The one tracehook of a process: ring, registrar, shim and interposer, wired together.
+//
+// Never destroyed: allocator callbacks and NCCL's threads may still come while the interpreter
+// exits, and must find it. Nothing is done at exit. A forked child abandons it (its locks may be
+// held by threads that do not exist there) and may make a new one, as long as the parent had not
+// attached to the allocator.
+#pragma once
+
+#include "core/registrar.h"
+#include "events/ring.h"
+#include "torch/shim.h"
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tracehook {
+
+// Why the hook cannot follow the allocator, or stands aside. The numbers stand in the log (`value`
+// of hook.unsupported and hook.conflict); `tracehook/reasons.py` has the sentence for each.
+enum class Reason : std::uint64_t {
+    kNone = 0,
+    kExpandableSegments = 1,
+    kNotCaching = 2,
+    kForeignAllocator = 3,
+};
+
+class Process {
+  public:
+    // The current one; null before the first make().
+    static Process* current() noexcept;
+    // Makes the process's tracehook, or the forked child's own. Throws std::logic_error if one is
+    // alive here.
+    static Process& make(const std::string& ring_path, std::size_t ring_capacity);
+
+    core::Ring& ring() noexcept { return ring_; }
+    core::Registrar& registrar() noexcept { return registrar_; }
+    core::Bank& bank() noexcept { return bank_; }
+    // Needs attach() before.
+    const torch_seam::Shim& shim() const;
+
+    // Idempotent. Throws std::runtime_error with one line. Returns the names of the interposed
+    // calls.
+    std::vector<std::string> interpose();
+
+    // Idempotent. Loads the shim, attaches the tracker (if the allocator can be followed) and
+    // adopts what exists. CUDA must be up. Takes the allocator's locks, so the caller holds none of
+    // ours and not the GIL. Throws std::runtime_error.
+    Reason attach(const std::string& shim_path, const std::string& torch_version);
+    bool attached() const noexcept { return attached_.load(std::memory_order_acquire); }
+
+    th_allocator_info describe_allocator() const; // needs attach() before
+    std::string shim_version() const;
+
+    // Compares the ledger with the allocator's snapshot and logs ledger.check and each
+    // ledger.difference. Returns the number of differences, or nothing if segments came and went
+    // too fast to compare.
+    std::optional<std::size_t> check() noexcept;
+    // From now on, after every communicator's birth.
+    void check_at_births();
+
+    // A communicator whose creation was not seen. `key` is made from `name`, which all its ranks
+    // share; `registers_itself`: somebody else does what we would do. False if known.
+    bool adopt_communicator(void* pointer, int device, const std::string& name,
+                            bool registers_itself);
+
+    void push(core::EventKind kind, std::uint64_t value, std::uint64_t size) noexcept;
+
+  private:
+    Process(const std::string& ring_path, std::size_t ring_capacity);
+
+    static void on_segment(void* user, const th_segment_event* event);
+    bool adopt(const std::vector<th_segment_event>& segments); // whether some are expandable
+
+    core::Ring ring_;
+    core::Bank bank_;
+    core::Registrar registrar_;
+    std::mutex attach_mutex_; // one attach() at a time; taken with no other lock of ours held
+    std::unique_ptr<torch_seam::Shim> shim_;
+    std::atomic<bool> attached_{false};
+    std::atomic<bool> expandable_seen_{false};
+};
+
+} // namespace tracehook

@@ -1,0 +1,105 @@
+#include "bindings/symmetric_memory.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace tracehook {
+
+namespace {
+
+// Inside the gate for one statement; tells whether the communicator was alive.
+class Inside {
+  public:
+    explicit Inside(core::Communicator& communicator)
+        : communicator_(communicator), alive_(communicator.gate().enter(communicator)) {}
+    ~Inside() {
+        if (alive_) {
+            communicator_.gate().leave();
+        }
+    }
+    Inside(const Inside&) = delete;
+    Inside& operator=(const Inside&) = delete;
+    explicit operator bool() const noexcept { return alive_; }
+
+  private:
+    core::Communicator& communicator_;
+    const bool alive_;
+};
+
+} // namespace
+
+std::vector<std::uint64_t>
+BoundCommunicator::missing(const std::vector<std::uint64_t>& segments) const {
+    std::vector<std::uint64_t> without;
+    std::ranges::copy_if(segments, std::back_inserter(without), [&](std::uint64_t segment) {
+        return !communicator_->windows().holds_segment(segment);
+    });
+    return without;
+}
+
+std::vector<core::Outcome>
+BoundCommunicator::register_windows(const std::vector<std::uint64_t>& segments, bool capturing) {
+    std::vector<core::PoolSegment> found;
+    for (const std::uint64_t id : segments) {
+        if (const auto segment = bank_->get(id)) {
+            found.push_back(*segment);
+        }
+    }
+    const Inside inside(*communicator_);
+    return inside && found.size() == segments.size()
+               ? communicator_->register_windows(found, capturing)
+               : std::vector<core::Outcome>{};
+}
+
+bool BoundCommunicator::confirm_windows() {
+    const Inside inside(*communicator_);
+    if (inside) {
+        communicator_->confirm_windows();
+    } else {
+        communicator_->drop_unconfirmed_windows(); // dead: drops the records only
+    }
+    return static_cast<bool>(inside);
+}
+
+std::size_t BoundCommunicator::drop_windows() {
+    const Inside inside(*communicator_);
+    return communicator_->drop_unconfirmed_windows();
+}
+
+std::size_t BoundCommunicator::deregister_windows(const std::vector<std::uint64_t>& segments) {
+    const Inside inside(*communicator_);
+    return inside ? communicator_->deregister_windows(segments) : 0;
+}
+
+void PoolScope::enter(bool graph) {
+    const bool for_graph = graph || shim_.capturing(eager_->device());
+    (for_graph ? graph_ : eager_)->enter(owner_);
+}
+
+std::vector<std::uint64_t> PoolScope::leave() {
+    const core::ScopeFrame* const scope = core::ScopeStack::current();
+    if (scope == nullptr || scope->owner != owner_ ||
+        (scope->source != eager_.get() && scope->source != graph_.get())) {
+        throw std::logic_error("scopes of symmetric memory must end in the reverse order of their "
+                               "beginning, on the thread that began them");
+    }
+    const std::vector<std::uint64_t> touched =
+        (scope->source == graph_.get() ? graph_ : eager_)->leave();
+    if (touched.empty()) {
+        return touched;
+    }
+    std::vector<std::uint64_t> wanted;
+    for (const std::uint64_t segment : touched) {
+        const bool everywhere =
+            !communicators_.empty() &&
+            std::ranges::all_of(communicators_, [&](const BoundCommunicator& communicator) {
+                return !communicator->dead() && communicator->windows().holds_segment(segment);
+            });
+        if (!everywhere) {
+            wanted.push_back(segment);
+        }
+    }
+    return wanted;
+}
+
+} // namespace tracehook

@@ -1,0 +1,70 @@
+// What Python needs to make memory symmetric: a live communicator to register windows with, and a
+// scope whose allocations are followed. Both are thin: the rules are those of core/communicator.h,
+// symmetric_memory/scope_stack.h and pool.h.
+#pragma once
+
+#include "core/registrar.h"
+#include "torch/pool.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace tracehook {
+
+// A communicator, for as long as somebody asks about it; it may be dead. Any thread, without the
+// GIL where a call enters the gate (it may wait for NCCL).
+class BoundCommunicator {
+  public:
+    explicit BoundCommunicator(core::CommunicatorPtr communicator, core::Bank& bank)
+        : communicator_(std::move(communicator)), bank_(&bank) {}
+
+    core::Communicator& operator*() const noexcept { return *communicator_; }
+    core::Communicator* operator->() const noexcept { return communicator_.get(); }
+
+    bool holds(std::uintptr_t address, std::size_t size) const {
+        return communicator_->windows().covering(address, size).has_value();
+    }
+
+    // Which of the bank's segments have no window here.
+    std::vector<std::uint64_t> missing(const std::vector<std::uint64_t>& segments) const;
+
+    // See core/communicator.h. Fewer outcomes than segments: it failed, or the communicator died.
+    std::vector<core::Outcome> register_windows(const std::vector<std::uint64_t>& segments,
+                                                bool capturing = false);
+    bool confirm_windows();
+    std::size_t drop_windows();
+    std::size_t deregister_windows(const std::vector<std::uint64_t>& segments);
+
+  private:
+    core::CommunicatorPtr communicator_;
+    core::Bank* bank_;
+};
+
+// The memory of one set of groups on one device: eager tensors come from one pool, those of
+// captured graphs from another. One object serves all threads, nested.
+class PoolScope {
+  public:
+    PoolScope(std::shared_ptr<Pool> eager, std::shared_ptr<Pool> graph, std::uint32_t owner,
+              const torch_seam::Shim& shim)
+        : eager_(std::move(eager)), graph_(std::move(graph)), owner_(owner), shim_(shim) {}
+
+    // Before the first enter(), and whenever a communicator was replaced. Not while somebody is
+    // inside.
+    void set_communicators(std::vector<BoundCommunicator> communicators) {
+        communicators_ = std::move(communicators);
+    }
+
+    void enter(bool graph);
+    // The segments that were touched and lack a window on one of the communicators.
+    std::vector<std::uint64_t> leave();
+
+  private:
+    const std::shared_ptr<Pool> eager_;
+    const std::shared_ptr<Pool> graph_;
+    const std::uint32_t owner_;
+    const torch_seam::Shim& shim_;
+    std::vector<BoundCommunicator> communicators_;
+};
+
+} // namespace tracehook

@@ -1,0 +1,273 @@
+#include "core/communicator.h"
+
+#include "core/gate.h"
+
+#include <chrono>
+#include <thread>
+
+namespace tracehook::core {
+
+namespace {
+
+// How long a free may wait for a non-blocking communicator to finish what it is doing.
+constexpr auto kReadyDeadline = std::chrono::seconds(30);
+constexpr auto kReadyPoll = std::chrono::microseconds(50);
+
+// In a batch the clock is read at every so many registrations: reading it costs about a tenth of
+// one.
+constexpr std::uint64_t kClockEvery = 16;
+
+// One run of calls into a communicator.
+class DeviceGuard {
+  public:
+    explicit DeviceGuard(RegistrationCalls& communicator) noexcept
+        : calls_(communicator), device_(communicator.remember_device()) {}
+    ~DeviceGuard() { calls_.restore_device(device_); }
+    DeviceGuard(const DeviceGuard&) = delete;
+    DeviceGuard& operator=(const DeviceGuard&) = delete;
+
+  private:
+    RegistrationCalls& calls_;
+    const int device_;
+};
+
+// For a counter that only the thread inside the gate writes: cheaper than an atomic addition.
+template <typename Counter> void add_one(Counter& counter) noexcept {
+    counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+}
+
+} // namespace
+
+Communicator::Communicator(const Identity& identity,
+                           std::unique_ptr<RegistrationCalls> communicator,
+                           std::shared_ptr<Gate> gate, Ring& ring, Bank& bank)
+    : identity_(identity), calls_(std::move(communicator)), gate_(std::move(gate)), ring_(ring),
+      bank_(bank) {}
+
+Communicator::~Communicator() {
+    drop_window_records();
+}
+
+Event Communicator::event(EventKind kind) const noexcept {
+    Event event;
+    event.kind = kind;
+    event.comm = identity_.key;
+    event.comm_id = identity_.id;
+    event.rank = identity_.rank;
+    event.device = static_cast<std::int16_t>(identity_.device);
+    return event;
+}
+
+Event Communicator::event(EventKind kind, const Segment& segment) const noexcept {
+    Event record = event(kind);
+    record.segment = segment.id;
+    record.address = segment.address;
+    record.size = segment.size;
+    return record;
+}
+
+void Communicator::emit(Event& event) noexcept {
+    event.comm_seq = comm_seq_.fetch_add(1, std::memory_order_relaxed) + 1;
+    ring_.push(event);
+}
+
+void Communicator::log(EventKind kind, std::uint64_t value, int result) noexcept {
+    Event record = event(kind);
+    record.value = value;
+    record.result = result;
+    record.extra = static_cast<std::uint32_t>(identity_.size);
+    emit(record);
+}
+
+void Communicator::log_stall(const Segment& segment) noexcept {
+    Event record = event(EventKind::kDeregisterStalled, segment);
+    emit(record);
+}
+
+bool Communicator::register_batch(const std::vector<Segment>& batch) noexcept {
+    if (!calls_->ready()) {
+        return false;
+    }
+    if (!was_ready_.exchange(true, std::memory_order_relaxed)) {
+        log(EventKind::kCommunicatorReady, batch.size());
+    }
+    if (failed()) {
+        return true;
+    }
+    register_ready(batch);
+    return true;
+}
+
+void Communicator::register_ready(const std::vector<Segment>& batch) noexcept {
+    const DeviceGuard visit(*calls_);
+    for (const Segment& segment : batch) {
+        handles_.make_room(segment.slot);
+    }
+    const bool alone = batch.size() == 1;
+    const std::uint64_t begin_ns = monotonic_ns();
+    std::uint64_t made = 0;
+    Event record = event(EventKind::kRegisterLocal);
+    record.t_ns = begin_ns;
+    for (const Segment& segment : batch) {
+        if (dead()) {
+            return;
+        }
+        if (handles_.contains(segment)) {
+            continue;
+        }
+        const Outcome outcome = calls_->register_range(segment.address, segment.size);
+        if (alone || made % kClockEvery == kClockEvery - 1) {
+            record.t_ns = monotonic_ns();
+        }
+        record.segment = segment.id;
+        record.address = segment.address;
+        record.size = segment.size;
+        record.duration_ns = alone ? record.t_ns - begin_ns : 0;
+        record.result = outcome.result;
+        record.value = reinterpret_cast<std::uintptr_t>(outcome.handle);
+        emit(record);
+        if (outcome.result != 0) {
+            fail(segment, outcome.result);
+            return;
+        }
+        handles_.put(segment, outcome.handle);
+        held_.store(handles_.size() + stuck_.size(), std::memory_order_relaxed);
+        add_one(made_);
+        ++made;
+    }
+    if (!alone && made != 0) {
+        Event total = event(EventKind::kRegisterBatch);
+        total.t_ns = monotonic_ns();
+        total.duration_ns = total.t_ns - begin_ns;
+        total.value = made;
+        emit(total);
+    }
+}
+
+void Communicator::fail(const Segment& segment, int result) noexcept {
+    failed_.store(true, std::memory_order_relaxed);
+    const std::size_t undone = deregister_all();
+    Event record = event(EventKind::kCommunicatorFailed, segment);
+    record.result = result;
+    record.value = undone;
+    emit(record);
+}
+
+bool Communicator::wait_ready() noexcept {
+    const auto deadline = std::chrono::steady_clock::now() + kReadyDeadline;
+    while (!calls_->ready()) {
+        if (dead() || std::chrono::steady_clock::now() > deadline) {
+            return false;
+        }
+        std::this_thread::sleep_for(kReadyPoll);
+    }
+    return true;
+}
+
+void Communicator::deregister_one(const Handles::Held& held) noexcept {
+    const std::uint64_t begin_ns = monotonic_ns();
+    const int result = held.handle != nullptr ? calls_->deregister(held.handle) : 0;
+    Event record = event(EventKind::kDeregisterLocal, held.segment);
+    record.t_ns = monotonic_ns();
+    record.duration_ns = record.t_ns - begin_ns;
+    record.result = result;
+    record.value = reinterpret_cast<std::uintptr_t>(held.handle);
+    emit(record);
+    held_.store(handles_.size() + stuck_.size(), std::memory_order_relaxed);
+    add_one(undone_);
+}
+
+void Communicator::report_stuck(const Segment& segment) noexcept {
+    Event record = event(EventKind::kDeregisterLocal, segment);
+    record.result = kNeverReady;
+    emit(record);
+}
+
+void Communicator::deregister(const Segment& segment) noexcept {
+    if (!handles_.contains(segment)) {
+        return;
+    }
+    if (!wait_ready()) {
+        if (!dead()) {
+            report_stuck(segment);
+            // Its slot will be used again, so it waits elsewhere for the communicator's end.
+            stuck_.push_back(*handles_.take(segment));
+        }
+        return;
+    }
+    const DeviceGuard visit(*calls_);
+    deregister_one(*handles_.take(segment));
+}
+
+std::size_t Communicator::deregister_all() noexcept {
+    std::size_t undone = 0;
+    bool never_ready = false; // waited for once, not for each
+    const DeviceGuard visit(*calls_);
+    for (const Segment& segment : handles_.segments()) {
+        if (dead()) {
+            return undone;
+        }
+        if (never_ready || !wait_ready()) {
+            never_ready = !dead();
+            if (never_ready) {
+                report_stuck(segment);
+            }
+            continue;
+        }
+        deregister_one(*handles_.take(segment));
+        ++undone;
+    }
+    while (!stuck_.empty() && !dead() && !never_ready && wait_ready()) {
+        const Handles::Held held = stuck_.back();
+        stuck_.pop_back();
+        deregister_one(held);
+        ++undone;
+    }
+    return undone;
+}
+
+Event Communicator::seen_event(EventKind kind, const Segment& segment,
+                               const Observation& seen) const noexcept {
+    Event record = event(kind, segment);
+    record.t_ns = seen.t_ns;
+    record.duration_ns = seen.duration_ns;
+    record.result = seen.result;
+    record.value = reinterpret_cast<std::uintptr_t>(seen.handle);
+    record.extra = kByOthers;
+    return record;
+}
+
+void Communicator::observe(const Segment& segment, const Observation& seen) noexcept {
+    Event record = seen_event(EventKind::kRegisterLocal, segment, seen);
+    emit(record);
+    if (seen.result == 0) {
+        made_.fetch_add(1, std::memory_order_relaxed);
+        if (seen.handle != nullptr) { // else there is nothing that could be undone
+            observations_.put(segment, seen.handle);
+            held_.store(observations_.size(), std::memory_order_relaxed);
+        }
+    }
+}
+
+std::optional<Segment> Communicator::unobserve(const Observation& seen) noexcept {
+    const std::optional<Segment> segment = observations_.take(seen.handle);
+    if (!segment) {
+        return std::nullopt; // made before we looked, or of a range that is no segment
+    }
+    Event record = seen_event(EventKind::kDeregisterLocal, *segment, seen);
+    emit(record);
+    held_.store(observations_.size(), std::memory_order_relaxed);
+    undone_.fetch_add(1, std::memory_order_relaxed);
+    return segment;
+}
+
+std::size_t Communicator::drop_records() noexcept {
+    const std::size_t forgotten = handles_.size() + stuck_.size() + observations_.size();
+    observations_.clear();
+    handles_.clear();
+    stuck_.clear();
+    held_.store(0, std::memory_order_relaxed);
+    return forgotten;
+}
+
+} // namespace tracehook::core

@@ -1,0 +1,201 @@
+// The part of Communicator that makes and undoes windows.
+#include "core/communicator.h"
+#include "core/gate.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace tracehook::core {
+
+Communicator::Waiting Communicator::waiting() const noexcept {
+    return {waiting_segment_.load(std::memory_order_acquire),
+            waiting_since_.load(std::memory_order_acquire)};
+}
+
+void Communicator::log_waiting() noexcept {
+    const Waiting now = waiting();
+    const auto segment = bank_.get(now.segment);
+    if (!segment) {
+        return;
+    }
+    Event record = event(EventKind::kRegisterStalled);
+    record.segment = segment->id;
+    record.address = segment->address;
+    record.size = segment->size;
+    record.duration_ns = monotonic_ns() - now.since_ns;
+    emit(record);
+}
+
+void Communicator::log_agreement(EventKind kind, std::uint64_t value, std::uint32_t extra,
+                                 std::uint64_t duration_ns) noexcept {
+    Event record = event(kind);
+    record.value = value;
+    record.extra = extra;
+    record.duration_ns = duration_ns;
+    emit(record);
+}
+
+void Communicator::log_placement(EventKind kind, const Windows::Lookup& look) noexcept {
+    Event record = event(kind);
+    record.value = std::uint64_t{look.send.window} << 32 | look.receive.window;
+    record.address = look.send.offset;
+    record.size = look.receive.offset;
+    record.extra = look.use.operation;
+    emit(record);
+}
+
+void Communicator::log_digest() noexcept {
+    const Windows::Digest digest = windows_.digest();
+    if (digest.uses != 0) {
+        Event record = event(EventKind::kPlacementDigest);
+        record.value = digest.value;
+        record.size = digest.uses;
+        emit(record);
+    }
+}
+
+std::vector<Outcome> Communicator::register_windows(const std::vector<PoolSegment>& segments,
+                                                    bool capturing) noexcept {
+    // All of them first: the registration of one waits for all ranks, and the others must not go
+    // meanwhile.
+    std::vector<std::uint64_t> ids;
+    std::ranges::transform(segments, std::back_inserter(ids), &PoolSegment::id);
+    if (!bank_.windows_made(ids)) {
+        return {};
+    }
+    std::vector<Outcome> outcomes;
+    const int device = calls_->remember_device();
+    for (const PoolSegment& segment : segments) {
+        if (dead()) {
+            break;
+        }
+        const std::uint64_t begin_ns = monotonic_ns();
+        waiting_since_.store(begin_ns, std::memory_order_release);
+        waiting_segment_.store(segment.id, std::memory_order_release);
+        const Outcome outcome = calls_->register_window(segment.address, segment.size);
+        waiting_segment_.store(0, std::memory_order_release);
+        Event record = event(EventKind::kRegisterWindow);
+        record.segment = segment.id;
+        record.address = segment.address;
+        record.size = segment.size;
+        record.result = outcome.result;
+        record.value = outcome.handle != nullptr ? 1 + next_ordinal() : 0;
+        record.extra = segment.pool | (capturing ? kWhileCapturing : 0);
+        record.duration_ns = monotonic_ns() - begin_ns;
+        emit(record);
+        outcomes.push_back(outcome);
+        // Of a call that an abort ended nobody knows what it left behind.
+        if (outcome.handle != nullptr || dead()) {
+            keep({0, segment.id, segment.address, segment.size, outcome.handle});
+        } else {
+            bank_.window_ended(segment.id);
+        }
+        if (outcome.result != 0) {
+            break;
+        }
+    }
+    for (std::size_t untried = outcomes.size(); untried < segments.size(); ++untried) {
+        bank_.window_ended(segments[untried].id);
+    }
+    calls_->restore_device(device);
+    drop_window_records_if_gone();
+    return outcomes;
+}
+
+void Communicator::confirm_windows() noexcept {
+    for (const Window& window : take_unconfirmed()) {
+        windows_.install(window);
+    }
+    drop_window_records_if_gone(); // should it have died just now
+}
+
+std::size_t Communicator::drop_unconfirmed_windows() noexcept {
+    return deregister_these(take_unconfirmed());
+}
+
+std::size_t Communicator::deregister_windows(const std::vector<std::uint64_t>& segments) noexcept {
+    std::vector<Window> windows;
+    for (const std::uint64_t segment : segments) {
+        if (const auto window = windows_.remove(segment)) {
+            windows.push_back(*window);
+        }
+    }
+    return deregister_these(windows);
+}
+
+std::size_t Communicator::deregister_all_windows() noexcept {
+    std::vector<Window> windows = windows_.remove_all();
+    const std::vector<Window> unconfirmed = take_unconfirmed();
+    windows.insert(windows.end(), unconfirmed.begin(), unconfirmed.end());
+    return deregister_these(windows);
+}
+
+std::size_t Communicator::deregister_these(const std::vector<Window>& windows) noexcept {
+    std::size_t undone = 0;
+    if (!windows.empty() && gate_->begin_calls(*this)) {
+        const int device = calls_->remember_device();
+        calls_->synchronize();
+        for (; undone < windows.size() && !dead(); ++undone) {
+            const Window& window = windows[undone];
+            const std::uint64_t begin_ns = monotonic_ns();
+            const int result = calls_->deregister_window(window.handle);
+            Event record = event(EventKind::kDeregisterWindow);
+            record.segment = window.segment;
+            record.address = window.address;
+            record.size = window.size;
+            record.result = result;
+            record.value = reinterpret_cast<std::uintptr_t>(window.handle);
+            record.duration_ns = monotonic_ns() - begin_ns;
+            emit(record);
+            bank_.window_ended(window.segment);
+        }
+        calls_->restore_device(device);
+        gate_->end_calls();
+    }
+    for (std::size_t left = undone; left < windows.size(); ++left) {
+        keep(windows[left]); // it died: the library ends these itself
+    }
+    drop_window_records_if_gone();
+    return undone;
+}
+
+// What confirm_windows() will give to the window that is registered now.
+std::uint64_t Communicator::next_ordinal() const noexcept {
+    const std::lock_guard guard(unconfirmed_mutex_);
+    return windows_.next_ordinal() + unconfirmed_.size();
+}
+
+void Communicator::keep(const Window& window) noexcept {
+    const std::lock_guard guard(unconfirmed_mutex_);
+    unconfirmed_.push_back(window);
+}
+
+std::vector<Window> Communicator::take_unconfirmed() noexcept {
+    const std::lock_guard guard(unconfirmed_mutex_);
+    return std::exchange(unconfirmed_, {});
+}
+
+void Communicator::library_is_gone() noexcept {
+    gone_.store(true, std::memory_order_release);
+    drop_window_records();
+}
+
+// After each addition to the table or to the unconfirmed: library_is_gone() finds it, or is found
+// here.
+void Communicator::drop_window_records_if_gone() noexcept {
+    if (gone_.load(std::memory_order_acquire)) {
+        drop_window_records();
+    }
+}
+
+void Communicator::drop_window_records() noexcept {
+    for (const Window& window : windows_.remove_all()) {
+        bank_.window_ended(window.segment);
+    }
+    for (const Window& window : take_unconfirmed()) {
+        bank_.window_ended(window.segment);
+    }
+}
+
+} // namespace tracehook::core

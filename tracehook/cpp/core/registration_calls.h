@@ -1,0 +1,65 @@
+// What the registrar needs of a communicator: who it is, and the calls that register a range with
+// it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace tracehook::core {
+
+// Who registers segments with a communicator.
+enum class Local : std::uint8_t {
+    kOurs = 0,     // we do
+    kObserved = 1, // somebody else does, and is recorded
+    kOff = 2,      // we do not, and do not look who does
+};
+
+struct Identity {
+    std::uint32_t id =
+        0; // process-local, never reused; given by the registrar (a pointer is reused)
+    std::uint64_t key = 0;   // equal on all ranks of the communicator
+    void* pointer = nullptr; // the raw handle (ncclComm_t)
+    int device = -1;
+    int rank = -1; // in the communicator
+    int size = -1; // ranks in the communicator
+    Local local = Local::kOurs;
+    bool adopted = false; // its making was not seen
+};
+
+struct Outcome {
+    int result = 0; // 0, or the backend's error number
+    void* handle =
+        nullptr; // null with result 0: accepted but without effect (NCCL_LOCAL_REGISTER=0, for one)
+};
+
+// One per live communicator. The register / deregister calls are only made by the thread that is
+// inside the communicator's Gate, one at a time, and never after the communicator died. They must
+// not throw, take the GIL, allocate device memory or call the allocator. The library may leave
+// another current device behind; see restore_device().
+class RegistrationCalls {
+  public:
+    virtual ~RegistrationCalls() = default;
+
+    virtual Outcome register_range(std::uintptr_t address, std::size_t size) noexcept = 0;
+    virtual int deregister(void* handle) noexcept = 0;
+
+    // A collective act of all ranks, which waits for them without a deadline: only kill() ends it.
+    // Null with result 0: this communicator has no symmetric memory.
+    virtual Outcome register_window(std::uintptr_t address, std::size_t size) noexcept = 0;
+    // This rank's own act. Nothing on the device may use the window any more.
+    virtual int deregister_window(void* handle) noexcept = 0;
+    // Waits until the device's work is done.
+    virtual void synchronize() noexcept = 0;
+
+    // Around each run of such calls, on the thread that makes them: remembers the current device,
+    // and restores it.
+    virtual int remember_device() noexcept = 0;
+    virtual void restore_device(int device) noexcept = 0;
+
+    // False while the library still works on an earlier call in the background (a non-blocking
+    // communicator).
+    virtual bool ready() noexcept = 0;
+};
+
+} // namespace tracehook::core

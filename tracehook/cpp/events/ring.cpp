@@ -1,0 +1,143 @@
+#include "events/ring.h"
+
+#include <cerrno>
+#include <cstring>
+#include <ctime>
+#include <fcntl.h>
+#include <new>
+#include <pthread.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace tracehook::core {
+
+namespace {
+
+constexpr std::size_t kHeaderBytes = 4096;
+
+// Pages are there from the beginning: a push() in the allocator's callback must not be the one that
+// faults them in.
+constexpr int kMapped = MAP_POPULATE;
+
+std::uint64_t clock_ns(clockid_t clock) noexcept {
+    timespec now{};
+    clock_gettime(clock, &now);
+    return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000ULL +
+           static_cast<std::uint64_t>(now.tv_nsec);
+}
+
+thread_local std::uint64_t own_id = 0; // constant-initialised: no guard to test at each call
+
+std::uint64_t thread_id() noexcept {
+    if (own_id == 0) {
+        // The one thread of a forked child inherits the variable, but not the id.
+        static const int registered = pthread_atfork(nullptr, nullptr, [] { own_id = 0; });
+        static_cast<void>(registered);
+        own_id = static_cast<std::uint64_t>(syscall(SYS_gettid));
+    }
+    return own_id;
+}
+
+} // namespace
+
+std::uint64_t monotonic_ns() noexcept {
+    return clock_ns(CLOCK_MONOTONIC);
+}
+
+Ring::Ring(const std::string& path, std::size_t capacity)
+    : bytes_(kHeaderBytes + capacity * sizeof(Event)), path_(path) {
+    if (path_.empty() || !map_file(bytes_)) {
+        map_memory(bytes_);
+    }
+    std::memcpy(header_->magic, "THRING01", 8);
+    header_->header_bytes = kHeaderBytes;
+    header_->record_bytes = sizeof(Event);
+    header_->capacity = capacity;
+    header_->epoch_ns = clock_ns(CLOCK_REALTIME) - monotonic_ns();
+    header_->pid = static_cast<std::uint64_t>(getpid());
+    records_ = reinterpret_cast<Event*>(reinterpret_cast<char*>(header_) + kHeaderBytes);
+}
+
+Ring::~Ring() {
+    munmap(header_, bytes_);
+}
+
+bool Ring::map_file(std::size_t bytes) {
+    const int fd = open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    int failure = fd < 0 ? errno : posix_fallocate(fd, 0, static_cast<off_t>(bytes));
+    void* base = MAP_FAILED;
+    if (failure == 0) {
+        base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, kMapped | MAP_SHARED, fd, 0);
+        failure = base == MAP_FAILED ? errno : 0;
+    }
+    if (fd >= 0) {
+        close(fd);
+    }
+    if (failure != 0) {
+        if (fd >= 0) {
+            unlink(path_.c_str());
+        }
+        error_ = path_ + ": " + std::strerror(failure);
+        path_.clear();
+        return false;
+    }
+    header_ = new (base) RingHeader{};
+    return true;
+}
+
+void Ring::map_memory(std::size_t bytes) {
+    void* base =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, kMapped | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED) {
+        throw std::bad_alloc();
+    }
+    header_ = new (base) RingHeader{};
+}
+
+void Ring::push(const Event& event) noexcept {
+    const std::uint64_t t_ns = event.t_ns != 0 ? event.t_ns : monotonic_ns();
+    const std::uint64_t thread = thread_id();
+    const std::lock_guard guard(mutex_);
+    // The number is given even to an event that is dropped, so that the log shows the gap where it
+    // happened.
+    const std::uint64_t seq = ++seq_;
+    const std::uint64_t pushed = header_->pushed.load(std::memory_order_relaxed);
+    if (pushed - header_->drained.load(std::memory_order_acquire) >= header_->capacity) {
+        header_->dropped.fetch_add(1, std::memory_order_relaxed);
+        return;
+    }
+    Event& record = records_[pushed % header_->capacity];
+    record = event;
+    record.seq = seq;
+    record.t_ns = t_ns;
+    record.thread = thread;
+    // Written last: a reader of the file, or of a killed process's file, never sees half a record.
+    header_->pushed.store(pushed + 1, std::memory_order_release);
+}
+
+std::size_t Ring::peek(std::span<Event> out, std::size_t skip) const noexcept {
+    header_->looked_ns.store(monotonic_ns(), std::memory_order_relaxed);
+    const std::uint64_t first = header_->drained.load(std::memory_order_relaxed) + skip;
+    const std::uint64_t pushed = header_->pushed.load(std::memory_order_acquire);
+    const std::uint64_t available = pushed > first ? pushed - first : 0;
+    const std::size_t count =
+        available < out.size() ? static_cast<std::size_t>(available) : out.size();
+    for (std::size_t i = 0; i < count; ++i) {
+        out[i] = records_[(first + i) % header_->capacity];
+    }
+    return count;
+}
+
+void Ring::mark_drained(std::size_t count) noexcept {
+    header_->drained.fetch_add(count, std::memory_order_release);
+}
+
+void Ring::remove_file() noexcept {
+    if (!path_.empty()) {
+        unlink(path_.c_str());
+        path_.clear();
+    }
+}
+
+} // namespace tracehook::core

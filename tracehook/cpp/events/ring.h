@@ -1,0 +1,80 @@
+// The ring: where every event goes first. Preallocated, bounded, and, when a file backs it,
+// readable after SIGKILL.
+//
+// push() may be called from any thread, under any lock: its own mutex is the innermost of all
+// (docs/design.md, lock table). It never allocates, logs, throws or takes the GIL. When the ring is
+// full the *newest* event is dropped and counted: what led to a fault is worth more than what
+// followed it.
+#pragma once
+
+#include "events/event.h"
+
+#include <atomic>
+#include <cstddef>
+#include <mutex>
+#include <span>
+#include <string>
+
+namespace tracehook::core {
+
+// First page of the file. Only the owner writes; another process may read at any time.
+// `audit/ring.py` reads the same.
+struct RingHeader {
+    char magic[8];                     // "THRING01"
+    std::uint32_t header_bytes;        // where the first record starts
+    std::uint32_t record_bytes;        // sizeof(Event)
+    std::uint64_t capacity;            // records
+    std::atomic<std::uint64_t> pushed; // records ever written; the next goes to pushed % capacity
+    std::atomic<std::uint64_t>
+        drained; // records that also stand in the log; those in [drained, pushed) do not
+    std::atomic<std::uint64_t> dropped; // events that found the ring full
+    std::uint64_t epoch_ns;             // CLOCK_REALTIME minus CLOCK_MONOTONIC at the start
+    std::uint64_t pid;
+    // When the consumer last looked, about ten times a second: how long the process was alive.
+    std::atomic<std::uint64_t> looked_ns;
+};
+
+class Ring {
+  public:
+    // `path` empty: memory only. Else the file is created (its blocks reserved at once, so that a
+    // full disk shows here and not as SIGBUS later); failure is not fatal: the ring then lives in
+    // memory and error() says why.
+    Ring(const std::string& path, std::size_t capacity);
+    ~Ring();
+    Ring(const Ring&) = delete;
+    Ring& operator=(const Ring&) = delete;
+
+    void push(const Event& event) noexcept;
+
+    // Copies up to out.size() of the oldest undrained events, without the first `skip` of them;
+    // they stay until mark_drained(). One consumer at a time.
+    std::size_t peek(std::span<Event> out, std::size_t skip = 0) const noexcept;
+    void mark_drained(std::size_t count) noexcept;
+
+    std::uint64_t pushed() const noexcept {
+        return header_->pushed.load(std::memory_order_acquire);
+    }
+    std::uint64_t dropped() const noexcept {
+        return header_->dropped.load(std::memory_order_relaxed);
+    }
+    const std::string& error() const noexcept { return error_; }
+
+    // Removes the file: everything in it stands in the log.
+    void remove_file() noexcept;
+
+  private:
+    bool map_file(std::size_t bytes);
+    void map_memory(std::size_t bytes);
+
+    std::mutex mutex_; // orders pushers; nothing is locked inside it
+    std::uint64_t seq_ = 0;
+    RingHeader* header_ = nullptr;
+    Event* records_ = nullptr;
+    std::size_t bytes_ = 0;
+    std::string path_;
+    std::string error_;
+};
+
+std::uint64_t monotonic_ns() noexcept;
+
+} // namespace tracehook::core

@@ -1,0 +1,32 @@
+// An ncclComm_t as the registrar sees it. See core/registration_calls.h for who may call what, and
+// when.
+#pragma once
+
+#include "core/registration_calls.h"
+#include "nccl/api.h"
+
+namespace tracehook::nccl {
+
+class NcclRegistrationCalls final : public core::RegistrationCalls {
+  public:
+    // `blocking` false: ready() asks NCCL each time. True: NCCL returns from a call when it is done
+    // with it.
+    NcclRegistrationCalls(Comm comm, bool blocking) noexcept : comm_(comm), blocking_(blocking) {}
+
+    core::Outcome register_range(std::uintptr_t address, std::size_t size) noexcept override;
+    int deregister(void* handle) noexcept override;
+    core::Outcome register_window(std::uintptr_t address, std::size_t size) noexcept override;
+    int deregister_window(void* handle) noexcept override;
+    void synchronize() noexcept override;
+    int remember_device() noexcept override;
+    void restore_device(int device) noexcept override;
+    bool ready() noexcept override;
+
+  private:
+    bool is_local_handle(void* handle, std::uintptr_t address, std::size_t size) noexcept;
+
+    const Comm comm_;
+    const bool blocking_;
+};
+
+} // namespace tracehook::nccl

@@ -1,0 +1,202 @@
+"""From torch's process groups to the communicators behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tracehook.hook import registrants
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup, Store
+
+
+class Found(NamedTuple):
+    """A live communicator: raw ``ncclComm_t``, device index, the group's name (equal on all its ranks), its backend."""
+
+    pointer: int
+    device: int
+    name: str
+    backend: Any
+
+
+def existing() -> Iterator[Found]:
+    """Yield the NCCL communicator of every process group of this process that has one already.
+
+    torch offers no list of communicators: the lazily made point-to-point ones (one per pair of ranks) are not found
+    here. They are seen when they are made, if tracehook was enabled before.
+    """
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized():
+        return
+    from torch.distributed import distributed_c10d
+
+    world: Any = distributed_c10d._world
+    for group in list(world.pg_map):
+        backend = _nccl_backend(group)
+        if backend is not None:
+            name = f"group:{world.pg_names.get(group, '?')}"
+            for ordinal, (device, pointer) in enumerate(_communicators(backend)):
+                # One process may hold several; device numbers differ between ranks, their order need not.
+                yield Found(pointer, device, f"{name}#{ordinal}" if ordinal else name, backend)
+
+
+class GroupFacts(NamedTuple):
+    """What all ranks of a group know alike (name, ranks, store), and this rank's own place in it."""
+
+    name: str
+    rank: int
+    ranks: int
+    device: int
+    store: Any
+    backend: Any
+
+
+def any_exists() -> bool:
+    """Whether there is a default group, and so whether there can be others."""
+    import torch.distributed as dist
+
+    return bool(dist.is_available() and dist.is_initialized())
+
+
+def resolve(group: ProcessGroup | Sequence[ProcessGroup] | None) -> tuple[ProcessGroup, ...]:
+    """Return the groups that are meant: the default group for None; without those that this rank is no member of."""
+    import torch.distributed as dist
+
+    if not any_exists():
+        raise RuntimeError("tracehook: there is no process group yet: call torch.distributed.init_process_group first")
+    if group is None:
+        default = dist.group.WORLD
+        return (default,) if default is not None else ()
+    given = group if isinstance(group, Sequence) else (group,)
+    members = [one if one is not None else dist.group.WORLD for one in given]
+    outside: Any = dist.GroupMember.NON_GROUP_MEMBER
+    return tuple(member for member in members if member is not outside and member is not None)
+
+
+def facts(group: ProcessGroup) -> GroupFacts:
+    """Return the facts of a group with an NCCL backend."""
+    backend = _nccl_backend(group)
+    if backend is None:
+        raise RuntimeError(f"tracehook: group {group.group_name} {_why_no_nccl(group)}, so it has no windows")
+    return _facts(group, backend)
+
+
+def _why_no_nccl(group: ProcessGroup) -> str:
+    backend = _cuda_backend(group)
+    if backend is not None and registrants.registers_itself(backend):
+        return f"has a {type(backend).__name__} that does not give its communicator, which it does from torch 2.15 on"
+    return "has no NCCL backend"
+
+
+def facts_of_any(group: ProcessGroup) -> GroupFacts:
+    """Return the facts of a group, whatever its backend."""
+    return _facts(group, None)
+
+
+def _facts(group: ProcessGroup, backend: Any) -> GroupFacts:
+    import torch
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d
+
+    world: Any = distributed_c10d._world
+    if not is_known(group):
+        raise RuntimeError("tracehook: the process group was destroyed, or is not one of torch.distributed's")
+    _, store = world.pg_map[group]
+    bound = group.bound_device_id
+    device = bound.index if bound is not None else torch.cuda.current_device()
+    return GroupFacts(group.group_name, dist.get_rank(group), dist.get_world_size(group), device, store, backend)
+
+
+def is_known(group: ProcessGroup) -> bool:
+    """Whether torch has the group, or has it no more."""
+    from torch.distributed import distributed_c10d
+
+    world: Any = distributed_c10d._world
+    return group in world.pg_map
+
+
+def had_communicator(group: ProcessGroup | None, found: GroupFacts) -> bool:
+    """Whether a group that has no communicator now had one: made with the group, or, as torch says, aborted."""
+    import torch
+
+    bound = group is not None and group.bound_device_id is not None
+    if bound and not getattr(getattr(found.backend, "options", None), "lazy_init", False):
+        return True
+    with torch.cuda.device(found.device):
+        return _is_aborted(found.backend)
+
+
+def make_communicator(group: ProcessGroup | None, found: GroupFacts) -> None:
+    """Have torch make the communicator that it would make at the first collective. All ranks call this."""
+    import torch
+    import torch.distributed as dist
+
+    device = torch.device("cuda", found.device)
+    found.backend.eager_connect_single_device(device)
+    if group is not None and not communicator_pointer(found):
+        dist.barrier(group, device_ids=[found.device])  # some groups wait for a collective nevertheless
+
+
+def communicator_pointer(found: GroupFacts) -> int:
+    """Return the raw ``ncclComm_t`` of the group on its device, or 0 if torch did not make it yet."""
+    import torch
+
+    with torch.cuda.device(found.device):
+        return _pointer(found.backend)
+
+
+def _communicators(backend: Any) -> list[tuple[int, int]]:
+    """Return (device, pointer) of each of the backend's communicators: torch tells that of the current device only."""
+    import torch
+
+    found = []
+    for device in range(torch.cuda.device_count()):
+        # Looking must not make a context where the program has none.
+        if torch._C._cuda_hasPrimaryContext(device):
+            with torch.cuda.device(device):
+                pointer = _pointer(backend)
+            if pointer:
+                found.append((device, pointer))
+    return found
+
+
+def _pointer(backend: Any) -> int:
+    try:
+        return int(backend._comm_ptr())
+    except RuntimeError:
+        return 0  # aborted, or ended otherwise: nothing to adopt
+
+
+def _is_aborted(backend: Any) -> bool:
+    # The stock group's answer for what was aborted is an error, and 0 for what it did not make yet.
+    try:
+        backend._comm_ptr()
+    except RuntimeError:
+        return True
+    return False
+
+
+def _nccl_backend(group: Any) -> Any | None:
+    backend = _cuda_backend(group)
+    return backend if hasattr(backend, "_comm_ptr") else None
+
+
+def _cuda_backend(group: Any) -> Any | None:
+    import torch
+
+    try:
+        backend = group._get_backend(torch.device("cuda"))
+    except RuntimeError:
+        return None  # a group without a CUDA backend
+    # TORCH_DISTRIBUTED_DEBUG=DETAIL puts a wrapper around it.
+    return getattr(backend, "wrapped_pg", backend)
+
+
+def cloned_store(store: Store) -> Store:
+    """Return `store` on a connection of its own, so that a wait on it holds up nobody else."""
+    try:
+        return store.clone()
+    except (AttributeError, RuntimeError):  # one written in Python may have no clone; one that is gone fails again
+        return store

@@ -1,0 +1,402 @@
+"""The one service of a process: starts the native side, the log, and the hook when CUDA comes up."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import itertools
+import os
+import platform
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tracehook import __version__, settings
+from tracehook.hook import library, registrants
+from tracehook.log import tables
+from tracehook.log.journal import Journal, file_stem, job_name, warn
+from tracehook.log.reasons import REASONS, number_of
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+_RING_CAPACITY = 65536  # events; 6 MiB
+
+
+class Extension(Protocol):
+    """Another room that follows the service, which must not import it: symmetric memory."""
+
+    def enabled(self, service: Service) -> None:
+        """Follow `service`, which was switched on; also called when it was on already."""
+
+    def disabled(self) -> None:
+        """Take no effect until :meth:`enabled` is called again."""
+
+    def abandon(self) -> None:
+        """Drop, in a forked child, what belongs to the parent."""
+
+    def status(self) -> dict[str, Any]:
+        """Return what this room adds to :func:`tracehook.status`."""
+
+
+_extensions: list[Extension] = []
+
+
+class Service:
+    """See :func:`tracehook.enable`. All methods may be called from any thread."""
+
+    def __init__(self, config: settings.Settings) -> None:
+        self.settings = config
+        # Held while starting and switching. Never by the allocator's callback or the interposer, which are native.
+        self._lock = threading.RLock()
+        self._switching = threading.Lock()  # one switch at a time; taken with no other lock held
+        self._core: ModuleType | None = None
+        self._journal: Journal | None = None
+        self._record_only = False
+        self._forked = False
+        self._parent_attached = False
+        self._done_attaching = False
+        self._attached_names = 0
+        self.is_enabled = False
+
+    # --- starting ---
+
+    def enable(self) -> None:
+        """Start, or switch registration on again; see :func:`tracehook.enable`."""
+        import torch
+
+        with self._lock:
+            if self._forked and self._parent_attached:
+                raise RuntimeError(
+                    "tracehook: this process was forked from one that had initialised CUDA, and cannot use it: "
+                    "use the spawn start method"
+                )
+            starts = self._core is None or self._forked
+            if starts:
+                self._start(torch)
+        self.is_enabled = True
+        for extension in _extensions:
+            extension.enabled(self)
+        if starts:
+            # Without our lock: torch takes one of its own here, under which it calls _attach(), which takes ours.
+            self._attach_when_cuda_is_up(torch)
+        else:
+            self._switch(on=True)
+
+    def _start(self, torch: Any) -> None:
+        from tracehook import _core
+
+        path = self._log_path()
+        begin = self._describe(torch, _core.nccl_version())
+        _core.make_process(str(path.with_suffix(".ring")) if path else "", _RING_CAPACITY)
+        if _core.ring_error():
+            warn(f"events are kept in memory only, so a kill would lose the last ones: {_core.ring_error()}")
+        self._core = _core
+        self._forked = False
+        self._done_attaching = False
+        self._journal = Journal(_core, path, begin)
+        self._journal.start()
+        if torch.version.cuda is None:
+            self._note("no_cuda", f"torch {torch.__version__}")
+            return
+        self._record_only = registrants.torch_hook_is_on() and self.settings.local in ("auto", "observe")
+        if self._record_only:
+            _core.set_registering(False)
+        mode = "observe" if self._record_only and self.settings.local == "auto" else self.settings.local
+        _core.set_local_mode(tables.MODES.index(mode))
+        if self.settings.check:
+            _core.check_at_births()
+        try:
+            _core.interpose()
+        except RuntimeError as problem:
+            self._note("no_nccl", str(problem))
+        self._mark("hook.enable")
+
+    def _attach_when_cuda_is_up(self, torch: Any) -> None:
+        if torch.version.cuda is None:
+            return
+        lazy_call = getattr(torch.cuda, "_lazy_call", None)
+        if lazy_call is not None:
+            # At once if CUDA is up; else when the program brings it up. We never do.
+            lazy_call(self._attach)
+        elif torch.cuda.is_initialized():
+            self._attach()
+        else:
+            self._note("attach_failed", "torch.cuda has no _lazy_call; call tracehook.enable() after CUDA is up")
+
+    def _attach(self) -> None:
+        """Run by torch while CUDA comes up: it holds a lock of its own, and an exception would make that fail."""
+        try:
+            import torch
+
+            with self._lock:
+                if self._forked:
+                    # Forked before CUDA came up, as launchers do: a process like any other, with a log of its own.
+                    self._start(torch)
+                if not self._done_attaching:
+                    self._done_attaching = True
+                    self._attach_to_allocator(str(torch.__version__))
+                    self._adopt_communicators()
+        except Exception as problem:
+            self._note("attach_failed", str(problem))
+
+    def _attach_to_allocator(self, version: str) -> None:
+        core = self._native()
+        # Said only now: a launcher that imports torch and never uses CUDA is not concerned.
+        if self._record_only:
+            self._note("torch_hook")
+        if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING") == "1":
+            # torch reads it at each allocation; before 2.15 its isEnabled() does not tell.
+            self._note("no_caching")
+        path = library.path_for(version)
+        if path is None:
+            have = ", ".join(library.available()) or "none"
+            self._note("no_hook_library", f"torch {version}, installed hook libraries: {have}")
+            return
+        try:
+            reason = core.attach(str(path), version)
+        except RuntimeError as problem:
+            self._note("attach_failed", str(problem))
+            return
+        if reason and REASONS[reason].name not in self._reasons():
+            self._note(REASONS[reason].name)
+
+    def _adopt_communicators(self) -> None:
+        from tracehook.hook import groups
+
+        for found in groups.existing():
+            by_itself = registrants.registers_itself(found.backend)
+            self._native().adopt_communicator(found.pointer, found.device, found.name, by_itself)
+
+    # --- switching, asking ---
+
+    def disable(self) -> None:
+        """Deregister everything; see :func:`tracehook.disable`."""
+        self.is_enabled = False
+        for extension in _extensions:
+            extension.disabled()
+        self._switch(on=False)
+
+    def _switch(self, on: bool) -> None:
+        # A lock of its own: this may wait for calls into NCCL, and status() must not wait for it.
+        with self._switching:
+            core = self._core
+            if core is None or self._forked or core.registering() == on or (on and self._record_only):
+                return
+            core.set_registering(on)
+            self._mark("hook.enable" if on else "hook.disable")
+
+    def status(self) -> dict[str, Any]:
+        """See :func:`tracehook.status`."""
+        if self._journal is not None and not self._forked:
+            self._journal.flush()  # what the native side has noted up to now belongs to the answer
+        with self._lock:
+            out: dict[str, Any] = {
+                "state": self._state(),
+                "reasons": {name: REASONS[number_of(name)].advice for name in self._reasons()},
+                "segments": 0,
+                "bytes": 0,
+                "expandable_bytes": 0,
+                "communicators": [],
+                "dropped": 0,
+                "log": None,
+                "nccl": 0,
+                "hook_library": "",
+                "pools": [],
+                "windows": [],
+            }
+            if self._core is None or self._forked:
+                return out
+            core = self._core
+            out["segments"], out["bytes"], _ = core.totals()
+            out["expandable_bytes"] = sum(size for _, _, size in core.mapped())
+            out["communicators"] = [
+                {**row, "key": f"{row['key']:016x}", "local": tables.KINDS[row["local"]]}
+                for row in core.communicators()
+            ]
+            out["dropped"] = core.dropped()
+            journal = self._journal
+            out["log"] = str(journal.path) if journal and journal.path and not journal.failed else None
+            out["nccl"] = core.nccl_version()
+            out["hook_library"] = core.shim_version()
+            for extension in _extensions:
+                out.update(extension.status())
+            return out
+
+    def _state(self) -> str:
+        if self._core is None:
+            return "off"
+        if self._forked:
+            return "forked" if self._parent_attached else "waiting"
+        if self._record_only:
+            return "recording"
+        if self._reasons():
+            return "unsupported"
+        if not self._core.registering():
+            return "off"
+        return "on" if self._core.attached() else "waiting"
+
+    # --- what extensions need ---
+
+    def open_bank(self) -> str | None:
+        """Open the bank of symmetric memory. Return why this process cannot have one; None if it has."""
+        with self._lock:
+            core = self._core
+            if core is None or self._forked or not core.attached():
+                return "the hook is not attached to the allocator (see tracehook.status())"
+            if core.nccl_missing():
+                return str(core.nccl_missing())
+            try:
+                core.open_bank(self.settings.pool_limit or 0)
+            except RuntimeError as problem:
+                return str(problem)
+            return None
+
+    def push(self, event: str, value: int, size: int) -> None:
+        """Log an event that has a count and a size."""
+        self._native().push(event, value, size)
+
+    # --- raw communicators ---
+
+    def attach_communicator(self, pointer: int, device: int | None, name: str | None) -> bool:
+        """See :func:`tracehook.attach_communicator`."""
+        import torch
+
+        if pointer == 0:
+            raise ValueError("the communicator's pointer is 0: it was not created yet")
+        # Before our lock: asking may bring CUDA up, and torch then calls _attach() under a lock of its own.
+        index = device if device is not None else torch.cuda.current_device()
+        with self._lock:
+            core = self._running()
+            if core.nccl_missing():
+                raise RuntimeError(f"tracehook: {core.nccl_missing()}")
+            self._attached_names += 1
+            shared_name = name if name is not None else f"attached:{self._attached_names}"
+            return bool(core.adopt_communicator(pointer, index, shared_name))
+
+    def detach_communicator(self, pointer: int) -> bool:
+        """See :func:`tracehook.detach_communicator`."""
+        with self._lock:
+            return bool(self._running().retire_communicator(pointer))
+
+    # --- pieces ---
+
+    def _native(self) -> Any:
+        assert self._core is not None
+        return self._core
+
+    def _reasons(self) -> list[str]:
+        return list(self._journal.reasons) if self._journal is not None and not self._forked else []
+
+    def _running(self) -> Any:
+        if self._core is None or self._forked:
+            raise RuntimeError("tracehook is not enabled in this process: call tracehook.enable() first")
+        return self._core
+
+    def _mark(self, event: str) -> None:
+        segments, size, _ = self._native().totals()
+        self._native().push(event, segments, size)
+
+    def _note(self, name: str, detail: str = "") -> None:
+        number = number_of(name)
+        if self._journal is not None:
+            self._journal.say_reason(REASONS[number], detail)
+        if self._core is not None:
+            self._core.push(REASONS[number].event, number)
+
+    def _log_path(self) -> Path | None:
+        directory = self.settings.log
+        if directory is None:
+            return None
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            warn(f"no log: SYMM_REGISTER_LOG={str(directory)!r} cannot be made a directory ({problem.strerror})")
+            return None
+        if not os.access(directory, os.W_OK):
+            warn(f"no log: SYMM_REGISTER_LOG={str(directory)!r} is not writable for this user")
+            return None
+        stem = file_stem()
+        # A process may start anew (exec), and a container may give the same number again: no log is written over.
+        names = itertools.chain([stem], (f"{stem}.{count}" for count in itertools.count(2)))
+        taken = {path.name for path in directory.glob(f"{stem}.*")}
+        name = next(name for name in names if not {f"{name}.jsonl", f"{name}.ring"} & taken)
+        return directory / f"{name}.jsonl"
+
+    def _describe(self, torch: Any, nccl: int) -> dict[str, Any]:
+        environment = os.environ
+        return {
+            "tracehook": __version__,
+            "torch": str(torch.__version__),
+            "cuda": torch.version.cuda,
+            "nccl": nccl,
+            "python": platform.python_version(),
+            "host": _text(socket.gethostname()),
+            "pid": os.getpid(),
+            "job": _text(job_name() or "") or None,
+            "attempt": _number(environment.get("TORCHELASTIC_RESTART_COUNT", "")),
+            "rank": _number(environment.get("RANK", "")),
+            "world_size": _number(environment.get("WORLD_SIZE", "")),
+            "allocator": _text(environment.get("PYTORCH_CUDA_ALLOC_CONF", "")),
+            "policy": [_text(name) for name in self.settings.policy],
+            "local": self.settings.local,
+            "emulated": "TRACEHOOK_EMU_DEVICES" in environment,
+            "argv": [_text(part) for part in sys.argv[:1]],
+        }
+
+    def finish(self) -> None:
+        """At interpreter exit: close the log. Makes no call into CUDA or NCCL, and leaves what is registered."""
+        if self._journal is not None and self._core is not None and not self._forked:
+            core = self._core
+            core.log_overdue()
+            self._journal.close(lambda: dict(zip(("segments", "bytes", "communicators"), core.totals(), strict=True)))
+
+    def after_fork_in_child(self) -> None:
+        """Let go of everything that belongs to the parent. The native side has done so already."""
+        self._lock = threading.RLock()
+        self._switching = threading.Lock()
+        self.is_enabled = False
+        for extension in _extensions:
+            extension.abandon()
+        if self._core is not None:
+            self._forked = True
+            self._parent_attached = bool(self._core.attached())
+        if self._journal is not None:
+            self._journal.leave_to_parent()
+
+
+def _text(text: str) -> str:
+    """Make what came from outside fit for JSON: a file name need not be UTF-8."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+@functools.cache
+def service() -> Service:
+    """Return the service of this process; makes it, from the environment, at the first call."""
+    config, complaints = settings.from_environment()
+    for line in complaints:
+        warn(line)
+    made = Service(config)
+    os.register_at_fork(after_in_child=made.after_fork_in_child)
+    atexit.register(made.finish)
+    return made
+
+
+def extend(extension: Extension) -> None:
+    """Have `extension` follow the service of this process, which need not exist yet."""
+    _extensions.append(extension)
+    if service.cache_info().currsize and service().is_enabled:
+        extension.enabled(service())
+
+
+def start_from_environment() -> None:
+    """Enable if the environment says so; complains about what it does not understand."""
+    made = service()
+    if made.settings.hook:
+        made.enable()

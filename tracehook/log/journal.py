@@ -1,0 +1,247 @@
+"""The log: a thread that takes events from the ring and writes them, one JSON line each, through structlog."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import structlog
+
+from tracehook.log import ring
+from tracehook.log.reasons import Reason
+
+SCHEMA = "1.4"
+_BATCH = 4096
+_PERIOD = 0.1  # seconds between two looks at the ring
+_PATIENCE = 1.0  # seconds that the end of a process waits for the thread, which has nothing left to do
+
+
+def file_stem(environment: Mapping[str, str] = os.environ) -> str:
+    """Return ``<job>.rank<R>.<host>.<pid>``: unique on shared storage, and readable in a directory listing."""
+    job, rank = _safe(job_name(environment) or "job"), _safe(environment.get("RANK", "-"))
+    return f"{job}.rank{rank}.{_safe(socket.gethostname())}.{os.getpid()}"
+
+
+def job_name(environment: Mapping[str, str] = os.environ) -> str | None:
+    """Return what the launcher calls this job, the same on all its ranks; None if it does not say."""
+    return environment.get("TORCHELASTIC_RUN_ID") or environment.get("SLURM_JOB_ID") or None
+
+
+def _wall_time() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def _safe(text: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_" else "_" for c in text)
+
+
+def warn(text: str) -> None:
+    """Say one line on stderr. Never raises: stderr may be closed."""
+    if sys.stderr is None:
+        return  # print() would take stdout instead, which is the program's
+    try:
+        print(f"tracehook: {text}", file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        return
+
+
+class _WholeLines:
+    """A file to append to, unbuffered: what was written survives a kill. Raises OSError rather than write half."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def write(self, data: bytes) -> None:
+        """Write all of `data`; on a full disk the second, empty attempt is what raises."""
+        while data:
+            data = data[os.write(self._fd, data) :]
+
+    def flush(self) -> None:
+        """Do nothing: there is no buffer."""
+
+
+class Journal:
+    """Drains the ring into one log file, or, without a directory, into warnings on stderr.
+
+    One instance per process, one thread of its own. `core` is the native module (or anything with ``peek(limit)`` and
+    ``mark_drained(count)`` and ``dropped()``). If writing fails, for example on a full disk, it says so once on
+    stderr and stops writing; the job goes on, and events stay in the ring while there is room.
+    """
+
+    def __init__(self, core: Any, path: Path | None, begin: Mapping[str, Any]) -> None:
+        self._core = core
+        self.path = path
+        self._file: _WholeLines | None = None
+        self._logger: Any = None
+        self._stop = threading.Event()
+        self._lock = threading.Lock()  # one drain at a time: the thread's, flush()'s or close()'s
+        self._thread: threading.Thread | None = None
+        self._said: set[str] = set()
+        self._said_lock = threading.Lock()  # reasons
+        self.reasons: list[str] = []  # names, in the order in which they were first said
+        self._reported_drops = 0
+        # Events that stay in the ring, because the file cannot be written, but whose warnings were said.
+        self._told = 0
+        self._closed = False
+        self.failed: str | None = None
+        if path is not None:
+            self._open(path, begin)
+
+    def _open(self, path: Path, begin: Mapping[str, Any]) -> None:
+        try:
+            self._file = _WholeLines(path)
+            # wrap_logger and not configure(): structlog's configuration belongs to the application.
+            self._logger = structlog.wrap_logger(
+                structlog.BytesLogger(cast("BinaryIO", self._file)),
+                processors=[structlog.processors.JSONRenderer(serializer=_dumps)],
+                wrapper_class=structlog.BoundLogger,
+                context_class=dict,
+                cache_logger_on_first_use=True,
+            )
+            self._logger.info("trace.begin", schema=SCHEMA, t_ns=time.monotonic_ns(), time=_wall_time(), **begin)
+        except (OSError, ValueError, TypeError) as problem:
+            self._give_up(problem)
+
+    def start(self) -> None:
+        """Start the thread. A daemon: it never keeps the interpreter from ending."""
+        self._thread = threading.Thread(target=self._run, name="tracehook-log", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stop.wait(_PERIOD):
+            self.flush()
+
+    def flush(self) -> int:
+        """Write everything that is in the ring now. Returns the number of events; 0 once the log is closed."""
+        with self._lock:
+            return 0 if self._closed else self._drain()
+
+    def _drain(self) -> int:
+        written = 0
+        while data := self._core.peek(_BATCH, self._told):
+            written += self._write(data)
+        if self.failed is None:
+            self._report_drops()
+        return written
+
+    def _write(self, data: bytes) -> int:
+        count = 0
+        for record in ring.unpack(data):
+            name, fields = ring.fields_of(record)
+            self._tell(name, fields)
+            if self.path is None or self._write_line(name, fields):
+                count += 1
+            else:
+                # No file to write to any more: it stays in the ring, for whoever reads that, but it was told.
+                self._told += 1
+        self._core.mark_drained(count)
+        return count
+
+    def _write_line(self, name: str, fields: dict[str, Any]) -> bool:
+        if self._logger is None:
+            return False
+        try:
+            self._logger.info(name, **fields)
+        except (OSError, ValueError, TypeError) as problem:  # the disk, or text that JSON cannot hold
+            self._give_up(problem)
+            return False
+        return True
+
+    def _tell(self, name: str, fields: dict[str, Any]) -> None:
+        if name in ("hook.unsupported", "hook.conflict"):
+            self.say_reason(Reason(name, fields["reason"], fields["advice"]))
+        elif name == "communicator.failed":
+            warn(
+                f"registering segment {fields.get('addr')} with communicator {fields['comm']} failed with NCCL error "
+                f"{fields['error']}; its {fields['registrations']} registrations were undone, it runs on unregistered"
+            )
+        elif name == "deregister.local" and not fields["ok"]:
+            address, comm = fields.get("addr"), fields["comm"]
+            warn(f"deregistering {address} from communicator {comm} failed: NCCL error {fields['error']}")
+        elif name == "deregister.stalled":
+            warn(
+                f"freeing segment {fields.get('addr')} waits for a call into NCCL on communicator {fields['comm']} "
+                f"that has not come back (thread {fields['thread']} waits)"
+            )
+        elif name == "register.stalled":
+            warn(
+                f"registering a window on segment {fields.get('addr')} with communicator {fields['comm']} (this is its "
+                f"rank {fields.get('comm_rank', '?')}) has not come back after {fields.get('us', 0) / 1e6:.0f} s: NCCL "
+                "waits for another rank, and will not stop"
+            )
+        elif name == "segment.unknown":
+            warn(f"segment {fields.get('addr')} was freed or replaced, but was not known: please report this")
+        elif name == "ledger.difference":
+            warn(f"segment {fields.get('addr')} is only in the {fields['only_in']}: please report this")
+
+    def say_reason(self, reason: Reason, detail: str = "") -> None:
+        """Say on stderr, the first time, why the hook stands aside and what to do."""
+        with self._said_lock:
+            if reason.name in self.reasons:
+                return
+            self.reasons.append(reason.name)
+        warn(f"{reason.event}: {detail + ': ' if detail else ''}{reason.advice}")
+
+    def _say_once(self, key: str, text: str) -> None:
+        if key not in self._said:
+            self._said.add(key)
+            warn(text)
+
+    def _report_drops(self) -> None:
+        dropped = self._core.dropped()
+        if dropped > self._reported_drops:
+            lost, self._reported_drops = dropped - self._reported_drops, dropped
+            self._say_once("dropped", f"the ring was full, {lost} events are not in the log")
+            self._line("log.dropped", count=lost)
+
+    def _line(self, event: str, **fields: Any) -> None:
+        self._write_line(event, {"t_ns": time.monotonic_ns(), **fields})
+
+    def _give_up(self, problem: Exception) -> None:
+        self.failed = f"{self.path}: {getattr(problem, 'strerror', None) or problem}"
+        self._logger = None
+        warn(f"no log from here on, {self.failed}; the job goes on")
+
+    def close(self, finish: Callable[[], Mapping[str, Any]]) -> None:
+        """Write what is left, then ``trace.end`` with the counts of `finish`. Makes no call into CUDA or NCCL."""
+        self._stop.set()
+        with self._lock:  # nothing is written after the last line, not even by the thread
+            self._drain()
+            complete = self._logger is not None
+            self._line("trace.end", dropped=self._core.dropped(), **finish())
+            self._closed = True
+            if complete and self._logger is not None:
+                self._core.remove_ring_file()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_PATIENCE)
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: the file and the thread are the parent's; forget them without touching either."""
+        self._logger = None
+        self.path = None
+        self._file = None
+
+
+def _dumps(event: Mapping[str, Any], **_: Any) -> bytes:
+    # The event's name first: lines of one kind line up when a person reads them.
+    name = event["event"]
+    rest = {key: value for key, value in event.items() if key != "event"}
+    return _encode({"event": name, **rest})
+
+
+try:
+    import orjson
+
+    _encode: Callable[[Any], bytes] = orjson.dumps
+except ImportError:
+    import json
+
+    def _encode(value: Any) -> bytes:
+        return json.dumps(value, separators=(",", ":")).encode()

@@ -1,0 +1,384 @@
+"""The layout of the ring (cpp/events/ring.h, event.h) as Python reads it, from memory or from a file."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from io import FileIO
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from tracehook.log.reasons import reason_of
+from tracehook.log.tables import KINDS
+
+MAGIC = b"THRING01"
+
+# struct RingHeader: magic, header bytes, record bytes, capacity, pushed, drained, dropped, epoch, pid, looked
+_HEADER = struct.Struct("<8sIIQQQQQQQ")
+# struct Event, in its order; padding is explicit there, so there is none here
+_RECORD = struct.Struct("<9Q2I2iHhI")
+
+# The order of cpp/events/events.def. tests/unit/test_event_table.py holds it against the native table.
+EVENTS = (
+    "trace.begin",
+    "trace.end",
+    "segment.alloc",
+    "segment.free",
+    "segment.adopt",
+    "segment.unknown",
+    "communicator.pending",
+    "communicator.ready",
+    "communicator.retire",
+    "communicator.abort",
+    "communicator.failed",
+    "register.local",
+    "deregister.local",
+    "hook.attach",
+    "hook.enable",
+    "hook.disable",
+    "hook.unsupported",
+    "hook.conflict",
+    "ledger.check",
+    "ledger.difference",
+    "log.dropped",
+    "deregister.stalled",
+    "register.batch",
+    "segment.retire",
+    "segment.reuse",
+    "pool.grow",
+    "pool.shrink",
+    "pool.limit",
+    "register.window",
+    "deregister.window",
+    "register.stalled",
+    "window.defer",
+    "agreement.reached",
+    "agreement.mismatch",
+    "agreement.timeout",
+    "agreement.failed",
+    "placement.first_use",
+    "placement.mismatch",
+    "placement.digest",
+    "policy.chosen",
+    "policy.failed",
+    "ipc.export",
+    "ipc.release",
+    "ipc.open",
+    "ipc.close",
+    "peer.ready",
+    "peer.lost",
+    "peer.timeout",
+    "range.map",
+    "range.unmap",
+)
+
+# Their severities in the same file; all others are of no concern. Held against the native table by the same test.
+WARNINGS = frozenset(
+    {
+        "segment.unknown",
+        "communicator.failed",
+        "hook.unsupported",
+        "hook.conflict",
+        "ledger.difference",
+        "log.dropped",
+        "deregister.stalled",
+        "register.stalled",
+    }
+)
+PROBLEMS = frozenset(
+    {
+        "pool.limit",
+        "agreement.mismatch",
+        "agreement.timeout",
+        "agreement.failed",
+        "placement.mismatch",
+        "policy.failed",
+        "peer.lost",
+        "peer.timeout",
+    }
+)
+
+# The order of the PLACED rows of cpp/nccl/calls.def; held against the native table by the same test.
+# Of each: its name, and what has to be equal on all ranks of the place of the send and of the receive buffer: where it
+# lies, whether it lies in a window, or nothing.
+OPERATIONS = (
+    ("all_reduce", "where", "where"),
+    ("all_gather", "whether", "where"),
+    ("reduce_scatter", "where", "whether"),
+    ("all_to_all", "where", "where"),
+    ("gather", "where", "nothing"),
+    ("scatter", "nothing", "where"),
+)
+
+# The order of tracehook.policies.Answer.
+ANSWERS = ("shared", "isolated", "none")
+
+# The order of ipc::HandleKind.
+HANDLES = ("none", "runtime", "file", "fabric")
+
+# Events of the bank: their `segment` counts the segments of our pools, not those of the allocator.
+_POOL_EVENTS = frozenset(
+    {
+        "segment.retire",
+        "segment.reuse",
+        "pool.grow",
+        "pool.shrink",
+        "register.window",
+        "deregister.window",
+        "register.stalled",
+    }
+)
+
+
+_ADOPTED = 1 << 8  # in `value` of communicator.pending; below it core::Local
+_BY_OTHERS = 1  # core::kByOthers, in `extra` of a local registration
+_WHILE_CAPTURING = 1 << 31  # core::kWhileCapturing
+_PEER_EVENTS = ("ipc.", "peer.")
+_OF_POOL = 1 << 20  # in `extra` of an event of a peer; see bindings_ipc.cpp
+
+
+class RingError(ValueError):
+    """The file is not a ring of a tracehook that this one can read."""
+
+
+class UnbornRing(RingError):
+    """Nothing was written into the file yet: its process was killed while it made it, before the first event."""
+
+
+class Record(NamedTuple):
+    """One event as the ring keeps it; a field that does not apply is 0 (device and rank: -1)."""
+
+    seq: int
+    t_ns: int
+    comm: int
+    segment: int
+    address: int
+    size: int
+    thread: int
+    value: int
+    duration_ns: int
+    comm_id: int
+    comm_seq: int
+    result: int
+    rank: int
+    kind: int
+    device: int
+    extra: int
+
+
+RECORD_BYTES = _RECORD.size
+
+
+def unpack(data: bytes) -> Iterator[Record]:
+    """Yield the records of whole, consecutive entries."""
+    for values in _RECORD.iter_unpack(data):
+        yield Record._make(values)
+
+
+def fields_of(record: Record) -> tuple[str, dict[str, Any]]:
+    """Return the event's name and its fields as they stand in the log (docs/log-schema.md)."""
+    name = EVENTS[record.kind] if record.kind < len(EVENTS) else f"unknown.{record.kind}"
+    out: dict[str, Any] = {"seq": record.seq, "t_ns": record.t_ns}
+    if record.device >= 0:
+        out["device"] = record.device
+    if record.comm_id:
+        out["comm"] = f"{record.comm:016x}"
+        out["comm_id"] = record.comm_id
+        out["comm_seq"] = record.comm_seq
+        if record.rank >= 0:
+            out["comm_rank"] = record.rank
+    if name.startswith(_PEER_EVENTS):
+        out.update(_peer_fields(name, record))
+    elif record.segment:
+        out["pool_segment" if name in _POOL_EVENTS else "segment"] = record.segment
+    if record.address and not name.startswith("placement."):
+        out["addr"] = f"{record.address:#x}"
+        out["size"] = record.size
+    if record.duration_ns:
+        out["us"] = record.duration_ns / 1000
+    out.update(_extra_fields(name, record))
+    return name, out
+
+
+def _extra_fields(name: str, record: Record) -> dict[str, Any]:
+    match name:
+        case "register.local" | "deregister.local":
+            out: dict[str, Any] = {"thread": record.thread, "ok": record.result == 0}
+            if record.result:
+                out["error"] = record.result
+            elif name == "register.local" and record.value == 0:
+                out["effective"] = False  # NCCL took it and gave no handle
+            if record.extra & _BY_OTHERS:
+                out["observed"] = True
+            return out
+        case "register.window" | "deregister.window":
+            window: dict[str, Any] = {"thread": record.thread, "ok": record.result == 0}
+            if record.result:
+                window["error"] = record.result
+            elif name == "register.window":
+                window["pool"] = record.extra & ~_WHILE_CAPTURING
+                window["effective"] = record.value != 0
+                if record.value:
+                    window["ordinal"] = record.value - 1
+                if record.extra & _WHILE_CAPTURING:
+                    window["capturing"] = True
+            return window
+        case "segment.retire" | "segment.reuse" | "pool.grow" | "pool.shrink":
+            return {"thread": record.thread, "pool": record.extra, "pool_bytes": record.value}
+        case "window.defer":
+            return {"segments": record.value}
+        case "pool.limit":
+            return {"wanted": record.value, "held": record.size}
+        case "agreement.reached" | "agreement.mismatch" | "agreement.failed":
+            return {"entries": record.value}
+        case "agreement.timeout":
+            return {"entries": record.value, "missing_rank": record.extra}
+        case "placement.first_use":
+            return _placement(record)
+        case "placement.digest":
+            return {"uses": record.size, "digest": f"{record.value:016x}"}
+        case "policy.chosen":
+            return {
+                "choice": record.value - 1,
+                "answer": ANSWERS[record.size] if record.size < len(ANSWERS) else record.size,
+            }
+        case "register.batch":
+            return {"thread": record.thread, "count": record.value}
+        case "deregister.stalled":
+            return {"thread": record.thread}
+        case "segment.alloc" | "segment.free" | "segment.adopt" | "segment.unknown":
+            return {"thread": record.thread, "total": record.value}
+        case "range.map" | "range.unmap":
+            adopted = {"adopted": True} if record.extra else {}
+            return {"thread": record.thread, "total": record.value, **adopted}
+        case "communicator.pending" | "communicator.ready":
+            known: dict[str, Any] = {"ranks": record.extra} if 0 < record.extra < 1 << 31 else {}
+            if name == "communicator.pending":
+                if kind := record.value & 0xFF:
+                    known["local"] = KINDS[kind] if kind < len(KINDS) else str(kind)
+                if record.value & _ADOPTED:
+                    known["adopted"] = True
+            return known
+        case "communicator.retire" | "communicator.abort":
+            return {"thread": record.thread, "registrations": record.value}
+        case "communicator.failed":
+            return {"ok": False, "error": record.result, "registrations": record.value}
+        case "hook.attach" | "hook.enable" | "hook.disable":
+            return {"segments": record.value, "bytes": record.size}
+        case "hook.unsupported" | "hook.conflict":
+            reason = reason_of(record.value, name)
+            return {"reason": reason.name, "advice": reason.advice}
+        case "ledger.check":
+            return {"differences": record.value, "segments": record.size, "ok": record.value == 0}
+        case "ledger.difference":
+            return {"only_in": "ledger" if record.value else "allocator"}
+        case _:
+            return {}
+
+
+def _peer_fields(name: str, record: Record) -> dict[str, Any]:
+    """Who shares with whom: a group of peers has a key, but no number in the registrar."""
+    out: dict[str, Any] = {"thread": record.thread, "comm": f"{record.comm:016x}", "comm_rank": record.rank}
+    out["peer"] = record.extra & 0xFFFF
+    is_owner = name in ("ipc.export", "ipc.release")
+    if record.value:
+        out["life" if is_owner else "peer_life"] = f"{record.value:016x}"
+    if name.startswith("ipc."):
+        kind = "pool_segment" if record.extra & _OF_POOL else "segment"
+        if record.segment:
+            out[kind if is_owner else f"peer_{kind}"] = record.segment
+        out["generation"] = record.comm_seq
+        handle = record.extra >> 16 & 0xF
+        out["handle"] = HANDLES[handle] if handle < len(HANDLES) else str(handle)
+    if name in ("ipc.open", "ipc.close"):
+        out["ok"] = record.result == 0
+        if record.result:
+            out["error"] = record.result
+            out["size"] = record.size
+    return out
+
+
+def _placement(record: Record) -> dict[str, Any]:
+    """Where the buffers of a collective lay: window ordinal and offset in bytes; without a window, null."""
+    out: dict[str, Any] = {"operation": OPERATIONS[record.extra][0] if record.extra < len(OPERATIONS) else record.extra}
+    for side, window, offset in (
+        ("send", record.value >> 32, record.address),
+        ("receive", record.value & 0xFFFFFFFF, record.size),
+    ):
+        out[f"{side}_window"] = "overrun" if window == 0xFFFFFFFF else window - 1 if window else None
+        out[f"{side}_offset"] = offset if window else None
+    return out
+
+
+class RingHeader(NamedTuple):
+    """What a ring file says of itself: those in [drained, pushed) did not reach the log yet."""
+
+    header_bytes: int
+    capacity: int
+    pushed: int
+    drained: int
+    dropped: int
+    epoch_ns: int
+    pid: int
+    looked_ns: int  # when the process last looked for events to write: it was alive then
+
+
+class RingFile(NamedTuple):
+    """What a ring file held: every event that its process had logged or was still to log."""
+
+    pid: int
+    epoch_ns: int
+    dropped: int
+    drained: int
+    records: list[Record]
+    looked_ns: int = 0
+
+
+def read_file(path: Path) -> RingFile:
+    """Read a ring file, also of a process that was killed, or that still runs.
+
+    Returns the records that did not reach the log yet, oldest first. Raises :class:`RingError` with one line if the
+    file is no ring or was cut.
+    """
+    if path.exists() and not path.is_file():
+        raise RingError(f"{path}: not a regular file")  # opening a pipe would wait for a writer
+    with path.open("rb") as file:
+        return _read(path, file)
+
+
+def read_header(path: Path) -> RingHeader:
+    """Read how many events a ring file holds, without them. Raises :class:`RingError` if the file is no ring."""
+    with path.open("rb", buffering=0) as file:
+        return _read_header(path, file)
+
+
+def _read_header(path: Path, file: BinaryIO | FileIO) -> RingHeader:
+    data = file.read(_HEADER.size)
+    if not any(data):
+        raise UnbornRing(f"{path}: nothing was written into this ring")
+    if len(data) < _HEADER.size or data[:8] != MAGIC:
+        raise RingError(f"{path}: not a tracehook ring (it does not begin with {MAGIC.decode()})")
+    _, header_bytes, record_bytes, *rest = _HEADER.unpack_from(data)
+    if record_bytes != RECORD_BYTES:
+        raise RingError(f"{path}: records have {record_bytes} bytes, this tracehook reads {RECORD_BYTES}")
+    header = RingHeader(header_bytes, *rest)
+    capacity, pushed, drained = header.capacity, header.pushed, header.drained
+    if capacity == 0 or not drained <= pushed <= drained + capacity:
+        raise RingError(f"{path}: damaged header ({drained} of {pushed} events drained, room for {capacity})")
+    return header
+
+
+def _read(path: Path, file: BinaryIO) -> RingFile:
+    header_bytes, capacity, pushed, drained, dropped, epoch_ns, pid, looked_ns = _read_header(path, file)
+    expected = header_bytes + capacity * RECORD_BYTES
+    size = file.seek(0, 2)
+    if size < expected:
+        raise RingError(f"{path}: cut after {size} bytes, expected {expected}")
+    records: list[Record] = []
+    index = drained
+    while index < pushed:  # at most two pieces: up to the last place, and from the first
+        count = min(pushed - index, capacity - index % capacity)
+        file.seek(header_bytes + (index % capacity) * RECORD_BYTES)
+        records.extend(unpack(file.read(count * RECORD_BYTES)))
+        index += count
+    return RingFile(pid, epoch_ns, dropped, drained, records, looked_ns)

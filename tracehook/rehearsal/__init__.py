@@ -1,0 +1,1 @@
+"""Starts a job on emulated devices."""

@@ -1,0 +1,1 @@
+"""Symmetric memory: pools, windows, and the agreement of ranks on them. `public` is what programs call."""

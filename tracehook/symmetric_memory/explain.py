@@ -1,0 +1,65 @@
+"""Why a tensor is, or is not, symmetric: the reason codes and their sentences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from tracehook import _core
+from tracehook.symmetric_memory.answers import ENDED, Explanation
+
+if TYPE_CHECKING:
+    from tracehook.symmetric_memory.pools import Pools
+    from tracehook.symmetric_memory.windows import GroupWindows
+
+
+def explain(tensor: torch.Tensor, nbytes: int, found: GroupWindows | None, pools: Pools) -> Explanation:
+    """See :func:`tracehook.explain`. `nbytes` is the distance from the tensor's first to its last byte."""
+    if found is None:
+        return _no("no_communicator", "this rank is no member of the group")
+    address, about = tensor.data_ptr(), found.about
+    if tensor.device.index != found.facts.device:
+        return _no("other_device", f"the tensor is on {tensor.device}, {about} on cuda:{found.facts.device}")
+    segment = _core.pool_segment_at(address)
+    if not segment:
+        return _outside_of_pools(tensor)
+    communicator = found.communicator()
+    if communicator is None:
+        if found.was_made():
+            return _no("no_communicator", f"{about} has no communicator: {ENDED}")
+        return _no("no_communicator", f"{about} has no communicator yet: it is made by the first collective or scope")
+    if communicator.holds(address, nbytes):
+        return Explanation(True, "symmetric", f"all of its {nbytes} bytes lie in a window of {about}")
+    if not communicator.missing([segment]):
+        return _no("outside", f"it begins in a window of {about} and ends outside it")
+    if found.refused is not None:
+        return _no(*found.refused)
+    if segment in found.deferred:
+        return _no(
+            "deferred",
+            f"it was made during a capture, where nothing can be registered: call tracehook.sync for {about}",
+        )
+    if found.last_failure is not None:
+        return _no(*found.last_failure)
+    pool = next(row[1] for row in _core.pool_segments() if row[0] == segment)
+    return _no(
+        "not_registered",
+        f"it lies in pool {pools.name(pool)!r}, but in no window of {about}: it was made in a scope of another group, "
+        "or in one that ended with an exception",
+    )
+
+
+def _outside_of_pools(tensor: torch.Tensor) -> Explanation:
+    mapped = _core.range_at(tensor.data_ptr())
+    if mapped is not None:
+        return _no(
+            "expandable_segment",
+            f"it lies in an expandable segment ({mapped[1] >> 20} MiB are mapped there), which changes its size in "
+            "place, and nothing that is registered with NCCL can: make it inside `with tracehook.symmetric(group)`",
+        )
+    return _no("not_in_pool", "it is ordinary memory: make it inside `with tracehook.symmetric(group)`")
+
+
+def _no(reason: str, text: str) -> Explanation:
+    return Explanation(False, reason, text)

@@ -1,0 +1,319 @@
+"""Symmetric memory of this process: pools, groups and policies, put together. Made at the first scope."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence, Set
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from tracehook import _core
+from tracehook.errors import RegistrationError
+from tracehook.hook import groups
+from tracehook.log.journal import warn
+from tracehook.policies.base import Answer, Request
+from tracehook.policies.chooser import Chooser
+from tracehook.symmetric_memory.answers import Explanation
+from tracehook.symmetric_memory.explain import explain
+from tracehook.symmetric_memory.placement import PlacementCheck
+from tracehook.symmetric_memory.pools import PoolLimitError, Pools
+from tracehook.symmetric_memory.scope import Scope
+from tracehook.symmetric_memory.stall_watch import StallWatch
+from tracehook.symmetric_memory.windows import GroupWindows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributed import ProcessGroup
+
+    from tracehook.settings import Settings
+
+SHARED_POOL = "shared"
+
+
+class PoolSegment(NamedTuple):
+    """A segment of our pools. `id` is never reused, an address is; `size` in bytes."""
+
+    id: int
+    pool: int
+    owner: int
+    device: int
+    address: int
+    size: int
+    retired: bool
+    windows: int
+
+
+def pool_segments() -> list[PoolSegment]:
+    """Return all segments of our pools, oldest first."""
+    return [PoolSegment(*row) for row in _core.pool_segments()]
+
+
+class SymmetricMemory:
+    """See :func:`tracehook.symmetric`. One for each process; any thread."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        note: Callable[[str, int, int], None],
+        on_new_communicator: Callable[[ProcessGroup | None], None],
+    ) -> None:
+        self._settings = settings
+        self._push = note
+        self._on_new_communicator = on_new_communicator
+        self._pools = Pools()
+        self._stalls = StallWatch(settings.timeout, self._report_stall)
+        self._chooser = Chooser(settings.policy, self._report_policy)
+        self._groups: dict[int, GroupWindows] = {}  # by id of the torch object
+        self._owners: list[str] = [""]
+        self._users: dict[str, set[str]] = defaultdict(set)  # names of groups by pool
+        self._lock = threading.RLock()
+        self._placement = PlacementCheck(settings.on_error, self._group_of_communicator)
+        _core.set_verification(settings.verify, self._placement)
+
+    # --- scopes ---
+
+    def scope(
+        self, process_groups: Sequence[ProcessGroup], graph: bool, operation: str | None, nbytes: int | None
+    ) -> Scope | None:
+        """Make the scope for these groups, None if a policy wants ordinary memory; see :func:`tracehook.symmetric`."""
+        windows = [self.windows(group) for group in process_groups]
+        devices = {found.facts.device for found in windows}
+        if len(devices) != 1:
+            raise ValueError(f"the groups of one scope are on one device; these are on {sorted(devices)}")
+        device = devices.pop()
+        pool = self._choose(windows, device, graph, operation, nbytes)
+        if pool is None:
+            return None
+        with self._lock:
+            self._users[pool].update(found.facts.name for found in windows)
+        pair = self._pools.pair(pool, device)
+        native = _core.PoolScope(pair.eager, pair.graph, self._owner(windows))
+        ended = _ScopeEnd(self, native, windows, device)
+        return Scope(native.enter, native.leave, ended, graph, process_groups)
+
+    def _choose(
+        self, windows: Sequence[GroupWindows], device: int, graph: bool, operation: str | None, nbytes: int | None
+    ) -> str | None:
+        names = tuple(found.facts.name for found in windows)
+        ranks = tuple(found.facts.ranks for found in windows)
+        choice = self._chooser.choose(Request(names, ranks, device, operation, nbytes, graph))
+        self._push("policy.chosen", choice.index + 1, list(Answer).index(choice.answer))
+        match choice.answer:
+            case Answer.SHARED:
+                return SHARED_POOL
+            case Answer.ISOLATED:
+                return "group " + "+".join(sorted(names))
+            case Answer.NONE:
+                return None
+
+    def _owner(self, windows: Sequence[GroupWindows]) -> int:
+        label = " and ".join(f"group {found.facts.name}" for found in windows)
+        with self._lock:
+            if label not in self._owners:
+                self._owners.append(label)
+            return self._owners.index(label)
+
+    def windows(self, group: ProcessGroup) -> GroupWindows:
+        """Return the windows of a group; made at the first call."""
+        with self._lock:
+            found = self._groups.get(id(group))
+            if found is None or found.group() is not group:
+                found = GroupWindows(group, self._settings.timeout, self._stalls, self._on_new_communicator)
+                self._groups[id(group)] = found
+                weakref.finalize(group, self._groups.pop, id(group), None)
+            return found
+
+    def register(self, windows: Sequence[GroupWindows], segments: Sequence[int]) -> None:
+        """At the end of a scope: register what is missing, group by group in an order that all ranks share."""
+        sizes = {segment.id: segment.size for segment in pool_segments()}
+        for found in in_order(windows):
+            if found.refused is None:
+                self._guarded(found, lambda: found.register(segments, sizes))  # noqa: B023
+
+    def _guarded(self, found: GroupWindows, act: Callable[[], int]) -> int:
+        """Run a collective act; with ``SYMM_REGISTER_ON_ERROR=warn`` its failure, alike on all ranks, is only said."""
+        try:
+            count = act()
+        except RegistrationError as problem:
+            if self._settings.on_error == "raise":
+                raise
+            warn(f"{problem}; going on all the same (SYMM_REGISTER_ON_ERROR=warn)")
+            return 0
+        if found.refused is not None and found.refused[0] == "no_symmetric_support":
+            self._say_once(found.refused[1])
+        return count
+
+    # --- the acts of all ranks that are asked for ---
+
+    def sync(self, group: Any) -> int:
+        """See :func:`tracehook.sync`."""
+        sizes = {segment.id: segment.size for segment in pool_segments()}
+        chosen = [self.windows(one) for one in groups.resolve(group)]
+        self._refuse_in_capture("sync", chosen)
+        return sum(self._guarded(found, lambda: found.sync(sizes)) for found in in_order(chosen))  # noqa: B023
+
+    def trim(self, group: Any) -> int:
+        """See :func:`tracehook.trim`."""
+        chosen = [self.windows(one) for one in groups.resolve(group)]
+        self._refuse_in_capture("trim", chosen)
+        before = sum(segment.size for segment in pool_segments())
+        pools = self._pools_of({found.facts.name for found in chosen})
+        for device in {found.facts.device for found in chosen}:
+            self._pools.let_go(device, pools)
+        for found in in_order(chosen):
+            retired = {segment.id: segment.size for segment in pool_segments() if segment.retired}
+            self._guarded(found, lambda: found.trim(retired))  # noqa: B023
+        _core.release_idle()
+        return before - sum(segment.size for segment in pool_segments())
+
+    def _pools_of(self, names: Set[str]) -> set[str]:
+        """Return the pools that these groups may use, and those whose groups are gone."""
+        alive = {found.facts.name for found in list(self._groups.values()) if found.group() is not None}
+        with self._lock:
+            users = {pool: set(used) for pool, used in self._users.items()}
+        return {pool for pool, used in users.items() if pool == SHARED_POOL or used & names or not used & alive}
+
+    def release_graphs(self) -> None:
+        """See :func:`tracehook.release_graphs`."""
+        self._pools.graphs_are_gone()
+        for found in list(self._groups.values()):
+            communicator = found.communicator()
+            if communicator is not None:
+                communicator.unpin()
+
+    @staticmethod
+    def _refuse_in_capture(what: str, chosen: Sequence[GroupWindows]) -> None:
+        if any(_core.capturing(found.facts.device) for found in chosen):
+            raise RuntimeError(f"tracehook.{what} waits for other ranks, so it cannot be captured: call it outside")
+
+    # --- looking ---
+
+    def holder(self, group: ProcessGroup | None) -> Callable[[int, int], bool] | None:
+        """Return what tells whether (address, bytes) lies in a window of the group."""
+        resolved = groups.resolve(group) if groups.any_exists() else ()
+        found = self._groups.get(id(resolved[0])) if resolved else None
+        communicator = found.communicator() if found is not None else None
+        return communicator.holder() if communicator is not None else None
+
+    def explain(self, tensor: Tensor, nbytes: int, group: ProcessGroup | None) -> Explanation:
+        """See :func:`tracehook.explain`."""
+        resolved = groups.resolve(group) if groups.any_exists() else ()
+        return explain(tensor, nbytes, self.windows(resolved[0]) if resolved else None, self._pools)
+
+    def status(self) -> dict[str, Any]:
+        """Return ``pools`` (a dict for each pool and device) and ``windows`` (a dict for each group)."""
+        pools: dict[tuple[int, int], dict[str, Any]] = {}
+        for segment in pool_segments():
+            row = pools.setdefault(
+                (segment.pool, segment.device),
+                {
+                    "pool": self._pools.name(segment.pool),
+                    "device": segment.device,
+                    "segments": 0,
+                    "bytes": 0,
+                    "retired_bytes": 0,
+                },
+            )
+            row["segments"] += 1
+            row["bytes"] += segment.size
+            row["retired_bytes"] += segment.size if segment.retired else 0
+        windows = []
+        for found in list(self._groups.values()):
+            communicator = found._communicator
+            held = communicator.windows() if communicator is not None and not communicator.dead else []
+            windows.append(
+                {
+                    "group": found.facts.name,
+                    "windows": len(held),
+                    "bytes": sum(window["size"] for window in held),
+                    "pinned": sum(window["pinned"] for window in held),
+                    "deferred": len(found.deferred),
+                    "refused": found.refused[0] if found.refused else None,
+                }
+            )
+        return {"pools": list(pools.values()), "windows": windows}
+
+    # --- what went wrong ---
+
+    def limit_error(self) -> PoolLimitError:
+        """Return the exception for a pool that may not grow, with the numbers and the largest owners."""
+        _, device, wanted, held, limit = _core.last_refusal()
+        self._push("pool.limit", wanted, held)
+        owners: dict[str, int] = defaultdict(int)
+        for segment in pool_segments():
+            if segment.device == device:
+                owners[self._owners[segment.owner] or "no group"] += segment.size
+        largest = sorted(owners.items(), key=lambda item: -item[1])[:3]
+        shown = ", ".join(f"{name} {_mib(size)}" for name, size in largest) or "none"
+        return PoolLimitError(
+            f"tracehook: {_mib(wanted)} more would pass SYMM_REGISTER_POOL_LIMIT={limit} ({_mib(limit)}): the pools of "
+            f"device {device} hold {_mib(held)} (largest: {shown}); raise the limit, or call tracehook.trim(group)"
+        )
+
+    def _group_of_communicator(self, number: int) -> GroupWindows | None:
+        for found in list(self._groups.values()):
+            if found._communicator is not None and found._communicator.id == number:
+                return found
+        return None
+
+    def _report_policy(self, text: str) -> None:
+        self._push("policy.failed", 0, 0)
+        warn(text)
+
+    def _report_stall(self, subject: tuple[GroupWindows, Any]) -> None:
+        found, communicator = subject
+        communicator.log_waiting()
+        group = found.group()
+        if self._settings.on_stall == "abort" and group is not None:
+            from torch.distributed import distributed_c10d
+
+            warn(f"aborting {found.about} (SYMM_REGISTER_ON_STALL=abort)")
+            distributed_c10d._abort_process_group(group)
+
+    def _say_once(self, text: str, said: set[str] = set()) -> None:  # noqa: B006
+        if text not in said:
+            said.add(text)
+            warn(text)
+
+
+class _ScopeEnd:
+    """What happens when a scope ends and there is something to do: something new was touched, or it failed."""
+
+    def __init__(self, memory: SymmetricMemory, native: Any, windows: Sequence[GroupWindows], device: int) -> None:
+        self._memory = memory
+        self._native = native
+        self._windows = windows
+        self._device = device
+        self._refusals = _core.last_refusal()[0]
+
+    def __call__(self, touched: list[int] | None, error: BaseException | None) -> None:
+        if error is not None:
+            refusals, _, _, _, limit = _core.last_refusal()
+            if type(error) is torch.OutOfMemoryError and refusals != self._refusals and limit:
+                self._refusals = refusals
+                raise self._memory.limit_error() from error
+            return
+        assert touched is not None
+        if _core.capturing(self._device):
+            self._memory._push("window.defer", len(touched), 0)
+            for found in self._windows:
+                found.deferred.extend(segment for segment in touched if segment not in found.deferred)
+            return
+        if all(found.refused is not None for found in self._windows):
+            return
+        self._memory.register(self._windows, touched)
+        communicators = [found.communicator() for found in self._windows]
+        if all(communicator is not None for communicator in communicators):
+            self._native.set_communicators(communicators)
+
+
+def in_order(windows: Sequence[GroupWindows]) -> Iterator[GroupWindows]:
+    """Yield the groups by name: ranks take the groups that they share in the same order, so none waits in a circle."""
+    yield from sorted(windows, key=lambda found: found.facts.name)
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.0f} MiB"

@@ -1,0 +1,50 @@
+"""What a ``with`` statement enters: a scope of symmetric memory, or one that does nothing. Imports no torch."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+
+class NoScope:
+    """Does nothing: shared by all scopes that are disabled."""
+
+    __slots__ = ()
+    # Builtins that take what a `with` statement passes: half the price of methods written in Python.
+    __enter__: Any = int
+    __exit__: Any = "".format
+
+
+NO_SCOPE = NoScope()
+
+
+class Scope:
+    """What :func:`tracehook.symmetric` returns. One object serves a set of groups again and again, on any thread."""
+
+    __slots__ = ("_begin", "_end", "_finish", "_graph", "_refs")
+
+    def __init__(self, begin: Any, end: Any, finish: Any, graph: bool, groups: Sequence[ProcessGroup]) -> None:
+        self._begin = begin
+        self._end = end
+        self._finish = finish
+        self._graph = graph
+        self._refs = tuple(weakref.ref(group) for group in groups)
+
+    def belongs_to(self, groups: Sequence[ProcessGroup]) -> bool:
+        """Whether it was made for these very groups: ids are reused, objects are not."""
+        return all(ref() is group for ref, group in zip(self._refs, groups, strict=True))
+
+    def __enter__(self) -> None:
+        self._begin(self._graph)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        touched = self._end()
+        if touched is not None or error is not None:
+            self._finish(touched, error)

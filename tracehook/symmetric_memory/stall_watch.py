@@ -1,0 +1,61 @@
+"""Watches window registrations that do not come back: they wait for all ranks, and NCCL gives them no deadline."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tracehook.log.journal import warn
+
+
+class StallWatch:
+    """Calls `report(subject)` on a thread of its own when something under `watching` takes too long.
+
+    Once for each. `limit` is in seconds. The thread begins with the first use, and never keeps the process alive.
+    """
+
+    def __init__(self, limit: float, report: Callable[[Any], None]) -> None:
+        self._limit = limit
+        self._report = report
+        self._changed = threading.Condition()
+        self._running: dict[object, tuple[Any, float]] = {}
+        self._thread: threading.Thread | None = None
+
+    @contextlib.contextmanager
+    def watching(self, subject: Any) -> Iterator[None]:
+        """Watch the body of a ``with`` statement."""
+        token = object()
+        with self._changed:
+            self._running[token] = (subject, time.monotonic())
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="tracehook-stall", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._running.pop(token, None)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                wait = self._until_next()
+                if wait is None or wait > 0:
+                    self._changed.wait(wait)
+                    continue
+                token = min(self._running, key=lambda key: self._running[key][1])
+                subject, _ = self._running.pop(token)
+            try:
+                self._report(subject)
+            except Exception as problem:  # what it tried failed; the next one is watched all the same
+                warn(f"handling a window registration that hangs failed: {problem}")
+
+    def _until_next(self) -> float | None:
+        """Seconds until the oldest is late; None while there is nothing to watch."""
+        if not self._running:
+            return None
+        return min(since for _, since in self._running.values()) + self._limit - time.monotonic()

@@ -1,0 +1,1 @@
+"""Pictures of a log: the report, the timeline and the snapshot."""

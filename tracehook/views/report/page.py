@@ -1,0 +1,93 @@
+"""The page itself: everything that the other files found, put into the template together with plotly and our script.
+
+Strings from logs are hostile until shown otherwise. They reach the page as text that jinja2 escaped, or as JSON in
+which nothing can end the element; and the page's content security policy runs the scripts named here by their hashes,
+and no other, and forbids every request.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+from tracehook.audit.rules import check, rules
+from tracehook.audit.store import Progress, Store, quiet
+from tracehook.views.report import cost, findings, job, lifetimes, pools, series, spread
+
+_SCRIPTS = ("pictures.js", "page.js")
+_UNSAFE = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
+
+
+def make_page(store: Store, progress: Progress = quiet) -> str:
+    """Return the report on the logs of `store`."""
+    found = check(store, progress)
+    progress("series", 0.0)
+    places = series.find_places(store)
+    span = series.find_span(store, [finding.ns for finding in found if finding.ns is not None])
+    time = series.read_all(store, places, span)
+    measures = spread.read_spread(store, places)
+    far = [place for measure in measures for place, _, _ in measure.far]
+    detailed = lifetimes.choose_places(places, found, far)
+    names = cost.name_communicators(store)
+    data: dict[str, Any] = {
+        "places": [[place.name, place.about] for place in places],
+        "time": time,
+        "steps": series.read_steps(store, detailed),
+    }
+    progress("lifetimes", 0.0)
+    data["lifetimes"] = lifetimes.read_lifetimes(store, detailed, span, names)
+    progress("cost", 0.0)
+    rows, data["cost"], more_costs = cost.read_cost(store, names)
+    place_of = {place.rank: place.number for place in reversed(places) if place.rank is not None}
+    progress("page", 0.0)
+    return _render(
+        data,
+        job=job.describe(store),
+        verdict=findings.judge(found, rules(), place_of),
+        places=places,
+        detailed={place.number for place in detailed},
+        cost=rows,
+        more_costs=more_costs,
+        pools=pools.read_pools(store),
+        spread=measures,
+        interval=span.ns / 1e9 / time["bins"],
+    )
+
+
+def _render(data: dict[str, Any], **context: Any) -> str:
+    scripts = [get_plotlyjs(), *(_text(name) for name in _SCRIPTS)]
+    environment = Environment(
+        loader=FunctionLoader(_text), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    return environment.get_template("page.html.j2").render(
+        policy=_policy(scripts),
+        css=Markup(_text("page.css")),
+        data=Markup(encode(data)),
+        scripts=[Markup(script) for script in scripts],
+        **context,
+    )
+
+
+def encode(data: dict[str, Any]) -> str:
+    """Return `data` as JSON that may stand in a script element: without a character that HTML knows, in ASCII."""
+    return json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":")).translate(_UNSAFE)
+
+
+def _policy(scripts: list[str]) -> str:
+    hashes = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+
+
+def _text(name: str) -> str:
+    return files("tracehook.views.report").joinpath(name).read_text(encoding="utf-8")

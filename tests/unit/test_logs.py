@@ -134,7 +134,7 @@ def test_a_forked_child_leaves_the_file_to_its_parent(core, journal):
     """After letting go, the child writes nothing more to the parent's log."""
     path = journal.path
     before = path.read_bytes()
-    journal.leave_to_parent()
+    journal.abandon()
     journal.close(dict)
     assert (path.read_bytes(), core.ring_removed) == (before, 0)
 

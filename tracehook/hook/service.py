@@ -364,7 +364,7 @@ class Service:
             self._forked = True
             self._parent_attached = bool(self._core.attached())
         if self._journal is not None:
-            self._journal.leave_to_parent()
+            self._journal.abandon()
 
 
 def _text(text: str) -> str:

@@ -222,7 +222,7 @@ class Journal:
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(_PATIENCE)
 
-    def leave_to_parent(self) -> None:
+    def abandon(self) -> None:
         """In a forked child: the file and the thread are the parent's; forget them without touching either."""
         self._logger = None
         self.path = None

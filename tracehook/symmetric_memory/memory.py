@@ -162,7 +162,7 @@ class SymmetricMemory:
         before = sum(segment.size for segment in pool_segments())
         pools = self._pools_of({found.facts.name for found in chosen})
         for device in {found.facts.device for found in chosen}:
-            self._pools.let_go(device, pools)
+            self._pools.release_cache(device, pools)
         for found in in_order(chosen):
             retired = {segment.id: segment.size for segment in pool_segments() if segment.retired}
             self._guarded(found, lambda: found.trim(retired))  # noqa: B023

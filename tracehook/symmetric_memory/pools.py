@@ -62,11 +62,11 @@ class Pools:
             return torch.cuda.MemPool(self._allocator)
 
     def graphs_are_gone(self) -> None:
-        """Let the next :meth:`let_go` include the memory of captured graphs."""
+        """Let the next :meth:`release_cache` include the memory of captured graphs."""
         with self._lock:
             self._released.update(pair.graph for pair in self._pairs.values())
 
-    def let_go(self, device: int, names: Set[str]) -> None:
+    def release_cache(self, device: int, names: Set[str]) -> None:
         """Make torch give back every segment of these pools of the device that holds no tensor.
 
         A live pool of torch keeps its free segments for ever. So each pool gets a new one of torch in its place; what

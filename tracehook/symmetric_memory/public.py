@@ -178,7 +178,7 @@ def _is_symmetric(tensor: Tensor, group: ProcessGroup | None) -> bool:
     return bool(found(tensor.data_ptr(), _span(tensor)))
 
 
-def _forget_holder(group: ProcessGroup | None) -> None:
+def _drop_holder(group: ProcessGroup | None) -> None:
     """The group has another communicator now."""
     _holders.pop(id(group), None)
 
@@ -278,7 +278,7 @@ def _make_memory(service: Service) -> None:
             if _Switch.unavailable is None:
                 from tracehook.symmetric_memory.memory import SymmetricMemory
 
-                _Switch.memory = SymmetricMemory(service.settings, service.push, _forget_holder)
+                _Switch.memory = SymmetricMemory(service.settings, service.push, _drop_holder)
             else:
                 warn(f"no symmetric memory, scopes do nothing: {_Switch.unavailable}")
     _Switch.members = GroupMember

@@ -266,7 +266,7 @@ def freed_while_registered() -> None:
     before = windows()
     del tensor
     memory = public._Switch.memory
-    memory._pools.let_go(device.index, {"shared"})
+    memory._pools.release_cache(device.index, {"shared"})
     retired = tracehook.status()["pools"][0]["retired_bytes"]
     again = symmetric(RANK + 1)
     tell(retired=retired, same=again.data_ptr() == address, before=before, after=windows())

@@ -17,11 +17,11 @@ constexpr auto kReadyPoll = std::chrono::microseconds(50);
 // one.
 constexpr std::uint64_t kClockEvery = 16;
 
-// One run of calls into a communicator.
+// One run of calls into the library, which may leave another current device behind.
 class DeviceGuard {
   public:
-    explicit DeviceGuard(RegistrationCalls& communicator) noexcept
-        : calls_(communicator), device_(communicator.remember_device()) {}
+    explicit DeviceGuard(RegistrationCalls& calls) noexcept
+        : calls_(calls), device_(calls.remember_device()) {}
     ~DeviceGuard() { calls_.restore_device(device_); }
     DeviceGuard(const DeviceGuard&) = delete;
     DeviceGuard& operator=(const DeviceGuard&) = delete;
@@ -39,9 +39,9 @@ template <typename Counter> void add_one(Counter& counter) noexcept {
 } // namespace
 
 Communicator::Communicator(const Identity& identity,
-                           std::unique_ptr<RegistrationCalls> communicator,
+                           std::unique_ptr<RegistrationCalls> calls,
                            std::shared_ptr<Gate> gate, Ring& ring, Bank& bank)
-    : identity_(identity), calls_(std::move(communicator)), gate_(std::move(gate)), ring_(ring),
+    : identity_(identity), calls_(std::move(calls)), gate_(std::move(gate)), ring_(ring),
       bank_(bank) {}
 
 Communicator::~Communicator() {

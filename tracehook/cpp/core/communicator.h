@@ -1,4 +1,5 @@
-// The registrations of one communicator: which segments it holds, and which are still to be made.
+// One live communicator as the registrar sees it: which segments and windows it has, and which are
+// still to be made.
 //
 // Two guards. `pending_`, `dead_`, `suspended_` belong to the gate's mutex and are touched by Gate
 // only. Everything else belongs to the thread that is inside the gate, or, after death, to the
@@ -34,7 +35,7 @@ inline constexpr std::uint32_t kByOthers = 1;
 
 class Communicator {
   public:
-    Communicator(const Identity& identity, std::unique_ptr<RegistrationCalls> communicator,
+    Communicator(const Identity& identity, std::unique_ptr<RegistrationCalls> calls,
                  std::shared_ptr<Gate> gate, Ring& ring, Bank& bank);
 
     ~Communicator();

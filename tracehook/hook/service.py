@@ -4,44 +4,21 @@ from __future__ import annotations
 
 import atexit
 import functools
-import itertools
 import os
-import platform
-import socket
-import sys
 import threading
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from tracehook import __version__, settings
-from tracehook.hook import library, registrants
+from tracehook import settings
+from tracehook.hook import library, log_begin, registrants
+from tracehook.hook.extension import EXTENSIONS, Extension
 from tracehook.log import tables
-from tracehook.log.journal import Journal, file_stem, job_name, warn
+from tracehook.log.journal import Journal, warn
 from tracehook.log.reasons import REASONS, number_of
 
 if TYPE_CHECKING:
     from types import ModuleType
 
 _RING_CAPACITY = 65536  # events; 6 MiB
-
-
-class Extension(Protocol):
-    """Another room that follows the service, which must not import it: symmetric memory."""
-
-    def enabled(self, service: Service) -> None:
-        """Follow `service`, which was switched on; also called when it was on already."""
-
-    def disabled(self) -> None:
-        """Take no effect until :meth:`enabled` is called again."""
-
-    def abandon(self) -> None:
-        """Drop, in a forked child, what belongs to the parent."""
-
-    def status(self) -> dict[str, Any]:
-        """Return what this room adds to :func:`tracehook.status`."""
-
-
-_extensions: list[Extension] = []
 
 
 class Service:
@@ -77,7 +54,7 @@ class Service:
             if starts:
                 self._start(torch)
         self.is_enabled = True
-        for extension in _extensions:
+        for extension in EXTENSIONS:
             extension.enabled(self)
         if starts:
             # Without our lock: torch takes one of its own here, under which it calls _attach(), which takes ours.
@@ -88,8 +65,8 @@ class Service:
     def _start(self, torch: Any) -> None:
         from tracehook import _core
 
-        path = self._log_path()
-        begin = self._describe(torch, _core.nccl_version())
+        path = log_begin.log_path(self.settings.log)
+        begin = log_begin.begin_fields(torch, _core.nccl_version(), self.settings)
         _core.make_process(str(path.with_suffix(".ring")) if path else "", _RING_CAPACITY)
         if _core.ring_error():
             warn(f"events are kept in memory only, so a kill would lose the last ones: {_core.ring_error()}")
@@ -175,7 +152,7 @@ class Service:
     def disable(self) -> None:
         """Deregister everything; see :func:`tracehook.disable`."""
         self.is_enabled = False
-        for extension in _extensions:
+        for extension in EXTENSIONS:
             extension.disabled()
         self._switch(on=False)
 
@@ -221,7 +198,7 @@ class Service:
             out["log"] = str(journal.path) if journal and journal.path and not journal.failed else None
             out["nccl"] = core.nccl_version()
             out["hook_library"] = core.shim_version()
-            for extension in _extensions:
+            for extension in EXTENSIONS:
                 out.update(extension.status())
             return out
 
@@ -306,46 +283,6 @@ class Service:
         if self._core is not None:
             self._core.push(REASONS[number].event, number)
 
-    def _log_path(self) -> Path | None:
-        directory = self.settings.log
-        if directory is None:
-            return None
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-        except OSError as problem:
-            warn(f"no log: SYMM_REGISTER_LOG={str(directory)!r} cannot be made a directory ({problem.strerror})")
-            return None
-        if not os.access(directory, os.W_OK):
-            warn(f"no log: SYMM_REGISTER_LOG={str(directory)!r} is not writable for this user")
-            return None
-        stem = file_stem()
-        # A process may start anew (exec), and a container may give the same number again: no log is written over.
-        names = itertools.chain([stem], (f"{stem}.{count}" for count in itertools.count(2)))
-        taken = {path.name for path in directory.glob(f"{stem}.*")}
-        name = next(name for name in names if not {f"{name}.jsonl", f"{name}.ring"} & taken)
-        return directory / f"{name}.jsonl"
-
-    def _describe(self, torch: Any, nccl: int) -> dict[str, Any]:
-        environment = os.environ
-        return {
-            "tracehook": __version__,
-            "torch": str(torch.__version__),
-            "cuda": torch.version.cuda,
-            "nccl": nccl,
-            "python": platform.python_version(),
-            "host": _text(socket.gethostname()),
-            "pid": os.getpid(),
-            "job": _text(job_name() or "") or None,
-            "attempt": _number(environment.get("TORCHELASTIC_RESTART_COUNT", "")),
-            "rank": _number(environment.get("RANK", "")),
-            "world_size": _number(environment.get("WORLD_SIZE", "")),
-            "allocator": _text(environment.get("PYTORCH_CUDA_ALLOC_CONF", "")),
-            "policy": [_text(name) for name in self.settings.policy],
-            "local": self.settings.local,
-            "emulated": "TRACEHOOK_EMU_DEVICES" in environment,
-            "argv": [_text(part) for part in sys.argv[:1]],
-        }
-
     def finish(self) -> None:
         """At interpreter exit: close the log. Makes no call into CUDA or NCCL, and leaves what is registered."""
         if self._journal is not None and self._core is not None and not self._forked:
@@ -358,22 +295,13 @@ class Service:
         self._lock = threading.RLock()
         self._switching = threading.Lock()
         self.is_enabled = False
-        for extension in _extensions:
+        for extension in EXTENSIONS:
             extension.abandon()
         if self._core is not None:
             self._forked = True
             self._parent_attached = bool(self._core.attached())
         if self._journal is not None:
             self._journal.abandon()
-
-
-def _text(text: str) -> str:
-    """Make what came from outside fit for JSON: a file name need not be UTF-8."""
-    return text.encode("utf-8", "replace").decode()
-
-
-def _number(text: str) -> int | None:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
 @functools.cache
@@ -390,7 +318,7 @@ def service() -> Service:
 
 def extend(extension: Extension) -> None:
     """Have `extension` follow the service of this process, which need not exist yet."""
-    _extensions.append(extension)
+    EXTENSIONS.append(extension)
     if service.cache_info().currsize and service().is_enabled:
         extension.enabled(service())
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tracehook.hook import groups as group_names
-from tracehook.hook.service import Service, extend
+from tracehook.hook.extension import Host
+from tracehook.hook.service import extend
 from tracehook.log.journal import warn
 from tracehook.symmetric_memory.answers import Explanation
 from tracehook.symmetric_memory.scope import NO_SCOPE, NoScope, Scope
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 class _Switch:
     """What follows the service's state; the memory is made at the first scope."""
 
-    service: Service | None = None
+    host: Host | None = None
     memory: SymmetricMemory | None = None
     members: Any = None  # torch.distributed's GroupMember, whose WORLD is the default group
     unavailable: str | None = None  # why there is no symmetric memory in this process; warned of once
@@ -45,14 +46,14 @@ class _Extension:
     """How the service, which must not import this room, tells it what happens."""
 
     @staticmethod
-    def enabled(service: Service) -> None:
+    def enabled(host: Host) -> None:
         """Let scopes take effect."""
-        _Switch.service = service
+        _Switch.host = host
 
     @staticmethod
     def disabled() -> None:
         """Make scopes do nothing. What has windows keeps them."""
-        _Switch.service = None
+        _Switch.host = None
         _scopes.clear()
 
     @staticmethod
@@ -107,7 +108,7 @@ def symmetric(
     windows. Does nothing if tracehook is not enabled.
 
     """
-    if disabled or _Switch.service is None:
+    if disabled or _Switch.host is None:
         return NO_SCOPE
     if group is None and _Switch.members is not None:
         group = _Switch.members.WORLD
@@ -201,7 +202,7 @@ def explain(tensor: Tensor, group: ProcessGroup | None = None) -> Explanation:
     memory = _Switch.memory
     if tensor.device.type != "cuda":
         return Explanation(False, "not_cuda", f"the tensor is on {tensor.device}; windows are made on CUDA memory")
-    unavailable = _Switch.unavailable if _Switch.service is not None else None
+    unavailable = _Switch.unavailable if _Switch.host is not None else None
     if unavailable is not None:
         return Explanation(False, "nccl_too_old" if "NCCL" in unavailable else "unavailable", unavailable)
     if memory is None:
@@ -257,12 +258,12 @@ def _existing() -> SymmetricMemory | None:
 
 
 def _memory() -> SymmetricMemory | None:
-    if _Switch.memory is None and _Switch.service is not None:
-        _make_memory(_Switch.service)
-    return _Switch.memory if _Switch.service is not None else None
+    if _Switch.memory is None and _Switch.host is not None:
+        _make_memory(_Switch.host)
+    return _Switch.memory if _Switch.host is not None else None
 
 
-def _make_memory(service: Service) -> None:
+def _make_memory(host: Host) -> None:
     """Make this process's symmetric memory; one line on stderr if there cannot be one.
 
     Brings CUDA up: who opens a scope is about to use it.
@@ -274,11 +275,11 @@ def _make_memory(service: Service) -> None:
         torch.cuda.init()  # before any lock of ours: torch takes one under which it calls the service
     with _making:
         if _Switch.memory is None and _Switch.unavailable is None:
-            _Switch.unavailable = service.open_bank()
+            _Switch.unavailable = host.open_bank()
             if _Switch.unavailable is None:
                 from tracehook.symmetric_memory.memory import SymmetricMemory
 
-                _Switch.memory = SymmetricMemory(service.settings, service.push, _drop_holder)
+                _Switch.memory = SymmetricMemory(host.settings, host.push, _drop_holder)
             else:
                 warn(f"no symmetric memory, scopes do nothing: {_Switch.unavailable}")
     _Switch.members = GroupMember

@@ -1,0 +1,38 @@
+"""How another room follows the service, which must not import it: symmetric memory does."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from tracehook.settings import Settings
+
+
+class Host(Protocol):
+    """What an extension may ask of the service."""
+
+    settings: Settings
+
+    def open_bank(self) -> str | None:
+        """Open the bank of symmetric memory. Return why this process cannot have one; None if it has."""
+
+    def push(self, event: str, value: int, size: int) -> None:
+        """Log an event that has a count and a size."""
+
+
+class Extension(Protocol):
+    """A room that follows the service."""
+
+    def enabled(self, host: Host) -> None:
+        """Follow the service, which was switched on; also called when it was on already."""
+
+    def disabled(self) -> None:
+        """Take no effect until :meth:`enabled` is called again."""
+
+    def abandon(self) -> None:
+        """Drop, in a forked child, what belongs to the parent."""
+
+    def status(self) -> dict[str, Any]:
+        """Return what this room adds to :func:`tracehook.status`."""
+
+
+EXTENSIONS: list[Extension] = []  # tracehook.hook.service.extend() adds to it

@@ -1,0 +1,67 @@
+"""Where the log of this process goes, and what its first line says of the process."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import platform
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from tracehook import __version__
+from tracehook.log.journal import file_stem, job_name, warn
+from tracehook.settings import Settings
+
+
+def log_path(directory: Path | None) -> Path | None:
+    """Return where the log of this process goes; None, and perhaps one line on stderr, if it has none."""
+    if directory is None:
+        return None
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        warn(f"no log: SYMM_REGISTER_LOG={str(directory)!r} cannot be made a directory ({problem.strerror})")
+        return None
+    if not os.access(directory, os.W_OK):
+        warn(f"no log: SYMM_REGISTER_LOG={str(directory)!r} is not writable for this user")
+        return None
+    stem = file_stem()
+    # A process may start anew (exec), and a container may give the same number again: no log is written over.
+    names = itertools.chain([stem], (f"{stem}.{count}" for count in itertools.count(2)))
+    taken = {path.name for path in directory.glob(f"{stem}.*")}
+    name = next(name for name in names if not {f"{name}.jsonl", f"{name}.ring"} & taken)
+    return directory / f"{name}.jsonl"
+
+
+def begin_fields(torch: Any, nccl: int, config: Settings) -> dict[str, Any]:
+    """Return what the first line of the log says of this process."""
+    environment = os.environ
+    return {
+        "tracehook": __version__,
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "nccl": nccl,
+        "python": platform.python_version(),
+        "host": _text(socket.gethostname()),
+        "pid": os.getpid(),
+        "job": _text(job_name() or "") or None,
+        "attempt": _number(environment.get("TORCHELASTIC_RESTART_COUNT", "")),
+        "rank": _number(environment.get("RANK", "")),
+        "world_size": _number(environment.get("WORLD_SIZE", "")),
+        "allocator": _text(environment.get("PYTORCH_CUDA_ALLOC_CONF", "")),
+        "policy": [_text(name) for name in config.policy],
+        "local": config.local,
+        "emulated": "TRACEHOOK_EMU_DEVICES" in environment,
+        "argv": [_text(part) for part in sys.argv[:1]],
+    }
+
+
+def _text(text: str) -> str:
+    """Make what came from outside fit for JSON: a file name need not be UTF-8."""
+    return text.encode("utf-8", "replace").decode()
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None

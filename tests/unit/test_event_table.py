@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import re
+import runpy
 import subprocess
 import sys
 import textwrap
 from collections.abc import Iterator
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +23,7 @@ COMMON = {name for name, field in tables.FIELDS.items() if field.is_common}
 # What nobody fills: a peer that did not come has not told its life, and only what was found mapped is adopted.
 ALWAYS_ZERO = {"peer.timeout": {"value": (0,)}, "range.unmap": {"extra": (0,)}}
 BY_THE_JOURNAL = ("trace.begin", "trace.end", "log.dropped")  # never in the ring
+DOCS = Path(__file__).parents[2] / "docs"
 ROOM = files("tracehook") / "cpp" / "events"
 
 
@@ -162,3 +165,11 @@ def test_a_sentence_is_plain(event):
     named = re.findall(r"{(\w+)}", row.sentence + row.refused)
     assert set(named) <= COMMON | set(row.fields)
     assert not row.refused or {"ok", "error"} <= set(row.fields)
+
+
+def test_the_page_has_the_tables():
+    """docs/log-schema.md is what docs/write_tables.py writes."""
+    script = runpy.run_path(str(DOCS / "write_tables.py"))
+    text = (DOCS / "log-schema.md").read_text()
+    assert script["page"](text) == text
+    assert text.count(script["BEGIN"]) == text.count(script["END"]) == 1

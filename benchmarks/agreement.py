@@ -21,7 +21,7 @@ from stats import Line
 
 import tracehook
 from tracehook.hook.service import service
-from tracehook.log import ring
+from tracehook.log import ring, tables
 
 REPETITIONS = 51
 WARM_UP = 5
@@ -56,7 +56,7 @@ class Events:
         while data := self._core.peek(4096):
             count = 0
             for record in ring.unpack(data):
-                found[ring.EVENTS[record.kind]] += record.duration_ns / 1e6
+                found[tables.EVENTS[record.kind]] += record.duration_ns / 1e6
                 count += 1
             self._core.mark_drained(count)
         return found

@@ -15,7 +15,7 @@ from support.rehearsal import ROOT
 
 from audit.goldens import DIRECTORY
 from tracehook.audit.fields import BEGIN, FIELDS
-from tracehook.log import ring
+from tracehook.log import tables
 
 PAGE = (ROOT / "docs" / "log-schema.md").read_text()
 OF_SQL = {"VARCHAR": str, "BOOLEAN": bool, "DOUBLE": int, "INTEGER": int, "BIGINT": int, "UBIGINT": int}
@@ -56,7 +56,7 @@ def test_every_field_and_event_is_on_the_page(types):
     """What a log holds can be looked up, and so can what no golden directory has."""
     named = {word for code in re.findall(r"`([^`]+)`", PAGE) for word in re.findall(r"[a-z_.]+", code)}
     assert (set(types) | set(FIELDS)) - named - {"event"} == set()
-    assert set(ring.EVENTS) - named == set()
+    assert set(tables.EVENTS) - named == set()
 
 
 def test_the_query_for_duckdb_runs():

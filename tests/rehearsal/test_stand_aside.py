@@ -8,7 +8,7 @@ import pytest
 from support.audits import FINDINGS, Audit
 from support.rehearsal import Rehearsal, rehearse
 
-from tracehook.log.reasons import REASONS, number_of
+from tracehook.log.tables import REASONS, number_of
 
 
 def _assert_noted_once(run: Rehearsal, reason: str) -> None:

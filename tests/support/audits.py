@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from support.rehearsal import ROOT
 from tracehook.commands import app
-from tracehook.log import ring
+from tracehook.log import ring, tables
 
 GOLDEN = ROOT / "tests" / "audit" / "golden" / "clean"
 CLEAN, FINDINGS, UNUSABLE = 0, 1, 2
@@ -76,6 +76,10 @@ def ring_of(events: int = 0, drained: int = 0, capacity: int = 16, pid: int = 7,
     slots = [bytes(record.size)] * capacity
     for index in range(drained, drained + events):
         values = dict.fromkeys(ring.Record._fields, 0) | {"rank": -1, "device": -1}
-        values |= {"seq": first + index, "t_ns": 9_000_000_000_000 + index, "kind": ring.EVENTS.index("policy.chosen")}
+        values |= {
+            "seq": first + index,
+            "t_ns": 9_000_000_000_000 + index,
+            "kind": tables.EVENTS.index("policy.chosen"),
+        }
         slots[index % capacity] = record.pack(*values.values())
     return header.ljust(4096, b"\0") + b"".join(slots)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tracehook._testing import Harness
-from tracehook.log import ring
+from tracehook.log import ring, tables
 
 PATIENCE = 20.0  # seconds after which something that should have happened has not
 
@@ -129,7 +129,7 @@ class FakeCore:
         self._seq += 1
         values = dict.fromkeys(ring.Record._fields, 0) | {"rank": -1, "device": -1}
         values |= {"seq": self._seq, "t_ns": 1000 * self._seq, "thread": 4242}
-        kind = ring.EVENTS.index(event) if event in ring.EVENTS else int(event)
+        kind = tables.EVENTS.index(event) if event in tables.EVENTS else int(event)
         self.data += self.LAYOUT.pack(*(values | {"kind": kind} | given).values())
 
     def drop(self, count: int) -> None:

@@ -1,31 +1,84 @@
-"""The one table of events, on its two sides."""
+"""The tables that C++ and Python read: events, their fields, and other names behind numbers."""
 
+from __future__ import annotations
+
+import itertools
 import re
+import runpy
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
 
 import pytest
 
-from tracehook import _core
-from tracehook.log import ring
-from tracehook.log.reasons import REASONS
+from tracehook.audit.fields import FIELDS as COLUMNS
+from tracehook.log import ring, tables
+from tracehook.log.journal import Journal
 from tracehook.policies import Answer
 
+COMMON = {name for name, field in tables.FIELDS.items() if field.is_common}
+# What nobody fills: a peer that did not come has not told its life, and only what was found mapped is adopted.
+ALWAYS_ZERO = {"peer.timeout": {"value": (0,)}, "range.unmap": {"extra": (0,)}}
+BY_THE_JOURNAL = ("trace.begin", "trace.end", "log.dropped")  # never in the ring
+DOCS = Path(__file__).parents[2] / "docs"
+ROOM = files("tracehook") / "cpp" / "events"
 
-def test_both_tables_are_equal():
-    """The numbers in a ring file mean the same to the writer and to the reader."""
-    assert list(ring.EVENTS) == [name for name, _ in _core.event_table()]
-    assert list(ring.OPERATIONS) == _core.operations()
-    assert list(ring.ANSWERS) == [answer.value for answer in Answer]
+
+def _record(event: str, **given: int) -> ring.Record:
+    empty = ring.Record(*(0,) * 13, kind=tables.EVENTS.index(event), device=-1, extra=0)
+    return empty._replace(**given)
+
+
+def _records(event: str) -> Iterator[ring.Record]:
+    """Yield records of an event with everything that a field of it can depend on."""
+    own = {
+        "value": (0, 1, 1 << 8 | 1, 1 << 32),
+        "extra": (0, 1, 2, 1 << 20, 1 << 31),
+        "result": (0, 3),
+        "segment": (0, 5),
+    }
+    own |= ALWAYS_ZERO.get(event, {})
+    for values in itertools.product(*own.values()):
+        filled = {"comm": 1, "comm_id": 2, "comm_seq": 3, "address": 4096, "size": 1, "duration_ns": 5, "device": 0}
+        yield _record(event, **dict(zip(own, values, strict=True)), **filled)
+
+
+# --- the rows ---
+
+
+@pytest.mark.parametrize("table", [row.name for row in ROOM.iterdir() if row.name.endswith(".def")])
+def test_every_row_is_read(table):
+    """No row is written in a way that C++ reads and Python does not."""
+    rows = [line for line in (ROOM / table).read_text().splitlines() if re.match(r"[^\s/]", line)]
+    assert [row[0] for row in tables._rows(f"events/{table}")] == [row.partition("(")[0] for row in rows]
+
+
+def test_an_event_has_the_number_of_its_row():
+    """A number in the ring means the same to C++, which writes it, and to Python, which reads it."""
+    script = """
+        from tracehook import _core
+        from tracehook.log import ring, tables
+        _core.make_process("", 128)
+        for name in tables.EVENTS:
+            _core.push(name)
+        assert [record.kind for record in ring.unpack(_core.peek(128))] == list(range(len(tables.EVENTS)))
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=True, timeout=60)
 
 
 def test_names_are_nouns_and_verbs():
     """Every event is called ``noun.verb``, once."""
-    assert all(re.fullmatch(r"[a-z]+\.[a-z_]+", name) for name in ring.EVENTS)
-    assert len(set(ring.EVENTS)) == len(ring.EVENTS)
+    assert all(re.fullmatch(r"[a-z]+\.[a-z_]+", name) for name in tables.EVENTS)
+    assert len(set(tables.EVENTS)) == len(tables.EVENTS)
 
 
 def test_warnings_are_what_a_user_must_see():
     """Without a log these events, and no others, are shown on stderr."""
-    assert {name for name, is_warning in _core.event_table() if is_warning} == {
+    assert {event.severity for event in tables.ABOUT.values()} == {"info", "problem", "warning"}
+    assert {
         "segment.unknown",
         "communicator.failed",
         "deregister.stalled",
@@ -34,16 +87,25 @@ def test_warnings_are_what_a_user_must_see():
         "ledger.difference",
         "log.dropped",
         "register.stalled",
-    }
+    } == tables.WARNINGS
 
 
-def test_both_tables_agree_on_severities():
-    """What the readers of logs count is what the native table calls a warning or a problem."""
-    severities = dict(zip(ring.EVENTS, _core.severities(), strict=True))
-    assert set(severities.values()) == {"info", "problem", "warning"}
-    assert {name for name, severity in severities.items() if severity == "warning"} == ring.WARNINGS
-    assert {name for name, severity in severities.items() if severity == "problem"} == ring.PROBLEMS
-    assert {name for name, is_warning in _core.event_table() if is_warning} == ring.WARNINGS
+def test_the_numbers_of_a_log_are_those_of_its_format():
+    """A row that moved would give old logs another meaning."""
+    assert tables.EVENTS[:3] == ("trace.begin", "trace.end", "segment.alloc")
+    assert tables.EVENTS[-2:] == ("range.map", "range.unmap")
+    assert tables.KINDS == ("own", "observed", "off")
+    assert tables.ANSWERS == ("shared", "isolated", "none") == tuple(answer.value for answer in Answer)
+    assert tables.HANDLES == ("none", "runtime", "file", "fabric")
+    assert [name for name, _, _ in tables.OPERATIONS] == [
+        "all_reduce",
+        "all_gather",
+        "reduce_scatter",
+        "all_to_all",
+        "gather",
+        "scatter",
+    ]
+    assert {compared for _, *both in tables.OPERATIONS for compared in both} == {"where", "whether", "nothing"}
 
 
 def test_a_number_outside_the_table_has_a_name():
@@ -52,16 +114,62 @@ def test_a_number_outside_the_table_has_a_name():
     assert ring.fields_of(record)[0] == "unknown.200"
 
 
-@pytest.mark.parametrize("number", REASONS)
+@pytest.mark.parametrize("number", tables.REASONS)
 def test_a_reason_is_read_from_a_ring_as_it_is_logged(number):
     """A ring keeps the number; who reads it gets the name, and what to do."""
-    row = REASONS[number]
-    record = ring.Record(*(0,) * 13, kind=ring.EVENTS.index(row.event), device=-1, extra=0)._replace(value=number)
-    name, fields = ring.fields_of(record)
+    row = tables.REASONS[number]
+    name, fields = ring.fields_of(_record(row.event, value=number))
     assert (name, fields["reason"], fields["advice"]) == (row.event, row.name, row.advice)
 
 
 def test_a_reason_of_a_later_version_keeps_its_number():
     """It has no name here, and is told all the same."""
-    record = ring.Record(*(0,) * 13, kind=ring.EVENTS.index("hook.conflict"), device=-1, extra=0)._replace(value=99)
-    assert ring.fields_of(record)[1]["reason"] == "reason 99"
+    assert ring.fields_of(_record("hook.conflict", value=99))[1]["reason"] == "reason 99"
+
+
+# --- fields and sentences ---
+
+
+@pytest.mark.parametrize("event", [name for name in tables.EVENTS if name not in BY_THE_JOURNAL])
+def test_an_event_has_the_fields_that_its_row_names(event):
+    """All of them, and no others but the common ones."""
+    found = set().union(*(ring.fields_of(record)[1] for record in _records(event)))
+    assert found - COMMON == set(tables.ABOUT[event].fields)
+
+
+def test_the_lines_of_the_journal_have_the_fields_that_their_rows_name(core, tmp_path):
+    """It writes the end and the losses itself."""
+    written = []
+    journal = Journal(core, tmp_path / "a.jsonl", {})
+    journal._write_line = lambda event, fields: written.append((event, set(fields))) or True
+    core.drop(3)
+    journal.close(lambda: {"segments": 0, "bytes": 0, "communicators": 0})
+    assert {event: fields - COMMON for event, fields in written} == {
+        event: set(tables.ABOUT[event].fields) for event in ("log.dropped", "trace.end")
+    }
+
+
+def test_every_field_has_a_meaning_and_an_event():
+    """The table of fields has all that the events name, and nothing else; the audit has a column for each."""
+    named = {field for event in tables.ABOUT.values() for field in event.fields}
+    assert {name for name, field in tables.FIELDS.items() if not field.is_common} == named
+    assert list(COLUMNS) == list(tables.FIELDS)
+
+
+@pytest.mark.parametrize("event", tables.EVENTS)
+def test_a_sentence_is_plain(event):
+    """One or more sentences with a full stop, and no field that the event cannot have."""
+    row = tables.ABOUT[event]
+    assert re.fullmatch(r"\S.*\.", row.sentence)
+    assert "|" not in row.sentence
+    named = re.findall(r"{(\w+)}", row.sentence + row.refused)
+    assert set(named) <= COMMON | set(row.fields)
+    assert not row.refused or {"ok", "error"} <= set(row.fields)
+
+
+def test_the_page_has_the_tables():
+    """docs/log-schema.md is what docs/write_tables.py writes."""
+    script = runpy.run_path(str(DOCS / "write_tables.py"))
+    text = (DOCS / "log-schema.md").read_text()
+    assert script["page"](text) == text
+    assert text.count(script["BEGIN"]) == text.count(script["END"]) == 1

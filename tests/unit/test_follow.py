@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import struct
 import time
 
@@ -13,7 +14,7 @@ from tracehook.audit import live, tail
 from tracehook.audit.directory import LONGEST_LINE
 from tracehook.audit.live import LIVELY, Follower, State
 from tracehook.commands import watch_table
-from tracehook.log import ring
+from tracehook.log import tables
 
 BEGIN = {"event": "trace.begin", "schema": "1.2", "t_ns": 10**9, "time": "2026-11-21T14:28:11+00:00", "pid": 10}
 ALLOC = {"event": "segment.alloc", "seq": 1, "t_ns": 2 * 10**9, "size": 4096}
@@ -286,7 +287,7 @@ def test_strange_values_break_nothing(tmp_path, follower, value):
     """A log that somebody edited is shown as far as it can be."""
     fields = ("comm_id", "total", "count", "t_ns", "dropped", "rank", "error", "size", "ok", "time", "pid")
     strange = dict.fromkeys(fields, value)
-    events = [strange | {"event": name, "seq": value} for name in ring.EVENTS if name != "trace.begin"]
+    events = [strange | {"event": name, "seq": value} for name in tables.EVENTS if name != "trace.begin"]
     _append(tmp_path / "a.jsonl", strange | BEGIN | {"rank": value, "pid": value, "time": value}, *events)
     follower.look()
     assert "1 process: 1 ended" in _render(follower)
@@ -468,10 +469,23 @@ def test_the_latest_warning_is_the_one_in_words(tmp_path, follower):
     assert last.endswith(":29:11 rank 1: 12 events found the ring full and are not in the log")
 
 
-def test_everything_that_is_counted_has_words():
-    """No warning is shown as a bare name."""
-    assert watch_table.WORDS.keys() >= (ring.WARNINGS | ring.PROBLEMS)
-    assert watch_table.WORDS.keys() <= set(ring.EVENTS)
+@pytest.mark.parametrize("event", sorted(tables.WARNINGS | tables.PROBLEMS))
+def test_everything_that_is_counted_has_words(tmp_path, follower, event):
+    """No warning is shown as a bare name, and of its sentences the first, without its full stop."""
+    _start(tmp_path, 0, {"event": event, "seq": 1, "t_ns": 10**9, "advice": "do", "reason": "why"})
+    follower.look()
+    words = watch_table.alert(_only(follower)).partition(": ")[2]
+    assert len(words.split()) > 4
+    assert words[-1] not in ".}"
+    assert words == re.sub(r"{\w+}", "?", words)
+
+
+def test_an_event_of_a_later_version_is_shown_by_its_name(tmp_path, follower):
+    """A name that is in no table may have braces."""
+    _start(tmp_path, 0)
+    follower.look()
+    _only(follower).latest = {"event": "new.{event}"}
+    assert watch_table.alert(_only(follower)) == "rank 0: new.{event}"
 
 
 def test_a_table_fits_a_terminal_of_80_columns(tmp_path, follower, clock, core):

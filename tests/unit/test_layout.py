@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "audit": ("log",),
     "views": ("audit", "log"),
     "hook": ("log",),
-    "policies": (),
+    "policies": ("log",),
     "symmetric_memory": ("hook", "log", "policies"),
     "ipc": ("hook", "log"),
     "rehearsal": ("hook", "log"),
@@ -31,7 +31,7 @@ MAY_INCLUDE = {
     "core": ("symmetric_memory", "events"),
     "nccl": ("core", "symmetric_memory", "events"),
     "torch": ("core", "symmetric_memory", "events"),
-    "ipc": ("core",),
+    "ipc": ("core", "events"),
     "bindings": ("core", "events", "ipc", "nccl", "symmetric_memory", "torch"),
     "testing": ("bindings", "core", "events", "symmetric_memory"),
 }

@@ -8,7 +8,7 @@ import pytest
 import structlog
 
 from tracehook.log import journal as logs
-from tracehook.log.reasons import REASONS
+from tracehook.log.tables import REASONS
 
 COMM = {"comm": 0xABC, "comm_id": 1, "comm_seq": 7, "rank": 3, "device": 0}
 SEGMENT = {"segment": 5, "address": 0x7F00, "size": 4096}

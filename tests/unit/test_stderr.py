@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tracehook import _core
 from tracehook.log import journal as logs
+from tracehook.log import tables
 
 COMM = {"comm": 0xABC, "comm_id": 1, "comm_seq": 7, "rank": 3, "device": 0}
 SEGMENT = {"segment": 5, "address": 0x7F00, "size": 4096}
@@ -94,18 +94,7 @@ def test_without_a_directory_only_warnings_are_said(core, capsys):
     assert (core.drained, capsys.readouterr().err) == (2, "")
 
 
-WARNINGS = [name for name, is_warning in _core.event_table() if is_warning and name != "log.dropped"]
-
-
-@pytest.mark.parametrize(
-    "event",
-    [
-        pytest.param(
-            name,
-        )
-        for name in WARNINGS
-    ],
-)
+@pytest.mark.parametrize("event", sorted(tables.WARNINGS - {"log.dropped"}))
 def test_every_warning_is_said(core, capsys, event):
     """An event that the table calls a warning is one line on stderr when no log is kept."""
     journal = logs.Journal(core, None, {})

@@ -3,7 +3,7 @@
 import pytest
 
 from tracehook.audit.summary import summarise
-from tracehook.log import ring
+from tracehook.log import ring, tables
 from tracehook.log.reader import ProcessLog
 
 X, Y = 1, 2
@@ -80,13 +80,13 @@ def test_a_refusal_is_a_failure_and_not_a_registration(harness, events, tmp_path
     assert (summary.made, summary.undone, summary.failures, summary.left) == (2, 2, 1, 0)
 
 
-@pytest.mark.parametrize("name", sorted(ring.WARNINGS | ring.PROBLEMS))
+@pytest.mark.parametrize("name", sorted(tables.WARNINGS | tables.PROBLEMS))
 def test_what_the_table_calls_a_warning_or_a_problem_is_counted(tmp_path, name):
     """Each event that deserves a look is counted; which these are stands in the table of events only."""
     assert _summary_of(tmp_path, [{"event": name}] * 2).warnings == 2
 
 
-@pytest.mark.parametrize("name", sorted(set(ring.EVENTS) - ring.WARNINGS - ring.PROBLEMS))
+@pytest.mark.parametrize("name", sorted(set(tables.EVENTS) - tables.WARNINGS - tables.PROBLEMS))
 def test_no_other_event_is_a_warning(tmp_path, name):
     """What happens in every good run is not counted."""
     assert _summary_of(tmp_path, [{"event": name}]).warnings == 0
@@ -173,7 +173,7 @@ def test_events_of_later_versions_are_passed_over(tmp_path):
 
 def test_no_event_of_the_table_breaks_the_counting(core, tmp_path):
     """Every event that the ring can hold is taken, whatever its fields."""
-    for name in ring.EVENTS:
+    for name in tables.EVENTS:
         core.push(name)
     rows = (ring.fields_of(record) for record in ring.unpack(core.data))
     _summary_of(tmp_path, [{"event": name, **fields} for name, fields in rows])

@@ -20,7 +20,7 @@ import duckdb
 from tracehook.audit.directory import LONGEST_LINE, Directory, LogFile, foreign_lines, lines_of, look, writable
 from tracehook.audit.fields import BEGIN, FIELDS
 from tracehook.audit.selection import ALL, LATEST, Selection, integer, select, shifts
-from tracehook.log import ring
+from tracehook.log import ring, tables
 from tracehook.log.reader import LogError
 
 _FILES_AT_ONCE = 64
@@ -114,7 +114,7 @@ class Store:
         for message in self.directory.unreadable:
             database.execute("INSERT INTO unreadable VALUES (?)", [writable(message)])
         database.execute("CREATE TABLE operation (operation VARCHAR, send VARCHAR, receive VARCHAR)")
-        database.executemany("INSERT INTO operation VALUES (?, ?, ?)", ring.OPERATIONS)
+        database.executemany("INSERT INTO operation VALUES (?, ?, ?)", tables.OPERATIONS)
         progress("ordering", 0.0)
         database.execute(_sql("tables.sql"))
         self._refuse_several_runs()

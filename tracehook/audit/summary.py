@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tracehook.log import ring
+from tracehook.log import tables
 from tracehook.log.reader import ProcessLog
 
 
@@ -86,7 +86,7 @@ class Summary:
     def count(self, event: dict[str, Any]) -> None:
         """Count one event."""
         name = event["event"]
-        if name in ring.WARNINGS or name in ring.PROBLEMS:
+        if name in tables.WARNINGS or name in tables.PROBLEMS:
             self.warnings += 1
         number = event.get("comm_id")
         comm = number if isinstance(number, int) else 0

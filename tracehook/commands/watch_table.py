@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -13,33 +13,11 @@ from rich.table import Table
 from rich.text import Text
 
 from tracehook.audit.live import Follower, Process, State
+from tracehook.log.tables import ABOUT
 
 _COLUMNS = ("rank", "pid", "state", "segs", "bytes", "comms", "held", "ev/s", "reg/s", "warn", "ring", "dropped")
 _LINES_AROUND = 9  # of the terminal, that are no rows of processes
 _STYLES = {State.STUCK: "red", State.SILENT: "red", State.NO_END: "red", State.QUIET: "yellow", State.ENDED: "dim"}
-# The events that deserve a look, in words. Fields of the event in braces.
-WORDS = {
-    "segment.unknown": "segment {addr} was freed or replaced, but was not known",
-    "communicator.failed": "communicator {comm} runs on unregistered: a registration failed with NCCL error {error}",
-    "register.local": "NCCL refused to register segment {addr} with communicator {comm}: error {error}",
-    "deregister.local": "NCCL refused to deregister segment {addr} from communicator {comm}: error {error}",
-    "register.window": "NCCL refused a window on {addr} with communicator {comm}: error {error}",
-    "deregister.window": "NCCL refused to end the window on {addr} with communicator {comm}: error {error}",
-    "register.stalled": "a window on {addr} with communicator {comm} waits in NCCL for another rank",
-    "deregister.stalled": "freeing segment {addr} waits for a call into NCCL on communicator {comm}",
-    "hook.unsupported": "the hook stands aside, {reason}: {advice}",
-    "hook.conflict": "the hook stands aside, {reason}: {advice}",
-    "ledger.difference": "segment {addr} is only in the {only_in}",
-    "log.dropped": "{count} events found the ring full and are not in the log",
-    "pool.limit": "{wanted} bytes more would pass SYMM_REGISTER_POOL_LIMIT; the pools hold {held}",
-    "agreement.mismatch": "the ranks of communicator {comm} did not agree on windows",
-    "agreement.timeout": "rank {missing_rank} of communicator {comm} did not come to agree",
-    "agreement.failed": "the ranks of communicator {comm} gave windows up: one of them failed",
-    "placement.mismatch": "the ranks of communicator {comm} came to a collective with buffers at different places",
-    "policy.failed": "a pool policy failed and was skipped; stderr of that process says why",
-    "peer.lost": "the process of a peer that shares memory with it has ended without a farewell",
-    "peer.timeout": "a peer did not come to share memory with it in time",
-}
 
 
 def picture(follower: Follower, height: int | None = None) -> Group:
@@ -77,13 +55,24 @@ def sentence(follower: Follower) -> str:
 def alert(process: Process) -> str:
     """Return the latest event of a process that somebody should look at, in words."""
     event = process.latest or {"event": ""}
-    text = WORDS.get(event["event"], event["event"]).format_map(_Fields(event))
+    text = _words(event).format_map(_Fields(event))
     when = process.time_of(event)
     clock = ""
     if when is not None and 0 <= when < 1 << 33:
         clock = f"{datetime.fromtimestamp(when):%H:%M:%S} "
     who = f"pid {process.summary.pid}" if process.summary.rank is None else f"rank {process.summary.rank}"
     return clean(f"{clock}{who}: {text}", 300)
+
+
+def _words(event: Mapping[str, Any]) -> str:
+    """Return the first sentence of the table of events, or what it says of a call that was refused."""
+    name = event["event"]
+    if name not in ABOUT:
+        return "{event}"
+    about = ABOUT[name]
+    if about.refused and event.get("ok") is False:
+        return about.refused
+    return about.sentence.partition(". ")[0].removesuffix(".")
 
 
 class _Fields(dict[str, Any]):

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 from tracehook import settings
 from tracehook.hook import library, log_begin, registrants
 from tracehook.hook.extension import EXTENSIONS, Extension
-from tracehook.log import tables
 from tracehook.log.journal import Journal, warn
-from tracehook.log.reasons import REASONS, number_of
+from tracehook.log.tables import KINDS, MODES, REASONS, number_of
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -82,7 +81,7 @@ class Service:
         if self._record_only:
             _core.set_registering(False)
         mode = "observe" if self._record_only and self.settings.local == "auto" else self.settings.local
-        _core.set_local_mode(tables.MODES.index(mode))
+        _core.set_local_mode(MODES.index(mode))
         if self.settings.check:
             _core.check_at_births()
         try:
@@ -190,8 +189,7 @@ class Service:
             out["segments"], out["bytes"], _ = core.totals()
             out["expandable_bytes"] = sum(size for _, _, size in core.mapped())
             out["communicators"] = [
-                {**row, "key": f"{row['key']:016x}", "local": tables.KINDS[row["local"]]}
-                for row in core.communicators()
+                {**row, "key": f"{row['key']:016x}", "local": KINDS[row["local"]]} for row in core.communicators()
             ]
             out["dropped"] = core.dropped()
             journal = self._journal

@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
+from tracehook.log.tables import HANDLES
+
 MAJOR, MINOR = 1, 0
 MAGIC = b"THPL"
 MOST_DIMENSIONS = 8
@@ -80,12 +82,12 @@ class Form(IntEnum):
 
 
 class HandleKind(IntEnum):
-    """How memory goes to a peer; see cpp/ipc/handle.h."""
+    """How memory goes to a peer; see cpp/events/handle_kinds.def."""
 
-    NONE = 0
-    RUNTIME = 1  # the handle is in each offer
-    FILE = 2
-    FABRIC = 3
+    NONE = HANDLES.index("none")
+    RUNTIME = HANDLES.index("runtime")  # the handle is in each offer
+    FILE = HANDLES.index("file")
+    FABRIC = HANDLES.index("fabric")
 
 
 class Flag(IntFlag):

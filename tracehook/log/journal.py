@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, cast
 import structlog
 
 from tracehook.log import ring
-from tracehook.log.reasons import Reason
+from tracehook.log.tables import Reason
 
 SCHEMA = "1.4"
 _BATCH = 4096

@@ -8,8 +8,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from tracehook.log.reasons import reason_of
-from tracehook.log.tables import KINDS
+from tracehook.log.tables import ABOUT, ANSWERS, EVENTS, HANDLES, KINDS, OPERATIONS, reason_of
 
 MAGIC = b"THRING01"
 
@@ -18,117 +17,8 @@ _HEADER = struct.Struct("<8sIIQQQQQQQ")
 # struct Event, in its order; padding is explicit there, so there is none here
 _RECORD = struct.Struct("<9Q2I2iHhI")
 
-# The order of cpp/events/events.def. tests/unit/test_event_table.py holds it against the native table.
-EVENTS = (
-    "trace.begin",
-    "trace.end",
-    "segment.alloc",
-    "segment.free",
-    "segment.adopt",
-    "segment.unknown",
-    "communicator.pending",
-    "communicator.ready",
-    "communicator.retire",
-    "communicator.abort",
-    "communicator.failed",
-    "register.local",
-    "deregister.local",
-    "hook.attach",
-    "hook.enable",
-    "hook.disable",
-    "hook.unsupported",
-    "hook.conflict",
-    "ledger.check",
-    "ledger.difference",
-    "log.dropped",
-    "deregister.stalled",
-    "register.batch",
-    "segment.retire",
-    "segment.reuse",
-    "pool.grow",
-    "pool.shrink",
-    "pool.limit",
-    "register.window",
-    "deregister.window",
-    "register.stalled",
-    "window.defer",
-    "agreement.reached",
-    "agreement.mismatch",
-    "agreement.timeout",
-    "agreement.failed",
-    "placement.first_use",
-    "placement.mismatch",
-    "placement.digest",
-    "policy.chosen",
-    "policy.failed",
-    "ipc.export",
-    "ipc.release",
-    "ipc.open",
-    "ipc.close",
-    "peer.ready",
-    "peer.lost",
-    "peer.timeout",
-    "range.map",
-    "range.unmap",
-)
-
-# Their severities in the same file; all others are of no concern. Held against the native table by the same test.
-WARNINGS = frozenset(
-    {
-        "segment.unknown",
-        "communicator.failed",
-        "hook.unsupported",
-        "hook.conflict",
-        "ledger.difference",
-        "log.dropped",
-        "deregister.stalled",
-        "register.stalled",
-    }
-)
-PROBLEMS = frozenset(
-    {
-        "pool.limit",
-        "agreement.mismatch",
-        "agreement.timeout",
-        "agreement.failed",
-        "placement.mismatch",
-        "policy.failed",
-        "peer.lost",
-        "peer.timeout",
-    }
-)
-
-# The order of the PLACED rows of cpp/nccl/calls.def; held against the native table by the same test.
-# Of each: its name, and what has to be equal on all ranks of the place of the send and of the receive buffer: where it
-# lies, whether it lies in a window, or nothing.
-OPERATIONS = (
-    ("all_reduce", "where", "where"),
-    ("all_gather", "whether", "where"),
-    ("reduce_scatter", "where", "whether"),
-    ("all_to_all", "where", "where"),
-    ("gather", "where", "nothing"),
-    ("scatter", "nothing", "where"),
-)
-
-# The order of tracehook.policies.Answer.
-ANSWERS = ("shared", "isolated", "none")
-
-# The order of ipc::HandleKind.
-HANDLES = ("none", "runtime", "file", "fabric")
-
 # Events of the bank: their `segment` counts the segments of our pools, not those of the allocator.
-_POOL_EVENTS = frozenset(
-    {
-        "segment.retire",
-        "segment.reuse",
-        "pool.grow",
-        "pool.shrink",
-        "register.window",
-        "deregister.window",
-        "register.stalled",
-    }
-)
-
+_POOL_EVENTS = frozenset(name for name, row in ABOUT.items() if "pool_segment" in row.fields)
 
 _ADOPTED = 1 << 8  # in `value` of communicator.pending; below it core::Local
 _BY_OTHERS = 1  # core::kByOthers, in `extra` of a local registration

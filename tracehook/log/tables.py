@@ -1,6 +1,105 @@
-"""Names behind the numbers of a log."""
+"""Names behind the numbers of a log and of the native side, read from the tables that C++ is compiled with.
 
-# Who registers segments, as SYMM_REGISTER_LOCAL says it. The order is that of LocalMode in cpp/nccl/interpose.h.
-MODES = ("auto", "own", "observe", "off")
-# Who registers segments with one communicator. The order is that of Local in cpp/core/registration_calls.h.
-KINDS = ("own", "observed", "off")
+They lie in cpp/events. Every job with the hook on reads them once, in one to two milliseconds.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from typing import Final, NamedTuple
+
+_CPP = files("tracehook") / "cpp"
+_BREAK = re.compile(r'"\s+"')  # within a text of several lines
+_ROW = re.compile(r'^([A-Z_]+)\(([^")]*(?:"[^"]*"[^")]*)*)\)', re.MULTILINE)
+_ARGUMENT = re.compile(r'"([^"]*)"|([^",\s][^",]*)')
+
+
+class Event(NamedTuple):
+    """What events.def says of an event, besides its name."""
+
+    severity: str  # info, problem or warning
+    fields: tuple[str, ...]  # its own, besides the common ones
+    sentence: str  # what happened; a {field} stands for its value
+    refused: str  # what happened if its `ok` is false; "" if the sentence says that too
+
+
+class Field(NamedTuple):
+    """What fields.def says of a field, besides its name."""
+
+    sql_type: str
+    meaning: str
+    is_common: bool  # any event may have it
+
+
+class Reason(NamedTuple):
+    """Why the hook cannot follow the allocator, or registers nothing, and what to do."""
+
+    event: str
+    name: str
+    advice: str
+
+
+def _rows(file: str) -> list[tuple[str, ...]]:
+    """Return the rows of a table: the name of the macro and its arguments. events.def says how rows are written."""
+    text = _BREAK.sub("", (_CPP / file).read_text(encoding="utf-8"))
+    rows = (row.groups() for row in _ROW.finditer(text))
+    return [(macro, *(quoted or bare for quoted, bare in _ARGUMENT.findall(row))) for macro, row in rows]
+
+
+def _names(file: str) -> tuple[str, ...]:
+    """Return the last argument of each row, by number."""
+    return tuple(row[-1] for row in _rows(file))
+
+
+_EVENT_ROWS = [row[2:] for row in _rows("events/events.def")]
+
+EVENTS: Final = tuple(name for name, *_ in _EVENT_ROWS)
+"""Names of the events, by number."""
+
+ABOUT: Final = {
+    name: Event(severity, tuple(fields.split()), sentence, "".join(refused))
+    for name, severity, fields, sentence, *refused in _EVENT_ROWS
+}
+"""The rows of the events, by name."""
+
+WARNINGS: Final = frozenset(name for name, row in ABOUT.items() if row.severity == "warning")
+PROBLEMS: Final = frozenset(name for name, row in ABOUT.items() if row.severity == "problem")
+
+FIELDS: Final = {
+    name: Field(sql_type, meaning, macro == "COMMON") for macro, name, sql_type, meaning in _rows("events/fields.def")
+}
+"""The fields of the log, by name, but for those that only ``trace.begin`` has."""
+
+OPERATIONS: Final = tuple(
+    (row[3], row[6].removeprefix("k").lower(), row[7].removeprefix("k").lower())
+    for row in _rows("nccl/calls.def")
+    if row[0] == "PLACED"
+)
+"""The collectives whose buffers the ranks compare, by number: name, and what they compare of the send buffer and of the
+receive buffer (where it lies, whether it lies in a window, or nothing)."""
+
+MODES: Final = _names("events/local_modes.def")
+"""Who registers segments with new communicators, as ``SYMM_REGISTER_LOCAL`` says it, by number."""
+
+KINDS: Final = _names("events/local_kinds.def")
+"""Who registers segments with one communicator, by number."""
+
+ANSWERS: Final = _names("events/policy_answers.def")
+"""Where a policy says that memory comes from, by number."""
+
+HANDLES: Final = _names("events/handle_kinds.def")
+"""How memory goes to another process, by number."""
+
+REASONS: Final = {number: Reason(*row[2:]) for number, row in enumerate(_rows("events/reasons.def"), 1)}
+"""Why the hook cannot follow the allocator, or registers nothing, by number."""
+
+
+def reason_of(number: int, event: str) -> Reason:
+    """Return the reason with that number, which an event has; a later version may know more of them."""
+    return REASONS.get(number, Reason(event, f"reason {number}", "see the log"))
+
+
+def number_of(name: str) -> int:
+    """Return the number of the reason called `name`."""
+    return next(number for number, reason in REASONS.items() if reason.name == name)

@@ -13,18 +13,18 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
+from tracehook.log.tables import ANSWERS
+
 
 class Answer(Enum):
-    """Where the memory comes from."""
+    """Where the memory comes from.
 
-    SHARED = "shared"
-    """From the one pool of the device that all groups share."""
+    SHARED: from the one pool of the device that all groups share.
+    ISOLATED: from a pool that only this group (or this set of groups) uses.
+    NONE: from ordinary memory, without a pool of ours and without a window.
+    """
 
-    ISOLATED = "isolated"
-    """From a pool that only this group (or this set of groups) uses."""
-
-    NONE = "none"
-    """From ordinary memory: no pool of ours, no window."""
+    SHARED, ISOLATED, NONE = ANSWERS
 
 
 @dataclass(frozen=True)

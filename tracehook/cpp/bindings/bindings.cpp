@@ -1,4 +1,4 @@
-// The module `_core`: tables of names, the process, and what all files of it share.
+// The module `_core`: the process, the versions of NCCL, and what all files of it share.
 #include "bindings/bindings.h"
 
 #include "nccl/api.h"
@@ -28,26 +28,6 @@ core::EventKind kind_of(const std::string& name) {
 }
 
 namespace {
-
-py::list event_table() {
-    py::list rows;
-    for (std::uint16_t i = 0; i < static_cast<std::uint16_t>(core::EventKind::kCount); ++i) {
-        const auto kind = static_cast<core::EventKind>(i);
-        rows.append(py::make_tuple(core::event_name(kind),
-                                   core::event_severity(kind) == core::Severity::warning));
-    }
-    return rows;
-}
-
-py::list severities() {
-    constexpr const char* kNames[] = {"info", "problem", "warning"};
-    py::list rows;
-    for (std::uint16_t i = 0; i < static_cast<std::uint16_t>(core::EventKind::kCount); ++i) {
-        const auto severity = core::event_severity(static_cast<core::EventKind>(i));
-        rows.append(kNames[static_cast<int>(severity)]);
-    }
-    return rows;
-}
 
 py::list nccl_traits() {
     py::list rows;
@@ -160,9 +140,6 @@ PYBIND11_MODULE(_core, module) {
     module.doc() =
         "tracehook's native core: registrar, ring, interposer. Knows neither torch nor CUDA.";
     module.attr("RECORD_BYTES") = sizeof(core::Event);
-    module.def("event_table", &event_table, "(name, is a warning) of each event kind, by number");
-    module.def("severities", &severities,
-               "info, problem or warning, of each event kind, by number");
     module.def("nccl_version", &nccl::version,
                "NCCL's own number (22809 is 2.28.9); 0 without NCCL");
     module.def("nccl_missing", [] {

@@ -6,7 +6,6 @@
 #include "nccl/placement.h"
 #include "nccl/pool_memory.h"
 
-#include <array>
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
@@ -211,21 +210,6 @@ void bind_symmetric(py::module_& module) {
     module.def("set_verification", [](const std::string& verify, const py::function& compare) {
         nccl::set_verification(verify_named(verify), comparison(compare));
     });
-    module.def(
-        "operations",
-        [] {
-            static constexpr std::array<const char*, 3> kCompare = {"nothing", "whether", "where"};
-            const auto name = [](core::Compare compare) {
-                return kCompare.at(static_cast<std::size_t>(compare));
-            };
-            py::list rows;
-            for (const nccl::Operation& row : nccl::operations()) {
-                rows.append(
-                    py::make_tuple(row.name, name(row.compare_send), name(row.compare_receive)));
-            }
-            return rows;
-        },
-        "(name, what is compared of the send buffer's place, of the receive buffer's) by number");
     module.def("capturing", [](int device) { return process().shim().capturing(device); });
 }
 

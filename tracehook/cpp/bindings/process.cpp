@@ -116,7 +116,7 @@ Reason Process::attach(const std::string& shim_path, const std::string& torch_ve
     registrar_.end_adoption();
     push(core::EventKind::kHookAttach, registrar_.totals().segments, registrar_.totals().bytes);
     if (info.caching == 0) {
-        return Reason::kNotCaching;
+        return Reason::kNoCaching;
     }
     return expandable && !expandable_seen_.exchange(true) ? Reason::kExpandableSegments
                                                           : Reason::kNone;

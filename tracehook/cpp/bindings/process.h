@@ -19,12 +19,12 @@
 namespace tracehook {
 
 // Why the hook cannot follow the allocator, or stands aside. The numbers stand in the log (`value`
-// of hook.unsupported and hook.conflict); `tracehook/reasons.py` has the sentence for each.
+// of hook.unsupported and hook.conflict); those that this side does not give come from Python.
 enum class Reason : std::uint64_t {
     kNone = 0,
-    kExpandableSegments = 1,
-    kNotCaching = 2,
-    kForeignAllocator = 3,
+#define REASON(enumerator, ...) enumerator,
+#include "events/reasons.def"
+#undef REASON
 };
 
 class Process {

@@ -10,9 +10,9 @@ namespace tracehook::core {
 
 // Who registers segments with a communicator.
 enum class Local : std::uint8_t {
-    kOurs = 0,     // we do
-    kObserved = 1, // somebody else does, and is recorded
-    kOff = 2,      // we do not, and do not look who does
+#define LOCAL_KIND(enumerator, ...) enumerator,
+#include "events/local_kinds.def"
+#undef LOCAL_KIND
 };
 
 struct Identity {

@@ -4,27 +4,16 @@ namespace tracehook::core {
 
 namespace {
 
-struct Row {
-    const char* name;
-    Severity severity;
-};
-
-constexpr Row kRows[] = {
-#define EVENT(enumerator, name, severity) {name, Severity::severity},
+constexpr const char* kNames[] = {
+#define EVENT(enumerator, name, ...) name,
 #include "events/events.def"
 #undef EVENT
 };
-static_assert(sizeof(kRows) / sizeof(Row) == static_cast<std::size_t>(EventKind::kCount));
 
 } // namespace
 
 const char* event_name(EventKind kind) noexcept {
-    return kind < EventKind::kCount ? kRows[static_cast<std::uint16_t>(kind)].name : "unknown";
-}
-
-Severity event_severity(EventKind kind) noexcept {
-    return kind < EventKind::kCount ? kRows[static_cast<std::uint16_t>(kind)].severity
-                                    : Severity::info;
+    return kind < EventKind::kCount ? kNames[static_cast<std::uint16_t>(kind)] : "unknown";
 }
 
 } // namespace tracehook::core

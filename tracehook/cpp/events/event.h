@@ -7,7 +7,7 @@
 namespace tracehook::core {
 
 enum class EventKind : std::uint16_t {
-#define EVENT(enumerator, name, severity) enumerator,
+#define EVENT(enumerator, ...) enumerator,
 #include "events/events.def"
 #undef EVENT
     kCount,
@@ -16,13 +16,10 @@ enum class EventKind : std::uint16_t {
 // The public name ("register.local") of a kind; "unknown" for a number outside the table.
 const char* event_name(EventKind kind) noexcept;
 
-enum class Severity { info, problem, warning }; // what each means: events/events.def
-Severity event_severity(EventKind kind) noexcept;
-
 // In `extra` of register.window: a stream of the device was being captured. The rest is the pool.
 constexpr std::uint32_t kWhileCapturing = 1u << 31;
 
-// Fields that do not apply are zero (device: -1). 96 bytes, little endian; `audit/ring.py` reads
+// Fields that do not apply are zero (device: -1). 96 bytes, little endian; `log/ring.py` reads
 // the same layout.
 struct Event {
     std::uint64_t seq = 0;     // per process, given by the ring; a gap means loss
@@ -32,7 +29,7 @@ struct Event {
     std::uint64_t address = 0; // first byte
     std::uint64_t size = 0;    // bytes
     std::uint64_t thread = 0;  // kernel id of the thread that caused it, given by the ring
-    std::uint64_t value = 0;   // see the event's row in docs/log-schema.md
+    std::uint64_t value = 0;   // see fields_of() in log/ring.py
     std::uint64_t duration_ns = 0;
     std::uint32_t comm_id = 0;  // process-local communicator id, never reused
     std::uint32_t comm_seq = 0; // counts per communicator, from 1
@@ -40,7 +37,7 @@ struct Event {
     std::int32_t rank = -1;     // in the communicator
     EventKind kind = EventKind::kCount;
     std::int16_t device = -1;
-    std::uint32_t extra = 0; // see the event's row in docs/log-schema.md
+    std::uint32_t extra = 0; // see fields_of() in log/ring.py
 };
 static_assert(sizeof(Event) == 96, "the ring's file format depends on it");
 

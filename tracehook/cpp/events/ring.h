@@ -18,7 +18,7 @@
 namespace tracehook::core {
 
 // First page of the file. Only the owner writes; another process may read at any time.
-// `audit/ring.py` reads the same.
+// `log/ring.py` reads the same.
 struct RingHeader {
     char magic[8];                     // "THRING01"
     std::uint32_t header_bytes;        // where the first record starts

@@ -10,10 +10,9 @@ namespace tracehook::ipc {
 
 // How memory goes to another process. The numbers stand on the wire and in the log.
 enum class HandleKind : std::uint8_t {
-    kNone = 0,    // no memory: a tensor without elements
-    kRuntime = 1, // the 64 bytes of cudaIpcGetMemHandle
-    kFile = 2,    // a file descriptor for each allocation, in a message of their own
-    kFabric = 3,  // 64 bytes for each allocation, in a message of their own
+#define HANDLE_KIND(enumerator, ...) enumerator,
+#include "events/handle_kinds.def"
+#undef HANDLE_KIND
 };
 
 struct Exported {

@@ -13,9 +13,12 @@
 
 namespace tracehook::nccl {
 
-// Who registers segments with communicators that are made from now on. kAuto: we do, except where
-// torch's process group does by itself; that is then recorded. kObserve: never we.
-enum class LocalMode { kAuto, kOurs, kObserve, kOff };
+// Who registers segments with communicators that are made from now on.
+enum class LocalMode {
+#define LOCAL_MODE(enumerator, ...) enumerator,
+#include "events/local_modes.def"
+#undef LOCAL_MODE
+};
 void set_local_mode(LocalMode mode) noexcept;
 core::Local local_of(bool registers_itself) noexcept;
 

@@ -18,6 +18,7 @@ from tracehook.hook import library, registrants
 from tracehook.log import tables
 from tracehook.log.journal import Journal, file_stem, job_name, warn
 from tracehook.log.reasons import REASONS, number_of
+from tracehook.log.text import encodable
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -333,17 +334,17 @@ class Service:
             "cuda": torch.version.cuda,
             "nccl": nccl,
             "python": platform.python_version(),
-            "host": _text(socket.gethostname()),
+            "host": encodable(socket.gethostname()),
             "pid": os.getpid(),
-            "job": _text(job_name() or "") or None,
+            "job": encodable(job_name() or "") or None,
             "attempt": _number(environment.get("TORCHELASTIC_RESTART_COUNT", "")),
             "rank": _number(environment.get("RANK", "")),
             "world_size": _number(environment.get("WORLD_SIZE", "")),
-            "allocator": _text(environment.get("PYTORCH_CUDA_ALLOC_CONF", "")),
-            "policy": [_text(name) for name in self.settings.policy],
+            "allocator": encodable(environment.get("PYTORCH_CUDA_ALLOC_CONF", "")),
+            "policy": [encodable(name) for name in self.settings.policy],
             "local": self.settings.local,
             "emulated": "TRACEHOOK_EMU_DEVICES" in environment,
-            "argv": [_text(part) for part in sys.argv[:1]],
+            "argv": [encodable(part) for part in sys.argv[:1]],
         }
 
     def finish(self) -> None:
@@ -365,11 +366,6 @@ class Service:
             self._parent_attached = bool(self._core.attached())
         if self._journal is not None:
             self._journal.leave_to_parent()
-
-
-def _text(text: str) -> str:
-    """Make what came from outside fit for JSON: a file name need not be UTF-8."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def _number(text: str) -> int | None:

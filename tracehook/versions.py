@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 
-class Row(NamedTuple):
+class TorchVersion(NamedTuple):
     """One minor version of PyTorch: the NCCL of its CUDA wheels (22809 is 2.28.9), and its default NCCL group."""
 
     torch: str
@@ -18,17 +18,17 @@ class Row(NamedTuple):
 
 # Of 2.13 no CUDA wheel was at hand: its NCCL is taken to be that of 2.12.
 ROWS = (
-    Row("2.11", "2.11.0", 22809, "stock"),
-    Row("2.12", "2.12.1", 22907, "stock"),
-    Row("2.13", "2.13.0", 22907, "stock"),
-    Row("2.14", "2.14.1", 23007, "stock"),
-    Row("2.15", "2.15.0", 23007, "nccl2"),
+    TorchVersion("2.11", "2.11.0", 22809, "stock"),
+    TorchVersion("2.12", "2.12.1", 22907, "stock"),
+    TorchVersion("2.13", "2.13.0", 22907, "stock"),
+    TorchVersion("2.14", "2.14.1", 23007, "stock"),
+    TorchVersion("2.15", "2.15.0", 23007, "nccl2"),
 )
 
 _FIRST_WITH_NCCL2 = "2.14"
 
 
-def of_torch(version: str) -> Row:
+def of_torch(version: str) -> TorchVersion:
     """Return the row for a version such as ``2.11.0+cu130``; of one that is not in the table, that of the nearest."""
     wanted = _order(version)
     return min(reversed(ROWS), key=lambda row: abs(_order(row.torch) - wanted))

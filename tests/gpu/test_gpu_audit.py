@@ -10,13 +10,13 @@ from test_gpu_symmetric import play, told
 
 from tracehook.audit.rules import check, first_divergence
 from tracehook.audit.store import Store
-from tracehook.audit.verdict import Scope, Verdict, judge
+from tracehook.audit.verdict import Filter, Verdict, judge
 
 
 def audited(directory: Path) -> Verdict:
     """Return what ``tracehook audit`` says of the logs."""
     with Store(directory) as store:
-        return judge(store, check(store), Scope())
+        return judge(store, check(store), Filter())
 
 
 def test_a_clean_job_is_clean(ranks: int, tmp_path: Path) -> None:

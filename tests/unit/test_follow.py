@@ -10,11 +10,10 @@ import time
 import pytest
 from rich.console import Console
 
-from tracehook.audit import live, tail
-from tracehook.audit.directory import LONGEST_LINE
 from tracehook.audit.live import LIVELY, Follower, State
 from tracehook.commands import watch_table
-from tracehook.log import tables
+from tracehook.log import tables, tail
+from tracehook.log.lines import LONGEST_LINE
 
 BEGIN = {"event": "trace.begin", "schema": "1.2", "t_ns": 10**9, "time": "2026-11-21T14:28:11+00:00", "pid": 10}
 ALLOC = {"event": "segment.alloc", "seq": 1, "t_ns": 2 * 10**9, "size": 4096}
@@ -499,4 +498,4 @@ def test_a_table_fits_a_terminal_of_80_columns(tmp_path, follower, clock, core):
     text = _render(follower, width=80)
     assert "…" not in text
     assert "quiet 100 s" in text
-    assert live.LIVELY < 100
+    assert LIVELY < 100

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tracehook._testing import Harness
 from tracehook.log import ring
-from tracehook.views.mapped import Mapped
+from tracehook.views.ranges import MappedRanges
 
 PAGE = 2 << 20
 FIRST = 64  # address 0 means no address
@@ -86,7 +86,7 @@ def test_the_log_tells_the_ranges(steps: list[tuple[str, int, int, int]]) -> Non
     """Who reads the log has the ranges of each device as the process had them."""
     harness = Harness()
     play(harness, steps)
-    read = {0: Mapped(), 1: Mapped()}
+    read = {0: MappedRanges(), 1: MappedRanges()}
     total = 0
     for record in ring.unpack(harness.peek(1000)):
         name, fields = ring.fields_of(record)

@@ -1,11 +1,13 @@
 """Reading logs back: whole ones, torn ones, and what a killed process left in its ring."""
 
+import gzip
 import json
+import os
 
 import pytest
 
 from tracehook.log import journal as logs
-from tracehook.log import reader, ring
+from tracehook.log import lines, reader
 
 BEGIN = {"event": "trace.begin", "schema": "1.0", "t_ns": 1, "rank": 0, "pid": 10}
 SEGMENT = {"segment": 5, "address": 0x7F00, "size": 4096}
@@ -48,12 +50,20 @@ def test_a_log_cut_anywhere_in_its_last_line_is_read(tmp_path, cut):
     assert [event.get("seq") for event in reader.read_process(path).events] == [None, 1]
 
 
-@pytest.mark.parametrize("line", [b"NCCL WARN something", b"[1, 2]", b'{"level": "info"}', b"\xff\xfe", b"", b"null"])
+@pytest.mark.parametrize("line", [b"NCCL WARN something", b"[1, 2]", b'{"level": "info"}', b"\xff\xfe", b"null"])
 def test_a_foreign_line_is_noted_and_skipped(tmp_path, line):
     """A line that is none of ours, in the middle, costs nothing but itself."""
     log = reader.read_process(_write(tmp_path / "a.jsonl", BEGIN, _alloc(1), line, _alloc(2)))
     assert [event.get("seq") for event in log.events] == [None, 1, 2]
     assert log.foreign_lines == [3]
+
+
+@pytest.mark.parametrize("line", [b"", b"  ", b"\r"])
+def test_an_empty_line_is_nothing(tmp_path, line):
+    """It is no event, and no damage either."""
+    log = reader.read_process(_write(tmp_path / "a.jsonl", BEGIN, _alloc(1), line, _alloc(2)))
+    assert [event.get("seq") for event in log.events] == [None, 1, 2]
+    assert log.foreign_lines == []
 
 
 def test_what_the_ring_still_holds_is_recovered_once(core, tmp_path):
@@ -87,19 +97,60 @@ def test_losses_are_known_from_the_ring_too(core, tmp_path):
     assert reader.read_process(path).dropped == 6
 
 
-def test_a_broken_ring_is_an_error_with_its_name(core, tmp_path):
-    """A ring that cannot be read is not passed over in silence."""
-    path = _write(tmp_path / "a.jsonl", BEGIN)
+def test_a_broken_ring_is_named_and_hides_no_line(core, tmp_path):
+    """A ring that cannot be read is not passed over in silence; the log beside it is read."""
+    path = _write(tmp_path / "a.jsonl", BEGIN, _alloc(1))
     (tmp_path / "a.ring").write_bytes(core.ring_file()[:5000])
-    with pytest.raises(ring.RingError, match=r"a\.ring: cut after 5000 bytes"):
-        reader.read_process(path)
+    log = reader.read_process(path)
+    assert [event.get("seq") for event in log.events] == [None, 1]
+    assert log.complaint == f"{tmp_path}/a.ring: cut after 5000 bytes, expected {len(core.ring_file())}"
+    problems = []
+    assert len(reader.read_directory(tmp_path, unreadable=problems)) == 1
+    assert problems == [log.complaint]
+    with pytest.raises(lines.LogError, match=r"a\.ring: cut after 5000 bytes"):
+        reader.read_directory(tmp_path)
+
+
+def test_a_ring_without_its_log_is_a_process(core, tmp_path):
+    """A process that was killed before its first line was whole is known by the name of its ring."""
+    core.push("segment.alloc", **SEGMENT)
+    (tmp_path / "job.rank3.host.77.2.ring").write_bytes(core.ring_file())
+    (tmp_path / "job.rank1.host.78.ring").write_bytes(core.ring_file())
+    (tmp_path / "job.rank1.host.78.jsonl").write_bytes(b'{"event":"trace.b')
+    logs = reader.read_directory(tmp_path)
+    assert [(log.rank, log.begin["pid"], log.recovered) for log in logs] == [(1, 78, 1), (3, 77, 1)]
+    assert [event["event"] for event in logs[0].events] == ["segment.alloc"]
+
+
+def test_a_packed_log_is_read(core, tmp_path):
+    """With the ring beside it, as a plain one; but not beside the same log unpacked."""
+    core.push("segment.alloc", **SEGMENT)
+    plain = _write(tmp_path / "a.jsonl", BEGIN)
+    (tmp_path / "a.ring").write_bytes(core.ring_file())
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(plain.read_bytes()))
+    problems = []
+    assert len(reader.read_directory(tmp_path, unreadable=problems)) == 1
+    assert problems == [f"{tmp_path}/a.jsonl.gz: stands beside it, unpacked"]
+    plain.unlink()
+    (log,) = reader.read_directory(tmp_path)
+    assert [event["event"] for event in log.events] == ["trace.begin", "segment.alloc"]
+
+
+def test_what_is_older_is_left_out(tmp_path):
+    """Logs of an earlier run in the same directory, and whatever else lies there, are not even named."""
+    for name in ("old.jsonl", "notes.txt"):
+        os.utime(_write(tmp_path / name, BEGIN), (1000, 1000))
+    new = _write(tmp_path / "new.jsonl", BEGIN | {"pid": 11})
+    problems = []
+    assert [log.path for log in reader.read_directory(tmp_path, 2000.0, problems)] == [new]
+    assert problems == []
 
 
 @pytest.mark.parametrize("schema", ["2.0", "10.1", "", None, "one"])
 def test_a_newer_schema_is_refused(tmp_path, schema):
     """A log of a later major version may mean other things by the same words."""
     path = _write(tmp_path / "a.jsonl", {**BEGIN, "schema": schema})
-    with pytest.raises(reader.LogError, match=r"reads up to 1\.x"):
+    with pytest.raises(lines.LogError, match=r"reads up to 1\.x"):
         reader.read_process(path)
 
 
@@ -110,13 +161,17 @@ def test_a_newer_minor_is_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"\n\n", b"hello\n", b'{"event":"segment.alloc","seq":1}\n', b'{"event":"trace.b']
+    "content",
+    [
+        *(b"", b"\n\n", b"hello\n", b'{"event":"segment.alloc","seq":1}\n', b'{"event":"trace.b'),
+        b'NCCL WARN\n{"event":"trace.begin","schema":"1.0"}\n',
+    ],
 )
 def test_a_file_that_is_no_log_is_refused(tmp_path, content):
     """A log begins with a whole trace.begin."""
     path = tmp_path / "a.jsonl"
     path.write_bytes(content)
-    with pytest.raises(reader.LogError, match="not a tracehook log"):
+    with pytest.raises(lines.LogError, match="not a tracehook log"):
         reader.read_process(path)
 
 
@@ -135,11 +190,11 @@ def test_a_directory_is_read_by_rank(tmp_path):
 
 def test_a_missing_directory_says_what_to_give(tmp_path):
     """The line names the directory and the variable that it should come from."""
-    with pytest.raises(reader.LogError, match=r"none: not a directory; .*SYMM_REGISTER_LOG"):
+    with pytest.raises(lines.LogError, match=r"none: not a directory; .*SYMM_REGISTER_LOG"):
         reader.read_directory(tmp_path / "none")
 
 
 def test_an_empty_directory_says_what_may_be_wrong(tmp_path):
     """Most likely the hook was not on."""
-    with pytest.raises(reader.LogError, match="SYMM_REGISTER_HOOK=1"):
+    with pytest.raises(lines.LogError, match="SYMM_REGISTER_HOOK=1"):
         reader.read_directory(tmp_path)

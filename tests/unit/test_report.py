@@ -18,7 +18,7 @@ pytest.importorskip("plotly")
 from tracehook.audit.rules import Finding
 from tracehook.audit.store import Store
 from tracehook.commands import app
-from tracehook.views.report import lifetimes, make_page, page, words
+from tracehook.views.report import lifetimes, make_page, page, phrases
 from tracehook.views.report.series import Place
 
 _HOSTILE = (
@@ -189,8 +189,8 @@ def test_hostile_messages_stay_texts() -> None:
     """What a finding says is escaped by the template, and nothing in the data can end its element."""
     assert "<" not in page.encode({"a": _HOSTILE})
     assert json.loads(page.encode({"a": _HOSTILE}))["a"] == _HOSTILE
-    assert len(words.short(_LONG)) == 200
-    assert "\n" not in words.short("a\nb\u2028c")
+    assert len(phrases.short(_LONG)) == 200
+    assert "\n" not in phrases.short("a\nb\u2028c")
 
 
 def test_hostile_numbers(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_ranks_with_findings_come_first() -> None:
 )
 def test_missing_ranks(present: Any, world: int, expected: tuple[int, str]) -> None:
     """Ranks without a log are told as ranges, and never counted one by one."""
-    assert expected == words.missing_ranks(present, world)
+    assert expected == phrases.missing_ranks(present, world)
 
 
 def test_the_command_writes_the_page(job: Path, tmp_path: Path) -> None:

@@ -6,10 +6,7 @@ ring, as a number.
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
-import stat
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -19,9 +16,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from tracehook.audit.summary import Summary
-from tracehook.audit.tail import Tail
-from tracehook.log import ring
-from tracehook.log.reader import LogError, check_schema, parse_line
+from tracehook.log.file import rank_of
+from tracehook.log.growing import GrowingDirectory
+from tracehook.log.lines import parse_lines, whole_number
+from tracehook.log.ring import RingHeader
 
 LIVELY: Final = 5.0  # seconds without anything new after which a process is quiet
 _WINDOW: Final = 5.0  # seconds over which rates are taken
@@ -42,16 +40,16 @@ class Process:
     """One process, as far as its log was read. `quiet` are the seconds since it was last written."""
 
     def __init__(self, begin: dict[str, Any], now: float, quiet: float) -> None:
-        self.summary = Summary(whole(begin.get("rank")), whole(begin.get("pid")) or 0)
+        self.begin = begin
+        self.summary = Summary(rank_of(begin), whole_number(begin.get("pid")) or 0)
         self.bytes = 0
         self.foreign = 0  # lines that are no events
         self.dropped = 0
         self.latest: dict[str, Any] | None = None  # the event that somebody should look at
-        self._begin = begin
         self._lines = 0
         self._news_at = now - quiet
         self._drained_at = self._looked_at = now
-        self._ring: ring.RingHeader | None = None
+        self._ring: RingHeader | None = None
         self._samples: deque[tuple[float, int, int]] = deque()
 
     @property
@@ -66,11 +64,10 @@ class Process:
 
     def take(self, lines: Iterable[bytes | None], now: float) -> None:
         """Count what these lines say."""
-        for line in lines:
-            event = None if line is None else parse_line(line)
+        for _, event in parse_lines(lines):
             if event is not None:
                 self._count(event)
-            elif line is None or line.strip():
+            else:
                 self.foreign += 1
         if self._samples:  # else these are lines of before, and the file says when it was last written
             self._news_at = now
@@ -82,15 +79,15 @@ class Process:
             self.latest = event
         self._lines += "seq" in event
         if name.startswith("segment."):
-            total = whole(event.get("total"))
+            total = whole_number(event.get("total"))
             self.bytes = self.bytes if total is None else total
         elif name == "log.dropped":
-            self.dropped += whole(event.get("count")) or 0
+            self.dropped += whole_number(event.get("count")) or 0
         elif name == "trace.end":
             self.summary.ended = True
-            self.dropped = max(self.dropped, whole(event.get("dropped")) or 0)
+            self.dropped = max(self.dropped, whole_number(event.get("dropped")) or 0)
 
-    def see_ring(self, header: ring.RingHeader | None, now: float) -> None:
+    def see_ring(self, header: RingHeader | None, now: float) -> None:
         """Note what waits in the ring; None: there is no ring."""
         before, self._ring = self._ring, header
         if header is None:
@@ -136,9 +133,9 @@ class Process:
 
     def time_of(self, event: dict[str, Any]) -> float | None:
         """Return when an event happened, in seconds since 1970; None if the log does not say."""
-        begin_ns, event_ns = whole(self._begin.get("t_ns")), whole(event.get("t_ns"))
+        begin_ns, event_ns = whole_number(self.begin.get("t_ns")), whole_number(event.get("t_ns"))
         try:
-            begin = datetime.fromisoformat(self._begin["time"]).timestamp()
+            begin = datetime.fromisoformat(self.begin["time"]).timestamp()
         except (KeyError, TypeError, ValueError, OverflowError):
             return None
         return None if begin_ns is None or event_ns is None else begin + (event_ns - begin_ns) / 1e9
@@ -150,17 +147,19 @@ class Follower:
     def __init__(self, directory: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self.directory = directory
         self.processes: dict[str, Process] = {}
-        self.skipped: dict[str, str] = {}  # files that are no logs of ours, and why
         self.now = clock()
         self._clock = clock
-        self._tails: dict[str, Tail] = {}
-        self._foreign: set[str] = set()  # read on only to see whether they are replaced
-        self._queue: deque[str] = deque()
+        self._logs = GrowingDirectory(directory)
+
+    @property
+    def skipped(self) -> dict[str, str]:
+        """The files that are no logs of ours, and why."""
+        return self._logs.skipped
 
     @property
     def behind(self) -> int:
         """Bytes that the last look found and did not come to read."""
-        return sum(self._tails[name].unread for name in self._queue)
+        return self._logs.behind
 
     @property
     def all_ended(self) -> bool:
@@ -173,94 +172,33 @@ class Follower:
         A directory that is not there holds no logs. Raises OSError if it cannot be read, or is none.
         """
         self.now = self._clock()
-        rings = self._list()
-        while self._queue:
-            name = self._queue.popleft()
-            self._read(name)
-            if name in self._tails and self._tails[name].unread:
-                self._queue.append(name)
+        self._logs.look()
+        self._drop_replaced()
+        while (found := self._logs.read_next()) is not None:
+            self._take(*found)
             if self._clock() - self.now >= seconds:
                 break
-        behind = set(self._queue)
+        self._drop_replaced()
+        behind = self._logs.unfinished
         for name, process in self.processes.items():
-            stem = name.removesuffix(".jsonl")
-            process.see_ring(self._header(stem) if stem in rings and not process.summary.ended else None, self.now)
+            process.see_ring(None if process.summary.ended else self._logs.ring_header(name), self.now)
             if name not in behind:  # else the rates would be those of our reading
                 process.sample(self.now)
 
-    def _list(self) -> set[str]:
-        """Note which logs there are, and queue those that have grown. Returns the stems of the rings."""
-        rings, found = set(), set()
-        queued = set(self._queue)
-        with contextlib.suppress(FileNotFoundError), os.scandir(self.directory) as entries:
-            for entry in entries:
-                if entry.name.endswith(".ring"):
-                    rings.add(entry.name.removesuffix(".ring"))
-                elif entry.name.endswith(".jsonl"):
-                    found.add(entry.name)
-                    if self._is_news(entry) and entry.name not in queued:
-                        self._queue.append(entry.name)
-        for name in (self._tails.keys() | self.skipped.keys()) - found:
-            self._forget(name)
-        self._queue = deque(name for name in self._queue if name in self._tails)
-        return rings
+    def _take(self, name: str, lines: list[bytes | None]) -> None:
+        tail = self._logs.tails.get(name)
+        if tail is None or tail.begin is None:
+            return
+        if name not in self.processes:
+            self.processes[name] = Process(tail.begin, self.now, max(0.0, time.time() - tail.changed))
+        if lines:
+            self.processes[name].take(lines, self.now)
 
-    def _is_news(self, entry: os.DirEntry[str]) -> bool:
-        try:
-            status = entry.stat()
-        except OSError as problem:
-            self.skipped[entry.name] = problem.strerror or str(problem)
-            return False
-        tail = self._tails.get(entry.name)
-        if tail is None or tail.replaced(status):
-            self._forget(entry.name)
-            if not stat.S_ISREG(status.st_mode):
-                self.skipped[entry.name] = "not a regular file"
-                return False
-            tail = self._tails[entry.name] = Tail(Path(entry.path), status)
-        return bool(tail.unread)
-
-    def _forget(self, name: str) -> None:
-        self._foreign.discard(name)
-        for table in (self._tails, self.processes, self.skipped):
-            table.pop(name, None)
-
-    def _read(self, name: str) -> None:
-        tail = self._tails[name]
-        try:
-            lines = tail.read()
-            if lines is None:
-                self._forget(name)  # and begin anew at the next look
-                return
-            if name in self._foreign:
-                return
-            if lines and name not in self.processes:
-                self.processes[name] = self._begin(tail, lines.pop(0))
-            if lines:
-                self.processes[name].take(lines, self.now)
-            self.skipped.pop(name, None)
-        except LogError as problem:
-            self._foreign.add(name)
-            self.skipped[name] = str(problem)
-            tail.leave()
-        except OSError as problem:
-            self.skipped[name] = problem.strerror or str(problem)
-            tail.leave()
-
-    def _begin(self, tail: Tail, line: bytes | None) -> Process:
-        begin = None if line is None else parse_line(line)
-        if begin is None or begin["event"] != "trace.begin":
-            raise LogError(f"{tail.path.name}: not a tracehook log (its first line is no trace.begin)")
-        check_schema(Path(tail.path.name), begin)
-        return Process(begin, self.now, max(0.0, time.time() - tail.changed))
-
-    def _header(self, stem: str) -> ring.RingHeader | None:
-        try:
-            return ring.read_header(self.directory / f"{stem}.ring")
-        except (OSError, ring.RingError):
-            return None
-
-
-def whole(value: object) -> int | None:
-    """Return a number of the log that can be one of ours; None for anything else."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63 else None
+    def _drop_replaced(self) -> None:
+        """Drop the processes whose logs are gone, or are those of other processes by now."""
+        tails = self._logs.tails
+        self.processes = {
+            name: process
+            for name, process in self.processes.items()
+            if name in tails and tails[name].begin is process.begin
+        }

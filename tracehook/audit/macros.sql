@@ -1,7 +1,8 @@
--- How messages say things.
+-- How messages say things. `in_bytes` is log/text.py's exact form.
 
 CREATE OR REPLACE MACRO in_bytes(n) AS CASE
     WHEN n IS NULL THEN '? bytes'
+    WHEN n >= 1099511627776 AND n % 1099511627776 = 0 THEN format('{} TiB', n // 1099511627776)
     WHEN n >= 1073741824 AND n % 1073741824 = 0 THEN format('{} GiB', n // 1073741824)
     WHEN n >= 1048576 AND n % 1048576 = 0 THEN format('{} MiB', n // 1048576)
     WHEN n >= 1024 AND n % 1024 = 0 THEN format('{} KiB', n // 1024)

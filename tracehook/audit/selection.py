@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from tracehook.audit.directory import Directory, LogFile
-from tracehook.log.reader import LogError
+from tracehook.log.directory import Directory
+from tracehook.log.file import LogFile
+from tracehook.log.lines import LogError, whole_number
 
 LATEST = 1 << 61  # a number beyond this one counts nothing; nanoseconds of 73 years
 _NO_NAME = "(no name)"  # of a job
@@ -70,7 +71,4 @@ def shifts(logs: Sequence[LogFile]) -> list[int]:
 
 def integer(begin: dict[str, Any], name: str) -> int | None:
     """Return a number of a first line; None if it is none that can be."""
-    value = begin.get(name)
-    if not isinstance(value, int) or isinstance(value, bool):
-        return None
-    return value if 0 <= value < (LATEST if name == "t_ns" else 1 << 31) else None
+    return whole_number(begin.get(name), LATEST if name == "t_ns" else 1 << 31)

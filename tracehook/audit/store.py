@@ -11,17 +11,20 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import duckdb
 
-from tracehook.audit.directory import LONGEST_LINE, Directory, LogFile, foreign_lines, lines_of, look, writable
 from tracehook.audit.fields import BEGIN, FIELDS
 from tracehook.audit.selection import ALL, LATEST, Selection, integer, select, shifts
-from tracehook.log import ring, tables
-from tracehook.log.reader import LogError
+from tracehook.log.directory import Directory, find_logs
+from tracehook.log.file import LogFile
+from tracehook.log.lines import LONGEST_LINE, LogError, parse_lines, whole_lines
+from tracehook.log.tables import OPERATIONS
+from tracehook.log.text import encodable
 
 _FILES_AT_ONCE = 64
 _MEMORY = "1200MB"
@@ -43,14 +46,17 @@ class TooMuch(LogError):
 class Store:
     """Reads a directory into a database of its own, which goes with it. A context manager; for one thread.
 
-    Raises :class:`LogError` if the directory has no log, or those of several jobs.
+    Raises :class:`LogError` if the directory has no log, those of several jobs, or one of a newer schema: then the
+    others may mean something else too.
     """
 
     def __init__(self, path: Path, selection: Selection = ALL, progress: Progress = quiet) -> None:
         self._stack = contextlib.ExitStack()
         self._scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tracehook-audit-")))
         try:
-            self.directory: Directory = look(path, self._scratch)
+            self.directory: Directory = find_logs(path, self._scratch)
+            if self.directory.newer:
+                raise LogError(self.directory.newer)
             self.directory.logs = select(self.directory, selection)
             self._database = duckdb.connect(str(self._scratch / "audit.duckdb"))
             self._stack.callback(self._database.close)
@@ -105,16 +111,16 @@ class Store:
             if log.text is not None:
                 texts.append((self._link(process, log.text), process, False))
             if log.left is not None and log.left.records:
-                texts.append((self._write_ring(process, log.left), process, True))
+                texts.append((self._write_ring(process, log), process, True))
         for start in range(0, len(texts), _FILES_AT_ONCE):
             progress("reading", start / len(texts))
             self._read(texts[start : start + _FILES_AT_ONCE])
         self._make_processes(logs)
         database.execute("CREATE TABLE unreadable (message VARCHAR)")
         for message in self.directory.unreadable:
-            database.execute("INSERT INTO unreadable VALUES (?)", [writable(message)])
+            database.execute("INSERT INTO unreadable VALUES (?)", [encodable(message)])
         database.execute("CREATE TABLE operation (operation VARCHAR, send VARCHAR, receive VARCHAR)")
-        database.executemany("INSERT INTO operation VALUES (?, ?, ?)", tables.OPERATIONS)
+        database.executemany("INSERT INTO operation VALUES (?, ?, ?)", OPERATIONS)
         progress("ordering", 0.0)
         database.execute(_sql("tables.sql"))
         self._refuse_several_runs()
@@ -164,19 +170,15 @@ class Store:
     def _without_long_lines(self, text: Path, process: int) -> Path:
         clean = self._scratch / f"clean-{process}.jsonl"
         with clean.open("wb") as out:
-            for _, line in lines_of(text):
-                if line is not None:
-                    out.write(line)
+            out.writelines(line for line in whole_lines(text) if line is not None)
         log = self.directory.logs[process]
         log.complaint = f"{log.path.name}: a line is longer than {LONGEST_LINE >> 20} MiB, and was left out"
         return clean
 
-    def _write_ring(self, process: int, left: ring.RingFile) -> Path:
+    def _write_ring(self, process: int, log: LogFile) -> Path:
         path = self._scratch / f"ring-{process}.jsonl"
         with path.open("w") as out:
-            for record in left.records:
-                name, fields = ring.fields_of(record)
-                out.write(json.dumps({"event": name, **fields}) + "\n")
+            out.writelines(json.dumps(event) + "\n" for event in log.events_left())
         return path
 
     def _make_processes(self, logs: Sequence[LogFile]) -> None:
@@ -196,17 +198,16 @@ class Store:
             begin, bad = log.begin, foreign.get((process, False), 0)
             if damaged := foreign.get((process, True)):
                 log.complaint = log.complaint or f"{damaged} records of its ring are damaged"
-            if bad and log.text is not None:
-                log.foreign = [number for number, _ in zip(foreign_lines(log.text), range(_NAMED_LINES), strict=False)]
+            named = _foreign_lines(log.text) if bad and log.text is not None else ()
             rows.append(
                 (
-                    *(process, writable(log.path.name), log.job, integer(begin, "attempt"), log.rank),
+                    *(process, encodable(log.path.name), log.job, integer(begin, "attempt"), log.rank),
                     *(integer(begin, "world_size"), integer(begin, "pid")),
                     *(_text(begin.get(name)) for name in BEGIN),
                     *(log.began, integer(begin, "t_ns"), shift_of[process], log.ended, log.torn, log.left is not None),
                     min(log.left.dropped, LATEST) if log.left is not None else 0,
                     log.left.looked_ns if log.left is not None and 0 < log.left.looked_ns < LATEST else None,
-                    *(bad, ", ".join(map(str, log.foreign)), writable(log.complaint)),
+                    *(bad, ", ".join(map(str, islice(named, _NAMED_LINES))), encodable(log.complaint)),
                 )
             )
         marks = ", ".join("?" * len(rows[0]))
@@ -263,10 +264,15 @@ def _limits() -> Iterator[None]:
         raise
 
 
+def _foreign_lines(text: Path) -> Iterator[int]:
+    """Yield the numbers of the lines that are no events. The last one, if it is torn, is not looked at."""
+    return (number for number, event in parse_lines(whole_lines(text)) if event is None)
+
+
 def _text(value: object) -> str | None:
     if isinstance(value, list):
-        return writable(",".join(map(str, value)))
-    return None if value is None else writable(str(value))
+        return encodable(",".join(map(str, value)))
+    return None if value is None else encodable(str(value))
 
 
 def _first_line(problem: Exception) -> str:

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tracehook.log import tables
+from tracehook.log.lines import whole_number
 from tracehook.log.reader import ProcessLog
 
 
 @dataclass
-class Kept:
+class RegistrationCounts:
     """Registrations of one kind, local ones or windows. `left` are those that nobody undid, of live communicators."""
 
     made: int = 0
@@ -23,18 +24,18 @@ class Kept:
         """Registrations that were neither undone nor dropped with their communicator."""
         return sum(self.by_communicator.values())
 
-    def make(self, comm: int) -> None:
-        """One more."""
+    def add_made(self, comm: int) -> None:
+        """Count one that was made."""
         self.made += 1
         self.by_communicator[comm] = self.by_communicator.get(comm, 0) + 1
 
-    def undo(self, comm: int) -> None:
-        """One less."""
+    def add_undone(self, comm: int) -> None:
+        """Count one that was undone."""
         self.undone += 1
         self.by_communicator[comm] = self.by_communicator.get(comm, 0) - 1
 
-    def drop(self, comm: int) -> None:
-        """All of a communicator that was aborted, without a call."""
+    def drop_communicator(self, comm: int) -> None:
+        """Count those of a communicator that was aborted: they went without a call."""
         self.dropped += self.by_communicator.pop(comm, 0)
 
 
@@ -60,8 +61,8 @@ class Summary:
     aborted: int = 0
     failures: int = 0
     warnings: int = 0
-    local: Kept = field(default_factory=Kept)
-    windows: Kept = field(default_factory=Kept)
+    local: RegistrationCounts = field(default_factory=RegistrationCounts)
+    windows: RegistrationCounts = field(default_factory=RegistrationCounts)
 
     @property
     def made(self) -> int:
@@ -104,8 +105,8 @@ class Summary:
                 self.destroyed += 1
             case "communicator.abort":
                 self.aborted += 1
-                self.local.drop(comm)
-                self.windows.drop(comm)
+                self.local.drop_communicator(comm)
+                self.windows.drop_communicator(comm)
             case "register.local" | "deregister.local":
                 self._call(self.local, name, comm, event.get("ok"))
             case "register.window" if event.get("ok") and not event.get("effective", True):
@@ -115,19 +116,18 @@ class Summary:
             case _:
                 pass
 
-    def _call(self, kept: Kept, name: str, comm: int, ok: object) -> None:
+    def _call(self, counts: RegistrationCounts, name: str, comm: int, ok: object) -> None:
         if not ok:
             self.failures += 1
         elif name.startswith("register."):
-            kept.make(comm)
+            counts.add_made(comm)
         else:
-            kept.undo(comm)
+            counts.add_undone(comm)
 
 
 def summarise(log: ProcessLog) -> Summary:
     """Count the events of `log`."""
-    pid = log.begin.get("pid")
-    out = Summary(log.rank, pid if isinstance(pid, int) else 0, log.ended, log.recovered, log.dropped)
+    out = Summary(log.rank, whole_number(log.begin.get("pid")) or 0, log.ended, log.recovered, log.dropped)
     for event in log.events:
         out.count(event)
     return out

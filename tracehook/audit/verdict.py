@@ -8,13 +8,13 @@ from typing import Any
 
 from tracehook.audit.rules import Finding, first_divergence, rules
 from tracehook.audit.store import Store
-from tracehook.log.reader import LogError
+from tracehook.log.lines import LogError
 
 _ABOUT_RANKS = "missing-ranks"
 
 
 @dataclass(frozen=True)
-class Scope:
+class Filter:
     """Which findings are asked for: of one of `ranks`, of a communicator whose key begins with one of `comms`.
 
     Empty: all. Without `incomplete`, ranks that left no log are a finding.
@@ -25,13 +25,13 @@ class Scope:
     incomplete: bool = False
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """What is asked for, in words."""
         about = [many_named("rank", sorted(self.ranks))] if self.ranks else []
         about += [f"communicator {', '.join(self.comms)}"] if self.comms else []
         return f"about {' and '.join(about)}" if about else ""
 
-    def holds(self, finding: Finding) -> bool:
+    def accepts(self, finding: Finding) -> bool:
         """Tell whether `finding` is asked for. One that names no rank or communicator concerns all of them."""
         if self.incomplete and finding.rule == _ABOUT_RANKS:
             return False
@@ -115,7 +115,7 @@ class Verdict:
         return told | {"file": None if process is None else self.files[process]}
 
 
-def judge(store: Store, findings: Sequence[Finding], scope: Scope) -> Verdict:
+def judge(store: Store, findings: Sequence[Finding], wanted: Filter) -> Verdict:
     """Keep the findings that are asked for.
 
     Raises :class:`LogError` if the logs hold nothing of what is asked for, or nothing that could be proved.
@@ -124,9 +124,9 @@ def judge(store: Store, findings: Sequence[Finding], scope: Scope) -> Verdict:
     processes = store.rows("SELECT file, rank, used_cuda FROM process ORDER BY process")
     keys = store.rows("SELECT DISTINCT comm FROM communicator")
     known = {row["rank"] for row in processes} | {rank for finding in findings for rank in finding.ranks}
-    if unknown := sorted(set(scope.ranks) - known):
+    if unknown := sorted(set(wanted.ranks) - known):
         raise LogError(f"{place}: no log of {many_named('rank', unknown)}, and no finding about it")
-    for begins in scope.comms:
+    for begins in wanted.comms:
         if not any(str(row["comm"]).startswith(begins) for row in keys):
             raise LogError(f"{place}: no communicator's key begins with {begins!r}")
     if not findings and not any(row["used_cuda"] for row in processes):
@@ -134,11 +134,11 @@ def judge(store: Store, findings: Sequence[Finding], scope: Scope) -> Verdict:
             f"{place}: {many(len(processes), 'log')} without any event of a device, so there is nothing to prove; were "
             "the ranks started with SYMM_REGISTER_HOOK=1, and did they use CUDA yet?"
         )
-    asked = tuple(finding for finding in findings if scope.holds(finding))
-    ignored = sum(scope.incomplete and finding.rule == _ABOUT_RANKS for finding in findings)
+    asked = tuple(finding for finding in findings if wanted.accepts(finding))
+    ignored = sum(wanted.incomplete and finding.rule == _ABOUT_RANKS for finding in findings)
     files = tuple(row["file"] for row in processes)
     others = len(findings) - len(asked) - ignored
-    return Verdict(str(place), _look(store), asked, others, scope.said, files, tuple(store.directory.foreign))
+    return Verdict(str(place), _look(store), asked, others, wanted.description, files, tuple(store.directory.foreign))
 
 
 def _look(store: Store) -> Looked:

@@ -37,11 +37,11 @@ def audit(
     with readable("audit"):
         from tracehook.audit.rules import check
         from tracehook.audit.store import Store
-        from tracehook.audit.verdict import Scope, judge
+        from tracehook.audit.verdict import Filter, judge
 
-        scope = Scope(tuple(rank or ()), tuple(comm or ()), allow_incomplete)
+        wanted = Filter(tuple(rank or ()), tuple(comm or ()), allow_incomplete)
         with progress_bar() as progress, Store(directory, selection(job, since), progress) as store:
-            verdict = judge(store, check(store, progress), scope)
+            verdict = judge(store, check(store, progress), wanted)
     if as_json:
         typer.echo(json.dumps(verdict.as_json(), indent=1))
     else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import unicodedata
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracehook.log.reader import LogError
-from tracehook.log.ring import RingError
+from tracehook.log.lines import LogError
+from tracehook.log.text import printable
 
 if TYPE_CHECKING:
     from tracehook.audit.selection import Selection
@@ -47,7 +46,7 @@ def readable(command: str) -> Iterator[None]:
     try:
         with _tidy_when_terminated():
             yield
-    except (LogError, RingError) as problem:
+    except LogError as problem:
         _give_up(command, plain(str(problem)))
     except ModuleNotFoundError as problem:
         _give_up(command, f"needs {problem.name}: pip install 'tracehook[audit]'")
@@ -91,6 +90,5 @@ def progress_bar() -> Iterator[Progress]:
 
 
 def plain(text: str, most: int = 2000) -> str:
-    """Return text from a log fit for a terminal: no control characters, and not without end."""
-    shown = "".join(" " if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") else c for c in text[: most + 1])
-    return shown if len(shown) <= most else shown[:most] + "..."
+    """Return text of a log as a line for a terminal."""
+    return printable(text, most)

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tracehook import settings
-from tracehook.policies.installed import Row, available, find
+from tracehook.policies.installed import PolicyEntry, available, find
 
 
 def policies() -> None:
@@ -49,7 +49,7 @@ def policies() -> None:
     raise typer.Exit(1 if any(row.problem for row in chosen) else 0)
 
 
-def _cells(row: Row) -> list[Text]:
+def _cells(row: PolicyEntry) -> list[Text]:
     state = ("BROKEN" if row.target else "NOT INSTALLED") if row.problem else row.summary or "-"
     cells = (row.name, row.package or "-", row.target or "-", state)
     # Text, because what stands in square brackets would otherwise be read as a style; one line each, the last cut off.

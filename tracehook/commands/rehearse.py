@@ -14,8 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from tracehook.commands import summary as summary_command
-from tracehook.log import reader
-from tracehook.log.ring import RingError
+from tracehook.log.lines import LogError
 from tracehook.rehearsal import emulation
 
 RULES_BROKEN = 86
@@ -58,7 +57,7 @@ def rehearse(
     if log is not None:
         try:
             summary_command.show(log, since=started)
-        except (reader.LogError, RingError) as problem:
+        except LogError as problem:
             typer.echo(f"tracehook rehearse: no table: {problem}", err=True)
     _report(broken)
     raise typer.Exit(RULES_BROKEN if broken else status)

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from tracehook.audit.summary import Summary, summarise
-from tracehook.log import reader
-from tracehook.log.ring import RingError
-from tracehook.views.naming import in_bytes
+from tracehook.log.lines import LogError
+from tracehook.log.reader import read_directory
+from tracehook.log.text import in_bytes
 
 _COLUMNS = (
     "rank",
@@ -45,7 +45,7 @@ def summary(
     """
     try:
         show(directory)
-    except (reader.LogError, RingError) as problem:
+    except LogError as problem:
         typer.echo(f"tracehook summary: {problem}", err=True)
         raise typer.Exit(2) from None
 
@@ -53,10 +53,10 @@ def summary(
 def show(directory: Path, since: float = 0.0) -> None:
     """Print the table for the logs of `directory` that were written at or after `since` (seconds, as time.time()).
 
-    Files that cannot be read get a line each. Raises :class:`tracehook.log.reader.LogError` if there is no log.
+    Files that cannot be read, or not all of them, get a line each. Raises :class:`LogError` if there is no log.
     """
     unreadable: list[str] = []
-    rows = [summarise(log) for log in reader.read_directory(directory, since, unreadable)]
+    rows = [summarise(log) for log in read_directory(directory, since, unreadable)]
     busy = [row for row in rows if row.segments or row.expandable or row.communicators]
     title = f"tracehook: {len(busy)} processes that used CUDA"
     table = Table(
@@ -72,9 +72,10 @@ def show(directory: Path, since: float = 0.0) -> None:
     console.print(_LEGEND, style="dim")
     expandable = [row.expandable for row in busy if row.expandable]
     if expandable:
+        most = in_bytes(max(expandable), exact=True)
         console.print(
-            f"expandable segments in {len(expandable)} processes, up to {in_bytes(max(expandable))} in one: followed, "
-            "but not counted above, and never registered"
+            f"expandable segments in {len(expandable)} processes, up to {most} in one: followed, but not counted "
+            "above, and never registered"
         )
     for line in unreadable:
         typer.echo(f"tracehook: not read: {line}", err=True)

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from tracehook.audit.live import Follower, Process, State
 from tracehook.log.tables import ABOUT
+from tracehook.log.text import in_bytes, printable
 
 _COLUMNS = ("rank", "pid", "state", "segs", "bytes", "comms", "held", "ev/s", "reg/s", "warn", "ring", "dropped")
 _LINES_AROUND = 9  # of the terminal, that are no rows of processes
@@ -83,9 +84,8 @@ class _Fields(dict[str, Any]):
 
 
 def clean(text: str, most: int = 200) -> str:
-    """Return text of a log or a file name without what a terminal would obey, and not endless."""
-    shown = "".join(character if character.isprintable() else "?" for character in text[: most + 1])
-    return shown if len(shown) <= most else f"{shown[: most - 3]}..."
+    """Return text of a log or a file name as a line that shows where a terminal would have obeyed it."""
+    return printable(text, most, instead="?")
 
 
 def nothing(follower: Follower) -> str:
@@ -113,7 +113,7 @@ def _states(follower: Follower) -> str:
 
 def _remarks(follower: Follower) -> Iterator[str]:
     if follower.behind:
-        yield f"still reading: {_bytes(follower.behind)} to go"
+        yield f"still reading: {in_bytes(follower.behind)} to go"
     if follower.skipped:
         yield _skipped(follower)
     if foreign := sum(process.foreign for process in follower.processes.values()):
@@ -162,7 +162,7 @@ def _numbers(processes: list[Process]) -> list[str]:
     rates = [rate for process in processes if (rate := process.rates()) is not None]
     return [
         str(sum(max(0, one.segments - one.segments_freed) for one in summaries)),
-        _bytes(sum(process.bytes for process in processes)),
+        in_bytes(sum(process.bytes for process in processes)),
         str(sum(max(0, one.communicators - one.destroyed - one.aborted) for one in summaries)),
         str(sum(one.left + one.windows.left for one in summaries)),
         *((f"{sum(column):.1f}" for column in zip(*rates, strict=True)) if rates else ("-", "-")),
@@ -170,14 +170,6 @@ def _numbers(processes: list[Process]) -> list[str]:
         str(sum(process.waiting for process in processes)),
         str(sum(process.dropped for process in processes)),
     ]
-
-
-def _bytes(count: float) -> str:
-    units = ["B", "KiB", "MiB", "GiB", "TiB"]
-    while count >= 1000 and len(units) > 1:
-        count /= 1024
-        del units[0]
-    return f"{count:.0f} {units[0]}" if count >= 100 or units[0] == "B" else f"{count:.1f} {units[0]}"
 
 
 def _seconds(seconds: float) -> str:

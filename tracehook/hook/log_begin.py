@@ -12,6 +12,7 @@ from typing import Any
 
 from tracehook import __version__
 from tracehook.log.journal import file_stem, job_name, warn
+from tracehook.log.text import encodable
 from tracehook.settings import Settings
 
 
@@ -44,23 +45,18 @@ def begin_fields(torch: Any, nccl: int, config: Settings) -> dict[str, Any]:
         "cuda": torch.version.cuda,
         "nccl": nccl,
         "python": platform.python_version(),
-        "host": _text(socket.gethostname()),
+        "host": encodable(socket.gethostname()),
         "pid": os.getpid(),
-        "job": _text(job_name() or "") or None,
+        "job": encodable(job_name() or "") or None,
         "attempt": _number(environment.get("TORCHELASTIC_RESTART_COUNT", "")),
         "rank": _number(environment.get("RANK", "")),
         "world_size": _number(environment.get("WORLD_SIZE", "")),
-        "allocator": _text(environment.get("PYTORCH_CUDA_ALLOC_CONF", "")),
-        "policy": [_text(name) for name in config.policy],
+        "allocator": encodable(environment.get("PYTORCH_CUDA_ALLOC_CONF", "")),
+        "policy": [encodable(name) for name in config.policy],
         "local": config.local,
         "emulated": "TRACEHOOK_EMU_DEVICES" in environment,
-        "argv": [_text(part) for part in sys.argv[:1]],
+        "argv": [encodable(part) for part in sys.argv[:1]],
     }
-
-
-def _text(text: str) -> str:
-    """Make what came from outside fit for JSON: a file name need not be UTF-8."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def _number(text: str) -> int | None:

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from tracehook.policies.base import Answer, Request
-from tracehook.policies.installed import Row, find, in_one_line
+from tracehook.policies.installed import PolicyEntry, find, in_one_line
 
 REMEMBERED = 4096  # requests whose answer is kept; programs have dozens
 
@@ -61,7 +61,7 @@ class Chooser:
                 self._skip(row, "return", f"returned {type(answer).__name__}, expected an Answer or None")
         return Choice(Answer.SHARED, "default", -1)
 
-    def _skip(self, row: Row, kind: str, why: str) -> None:
+    def _skip(self, row: PolicyEntry, kind: str, why: str) -> None:
         if (row.name, kind) not in self._reported:
             self._reported.add((row.name, kind))
             self._report(f"policy {row.name!r} skipped: {why}")

@@ -15,7 +15,7 @@ GROUP = "tracehook.policies"
 
 
 @dataclass(frozen=True)
-class Row:
+class PolicyEntry:
     """A policy by name: where it comes from, and either the policy or why there is none."""
 
     name: str
@@ -30,17 +30,17 @@ class Row:
     policy: Policy | None = None
 
 
-def available() -> list[Row]:
+def available() -> list[PolicyEntry]:
     """Load every installed policy; in the order of their names. Never raises for a broken one."""
     offered = _offered()
     return [_load(name, offered[name]) for name in sorted(offered)]
 
 
-def find(names: Sequence[str]) -> list[Row]:
-    """Load the policies of these names, and no others. One row a name; a missing one has a `problem`."""
+def find(names: Sequence[str]) -> list[PolicyEntry]:
+    """Load the policies of these names, and no others. One entry a name; a missing one has a `problem`."""
     offered = _offered()
     missing = f"not installed; installed are {', '.join(sorted(offered)) or 'none'}"
-    return [_load(name, offered[name]) if name in offered else Row(name, problem=missing) for name in names]
+    return [_load(name, offered[name]) if name in offered else PolicyEntry(name, problem=missing) for name in names]
 
 
 def in_one_line(problem: Exception) -> str:
@@ -55,16 +55,22 @@ def _offered() -> dict[str, list[metadata.EntryPoint]]:
     return offered
 
 
-def _load(name: str, points: Sequence[metadata.EntryPoint]) -> Row:
+def _load(name: str, points: Sequence[metadata.EntryPoint]) -> PolicyEntry:
     packages = sorted(f"{point.dist.name} {point.dist.version}" if point.dist else "?" for point in points)
     target, package = ", ".join(sorted(point.value for point in points)), ", ".join(packages)
     if len(points) > 1:
         # Which one comes first depends on the order of sys.path, which need not be the same on all ranks.
-        return Row(name, target, package, problem=f"offered by several packages ({package}): uninstall all but one")
+        return PolicyEntry(
+            name, target, package, problem=f"offered by several packages ({package}): uninstall all but one"
+        )
     try:
         policy = points[0].load()
     except Exception as problem:
-        return Row(name, target, package, problem=f"{target} ({package}) cannot be loaded: {in_one_line(problem)}")
+        return PolicyEntry(
+            name, target, package, problem=f"{target} ({package}) cannot be loaded: {in_one_line(problem)}"
+        )
     if not callable(policy):
-        return Row(name, target, package, problem=f"{target} ({package}) is no function but {type(policy).__name__}")
-    return Row(name, target, package, summary=(inspect.getdoc(policy) or "").partition("\n")[0], policy=policy)
+        return PolicyEntry(
+            name, target, package, problem=f"{target} ({package}) is no function but {type(policy).__name__}"
+        )
+    return PolicyEntry(name, target, package, summary=(inspect.getdoc(policy) or "").partition("\n")[0], policy=policy)

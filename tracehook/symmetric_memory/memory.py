@@ -14,6 +14,7 @@ from tracehook import _core
 from tracehook.errors import RegistrationError
 from tracehook.hook import groups
 from tracehook.log.journal import warn
+from tracehook.log.text import in_bytes
 from tracehook.policies.base import Answer, Request
 from tracehook.policies.chooser import Chooser
 from tracehook.symmetric_memory.answers import Explanation
@@ -247,10 +248,11 @@ class SymmetricMemory:
             if segment.device == device:
                 owners[self._owners[segment.owner] or "no group"] += segment.size
         largest = sorted(owners.items(), key=lambda item: -item[1])[:3]
-        shown = ", ".join(f"{name} {_mib(size)}" for name, size in largest) or "none"
+        shown = ", ".join(f"{name} {in_bytes(size)}" for name, size in largest) or "none"
         return PoolLimitError(
-            f"tracehook: {_mib(wanted)} more would pass SYMM_REGISTER_POOL_LIMIT={limit} ({_mib(limit)}): the pools of "
-            f"device {device} hold {_mib(held)} (largest: {shown}); raise the limit, or call tracehook.trim(group)"
+            f"tracehook: {in_bytes(wanted)} more would pass SYMM_REGISTER_POOL_LIMIT={limit} ({in_bytes(limit)}): the "
+            f"pools of device {device} hold {in_bytes(held)} (largest: {shown}); raise the limit, or call "
+            "tracehook.trim(group)"
         )
 
     def _group_of_communicator(self, number: int) -> GroupWindows | None:
@@ -313,7 +315,3 @@ class _ScopeEnd:
 def in_order(windows: Sequence[GroupWindows]) -> Iterator[GroupWindows]:
     """Yield the groups by name: ranks take the groups that they share in the same order, so none waits in a circle."""
     yield from sorted(windows, key=lambda found: found.facts.name)
-
-
-def _mib(size: int) -> str:
-    return f"{size / 2**20:.0f} MiB"

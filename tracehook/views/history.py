@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tracehook.views.mapped import Mapped
-from tracehook.views.naming import in_bytes, known
+from tracehook.log.text import in_bytes
+from tracehook.views.naming import known
+from tracehook.views.ranges import MappedRanges
 
 _LARGEST = 1 << 53  # of an address or a size: the viewer counts in doubles
 _FRAMES = 50  # lines below a segment
@@ -51,7 +52,7 @@ class History:
         self._at: dict[int, _Segment] = {}  # the same, by address
         # By the address of a pool segment: its pool; the communicators that hold it, with the frame that tells it.
         self._pools: dict[int, int] = {}
-        self._mapped = Mapped()
+        self._mapped = MappedRanges()
         self._windows: dict[int, dict[int, Entry]] = {}
         self._versions: Counter[int] = Counter()  # how often an address was freed, as the viewer counts
         self.entries: list[Entry] = []
@@ -94,7 +95,7 @@ class History:
         if number is None or number in self._alive:
             return
         adopted = event["event"] == "segment.adopt"
-        frames = [self._frame(event["seq"], f"segment {number} ({in_bytes(size)})")]
+        frames = [self._frame(event["seq"], f"segment {number} ({in_bytes(size, exact=True)})")]
         segment = _Segment(address, size, self._pools.get(address, 0), frames)
         if adopted:  # was there before: the viewer draws what is freed or left, and never came, from the beginning
             self._enter("segment_adopt", address, size, event, frames)
@@ -112,14 +113,14 @@ class History:
             address, size = segment.address, segment.size  # also if the line that frees it says otherwise
             if self._at.get(address) is segment:
                 del self._at[address]
-        frames = [self._frame(event["seq"], f"segment {event['segment']} ({in_bytes(size)}) freed")]
+        frames = [self._frame(event["seq"], f"segment {event['segment']} ({in_bytes(size, exact=True)}) freed")]
         self._enter("segment_free", address, size, event, frames + (segment.frames if segment is not None else []))
         self._versions[address] += 1
 
     def _resized(self, event: dict[str, Any], address: int, size: int) -> None:
         verb = event["event"].partition(".")[2]
         (self._mapped.map if verb == "map" else self._mapped.unmap)(address, address + size)
-        frame = self._frame(event["seq"], f"{in_bytes(size)} of an expandable segment {verb}ped")
+        frame = self._frame(event["seq"], f"{in_bytes(size, exact=True)} of an expandable segment {verb}ped")
         action = "segment_adopt" if event["adopted"] else f"segment_{verb}"
         self._enter(action, address, size, event, [frame])
 

@@ -1,4 +1,4 @@
-"""How what the tables hold is said to people and to other programs: a process, a size, a moment."""
+"""How what the tables hold is said to people and to other programs: a process, a moment."""
 
 from __future__ import annotations
 
@@ -15,16 +15,6 @@ def name_of(row: dict[str, Any]) -> str:
         return f"no rank {where}"
     attempt = f", attempt {row['attempt']}" if row["attempt"] else ""
     return f"rank {row['rank']}{attempt} {where}"
-
-
-def in_bytes(size: int | None) -> str:
-    """Say a size shortly; no digit is lost."""
-    if size is None:
-        return "? bytes"
-    for unit, shift in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size >> shift and size % (1 << shift) == 0:
-            return f"{size >> shift} {unit}"
-    return f"{size} bytes"
 
 
 def known(value: object) -> object:

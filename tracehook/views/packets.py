@@ -11,6 +11,8 @@ from typing import BinaryIO
 
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 
+from tracehook.log.text import encodable
+
 _PACKET_TAG = b"\x0a"  # field `packet` of message Trace
 _LONGEST_TEXT = 4096  # characters; nothing that this project logs is longer
 _TRACE_CLOCK = 6  # BUILTIN_CLOCK_BOOTTIME: what Perfetto takes if a packet names no clock
@@ -184,9 +186,7 @@ class Packets:
 
 def _text(text: str) -> str:
     """Return what a trace can hold: JSON may name halves of characters, and has no limit."""
-    if text.isascii() and len(text) <= _LONGEST_TEXT:
-        return text
-    return text[:_LONGEST_TEXT].encode("utf-8", "replace").decode()
+    return encodable(text[:_LONGEST_TEXT])
 
 
 def _varint(number: int) -> bytes:

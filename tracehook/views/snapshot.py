@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO
 
 from tracehook.audit.store import Progress, Store, quiet
-from tracehook.log.reader import LogError
+from tracehook.log.lines import LogError
 from tracehook.views.history import History
 from tracehook.views.naming import name_of, wall_at_zero
 from tracehook.views.pickling import PickleStream, Pieces

@@ -17,8 +17,9 @@ from typing import Any, BinaryIO
 from tracehook.audit.fields import FIELDS
 from tracehook.audit.rules import Finding
 from tracehook.audit.store import Progress, Store, quiet
+from tracehook.log.text import in_bytes
 from tracehook.views.lanes import Lanes, NestingLanes
-from tracehook.views.naming import in_bytes, known, name_of, wall_at_zero
+from tracehook.views.naming import known, name_of, wall_at_zero
 from tracehook.views.packets import Arguments, Packets, Value
 
 _PIDS_OF_OURS = 1 << 30  # where a pid is unknown, or is that of two processes (on two hosts)
@@ -132,9 +133,8 @@ class _Timeline:
                 start, end = self._lived(process, born, freed)
                 how = "freed" if freed is not None else "there at the end of the log"
                 arguments = _present((("addr", addr), ("size", size), ("pool", pool), ("end", how)))
-                self.out.slice(
-                    lanes.place(start, end), start, end, f"{kind} {number} ({in_bytes(size)})", kind, arguments
-                )
+                title = f"{kind} {number} ({in_bytes(size, exact=True)})"
+                self.out.slice(lanes.place(start, end), start, end, title, kind, arguments)
 
     def communicators(self) -> None:
         """A track for each communicator, and on it how long it lived."""
@@ -162,8 +162,8 @@ class _Timeline:
                 what = f"segment {memory}" if kind == "local" else f"window {known(ordinal)}: pool segment {memory}"
                 ended = how or "held at the end of the log"
                 arguments = _present((("addr", addr), ("size", size), ("effective", effective), ("end", ended)))
-                lane = lanes.place(start, end)
-                self.out.slice(lane, start, end, f"{what} ({in_bytes(size)})", f"registration.{kind}", arguments)
+                title = f"{what} ({in_bytes(size, exact=True)})"
+                self.out.slice(lanes.place(start, end), start, end, title, f"registration.{kind}", arguments)
 
     def calls(self) -> None:
         """What was asked of NCCL, for as long as it took; the registrations of a batch are not timed each."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tracehook.audit.store import Store
-from tracehook.views.report.words import in_time, short
+from tracehook.views.report.phrases import in_time, short
 
 _MOST_ROWS = 16
 _MOST_NAMED = 10_000
@@ -40,7 +40,7 @@ _SLOWEST_FIRST = f"ORDER BY high DESC NULLS LAST, made DESC LIMIT {_MOST_ROWS}"
 
 
 @dataclass
-class Row:
+class Cost:
     """One kind of registration of one communicator, in words."""
 
     name: str
@@ -59,7 +59,7 @@ def name_communicators(store: Store) -> dict[str, str]:
     return {row["comm"]: f"c{row['number']}" for row in rows}
 
 
-def read_cost(store: Store, names: dict[str, str]) -> tuple[list[Row], dict[str, Any], int]:
+def read_cost(store: Store, names: dict[str, str]) -> tuple[list[Cost], dict[str, Any], int]:
     """Return the table's rows, the picture's data, and how many rows were left out: those that took least time.
 
     If there are many communicators, those of equal size come first, as one row a size.
@@ -68,8 +68,8 @@ def read_cost(store: Store, names: dict[str, str]) -> tuple[list[Row], dict[str,
     rows = store.rows(f"SELECT *, count(*) OVER () AS all_rows FROM ({_BY.format(key='comm')}) {_SLOWEST_FIRST}")
     more = rows[0]["all_rows"] - len(rows) if rows else 0
     grouped = store.rows(f"{_BY.format(key='size')} {_SLOWEST_FIRST}") if more else []
-    shown = [_row(row, _of_size(row), "") for row in grouped]
-    shown += [_row(row, names.get(row["comm"], "c?"), short(row["comm"], 20)) for row in rows]
+    shown = [_cost(row, _of_size(row), "") for row in grouped]
+    shown += [_cost(row, names.get(row["comm"], "c?"), short(row["comm"], 20)) for row in rows]
     told = grouped + rows
     picture = {
         "names": [row.name for row in shown],
@@ -85,7 +85,7 @@ def _of_size(row: dict[str, Any]) -> str:
     return f"{all_of_them} of {'?' if row['size'] is None else row['size']} ranks"
 
 
-def _row(row: dict[str, Any], name: str, key: str) -> Row:
+def _cost(row: dict[str, Any], name: str, key: str) -> Cost:
     batched = f" ({row['batched']:,.0f} in batches)" if row["batched"] else ""
     failed = f", {row['failed']:,} failed" if row["failed"] else ""
     slowest = "" if row["slowest_rank"] is None or row["ranks"] < 2 else f" (rank {row['slowest_rank']})"
@@ -96,7 +96,7 @@ def _row(row: dict[str, Any], name: str, key: str) -> Row:
         in_time(row["deregister_us"]),
         in_time(row["high"]) + slowest,
     ]
-    return Row(name, key, row["kind"], row["ranks"], cells)
+    return Cost(name, key, row["kind"], row["ranks"], cells)
 
 
 def _milliseconds(us: float | None) -> float:

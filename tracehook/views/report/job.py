@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tracehook.audit.store import Store
-from tracehook.views.report.words import in_seconds, missing_ranks, rank_ranges, short
+from tracehook.views.report.phrases import in_seconds, missing_ranks, rank_ranges, short
 
 _MOST_VALUES = 4
 _MOST_LINES = 10

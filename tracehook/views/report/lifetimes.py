@@ -7,8 +7,8 @@ from typing import Any
 
 from tracehook.audit.rules import Finding
 from tracehook.audit.store import Store
+from tracehook.log.text import in_bytes
 from tracehook.views.report.series import Place, Span, sql
-from tracehook.views.report.words import in_bytes
 
 _MOST_PLACES = 24
 _MOST_CULPRITS = 2  # of one finding

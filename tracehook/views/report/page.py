@@ -50,7 +50,7 @@ def make_page(store: Store, progress: Progress = quiet) -> str:
     return _render(
         data,
         job=job.describe(store),
-        verdict=findings.judge(found, rules(), place_of),
+        verdict=findings.group_findings(found, rules(), place_of),
         places=places,
         detailed={place.number for place in detailed},
         cost=rows,

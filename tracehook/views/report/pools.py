@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tracehook.audit.store import Store
+from tracehook.log.text import in_bytes
+from tracehook.views.report.phrases import rank_ranges, short
 from tracehook.views.report.series import sql
-from tracehook.views.report.words import in_bytes, rank_ranges, short
 
 _MOST_ROWS = 16
 
@@ -38,7 +39,7 @@ def read_pools(store: Store) -> Pools:
                 f"{row['processes']:,}",
                 *(f"{row[name]:,.0f}" for name in ("grown", "windows", "retired", "reused")),
                 in_bytes(row["mid"]),
-                f"{in_bytes(row['high'])}" + _fullest(row["fullest"], row["high"] > row["mid"]),
+                in_bytes(row["high"]) + _fullest(row["fullest"], row["high"] > row["mid"]),
                 in_bytes(row["last"]),
             ]
             for row in pools

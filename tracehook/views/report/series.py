@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 from tracehook.audit.store import Store
-from tracehook.views.report.words import short
+from tracehook.views.report.phrases import short
 
 SERIES = ("held", "registered", "missing", "window", "pool", "idle", "ms")
 _STEPS = ("held", "registered", "window", "pool", "idle")

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tracehook.audit.store import Store
+from tracehook.log.text import in_bytes
+from tracehook.views.report.phrases import in_time
 from tracehook.views.report.series import Place, sql
-from tracehook.views.report.words import in_bytes, in_time
 
 _MOST_OUTLIERS = 6
 
@@ -16,7 +17,7 @@ def _count(value: float) -> str:
     return f"{value:,.0f}"
 
 
-_SAID: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+_MEASURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("held", "held by PyTorch's allocator, at most", in_bytes),
     ("missing", "not registered though a communicator lived, at most", in_bytes),
     ("in_windows", "in windows, at most", in_bytes),
@@ -33,10 +34,10 @@ _SAID: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 
 
 @dataclass
-class Row:
+class Measure:
     """One measure, in words: lowest, median and highest, and the places far from the others."""
 
-    measure: str
+    name: str
     low: str
     mid: str
     high: str
@@ -44,15 +45,15 @@ class Row:
     more: int
 
 
-def read_spread(store: Store, places: Sequence[Place]) -> list[Row]:
+def read_spread(store: Store, places: Sequence[Place]) -> list[Measure]:
     """Measure all places; leave out what is zero everywhere."""
     found = {row["measure"]: row for row in store.rows(sql("spread.sql"))}
-    rows = []
-    for key, measure, say in _SAID:
+    measures = []
+    for key, name, say in _MEASURES:
         row = found.get(key)
         if row is None or not (row["high"] or row["low"]):
             continue
         far = row["far"] or [] if len(places) > 2 else []
         named = [(one["place"], places[one["place"]].name, say(one["value"])) for one in far[:_MOST_OUTLIERS]]
-        rows.append(Row(measure, say(row["low"]), say(row["mid"]), say(row["high"]), named, len(far) - len(named)))
-    return rows
+        measures.append(Measure(name, say(row["low"]), say(row["mid"]), say(row["high"]), named, len(far) - len(named)))
+    return measures

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Mapped:
+class MappedRanges:
     """Ranges of bytes, as (first, behind the last), sorted and apart from one another."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from tracehook.audit.directory import LONGEST_LINE
+from tracehook.log.lines import LONGEST_LINE, Event
 
 CHUNK: Final = 1 << 18
 _HEAD: Final = 128  # bytes; a log's first line has in these when it was begun
@@ -21,6 +21,7 @@ class Tail:
 
     def __init__(self, path: Path, status: os.stat_result) -> None:
         self.path = path
+        self.begin: Event | None = None  # the first line, once somebody has read it
         self._identity = (status.st_dev, status.st_ino)
         self._size = status.st_size
         self.changed = status.st_mtime
@@ -60,11 +61,11 @@ class Tail:
             self._head = (self._head + data)[:_HEAD]
         self._offset += len(data)
         if not data:
-            self.leave()
+            self.pause()
         return self._split(data)
 
-    def leave(self) -> None:
-        """Read no more of this file until the next look."""
+    def pause(self) -> None:
+        """Leave the rest of this file to the next look."""
         self._size = self._offset
 
     def _split(self, data: bytes) -> list[bytes | None]:

@@ -1,29 +1,17 @@
-"""How the report says things: what a log may contain made short and printable, numbers with units, lists of ranks."""
+"""How the report words things: short texts of logs, times, lists of ranks."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]+")
+from tracehook.log.text import printable
+
 _MOST_RANGES = 8
 
 
 def short(text: object, most: int = 200) -> str:
-    """Return `text` on one line, without control characters, of at most `most` characters."""
-    cut = str(text)[: most + 1]
-    plain = _CONTROL.sub(" ", cut).encode("utf-8", "replace").decode("utf-8")
-    return plain if len(plain) <= most else plain[: most - 1] + "\u2026"
-
-
-def in_bytes(size: float | None) -> str:
-    """Return a number of bytes with the largest unit that it fills."""
-    if size is None:
-        return "\u2013"
-    for unit, bits in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if abs(size) >= 1 << bits:
-            return f"{size / (1 << bits):.4g} {unit}"
-    return f"{size:.0f} bytes"
+    """Return `text` as one line that a page can show, of at most `most` characters."""
+    return printable(str(text), most, end="\u2026")
 
 
 def in_seconds(ns: float | None) -> str:
@@ -49,7 +37,7 @@ def rank_ranges(ranks: Iterable[int]) -> str:
             ranges[-1] = (ranges[-1][0], rank)
         else:
             ranges.append((rank, rank))
-    return _said(ranges)
+    return _listed(ranges)
 
 
 def missing_ranks(present: Iterable[int], world_size: int) -> tuple[int, str]:
@@ -62,10 +50,10 @@ def missing_ranks(present: Iterable[int], world_size: int) -> tuple[int, str]:
         expected = max(expected, rank + 1)
         if expected >= world_size:
             break
-    return sum(last - first + 1 for first, last in ranges), _said(ranges)
+    return sum(last - first + 1 for first, last in ranges), _listed(ranges)
 
 
-def _said(ranges: list[tuple[int, int]]) -> str:
-    said = [str(first) if first == last else f"{first}\u2013{last}" for first, last in ranges[:_MOST_RANGES]]
+def _listed(ranges: list[tuple[int, int]]) -> str:
+    named = [str(first) if first == last else f"{first}\u2013{last}" for first, last in ranges[:_MOST_RANGES]]
     more = sum(last - first + 1 for first, last in ranges[_MOST_RANGES:])
-    return ", ".join(said) + (f" and {more} more" if more else "")
+    return ", ".join(named) + (f" and {more} more" if more else "")

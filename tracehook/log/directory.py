@@ -1,0 +1,107 @@
+"""A directory of logs: which files are one, and why the others are left out.
+
+What lies between the first line of a log and the last ones is read by :mod:`tracehook.log.reader`, or, of very many
+processes, by a database.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from tracehook.log.file import LogFile, open_log, open_ring, stem_of
+from tracehook.log.lines import LogError, NewerSchema, NotALog, whole_number
+from tracehook.log.ring import RingError
+
+_SUFFIXES = (".jsonl", ".jsonl.gz")
+
+
+@dataclass
+class Directory:
+    """The logs found, in the order of ranks, and one line for each file that could not be used."""
+
+    path: Path
+    logs: list[LogFile]
+    foreign: list[str]  # no logs at all
+    unreadable: list[str]  # logs, or so it seems, that cannot be read
+    newer: str = ""  # of these one whose schema is newer than this reader
+
+
+def find_logs(path: Path, scratch: Path, since: float = 0.0) -> Directory:
+    """Find the logs of `path` that were written at or after `since` (seconds, as time.time()).
+
+    Copies that have to be made go to `scratch`. Raises :class:`LogError` if there is no log, or `path` is no directory.
+    """
+    if not path.is_dir():
+        raise LogError(f"{path}: not a directory; expected the one that SYMM_REGISTER_LOG named")
+    found = Directory(path, [], [], [])
+    files = sorted(path.iterdir())
+    stems = {stem_of(file.name) for file in files if file.name.endswith(_SUFFIXES)}
+    names = {file.name for file in files}
+    for number, file in enumerate(files):
+        try:
+            if since and file.stat().st_mtime < since:
+                continue
+            if file.name.endswith(".gz") and file.name.removesuffix(".gz") in names:
+                found.foreign.append(f"{file}: stands beside it, unpacked")
+            elif file.name.endswith(_SUFFIXES):
+                found.logs.append(open_log(file, scratch / f"unpacked-{number}.jsonl"))
+            elif file.suffix != ".ring":
+                found.foreign.append(f"{file}: not a log (expected .jsonl, .jsonl.gz, .ring)")
+            elif file.stem not in stems:
+                found.logs.append(open_ring(file))
+        except NotALog as problem:
+            found.foreign.append(str(problem))
+        except OSError as problem:
+            found.unreadable.append(f"{file}: {problem.strerror or problem}")
+        except (LogError, RingError) as problem:
+            found.unreadable.append(str(problem))
+            if isinstance(problem, NewerSchema):
+                found.newer = found.newer or str(problem)
+    if not found.logs:
+        wrong = found.unreadable + found.foreign
+        why = "; ".join(wrong[:3]) + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else "")
+        raise LogError(why or f"{path}: no .jsonl log in it; was SYMM_REGISTER_HOOK=1 set, and torch imported?")
+    _complete(found.logs)
+    found.foreign += _take_copies_out(found.logs)
+    found.logs.sort(key=_order)
+    return found
+
+
+def _complete(logs: list[LogFile]) -> None:
+    """Give each log without a first line what is the same on all ranks of its job, which its name begins with."""
+    told: dict[str, list[LogFile]] = {}
+    for log in logs:
+        if not log.headless:
+            told.setdefault(_job_in(log.path), []).append(log)
+    for log in logs:
+        if log.headless and (alike := told.get(_job_in(log.path))):
+            # Of several starts of a job it was in the last one that had begun when its file was made.
+            like = max(alike, key=lambda other: (_before(other, log), other.began or datetime.min))
+            log.begin |= {name: like.begin.get(name) for name in ("job", "attempt", "world_size")}
+
+
+def _take_copies_out(logs: list[LogFile]) -> list[str]:
+    """Leave one log of each process, the longest; return what to say of the others."""
+    first: dict[tuple[object, ...], LogFile] = {}
+    said = []
+    for log in sorted(logs, key=lambda log: (log.left is None, -log.path.stat().st_size, log.path.name)):
+        life = tuple(str(log.begin.get(name)) for name in ("host", "pid", "t_ns"))
+        if "t_ns" in log.begin and (other := first.setdefault(life, log)) is not log:
+            logs.remove(log)
+            said.append(f"{log.path}: another log of the process of {other.path.name}")
+    return said
+
+
+def _before(one: LogFile, other: LogFile) -> bool:
+    return one.began is not None and other.began is not None and one.began <= other.began
+
+
+def _job_in(path: Path) -> str:
+    return path.name.partition(".")[0]
+
+
+def _order(log: LogFile) -> tuple[int, int, str]:
+    pid = whole_number(log.begin.get("pid"), 1 << 31)
+    return (1 << 31 if log.rank is None else log.rank, pid or 0, log.path.name)

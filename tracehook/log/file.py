@@ -1,0 +1,170 @@
+"""One log: how it begins and ends, and what the ring beside it still has."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tracehook.log import ring
+from tracehook.log.lines import LONGEST_LINE, Event, LogError, NotALog, parse_begin, parse_line, whole_number
+from tracehook.log.text import encodable
+
+_TAIL = 1 << 16
+_CHUNK = 1 << 22
+_LAST_YEAR = 2100  # nanoseconds since 1970 in 63 bits, and as much again for a difference
+_NO_EVENTS = ring.RingFile(0, 0, 0, 0, [])
+
+
+@dataclass
+class LogFile:
+    """The log of one process. `text` is what to read: the file itself, or a copy that was unpacked."""
+
+    path: Path
+    text: Path | None
+    begin: Event
+    ended: bool = False
+    torn: bool = False
+    cut_event: bool = False  # what is torn is no event
+    left: ring.RingFile | None = None  # what had not reached the file
+    complaint: str = ""  # why not all of it could be read
+    headless: bool = False  # its first line is not there: `begin` is what its name and its siblings tell
+
+    @property
+    def rank(self) -> int | None:
+        """The global rank, if the launcher said one."""
+        return rank_of(self.begin)
+
+    @property
+    def job(self) -> str | None:
+        """The launcher's name of the job."""
+        name = self.begin.get("job")
+        return encodable(name) if isinstance(name, str) else None
+
+    @property
+    def began(self) -> datetime | None:
+        """When the process began, in UTC, without saying so: what DuckDB calls a TIMESTAMP."""
+        try:
+            time = datetime.fromisoformat(str(self.begin.get("time"))).astimezone(UTC)
+        except (ValueError, OverflowError):
+            return None
+        return time.replace(tzinfo=None) if 1970 <= time.year < _LAST_YEAR else None
+
+    def events_left(self) -> Iterator[Event]:
+        """Yield the events of the ring, as the file would have them. Some of them may be in the file."""
+        for record in self.left.records if self.left is not None else ():
+            name, fields = ring.fields_of(record)
+            yield {"event": name, **fields}
+
+
+def rank_of(begin: Event) -> int | None:
+    """Return the global rank of the process that wrote this first line."""
+    return whole_number(begin.get("rank"), 1 << 31)
+
+
+def stem_of(name: str) -> str:
+    """Return what the files of one process have in common, of the name of any of them."""
+    return name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".ring")
+
+
+def open_log(path: Path, unpacked: Path) -> LogFile:
+    """Look at one log and at the ring beside it. If it is packed, its text goes to `unpacked`.
+
+    Raises :class:`LogError` or OSError if it is none that can be read.
+    """
+    if not path.is_file():
+        raise LogError(f"{path}: not a regular file")
+    # The ring first: what leaves it meanwhile, in a process that still runs, is in the log by then.
+    left, complaint = _read_ring(path.parent / f"{stem_of(path.name)}.ring")
+    if path.stat().st_size == 0:
+        return _without_lines(path, left, complaint)
+    text = path
+    if path.suffix == ".gz":
+        text = unpacked
+        broken = _unpack(path, text)
+        complaint = complaint or broken
+    with text.open("rb") as file:
+        first = file.readline(LONGEST_LINE)
+        if left is not None and not first.endswith(b"\n") and len(first) < LONGEST_LINE:
+            return _without_lines(path, left, complaint)
+        try:
+            begin = parse_begin(path, first if first.endswith(b"\n") else None)
+        except NotALog as problem:
+            if "pid" not in _begin_of(path):
+                raise
+            raise LogError(str(problem)) from None  # what has the name of a log is one, and damaged
+        size = file.seek(0, 2)
+        file.seek(max(0, size - _TAIL))
+        tail = file.read()
+    whole, newline, rest = tail.rpartition(b"\n")
+    last = parse_line(whole.rstrip().rpartition(b"\n")[2]) if newline else None
+    ended = last is not None and last["event"] == "trace.end"
+    log = LogFile(path, text, begin, ended, torn=bool(rest) or not newline, left=left, complaint=complaint)
+    log.cut_event = log.torn and parse_line(rest) is None
+    return log
+
+
+def open_ring(path: Path) -> LogFile:
+    """Look at the ring of a process that was killed before it made its log, or whose log is gone.
+
+    Raises :class:`tracehook.log.ring.RingError` or OSError if it is none that can be read.
+    """
+    try:
+        left = ring.read_file(path)
+    except ring.UnbornRing:
+        left = _NO_EVENTS
+    complaint = f"{path.name}: its .jsonl is missing, read from the ring" if left.drained else ""
+    return LogFile(path, None, _begin_of(path), left=left, complaint=complaint, headless=True)
+
+
+def _without_lines(path: Path, left: ring.RingFile | None, complaint: str) -> LogFile:
+    """A process that was killed before the first line of its log was whole; what it did may be in the ring."""
+    begin = _begin_of(path)
+    if left is None and "pid" not in begin:
+        raise NotALog(f"{path}: not a tracehook log (it is empty)")
+    return LogFile(path, None, begin, left=left, complaint=complaint, headless=True)
+
+
+def _begin_of(path: Path) -> Event:
+    """What the name of the file tells: the journal's file_stem, and a number if that name was taken."""
+    found = re.fullmatch(r"([^.]*)\.rank(\d{1,9}|-)\.[^.]*\.(\d{1,9})(\.\d+)?", stem_of(path.name))
+    if found is None:
+        return {"event": "trace.begin"}
+    changed = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+    return {
+        "event": "trace.begin",
+        "job": found[1] if found[1] != "job" else None,
+        "rank": int(found[2]) if found[2] != "-" else None,
+        "pid": int(found[3]),
+        "time": changed.isoformat(),
+    }
+
+
+def _read_ring(path: Path) -> tuple[ring.RingFile | None, str]:
+    """Return what a ring holds, None if there is none that can be read, and then why; or no words if there is none."""
+    try:
+        return ring.read_file(path), ""
+    except FileNotFoundError:
+        return None, ""
+    except OSError as problem:
+        return None, f"{path.name}: {problem.strerror}"
+    except ring.UnbornRing:
+        return _NO_EVENTS, ""
+    except ring.RingError as problem:
+        return None, str(problem)
+
+
+def _unpack(packed: Path, target: Path) -> str:
+    """Unpack as much as is there; return what was wrong, or nothing."""
+    with target.open("wb") as out:
+        try:
+            with gzip.open(packed) as source:
+                while chunk := source.read1(_CHUNK):  # read() would lose what lies before the damage
+                    out.write(chunk)
+        except (EOFError, zlib.error, gzip.BadGzipFile) as problem:
+            return f"{packed.name}: damaged gzip ({problem}); read up to there"
+    return ""

@@ -1,0 +1,125 @@
+"""A directory of logs that are being written: what is new in it since the last look."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections import deque
+from pathlib import Path
+
+from tracehook.log.file import stem_of
+from tracehook.log.lines import LogError, parse_begin
+from tracehook.log.ring import RingError, RingHeader, read_header
+from tracehook.log.tail import Tail
+
+
+class GrowingDirectory:
+    """The logs of a directory as of the last :meth:`look`, by the name of the file. Reads what was added, each in turn.
+
+    Packed logs and rings without a log are left out: neither grows. A log that was replaced is another :class:`Tail`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.tails: dict[str, Tail] = {}
+        self.skipped: dict[str, str] = {}  # files that are no logs of ours, and why
+        self._rings: set[str] = set()  # their stems
+        self._foreign: set[str] = set()  # read on only to see whether they are replaced
+        self._queue: deque[str] = deque()
+
+    @property
+    def unfinished(self) -> set[str]:
+        """The logs that have lines which the last look found and nobody has read yet."""
+        return set(self._queue)
+
+    @property
+    def behind(self) -> int:
+        """The bytes of these."""
+        return sum(self.tails[name].unread for name in self._queue)
+
+    def look(self) -> None:
+        """Note which logs there are, and queue those that have grown.
+
+        A directory that is not there holds no logs. Raises OSError if it cannot be read, or is none.
+        """
+        self._rings.clear()
+        found = set()
+        queued = self.unfinished
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.path) as entries:
+            for entry in entries:
+                if entry.name.endswith(".ring"):
+                    self._rings.add(stem_of(entry.name))
+                elif entry.name.endswith(".jsonl"):
+                    found.add(entry.name)
+                    if self._has_grown(entry) and entry.name not in queued:
+                        self._queue.append(entry.name)
+        for name in (self.tails.keys() | self.skipped.keys()) - found:
+            self._remove(name)
+        self._queue = deque(name for name in self._queue if name in self.tails)
+
+    def read_next(self) -> tuple[str, list[bytes | None]] | None:
+        """Read some of the next log in the queue; return its name and its new lines, None if the queue is empty.
+
+        The first line becomes the `begin` of the log's tail, and is not among those that are returned. An item is None
+        if it is longer than any event can be.
+        """
+        if not self._queue:
+            return None
+        name = self._queue.popleft()
+        lines = self._read(name)
+        if name in self.tails and self.tails[name].unread:
+            self._queue.append(name)
+        return name, lines
+
+    def ring_header(self, name: str) -> RingHeader | None:
+        """Return what the ring beside a log says of itself; None if there is none that can be read."""
+        stem = stem_of(name)
+        if stem not in self._rings:
+            return None
+        try:
+            return read_header(self.path / f"{stem}.ring")
+        except (OSError, RingError):
+            return None
+
+    def _has_grown(self, entry: os.DirEntry[str]) -> bool:
+        try:
+            status = entry.stat()
+        except OSError as problem:
+            self.skipped[entry.name] = problem.strerror or str(problem)
+            return False
+        tail = self.tails.get(entry.name)
+        if tail is None or tail.replaced(status):
+            self._remove(entry.name)
+            if not stat.S_ISREG(status.st_mode):
+                self.skipped[entry.name] = "not a regular file"
+                return False
+            tail = self.tails[entry.name] = Tail(Path(entry.path), status)
+        return bool(tail.unread)
+
+    def _remove(self, name: str) -> None:
+        self._foreign.discard(name)
+        self.tails.pop(name, None)
+        self.skipped.pop(name, None)
+
+    def _read(self, name: str) -> list[bytes | None]:
+        tail = self.tails[name]
+        try:
+            lines = tail.read()
+            if lines is None:
+                self._remove(name)  # and begin anew at the next look
+                return []
+            if name in self._foreign:
+                return []
+            if lines and tail.begin is None:
+                tail.begin = parse_begin(name, lines.pop(0))
+            self.skipped.pop(name, None)
+        except LogError as problem:
+            self._foreign.add(name)
+            self.skipped[name] = str(problem)
+        except OSError as problem:
+            self.skipped[name] = problem.strerror or str(problem)
+        else:
+            return lines
+        tail.pause()
+        return []

@@ -1,0 +1,37 @@
+"""Text for people: what a log or a file name may contain made harmless, and numbers of bytes."""
+
+from __future__ import annotations
+
+
+def encodable(text: str) -> str:
+    """Return text that may have come from any bytes as one that UTF-8, and so JSON, can hold."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def printable(text: str, most: int, instead: str = " ", end: str = "...") -> str:
+    """Return text of a log as one line of at most `most` characters, none of which a terminal or a page obeys.
+
+    A character that is not shown becomes `instead`. What is too long ends with `end`.
+    """
+    cut = text[: most + 1]
+    shown = cut if cut.isprintable() else "".join(c if c.isprintable() else instead for c in cut)
+    return shown if len(shown) <= most else shown[: most - len(end)] + end
+
+
+def in_bytes(size: float | None, exact: bool = False) -> str:
+    """Return a number of bytes with a unit.
+
+    It has the largest unit that the number fills, and four digits. The exact form has the largest unit that loses no
+    digit, for sizes that must not look equal when they differ.
+    """
+    if size is None:
+        return "? bytes"
+    for unit, bits in (("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        one = 1 << bits
+        if abs(size) < one:
+            continue
+        if not exact:
+            return f"{size / one:.4g} {unit}"
+        if size % one == 0:
+            return f"{round(size) // one} {unit}"
+    return f"{round(size)} bytes"

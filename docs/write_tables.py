@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tracehook.log import tables
+from tracehook.audit.fields import TABLE
+from tracehook.log.tables import ABOUT
 
 PAGE = Path(__file__).with_name("log-schema.md")
 BEGIN = "<!-- The tables down to the next comment are written by docs/write_tables.py from tracehook/cpp/events. -->"
@@ -18,7 +19,7 @@ END = "<!-- Here they end. -->"
 def fields() -> str:
     """Return the table of fields."""
     lines = ["| field | meaning |", "|---|---|"]
-    for name, field in tables.FIELDS.items():
+    for name, field in TABLE.items():
         lines.append(f"| {'**' * field.is_common}`{name}`{'**' * field.is_common} | {field.meaning} |")
     return "\n".join(lines)
 
@@ -26,7 +27,7 @@ def fields() -> str:
 def events() -> str:
     """Return the table of events."""
     lines = ["| event | severity | what happened | its own fields |", "|---|---|---|---|"]
-    for name, event in tables.ABOUT.items():
+    for name, event in ABOUT.items():
         sentence = re.sub(r"{(\w+)}", r"`\1`", event.sentence)
         own = ", ".join(f"`{field}`" for field in event.fields)
         lines.append(f"| `{name}` | {event.severity} | {sentence} | {own} |")

@@ -24,7 +24,7 @@ def build(folder: Path, **env: str) -> Finished:
     """Run the command on a copy of the installation."""
     script = folder.parent / "build.py"
     script.write_text(
-        "import sys; from pathlib import Path; from tracehook import hook_library\n"
+        "import sys; from pathlib import Path; from tracehook.hook import library as hook_library\n"
         f"hook_library.directory = lambda: Path({str(folder)!r})\n"
         "from tracehook.commands import main; sys.argv[1:] = ['build-hook']; main()\n"
     )

@@ -1,16 +1,28 @@
-"""The fields of the log that the audit reads, with their SQL types: one column of table ``event`` each.
+"""The fields of the log that the audit reads, from cpp/events/fields.def: one column of table ``event`` each.
 
-They stand in cpp/events/fields.def. A newer minor schema may have more; those are left unread.
+A newer minor schema may have more; those are left unread.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
-from tracehook.log import tables
+from tracehook.log.tables import rows
+
+
+class Field(NamedTuple):
+    """What the table says of a field, besides its name."""
+
+    sql_type: str
+    meaning: str
+    is_common: bool  # any event may have it
+
 
 # Of every event.
-FIELDS: Final = {name: field.sql_type for name, field in tables.FIELDS.items()}
+TABLE: Final = {
+    name: Field(sql_type, meaning, macro == "COMMON") for macro, name, sql_type, meaning in rows("events/fields.def")
+}
+FIELDS: Final = {name: field.sql_type for name, field in TABLE.items()}
 
 # Of trace.begin, in table ``process``.
 BEGIN: Final = (

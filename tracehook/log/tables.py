@@ -24,14 +24,6 @@ class Event(NamedTuple):
     refused: str  # what happened if its `ok` is false; "" if the sentence says that too
 
 
-class Field(NamedTuple):
-    """What fields.def says of a field, besides its name."""
-
-    sql_type: str
-    meaning: str
-    is_common: bool  # any event may have it
-
-
 class Reason(NamedTuple):
     """Why the hook cannot follow the allocator, or registers nothing, and what to do."""
 
@@ -40,19 +32,19 @@ class Reason(NamedTuple):
     advice: str
 
 
-def _rows(file: str) -> list[tuple[str, ...]]:
+def rows(file: str) -> list[tuple[str, ...]]:
     """Return the rows of a table: the name of the macro and its arguments. events.def says how rows are written."""
     text = _BREAK.sub("", (_CPP / file).read_text(encoding="utf-8"))
-    rows = (row.groups() for row in _ROW.finditer(text))
-    return [(macro, *(quoted or bare for quoted, bare in _ARGUMENT.findall(row))) for macro, row in rows]
+    found = _ROW.findall(text)
+    return [(macro, *(quoted or bare for quoted, bare in _ARGUMENT.findall(row))) for macro, row in found]
 
 
 def _names(file: str) -> tuple[str, ...]:
     """Return the last argument of each row, by number."""
-    return tuple(row[-1] for row in _rows(file))
+    return tuple(row[-1] for row in rows(file))
 
 
-_EVENT_ROWS = [row[2:] for row in _rows("events/events.def")]
+_EVENT_ROWS = [row[2:] for row in rows("events/events.def")]
 
 EVENTS: Final = tuple(name for name, *_ in _EVENT_ROWS)
 """Names of the events, by number."""
@@ -66,14 +58,9 @@ ABOUT: Final = {
 WARNINGS: Final = frozenset(name for name, row in ABOUT.items() if row.severity == "warning")
 PROBLEMS: Final = frozenset(name for name, row in ABOUT.items() if row.severity == "problem")
 
-FIELDS: Final = {
-    name: Field(sql_type, meaning, macro == "COMMON") for macro, name, sql_type, meaning in _rows("events/fields.def")
-}
-"""The fields of the log, by name, but for those that only ``trace.begin`` has."""
-
 OPERATIONS: Final = tuple(
     (row[3], row[6].removeprefix("k").lower(), row[7].removeprefix("k").lower())
-    for row in _rows("nccl/calls.def")
+    for row in rows("nccl/calls.def")
     if row[0] == "PLACED"
 )
 """The collectives whose buffers the ranks compare, by number: name, and what they compare of the send buffer and of the
@@ -91,7 +78,7 @@ ANSWERS: Final = _names("events/policy_answers.def")
 HANDLES: Final = _names("events/handle_kinds.def")
 """How memory goes to another process, by number."""
 
-REASONS: Final = {number: Reason(*row[2:]) for number, row in enumerate(_rows("events/reasons.def"), 1)}
+REASONS: Final = {number: Reason(*row[2:]) for number, row in enumerate(rows("events/reasons.def"), 1)}
 """Why the hook cannot follow the allocator, or registers nothing, by number."""
 
 

@@ -15,8 +15,8 @@ from tracehook.hook import library as hook_library
 
 JOB = "peers.py"
 MB = 1 << 20
-LANES = 2  # pages, this rank's and the peer's
-WORDS = 1  # the segment with the semaphores, which each pair of ranks that have met has mapped
+PAGES = 2  # pages, this rank's and the peer's
+SEMAPHORES = 1  # the segment with the semaphores, which each pair of connected ranks has mapped
 
 
 def play(log: Path, *cases: str, ranks: int = 2, **env: str) -> Rehearsal:
@@ -65,8 +65,8 @@ def test_the_address_of_a_freed_tensor_comes_again(tmp_path: Path) -> None:
     for rank in (0, 1):
         facts = run.facts(rank)
         assert facts["values"] == [[1.0 - rank]] * 3
-        assert (facts["segments"], facts["freed"], facts["mapped"]) == (3, True, WORDS)
-    assert len({event["peer_segment"] for event in run.events("ipc.open", 0)}) == 3 + WORDS
+        assert (facts["segments"], facts["freed"], facts["mapped"]) == (3, True, SEMAPHORES)
+    assert len({event["peer_segment"] for event in run.events("ipc.open", 0)}) == 3 + SEMAPHORES
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -223,11 +223,11 @@ def test_an_owner_asks_for_its_memory(tmp_path: Path) -> None:
     run = play(tmp_path, "release")
     for rank in (0, 1):
         facts = run.facts(rank)
-        assert (facts["released"], facts["let_go"]) == ([True, False], True)
+        assert (facts["released"], facts["returned"]) == ([True, False], True)
         assert facts["gone"][0] == "PeerTensorGone"
         assert facts["before"] == facts["again"] == 2.0 - rank
     generations = [event["generation"] for event in run.events("ipc.export", 0)]
-    assert len(set(generations)) == 2 + WORDS
+    assert len(set(generations)) == 2 + SEMAPHORES
 
 
 def test_two_groups_share_what_is_mapped(tmp_path: Path) -> None:
@@ -236,7 +236,7 @@ def test_two_groups_share_what_is_mapped(tmp_path: Path) -> None:
     for rank in (0, 1):
         facts = run.facts(rank)
         assert (facts["values"], facts["same"]) == ([2.0 - rank] * 2, True)
-        assert facts["mapped"] == 1 + 2 * WORDS
+        assert facts["mapped"] == 1 + 2 * SEMAPHORES
         assert (facts["gone"][0], facts["left"]) == ("PeerTensorGone", [True, True])
 
 
@@ -265,7 +265,7 @@ def test_nothing_is_left(tmp_path: Path) -> None:
     run = play(tmp_path, "nothing_left")
     for rank in (0, 1):
         facts = run.facts(rank)
-        assert (facts["more"], facts["maps"], facts["files"]) == (3 + WORDS + LANES, 0, True), facts
+        assert (facts["more"], facts["maps"], facts["files"]) == (3 + SEMAPHORES + PAGES, 0, True), facts
 
 
 def test_a_repeated_exchange_is_cheap(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_a_repeated_exchange_is_cheap(tmp_path: Path) -> None:
     run = play(tmp_path, "cost")
     for rank in (0, 1):
         assert run.facts(rank)["same"]
-    assert len(run.events("ipc.open", 0)) == 1 + WORDS
+    assert len(run.events("ipc.open", 0)) == 1 + SEMAPHORES
     assert run.facts(0)["us"] < 100, "nothing like a round trip through the store"
 
 

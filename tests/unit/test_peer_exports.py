@@ -10,8 +10,8 @@ import torch
 
 from tracehook.errors import PeerError
 from tracehook.ipc import exports, wire
+from tracehook.ipc.events import PeerEvents
 from tracehook.ipc.exports import Exports
-from tracehook.ipc.journal import Journal
 from tracehook.ipc.wire import Kind
 
 
@@ -87,7 +87,7 @@ def native(monkeypatch):
     """Stand in for the native side."""
     made = Native()
     monkeypatch.setattr(exports, "native", made)
-    monkeypatch.setattr("tracehook.ipc.journal.native", made)
+    monkeypatch.setattr("tracehook.ipc.events.native", made)
     monkeypatch.setattr(exports, "_check", lambda *_: None)
     return made
 
@@ -95,13 +95,13 @@ def native(monkeypatch):
 @pytest.fixture
 def table(native):  # noqa: ARG001
     """Return what one process has offered: nothing yet."""
-    return Exports()
+    return Exports(lambda _: False)
 
 
 def peer(table, rank):
     """Return a link to a peer that may be offered to."""
     link = Link(rank)
-    table.join(link, Journal(1, 0))
+    table.add_link(link, PeerEvents(1, 0))
     return link
 
 
@@ -140,7 +140,7 @@ def test_a_descriptor_goes_once_to_each_peer(table, native):
     handles, exchange = (Kind.HANDLES, offer.export, 1), (Kind.EXCHANGE, 1, 0)
     assert (one.take(), two.take()) == ([handles, exchange, exchange], [handles, exchange])
     assert len(list(Path("/proc/self/fd").iterdir())) == before
-    table.unopened(one, offer.export)
+    table.on_not_mapped(one, offer.export)
     give(table, one, tensor)
     assert one.take() == [handles, exchange], "a peer that failed to map it gets it again"
 
@@ -152,16 +152,16 @@ def test_memory_is_held_until_the_peers_have_closed_it(table, native):
     for link in (one, two):
         (offer,) = give(table, link, tensor)
         link.take()
-    table.sweep()
+    table.recall_unused()
     assert (one.take(), table.held()) == ([], (1, 1)), "it is wanted"
     del tensor
-    table.sweep()
-    table.sweep()
-    assert one.take() == two.take() == [(Kind.CLOSE, offer.export, 0)], "asked once"
-    table.closed(one, offer.export)
+    table.recall_unused()
+    table.recall_unused()
+    assert one.take() == two.take() == [(Kind.UNMAP, offer.export, 0)], "asked once"
+    table.on_unmapped(one, offer.export)
     assert table.held() == (1, 1)
-    assert not table.outstanding(one)
-    table.closed(two, offer.export)
+    assert not table.is_mapped_by(one)
+    table.on_unmapped(two, offer.export)
     assert table.held() == (0, 0)
     assert [event for event, *_ in native.logged] == ["ipc.export"] * 2 + ["ipc.release"] * 2
 
@@ -175,10 +175,10 @@ def test_one_of_two_tensors_of_a_segment_ends(table, native):
     _, offer = give(table, one, kept, dropped)
     one.take()
     del dropped
-    table.sweep()
-    assert one.take() == [(Kind.RETIRE, offer.loan, 0)]
+    table.recall_unused()
+    assert one.take() == [(Kind.RECALL, offer.loan, 0)]
     assert table.held() == (1, 2)
-    table.returned(one, offer.loan)
+    table.on_returned(one, offer.loan)
     assert table.held() == (1, 1)
 
 
@@ -187,12 +187,12 @@ def test_a_segment_that_is_offered_again_is_another_export(table, native):
     one = peer(table, 1)
     tensor = native.place(torch.zeros(4), 5)
     (before,) = give(table, one, tensor)
-    assert table.release(tensor)
-    assert not table.release(tensor)
+    assert table.recall(tensor)
+    assert not table.recall(tensor)
     (after,) = give(table, one, tensor)
     assert (after.segment, after.loan > before.loan, after.export > before.export) == (5, True, True)
     assert table.held() == (2, 2)
-    table.closed(one, before.export)
+    table.on_unmapped(one, before.export)
     assert table.held() == (1, 1)
 
 
@@ -202,7 +202,7 @@ def test_the_end_of_a_peer_frees_what_it_had(table, native):
     shared, alone = native.place(torch.zeros(4), 5), native.place(torch.zeros(4), 6)
     give(table, one, shared, alone)
     give(table, two, shared)
-    table.forget(one)
+    table.drop_link(one)
     assert table.held() == (1, 1)
     give(table, two, alone)
     assert table.held() == (2, 2)
@@ -217,11 +217,11 @@ def test_who_counts_as_a_user(table, native, holder):
     one.take()
     user = [tensor[1:] if holder == "view" else tensor.untyped_storage()]
     del tensor
-    table.sweep()
+    table.recall_unused()
     assert one.take() == []
     user.clear()
-    table.sweep()
-    assert one.take() == [(Kind.CLOSE, offer.export, 0)]
+    table.recall_unused()
+    assert one.take() == [(Kind.UNMAP, offer.export, 0)]
 
 
 def test_a_storage_that_is_resized_has_lost_its_memory(table, native):
@@ -231,8 +231,8 @@ def test_a_storage_that_is_resized_has_lost_its_memory(table, native):
     (offer,) = give(table, one, tensor)
     one.take()
     tensor.untyped_storage().resize_(1 << 20)
-    table.sweep()
-    assert one.take() == [(Kind.CLOSE, offer.export, 0)]
+    table.recall_unused()
+    assert one.take() == [(Kind.UNMAP, offer.export, 0)]
 
 
 def lies(native, storage, allocations, before=4096):
@@ -267,19 +267,19 @@ def test_storages_in_one_allocation_are_exports_of_their_own(table, native):
     assert len({offer.export for offer in offers}) == 2
     one.take()
     del first, tensor
-    table.sweep()
-    assert one.take() == [(Kind.CLOSE, offers[0].export, 0)]
-    table.closed(one, offers[0].export)
+    table.recall_unused()
+    assert one.take() == [(Kind.UNMAP, offers[0].export, 0)]
+    table.on_unmapped(one, offers[0].export)
     assert table.held() == (1, 1)
 
 
-def test_memory_that_cannot_be_shared(table, monkeypatch):
+def test_memory_that_cannot_be_shared(table):
     """Its address, and what it is, are said: a peer's, or made by nobody whose memory can be mapped elsewhere."""
     with pytest.raises(PeerError, match=r"\(0x.*\) was made neither by torch's caching allocator nor by cuMemCreate"):
         table.prepare(torch.zeros(4), 0, writable=False)
-    monkeypatch.setattr(exports.IMPORTS, "holds", lambda _: True)
+    table_of_a_peer = Exports(lambda _: True)
     with pytest.raises(PeerError, match="is a peer's: share it from its owner"):
-        table.prepare(torch.zeros(4), 0, writable=False)
+        table_of_a_peer.prepare(torch.zeros(4), 0, writable=False)
 
 
 def test_a_tensor_without_elements_needs_no_memory(table):

@@ -9,8 +9,8 @@ import torch
 
 from tracehook.errors import PeerError, PeerLost, PeerTensorGone
 from tracehook.ipc import imports, tensor, wire
+from tracehook.ipc.events import PeerEvents
 from tracehook.ipc.imports import Imports
-from tracehook.ipc.journal import Journal
 from tracehook.ipc.tensor import PeerTensor
 from tracehook.ipc.wire import Flag, Kind, Offer
 
@@ -30,7 +30,7 @@ class Mapping:
         """Map it for writing too."""
         self.writable = True
 
-    def close(self):
+    def unmap(self):
         """Unmap it."""
         self.native.closed.append(self)
 
@@ -58,7 +58,7 @@ class Native:
         self.problem = None
         self.Leases = Leases
 
-    def open_runtime(self, _handle, size, device):
+    def map_runtime(self, _handle, size, device):
         """Map a segment of cudaMalloc."""
         if self.problem is not None:
             raise self.problem
@@ -74,21 +74,21 @@ class Native:
         self.logged.append((event, fields.get("result", 0)))
 
 
-class Arrivals:
+class ReceivedHandles:
     """Stands in for handles that have come over a link; those of export 2 have not."""
 
     def __init__(self, native):
-        self.native, self.dropped, self.is_closed = native, [], False
+        self.native, self.released, self.is_closed = native, [], False
 
-    def open(self, offer):
+    def map(self, offer):
         """Map what came."""
         if offer.export == 2:
             raise PeerError("its handles did not arrive")
         return Mapping(self.native, offer.size, 0, bool(offer.flags & Flag.WRITABLE))
 
-    def drop(self, export):
+    def release(self, export):
         """Note that it is not needed."""
-        self.dropped.append(export)
+        self.released.append(export)
 
     def close(self):
         """Note that nothing more is wanted."""
@@ -100,7 +100,7 @@ class Link:
 
     def __init__(self, peer=1, life=99):
         self.peer, self.life = peer, life
-        self.arrivals = Arrivals(imports.native)
+        self.handles = ReceivedHandles(imports.native)
         self.ended = None
         self.sent = []
 
@@ -109,7 +109,7 @@ class Link:
         head = wire.unpack_head(data)
         self.sent.append((Kind(head.kind), head.number))
 
-    def lost(self):
+    def lost_error(self):
         """Return the exception for its end."""
         return PeerLost("ended", self.peer)
 
@@ -119,7 +119,7 @@ def native(monkeypatch):
     """Stand in for the native side."""
     made = Native()
     monkeypatch.setattr(imports, "native", made)
-    monkeypatch.setattr("tracehook.ipc.journal.native", made)
+    monkeypatch.setattr("tracehook.ipc.events.native", made)
     monkeypatch.setattr(imports._core, "capturing", lambda _: made.capturing)
     monkeypatch.setattr(tensor, "from_dlpack", lambda capsule: capsule)
     made.capturing = False
@@ -127,53 +127,51 @@ def native(monkeypatch):
 
 
 @pytest.fixture
-def table(native, monkeypatch):  # noqa: ARG001
+def table(native):  # noqa: ARG001
     """Return what one process has mapped: nothing yet."""
-    made = Imports()
-    monkeypatch.setattr(imports, "IMPORTS", made)
-    return made
+    return Imports()
 
 
-def borrow(table, link, offer=OFFER):
+def map_loan(table, link, offer=OFFER):
     """Take an offer; return what its tensors share."""
-    return table.borrow(link, Journal(1, 0), offer, 0)
+    return table.map_loan(link, PeerEvents(1, 0), offer, 0)
 
 
-def on(borrowed, offer=OFFER):
+def on(loan, offer=OFFER):
     """Return a peer's tensor."""
-    return PeerTensor(1, offer, borrowed, torch.device("cpu"))
+    return PeerTensor(1, offer, loan, torch.device("cpu"))
 
 
 def test_a_segment_is_mapped_once(table, native):
     """For all its loans and all groups of the process; another export of the same segment is another mapping."""
     one, other_group = Link(), Link()
-    first = borrow(table, one)
-    assert borrow(table, one) is first
-    assert borrow(table, one, OFFER._replace(loan=8)).mapped is first.mapped
-    assert borrow(table, other_group).mapped is first.mapped
+    first = map_loan(table, one)
+    assert map_loan(table, one) is first
+    assert map_loan(table, one, OFFER._replace(loan=8)).imported is first.imported
+    assert map_loan(table, other_group).imported is first.imported
     assert len(native.opened) == 1
-    assert borrow(table, one, OFFER._replace(export=2)).mapped is not first.mapped
-    assert borrow(table, Link(life=98)).mapped is not first.mapped, "the process of that rank is another"
+    assert map_loan(table, one, OFFER._replace(export=2)).imported is not first.imported
+    assert map_loan(table, Link(life=98)).imported is not first.imported, "the process of that rank is another"
     assert len(native.opened) == 3
-    assert other_group.arrivals.dropped == [1], "handles that came over the other link are let go of"
+    assert other_group.handles.released == [1], "handles that came over the other link are released"
 
 
 def test_it_is_unmapped_when_no_tensor_lies_on_it(table, native, until):
     """After its owner asked, new tensors are refused; the answer comes when the last old one is gone."""
     link = Link()
-    borrowed = borrow(table, link)
-    there = on(borrowed)
+    loan = map_loan(table, link)
+    there = on(loan)
     kept = there.get(torch.zeros(4))
     shown = there.tensor
-    table.close(link, 1, GONE)
+    table.on_unmap_request(link, 1, GONE)
     with pytest.raises(PeerTensorGone, match="wanted back"):
         there.get()
-    table.sweep()
+    table.return_unused()
     assert (native.waits, native.closed, link.sent) == (0, [], []), "a tensor of the program may still be on it"
-    borrowed.leases.count = 0
-    table.sweep()
+    loan.leases.count = 0
+    table.return_unused()
     until(lambda: link.sent)
-    assert link.sent == [(Kind.CLOSED, 1)]
+    assert link.sent == [(Kind.UNMAPPED, 1)]
     assert (native.closed, native.waits, table.mapped()) == (native.opened, 1, 0)
     assert native.logged == [("ipc.open", 0), ("ipc.close", 0)]
     del kept, shown
@@ -182,13 +180,13 @@ def test_it_is_unmapped_when_no_tensor_lies_on_it(table, native, until):
 def test_nobody_waits_for_the_device_but_a_thread_of_its_own(table, native, until):
     """The device's work may wait for the very peer that waits for this rank's next call."""
     link = Link()
-    on(borrow(table, link)).get(torch.zeros(4))
-    table.close(link, 1, GONE)
+    on(map_loan(table, link)).get(torch.zeros(4))
+    table.on_unmap_request(link, 1, GONE)
     native.idle.clear()
-    next(iter(table._ending)).leases.count = 0
-    table.sweep()
+    next(iter(table._recalled)).leases.count = 0
+    table.return_unused()
     until(lambda: native.waits == 1)
-    table.sweep()
+    table.return_unused()
     assert (native.waits, link.sent) == (1, [])
     native.idle.set()
     until(lambda: link.sent)
@@ -197,15 +195,15 @@ def test_nobody_waits_for_the_device_but_a_thread_of_its_own(table, native, unti
 def test_one_loan_is_returned(table, native, until):
     """The segment stays mapped for the others; what was never used is returned without a wait."""
     link = Link()
-    used, unused = borrow(table, link), borrow(table, link, OFFER._replace(loan=8))
+    used, unused = map_loan(table, link), map_loan(table, link, OFFER._replace(loan=8))
     there = on(used)
     there.get(torch.zeros(4))
-    table.retire(link, 8, GONE)
-    table.sweep()
+    table.on_recall(link, 8, GONE)
+    table.return_unused()
     assert (link.sent, native.waits) == ([(Kind.RETURNED, 8)], 0)
-    table.retire(link, 7, GONE)
+    table.on_recall(link, 7, GONE)
     used.leases.count = 0
-    table.sweep()
+    table.return_unused()
     until(lambda: len(link.sent) == 2)
     assert link.sent[1] == (Kind.RETURNED, 7)
     assert (native.closed, native.waits) == ([], 1)
@@ -213,49 +211,49 @@ def test_one_loan_is_returned(table, native, until):
 
 
 def test_requests_for_what_is_not_here_are_answered(table):
-    """An owner that asks for what could not be mapped, or was closed before, need not wait."""
+    """An owner that asks for what could not be mapped, or was unmapped before, need not wait."""
     link = Link()
-    table.retire(link, 7, GONE)
-    table.close(link, 1, GONE)
-    assert link.sent == [(Kind.RETURNED, 7), (Kind.CLOSED, 1)]
+    table.on_recall(link, 7, GONE)
+    table.on_unmap_request(link, 1, GONE)
+    assert link.sent == [(Kind.RETURNED, 7), (Kind.UNMAPPED, 1)]
 
 
 def test_the_end_of_one_of_two_groups(table, native):
     """Its tensors are gone, its owner hears so, and the segment stays mapped for the other group."""
     one, two = Link(), Link()
-    mine, theirs = on(borrow(table, one)), on(borrow(table, two))
-    table.forget(one, PeerTensorGone("it was closed"))
+    mine, theirs = on(map_loan(table, one)), on(map_loan(table, two))
+    table.mark_unwanted(one, PeerTensorGone("it was closed"))
     with pytest.raises(PeerTensorGone, match="it was closed"):
         mine.get()
-    assert (one.arrivals.is_closed, two.arrivals.is_closed) == (True, False)
-    table.sweep()
-    assert (one.sent, two.sent, native.closed) == ([(Kind.CLOSED, 1)], [], [])
+    assert (one.handles.is_closed, two.handles.is_closed) == (True, False)
+    table.return_unused()
+    assert (one.sent, two.sent, native.closed) == ([(Kind.UNMAPPED, 1)], [], [])
     theirs.get(torch.zeros(4))
-    assert (table.outstanding([one]), table.outstanding([two])) == (False, True)
+    assert (table.has_mapped([one]), table.has_mapped([two])) == (False, True)
 
 
 def test_a_dead_peer(table, native, until):
     """Its tensors say so; its memory is unmapped like any other."""
     link = Link()
-    there = on(borrow(table, link))
-    table.forget(link, PeerLost("the process of rank 1 has ended", 1))
+    there = on(map_loan(table, link))
+    table.mark_unwanted(link, PeerLost("the process of rank 1 has ended", 1))
     with pytest.raises(PeerLost) as caught:
         there.get()
     assert caught.value.peer == 1
-    table.sweep()
+    table.return_unused()
     until(lambda: native.closed)
 
 
 def test_nothing_is_done_during_a_capture(table, native, until):
     """A wait for the device would end it; afterwards the same is done."""
     link = Link()
-    borrow(table, link)
-    table.close(link, 1, GONE)
+    map_loan(table, link)
+    table.on_unmap_request(link, 1, GONE)
     native.capturing = True
-    table.sweep()
+    table.return_unused()
     assert (native.waits, native.closed) == (0, [])
     native.capturing = False
-    table.sweep()
+    table.return_unused()
     until(lambda: native.closed)
 
 
@@ -265,26 +263,26 @@ def test_a_segment_that_cannot_be_mapped(table, native):
     native.problem = RuntimeError("cudaIpcOpenMemHandle: cudaErrorMapBufferObjectFailed (205)")
     native.problem.code = 205
     with pytest.raises(PeerError, match=r"rank 1 \(1048576 bytes\) cannot be mapped: cudaIpcOpenMemHandle"):
-        borrow(table, link)
-    assert (link.sent, native.logged) == ([(Kind.UNOPENED, 1)], [("ipc.open", 205)])
+        map_loan(table, link)
+    assert (link.sent, native.logged) == ([(Kind.NOT_MAPPED, 1)], [("ipc.open", 205)])
     native.problem = None
-    borrow(table, link)
+    map_loan(table, link)
     with pytest.raises(PeerError, match="its handles did not arrive"):
-        borrow(table, link, OFFER._replace(export=2, handle_kind=2))
+        map_loan(table, link, OFFER._replace(export=2, handle_kind=2))
 
 
 def test_a_segment_is_mapped_for_writing_when_it_is_first_wanted(table, native):
     """Until its owner lets a tensor of it be written, a descriptor is mapped for reading only."""
     link = Link()
     offer = OFFER._replace(handle_kind=2)
-    assert not borrow(table, link, offer).mapped.mapping.writable
-    assert borrow(table, link, offer._replace(flags=int(Flag.WRITABLE))).mapped.mapping.writable
+    assert not map_loan(table, link, offer).imported.mapping.writable
+    assert map_loan(table, link, offer._replace(flags=int(Flag.WRITABLE))).imported.mapping.writable
     assert len(native.opened) == 1
 
 
 def test_a_reader_may_not_write(table):
     """Neither through put() nor through the torch tensor, its views, or `out=`; its results are ordinary tensors."""
-    there = on(borrow(table, Link()))
+    there = on(map_loan(table, Link()))
     shown = there.tensor
     for write in (
         lambda: there.put(torch.ones(4)),
@@ -307,4 +305,4 @@ def test_a_tensor_of_a_type_that_this_torch_lacks(table, monkeypatch):
     """The peer's torch is newer: the type is named."""
     monkeypatch.setattr(wire, "DTYPES", ("float2_of_the_future",) * 8)
     with pytest.raises(PeerError, match=r"rank 1 shares a tensor of torch\.float2_of_the_future"):
-        on(borrow(table, Link()))
+        on(map_loan(table, Link()))

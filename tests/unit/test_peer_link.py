@@ -18,7 +18,7 @@ from tracehook.ipc import wire
 from tracehook.ipc.link import Link
 from tracehook.ipc.wire import Kind
 
-LANE_BYTES = 256
+PAGE_BYTES = 256
 
 
 @pytest.fixture
@@ -42,22 +42,22 @@ def test_messages_stay_whole_and_in_order(ends):
     assert [one.receive(), one.receive(), one.receive()] == [b"first", b"second" * 1000, None]
 
 
-def test_handles_are_sorted_out(ends, monkeypatch):
+def test_handles_are_no_messages_for_the_program(ends, monkeypatch):
     """Descriptors of memory are kept apart and closed, those beside any other message are closed at once."""
     zero, one = ends
     taken = []
-    monkeypatch.setattr("tracehook.ipc.arrivals.native.Allocations", lambda device: Allocations(device, taken))
-    zero.open(3)
-    one.open(3)
+    monkeypatch.setattr("tracehook.ipc.handles.native.Allocations", lambda device: Allocations(device, taken))
+    zero.start(3)
+    one.start(3)
     assert one.receive() is None, "the other side's page is no message for the program"
     reader, writer = os.pipe()
     head = wire.pack_head(Kind.HANDLES, 5, wire.FIRST, 1, 1)
     for message in (b"a pipe", head, head):
         zero.send(message, [writer])
-    assert zero.say_same(7)
+    assert zero.send_same(7)
     os.close(writer)
     assert one.receive() == b"a pipe"
-    assert not one.hear_same(7), "handles were there instead"
+    assert not one.receive_same(7), "handles were there instead"
     assert one.receive() == wire.pack_head(Kind.SAME, 7)
     assert taken == [(3, "file", False)] * 2, "inherited by no child"
     assert os.read(reader, 9) == b"", "nobody has the other end any more"
@@ -75,7 +75,7 @@ class Allocations:
         self.taken.append((self.device, "file", os.get_inheritable(file)))
 
     def release(self):
-        """Let go."""
+        """Release them."""
 
 
 @pytest.mark.parametrize("error", [errno.ETOOMANYREFS, errno.ENOBUFS])
@@ -127,8 +127,8 @@ def test_words_of_a_peer_that_did_not_read(ends):
     one.send(b"unread")
     zero.send(wire.pack_head(Kind.BYE))
     zero.close()
-    one.hang_up()
-    assert one.said_bye
+    one.read_to_end()
+    assert one.peer_closed
     assert one.receive() == wire.pack_head(Kind.BYE)
     with pytest.raises(PeerLost):
         one.receive()
@@ -170,74 +170,74 @@ def test_a_peer_that_reads_nothing(ends):
 
 
 @pytest.fixture
-def lanes(ends):
+def linked(ends):
     """Return the same ends, each of which knows the other, and has nothing to read."""
     for link in ends:
-        link.open(0)
+        link.start(0)
     for link in ends:
         assert link.receive() is None
     return ends
 
 
-def test_the_native_message_is_that_of_the_wire(lanes):
-    """Saying "the same as last time" is the same whether Python sends it or the native side, and is taken by both."""
-    zero, one = lanes
-    assert zero.say_same(7)
+def test_the_native_message_is_that_of_the_wire(linked):
+    """Python and the native side send the same bytes for "the same as last time", and each reads the other's."""
+    zero, one = linked
+    assert zero.send_same(7)
     assert one.receive() == wire.pack_head(Kind.SAME, 7)
     one.send(wire.pack_head(Kind.SAME, 2**40))
-    assert zero.hear_same(2**40)
-    assert not zero.hear_same(8)
+    assert zero.receive_same(2**40)
+    assert not zero.receive_same(8)
 
 
 @pytest.mark.parametrize("message", [wire.pack_head(Kind.SAME, 6), wire.pack_head(Kind.SAME, 7) + b"more", b"x"])
-def test_other_messages_are_left(lanes, message):
+def test_other_messages_are_left(linked, message):
     """What is not the expected message stays for receive()."""
-    zero, one = lanes
+    zero, one = linked
     zero.send(message)
-    assert not one.hear_same(7)
+    assert not one.receive_same(7)
     assert one.receive() == message
 
 
-def test_the_second_time_needs_no_message(lanes):
+def test_the_second_time_needs_no_message(linked):
     """The first one is a message; those after it are a number in memory, and neither side reads the socket."""
-    zero, one = lanes
+    zero, one = linked
     for number in range(1, 20):
-        assert zero.say_same(number)
-        assert one.hear_same(number)
-        assert not one.hear_same(number + 1)
-        assert one.heard == (number if number > 1 else 0)
+        assert zero.send_same(number)
+        assert one.receive_same(number)
+        assert not one.receive_same(number + 1)
+        assert one.last_same == (number if number > 1 else 0)
     assert one.receive() is None
 
 
-def test_what_is_said_in_both_ways_keeps_its_order(lanes):
+def test_what_is_said_in_both_ways_keeps_its_order(linked):
     """After any message the next "same" is one too: whoever has heard it has read what came before."""
-    zero, one = lanes
+    zero, one = linked
     for number in (1, 2):
-        zero.say_same(number)
-        assert one.hear_same(number)
-    zero.send(wire.pack_head(Kind.CLOSE, 5))
-    zero.say_same(3)
-    assert not one.hear_same(3)
-    assert one.heard == 2
-    assert [one.receive(), one.receive()] == [wire.pack_head(Kind.CLOSE, 5), wire.pack_head(Kind.SAME, 3)]
-    zero.say_same(4)
-    assert one.hear_same(4)
+        zero.send_same(number)
+        assert one.receive_same(number)
+    zero.send(wire.pack_head(Kind.UNMAP, 5))
+    zero.send_same(3)
+    assert not one.receive_same(3)
+    assert one.last_same == 2
+    assert [one.receive(), one.receive()] == [wire.pack_head(Kind.UNMAP, 5), wire.pack_head(Kind.SAME, 3)]
+    zero.send_same(4)
+    assert one.receive_same(4)
 
 
-def test_who_rests_gets_a_message(lanes):
+def test_who_sleeps_gets_a_message(linked):
     """A rank that sleeps in poll() is woken; one that looks is not sent anything."""
-    zero, one = lanes
-    zero.say_same(1)
-    assert one.hear_same(1)
-    one.rest(True)
-    zero.say_same(2)
-    one.rest(False)
-    zero.say_same(3)
-    assert one.heard == 3
+    zero, one = linked
+    zero.send_same(1)
+    assert one.receive_same(1)
+    one.set_sleeping(True)
+    zero.send_same(2)
+    one.set_sleeping(False)
+    zero.send_same(3)
+    assert one.last_same == 3
     assert [one.receive(), one.receive()] == [wire.pack_head(Kind.SAME, 2), None]
 
 
-def test_no_wake_is_lost(lanes):
+def test_no_wake_is_lost(linked):
     """Two threads in turn, each of which sleeps whenever the other is late, never miss one another."""
     rounds, late = 5000, []
 
@@ -246,22 +246,22 @@ def test_no_wake_is_lost(lanes):
         poller.register(link, select.POLLIN)
         for number in range(1, rounds):
             if leads:
-                link.say_same(number)
-            while link.heard < number and not (number == 1 and link.hear_same(1)):
-                link.rest(True)
-                if link.heard < number and not poller.poll(10_000):
+                link.send_same(number)
+            while link.last_same < number and not (number == 1 and link.receive_same(1)):
+                link.set_sleeping(True)
+                if link.last_same < number and not poller.poll(10_000):
                     late.append((number, link.peer))
                     return
-                link.rest(False)
+                link.set_sleeping(False)
                 while link.receive() is not None:
                     pass
                 if number == 1:
                     break
             if not leads:
-                link.say_same(number)
+                link.send_same(number)
 
     threads = [
-        threading.Thread(target=play, args=(link, leads)) for link, leads in zip(lanes, (True, False), strict=True)
+        threading.Thread(target=play, args=(link, leads)) for link, leads in zip(linked, (True, False), strict=True)
     ]
     for thread in threads:
         thread.start()
@@ -270,33 +270,33 @@ def test_no_wake_is_lost(lanes):
     assert (late, [thread.is_alive() for thread in threads]) == ([], [False, False])
 
 
-def test_only_a_sealed_page_is_a_lane(ends):
+def test_only_a_sealed_page_is_mapped(ends):
     """A descriptor of something else, or of memory that its owner could shrink, is not looked at: messages remain."""
     zero, one = ends
-    zero.open(0)
+    zero.start(0)
     unsealed, other = os.memfd_create("unsealed", os.MFD_ALLOW_SEALING), os.open("/dev/null", os.O_RDONLY)
-    os.ftruncate(unsealed, LANE_BYTES)
+    os.ftruncate(unsealed, PAGE_BYTES)
     for file in (unsealed, other):
-        one.send(wire.pack_head(Kind.LANE), [file])
+        one.send(wire.pack_head(Kind.SHARED_PAGE), [file])
         assert zero.receive() is None
-    assert [zero.say_same(number) for number in (1, 2)] == [True, True]
-    one.open(0)
+    assert [zero.send_same(number) for number in (1, 2)] == [True, True]
+    one.start(0)
     assert [one.receive() for _ in range(3)] == [wire.pack_head(Kind.SAME, 1), wire.pack_head(Kind.SAME, 2), None]
     fcntl.fcntl(unsealed, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
-    one.send(wire.pack_head(Kind.LANE), [unsealed])
+    one.send(wire.pack_head(Kind.SHARED_PAGE), [unsealed])
     assert zero.receive() is None
-    zero.say_same(3)
-    zero.say_same(4)
-    assert [one.receive(), one.receive(), one.heard] == [wire.pack_head(Kind.SAME, 3), None, 4]
+    zero.send_same(3)
+    zero.send_same(4)
+    assert [one.receive(), one.receive(), one.last_same] == [wire.pack_head(Kind.SAME, 3), None, 4]
     os.close(unsealed)
     os.close(other)
 
 
-def test_a_closed_link_has_no_lane(lanes):
-    """Its page is unmapped, and nothing is said or heard any more."""
-    zero, one = lanes
-    zero.say_same(1)
+def test_a_closed_link_has_no_page(linked):
+    """Its page is unmapped, and no exchange is repeated over it any more."""
+    zero, one = linked
+    zero.send_same(1)
     one.close()
-    assert (one.say_same(1), one.hear_same(1), one.heard) == (False, False, 0)
+    assert (one.send_same(1), one.receive_same(1), one.last_same) == (False, False, 0)
     zero.close()
-    assert "tracehook-lane" not in Path("/proc/self/maps").read_text()
+    assert "tracehook-page" not in Path("/proc/self/maps").read_text()

@@ -21,10 +21,10 @@ class Sides:
 
     def __init__(self):
         self.there, here = map(Link, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET), (0, 1))
-        self.peer = Peer(here, "peers of group 0", SimpleNamespace(note=lambda *_, **__: None))
+        self.peer = Peer(here, "peers of group 0", SimpleNamespace(write=lambda *_, **__: None))
         self.inbox = Inbox("peers of group 0", torch.device("cpu"))
         for link in (self.there, here):
-            link.open(0)
+            link.start(0)
         for link in (self.there, here):
             assert link.receive() is None
 
@@ -37,14 +37,14 @@ class Sides:
     def says_same(self, *numbers):
         """Let rank 1 say that it gives the same as before."""
         for number in numbers:
-            assert self.there.say_same(number)
+            assert self.there.send_same(number)
 
     def takes(self, number):
         """Return which tensor rank 0 takes in an exchange; None if nothing has come."""
         self.peer.number = number
-        if self.peer.hear_same():
+        if self.peer.receive_same():
             return self.peer.result.shape[0]
-        came, result = self.inbox.take(self.peer)
+        came, result = self.inbox.take_result(self.peer)
         return result.shape[0] if came else None
 
 
@@ -89,10 +89,10 @@ def test_a_peer_that_came_too_early(sides):
 
 
 def test_a_wake_is_no_second_word(sides):
-    """Who rests is woken by a packet that says the same as the page; it counts once."""
-    sides.peer.link.rest(True)
+    """Who sleeps is woken by a packet that says the same as the page; it counts once."""
+    sides.peer.link.set_sleeping(True)
     sides.says_same(5)
-    sides.peer.link.rest(False)
+    sides.peer.link.set_sleeping(False)
     assert sides.takes(5) == 1
     sides.says_same(6)
     assert sides.takes(6) == 1
@@ -114,10 +114,10 @@ def test_a_peer_that_gave_up_in_the_middle(sides, monkeypatch):
         link.send(data)
 
     monkeypatch.setattr(outbox.EXPORTS, "send", fails)
-    mine = SimpleNamespace(link=sides.there, number=4, given=None, about="peers of group 0", rank=0)
-    parcel = SimpleNamespace(form=Form.LIST, offers=[offer] * (wire.OFFERS_OF_A_MESSAGE + 1), loans=[None] * 65)
+    mine = SimpleNamespace(link=sides.there, number=4, last_sent=None, about="peers of group 0", rank=0)
+    outgoing = SimpleNamespace(form=Form.LIST, offers=[offer] * (wire.OFFERS_OF_A_MESSAGE + 1), loans=[None] * 65)
     with pytest.raises(PeerError, match="peers of group 0: a tensor cannot be shared with rank 0: the memory is gone"):
-        outbox.send(mine, parcel, 1.0)
+        outbox.send(mine, outgoing, 1.0)
     assert [calls[0], calls[1]] == [first[0], second[0]]
     with pytest.raises(PeerError, match="rank 1 gave up: the memory is gone"):
         sides.takes(5)
@@ -128,14 +128,14 @@ def test_a_peer_that_gave_up_in_the_middle(sides, monkeypatch):
 def test_a_page_that_was_lost_on_its_way():
     """Descriptors are dropped where a process may have no more: then both sides go on by packets."""
     there, here = map(Link, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET), (0, 1))
-    here.open(0)
-    there.open(0)
+    here.start(0)
+    there.start(0)
     assert here.receive() is None
-    assert there.sock.recvmsg(100)[0] == wire.pack_head(Kind.LANE), "read without its descriptor"
+    assert there.sock.recvmsg(100)[0] == wire.pack_head(Kind.SHARED_PAGE), "read without its descriptor"
     for number in (1, 2, 3):
-        assert here.say_same(number)
+        assert here.send_same(number)
         assert there.receive() == wire.pack_head(Kind.SAME, number)
-    assert there.heard == 0
+    assert there.last_same == 0
     there.close()
     here.close()
 
@@ -144,11 +144,11 @@ def test_a_process_without_room_for_a_page(monkeypatch):
     """It goes on by packets."""
     there, here = map(Link, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET), (0, 1))
 
-    def full(_):
+    def full(*_):
         raise RuntimeError("memory for a peer: Too many open files")
 
-    monkeypatch.setattr("tracehook.ipc.link.native.Lane", full)
-    here.open(0)
-    assert (here.say_same(1), here.hear_same(1), here.heard) == (False, False, 0)
+    monkeypatch.setattr("tracehook.ipc.link.native.SharedPage", full)
+    here.start(0)
+    assert (here.send_same(1), here.receive_same(1), here.last_same) == (False, False, 0)
     there.close()
     here.close()

@@ -14,16 +14,16 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tracehook._core import ipc as native
 from tracehook.errors import PeerError, PeerLost
-from tracehook.ipc import meeting, wire
-from tracehook.ipc.imports import IMPORTS
-from tracehook.ipc.journal import Journal
+from tracehook.ipc import wire
+from tracehook.ipc.events import PeerEvents
+from tracehook.ipc.life import own_life
 from tracehook.ipc.link import close_files
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Loan:
         self.storage = storage
         self.address = storage.data_ptr()
         self.links: set[Link] = set()  # to the peers that have it
-        self.retired = False
+        self.is_recalled = False
 
     def is_wanted(self) -> bool:
         """Whether somebody here still uses the memory, besides us.
@@ -66,7 +66,7 @@ class Export:
         self.handle_kind, self.base, self.size, self.allocation, self.handle = exported
         self.loans: dict[int, Loan] = {}
         self.links: set[Link] = set()  # to the peers that have it mapped
-        self.closing = False
+        self.is_recalled = False
 
     @property
     def segment(self) -> int:
@@ -78,7 +78,7 @@ class Export:
         """Whether it is a segment of our pools."""
         return self.key[0] == "pool"
 
-    def handles(self) -> Iterator[tuple[bytes, list[int]]]:
+    def handle_messages(self) -> Iterator[tuple[bytes, list[int]]]:
         """Yield the messages with the handles of its allocations, and what goes beside each: the caller closes it."""
         total = self.size // self.allocation
         for begin in range(0, total, wire.HANDLES_OF_A_MESSAGE):
@@ -91,7 +91,7 @@ class Export:
                 yield head + b"".join(native.export_fabric(*place)), []
 
     def fields(self) -> dict[str, int]:
-        """Return what the log says of it."""
+        """Return its fields in the log."""
         return {
             "segment": self.segment,
             "pool": self.is_pool,
@@ -106,19 +106,20 @@ class Export:
 class Exports:
     """Of one process. Any thread; its lock is taken with a group's lock held or none, and held during sends."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_of_peer: Callable[[int], bool]) -> None:
+        self._is_of_peer = is_of_peer  # whether memory at this address is a peer's
         self._lock = threading.RLock()
         self._export_numbers = itertools.count(1)
         self._loan_numbers = itertools.count(1)
         self._current: dict[tuple[str, int], Export] = {}  # by kind and id of the segment: those to offer from
-        self._loans: dict[int, Loan] = {}  # by the storage's address in torch: those not retired
+        self._loans: dict[int, Loan] = {}  # by the storage's address in torch: those not recalled
         self._exports: dict[int, Export] = {}  # all, by number
-        self._journals: dict[Link, Journal] = {}
+        self._events_of_links: dict[Link, PeerEvents] = {}
 
-    def join(self, link: Link, journal: Journal) -> None:
+    def add_link(self, link: Link, events: PeerEvents) -> None:
         """Let the peer of this link be offered to."""
         with self._lock:
-            self._journals[link] = journal
+            self._events_of_links[link] = events
 
     # --- offering ---
 
@@ -134,7 +135,7 @@ class Exports:
             return None, wire.Offer(0, 0, 0, 0, 0, 0, 0, dtype, flags, b"", shape, strides)
         span = 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
         with self._lock:
-            loan = self._lend(tensor)
+            loan = self._loan_of(tensor)
         export = loan.export
         return loan, wire.Offer(
             export.number,
@@ -151,15 +152,14 @@ class Exports:
             strides,
         )
 
-    def _lend(self, tensor: Tensor) -> Loan:
+    def _loan_of(self, tensor: Tensor) -> Loan:
         storage = tensor.untyped_storage()
         found = self._loans.get(storage._cdata)
         if found is not None and found.address == storage.data_ptr():
             return found
         if found is not None:
-            self._retire(found)
-            self._settle(found.export, [found])
-        key, *place = _place(tensor, storage)
+            self._recall([found])
+        key, *place = self._place(tensor, storage)
         export = self._current.get(key)
         if export is None:
             number = next(self._export_numbers)
@@ -175,17 +175,34 @@ class Exports:
         export.loans[loan.number] = self._loans[storage._cdata] = loan
         return loan
 
+    def _place(self, tensor: Tensor, storage: Any) -> tuple[tuple[str, int], int, int, int]:
+        """Return what is to be exported for a tensor: key, address, bytes, device."""
+        found = native.segment_of(tensor.data_ptr())
+        if found is not None:
+            kind, segment, base, size, device = found
+            return (kind, segment), base, size, device
+        address = storage.data_ptr()
+        if self._is_of_peer(address):
+            raise PeerError(f"its memory ({address:#x}) is a peer's: share it from its owner, or copy it first")
+        if not native.has_handles(address):
+            raise PeerError(
+                f"its memory ({address:#x}) was made neither by torch's caching allocator nor by cuMemCreate: "
+                "copy it first"
+            )
+        return (ALLOCATIONS, 0), address, storage.nbytes(), tensor.device.index
+
     def send(self, link: Link, data: bytes, loans: Sequence[Loan | None], timeout: float) -> None:
         """Send a message with offers, and before it the handles that the peer lacks. Raises PeerLost or PeerError."""
         with self._lock:
             for loan in loans:
                 if loan is not None:
-                    self._give(link, loan, timeout)
+                    self._lend(link, loan, timeout)
             link.send(data, (), timeout)
 
-    def _give(self, link: Link, loan: Loan, timeout: float) -> None:
+    def _lend(self, link: Link, loan: Loan, timeout: float) -> None:
+        """Record that the peer has this loan, and send it the handles of its export if it lacks them."""
         export = loan.export
-        # Also if the last peer gave it back since it was prepared, and it was let go.
+        # Its records may have been dropped since it was prepared: the last peer has returned it.
         self._exports[export.number] = export
         export.loans[loan.number] = loan
         loan.links.add(link)
@@ -193,7 +210,7 @@ class Exports:
             return
         if export.handle_kind != wire.HandleKind.RUNTIME:
             try:
-                for message, files in export.handles():
+                for message, files in export.handle_messages():
                     try:
                         link.send(message, files, timeout)
                     finally:
@@ -203,78 +220,85 @@ class Exports:
             except RuntimeError as problem:
                 raise PeerError(str(problem)) from None
         export.links.add(link)
-        self._journals[link].note("ipc.export", link.peer, value=meeting.life(), **export.fields())
+        self._events_of_links[link].write("ipc.export", link.peer, value=own_life(), **export.fields())
 
     # --- the end of a loan ---
 
-    def sweep(self) -> None:
+    def recall_unused(self) -> None:
         """Ask peers for what nobody here uses any more."""
         with self._lock:
-            unwanted = [loan for loan in self._loans.values() if not loan.is_wanted()]
-            for loan in unwanted:
-                self._retire(loan)
-            for export in {loan.export for loan in unwanted}:
-                self._settle(export, unwanted)
+            self._recall([loan for loan in self._loans.values() if not loan.is_wanted()])
 
-    def release(self, tensor: Tensor) -> bool:
+    def recall(self, tensor: Tensor) -> bool:
         """Ask peers for a tensor's memory, though it is still used here; False if it was not offered."""
         with self._lock:
             loan = self._loans.get(tensor.untyped_storage()._cdata)
             if loan is None:
                 return False
-            self._retire(loan)
-            self._settle(loan.export, [loan])
+            self._recall([loan])
             return True
 
-    def _retire(self, loan: Loan) -> None:
-        if not loan.retired:
-            loan.retired = True
+    def _recall(self, loans: Sequence[Loan]) -> None:
+        for loan in loans:
+            self._mark_recalled(loan)
+        for export in {loan.export for loan in loans}:
+            self._ask_and_drop(export, loans)
+
+    def _mark_recalled(self, loan: Loan) -> None:
+        if not loan.is_recalled:
+            loan.is_recalled = True
             del self._loans[loan.storage._cdata]
 
-    def _settle(self, export: Export, fresh: Sequence[Loan] = ()) -> None:
-        """Send what the peers must know, and drop what they no longer have. `fresh` were retired just now."""
-        ends = all(loan.retired for loan in export.loans.values())
-        if ends and not export.closing:
-            export.closing = True
-            if self._current.get(export.key) is export:
-                del self._current[export.key]
-            for link in list(export.links):
-                link.try_send(wire.pack_head(wire.Kind.CLOSE, export.number))
-        elif not ends:
-            for loan in fresh:
-                for link in loan.links if loan.export is export else ():
-                    link.try_send(wire.pack_head(wire.Kind.RETIRE, loan.number))
-            for loan in [loan for loan in export.loans.values() if loan.retired and not loan.links]:
+    def _ask_and_drop(self, export: Export, fresh: Sequence[Loan] = ()) -> None:
+        is_wanted = not all(loan.is_recalled for loan in export.loans.values())
+        for loan in fresh if is_wanted else ():
+            for link in loan.links if loan.export is export else ():
+                link.try_send(wire.pack_head(wire.Kind.RECALL, loan.number))
+        if not is_wanted and not export.is_recalled:
+            self._ask_to_unmap(export)
+        self._drop_unheld(export, is_wanted)
+
+    def _ask_to_unmap(self, export: Export) -> None:
+        export.is_recalled = True
+        if self._current.get(export.key) is export:
+            del self._current[export.key]
+        for link in list(export.links):
+            link.try_send(wire.pack_head(wire.Kind.UNMAP, export.number))
+
+    def _drop_unheld(self, export: Export, is_wanted: bool) -> None:
+        """Drop the records, and with them the storages, that no peer has. The last loans stay until it is unmapped."""
+        if is_wanted:
+            for loan in [loan for loan in export.loans.values() if loan.is_recalled and not loan.links]:
                 del export.loans[loan.number]
                 loan.storage = None
         if not export.links:  # nobody has it, so nothing need be held for anybody
             for loan in export.loans.values():
-                self._retire(loan)
+                self._mark_recalled(loan)
                 loan.storage = None
             export.loans.clear()
             self._exports.pop(export.number, None)
             if self._current.get(export.key) is export:
                 del self._current[export.key]
 
-    # --- what peers say ---
+    # --- what peers report ---
 
-    def returned(self, link: Link, number: int) -> None:
+    def on_returned(self, link: Link, number: int) -> None:
         """The peer does not use this loan any more."""
         with self._lock:
             for export in list(self._exports.values()):
                 loan = export.loans.get(number)
-                if loan is not None and loan.retired:
+                if loan is not None and loan.is_recalled:
                     loan.links.discard(link)
-                    self._settle(export)
+                    self._ask_and_drop(export)
 
-    def closed(self, link: Link, number: int) -> None:
+    def on_unmapped(self, link: Link, number: int) -> None:
         """The peer has unmapped this export."""
         with self._lock:
             export = self._exports.get(number)
             if export is not None and link in export.links:
-                self._take_back(link, export)
+                self._drop_peer(link, export)
 
-    def unopened(self, link: Link, number: int) -> None:
+    def on_not_mapped(self, link: Link, number: int) -> None:
         """The peer could not map this export: its handle goes out again with the next offer."""
         with self._lock:
             export = self._exports.get(number)
@@ -282,25 +306,25 @@ class Exports:
                 export.links.discard(link)
                 for loan in export.loans.values():
                     loan.links.discard(link)
-                self._settle(export)
+                self._ask_and_drop(export)
 
-    def forget(self, link: Link) -> None:
-        """The peer has ended, and its mappings with it."""
+    def drop_link(self, link: Link) -> None:
+        """Drop the records of what this peer has: it has ended, and its mappings with it."""
         with self._lock:
             for export in list(self._exports.values()):
                 if link in export.links:
-                    self._take_back(link, export)
-            self._journals.pop(link, None)
+                    self._drop_peer(link, export)
+            self._events_of_links.pop(link, None)
 
-    def _take_back(self, link: Link, export: Export) -> None:
+    def _drop_peer(self, link: Link, export: Export) -> None:
         export.links.discard(link)
         for loan in export.loans.values():
             loan.links.discard(link)
-        self._journals[link].note("ipc.release", link.peer, value=meeting.life(), **export.fields())
-        self._settle(export)
+        self._events_of_links[link].write("ipc.release", link.peer, value=own_life(), **export.fields())
+        self._ask_and_drop(export)
 
-    def outstanding(self, link: Link) -> bool:
-        """Whether this peer still has something of ours mapped."""
+    def is_mapped_by(self, link: Link) -> bool:
+        """Whether this peer still has something of this process mapped."""
         with self._lock:
             return any(link in export.links for export in self._exports.values())
 
@@ -321,22 +345,3 @@ def _check(tensor: Any, device: int) -> None:
         raise PeerError(f"a tensor on {tensor.device} was given, but this group's device here is cuda:{device}")
     if tensor.dtype not in _DTYPES:
         raise PeerError(f"tensors of {tensor.dtype} cannot be shared")
-
-
-def _place(tensor: Tensor, storage: Any) -> tuple[tuple[str, int], int, int, int]:
-    """Return what is to be exported for a tensor: key, address, bytes, device."""
-    found = native.segment_of(tensor.data_ptr())
-    if found is not None:
-        kind, segment, base, size, device = found
-        return (kind, segment), base, size, device
-    address = storage.data_ptr()
-    if IMPORTS.holds(address):
-        raise PeerError(f"its memory ({address:#x}) is a peer's: share it from its owner, or copy it first")
-    if not native.has_handles(address):
-        raise PeerError(
-            f"its memory ({address:#x}) was made neither by torch's caching allocator nor by cuMemCreate: copy it first"
-        )
-    return (ALLOCATIONS, 0), address, storage.nbytes(), tensor.device.index
-
-
-EXPORTS = Exports()

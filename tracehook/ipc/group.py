@@ -16,13 +16,12 @@ from tracehook import _core
 from tracehook.errors import PeerError, PeerTensorGone
 from tracehook.hook import groups
 from tracehook.ipc import outbox, wire
-from tracehook.ipc.exports import EXPORTS
-from tracehook.ipc.imports import IMPORTS
+from tracehook.ipc.connector import Connector
+from tracehook.ipc.events import PeerEvents
 from tracehook.ipc.inbox import Inbox
-from tracehook.ipc.journal import Journal
-from tracehook.ipc.meeting import Meeting
-from tracehook.ipc.members import Members
-from tracehook.ipc.watch import Watch
+from tracehook.ipc.monitor import PeerMonitor
+from tracehook.ipc.peer_table import PeerTable
+from tracehook.ipc.tables import EXPORTS, IMPORTS
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -30,21 +29,21 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
 
-    from tracehook.ipc.peer import Givable, Peer, Result
-    from tracehook.ipc.semaphores import Words
+    from tracehook.ipc.peer import Peer, Result, Shareable
+    from tracehook.ipc.semaphores import Semaphores
     from tracehook.ipc.tensor import PeerTensor
 
 _HOUSEKEEPING = 64  # exchanges that only repeat the last one, between two looks at everything else
-_ALL: weakref.WeakSet[PeerGroup] = weakref.WeakSet()
+_GROUPS: weakref.WeakSet[PeerGroup] = weakref.WeakSet()
 _FORKED = "this process was forked from the one that made it, and cannot use CUDA: use the spawn start method"
 
 
 class PeerGroup:
     """The ranks of a process group, on one host, as peers that map each other's memory; see docs/ipc.md.
 
-    All ranks make it, in the same order if there are several for one group. That waits for nobody: two ranks meet when
-    they first exchange. Any thread may use it; one at a time does. Close it, or leave its ``with`` block, when all is
-    copied: until then what peers have of this rank's memory is held.
+    All ranks make it, in the same order if there are several for one group. That waits for nobody: two ranks connect
+    when they first exchange. Any thread may use it; one at a time does. Close it, or leave its ``with`` block, when
+    all is copied: until then what peers have of this rank's memory is held.
 
     Args:
         group: the process group; the default group if None. Its backend does not matter, its store does.
@@ -71,22 +70,22 @@ class PeerGroup:
         self._lock = threading.RLock()  # one call at a time
         self._unusable: str | None = None
         self._calls = 0
-        self.is_leaving = False
+        self.is_closing = False
         store = groups.cloned_store(found.store)
         born = store.add(f"tracehook/peers/{found.name}/born/{self.rank}", 1)
         key = _core.key_of_name(f"peers:{found.name}/{born}")
         channel = f"tracehook/peers/{found.name}/{born}"
-        self._meeting = Meeting(store, channel, self.about, key, self.rank, found.device)
+        self._connector = Connector(store, channel, self.about, key, self.rank, found.device)
         self._inbox = Inbox(self.about, self.device)
-        self._watch = Watch(self)
-        journal = Journal(key, self.rank)
-        self._members = Members(self._meeting, self._inbox, self._watch, journal, self.size, self.device)
-        self._members.timeout = timeout if timeout is not None else running.settings.timeout
-        _ALL.add(self)
+        self._monitor = PeerMonitor(self)
+        events = PeerEvents(key, self.rank)
+        self._peers = PeerTable(self._connector, self._inbox, self._monitor, events, self.size, self.device)
+        self._peers.timeout = timeout if timeout is not None else running.settings.timeout
+        _GROUPS.add(self)
 
     # --- exchanging ---
 
-    def exchange(self, tensors: Mapping[int, Givable], writable: bool = False) -> dict[int, Result]:
+    def exchange(self, tensors: Mapping[int, Shareable], writable: bool = False) -> dict[int, Result]:
         """Give each of these peers a tensor, a list of tensors or nothing, and return what each of them gives.
 
         Each of them calls this with this rank among its peers, as the n-th such call of both; what else a rank
@@ -110,10 +109,10 @@ class PeerGroup:
         with self._lock:
             if self._unusable is not None:
                 raise self._error()
-            met = self._members.met
+            by_rank = self._peers.by_rank
             self._calls += 1
             for rank, given in tensors.items():
-                peer = met.get(rank)
+                peer = by_rank.get(rank)
                 if peer is None or not peer.repeats(given, writable):
                     break
             else:
@@ -121,52 +120,52 @@ class PeerGroup:
                     return self._repeat(tensors)
             return self._exchange(tensors, bool(writable))
 
-    def _repeat(self, tensors: Mapping[int, Givable]) -> dict[int, Result]:
+    def _repeat(self, tensors: Mapping[int, Shareable]) -> dict[int, Result]:
         """Exchange what was exchanged before."""
-        peers = [self._members.met[rank] for rank in tensors]
+        peers = [self._peers.by_rank[rank] for rank in tensors]
         for peer in peers:
-            outbox.send_same(peer, self._members.timeout)
+            outbox.send_same(peer, self._peers.timeout)
         results: dict[int, Result] = {}
         waiting = []
         for peer in peers:
-            if peer.hear_same():
+            if peer.receive_same():
                 results[peer.rank] = peer.result
             else:
                 waiting.append(peer)
         if waiting:
-            self._members.collect(waiting, results)
+            self._peers.collect(waiting, results)
             results = {rank: results[rank] for rank in tensors}
-        if IMPORTS.is_ending:
-            IMPORTS.sweep()
+        if IMPORTS.has_pending:
+            IMPORTS.return_unused()
         return results
 
-    def _exchange(self, tensors: Mapping[int, Givable], writable: bool) -> dict[int, Result]:
-        members = self._members
-        members.hear()
+    def _exchange(self, tensors: Mapping[int, Shareable], writable: bool) -> dict[int, Result]:
+        table = self._peers
+        table.read_all()
         unsent = set(tensors)
         try:
-            members.check(tensors)
-            members.connect(tensors)
-            peers = {rank: members.met[rank] for rank in tensors}
+            table.check(tensors)
+            table.connect(tensors)
+            peers = {rank: table.by_rank[rank] for rank in tensors}
             changed = [rank for rank, peer in peers.items() if not peer.repeats(tensors[rank], writable)]
             try:
-                parcels = {rank: outbox.pack(tensors[rank], self.device.index, writable) for rank in changed}
+                outgoing = {rank: outbox.pack(tensors[rank], self.device.index, writable) for rank in changed}
             except PeerError as problem:
                 raise PeerError(f"{self.about}: rank {self.rank} cannot share a tensor: {problem}") from None
             for rank, peer in peers.items():
                 unsent.discard(rank)
-                if rank in parcels:
-                    outbox.send(peer, parcels[rank], members.timeout)
+                if rank in outgoing:
+                    outbox.send(peer, outgoing[rank], table.timeout)
                 else:
-                    outbox.send_same(peer, members.timeout)
-            EXPORTS.sweep()  # after what is new: a segment that is offered from again need not be closed
+                    outbox.send_same(peer, table.timeout)
+            EXPORTS.recall_unused()  # after what is new: a segment that is offered from again need not be unmapped
             results: dict[int, Result] = {}
-            members.collect(list(peers.values()), results)
+            table.collect(list(peers.values()), results)
         except BaseException as problem:
-            for rank in unsent & members.met.keys():
-                outbox.refuse(members.met[rank], problem)
+            for rank in unsent & table.by_rank.keys():
+                outbox.refuse(table.by_rank[rank], problem)
             raise
-        IMPORTS.sweep()
+        IMPORTS.return_unused()
         return {rank: results[rank] for rank in tensors}
 
     # --- semaphores ---
@@ -205,24 +204,24 @@ class PeerGroup:
         self.signal(there.peer, channel)
         return copied
 
-    def _semaphores(self, rank: int) -> Words:
+    def _semaphores(self, rank: int) -> Semaphores:
         if self._unusable is not None:
             raise self._error()
-        members = self._members
-        peer = members.met.get(rank)
-        if peer is None or peer.is_gone or not members.is_met(rank):
-            members.check([rank])
-            members.connect([rank])
-        assert self._inbox.words is not None
-        return self._inbox.words
+        table = self._peers
+        peer = table.by_rank.get(rank)
+        if peer is None or peer.is_gone or not table.is_connected(rank):
+            table.check([rank])
+            table.connect([rank])
+        assert self._inbox.semaphores is not None
+        return self._inbox.semaphores
 
-    def rescue(self, peer: Peer) -> bool:
-        """Let streams go on that wait for this dead peer; False once there can be none. Called by the watcher."""
-        words = self._inbox.words
-        if self._unusable is not None or words is None:
+    def unblock_streams(self, peer: Peer) -> bool:
+        """Let streams go on that wait for this dead peer; False once there can be none. Called by the monitor."""
+        semaphores = self._inbox.semaphores
+        if self._unusable is not None or semaphores is None:
             return False
         try:
-            words.rescue(peer.rank)
+            semaphores.set_all(peer.rank)
         except RuntimeError:
             return False  # the device is in an error; nothing waits any more
         return True
@@ -232,65 +231,65 @@ class PeerGroup:
     def release(self, tensor: Tensor) -> bool:
         """Ask the peers for a tensor's memory now, though it is still used here; False if no peer has it.
 
-        Without this they are asked when the last tensor on it is gone here. It is held until they have let go.
+        Without this they are asked when the last tensor on it is gone here. It is held until they have returned it.
         """
         with self._lock:
             if self._unusable is not None:
                 raise self._error()
-            released = EXPORTS.release(tensor)
+            released = EXPORTS.recall(tensor)
             self._housekeep()
             return released
 
     def poll(self) -> None:
-        """Do what calls do between exchanges: hear what peers want back, ask for what is not used here any more."""
+        """Do what calls do between exchanges: read what peers want back, ask for what is not used here any more."""
         with self._lock:
             if self._unusable is not None:
                 raise self._error()
             self._housekeep()
 
     def _housekeep(self) -> None:
-        self._members.hear()
-        EXPORTS.sweep()
-        IMPORTS.sweep()
+        self._peers.read_all()
+        EXPORTS.recall_unused()
+        IMPORTS.return_unused()
 
     def close(self) -> None:
-        """Unmap what this rank has of its peers, tell them, and let go of what they have of this rank once they have.
+        """Unmap what this rank has of its peers, and tell them; drop what they have of this rank once they unmapped it.
 
         Returns when nothing is mapped here any more, but for what torch tensors still lie on. What peers still have
-        is held on, in the background, until they let go or end. Idempotent.
+        is held on, in the background, until they unmap it or end. Idempotent.
         """
         with self._lock:
             if self._unusable is not None:
                 return
             self._unusable = "it was closed"
-            links = [peer.link for peer in self._members.met.values()]
+            links = [peer.link for peer in self._peers.by_rank.values()]
             for link in links:
                 link.try_send(wire.pack_head(wire.Kind.BYE))
-                link.close_lane()
-                IMPORTS.forget(link, PeerTensorGone(str(self._error())))
-            self._meeting.close()
-            self._inbox.words = None
-            self._inbox.is_closed = self.is_leaving = True
-        self._watch.leave()
-        deadline = time.monotonic() + self._members.timeout
-        while IMPORTS.outstanding(links) and not IMPORTS.leased(links) and time.monotonic() < deadline:
-            IMPORTS.settled.clear()
-            IMPORTS.sweep()
-            IMPORTS.settled.wait(0.05)
+                link.unmap_page()
+                IMPORTS.mark_unwanted(link, PeerTensorGone(str(self._error())))
+            self._connector.close()
+            self._inbox.semaphores = None
+            self._inbox.is_closed = self.is_closing = True
+        self._monitor.stop()
+        deadline = time.monotonic() + self._peers.timeout
+        while IMPORTS.has_mapped(links) and not IMPORTS.has_leases(links) and time.monotonic() < deadline:
+            IMPORTS.progress.clear()
+            IMPORTS.return_unused()
+            IMPORTS.progress.wait(0.05)
 
-    def farewell(self, peer: Peer) -> bool:
-        """After close(): hear what the peer gave back; True when nothing is left. Called by the watcher."""
+    def close_link(self, peer: Peer) -> bool:
+        """After close(): read what the peer sends; close its link when nothing is left, True then. For the monitor."""
         with self._lock:
             link = peer.link
             if link.ended is None:
                 self._inbox.read(peer)
-            EXPORTS.sweep()
-            IMPORTS.sweep()
-            done = not IMPORTS.outstanding([link])
+            EXPORTS.recall_unused()
+            IMPORTS.return_unused()
+            done = not IMPORTS.has_mapped([link])
             if link.ended is None:
-                done = done and link.said_bye and not EXPORTS.outstanding(link)
+                done = done and link.peer_closed and not EXPORTS.is_mapped_by(link)
             if done:
-                EXPORTS.forget(link)
+                EXPORTS.drop_link(link)
                 link.close()
             return done
 
@@ -305,31 +304,31 @@ class PeerGroup:
     def _error(self) -> PeerError:
         return PeerError(f"{self.about}: {self._unusable}")
 
-    def say_bye(self) -> None:
+    def send_bye(self) -> None:
         """At interpreter exit: peers shall know that this is no crash. Makes no call into CUDA."""
         if self._unusable is None:
-            for peer in list(self._members.met.values()):
+            for peer in list(self._peers.by_rank.values()):
                 peer.link.try_send(wire.pack_head(wire.Kind.BYE))
 
     def after_fork_in_child(self) -> None:
-        """Let go of the parent's sockets, so that its peers see *its* end; and never use the rest."""
+        """Close the parent's sockets, so that its peers see *its* end; and never use the rest."""
         self._unusable = _FORKED
         self._lock = threading.RLock()
-        self._meeting.close()
-        for peer in self._members.met.values():
+        self._connector.close()
+        for peer in self._peers.by_rank.values():
             peer.link.sock.close()
-        self._watch.after_fork_in_child()
+        self._monitor.after_fork_in_child()
 
 
 def _after_fork_in_child() -> None:
-    for group in list(_ALL):
+    for group in list(_GROUPS):
         group.after_fork_in_child()
     IMPORTS.after_fork_in_child(_FORKED)
 
 
 def _at_exit() -> None:
-    for group in list(_ALL):
-        group.say_bye()
+    for group in list(_GROUPS):
+        group.send_bye()
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)

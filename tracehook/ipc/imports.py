@@ -1,8 +1,8 @@
 """What this process has mapped of its peers' memory: each export once, whoever uses it.
 
-A mapping lasts while its owner wants it to and, after that, while any torch tensor lies on it (a lease). Before it is
-unmapped, or a loan of it is returned, the device's work is waited for. That wait is on a thread of its own: the work
-may itself wait for a peer that waits for this rank's next call.
+A mapping lasts while its owner wants it to and, after that, while any torch tensor lies on it (a lease). Before a
+mapping is unmapped, or a loan of it is returned, a thread of this module waits for the device. The calling thread must
+not: the device may wait for a signal of a peer that waits for this rank's next call.
 """
 
 from __future__ import annotations
@@ -11,80 +11,84 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracehook import _core
 from tracehook._core import ipc as native
 from tracehook.errors import PeerError, PeerLost, PeerTensorGone
 from tracehook.ipc import wire
-from tracehook.ipc.journal import Journal
+from tracehook.ipc.events import PeerEvents
 
 if TYPE_CHECKING:
     from tracehook.ipc.link import Link
-    from tracehook.ipc.tensor import PeerTensor
 
 
-class Mapped:
+class Import:
     """One export of a peer process, mapped here."""
 
-    def __init__(self, key: tuple[int, int], offer: wire.Offer, mapping: Any) -> None:
+    def __init__(self, key: tuple[int, int], offer: wire.Offer, mapping: native.Mapping) -> None:
         self.key = key  # life of the peer's process, number of the export
         self.mapping = mapping
         self.segment = offer.segment
         self.is_pool = bool(offer.flags & wire.Flag.POOL)
         self.handle_kind = offer.handle_kind
-        self.borrowed: dict[tuple[Link, int], Borrowed] = {}
-        self.links: dict[Link, Journal] = {}  # over which it came, and is still wanted
-        self.closing: dict[Link, Journal] = {}  # over which its owner wants to hear that it is closed
+        self.loans: dict[tuple[Link, int], ImportedLoan] = {}
+        self.links: dict[Link, PeerEvents] = {}  # over which it came, and is still wanted
+        self.awaiting: dict[Link, PeerEvents] = {}  # whose owner waits for the message that it is unmapped
 
 
-class Borrowed:
+class ImportedLoan:
     """One loan of a peer, as one group has it: what its PeerTensors share."""
 
-    def __init__(self, mapped: Mapped, number: int, link: Link) -> None:
-        self.mapped = mapped
+    def __init__(self, table: Imports, imported: Import, number: int, link: Link) -> None:
+        self._table = table
+        self.imported = imported
         self.number = number
         self.link = link
         self.leases = native.Leases()
         self.was_used = False
         self.gone: PeerError | None = None  # why it must not be used any more
-        self.tensors: list[weakref.ref[PeerTensor]] = []
+        self._when_gone: list[weakref.WeakMethod[Callable[[], None]]] = []
 
     def address(self, offset: int) -> int:
         """Return where a byte of the peer's segment is here."""
-        return int(self.mapped.mapping.address) + offset
+        return int(self.imported.mapping.address) + offset
 
-    def lend(self, offset: int, nbytes: int) -> Any:
+    def lease(self, offset: int, nbytes: int) -> Any:
         """Return a DLPack capsule of bytes. Raises :class:`PeerTensorGone`."""
-        with IMPORTS.lock:
+        with self._table.lock:
             if self.gone is not None:
-                raise self.refusal()
+                raise self.error()
             self.was_used = True
-            return self.leases.lend(self.address(offset), nbytes, self.mapped.mapping.device)
+            return self.leases.lend(self.address(offset), nbytes, self.imported.mapping.device)
 
-    def refusal(self) -> PeerError:
+    def error(self) -> PeerError:
         """Return a new exception of why it must not be used."""
         assert self.gone is not None
         text = str(self.gone)
         return PeerLost(text, self.link.peer) if isinstance(self.gone, PeerLost) else PeerTensorGone(text)
 
-    def end(self, why: PeerError) -> None:
-        """Let no new tensor be made on it, and drop those that only our own objects hold."""
+    def when_gone(self, method: Callable[[], None]) -> None:
+        """Call this bound method, if its object still lives, when the loan must not be used any more."""
+        self._when_gone.append(weakref.WeakMethod(method))
+
+    def invalidate(self, why: PeerError) -> None:
+        """Refuse new leases, and let those who keep tensors for their next use drop them."""
         self.gone = self.gone or why
-        for reference in self.tensors:
-            tensor = reference()
-            if tensor is not None:
-                tensor.let_go()
-        self.tensors.clear()
+        for reference in self._when_gone:
+            method = reference()
+            if method is not None:
+                method()
+        self._when_gone.clear()
 
 
-class _Work(NamedTuple):
-    """What follows once the device has finished what it was given."""
+class _Batch(NamedTuple):
+    """What the thread returns and unmaps once the device has finished its work."""
 
     device: int
-    returned: list[Borrowed]
-    closed: list[Mapped]
+    loans: list[ImportedLoan]
+    imports: list[Import]
 
 
 class Imports:
@@ -92,244 +96,247 @@ class Imports:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self._mapped: dict[tuple[int, int], Mapped] = {}
-        self._ending: dict[Borrowed, bool] = {}  # asked for, not yet returned; whether its owner wants to hear of it
-        self._unmapping: list[Mapped] = []  # wanted by nobody, not yet unmapped
-        self._busy: set[Any] = set()  # handed to the thread
-        self._work: queue.SimpleQueue[_Work] | None = None
-        self.settled = threading.Event()  # set when something was returned or unmapped
+        self._imports: dict[tuple[int, int], Import] = {}
+        self._recalled: dict[ImportedLoan, bool] = {}  # not yet returned; whether its owner waits for the message
+        self._unwanted: list[Import] = []  # not yet unmapped
+        self._queued: set[Any] = set()  # handed to the thread
+        self._batches: queue.SimpleQueue[_Batch] | None = None
+        self.progress = threading.Event()  # set when something was returned or unmapped
 
     @property
-    def is_ending(self) -> bool:
-        """Whether there is something for :meth:`sweep`."""
-        return bool(self._ending or self._unmapping)
+    def has_pending(self) -> bool:
+        """Whether there is something for :meth:`return_unused`."""
+        return bool(self._recalled or self._unwanted)
 
-    # --- taking what peers offer ---
+    # --- mapping what peers offer ---
 
-    def borrow(self, link: Link, journal: Journal, offer: wire.Offer, device: int) -> Borrowed:
+    def map_loan(self, link: Link, events: PeerEvents, offer: wire.Offer, device: int) -> ImportedLoan:
         """Return the loan of an offer; maps its segment if that is not mapped yet.
 
         Raises :class:`PeerError`, after telling the owner that its segment is not mapped here.
         """
         with self.lock:
             key = (link.life, offer.export)
-            mapped = self._mapped.get(key)
-            if mapped is None or mapped in self._unmapping:
-                mapped = self._open(link, journal, offer, device)
-                self._mapped[key] = mapped
+            imported = self._imports.get(key)
+            if imported is None or imported in self._unwanted:
+                imported = self._map(link, events, offer, device)
+                self._imports[key] = imported
             else:
-                link.arrivals.drop(offer.export)
-            if offer.flags & wire.Flag.WRITABLE and not mapped.mapping.writable:
-                mapped.mapping.allow_writes()
-            mapped.links[link] = journal
-            found = mapped.borrowed.get((link, offer.loan))
+                link.handles.release(offer.export)
+            if offer.flags & wire.Flag.WRITABLE and not imported.mapping.writable:
+                imported.mapping.allow_writes()
+            imported.links[link] = events
+            found = imported.loans.get((link, offer.loan))
             if found is None:
-                found = mapped.borrowed[link, offer.loan] = Borrowed(mapped, offer.loan, link)
+                found = imported.loans[link, offer.loan] = ImportedLoan(self, imported, offer.loan, link)
             return found
 
-    def _open(self, link: Link, journal: Journal, offer: wire.Offer, device: int) -> Mapped:
+    def _map(self, link: Link, events: PeerEvents, offer: wire.Offer, device: int) -> Import:
         begin = time.monotonic_ns()
         fields = {"segment": offer.segment, "pool": bool(offer.flags & wire.Flag.POOL), "generation": offer.export}
         fields |= {"handle": offer.handle_kind, "size": offer.size, "device": device, "value": link.life}
         try:
             if offer.handle_kind == wire.HandleKind.RUNTIME:
-                mapping = native.open_runtime(offer.handle, offer.size, device)
+                mapping = native.map_runtime(offer.handle, offer.size, device)
             else:
-                mapping = link.arrivals.open(offer)
+                mapping = link.handles.map(offer)
         except RuntimeError as problem:
-            link.try_send(wire.pack_head(wire.Kind.UNOPENED, offer.export))
+            link.try_send(wire.pack_head(wire.Kind.NOT_MAPPED, offer.export))
             taken = time.monotonic_ns() - begin
-            journal.note("ipc.open", link.peer, **fields, duration_ns=taken, result=getattr(problem, "code", -1))
+            events.write("ipc.open", link.peer, **fields, duration_ns=taken, result=getattr(problem, "code", -1))
             raise PeerError(f"a segment of rank {link.peer} ({offer.size} bytes) cannot be mapped: {problem}") from None
         taken = time.monotonic_ns() - begin
-        journal.note("ipc.open", link.peer, **fields, address=mapping.address, duration_ns=taken)
-        return Mapped((link.life, offer.export), offer, mapping)
+        events.write("ipc.open", link.peer, **fields, address=mapping.address, duration_ns=taken)
+        return Import((link.life, offer.export), offer, mapping)
 
-    # --- what owners ask for ---
+    # --- what owners ask for: nothing is unmapped here ---
 
-    def retire(self, link: Link, number: int, why: PeerError) -> None:
-        """The owner wants this loan back."""
+    def on_recall(self, link: Link, number: int, why: PeerError) -> None:
+        """The owner wants this loan back: refuse its use from now on, and mark it to be returned."""
         with self.lock:
-            for mapped in self._mapped.values():
-                found = mapped.borrowed.get((link, number))
+            for imported in self._imports.values():
+                found = imported.loans.get((link, number))
                 if found is not None:
-                    found.end(why)
-                    self._ending[found] = True
+                    found.invalidate(why)
+                    self._recalled[found] = True
                     return
         link.try_send(wire.pack_head(wire.Kind.RETURNED, number))
 
-    def close(self, link: Link, number: int, why: PeerError) -> None:
-        """The owner wants this export unmapped."""
+    def on_unmap_request(self, link: Link, number: int, why: PeerError) -> None:
+        """The owner wants this export unmapped: refuse its use from now on, and mark it to be unmapped."""
         with self.lock:
-            mapped = self._mapped.get((link.life, number))
-            if mapped is not None and link in mapped.links:
-                self._leave(mapped, link, why)
+            imported = self._imports.get((link.life, number))
+            if imported is not None and link in imported.links:
+                self._mark_unwanted(imported, link, why)
                 return
-        link.try_send(wire.pack_head(wire.Kind.CLOSED, number))
+        link.try_send(wire.pack_head(wire.Kind.UNMAPPED, number))
 
-    def forget(self, link: Link, why: PeerError) -> None:
-        """Nothing comes over this link any more, and what came is not wanted any more, on one side or the other."""
-        link.arrivals.close()
+    def mark_unwanted(self, link: Link, why: PeerError) -> None:
+        """Refuse the use of all that came over this link, mark it to be unmapped, and release unmapped handles."""
+        link.handles.close()
         with self.lock:
-            for mapped in list(self._mapped.values()):
-                if link in mapped.links:
-                    self._leave(mapped, link, why)
+            for imported in list(self._imports.values()):
+                if link in imported.links:
+                    self._mark_unwanted(imported, link, why)
 
-    def _leave(self, mapped: Mapped, link: Link, why: PeerError) -> None:
-        mapped.closing[link] = mapped.links.pop(link)
-        for borrowed in [one for key, one in mapped.borrowed.items() if key[0] is link]:
-            borrowed.end(why)
-            self._ending[borrowed] = False  # that the segment is closed says it all
-        if not mapped.links and mapped not in self._unmapping:
-            self._unmapping.append(mapped)
-        self._tell_closed(mapped)
+    def _mark_unwanted(self, imported: Import, link: Link, why: PeerError) -> None:
+        imported.awaiting[link] = imported.links.pop(link)
+        for loan in [one for key, one in imported.loans.items() if key[0] is link]:
+            loan.invalidate(why)
+            self._recalled[loan] = False  # the message that the segment is unmapped covers its loans
+        if not imported.links and imported not in self._unwanted:
+            self._unwanted.append(imported)
+        self._report_to_idle_links(imported)
 
-    def _tell_closed(self, mapped: Mapped) -> None:
-        """Let go of links that have nothing of a segment any more, while it stays mapped for others."""
-        for link in list(mapped.closing) if mapped.links else ():
-            if not any(key[0] is link for key in mapped.borrowed):
-                del mapped.closing[link]
-                link.try_send(wire.pack_head(wire.Kind.CLOSED, mapped.key[1]))
+    def _report_to_idle_links(self, imported: Import) -> None:
+        """Report an import that stays mapped for other links as unmapped to links that have no loan of it any more."""
+        for link in list(imported.awaiting) if imported.links else ():
+            if not any(key[0] is link for key in imported.loans):
+                del imported.awaiting[link]
+                link.try_send(wire.pack_head(wire.Kind.UNMAPPED, imported.key[1]))
 
-    # --- the end ---
+    # --- returning and unmapping ---
 
-    def sweep(self) -> None:
-        """Return and unmap what has no lease any more. Never waits; what must wait is left to the thread."""
-        if not self.is_ending:
+    def return_unused(self) -> None:
+        """Return recalled loans, and unmap unwanted imports, that have no lease. The thread does what has to wait."""
+        if not self.has_pending:
             return
         with self.lock:
-            self._return_unused()
-            by_device: dict[int, _Work] = {}
-            for borrowed in [one for one in self._ending if one not in self._busy and one.leases.count == 0]:
-                device = borrowed.mapped.mapping.device
-                by_device.setdefault(device, _Work(device, [], [])).returned.append(borrowed)
-            for mapped in self._unmapping:
-                idle = all(borrowed.leases.count == 0 for borrowed in mapped.borrowed.values())
-                if mapped not in self._busy and idle:
-                    device = mapped.mapping.device
-                    by_device.setdefault(device, _Work(device, [], [])).closed.append(mapped)
-            for work in by_device.values():
-                # A wait for the device would end a capture; the next sweep finds the same again.
-                if not _core.capturing(work.device):
-                    self._busy.update(work.returned, work.closed)
-                    self._queue().put(work)
+            self._return_never_used()
+            by_device: dict[int, _Batch] = {}
+            for loan in [one for one in self._recalled if one not in self._queued and one.leases.count == 0]:
+                device = loan.imported.mapping.device
+                by_device.setdefault(device, _Batch(device, [], [])).loans.append(loan)
+            for imported in self._unwanted:
+                idle = all(loan.leases.count == 0 for loan in imported.loans.values())
+                if imported not in self._queued and idle:
+                    device = imported.mapping.device
+                    by_device.setdefault(device, _Batch(device, [], [])).imports.append(imported)
+            for batch in by_device.values():
+                # A wait for the device would end a capture; the next call finds the same again.
+                if not _core.capturing(batch.device):
+                    self._queued.update(batch.loans, batch.imports)
+                    self._queue().put(batch)
 
-    def _return_unused(self) -> None:
-        for borrowed in [one for one in self._ending if not one.was_used and one not in self._busy]:
-            self._returned(borrowed)
+    def _return_never_used(self) -> None:
+        for loan in [one for one in self._recalled if not one.was_used and one not in self._queued]:
+            self._return(loan)
 
-    def _returned(self, borrowed: Borrowed) -> None:
-        tell = self._ending.pop(borrowed, False)
-        borrowed.mapped.borrowed.pop((borrowed.link, borrowed.number), None)
+    def _return(self, loan: ImportedLoan) -> None:
+        """Drop the records of a loan, and tell its owner."""
+        tell = self._recalled.pop(loan, False)
+        loan.imported.loans.pop((loan.link, loan.number), None)
         if tell:
-            borrowed.link.try_send(wire.pack_head(wire.Kind.RETURNED, borrowed.number))
-        self._tell_closed(borrowed.mapped)
+            loan.link.try_send(wire.pack_head(wire.Kind.RETURNED, loan.number))
+        self._report_to_idle_links(loan.imported)
 
-    def _queue(self) -> queue.SimpleQueue[_Work]:
-        if self._work is None:
-            self._work = queue.SimpleQueue()
-            threading.Thread(target=self._serve, args=(self._work,), name="tracehook-unmap", daemon=True).start()
-        return self._work
+    def _queue(self) -> queue.SimpleQueue[_Batch]:
+        if self._batches is None:
+            self._batches = queue.SimpleQueue()
+            threading.Thread(target=self._run, args=(self._batches,), name="tracehook-unmap", daemon=True).start()
+        return self._batches
 
-    def _serve(self, tasks: queue.SimpleQueue[_Work]) -> None:
+    def _run(self, batches: queue.SimpleQueue[_Batch]) -> None:
         while True:
-            work = tasks.get()
+            batch = batches.get()
             try:
-                native.wait_for_device(work.device)
+                native.wait_for_device(batch.device)
             except RuntimeError:
-                # The device is in an error, or a capture began meanwhile: the next sweep tries again.
+                # The device is in an error, or a capture began meanwhile: the next call of return_unused tries again.
                 with self.lock:
-                    self._busy.difference_update(work.returned, work.closed)
+                    self._queued.difference_update(batch.loans, batch.imports)
                 continue
-            self._finish(work)
-            del work
+            self._finish(batch)
+            del batch
 
-    def _finish(self, work: _Work) -> None:
+    def _finish(self, batch: _Batch) -> None:
         with self.lock:
-            for borrowed in work.returned:
-                self._returned(borrowed)
-        for mapped in work.closed:
-            self._unmap(mapped)
+            for loan in batch.loans:
+                self._return(loan)
+        for imported in batch.imports:
+            self._unmap(imported)
         with self.lock:
-            self._busy.difference_update(work.returned, work.closed)
-        self.settled.set()
+            self._queued.difference_update(batch.loans, batch.imports)
+        self.progress.set()
 
-    def _unmap(self, mapped: Mapped) -> None:
+    def _unmap(self, imported: Import) -> None:
         begin = time.monotonic_ns()
         result = 0
         try:
-            mapped.mapping.close()  # without the lock: the driver may wait for the device here
+            imported.mapping.unmap()  # without the lock: the driver may wait for the device here
         except RuntimeError as problem:
             result = getattr(problem, "code", -1)
         taken = time.monotonic_ns() - begin
         with self.lock:
-            self._unmapped(mapped, taken, result)
+            self._drop(imported)
+            self._report_unmapped(imported, taken, result)
 
-    def _unmapped(self, mapped: Mapped, taken: int, result: int) -> None:
-        self._unmapping.remove(mapped)
-        if self._mapped.get(mapped.key) is mapped:
-            del self._mapped[mapped.key]
-        for borrowed in mapped.borrowed.values():
-            self._ending.pop(borrowed, None)
-        if not mapped.closing:
+    def _drop(self, imported: Import) -> None:
+        """Drop the records of an import."""
+        self._unwanted.remove(imported)
+        if self._imports.get(imported.key) is imported:
+            del self._imports[imported.key]
+        for loan in imported.loans.values():
+            self._recalled.pop(loan, None)
+
+    @staticmethod
+    def _report_unmapped(imported: Import, taken: int, result: int) -> None:
+        if not imported.awaiting:
             return
-        link, journal = next(iter(mapped.closing.items()))
-        journal.note(
+        link, events = next(iter(imported.awaiting.items()))
+        events.write(
             "ipc.close",
             link.peer,
-            segment=mapped.segment,
-            pool=mapped.is_pool,
-            generation=mapped.key[1],
-            handle=mapped.handle_kind,
-            address=mapped.mapping.address,
-            size=mapped.mapping.size,
-            device=mapped.mapping.device,
-            value=mapped.key[0],
+            segment=imported.segment,
+            pool=imported.is_pool,
+            generation=imported.key[1],
+            handle=imported.handle_kind,
+            address=imported.mapping.address,
+            size=imported.mapping.size,
+            device=imported.mapping.device,
+            value=imported.key[0],
             duration_ns=taken,
             result=result,
         )
-        for link in mapped.closing:
-            link.try_send(wire.pack_head(wire.Kind.CLOSED, mapped.key[1]))
+        for link in imported.awaiting:
+            link.try_send(wire.pack_head(wire.Kind.UNMAPPED, imported.key[1]))
 
     # --- looking ---
 
-    def outstanding(self, links: Iterable[Link]) -> bool:
+    def has_mapped(self, links: Iterable[Link]) -> bool:
         """Whether something of these peers is still mapped here on behalf of these links."""
         wanted = set(links)
         with self.lock:
-            every = [*self._mapped.values(), *self._unmapping]
-            return any(wanted & (mapped.links.keys() | mapped.closing.keys()) for mapped in every)
+            every = [*self._imports.values(), *self._unwanted]
+            return any(wanted & (imported.links.keys() | imported.awaiting.keys()) for imported in every)
 
-    def leased(self, links: Iterable[Link]) -> bool:
+    def has_leases(self, links: Iterable[Link]) -> bool:
         """Whether a tensor of the program still lies on what came over these links."""
         wanted = set(links)
         with self.lock:
             return any(
-                key[0] in wanted and borrowed.leases.count
-                for mapped in self._mapped.values()
-                for key, borrowed in mapped.borrowed.items()
+                key[0] in wanted and loan.leases.count
+                for imported in self._imports.values()
+                for key, loan in imported.loans.items()
             )
 
-    def holds(self, address: int) -> bool:
+    def contains(self, address: int) -> bool:
         """Whether this is memory of a peer."""
         with self.lock:
-            mappings = (mapped.mapping for mapped in [*self._mapped.values(), *self._unmapping])
+            mappings = (imported.mapping for imported in [*self._imports.values(), *self._unwanted])
             return any(0 <= address - mapping.address < mapping.size for mapping in mappings)
 
     def mapped(self) -> int:
         """Return how many segments of peers are mapped."""
         with self.lock:
-            return len(self._mapped)
+            return len(self._imports)
 
     def after_fork_in_child(self, why: str) -> None:
-        """Let nothing be done with the parent's mappings, not even unmapping: that calls CUDA."""
+        """Refuse the use of the parent's mappings, and do not unmap them: that calls CUDA."""
         self.lock = threading.RLock()
-        self._work = None
-        for mapped in [*self._mapped.values(), *self._unmapping]:
-            for borrowed in mapped.borrowed.values():
-                borrowed.gone = PeerTensorGone(why)
-        self._ending.clear()
-        self._unmapping.clear()
-
-
-IMPORTS = Imports()
+        self._batches = None
+        for imported in [*self._imports.values(), *self._unwanted]:
+            for loan in imported.loans.values():
+                loan.gone = PeerTensorGone(why)
+        self._recalled.clear()
+        self._unwanted.clear()

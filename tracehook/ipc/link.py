@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from tracehook._core import ipc as native
 from tracehook.errors import PeerLost
 from tracehook.ipc import wire
-from tracehook.ipc.arrivals import Arrivals
+from tracehook.ipc.handles import ReceivedHandles
 
 _ANCILLARY = socket.CMSG_SPACE(wire.HANDLES_OF_A_MESSAGE * array.array("i").itemsize)
 
@@ -29,9 +29,9 @@ _FULL = (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)  # nothing was sent, a
 class Link:
     """To one peer. Any thread may send; :meth:`receive` is for the thread that holds the group's lock.
 
-    Handles of memory are sorted out where they are read: see :mod:`tracehook.ipc.arrivals`. "The same as last time"
-    needs no message after the first (see cpp/ipc/lane.h), unless a message was sent since: what is said in both ways
-    has one order.
+    The thread that reads handles of memory imports them: see :mod:`tracehook.ipc.handles`. "The same as last time"
+    needs no message after the first (see cpp/ipc/shared_page.h), unless a message was sent since: messages and
+    numbers on the page keep one order.
 
     Never blocks but in :meth:`send`, when the peer has not read for so long that the system's buffer is full.
     """
@@ -41,12 +41,12 @@ class Link:
         self.sock = sock
         self.peer = peer
         self.life = 0  # of the peer's process: a random number
-        self.arrivals = Arrivals()
-        self._lane: native.Lane | None = None  # None until it is known who is at the other end
-        self._says_by_message = True
-        self._hears_by_message = True
+        self.handles = ReceivedHandles()
+        self._page: native.SharedPage | None = None  # None until it is known who is at the other end
+        self._sends_by_message = True
+        self._receives_by_message = True
         self.ended: str | None = None  # why there will be no more
-        self.said_bye = False  # the peer did: it ended in order
+        self.peer_closed = False  # the peer ended in order
         self._reading = threading.Lock()
         self._read: deque[bytes] = deque()  # what was read on the way, not yet taken
 
@@ -57,8 +57,8 @@ class Link:
     def send(self, data: bytes, files: Sequence[int] = (), timeout: float = 10.0) -> None:
         """Send one message. Raises :class:`PeerLost` if the peer has ended, or does not read for `timeout` seconds."""
         if self.ended is not None:
-            raise self.lost()
-        self._says_by_message = True
+            raise self.lost_error()
+        self._sends_by_message = True
         deadline = 0.0
         while True:
             try:
@@ -70,7 +70,7 @@ class Link:
             except OSError as problem:
                 if problem.errno not in _FULL:
                     self._end(problem)
-                    raise self.lost() from None
+                    raise self.lost_error() from None
                 deadline = deadline or time.monotonic() + timeout
                 self._wait_for_room(deadline, timeout, problem.errno)
 
@@ -88,7 +88,7 @@ class Link:
         events = dict(poller.poll(1 if is_scarce else max(0.0, left) * 1000))
         if left <= 0 and not events.get(self.fileno(), 0) & select.POLLOUT:
             self.ended = f"rank {self.peer} has read nothing for {timeout:g} s"
-            raise self.lost()
+            raise self.lost_error()
         for file, event in events.items():
             if event & select.POLLIN:
                 links[file]._read_ahead()
@@ -116,7 +116,7 @@ class Link:
                 return self._read.popleft()
             message = self._receive()
         if message is None and self.ended is not None:
-            raise self.lost()
+            raise self.lost_error()
         return message
 
     def _receive(self) -> bytes | None:
@@ -135,93 +135,93 @@ class Link:
             if not data:
                 break
             files = _descriptors(ancillary) if ancillary else ()
-            if not self._sort_out(data, files):
+            if not self._take_internal(data, files):
                 return data
         self._end(None)
         return None
 
-    def _sort_out(self, data: bytes, files: Sequence[int]) -> bool:
-        """Whether these are handles, which are kept apart. Nothing else comes with descriptors."""
+    def _take_internal(self, data: bytes, files: Sequence[int]) -> bool:
+        """Whether these are handles or a page, which it takes. Nothing else comes with descriptors."""
         if data[0] == wire.Kind.HANDLES:
-            self.arrivals.take(data, files)
+            self.handles.add(data, files)
             return True
-        self._hears_by_message = data[0] != wire.Kind.SAME
-        is_lane = data[0] == wire.Kind.LANE
-        lane = self._lane
+        self._receives_by_message = data[0] != wire.Kind.SAME
+        is_page = data[0] == wire.Kind.SHARED_PAGE
+        page = self._page
         try:
-            if is_lane and files and lane is not None:
-                lane.meet(files[0])  # or else the peer goes on by messages: it sees that its page was not taken
+            if is_page and files and page is not None:
+                page.map_peer(files[0])  # or else the peer goes on by messages: it sees that nobody mapped its page
         finally:
             close_files(files)
-        return is_lane
+        return is_page
 
     # --- the same as last time ---
 
-    def open(self, device: int) -> None:
-        """Begin, now that it is known who is at the other end; `device` is where memory of the peer is mapped."""
-        self.arrivals.expect(device)
+    def start(self, device: int) -> None:
+        """Import handles of this peer from now on, for `device`, and send it this rank's page."""
+        self.handles.accept(device)
         _LINKS.add(self)
         with contextlib.suppress(OSError, RuntimeError):
-            self._lane = native.Lane(self.sock.fileno())
-        if self._lane is not None:
-            page = self._lane.hand_over()
+            self._page = native.SharedPage(self.sock.fileno(), wire.Kind.SAME)
+        if self._page is not None:
+            file = self._page.take_file()
             try:
-                self.send(wire.pack_head(wire.Kind.LANE), [page])
+                self.send(wire.pack_head(wire.Kind.SHARED_PAGE), [file])
             finally:
-                os.close(page)
+                os.close(file)
 
-    def say_same(self, number: int) -> bool:
-        """Say "the same as last time", if that can be done at once."""
-        lane = self._lane
-        if lane is None or self.ended is not None:
+    def send_same(self, number: int) -> bool:
+        """Send "the same as last time", if that can be done at once."""
+        page = self._page
+        if page is None or self.ended is not None:
             return False
-        if not self._says_by_message:
-            return lane.say(number)
+        if not self._sends_by_message:
+            return page.write(number)
         # The first one since a message is one itself: who has read it has read all before it.
-        self._says_by_message = not lane.is_met
-        return lane.send(number)
+        self._sends_by_message = not page.is_mapped_by_both
+        return page.send_packet(number)
 
-    def hear_same(self, number: int) -> bool:
+    def receive_same(self, number: int) -> bool:
         """Wait for "the same as last time" for some microseconds, if it comes next. Other messages are kept."""
-        lane = self._lane
-        if lane is None:
+        page = self._page
+        if page is None:
             return False
-        if not self._hears_by_message:
-            return lane.wait_for(number)
+        if not self._receives_by_message:
+            return page.wait_for(number)
         with self._reading:
             if self._read or self.ended is not None:
                 return False
-            taken = lane.take(number, wire.MOST_BYTES)
-            if isinstance(taken, bool):
-                self._hears_by_message = not taken
-                return taken
-            data, files = taken
-            if not self._sort_out(data, files):
+            received = page.receive_packet(number, wire.MOST_BYTES)
+            if isinstance(received, bool):
+                self._receives_by_message = not received
+                return received
+            data, files = received
+            if not self._take_internal(data, files):
                 self._read.append(data)
             return False
 
     @property
-    def heard(self) -> int:
-        """The number of the last exchange that the peer said without a message to be the same; 0 if none."""
-        return 0 if self._lane is None else self._lane.heard
+    def last_same(self) -> int:
+        """The number of the last exchange that the peer repeated without a message; 0 if none."""
+        return 0 if self._page is None else self._page.peer_number
 
-    def close_lane(self) -> None:
-        """Unmap what both processes share: no exchange is said or heard any more."""
-        self._lane = None
+    def unmap_page(self) -> None:
+        """Unmap the shared pages of both processes: no exchange is repeated over them any more."""
+        self._page = None
 
-    def rest(self, begins: bool) -> None:
+    def set_sleeping(self, sleeps: bool) -> None:
         """Let the peer wake this rank by a message, or not any more."""
-        if self._lane is not None:
-            self._lane.rest(begins)
+        if self._page is not None:
+            self._page.set_sleeping(sleeps)
 
-    def hang_up(self) -> None:
+    def read_to_end(self) -> None:
         """Read what is left after the peer's end, for :meth:`receive`. Called by the watcher."""
         with self._reading:
             while self.ended is None:
                 message = self._receive()
                 if message is None:
                     break
-                self.said_bye = self.said_bye or message[0] == wire.Kind.BYE
+                self.peer_closed = self.peer_closed or message[0] == wire.Kind.BYE
                 self._read.append(message)
             if self.ended is None:
                 self._end(None)
@@ -232,7 +232,7 @@ class Link:
             why = "" if expected else f" ({problem.strerror})" if problem is not None else ""
             self.ended = f"the process of rank {self.peer} has ended{why}"
 
-    def lost(self) -> PeerLost:
+    def lost_error(self) -> PeerLost:
         """Return the exception for the end of this link."""
         return PeerLost(self.ended or f"rank {self.peer} is gone", self.peer)
 
@@ -240,8 +240,8 @@ class Link:
         """Close the socket, and drop what came over it unread."""
         self.ended = self.ended or "the group was closed"
         self._read.clear()
-        self.arrivals.close()
-        self.close_lane()
+        self.handles.close()
+        self.unmap_page()
         self.sock.close()
 
 

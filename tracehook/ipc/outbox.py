@@ -1,4 +1,4 @@
-"""What one rank of a group tells its peers in exchanges. Belongs to the thread that holds the group's lock."""
+"""What one rank of a group sends to its peers in exchanges. Belongs to the thread that holds the group's lock."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracehook.errors import PeerError, PeerLost
 from tracehook.ipc import wire
-from tracehook.ipc.exports import EXPORTS, Loan
-from tracehook.ipc.peer import Given
+from tracehook.ipc.peer import TensorIdentity
+from tracehook.ipc.tables import EXPORTS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tracehook.ipc.peer import Givable, Peer
+    from tracehook.ipc.exports import Loan
+    from tracehook.ipc.peer import Peer, Shareable
 
 
-class Parcel(NamedTuple):
+class OutgoingExchange(NamedTuple):
     """What one peer is given in one exchange."""
 
     form: wire.Form
@@ -26,64 +27,65 @@ class Parcel(NamedTuple):
     writable: bool
 
 
-def pack(given: Givable, device: int, writable: bool) -> Parcel:
+def pack(given: Shareable, device: int, writable: bool) -> OutgoingExchange:
     """Prepare what a peer is to be given. Raises :class:`PeerError` if something of it cannot be shared."""
     if given is None:
-        return Parcel(wire.Form.NOTHING, (), (), (), writable)
+        return OutgoingExchange(wire.Form.NOTHING, (), (), (), writable)
     is_list = isinstance(given, list | tuple)
     tensors: Any = given if is_list else (given,)
     both = [EXPORTS.prepare(tensor, device, writable) for tensor in tensors]
     form = wire.Form.LIST if is_list else wire.Form.ONE
-    return Parcel(form, tensors, [loan for loan, _ in both], [offer for _, offer in both], writable)
+    return OutgoingExchange(form, tensors, [loan for loan, _ in both], [offer for _, offer in both], writable)
 
 
-def send(peer: Peer, parcel: Parcel, timeout: float) -> None:
+def send(peer: Peer, outgoing: OutgoingExchange, timeout: float) -> None:
     """Send it, as the peer's next exchange. Raises :class:`PeerLost`, or :class:`PeerError` after telling the peer."""
     peer.number += 1
-    peer.given = None
+    peer.last_sent = None
     begin = 0
     try:
-        for data, count in wire.exchange_messages(peer.number, parcel.form, parcel.offers):
-            EXPORTS.send(peer.link, data, parcel.loans[begin : begin + count], timeout)
+        for data, count in wire.exchange_messages(peer.number, outgoing.form, outgoing.offers):
+            EXPORTS.send(peer.link, data, outgoing.loans[begin : begin + count], timeout)
             begin += count
     except PeerLost:
-        raise peer.lost() from None
+        raise peer.handle_loss() from None
     except PeerError as problem:
-        _say_refused(peer, problem)
+        _send_refusal(peer, problem)
         raise PeerError(f"{peer.about}: a tensor cannot be shared with rank {peer.rank}: {problem}") from None
-    peer.form, peer.writable = parcel.form, parcel.writable
-    peer.given = [Given(tensor, loan) for tensor, loan in zip(parcel.tensors, parcel.loans, strict=True)]
+    peer.form, peer.writable = outgoing.form, outgoing.writable
+    both = zip(outgoing.tensors, outgoing.loans, strict=True)
+    peer.last_sent = [TensorIdentity(tensor, loan) for tensor, loan in both]
 
 
 def send_same(peer: Peer, timeout: float) -> None:
-    """Say that its next exchange is as the last one. Raises :class:`PeerLost`."""
+    """Tell the peer that its next exchange is as the last one. Raises :class:`PeerLost`."""
     peer.number += 1
-    if not peer.link.say_same(peer.number):
+    if not peer.link.send_same(peer.number):
         try:
             peer.link.send(wire.pack_head(wire.Kind.SAME, peer.number), (), timeout)
         except PeerLost:
-            raise peer.lost() from None
+            raise peer.handle_loss() from None
 
 
 def refuse(peer: Peer, problem: BaseException) -> None:
-    """Say that this rank gives up the peer's next exchange, and why: it need not wait for its deadline."""
+    """Tell the peer that this rank gives up their next exchange, and why: it need not wait for its deadline."""
     peer.number += 1
-    _say_refused(peer, problem)
+    _send_refusal(peer, problem)
 
 
-def _say_refused(peer: Peer, problem: BaseException) -> None:
+def _send_refusal(peer: Peer, problem: BaseException) -> None:
     lines = str(problem).splitlines()
     text = (lines[0] if lines else type(problem).__name__).encode()[:1000]
     peer.link.try_send(wire.pack_head(wire.Kind.REFUSED, peer.number) + text)
 
 
-def send_words(peer: Peer, words: Tensor, device: int, timeout: float) -> None:
+def send_semaphores(peer: Peer, words: Tensor, device: int, timeout: float) -> None:
     """Send where this rank's semaphores are. Raises :class:`PeerLost` or :class:`PeerError`."""
     loan, offer = EXPORTS.prepare(words, device, writable=True)
-    data = wire.pack_head(wire.Kind.WORDS, count=1, total=1) + wire.pack_offer(offer)
+    data = wire.pack_head(wire.Kind.SEMAPHORES, count=1, total=1) + wire.pack_offer(offer)
     try:
         EXPORTS.send(peer.link, data, [loan], timeout)
     except PeerLost:
-        raise peer.lost() from None
+        raise peer.handle_loss() from None
     except PeerError as problem:
         raise PeerError(f"{peer.about}: {problem}") from None

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tracehook.errors import PeerError, PeerLost
 from tracehook.ipc import wire
-from tracehook.ipc.exports import EXPORTS
-from tracehook.ipc.imports import IMPORTS
-from tracehook.ipc.journal import Journal
+from tracehook.ipc.events import PeerEvents
 from tracehook.ipc.link import Link
+from tracehook.ipc.tables import EXPORTS, IMPORTS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,11 +21,11 @@ if TYPE_CHECKING:
     from tracehook.ipc.exports import Loan
     from tracehook.ipc.tensor import PeerTensor
 
-    Givable: TypeAlias = Tensor | Sequence[Tensor] | None
+    Shareable: TypeAlias = Tensor | Sequence[Tensor] | None
     Result: TypeAlias = PeerTensor | list[PeerTensor] | None
 
 
-class Given:
+class TensorIdentity:
     """A tensor as it was when it was last offered, without keeping it."""
 
     __slots__ = ("_loan", "_pointer", "_shape", "_strides", "_tensor")
@@ -38,52 +37,52 @@ class Given:
         self._strides = tensor.stride()
         self._loan = loan
 
-    def is_same(self, tensor: Any) -> bool:
+    def matches(self, tensor: Any) -> bool:
         """Whether the peer can use what it has for `tensor`."""
         return (
             self._tensor() is tensor
             and tensor.data_ptr() == self._pointer
             and tensor.shape == self._shape
             and tensor.stride() == self._strides
-            and not (self._loan is not None and self._loan.retired)
+            and not (self._loan is not None and self._loan.is_recalled)
         )
 
 
 class Peer:
-    """One peer of one group. Belongs to the thread that holds the group's lock, but for :meth:`lost`."""
+    """One peer of one group. Belongs to the thread that holds the group's lock, but for :meth:`handle_loss`."""
 
-    def __init__(self, link: Link, about: str, journal: Journal) -> None:
+    def __init__(self, link: Link, about: str, events: PeerEvents) -> None:
         self.link = link
         self.rank = link.peer
         self.about = about
-        self.journal = journal
+        self.events = events
         self.number = 0  # of this rank's last exchange over this link; both sides count alike
-        self._entered = 0  # up to which exchange the peer's parts were entered into `arrived`, or taken at once
+        self._recorded = 0  # up to which exchange the peer's parts were put into `received`, or taken at once
         self._taken = 0  # the peer's part of which exchange was taken last
         self.form = wire.Form.NOTHING
-        self.given: list[Given] | None = None  # None: the next exchange cannot refer to the last
+        self.last_sent: list[TensorIdentity] | None = None  # None: the next exchange cannot refer to the last
         self.writable = False
         self.result: Result = None  # of the peer's last exchange
         self.can_repeat = False  # whether `result` is all of it
-        self.arrived: deque[tuple[int, Result | PeerError]] = deque()  # of the peer's exchanges, not yet taken
+        self.received: deque[tuple[int, Result | PeerError]] = deque()  # of the peer's exchanges, not yet taken
         self.partial: list[PeerTensor] = []
         self.problem: PeerError | None = None
-        self._ending = threading.Lock()  # the watcher and a call may both find the end
-        self._is_dropped = False
+        self._end_lock = threading.Lock()  # the monitor and a call may both find the end
+        self._is_loss_handled = False
 
     def repeats(self, given: Any, writable: bool) -> bool:
         """Whether this exchange gives the peer what the last one gave it."""
-        last = self.given
+        last = self.last_sent
         if last is None or writable is not self.writable:
             return False
         if self.form == wire.Form.ONE:
-            return last[0].is_same(given)
+            return last[0].matches(given)
         if self.form == wire.Form.NOTHING:
             return given is None
         return (
             isinstance(given, list | tuple)
             and len(given) == len(last)
-            and all(one.is_same(tensor) for one, tensor in zip(last, given, strict=True))
+            and all(one.matches(tensor) for one, tensor in zip(last, given, strict=True))
         )
 
     def take(self) -> tuple[bool, Result]:
@@ -91,8 +90,8 @@ class Peer:
 
         What is left of exchanges that this rank gave up is dropped. Raises what made the peer's part unusable.
         """
-        while self.arrived:
-            number, outcome = self.arrived.popleft()
+        while self.received:
+            number, outcome = self.received.popleft()
             if number >= self.number:
                 self._taken = self.number
                 if isinstance(outcome, PeerError):
@@ -100,34 +99,35 @@ class Peer:
                 return True, outcome
         return False, None
 
-    def hear_same(self) -> bool:
-        """Whether the peer says within some microseconds that its part is the same as last time."""
-        if self.can_repeat and self._taken == self.number - 1 and not self.arrived and self.link.hear_same(self.number):
-            self._taken = self._entered = self.number
+    def receive_same(self) -> bool:
+        """Whether the peer repeats its part of the last exchange within some microseconds."""
+        is_up_to_date = self.can_repeat and self._taken == self.number - 1 and not self.received
+        if is_up_to_date and self.link.receive_same(self.number):
+            self._taken = self._recorded = self.number
             return True
         return False
 
     @property
-    def has_said_same(self) -> bool:
-        """Whether it has said so without a message, for this exchange or, if this rank gave some up, a later one."""
-        return self.link.heard >= self.number
+    def has_sent_same(self) -> bool:
+        """Whether it repeated its part without a message: in this exchange or, if this rank gave some up, later."""
+        return self.link.last_same >= self.number
 
     def is_same_next(self) -> bool:
         """Whether that is what comes next, whatever messages are unread: then they are of no exchange before this."""
-        return not self.arrived and self._taken == self.number - 1 and self.link.heard == self.number
+        return not self.received and self._taken == self.number - 1 and self.link.last_same == self.number
 
-    def enter(self, number: int, outcome: Result | PeerError) -> None:
-        """Keep the peer's part of an exchange until it is taken. A second word about one is dropped."""
-        if number > self._entered:
-            self.enter_same_up_to(number - 1)
-            self._entered = number
-            self.arrived.append((number, outcome))
+    def record(self, number: int, outcome: Result | PeerError) -> None:
+        """Keep the peer's part of an exchange until it is taken. A second message about one is dropped."""
+        if number > self._recorded:
+            self.record_same_up_to(number - 1)
+            self._recorded = number
+            self.received.append((number, outcome))
 
-    def enter_same_up_to(self, number: int) -> None:
-        """Enter what was said without messages, before a message changes what "the same" is."""
-        for each in range(self._entered + 1, number + 1):
-            self.arrived.append((each, self.same_outcome()))
-        self._entered = max(self._entered, number)
+    def record_same_up_to(self, number: int) -> None:
+        """Record what was repeated without messages, before a message changes what "the same" is."""
+        for each in range(self._recorded + 1, number + 1):
+            self.received.append((each, self.same_outcome()))
+        self._recorded = max(self._recorded, number)
 
     def same_outcome(self) -> Result | PeerError:
         """Return what "the same as last time" stands for."""
@@ -140,21 +140,21 @@ class Peer:
     @property
     def is_gone(self) -> bool:
         """Whether nothing more comes from it."""
-        return self.link.said_bye or self.link.ended is not None
+        return self.link.peer_closed or self.link.ended is not None
 
-    def end(self) -> PeerLost:
-        """Return the exception for it."""
-        what = f"rank {self.rank} has closed its PeerGroup" if self.link.said_bye else self.link.ended
+    def lost_error(self) -> PeerLost:
+        """Return the exception for its end."""
+        what = f"rank {self.rank} has closed its PeerGroup" if self.link.peer_closed else self.link.ended
         return PeerLost(f"{self.about}: {what}", self.rank)
 
-    def lost(self) -> PeerLost:
-        """Let go of what it had and of what was had of it, if its link has ended; return the exception. Any thread."""
+    def handle_loss(self) -> PeerLost:
+        """Drop what it had and mark what was mapped of it, if its link has ended; return the exception. Any thread."""
         if self.link.ended is not None:
-            with self._ending:
-                is_first, self._is_dropped = not self._is_dropped, True
+            with self._end_lock:
+                is_first, self._is_loss_handled = not self._is_loss_handled, True
             if is_first:
-                if not self.link.said_bye:
-                    self.journal.note("peer.lost", self.rank, value=self.link.life)
-                EXPORTS.forget(self.link)
-                IMPORTS.forget(self.link, self.end())
-        return self.end()
+                if not self.link.peer_closed:
+                    self.events.write("peer.lost", self.rank, value=self.link.life)
+                EXPORTS.drop_link(self.link)
+                IMPORTS.mark_unwanted(self.link, self.lost_error())
+        return self.lost_error()

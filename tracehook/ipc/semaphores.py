@@ -17,34 +17,34 @@ import torch
 from tracehook._core import ipc as native
 
 if TYPE_CHECKING:
-    from tracehook.ipc.imports import Borrowed
+    from tracehook.ipc.imports import ImportedLoan
 
 CHANNELS = 64
 _BYTES = 4
 _FULL, _CREDIT = 0, 1
 
 
-class Words:
+class Semaphores:
     """This rank's words, for all peers of a group, and where those of the peers are."""
 
     def __init__(self, ranks: int, rank: int, device: int) -> None:
         words = torch.zeros((ranks, 2, CHANNELS), dtype=torch.int32)
         words[:, _CREDIT] = 1
         # Of its own, and urgent: the streams of the program may all be waiting, perhaps for a peer that waits for this.
-        self._rescue = native.make_stream(device)
-        with torch.cuda.stream(torch.cuda.ExternalStream(self._rescue, device)):
-            self.tensor = words.to(torch.device("cuda", device))
+        self._stream = native.make_stream(device)
+        with torch.cuda.stream(torch.cuda.ExternalStream(self._stream, device)):
+            self.words = words.to(torch.device("cuda", device))
             torch.cuda.current_stream(device).synchronize()  # a peer may write as soon as it has the handle
         self._rank = rank
         self._device = device
-        self._base = self.tensor.data_ptr()
-        self._of_peers: dict[int, tuple[Borrowed, int]] = {}
+        self._base = self.words.data_ptr()
+        self._of_peers: dict[int, tuple[ImportedLoan, int]] = {}
 
-    def meet(self, peer: int, borrowed: Borrowed, offset: int) -> None:
-        """Take the peer's words; `offset` is theirs in its segment."""
-        self._of_peers[peer] = (borrowed, offset)
+    def add_peer(self, peer: int, loan: ImportedLoan, offset: int) -> None:
+        """Use the words of this peer; `offset` is theirs in its segment."""
+        self._of_peers[peer] = (loan, offset)
 
-    def knows(self, peer: int) -> bool:
+    def has_peer(self, peer: int) -> bool:
         """Whether the peer's words are here."""
         return peer in self._of_peers
 
@@ -59,18 +59,18 @@ class Words:
     def _pass(self, peer: int, channel: int, take: int, give: int) -> None:
         if not 0 <= channel < CHANNELS:
             raise ValueError(f"channel {channel}: there are {CHANNELS}, from 0")
-        borrowed, offset = self._of_peers[peer]
+        loan, offset = self._of_peers[peer]
         here = self._base + self._place(peer, take, channel)
-        there = borrowed.address(offset) + self._place(self._rank, give, channel)
-        native.pass_turn(torch.cuda.current_stream(self._device).cuda_stream, here, there, self._device)
+        there = loan.address(offset) + self._place(self._rank, give, channel)
+        native.pass_semaphore(torch.cuda.current_stream(self._device).cuda_stream, here, there, self._device)
 
     @staticmethod
     def _place(rank: int, word: int, channel: int) -> int:
         return ((rank * 2 + word) * CHANNELS + channel) * _BYTES
 
-    def rescue(self, peer: int) -> None:
-        """Let every stream go on that waits for a word of this peer, which is dead. Any thread; again and again."""
-        native.write_words(self._rescue, list(self._all_of(peer)), 1, self._device)
+    def set_all(self, peer: int) -> None:
+        """Set every word of this dead peer, so that no stream waits for it. Any thread; again and again."""
+        native.write_words(self._stream, list(self._all_of(peer)), 1, self._device)
 
     def _all_of(self, peer: int) -> Iterator[int]:
         for word in (_FULL, _CREDIT):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +13,7 @@ from tracehook.ipc import wire
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from tracehook.ipc.imports import Borrowed
+    from tracehook.ipc.imports import ImportedLoan
 
 
 class PeerTensor:
@@ -25,9 +24,9 @@ class PeerTensor:
     :meth:`PeerGroup.signal <tracehook.ipc.PeerGroup.signal>`.
     """
 
-    __slots__ = ("__weakref__", "_borrowed", "_offer", "_raw", "_shown", "device", "dtype", "nbytes", "peer", "shape")
+    __slots__ = ("__weakref__", "_loan", "_offer", "_raw", "_read_only", "device", "dtype", "nbytes", "peer", "shape")
 
-    def __init__(self, peer: int, offer: wire.Offer, borrowed: Borrowed | None, device: torch.device) -> None:
+    def __init__(self, peer: int, offer: wire.Offer, loan: ImportedLoan | None, device: torch.device) -> None:
         name = wire.DTYPES[offer.dtype]
         if not hasattr(torch, name):
             raise PeerError(f"rank {peer} shares a tensor of torch.{name}, which this torch does not have")
@@ -37,11 +36,11 @@ class PeerTensor:
         self.device = device
         self.nbytes = self.shape.numel() * self.dtype.itemsize
         self._offer = offer
-        self._borrowed = borrowed  # None: no elements, so no memory
+        self._loan = loan  # None: no elements, so no memory
         self._raw: Tensor | None = None
-        self._shown: Tensor | None = None
-        if borrowed is not None:
-            borrowed.tensors.append(weakref.ref(self))
+        self._read_only: Tensor | None = None
+        if loan is not None:
+            loan.when_gone(self._drop_cached)
 
     @property
     def writable(self) -> bool:
@@ -57,9 +56,9 @@ class PeerTensor:
         raw = self._usable()
         if self.writable:
             return raw
-        if self._shown is None:
-            self._shown = raw.as_subclass(ReadOnlyTensor)
-        return self._shown
+        if self._read_only is None:
+            self._read_only = raw.as_subclass(ReadOnlyTensor)
+        return self._read_only
 
     def get(self, out: Tensor | None = None) -> Tensor:
         """Copy it here, on the current stream, into `out` or a new tensor, which is returned."""
@@ -74,27 +73,27 @@ class PeerTensor:
             raise PeerError(f"rank {self.peer} shares it for reading only: exchange it with writable=True there")
         self._usable().copy_(source)
 
-    def let_go(self) -> None:
+    def _drop_cached(self) -> None:
         """Drop the torch tensors that are kept here for their next use."""
-        self._raw = self._shown = None
+        self._raw = self._read_only = None
 
     def _usable(self) -> Tensor:
-        borrowed = self._borrowed
-        if borrowed is not None:
-            if borrowed.gone is not None:
-                raise borrowed.refusal()
-            if borrowed.link.ended is not None:
-                raise borrowed.link.lost()
+        loan = self._loan
+        if loan is not None:
+            if loan.gone is not None:
+                raise loan.error()
+            if loan.link.ended is not None:
+                raise loan.link.lost_error()
         if self._raw is None:
-            self._raw = self._made(borrowed)
+            self._raw = self._make(loan)
         return self._raw
 
-    def _made(self, borrowed: Borrowed | None) -> Tensor:
-        if borrowed is None:
+    def _make(self, loan: ImportedLoan | None) -> Tensor:
+        if loan is None:
             return torch.empty(self.shape, dtype=self.dtype, device=self.device)
         offer = self._offer
         # As bytes, so that every type of torch can go: DLPack does not know them all.
-        flat: Any = from_dlpack(borrowed.lend(offer.offset, offer.nbytes))
+        flat: Any = from_dlpack(loan.lease(offer.offset, offer.nbytes))
         made: Tensor = flat.view(self.dtype).as_strided(offer.shape, offer.strides)
         return made
 
@@ -125,7 +124,7 @@ class ReadOnlyTensor(torch.Tensor):  # type: ignore[misc]
         with torch._C._DisableTorchDispatch():
             result = func(*args, **kwargs)
         views = any(returned.alias_info is not None for returned in schema.returns) and not schema.is_mutable
-        return _shown(result) if views else result
+        return _as_read_only(result) if views else result
 
     def tolist(self) -> Any:
         """Return the values, as those of an ordinary tensor."""
@@ -144,9 +143,9 @@ def _refuse(func: Any, value: Any) -> None:
             )
 
 
-def _shown(result: Any) -> Any:
+def _as_read_only(result: Any) -> Any:
     if isinstance(result, torch.Tensor):
         return result if isinstance(result, ReadOnlyTensor) else result.as_subclass(ReadOnlyTensor)
     if isinstance(result, list | tuple):
-        return type(result)(_shown(one) for one in result)
+        return type(result)(_as_read_only(one) for one in result)
     return result

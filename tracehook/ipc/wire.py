@@ -1,6 +1,7 @@
 """What goes over a link: records of a fixed layout. No object and no address, only offsets, handles and numbers.
 
-A message is one packet: a head, and after it, by its kind, offers, handles or text. Handles of memory that is mapped
+A message is one packet: a head, and after it, by its kind, offers, handles or text. The head's layout is that of the
+native struct, which sends one kind of message itself. Handles of memory that is mapped
 allocation by allocation go before its first offer to a peer; those that are file descriptors travel beside the message.
 """
 
@@ -11,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
+from tracehook._core import ipc as native
 from tracehook.log.tables import HANDLES
 
 MAJOR, MINOR = 1, 0
@@ -24,8 +26,7 @@ MOST_BYTES = 65536
 
 # magic, major, minor, key of the group, life of the process, rank, device, the other's secret
 _HELLO = struct.Struct("<4sHHQQii16s")
-# kind, form, offers or handles in this message, and in all, number
-_HEAD = struct.Struct("<BBHIQ")
+_HEAD = struct.Struct(native.HEAD_FORMAT)  # kind, form, parts, total, number: see cpp/ipc/message_head.h
 # export, segment, loan, bytes to map, offset, bytes from there; handle, pool?, dtype, dimensions, flags; the handle
 _OFFER = struct.Struct("<6Q4BI64s8q8q")
 HEAD_BYTES = _HEAD.size
@@ -62,15 +63,15 @@ class Kind(IntEnum):
     EXCHANGE = 1  # these are my tensors (of this exchange on this link)
     SAME = 2  # they are those of my exchange before (of this exchange)
     REFUSED = 3  # I raise in this exchange (its number), and this is why
-    RETIRE = 4  # I want this tensor's memory back (loan)
+    RECALL = 4  # I want this tensor's memory back (loan)
     RETURNED = 5  # I do not use it any more (loan)
-    CLOSE = 6  # unmap this segment (export)
-    CLOSED = 7  # I have unmapped it (export)
-    UNOPENED = 8  # I could not map it: send its handle again (export)
+    UNMAP = 6  # unmap this segment (export)
+    UNMAPPED = 7  # I have unmapped it (export)
+    NOT_MAPPED = 8  # I could not map it: send its handle again (export)
     BYE = 9  # I exchange no more on this link, and want back all that is mine
-    WORDS = 10  # these are my semaphores
+    SEMAPHORES = 10  # these are my semaphores
     HANDLES = 11  # these are the handles of this segment's allocations, or the next of them (export)
-    LANE = 12  # the descriptor beside it is of the page where I say SAME without a message
+    SHARED_PAGE = 12  # the descriptor beside it is of the page where I write SAME without a message
 
 
 class Form(IntEnum):

@@ -8,8 +8,7 @@ import torch.distributed as dist
 from common import RANK, filled, start
 from tracehook.errors import PeerTimeout
 from tracehook.ipc import PeerGroup
-from tracehook.ipc.exports import EXPORTS
-from tracehook.ipc.imports import IMPORTS
+from tracehook.ipc.tables import EXPORTS, IMPORTS
 
 PEER = 1 - RANK
 
@@ -44,8 +43,8 @@ def careless() -> None:
         if RANK == 0:
             export = EXPORTS._loans[mine.untyped_storage()._cdata].export
             export.links.clear()
-            EXPORTS._settle(export)
-            group._members.met[PEER].given = None
+            EXPORTS._ask_and_drop(export)
+            group._peers.by_rank[PEER].last_sent = None
             del mine
             torch.cuda.empty_cache()
         meet()
@@ -57,8 +56,8 @@ def forgetful() -> None:
         mine = filled(RANK, 24, device)
         group.exchange({PEER: mine})
         if RANK == 1:
-            largest = max(IMPORTS._mapped.values(), key=lambda mapped: mapped.mapping.size)
-            kept.append(IMPORTS._mapped.pop(largest.key))
+            largest = max(IMPORTS._imports.values(), key=lambda imported: imported.mapping.size)
+            kept.append(IMPORTS._imports.pop(largest.key))
         group.exchange({PEER: mine[1:]})
         meet()
 

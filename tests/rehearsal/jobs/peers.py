@@ -13,8 +13,7 @@ import torch.distributed as dist
 import tracehook
 from tracehook._core import ipc as native
 from tracehook.ipc import PeerGroup, PeerTensor
-from tracehook.ipc.exports import EXPORTS
-from tracehook.ipc.imports import IMPORTS
+from tracehook.ipc.tables import EXPORTS, IMPORTS
 
 from common import MB, RANK, WORLD, filled, start, tell
 
@@ -290,7 +289,7 @@ def release() -> None:
         meet()
         tell(released=[group.release(mine), group.release(mine)], before=before)
         tell(
-            let_go=until(lambda: EXPORTS.held()[0] == 1 and IMPORTS.mapped() == NEIGHBOURS, group),
+            returned=until(lambda: EXPORTS.held()[0] == 1 and IMPORTS.mapped() == NEIGHBOURS, group),
             gone=said(theirs.get),
         )
         meet()
@@ -475,10 +474,10 @@ def never_comes() -> None:
     if RANK == 0:
         timed("no_meeting", lambda: group.exchange(dict.fromkeys(OTHERS, mine)))
     dist.barrier()
-    group._members.timeout = 20.0
+    group._peers.timeout = 20.0
     tell(values=[value(one) for one in group.exchange(dict.fromkeys(OTHERS, mine)).values()])
     dist.barrier()
-    group._members.timeout = 0.5
+    group._peers.timeout = 0.5
     stale = filled(77, 1, device)
     torch.cuda.synchronize()
     if RANK == 0:
@@ -488,12 +487,12 @@ def never_comes() -> None:
         late = group.exchange({0: mine})[0]  # what rank 0 gave when it did come
         tell(late=value(late))
     dist.barrier()
-    group._members.timeout = 20.0
+    group._peers.timeout = 20.0
     tell(level=[value(one) for one in group.exchange(dict.fromkeys(OTHERS, mine)).values()])
     for _ in range(3):
         group.exchange(dict.fromkeys(OTHERS, mine))  # without messages by now
     dist.barrier()
-    group._members.timeout = 0.5
+    group._peers.timeout = 0.5
     if RANK == 0:
         for name in ("no_repeat", "no_repeat_again"):
             timed(name, lambda: group.exchange(dict.fromkeys(OTHERS, mine)))
@@ -502,7 +501,7 @@ def never_comes() -> None:
     torch.cuda.synchronize()
     repeated = [value(group.exchange({0: mine})[0]) for _ in range(2)] if RANK else []
     dist.barrier()
-    group._members.timeout = 20.0
+    group._peers.timeout = 20.0
     tell(repeated=repeated, anew=[value(one) for one in group.exchange(dict.fromkeys(OTHERS, other)).values()])
     tell(texts=texts, seconds=seconds)
     dist.barrier()
@@ -522,7 +521,7 @@ def forked() -> None:
         other = OTHERS[0]
         texts = [said(lambda: group.exchange({other: mine})), said(group.poll), said(theirs[other].get)]
         group.close()
-        links = [peer.link.fileno() for peer in group._members.met.values()]
+        links = [peer.link.fileno() for peer in group._peers.by_rank.values()]
         tell(child={"texts": texts, "links": links})
         time.sleep(
             30 if RANK else 0.2
@@ -533,7 +532,7 @@ def forked() -> None:
     meet()
     if RANK == 0:
         os.waitpid(child, 0)
-        lost = until(lambda: group._members.met[1].link.ended is not None)
+        lost = until(lambda: group._peers.by_rank[1].link.ended is not None)
         tell(lost=lost, text=said(lambda: group.exchange({1: mine})))
         os._exit(0)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -2,9 +2,10 @@
 #include "bindings/bindings.h"
 
 #include "ipc/handle.h"
-#include "ipc/lane.h"
 #include "ipc/lease.h"
 #include "ipc/mapping.h"
+#include "ipc/message_head.h"
+#include "ipc/shared_page.h"
 #include "ipc/stream_memory.h"
 
 #include <array>
@@ -30,26 +31,26 @@ py::object segment_of(std::uintptr_t address) {
 
 constexpr unsigned kPatience = 20; // microseconds
 
-// Giving up the GIL costs more than a look, and what is said soon is said by then.
-bool wait_for(const ipc::Lane& lane, std::uint64_t number) {
-    if (lane.wait_for(number, 0)) {
+// Giving up the GIL costs more than a look, which finds what the peer has written already.
+bool wait_for(const ipc::SharedPage& page, std::uint64_t number) {
+    if (page.wait_for(number, 0)) {
         return true;
     }
     const py::gil_scoped_release release;
-    return lane.wait_for(number, kPatience);
+    return page.wait_for(number, kPatience);
 }
 
 // True; False if there was nothing in time; or the other message that was there: bytes, files.
-py::object take(const ipc::Lane& lane, std::uint64_t number, std::size_t most) {
-    ipc::Taken taken;
+py::object receive_packet(const ipc::SharedPage& page, std::uint64_t number, std::size_t most) {
+    ipc::Packet packet;
     {
         const py::gil_scoped_release release;
-        taken = lane.take(number, most);
+        packet = page.receive_packet(number, most);
     }
-    if (taken.is_same || taken.other.empty()) {
-        return py::bool_(taken.is_same);
+    if (packet.is_same || packet.other.empty()) {
+        return py::bool_(packet.is_same);
     }
-    return py::make_tuple(py::bytes(taken.other.data(), taken.other.size()), taken.files);
+    return py::make_tuple(py::bytes(packet.other.data(), packet.other.size()), packet.files);
 }
 
 py::bytes bytes_of(const std::array<std::uint8_t, 64>& handle) {
@@ -89,14 +90,14 @@ py::list export_fabric(std::uintptr_t base, std::size_t allocation, std::size_t 
     return all;
 }
 
-ipc::Mapping open_runtime(const py::bytes& handle, std::size_t size, int device) {
+ipc::Mapping map_runtime(const py::bytes& handle, std::size_t size, int device) {
     const ipc::RuntimeHandle copied = handle_of(handle);
     const py::gil_scoped_release release;
-    return ipc::open_runtime(copied, size, device);
+    return ipc::map_runtime(copied, size, device);
 }
 
-// The allocations of a peer's memory that have arrived. No destructor of CUDA: see ipc/mapping.h.
-struct Arrived {
+// The allocations of a peer's memory that were imported. No destructor of CUDA: see ipc/mapping.h.
+struct ImportedAllocations {
     int device;
     ipc::Allocations allocations;
 };
@@ -106,7 +107,7 @@ struct LeaseCount {
 };
 
 // Not taken by torch: the lease ends with the capsule.
-void drop_capsule(PyObject* capsule) {
+void end_unused_lease(PyObject* capsule) {
     if (PyCapsule_IsValid(capsule, "dltensor") != 0) {
         auto* const tensor = static_cast<ipc::DlTensor*>(PyCapsule_GetPointer(capsule, "dltensor"));
         tensor->deleter(tensor);
@@ -115,7 +116,7 @@ void drop_capsule(PyObject* capsule) {
 
 py::object lend(const LeaseCount& count, std::uintptr_t address, std::size_t size, int device) {
     ipc::DlTensor* const tensor = ipc::lend(address, size, device, count.leases);
-    PyObject* const capsule = PyCapsule_New(tensor, "dltensor", &drop_capsule);
+    PyObject* const capsule = PyCapsule_New(tensor, "dltensor", &end_unused_lease);
     if (capsule == nullptr) {
         tensor->deleter(tensor);
         throw py::error_already_set();
@@ -124,7 +125,7 @@ py::object lend(const LeaseCount& count, std::uintptr_t address, std::size_t siz
 }
 
 // Waits until the word here is 1, takes it, and sets the peer's: both halves of a semaphore.
-void pass_turn(std::uintptr_t stream, std::uintptr_t here, std::uintptr_t there, int device) {
+void pass_semaphore(std::uintptr_t stream, std::uintptr_t here, std::uintptr_t there, int device) {
     const ipc::OnDevice guard(device);
     std::array operations{ipc::wait_until_equal(here, 1), ipc::write_word(here, 0),
                           ipc::write_word(there, 1)};
@@ -185,18 +186,26 @@ void bind_errors(py::module_& module) {
 }
 
 // With the GIL: giving it up costs more than the calls.
-void bind_lane(py::module_& module) {
-    py::class_<ipc::Lane>(module, "Lane", "What says `the same tensors as last time`.")
-        .def(py::init<int>(), py::arg("socket"))
-        .def("hand_over", &ipc::Lane::hand_over)
-        .def("meet", &ipc::Lane::meet, py::arg("file"))
-        .def_property_readonly("is_met", &ipc::Lane::is_met)
-        .def("say", &ipc::Lane::say, py::arg("number"))
-        .def_property_readonly("heard", &ipc::Lane::heard)
+void bind_shared_page(py::module_& module) {
+    using ipc::SharedPage;
+    py::class_<SharedPage>(module, "SharedPage", "What sends `the same tensors as last time`.")
+        .def(py::init<int, std::uint8_t>(), py::arg("socket"), py::arg("kind"))
+        .def("take_file", &SharedPage::take_file)
+        .def("map_peer", &SharedPage::map_peer, py::arg("file"))
+        .def_property_readonly("is_mapped_by_both", &SharedPage::is_mapped_by_both)
+        .def("write", &SharedPage::write, py::arg("number"))
+        .def_property_readonly("peer_number", &SharedPage::peer_number)
         .def("wait_for", &wait_for, py::arg("number"))
-        .def("rest", &ipc::Lane::rest, py::arg("begins"))
-        .def("send", &ipc::Lane::send, py::arg("number"))
-        .def("take", &take, py::arg("number"), py::arg("most"));
+        .def("set_sleeping", &SharedPage::set_sleeping, py::arg("sleeps"))
+        .def("send_packet", &SharedPage::send_packet, py::arg("number"))
+        .def("receive_packet", &receive_packet, py::arg("number"), py::arg("most"));
+}
+
+// For Python's `struct`: little-endian, without padding.
+std::string head_format() {
+#define FORMAT(type, name) +py::format_descriptor<type>::format()
+    return std::string("<") TRACEHOOK_MESSAGE_HEAD(FORMAT);
+#undef FORMAT
 }
 
 void bind_mappings(py::module_& module) {
@@ -207,33 +216,35 @@ void bind_mappings(py::module_& module) {
         .def_readonly("writable", &ipc::Mapping::writable)
         .def(
             "allow_writes", [](ipc::Mapping& self) { ipc::allow_writes(self); }, NoGil())
-        .def("close", [](const ipc::Mapping& self) { ipc::close(self); }, NoGil());
-    module.def("open_runtime", &open_runtime, py::arg("handle"), py::arg("size"),
-               py::arg("device"));
-    py::class_<Arrived>(module, "Allocations",
-                        "What a peer's memory of cuMemCreate is mapped from.")
-        .def(py::init([](int device) { return Arrived{device, {}}; }), py::arg("device"))
-        .def("__len__", [](const Arrived& self) { return self.allocations.size(); })
+        .def("unmap", [](const ipc::Mapping& self) { ipc::unmap(self); }, NoGil());
+    module.def("map_runtime", &map_runtime, py::arg("handle"), py::arg("size"), py::arg("device"));
+    py::class_<ImportedAllocations>(module, "Allocations",
+                                    "What a peer's memory of cuMemCreate is mapped from.")
+        .def(py::init([](int device) { return ImportedAllocations{device, {}}; }),
+             py::arg("device"))
+        .def("__len__", [](const ImportedAllocations& self) { return self.allocations.size(); })
         .def(
             "add_file",
-            [](Arrived& self, int file) { ipc::import_file(self.allocations, file, self.device); },
+            [](ImportedAllocations& self, int file) {
+                ipc::import_file(self.allocations, file, self.device);
+            },
             NoGil(), py::arg("file"))
         .def(
             "add_fabric",
-            [](Arrived& self, const py::bytes& handle) {
+            [](ImportedAllocations& self, const py::bytes& handle) {
                 const ipc::FabricHandle copied = handle_of(handle);
                 const py::gil_scoped_release release;
                 ipc::import_fabric(self.allocations, copied, self.device);
             },
             py::arg("handle"))
         .def(
-            "open",
-            [](const Arrived& self, int kind, std::size_t size, bool writable) {
-                return ipc::open_allocations(self.allocations, static_cast<ipc::HandleKind>(kind),
-                                             size, self.device, writable);
+            "map",
+            [](const ImportedAllocations& self, int kind, std::size_t size, bool writable) {
+                return ipc::map_allocations(self.allocations, static_cast<ipc::HandleKind>(kind),
+                                            size, self.device, writable);
             },
             NoGil(), py::arg("kind"), py::arg("size"), py::arg("writable"))
-        .def("release", [](Arrived& self) { ipc::release(self.allocations); }, NoGil());
+        .def("release", [](ImportedAllocations& self) { ipc::release(self.allocations); }, NoGil());
     py::class_<LeaseCount>(module, "Leases", "How many tensors lie on a piece of a peer's memory.")
         .def(py::init())
         .def_property_readonly(
@@ -258,8 +269,9 @@ void bind_ipc(py::module_& core) {
     module.def("export_fabric", &export_fabric, py::arg("base"), py::arg("allocation"),
                py::arg("count"));
     bind_mappings(module);
-    bind_lane(module);
-    module.def("pass_turn", &pass_turn, NoGil(), py::arg("stream"), py::arg("here"),
+    bind_shared_page(module);
+    module.attr("HEAD_FORMAT") = head_format();
+    module.def("pass_semaphore", &pass_semaphore, NoGil(), py::arg("stream"), py::arg("here"),
                py::arg("there"), py::arg("device"));
     module.def("write_words", &write_words, NoGil(), py::arg("stream"), py::arg("addresses"),
                py::arg("value"), py::arg("device"));

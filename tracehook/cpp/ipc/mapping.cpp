@@ -18,7 +18,8 @@ void set_access(std::uintptr_t address, std::size_t size, int device, bool writa
 
 // Ends the mappings of `count` allocations, one by one as they were made, and gives the addresses
 // back. Returns the first failure.
-int unmap(std::uintptr_t address, std::size_t size, std::size_t allocation, std::size_t count) {
+int unmap_allocations(std::uintptr_t address, std::size_t size, std::size_t allocation,
+                      std::size_t count) {
     const Driver& cuda = driver();
     int first = 0;
     for (std::size_t index = 0; index < count; ++index) {
@@ -63,7 +64,7 @@ void release(Allocations& allocations) noexcept {
     allocations.clear();
 }
 
-Mapping open_runtime(const RuntimeHandle& handle, std::size_t size, int device) {
+Mapping map_runtime(const RuntimeHandle& handle, std::size_t size, int device) {
     constexpr unsigned kLazyPeerAccess = 1; // cudaIpcMemLazyEnablePeerAccess
     const OnDevice guard(device);
     const BesideCaptures relaxed;
@@ -74,8 +75,8 @@ Mapping open_runtime(const RuntimeHandle& handle, std::size_t size, int device) 
     return {HandleKind::kRuntime, mapped, size, size, device, true};
 }
 
-Mapping open_allocations(const Allocations& allocations, HandleKind kind, std::size_t size,
-                         int device, bool writable) {
+Mapping map_allocations(const Allocations& allocations, HandleKind kind, std::size_t size,
+                        int device, bool writable) {
     if (allocations.empty() || size % allocations.size() != 0) {
         throw std::runtime_error(std::to_string(allocations.size()) + " handles came for " +
                                  std::to_string(size) + " bytes");
@@ -95,7 +96,7 @@ Mapping open_allocations(const Allocations& allocations, HandleKind kind, std::s
         }
         set_access(address, size, device, writable);
     } catch (...) {
-        unmap(address, size, allocation, mapped);
+        unmap_allocations(address, size, allocation, mapped);
         throw;
     }
     return {kind, address, size, allocation, device, writable};
@@ -110,7 +111,7 @@ void allow_writes(Mapping& mapping) {
     }
 }
 
-void close(const Mapping& mapping) {
+void unmap(const Mapping& mapping) {
     const OnDevice guard(mapping.device);
     const BesideCaptures relaxed;
     if (mapping.kind == HandleKind::kRuntime) {
@@ -118,8 +119,8 @@ void close(const Mapping& mapping) {
                       driver().cudaIpcCloseMemHandle(reinterpret_cast<void*>(mapping.address)));
         return;
     }
-    check_driver("cuMemUnmap", unmap(mapping.address, mapping.size, mapping.allocation,
-                                     mapping.size / mapping.allocation));
+    check_driver("cuMemUnmap", unmap_allocations(mapping.address, mapping.size, mapping.allocation,
+                                                 mapping.size / mapping.allocation));
 }
 
 } // namespace tracehook::ipc

@@ -1,4 +1,4 @@
-// A peer's memory, mapped into this process. Opened and closed by explicit calls only: a
+// A peer's memory, mapped into this process. Mapped and unmapped by explicit calls only: a
 // destructor may run in a forked child, at exit or in the middle of a capture, where CUDA must not
 // be called.
 #pragma once
@@ -20,7 +20,7 @@ struct Mapping {
 // addresses. They keep the memory until they are released.
 using Allocations = std::vector<Memory>;
 
-// Any thread. What arrived for `device` is added at the end; `file` stays the caller's. Throw
+// Any thread. What came for `device` is added at the end; `file` stays the caller's. Throw
 // CudaError, or std::runtime_error if this driver has no such memory.
 void import_file(Allocations& into, int file, int device);
 void import_fabric(Allocations& into, const FabricHandle& handle, int device);
@@ -28,12 +28,12 @@ void release(Allocations& allocations) noexcept;
 
 // Any thread. Memory of the runtime's kind is always writable. All throw CudaError, and leave
 // nothing behind then; what is mapped needs the allocations no more.
-Mapping open_runtime(const RuntimeHandle& handle, std::size_t size, int device);
-Mapping open_allocations(const Allocations& allocations, HandleKind kind, std::size_t size,
-                         int device, bool writable);
+Mapping map_runtime(const RuntimeHandle& handle, std::size_t size, int device);
+Mapping map_allocations(const Allocations& allocations, HandleKind kind, std::size_t size,
+                        int device, bool writable);
 void allow_writes(Mapping& mapping);
 
-// The device has finished with it.
-void close(const Mapping& mapping);
+// The caller has waited for the device.
+void unmap(const Mapping& mapping);
 
 } // namespace tracehook::ipc

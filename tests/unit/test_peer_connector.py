@@ -1,4 +1,4 @@
-"""How ranks find each other: cards in the store, sockets between them, and who is turned away."""
+"""How ranks find each other: addresses in the store, sockets between them, and who is turned away."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import pytest
 from torch.distributed import HashStore
 
 from tracehook.errors import PeerError
-from tracehook.ipc import meeting, wire
-from tracehook.ipc.meeting import Card, Meeting, obstacle
+from tracehook.ipc import wire
+from tracehook.ipc.connector import Connector, PeerAddress, obstacle
+from tracehook.ipc.life import own_life
 
 
 def made(store, rank, key=77):
-    """Return the meeting place of a rank."""
-    return Meeting(store, "channel", "peers of group g", key, rank, device=0)
+    """Return the connector of a rank."""
+    return Connector(store, "channel", "peers of group g", key, rank, device=0)
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def meet(ranks, wanted):
     while any(set(wanted[place]) - set(links[place]) for place in ranks):
         assert time.monotonic() < deadline, "they never met"
         for place in ranks:
-            for link in place.look([peer for peer in wanted[place] if peer not in links[place]]):
+            for link in place.advance([peer for peer in wanted[place] if peer not in links[place]]):
                 links[place][link.peer] = link
     return links
 
@@ -46,7 +47,7 @@ def test_three_ranks_meet_in_any_order(store):
     links[zero][1].send(b"to one")
     assert links[two][0].receive() == b"to two"
     assert links[one][0].receive() == b"to one"
-    assert links[zero][1].life == meeting.life()
+    assert links[zero][1].life == own_life()
     for place in (zero, one, two):
         place.close()
         for link in links[place].values():
@@ -54,13 +55,13 @@ def test_three_ranks_meet_in_any_order(store):
 
 
 def test_a_stranger_is_turned_away(store):
-    """Who does not prove to have read this rank's card gets no link, and does not disturb those who do."""
+    """Who does not prove to have read this rank's address gets no link, and does not disturb those who do."""
     zero, one = made(store, 0), made(store, 1)
-    card = Card(*json.loads(store.get("channel/0")))
+    address = PeerAddress(*json.loads(store.get("channel/0")))
     strangers = []
     for data in (b"hello", wire.pack_hello(wire.Hello(77, 1, 1, 0, b"guess" * 3 + b"!")), None):
         stranger = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        stranger.connect(f"\0{card.socket}")
+        stranger.connect(f"\0{address.socket}")
         if data is not None:
             stranger.send(data)
         strangers.append(stranger)
@@ -74,24 +75,24 @@ def test_a_stranger_is_turned_away(store):
 def test_two_groups_do_not_meet(store):
     """The key of the group is part of the proof."""
     zero, one = made(store, 0), made(store, 1, key=78)
-    one.look([0])
-    assert zero.look([1]) == []
+    one.advance([0])
+    assert zero.advance([1]) == []
     with pytest.raises(PeerError):
-        one.look([0])
+        one.advance([0])
     for place in (zero, one):
         place.close()
 
 
 def test_a_peer_whose_process_has_ended(store):
-    """Its card is still in the store: the line says that nobody answers there, at once."""
+    """Its address is still in the store: the line says that nobody answers there, at once."""
     zero, one = made(store, 0), made(store, 1)
     zero.close()
     with pytest.raises(PeerError, match=r"rank 0 \(pid \d+\) does not answer on its socket"):
-        one.look([0])
+        one.advance([0])
     one.close()
 
 
-CARD = Card(1, "here", "boot", 4026531840, 1000, 7, "name", "00" * 16)
+ADDRESS = PeerAddress(1, "here", "boot", 4026531840, 1000, 7, "name", "00" * 16)
 
 
 @pytest.mark.parametrize(
@@ -107,14 +108,14 @@ CARD = Card(1, "here", "boot", 4026531840, 1000, 7, "name", "00" * 16)
 )
 def test_who_cannot_share_memory(changes, said):
     """Other hosts, network namespaces, users and versions: what was seen, what was expected, what to do."""
-    found = obstacle(CARD, CARD._replace(**changes))
+    found = obstacle(ADDRESS, ADDRESS._replace(**changes))
     assert found.startswith(said) if said else found == ""
 
 
 def test_it_is_said_at_the_first_look(store):
     """A peer on another host is no matter for a deadline."""
     zero = made(store, 0)
-    store.set("channel/1", json.dumps(CARD._replace(boot="other", host="there")))
+    store.set("channel/1", json.dumps(ADDRESS._replace(boot="other", host="there")))
     with pytest.raises(PeerError, match="rank 1 cannot share memory with rank 0: it runs on host there"):
-        zero.look([1])
+        zero.advance([1])
     zero.close()

@@ -1,4 +1,6 @@
-#include "ipc/lane.h"
+#include "ipc/shared_page.h"
+
+#include "ipc/message_head.h"
 
 #include <array>
 #include <atomic>
@@ -18,20 +20,12 @@ namespace tracehook::ipc {
 
 namespace {
 
-struct Head {              // wire._HEAD
-    std::uint8_t kind = 2; // wire.Kind.SAME
-    std::uint8_t form = 0;
-    std::uint16_t count = 0;
-    std::uint32_t total = 0;
-    std::uint64_t number = 0;
-};
-static_assert(sizeof(Head) == 16);
-
 constexpr auto kPatience = std::chrono::microseconds(20);
 constexpr std::size_t kMostFiles = 253; // SCM_MAX_FD
 
-Head same(std::uint64_t number) noexcept {
-    Head head;
+MessageHead same(std::uint8_t kind, std::uint64_t number) noexcept {
+    MessageHead head;
+    head.kind = kind;
     head.number = number;
     return head;
 }
@@ -62,24 +56,24 @@ void pause() noexcept {
 } // namespace
 
 // On cache lines of their own: the peer looks at one of them all the time while it waits.
-struct Lane::Page {
+struct SharedPage::Page {
     alignas(128) std::atomic<std::uint64_t> number;
-    alignas(128) std::atomic<std::uint32_t> rests;
-    std::atomic<std::uint32_t> has_met; // this page's owner has the other page
+    alignas(128) std::atomic<std::uint32_t> sleeps;
+    std::atomic<std::uint32_t> has_mapped; // this page's owner has mapped the other page
 
     static_assert(
         std::atomic<std::uint64_t>::is_always_lock_free); // or two processes could not share it
 };
 
-Lane::Lane(int socket) : socket_(socket) {
-    file_ = memfd_create("tracehook-lane", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+SharedPage::SharedPage(int socket, std::uint8_t kind) : socket_(socket), kind_(kind) {
+    file_ = memfd_create("tracehook-page", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     // Sealed: else a peer that shrank it would end this process at its next look.
     if (file_ >= 0 && ftruncate(file_, sizeof(Page)) == 0 &&
         fcntl(file_, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) == 0) {
         void* const page =
             mmap(nullptr, sizeof(Page), PROT_READ | PROT_WRITE, MAP_SHARED, file_, 0);
         if (page != MAP_FAILED) {
-            ours_ = static_cast<Page*>(page); // zeroes are what its communicators begin with
+            own_ = static_cast<Page*>(page); // its fields begin as zeroes
             return;
         }
     }
@@ -90,57 +84,58 @@ Lane::Lane(int socket) : socket_(socket) {
     throw std::system_error(problem, std::generic_category(), "memory for a peer");
 }
 
-Lane::~Lane() {
-    munmap(ours_, sizeof(Page));
-    if (theirs_ != nullptr) {
-        munmap(const_cast<Page*>(theirs_), sizeof(Page));
+SharedPage::~SharedPage() {
+    munmap(own_, sizeof(Page));
+    if (peer_ != nullptr) {
+        munmap(const_cast<Page*>(peer_), sizeof(Page));
     }
     if (file_ >= 0) {
         close(file_);
     }
 }
 
-int Lane::hand_over() noexcept {
+int SharedPage::take_file() noexcept {
     return std::exchange(file_, -1);
 }
 
-bool Lane::meet(int file) noexcept {
+bool SharedPage::map_peer(int file) noexcept {
     struct stat facts{};
     const int seals = fcntl(file, F_GET_SEALS);
-    if (theirs_ != nullptr || seals < 0 || (seals & F_SEAL_SHRINK) == 0 ||
-        fstat(file, &facts) != 0 || facts.st_size != sizeof(Page)) {
+    if (peer_ != nullptr || seals < 0 || (seals & F_SEAL_SHRINK) == 0 || fstat(file, &facts) != 0 ||
+        facts.st_size != sizeof(Page)) {
         return false;
     }
     void* const page = mmap(nullptr, sizeof(Page), PROT_READ, MAP_SHARED, file, 0);
     if (page == MAP_FAILED) {
         return false;
     }
-    theirs_ = static_cast<const Page*>(page);
-    ours_->has_met.store(1, std::memory_order_seq_cst);
+    peer_ = static_cast<const Page*>(page);
+    own_->has_mapped.store(1, std::memory_order_seq_cst);
     return true;
 }
 
-bool Lane::is_met() const noexcept {
-    return theirs_ != nullptr && theirs_->has_met.load(std::memory_order_seq_cst) != 0;
+bool SharedPage::is_mapped_by_both() const noexcept {
+    return peer_ != nullptr && peer_->has_mapped.load(std::memory_order_seq_cst) != 0;
 }
 
-// Either this sees that the peer rests, or the peer sees the number when it looks once more.
-bool Lane::say(std::uint64_t number) noexcept {
-    ours_->number.store(number, std::memory_order_seq_cst);
+// Either this sees that the peer sleeps, or the peer sees the number when it looks once more.
+bool SharedPage::write(std::uint64_t number) noexcept {
+    own_->number.store(number, std::memory_order_seq_cst);
     // If its buffer is full, it is awake.
-    return theirs_->rests.load(std::memory_order_seq_cst) == 0 || send(number) || errno == EAGAIN;
+    return peer_->sleeps.load(std::memory_order_seq_cst) == 0 || send_packet(number) ||
+           errno == EAGAIN;
 }
 
-std::uint64_t Lane::heard() const noexcept {
-    return theirs_ == nullptr ? 0 : theirs_->number.load(std::memory_order_seq_cst);
+std::uint64_t SharedPage::peer_number() const noexcept {
+    return peer_ == nullptr ? 0 : peer_->number.load(std::memory_order_seq_cst);
 }
 
-bool Lane::wait_for(std::uint64_t number, unsigned microseconds) const noexcept {
+bool SharedPage::wait_for(std::uint64_t number, unsigned microseconds) const noexcept {
     const auto deadline =
         std::chrono::steady_clock::now() + std::chrono::microseconds(microseconds);
     do {
         for (int look = 0; look < kLooks; ++look) {
-            if (heard() == number) {
+            if (peer_number() == number) {
                 return true;
             }
             pause();
@@ -149,21 +144,21 @@ bool Lane::wait_for(std::uint64_t number, unsigned microseconds) const noexcept 
     return false;
 }
 
-void Lane::rest(bool begins) noexcept {
-    ours_->rests.store(begins ? 1 : 0, std::memory_order_seq_cst);
+void SharedPage::set_sleeping(bool sleeps) noexcept {
+    own_->sleeps.store(sleeps ? 1 : 0, std::memory_order_seq_cst);
 }
 
-bool Lane::send(std::uint64_t number) const noexcept {
-    const Head head = same(number);
+bool SharedPage::send_packet(std::uint64_t number) const noexcept {
+    const MessageHead head = same(kind_, number);
     return ::send(socket_, &head, sizeof head, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof head;
 }
 
-Taken Lane::take(std::uint64_t number, std::size_t most) const {
+Packet SharedPage::receive_packet(std::uint64_t number, std::size_t most) const {
     thread_local std::vector<char> bytes;
     bytes.resize(most);
     alignas(cmsghdr) std::array<char, CMSG_SPACE(kMostFiles * sizeof(int))> beside;
     iovec part{bytes.data(), bytes.size()};
-    const Head wanted = same(number);
+    const MessageHead wanted = same(kind_, number);
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
     while (true) {
         msghdr message{};
@@ -178,7 +173,7 @@ Taken Lane::take(std::uint64_t number, std::size_t most) const {
         if (size > 0) {
             return {false, {bytes.data(), bytes.data() + size}, files_beside(message)};
         }
-        // The end of the peer is found again, and said, by whoever reads next.
+        // Whoever reads next finds the end of the peer again, and raises.
         if (size == 0 || errno != EAGAIN || std::chrono::steady_clock::now() > deadline) {
             return {};
         }

@@ -1,7 +1,7 @@
-"""How two ranks of a group find each other: a card of each in the store, then a socket between them.
+"""How two ranks of a group find each other: each puts its address into the store, then one connects to the other.
 
-The lower rank listens, the higher connects. Each proves in its first message that it has read the other's card. While
-a rank waits for one peer it lets in all others, so no order of meetings among ranks can lock them up.
+The lower rank listens, the higher connects. Each proves in its first message that it has read the other's address.
+A rank that waits for one peer accepts all others meanwhile, so no order of connections can lock the ranks up.
 """
 
 from __future__ import annotations
@@ -18,23 +18,14 @@ from typing import Any, NamedTuple
 
 from tracehook.errors import PeerError, PeerLost
 from tracehook.ipc import wire
+from tracehook.ipc.life import own_life
 from tracehook.ipc.link import Link
 
 LOOK_INTERVAL = 0.005  # seconds between two looks into the store
-# Of this process. A forked child's own is made when it is first asked for.
-_life: tuple[int, int] = (0, 0)
 
 
-def life() -> int:
-    """Return the random number that stands for this process, as no pid does: those come again."""
-    global _life
-    if _life[0] != os.getpid():
-        _life = (os.getpid(), secrets.randbits(63) | 1)
-    return _life[1]
-
-
-class Card(NamedTuple):
-    """What a rank tells the others of its group. `boot` and `network` tell whether a socket can reach it."""
+class PeerAddress(NamedTuple):
+    """Where the others of its group reach a rank. `boot` and `network` tell whether a socket can."""
 
     major: int
     host: str
@@ -46,7 +37,7 @@ class Card(NamedTuple):
     secret: str
 
 
-class Meeting:
+class Connector:
     """The links of one rank to the other ranks of one group, made when they are first wanted."""
 
     def __init__(self, store: Any, channel: str, about: str, key: int, rank: int, device: int) -> None:
@@ -57,125 +48,125 @@ class Meeting:
         self._rank = rank
         self._device = device
         self._secret = secrets.token_bytes(16)
-        self._cards: dict[int, Card] = {}
-        self._greeted: dict[int, Link] = {}  # sockets of lower ranks that were sent a hello, and owe theirs
-        self._strangers: list[socket.socket] = []  # let in, and silent so far
+        self._addresses: dict[int, PeerAddress] = {}
+        self._unanswered: dict[int, Link] = {}  # to lower ranks, which have this rank's hello and owe theirs
+        self._unidentified: list[socket.socket] = []  # accepted, and silent so far
         name = f"tracehook-{secrets.token_hex(16)}"
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.listener.bind(f"\0{name}")
         self.listener.listen(128)
         self.listener.setblocking(False)
-        self._mine = _own_card(name, self._secret.hex())
+        self._mine = _own_address(name, self._secret.hex())
         store.set(f"{channel}/{rank}", json.dumps(self._mine))
 
     def close(self) -> None:
         """Close everything that is no link yet."""
-        for sock in (self.listener, *self._strangers, *(link.sock for link in self._greeted.values())):
+        for sock in (self.listener, *self._unidentified, *(link.sock for link in self._unanswered.values())):
             sock.close()
-        self._strangers.clear()
-        self._greeted.clear()
+        self._unidentified.clear()
+        self._unanswered.clear()
         self._store = None  # a connection of our own
 
-    def waits_on(self) -> Iterable[Any]:
+    def _waits_on(self) -> Iterable[Any]:
         """Yield what poll() should watch while a link is wanted."""
         yield self.listener
-        yield from self._strangers
-        yield from self._greeted.values()
+        yield from self._unidentified
+        yield from self._unanswered.values()
 
-    def look(self, wanted: Iterable[int]) -> list[Link]:
+    def advance(self, wanted: Iterable[int]) -> list[Link]:
         """Take what steps can be taken now towards links with these peers; return the links that are made.
 
         Raises :class:`PeerError` at once if one of them cannot be reached from here.
         """
         for peer in wanted:
-            card = self._card(peer)
-            if card is not None and peer < self._rank and peer not in self._greeted:
-                self._connect(peer, card)
-        return [*self._let_in(), *self._answered()]
+            address = self._address(peer)
+            if address is not None and peer < self._rank and peer not in self._unanswered:
+                self._connect(peer, address)
+        return [*self._accept(), *self._completed()]
 
     def wait(self, seconds: float, links: Iterable[Link]) -> None:
         """Wait until something may have changed, also on these links."""
         poller = select.poll()
         for link in links:
             poller.register(link, select.POLLIN)
-        for waiting in self.waits_on():
+        for waiting in self._waits_on():
             poller.register(waiting, select.POLLIN)
         poller.poll(max(0.0, min(LOOK_INTERVAL, seconds)) * 1000)
 
-    def came(self, peer: int) -> bool:
+    def is_announced(self, peer: int) -> bool:
         """Whether this peer has made its end of the group."""
-        return peer in self._cards
+        return peer in self._addresses
 
-    def _card(self, peer: int) -> Card | None:
-        if peer not in self._cards:
+    def _address(self, peer: int) -> PeerAddress | None:
+        if peer not in self._addresses:
             key = f"{self._channel}/{peer}"
             if not self._store.check([key]):
                 return None
-            card = Card(*json.loads(self._store.get(key)))
-            problem = obstacle(self._mine, card)
+            address = PeerAddress(*json.loads(self._store.get(key)))
+            problem = obstacle(self._mine, address)
             if problem:
                 raise PeerError(f"{self.about}: rank {peer} cannot share memory with rank {self._rank}: {problem}")
-            self._cards[peer] = card
-        return self._cards[peer]
+            self._addresses[peer] = address
+        return self._addresses[peer]
 
     def _hello(self, peer: int) -> bytes:
-        secret = bytes.fromhex(self._cards[peer].secret)
-        return wire.pack_hello(wire.Hello(self._key, life(), self._rank, self._device, secret))
+        secret = bytes.fromhex(self._addresses[peer].secret)
+        return wire.pack_hello(wire.Hello(self._key, own_life(), self._rank, self._device, secret))
 
-    def _connect(self, peer: int, card: Card) -> None:
+    def _connect(self, peer: int, address: PeerAddress) -> None:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            sock.connect(f"\0{card.socket}")
+            sock.connect(f"\0{address.socket}")
         except OSError as problem:
             sock.close()
             raise PeerError(
-                f"{self.about}: rank {peer} (pid {card.pid}) does not answer on its socket ({problem.strerror}): its "
-                "process has ended, or has closed its PeerGroup"
+                f"{self.about}: rank {peer} (pid {address.pid}) does not answer on its socket ({problem.strerror}): "
+                "its process has ended, or has closed its PeerGroup"
             ) from None
         link = Link(sock, peer)
-        self._greeted[peer] = link
+        self._unanswered[peer] = link
         link.send(self._hello(peer))
 
-    def _let_in(self) -> list[Link]:
+    def _accept(self) -> list[Link]:
         with contextlib.suppress(BlockingIOError):
             while True:
                 sock, _ = self.listener.accept()
                 sock.setblocking(False)
-                self._strangers.append(sock)
+                self._unidentified.append(sock)
         made = []
-        for sock in list(self._strangers):
+        for sock in list(self._unidentified):
             link = Link(sock, -1)
             with contextlib.suppress(Exception):
                 message = link.receive()
                 if message is None:
                     continue
-                hello = self._proven(message)
-                if hello is not None and self._card(hello.rank) is not None:
+                hello = self._verified(message)
+                if hello is not None and self._address(hello.rank) is not None:
                     link.peer, link.life = hello.rank, hello.life
                     link.send(self._hello(hello.rank))
-                    self._strangers.remove(sock)
+                    self._unidentified.remove(sock)
                     made.append(link)
                     continue
-            self._strangers.remove(sock)  # whoever it was, it did not prove that it belongs here
+            self._unidentified.remove(sock)  # whoever it was, it did not prove that it belongs here
             sock.close()
         return made
 
-    def _proven(self, data: bytes) -> wire.Hello | None:
+    def _verified(self, data: bytes) -> wire.Hello | None:
         hello = wire.unpack_hello(data)
         right = hello.group == self._key and secrets.compare_digest(hello.secret, self._secret)
         return hello if right and hello.rank > self._rank else None
 
-    def _answered(self) -> list[Link]:
+    def _completed(self) -> list[Link]:
         made = []
-        for peer, link in list(self._greeted.items()):
+        for peer, link in list(self._unanswered.items()):
             try:
                 message = link.receive()
             except PeerLost as problem:
-                self._greeted.pop(peer).close()
+                self._unanswered.pop(peer).close()
                 raise PeerError(f"{self.about}: {problem}, or has turned rank {self._rank} away") from None
             if message is None:
                 continue
-            del self._greeted[peer]
+            del self._unanswered[peer]
             hello = wire.unpack_hello(message)
             if hello.rank != peer or not secrets.compare_digest(hello.secret, self._secret):
                 link.close()
@@ -185,8 +176,8 @@ class Meeting:
         return made
 
 
-def _own_card(name: str, secret: str) -> Card:
-    return Card(
+def _own_address(name: str, secret: str) -> PeerAddress:
+    return PeerAddress(
         wire.MAJOR,
         socket.gethostname(),
         _text("/proc/sys/kernel/random/boot_id"),
@@ -198,7 +189,7 @@ def _own_card(name: str, secret: str) -> Card:
     )
 
 
-def obstacle(mine: Card, peer: Card) -> str:
+def obstacle(mine: PeerAddress, peer: PeerAddress) -> str:
     """Return why memory cannot be shared with the owner of `peer`, and what to do; empty if it can."""
     if peer.major != mine.major:
         return f"it speaks version {peer.major} of the protocol, this rank {mine.major}: install the same tracehook"

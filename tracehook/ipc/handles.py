@@ -1,7 +1,7 @@
 """Handles of a peer's memory that came over one link, and are not mapped yet.
 
-They are imported when they are read from the socket, wherever that is: a tensor of 10 GiB in an expandable segment has
-512 descriptors, and a process may often have no more than 1,024 open.
+Whoever reads them from the socket imports them at once: a tensor of 10 GiB in an expandable segment has 512
+descriptors, and a process may often have no more than 1,024 open.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import resource
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tracehook._core import ipc as native
 from tracehook.errors import PeerError
@@ -19,36 +19,36 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-class Arrivals:
+class ReceivedHandles:
     """Of one link. Any thread; the lock is held during calls into CUDA, and comes after all others of peers."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._device: int | None = None  # where they are mapped; None: nothing is kept
-        self._allocations: dict[int, Any] = {}  # by export
+        self._device: int | None = None  # where they are mapped; None: nothing is imported
+        self._allocations: dict[int, native.Allocations] = {}  # by export
         self._expected: dict[int, int] = {}  # how many, in all
         self._problems: dict[int, str] = {}  # why those of an export are of no use
 
-    def expect(self, device: int) -> None:
-        """Keep what comes from now on: it is known who sends it."""
+    def accept(self, device: int) -> None:
+        """Import what comes from now on: it is known who sends it."""
         self._device = device
 
-    def take(self, message: bytes, files: Sequence[int]) -> None:
-        """Keep the handles of a message, and close what came beside it. Never raises: :meth:`open` does."""
+    def add(self, message: bytes, files: Sequence[int]) -> None:
+        """Import the handles of a message, and close what came beside it. Never raises: :meth:`map` does."""
         try:
             with self._lock:
                 if self._device is not None:
-                    self._keep(wire.unpack_head(message), self._device, message, files)
+                    self._import(wire.unpack_head(message), self._device, message, files)
         except wire.WireError:
             pass  # of nothing that could be named: the offer will miss them
         finally:
             for file in files:
                 os.close(file)
 
-    def _keep(self, head: wire.Head, device: int, message: bytes, files: Sequence[int]) -> None:
+    def _import(self, head: wire.Head, device: int, message: bytes, files: Sequence[int]) -> None:
         export = head.number
         if head.form == wire.FIRST:
-            self.drop(export)
+            self.release(export)
             self._allocations[export] = native.Allocations(device)
             self._expected[export] = head.total
         allocations = self._allocations.get(export)
@@ -62,8 +62,8 @@ class Arrivals:
         except RuntimeError as problem:
             self._problems.setdefault(export, str(problem))
 
-    def open(self, offer: wire.Offer) -> Any:
-        """Map the memory of an offer from what arrived for it. Raises RuntimeError, and keeps nothing in any case."""
+    def map(self, offer: wire.Offer) -> native.Mapping:
+        """Map the memory of an offer from what came for it, and release that in any case. Raises RuntimeError."""
         with self._lock:
             allocations = self._allocations.pop(offer.export, None)
             problem = self._problems.pop(offer.export, None)
@@ -79,12 +79,12 @@ class Arrivals:
                     f"{len(allocations)} of its {expected} handles arrived; descriptors are lost if this process may "
                     f"not open as many files (ulimit -n: {limit})"
                 )
-            return allocations.open(offer.handle_kind, offer.size, bool(offer.flags & wire.Flag.WRITABLE))
+            return allocations.map(offer.handle_kind, offer.size, bool(offer.flags & wire.Flag.WRITABLE))
         finally:
             allocations.release()
 
-    def drop(self, export: int) -> None:
-        """Let go of what arrived for an export: it is mapped already, for another link."""
+    def release(self, export: int) -> None:
+        """Release in the driver what came for an export."""
         with self._lock:
             self._problems.pop(export, None)
             self._expected.pop(export, None)
@@ -93,8 +93,8 @@ class Arrivals:
                 allocations.release()
 
     def close(self) -> None:
-        """Let go of everything, and keep nothing that comes later."""
+        """Release everything in the driver, and import nothing that comes later."""
         with self._lock:
             self._device = None
             for export in list(self._allocations):
-                self.drop(export)
+                self.release(export)

@@ -7,6 +7,12 @@ BUILD = build/torch-$(TORCH)$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYT
 # A CUDA toolkit of the system must not matter: it need not be the one that torch was built with.
 HIDE_CUDA = env -u CUDA_HOME -u CUDA_PATH -u CUDACXX -u CPATH -u LIBRARY_PATH
 PIP = $(BIN)/python -m pip --disable-pip-version-check
+# What is installed is compiled to .pyc when it is imported first: of torch that is a small part.
+INSTALL = $(PIP) install -q --no-compile
+unexport PYTHONDONTWRITEBYTECODE
+# Compiles what changed, in the same folder each time; a definition stays until that folder goes.
+INSTALL_TRACEHOOK = $(HIDE_CUDA) PATH="$(abspath $(BIN)):$$PATH" $(INSTALL) --no-build-isolation \
+    --config-settings=build-dir=$(BUILD)
 STAMP = $(VENV)/.tracehook-$(TORCH)
 
 # docs/compatibility.md says why these: the torch with another NCCL group and one without CUDA; the wheel with
@@ -27,16 +33,17 @@ KEEP ?= yes
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+# Torch comes, a minute of unpacking, while all is compiled that needs nothing of it: all but the hook library.
 $(STAMP):
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install -q "torch==$(TORCH)" numpy
-	$(BIN)/python tracehook/cpp/torch/headers.py | xargs --no-run-if-empty $(PIP) install -q
-	$(PIP) install -q "scikit-build-core>=0.11" "pybind11>=2.13" cmake ninja
+	$(INSTALL) "scikit-build-core>=0.11" "pybind11>=2.13" cmake ninja
+	$(INSTALL) --no-warn-conflicts "torch==$(TORCH)" numpy & torch=$$!; \
+	    $(INSTALL_TRACEHOOK) --no-deps --editable .; compiled=$$?; wait $$torch && exit $$compiled
+	$(BIN)/python tracehook/cpp/torch/headers.py | xargs --no-run-if-empty $(INSTALL)
 	touch $@
 
-build: $(STAMP) ## Create .venv, install torch's CUDA build, compile
-	$(HIDE_CUDA) PATH="$(abspath $(BIN)):$$PATH" $(PIP) install -q --no-build-isolation \
-	    --config-settings=build-dir=$(BUILD) --editable ".[test]"
+build: $(STAMP) ## Create .venv, install torch's CUDA build, compile; with all that the tests need
+	$(INSTALL_TRACEHOOK) --config-settings=cmake.define.TRACEHOOK_TESTING=ON --editable ".[test]"
 
 wheel: build ## A wheel in dist/ with a hook library for every torch of the table (tracehook/versions.py)
 	rm -rf dist
@@ -55,7 +62,8 @@ wheel-%:
 	    $(if $(filter $*,$(WITHOUT_CUDA)),true,PATH="$$PWD/bin:$$PATH" bin/tracehook audit logs)
 	$(if $(KEEP),,rm -rf .venvs/wheel-$*)
 
-demo: build ## The main job: 4 ranks on emulated devices, a table per rank (TORCH=2.15.0 for another torch)
+demo: $(STAMP) ## The main job: 4 ranks on emulated devices, a table per rank (TORCH=2.15.0 for another torch)
+	$(INSTALL_TRACEHOOK) --editable $(if $(filter $(TORCH),$(WITHOUT_CUDA)),".[audit]",.)
 	rm -rf demo-logs
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python examples/demo.py demo-logs
 
@@ -80,7 +88,7 @@ bench: build ## Ratios, measured side by side on emulated devices
 	$(BIN)/python benchmarks/run.py
 
 lint: build ## Formatters, linters, types
-	$(PIP) install -q --no-build-isolation --config-settings=build-dir=$(BUILD) --editable ".[dev]"
+	$(INSTALL_TRACEHOOK) --editable ".[dev]"
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pre-commit run --all-files
 
 clean: ## Remove what was built (not .venv)

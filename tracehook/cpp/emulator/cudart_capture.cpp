@@ -7,13 +7,6 @@
 namespace tracehook::emulator {
 namespace {
 
-template <typename Body> Status on_stream(void* handle, Body&& body) {
-    return context_call([&] {
-        const std::shared_ptr<Stream> stream = StreamTable::instance().find(handle);
-        return stream == nullptr ? kInvalidResourceHandle : body(stream);
-    });
-}
-
 bool is_mode(int mode) {
     return mode >= static_cast<int>(CaptureMode::kGlobal) &&
            mode <= static_cast<int>(CaptureMode::kRelaxed);

@@ -16,10 +16,6 @@ namespace {
 // Which device may reach which other; cudaDeviceEnablePeerAccess says so once.
 constinit std::array<std::array<std::atomic<bool>, kMaxDevices>, kMaxDevices> peers{};
 
-bool in_range(int device) {
-    return device >= 0 && device < device_count();
-}
-
 } // namespace
 } // namespace tracehook::emulator
 

@@ -1,6 +1,7 @@
 // The runtime's functions about device code: registration by the loader, launches and questions.
 // Kernels compute nothing; a launch that is in order succeeds.
 #include "cuda_abi.h"
+#include "device_properties.h"
 #include "runtime_call.h"
 #include "stream_table.h"
 
@@ -10,9 +11,6 @@
 namespace tracehook::emulator {
 namespace {
 
-constexpr int kThreadsPerMultiProcessor = 2048;
-constexpr int kMaxBlocks = 32;
-constexpr int kMaxThreadsPerBlock = 1024;
 constexpr int kMaxDynamicShared = 227 << 10;
 
 // Also the first part of cudaLaunchConfig_t.
@@ -41,7 +39,8 @@ Status launch(void* handle) {
 
 Status occupancy(int* blocks, int block_size) {
     return context_call([&] {
-        *blocks = std::clamp(kThreadsPerMultiProcessor / std::max(block_size, 1), 1, kMaxBlocks);
+        *blocks = std::clamp(kThreadsPerMultiProcessor / std::max(block_size, 1), 1,
+                             kBlocksPerMultiProcessor);
         return kSuccess;
     });
 }
@@ -111,7 +110,7 @@ EMU_EXPORT int cudaLaunchKernelExC(const LaunchShape* config, const void*, void*
 EMU_EXPORT int cudaFuncGetAttributes(FunctionAttributes* attributes, const void*) {
     return context_call([&] {
         *attributes = {};
-        attributes->max_threads_per_block = kMaxThreadsPerBlock;
+        attributes->max_threads_per_block = kThreadsPerBlock;
         attributes->num_regs = 32;
         attributes->ptx_version = 90;
         attributes->binary_version = 90;

@@ -17,13 +17,6 @@ Status create(void** handle, unsigned flags, int priority) {
     return kSuccess;
 }
 
-template <typename Body> Status on_stream(void* handle, Body&& body) {
-    return context_call([&] {
-        const std::shared_ptr<Stream> stream = StreamTable::instance().find(handle);
-        return stream == nullptr ? kInvalidResourceHandle : body(stream);
-    });
-}
-
 void wait_for(const Event& event, const std::shared_ptr<Stream>& stream) {
     const auto moment = event.latest();
     if (moment != nullptr && moment->captured == nullptr) {

@@ -10,9 +10,6 @@ namespace {
 
 constexpr int kWarpSize = 32;
 constexpr int kMultiProcessors = 132;
-constexpr int kThreadsPerBlock = 1024;
-constexpr int kThreadsPerMultiProcessor = 2048;
-constexpr int kBlocksPerMultiProcessor = 32;
 constexpr int kRegisters = 65536;
 constexpr int kSharedPerBlock = 48 << 10;
 constexpr int kSharedPerBlockOptin = 227 << 10;

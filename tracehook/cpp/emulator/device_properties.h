@@ -11,6 +11,10 @@
 
 namespace tracehook::emulator {
 
+inline constexpr int kThreadsPerBlock = 1024;
+inline constexpr int kThreadsPerMultiProcessor = 2048;
+inline constexpr int kBlocksPerMultiProcessor = 32;
+
 // cudaDeviceProp of CUDA 13. Runs of fields that nobody reads here have one name.
 struct DeviceProperties {
     char name[256];

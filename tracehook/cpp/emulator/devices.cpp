@@ -62,10 +62,6 @@ __attribute__((constructor)) void watch_for_forks() {
     pthread_atfork(nullptr, nullptr, on_fork_in_child);
 }
 
-bool in_range(int device) {
-    return device >= 0 && device < device_count();
-}
-
 } // namespace
 
 Status enter_runtime() {
@@ -85,6 +81,10 @@ bool forked_child() {
 
 int device_count() {
     return visible_devices().count;
+}
+
+bool in_range(int device) {
+    return device >= 0 && device < device_count();
 }
 
 int physical_index(int device) {

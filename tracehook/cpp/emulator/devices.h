@@ -19,6 +19,7 @@ bool forked_child();
 
 // The devices that CUDA_VISIBLE_DEVICES leaves, fixed at the first call.
 int device_count();
+bool in_range(int device); // whether it is one of them
 
 // The physical index of a visible device; `device` must be in range.
 int physical_index(int device);

@@ -9,7 +9,9 @@
 #include "capture.h"
 #include "cuda_abi.h"
 #include "devices.h"
+#include "stream_table.h"
 
+#include <memory>
 #include <new>
 
 namespace tracehook::emulator {
@@ -59,6 +61,14 @@ template <typename Body> Status unsafe_call(Body&& body, Counted call = Counted:
             return status == kSuccess ? body() : status;
         },
         call);
+}
+
+// A context_call about a stream: `body` gets the one of the handle.
+template <typename Body> Status on_stream(void* handle, Body&& body) {
+    return context_call([&] {
+        const std::shared_ptr<Stream> stream = StreamTable::instance().find(handle);
+        return stream == nullptr ? kInvalidResourceHandle : body(stream);
+    });
 }
 
 } // namespace tracehook::emulator

@@ -3,16 +3,19 @@
 #include "settings.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
-#include <regex>
+#include <optional>
+#include <regex.h>
 #include <string>
+#include <tuple>
 #include <vector>
 
 namespace tracehook::emulator::nccl {
 
 namespace {
 
-struct Entry {
+struct FaultEntry {
     std::string name;
     std::string action;
     std::uint64_t ordinal; // 0: every call
@@ -27,18 +30,43 @@ std::chrono::microseconds duration_of(const std::string& number, const std::stri
                                                     : value);
 }
 
-std::vector<Entry> parse(const std::string& list) {
-    static const std::regex kSyntax(
-        R"((p?nccl\w+):(fail|slow|in_progress)@(\*|\d{1,9})(?:=(\d{1,9})(us|ms|s)?)?(?:#rank(\d{1,9}))?)");
-    std::vector<Entry> entries;
+using Parts = std::array<std::string, 9>;
+
+// The item and the groups of its syntax, each empty if it is not there. Not a std::regex: that
+// takes longer to compile than all else of this library.
+std::optional<Parts> parts_of(const std::string& item) {
+    static const regex_t& syntax = []() -> const regex_t& {
+        auto* const made = new regex_t;
+        regcomp(made,
+                "^(p?nccl[A-Za-z0-9_]+):(fail|slow|in_progress)@([*]|[0-9]{1,9})"
+                "(=([0-9]{1,9})(us|ms|s)?)?(#rank([0-9]{1,9}))?$",
+                REG_EXTENDED);
+        return *made;
+    }();
+    std::array<regmatch_t, std::tuple_size_v<Parts>> groups;
+    if (regexec(&syntax, item.c_str(), groups.size(), groups.data(), 0) != 0) {
+        return std::nullopt;
+    }
+    Parts parts;
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+        if (groups[i].rm_so >= 0) {
+            parts[i] = item.substr(groups[i].rm_so, groups[i].rm_eo - groups[i].rm_so);
+        }
+    }
+    return parts;
+}
+
+std::vector<FaultEntry> parse(const std::string& list) {
+    std::vector<FaultEntry> entries;
     for (std::size_t begin = 0; begin < list.size();) {
         const std::size_t end = std::min(list.find(',', begin), list.size());
         const std::string item = list.substr(begin, end - begin);
         begin = end + 1;
-        std::smatch part;
-        const bool read = std::regex_match(item, part, kSyntax);
-        const bool timed = read && part[4].matched && part[5].matched;
-        if (!read || (part[2] == "fail" ? part[5].matched : !timed)) {
+        const std::optional<Parts> parts = parts_of(item);
+        const auto& [whole, name, action, ordinal, value, number, unit, at_rank, rank] =
+            parts.value_or(Parts{});
+        const bool timed = !unit.empty();
+        if (!parts || (action == "fail" ? timed : !timed)) {
             std::fprintf(stderr,
                          "rehearsal: TRACEHOOK_EMU_FAULTS: cannot read '%s', ignored; write "
                          "name:fail@N=RESULT, name:slow@N=50ms or name:in_progress@N=500ms, N a "
@@ -46,13 +74,13 @@ std::vector<Entry> parse(const std::string& list) {
                          item.c_str());
             continue;
         }
-        if (part[6].matched && std::stoi(part[6]) != settings().rank) {
+        if (!rank.empty() && std::stoi(rank) != settings().rank) {
             continue;
         }
         entries.push_back(
-            {part[1], part[2], part[3] == "*" ? 0 : std::stoull(part[3]),
-             !timed && part[4].matched ? static_cast<Result>(std::stoi(part[4])) : kInternalError,
-             timed ? duration_of(part[4], part[5]) : std::chrono::microseconds(0)});
+            {name, action, ordinal == "*" ? 0 : std::stoull(ordinal),
+             !timed && !number.empty() ? static_cast<Result>(std::stoi(number)) : kInternalError,
+             timed ? duration_of(number, unit) : std::chrono::microseconds(0)});
     }
     return entries;
 }
@@ -60,9 +88,10 @@ std::vector<Entry> parse(const std::string& list) {
 } // namespace
 
 Fault fault_for(const char* name, std::uint64_t ordinal) {
-    static const std::vector<Entry>& entries = *new std::vector<Entry>(parse(settings().faults));
+    static const std::vector<FaultEntry>& entries =
+        *new std::vector<FaultEntry>(parse(settings().faults));
     Fault fault;
-    for (const Entry& entry : entries) {
+    for (const FaultEntry& entry : entries) {
         if (entry.name != name || (entry.ordinal != 0 && entry.ordinal != ordinal)) {
             continue;
         }

@@ -132,11 +132,12 @@ Result register_one(const char* call, const WindowRequest& request, bool guarded
     return result;
 }
 
-using Range = std::vector<WindowRequest>::iterator;
+using RequestIterator = std::vector<WindowRequest>::iterator;
 
-Result register_in_turn(const char* call, Range begin, Range end, bool guarded) {
+Result register_in_turn(const char* call, RequestIterator begin, RequestIterator end,
+                        bool guarded) {
     Result result = kSuccess;
-    for (Range request = begin; request != end; ++request) {
+    for (RequestIterator request = begin; request != end; ++request) {
         if (result == kSuccess) {
             result = register_one(call, *request, guarded);
         } else {
@@ -147,13 +148,14 @@ Result register_in_turn(const char* call, Range begin, Range end, bool guarded) 
 }
 
 // Several ranks of one communicator in one group wait for each other.
-Result register_together(const char* call, Range begin, Range end, bool guarded) {
+Result register_together(const char* call, RequestIterator begin, RequestIterator end,
+                         bool guarded) {
     std::vector<std::thread> threads;
     Result total = kSuccess;
     std::string text;
     std::mutex mutex; // protects both
-    for (Range first = begin; first != end;) {
-        const Range last = std::find_if(first, end, [&](const WindowRequest& request) {
+    for (RequestIterator first = begin; first != end;) {
+        const RequestIterator last = std::find_if(first, end, [&](const WindowRequest& request) {
             return request.communicator != first->communicator;
         });
         if (first == begin && last == end) {
@@ -185,10 +187,11 @@ Result register_windows(const char* call, std::vector<WindowRequest> requests, b
                      [&](const WindowRequest& left, const WindowRequest& right) {
                          return name(left) < name(right);
                      });
-    for (Range begin = requests.begin(); begin != requests.end();) {
-        const Range end = std::find_if(begin, requests.end(), [&](const WindowRequest& request) {
-            return request.communicator->key() != begin->communicator->key();
-        });
+    for (RequestIterator begin = requests.begin(); begin != requests.end();) {
+        const RequestIterator end =
+            std::find_if(begin, requests.end(), [&](const WindowRequest& request) {
+                return request.communicator->key() != begin->communicator->key();
+            });
         if (const Result result = register_together(call, begin, end, guarded);
             result != kSuccess) {
             return result;

@@ -7,21 +7,19 @@ are passed on to it, and we end as it ends; when we are killed, the server kills
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
+import _socket
 import marshal
 import posix
 import sys
-
-import _signal
-import _socket
 
 # What the server answers: a kind and a number.
 COLD, STARTED, ENDED = range(3)
 ANSWER = 8
 
-# Those that speak of us or of the terminal, and those that cannot be handled.
-_NOT_PASSED_ON = frozenset(
-    (_signal.SIGKILL, _signal.SIGSTOP, _signal.SIGTSTP, _signal.SIGTTIN, _signal.SIGTTOU, _signal.SIGCONT)
-    + (_signal.SIGCHLD, _signal.SIGPIPE, _signal.SIGSEGV, _signal.SIGBUS, _signal.SIGFPE, _signal.SIGILL)
+_PASSED_ON = (
+    *(_signal.SIGHUP, _signal.SIGINT, _signal.SIGQUIT, _signal.SIGABRT),
+    *(_signal.SIGUSR1, _signal.SIGUSR2, _signal.SIGTERM, _signal.SIGWINCH),
 )
 
 
@@ -32,9 +30,9 @@ def connect(path: str) -> _socket.socket:
     return connection
 
 
-def send(connection: _socket.socket, message: object, descriptors: list[int]) -> None:
+def send(connection: _socket.socket, message: tuple[object, ...], descriptors: list[int]) -> None:
     """Send a message of plain values, and copies of descriptors."""
-    data = marshal.dumps(message)
+    data = marshal.dumps(message)  # type: ignore[arg-type]
     numbers = b"".join(number.to_bytes(4, sys.byteorder) for number in descriptors)
     rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)] if descriptors else []
     connection.sendmsg([len(data).to_bytes(4, "little")], rights)
@@ -91,23 +89,22 @@ def _end_by(number: int) -> None:
 def main() -> None:
     """Run the program of the command line, and end as it ends."""
     path, arguments = sys.argv[1], sys.argv[2:]
-    handled = [number for number in range(1, 32) if number not in _NOT_PASSED_ON]
-    ignored = [n for n in handled if _signal.getsignal(n) == _signal.SIG_IGN]
+    ignored = [number for number in _PASSED_ON if _signal.getsignal(number) == _signal.SIG_IGN]
     descriptors = _open_descriptors()
     try:
         connection = connect(path)
     except OSError:
         posix.execv(sys.executable, [sys.executable, *arguments])
-    # Control-C while we wait for the answer ends us without a traceback.
-    _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
+    if _signal.SIGINT not in ignored:
+        _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # ends us without a traceback until the program runs
     request = ("run", arguments, posix.environ, posix.getcwdb(), _umask(), ignored, descriptors)
     send(connection, request, descriptors)
     kind, number = _answer(connection)
     if kind == COLD:
         posix.execv(sys.executable, [sys.executable, *arguments])
-    for each in handled:
-        if each not in ignored:
-            _signal.signal(each, lambda signal, _: posix.kill(number, signal))
+    for passed in _PASSED_ON:
+        if passed not in ignored:
+            _signal.signal(passed, lambda signal, _: posix.kill(number, signal))
     _, status = _answer(connection)
     if posix.WIFSIGNALED(status):
         _end_by(posix.WTERMSIG(status))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.abc
 import importlib.machinery
 import io
 import os
@@ -11,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from importlib.metadata import EntryPoint
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any
 
 # Read by the interpreter, the loader, or torch while it is imported: too late to change. The others are read later.
@@ -19,7 +20,6 @@ _READ_EARLY = re.compile(
     r"PYTHON(?!_EXEC$)|LD_|MALLOC_|GLIBC_|LC_|LANG|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|NUMEXPR_|NPY_|KINETO_|TORCHINDUCTOR_"
     r"|TORCH_(?!NCCL_|FR_|DEVICE_BACKEND_AUTOLOAD$)|PYTORCH_|CUDA_MODULE_LOADING$"
 )
-_OURS = (__file__, str(Path(__file__).with_name("server.py")), "<string>")
 
 
 def early(environ: Mapping[str, str]) -> dict[str, str]:
@@ -33,18 +33,20 @@ def differing(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
     return sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
 
 
-def split(arguments: list[str]) -> tuple[bool, list[str]] | None:
-    """Return whether output is unbuffered (``-u``), and the rest: a script, ``-m`` or ``-c`` first. None: not for us."""
-    unbuffered = arguments[:1] == ["-u"]
-    rest = arguments[unbuffered:]
-    if not rest or rest == ["-"]:
-        return None
-    if rest[0].startswith("-"):
-        return (unbuffered, rest) if rest[0] in ("-c", "-m") and len(rest) > 1 else None
-    return (unbuffered, rest) if Path(rest[0]).is_file() else None
+def is_unbuffered(arguments: list[str]) -> bool:
+    """Return whether ``-u`` comes first, as it does in what torchrun starts."""
+    return arguments[:1] == ["-u"]
 
 
-class Torch:
+def is_for_us(arguments: list[str]) -> bool:
+    """Return whether :func:`run` can do what they say: run a script, ``-m`` or ``-c``, with no option but ``-u``."""
+    rest = arguments[is_unbuffered(arguments) :]
+    if rest[:1] in (["-c"], ["-m"]):
+        return len(rest) > 1
+    return bool(rest) and not rest[0].startswith("-") and Path(rest[0]).is_file()
+
+
+class Torch(importlib.abc.Loader):
     """Torch while the program has not imported it: out of sight, and there at the first ``import torch``."""
 
     def __init__(self, environ: Mapping[str, str], backends: list[EntryPoint]) -> None:
@@ -57,14 +59,16 @@ class Torch:
         self._spec = self._torch.__spec__
         sys.meta_path.insert(0, self)
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:  # noqa: ARG002
+    def find_spec(
+        self, name: str, _path: object = None, _target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
         """Find torch, once."""
         if name != "torch":
             return None
         sys.meta_path.remove(self)
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
-    def create_module(self, spec: object) -> ModuleType:  # noqa: ARG002
+    def create_module(self, _spec: object) -> ModuleType:
         """Return the module that was imported."""
         sys.modules.update(self._modules)
         return self._torch
@@ -102,19 +106,19 @@ def _is_open(number: int) -> bool:
 
 def _stream(number: int, encoding: str, errors: str, unbuffered: bool) -> io.TextIOWrapper:
     raw = unbuffered and number > 0
-    # mypy does not know that buffering may be a variable here.
-    binary: Any = open(number, "wb" if number else "rb", 0 if raw else -1, closefd=False)
+    binary: Any = os.fdopen(number, "wb" if number else "rb", 0 if raw else -1, closefd=False)
     lines = number == 2 or os.isatty(number)
     stream = io.TextIOWrapper(binary, encoding, errors, line_buffering=lines and not raw, write_through=raw)
     stream.mode = "w" if number else "r"  # type: ignore[misc]
     return stream
 
 
-def run(rest: list[str]) -> None:
-    """Run what :func:`split` found as the main program, and end the interpreter where it ends with an exception.
+def run(arguments: list[str]) -> None:
+    """Run a program as the interpreter does.
 
     Returns, or raises SystemExit, or KeyboardInterrupt when the interpreter is to die of that.
     """
+    rest = arguments[is_unbuffered(arguments) :]
     sys.argv = list(rest)
     main = ModuleType("__main__")
     main.__builtins__ = __builtins__  # type: ignore[attr-defined]
@@ -143,7 +147,7 @@ def run(rest: list[str]) -> None:
 
 def _run_script(name: str, main: ModuleType) -> None:
     sys.path[0] = str(Path(os.path.realpath(name)).parent)
-    main.__file__ = str(Path.cwd() / name) if not os.path.isabs(name) else name
+    main.__file__ = str(Path.cwd() / name)
     main.__cached__ = None  # type: ignore[attr-defined]
     loader = importlib.machinery.SourceFileLoader("__main__", main.__file__)
     main.__loader__ = loader
@@ -151,12 +155,7 @@ def _run_script(name: str, main: ModuleType) -> None:
 
 
 def _show(problem: BaseException) -> None:
-    trace: TracebackType | None = problem.__traceback__
-    while (
-        trace is not None
-        and trace.tb_frame.f_code is run.__code__
-        or trace
-        and trace.tb_frame.f_code is _run_script.__code__
-    ):
+    trace = problem.__traceback__
+    while trace is not None and trace.tb_frame.f_code in (run.__code__, _run_script.__code__):
         trace = trace.tb_next
     sys.excepthook(type(problem), problem.with_traceback(trace), trace)

@@ -70,7 +70,8 @@ class Server:
         signal.set_wakeup_fd(waker)
         self.own = (wake, waker)
         while True:
-            ready = select.select([0, wake, self.listener, *self.clients.values()], [], [])[0]
+            watched: list[int | socket.socket] = [0, wake, self.listener, *self.clients.values()]
+            ready = select.select(watched, [], [])[0]
             if 0 in ready:
                 self._kill_all()
                 return None
@@ -79,9 +80,9 @@ class Server:
             self._look_after_children()
             if self.listener in ready:
                 connection = self.listener.accept()[0]
-                rest = self._answer(connection)
-                if rest is not None:
-                    return rest
+                arguments = self._answer(connection)
+                if arguments is not None:
+                    return arguments
 
     # --- requests ---
 
@@ -89,48 +90,54 @@ class Server:
         connection.settimeout(10)
         try:
             header, received = socket.recv_fds(connection, 4, _MOST_DESCRIPTORS)[:2]
-            size = int.from_bytes(header, "little")
             with connection.makefile("rb") as stream:
-                verb, *fields = marshal.loads(stream.read(size))
-            if verb == "run":
-                arguments, environ, *others = fields
-                decoded = {os.fsdecode(name): os.fsdecode(value) for name, value in environ.items()}
-                return self._start(connection, Request(arguments, decoded, *others, received))
-            told = self._living(*fields) if verb == "living" else (self.forked, dict(self.cold))
+                verb, *fields = marshal.loads(stream.read(int.from_bytes(header, "little")))
+        except (OSError, EOFError, ValueError):
+            connection.close()  # the client was killed meanwhile
+            return None
+        if verb == "run":
+            arguments, environ, cwd, umask, ignored, numbers = fields
+            decoded = {os.fsdecode(name): os.fsdecode(value) for name, value in environ.items()}
+            return self._start(connection, Request(arguments, decoded, cwd, umask, ignored, numbers, received))
+        told = self._living(*fields) if verb == "living" else (self.forked, dict(self.cold))
+        with contextlib.suppress(OSError):
             connection.sendall(marshal.dumps(told))
-        except (OSError, EOFError, ValueError) as problem:
-            print(
-                f"tracehook: the warm start got a request that it cannot read: {problem}", file=sys.stderr, flush=True
-            )
         connection.close()
         return None
 
     def _start(self, connection: socket.socket, request: Request) -> list[str] | None:
-        os.chdir(request.cwd)  # a script's name is relative to it
-        parts = program.split(request.arguments)
-        differing = program.differing(self.environ, request.environ)
-        if parts is None or differing:
-            self.cold[", ".join(differing) or "options of the interpreter"] += 1
-            connection.sendall(struct.pack("<II", COLD, 0))
+        """Fork the process of a request. Return its program in the child."""
+        reason = self._reason_for_cold(request)
+        if reason:
+            self.cold[reason] += 1
+            _tell(connection, COLD, 0)
             connection.close()
             for number in request.received:
                 os.close(number)
             return None
-        unbuffered, rest = parts
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 on a fork beside threads
             child = os.fork()
         if child == 0:
             connection.close()
-            self._become(request, unbuffered)
-            return rest
+            self._become(request)
+            return request.arguments
         for number in request.received:
             os.close(number)
         self.forked += 1
         self.clients[child] = connection
         self.runs[child] = request.environ.get(RUN, "")
-        connection.sendall(struct.pack("<II", STARTED, child))
+        _tell(connection, STARTED, child)
         return None
+
+    def _reason_for_cold(self, request: Request) -> str:
+        try:
+            os.chdir(request.cwd)  # a script's name is relative to it
+        except OSError:
+            return "a folder that is gone"
+        if not program.is_for_us(request.arguments):
+            return "other options of Python"
+        return ", ".join(program.differing(self.environ, request.environ))
 
     def _living(self, run: str) -> list[int]:
         """Return the processes of a run that are left; those that no session tells the run of are of every run."""
@@ -155,15 +162,14 @@ class Server:
                     return
                 client = self.clients.pop(child, None)
                 if client is not None:
-                    with contextlib.suppress(OSError):
-                        client.sendall(struct.pack("<II", ENDED, status))
+                    _tell(client, ENDED, status)
                     client.close()
 
     def _kill_all(self) -> None:
         for child in list(self.clients):
             _kill(child)
 
-    def _become(self, request: Request, unbuffered: bool) -> None:
+    def _become(self, request: Request) -> None:
         """In the child: take on what the request says, and nothing of the server."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -185,7 +191,7 @@ class Server:
             sys.modules["numpy.random"].seed()
         _shift_addresses()
         sys.orig_argv = [sys.executable, *request.arguments]
-        program.reopen_standard_streams(unbuffered)
+        program.reopen_standard_streams(unbuffered=program.is_unbuffered(request.arguments))
         program.Torch(self.environ, self.backends)
 
 
@@ -210,6 +216,11 @@ def _shift_addresses() -> None:
     size = random.SystemRandom().randrange(1, 1 << 12) << 30
     with contextlib.suppress(OSError, ValueError):  # a limit on addresses
         _kept.append(mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=0))
+
+
+def _tell(client: socket.socket, kind: int, number: int) -> None:
+    with contextlib.suppress(OSError):  # it was killed meanwhile
+        client.sendall(struct.pack("<II", kind, number))
 
 
 def _is_closed(client: socket.socket) -> bool:
@@ -256,6 +267,6 @@ def main(path: str, preload: list[str]) -> None:
     gc.freeze()
     os.write(1, b"ready\n")
     os.dup2(2, 1)
-    rest = Server(listener).serve()
-    if rest is not None:
-        program.run(rest)
+    arguments = Server(listener).serve()
+    if arguments is not None:
+        program.run(arguments)

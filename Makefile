@@ -21,8 +21,8 @@ MATRIX ?= 2.15.0 2.13.0
 MATRIX_WHEELS ?= 2.11.0 2.12.1 2.13.0 2.14.1 2.15.0
 # Of these there may be only a build without CUDA. Of any other that is an error.
 WITHOUT_CUDA ?= 2.13.0
-MATRIX_TESTS_2.15.0 = tests/integration tests/rehearsal --deselect tests/rehearsal/test_killed_often.py \
-    --deselect tests/rehearsal/test_emulated_windows.py
+MATRIX_TESTS_2.15.0 = tests/integration tests/rehearsal tests/emulator --deselect tests/rehearsal/test_killed_often.py \
+    --deselect tests/emulator/test_windows.py
 MATRIX_TESTS_2.13.0 = tests/unit tests/audit
 KEEP ?= yes
 

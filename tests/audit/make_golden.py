@@ -2,7 +2,7 @@
 
 Runs each job in a rehearsal, with what goldens.py says is done to it, and writes what the audit says beside the logs.
 Says where that differs from goldens.py; look at the difference before you commit it. The jobs that need a mutated core
-need what builds tracehook (cmake, ninja, pybind11, g++).
+need the last build of tracehook (`make build`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def rehearse(golden: Golden, scratch: Path) -> tuple[Path, list[str], str]:
         install(site, golden.policy, "1.0", {golden.policy: code}, {golden.policy: f"{golden.policy}:choose"})
         env |= {"SYMM_REGISTER_POLICY": golden.policy}
     if golden.mutation:
-        paths.insert(0, build(golden.mutation))
+        paths.insert(0, build(golden.mutation, scratch / "mutant"))
     job, *arguments = golden.job.split()
     folder = HERE / "jobs" if (HERE / "jobs" / job).exists() else JOBS
     line = [SCRIPTS / "tracehook", "rehearse", "--devices", str(golden.ranks)]

@@ -1,13 +1,12 @@
-"""Cores with one bug each: built from the sources with a patch of mutations/, and put in place of the installed one."""
+"""Cores with one bug each: one source with a patch of mutations/ among the objects of the last build."""
 
 from __future__ import annotations
 
-import atexit
-import functools
+import re
+import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from support.rehearsal import ROOT
@@ -38,31 +37,6 @@ sys.meta_path.insert(0, Mutant)
 '''
 
 
-@functools.cache
-def _scratch() -> Path:
-    path = Path(tempfile.mkdtemp(prefix="tracehook-mutants-"))
-    atexit.register(shutil.rmtree, path, ignore_errors=True)
-    cmake = [Path(sys.executable).parent / "cmake", "-S", path, "-B", path / "build", "-G", "Ninja"]
-    _restore(path)
-    _do(*cmake, "-DCMAKE_BUILD_TYPE=Debug", f"-DPython_EXECUTABLE={sys.executable}", f"-Dpybind11_DIR={_pybind11()}")
-    return path
-
-
-def _restore(path: Path) -> None:
-    """Copy the sources, those that differ: times decide what is compiled again."""
-    for source in [ROOT / "CMakeLists.txt", *(ROOT / "tracehook" / "cpp").rglob("*")]:
-        copy = path / source.relative_to(ROOT)
-        if source.is_file() and (not copy.exists() or copy.read_bytes() != source.read_bytes()):
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, copy)
-
-
-def _pybind11() -> str:
-    import pybind11  # needed for building only
-
-    return str(pybind11.get_cmake_dir())
-
-
 def _do(*command: object, cwd: Path | None = None) -> None:
     done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -74,18 +48,49 @@ def apply(mutation: str, sources: Path) -> None:
     _do("patch", "-p1", "--forward", "--fuzz=0", "-i", MUTATIONS / f"{mutation}.patch", cwd=sources)
 
 
-def build(mutation: str) -> Path:
-    """Return a directory that, in PYTHONPATH, makes tracehook use the core with that bug."""
-    path = _scratch()
-    _restore(path)
-    apply(mutation, path)
-    _do(Path(sys.executable).parent / "ninja", "-C", path / "build", "-j2", "_core")
-    site = path / "sites" / mutation
-    shutil.rmtree(site, ignore_errors=True)
-    site.mkdir(parents=True)
-    (core,) = (path / "build").rglob("_core.*.so")
-    shutil.copyfile(core, site / core.name)
-    for name in ("_hooks", "_emulated"):
-        (site / name).symlink_to(hook_library.directory() / name)
+class NotBuiltHere(RuntimeError):
+    """The running tracehook was not built from these sources."""
+
+
+def build(mutation: str, scratch: Path) -> Path:
+    """Make, in `scratch`, a directory that in PYTHONPATH makes tracehook use the core with that bug; return it.
+
+    The changed source is compiled, and linked with the other objects of the last build.
+    """
+    tree, (*compilations, link) = _commands()
+    text = (MUTATIONS / f"{mutation}.patch").read_text()
+    (name,) = re.findall(r"^\+\+\+ b/(\S+)", text, re.MULTILINE)
+    sources = scratch / "sources"
+    shutil.copytree((ROOT / name).parent, (sources / name).parent)
+    apply(mutation, sources)
+    site = scratch / "site"
+    site.mkdir()
+    changed = site / "changed.o"
+    (compilation,) = (line for line in compilations if line.endswith(f" -c {ROOT / name}"))
+    words = shlex.split(compilation.replace(str(ROOT / name), str(sources / name)))
+    _do(*_with_output(words, changed), "-O0", "-g0", cwd=tree)
+    words = shlex.split(link.removeprefix(": &&").removesuffix("&& :"))
+    # Before the archive, from which the linker then does not take that object.
+    archive = next(at for at, word in enumerate(words) if word.endswith(".a"))
+    words.insert(archive, str(changed))
+    _do(*_with_output(words, site / Path(words[words.index("-o") + 1]).name), cwd=tree)
+    changed.unlink()
+    for folder in ("_hooks", "_emulated"):
+        (site / folder).symlink_to(hook_library.directory() / folder)
     (site / "sitecustomize.py").write_text(SITE)
     return site
+
+
+def _commands() -> tuple[Path, list[str]]:
+    """Return the folder in which the running tracehook was built, and the commands for its core."""
+    for cache in (ROOT / "build").glob("*/CMakeCache.txt"):
+        if f"={sys.executable}\n" in cache.read_text():
+            ninja = [str(Path(sys.executable).parent / "ninja"), "-C", str(cache.parent), "-t", "commands", "_core"]
+            found = subprocess.run(ninja, capture_output=True, text=True, check=True).stdout
+            return cache.parent, [line for line in found.splitlines() if " -o " in line]
+    raise NotBuiltHere("make build comes first")
+
+
+def _with_output(words: list[str], file: Path) -> list[str]:
+    at = words.index("-o") + 1
+    return [*words[:at], str(file), *words[at + 1 :]]

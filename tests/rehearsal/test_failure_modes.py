@@ -1,7 +1,7 @@
 """Each way in which registration fails or goes wrong with NCCL alone (docs/failure-modes.md), and what happens here.
 
 The cases are those of jobs/symmetric_cases.py; what the emulated NCCL does without tracehook is in
-test_emulated_windows.py.
+tests/emulator/test_windows.py.
 """
 
 from __future__ import annotations

@@ -15,12 +15,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from support import warm
+
 # What the machine or the caller may have set, and what would change a job's behaviour.
 _FOREIGN = re.compile(
     r"SYMM_REGISTER_|TRACEHOOK_|TORCH_NCCL_|NCCL_|PYTORCH_|TORCHELASTIC_|TORCH_DEVICE_BACKEND|PYTEST_|PYTHONPATH$"
     r"|CUDA_VISIBLE_DEVICES$|LD_PRELOAD$|LD_LIBRARY_PATH$|(RANK|WORLD_SIZE|LOCAL_RANK|MASTER_ADDR|MASTER_PORT)$"
 )
-_MARK = "TRACEHOOK_TEST_RUN"
+_MARK = "TRACEHOOK_WARM_RUN"  # which the server of the warm start keeps for each process that it forks
 SCRIPTS = Path(sys.executable).parent
 
 
@@ -60,13 +62,12 @@ def run(
     cwd: Path | None = None,
 ) -> Finished:
     """Run `command` with `env` on top of a clean environment. What it left running is killed, by process id."""
-    mark = f"{_MARK}={uuid.uuid4().hex}"
-    name, _, value = mark.partition("=")
+    mark = uuid.uuid4().hex
     # Files and not pipes: a process that outlives the command must not keep us waiting.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = subprocess.Popen(
             [str(part) for part in command],
-            env=environment(env) | {name: value},
+            env=environment(env) | {_MARK: mark},
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
@@ -80,7 +81,7 @@ def run(
             late = True
             os.killpg(process.pid, signal.SIGKILL)
             status = process.wait()
-        orphans = _end_all(mark.encode())
+        orphans = _end_all(mark)
         texts = []
         for stream in (out, err):
             stream.seek(0)
@@ -93,10 +94,10 @@ def python(code: str, *arguments: str, env: Mapping[str, str] | None = None, tim
     return run([sys.executable, "-c", code, *arguments], env, timeout)
 
 
-def _end_all(mark: bytes) -> int:
+def _end_all(mark: str) -> int:
     ended = 0
     for _ in range(50):
-        found = _marked(mark)
+        found = _marked(f"{_MARK}={mark}".encode()) | warm.living(mark)
         if not found:
             break
         ended = max(ended, len(found))
@@ -107,11 +108,11 @@ def _end_all(mark: bytes) -> int:
     return ended
 
 
-def _marked(mark: bytes) -> list[int]:
-    """Return the processes that inherited `mark`: those of one run and no others."""
-    found = []
+def _marked(mark: bytes) -> set[int]:
+    """Return the processes that were started with `mark` in their environment: those of one run and no others."""
+    found = set()
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
             if mark in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
+                found.add(int(path.parent.name))
     return found

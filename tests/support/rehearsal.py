@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.processes import SCRIPTS, Finished, run
+from support import warm
+from support.processes import SCRIPTS, Finished, environment, run
 from tracehook.log import reader
+from tracehook.rehearsal.warm import SOCKET
 
 ROOT = Path(__file__).parents[2]
 JOBS = ROOT / "tests" / "rehearsal" / "jobs"
@@ -73,15 +75,17 @@ class Rehearsal:
         assert self.finished.orphans == 0, self.output
 
 
-def command(job: str | Path, *arguments: str, ranks: int = 0, torchrun: bool = False) -> list[str]:
+def command(
+    job: str | Path, *arguments: str, ranks: int = 0, torchrun: bool = False, python: str = sys.executable
+) -> list[str]:
     """Return the command of a job: in one process, in `ranks` processes, or under torchrun."""
     script = job if isinstance(job, Path) else JOBS / job
     if torchrun:
         launcher = [str(SCRIPTS / "torchrun"), "--standalone", "--nproc-per-node", str(ranks)]
     elif ranks:
-        launcher = [sys.executable, str(JOBS / "launch.py"), str(ranks), sys.executable]
+        launcher = [python, str(JOBS / "launch.py"), str(ranks), python]
     else:
-        launcher = [sys.executable]
+        launcher = [python]
     return [*launcher, str(script), *arguments]
 
 
@@ -96,21 +100,31 @@ def rehearse(
     faults: str = "",
     env: Mapping[str, str] | None = None,
     timeout: float = 60,
+    cold: bool = False,
 ) -> Rehearsal:
     """Run `job` under `tracehook rehearse`, and return the logs of directory `log`.
 
+    Its processes are forked from the warm server, unless `cold`, or `env` has what torch reads when it is imported.
     Without `log` the hook is off. With `log` and not `hook` it is off until the job calls `tracehook.enable()`. Backend
     "nccl" is torch's stock group, also where its default is another (see test_observed.py) unless `env` says so.
     """
-    changes = {"TORCH_DIST_USE_NCCL2": "0", **(env or {})}
-    line: list[str | Path] = [SCRIPTS / "tracehook", "rehearse", "--devices", str(max(devices, ranks))]
+    changes = {"TORCH_DIST_USE_NCCL2": "0"}
+    line: list[str | Path] = []
+    python = sys.executable
+    if warm.WANTED and not cold:
+        server = warm.server(environment(changes))
+        changes = warm.environment(environment(changes)) | {SOCKET: str(server.socket)}
+        python = str(server.python)
+        line = [python]
+    changes |= env or {}
+    line += [SCRIPTS / "tracehook", "rehearse", "--devices", str(max(devices, ranks))]
     if log is not None and hook:
         line += ["--log", log]
     elif log is not None:
         changes["SYMM_REGISTER_LOG"] = str(log)
     if faults:
         line += ["--faults", faults]
-    line += ["--", *command(job, *arguments, ranks=ranks, torchrun=torchrun)]
+    line += ["--", *command(job, *arguments, ranks=ranks, torchrun=torchrun, python=python)]
     finished = run(line, changes, timeout)
     return Rehearsal(finished, read_logs(log) if log is not None else [])
 

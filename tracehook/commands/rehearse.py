@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import subprocess
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
@@ -15,7 +17,7 @@ import typer
 
 from tracehook.commands import summary as summary_command
 from tracehook.log.lines import LogError
-from tracehook.rehearsal import emulation
+from tracehook.rehearsal import emulation, warm
 
 RULES_BROKEN = 86
 
@@ -31,6 +33,9 @@ def rehearse(
         str,
         typer.Option(help="Faults to play, e.g. 'ncclCommRegister:fail@3=1,ncclAllReduce:slow@*=50ms#rank1'."),
     ] = "",
+    warm_start: Annotated[
+        bool, typer.Option("--warm", help="Import torch once, and fork the processes of the job from there.")
+    ] = False,
 ) -> None:
     """Run a command without a GPU: tracehook rehearse --devices 4 -- torchrun ... train.py.
 
@@ -45,14 +50,18 @@ def rehearse(
         try:
             emulation.require_cuda_build()
             environment = emulation.environment(devices, Path(scratch), faults)
-        except emulation.NoEmulation as problem:
+            with _interpreter(environment, warm_start) as python:
+                if log is not None:
+                    environment["SYMM_REGISTER_HOOK"] = "1"
+                    environment["SYMM_REGISTER_LOG"] = str(log.absolute())
+                if python is not None:
+                    environment["PYTHON_EXEC"] = str(python)  # what torchrun starts its ranks with
+                    command = warm.command(command, python, environment.get("PATH"))
+                started = time.time()
+                status = _run(command, environment)
+        except (emulation.NoEmulation, warm.NoWarmStart) as problem:
             typer.echo(f"tracehook rehearse: {problem}", err=True)
             raise typer.Exit(2) from None
-        if log is not None:
-            environment["SYMM_REGISTER_HOOK"] = "1"
-            environment["SYMM_REGISTER_LOG"] = str(log.absolute())
-        started = time.time()
-        status = _run(command, environment)
         broken = emulation.violations(Path(scratch))
     if log is not None:
         try:
@@ -61,6 +70,28 @@ def rehearse(
             typer.echo(f"tracehook rehearse: no table: {problem}", err=True)
     _report(broken)
     raise typer.Exit(RULES_BROKEN if broken else status)
+
+
+@contextlib.contextmanager
+def _interpreter(environment: dict[str, str], warm_start: bool) -> Iterator[Path | None]:
+    """Yield the executable of a warm start: that of a server that runs already, or of one for this command."""
+    running = environment.get(warm.SOCKET)
+    if running or not warm_start:
+        yield warm.python_of(Path(running)) if running else None
+        return
+    server = warm.Warm(environment)
+    try:
+        environment[warm.SOCKET] = str(server.socket)
+        yield server.python
+        forked, cold = server.report()
+    finally:
+        server.close()
+    typer.echo(f"warm start: {forked} processes were forked, {sum(cold.values())} started cold{_reasons(cold)}")
+
+
+def _reasons(cold: dict[str, int]) -> str:
+    rows = ", ".join(f"{count} for {reason}" for reason, count in sorted(cold.items()))
+    return f" ({rows})" if rows else ""
 
 
 def _run(command: list[str], environment: dict[str, str]) -> int:

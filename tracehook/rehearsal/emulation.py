@@ -50,14 +50,8 @@ def environment(devices: int, scratch: Path, faults: str = "", base: Mapping[str
     """
     libraries = directory()
     out = dict(base)
-    preload = [str(libraries / name) for name in _LIBRARIES]
-    if base.get("LD_PRELOAD"):
-        preload.append(base["LD_PRELOAD"])
-    out["LD_PRELOAD"] = ":".join(preload)
-    path = [str(libraries)]
-    if base.get("LD_LIBRARY_PATH"):
-        path.append(base["LD_LIBRARY_PATH"])
-    out["LD_LIBRARY_PATH"] = ":".join(path)
+    out["LD_PRELOAD"] = _before(base.get("LD_PRELOAD", ""), *(str(libraries / name) for name in _LIBRARIES))
+    out["LD_LIBRARY_PATH"] = _before(base.get("LD_LIBRARY_PATH", ""), str(libraries))
     out["TRACEHOOK_EMU_DEVICES"] = str(devices)
     out["TRACEHOOK_EMU_DIR"] = str(scratch)
     with contextlib.suppress(metadata.PackageNotFoundError):
@@ -69,6 +63,10 @@ def environment(devices: int, scratch: Path, faults: str = "", base: Mapping[str
     if faults:
         out["TRACEHOOK_EMU_FAULTS"] = faults
     return out
+
+
+def _before(there: str, *first: str) -> str:
+    return ":".join([*first, *(part for part in there.split(":") if part and part not in first)])
 
 
 def violations(scratch: Path) -> list[dict[str, Any]]:

@@ -1,0 +1,28 @@
+"""Two goldens that need a core with a bug, made once more: the audit finds the same in them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from audit.goldens import GOLDENS, audit
+from audit.make_golden import rehearse
+from audit.mutants import NotBuiltHere
+
+
+@pytest.mark.skipif(shutil.which("patch") is None, reason="no patch command")
+@pytest.mark.parametrize("name", ["registered-elsewhere", "freed-while-registered-window"])
+def test_a_bug_is_found_again(name: str, tmp_path: Path) -> None:
+    """With the bug in today's core, the job of the golden breaks the same rules, of NCCL and of the audit."""
+    (golden,) = (golden for golden in GOLDENS if golden.name == name)
+    try:
+        log, broken, output = rehearse(golden, tmp_path)
+    except NotBuiltHere as problem:
+        pytest.skip(str(problem))
+    assert broken == sorted(golden.broken), output
+    text, findings = audit(log)
+    expected = json.loads((golden.path / "expected.json").read_text())
+    assert {row[0] for row in json.loads(findings)} == {row[0] for row in expected}, text

@@ -1,0 +1,1 @@
+"""Tests of the emulated devices and the emulated NCCL themselves."""

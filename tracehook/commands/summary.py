@@ -56,7 +56,8 @@ def show(directory: Path, since: float = 0.0) -> None:
     Files that cannot be read, or not all of them, get a line each. Raises :class:`LogError` if there is no log.
     """
     unreadable: list[str] = []
-    rows = [summarise(log) for log in read_directory(directory, since, unreadable)]
+    logs = read_directory(directory, since, unreadable)
+    rows = [summarise(log) for log in logs]
     busy = [row for row in rows if row.segments or row.expandable or row.communicators]
     title = f"tracehook: {len(busy)} processes that used CUDA"
     table = Table(
@@ -79,6 +80,9 @@ def show(directory: Path, since: float = 0.0) -> None:
         )
     for line in unreadable:
         typer.echo(f"tracehook: not read: {line}", err=True)
+    for log in logs:
+        if log.complaint:
+            typer.echo(f"tracehook: {log.complaint}", err=True)
 
 
 def _cells(row: Summary, with_windows: bool) -> list[str]:

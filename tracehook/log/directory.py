@@ -6,7 +6,7 @@ processes, by a database.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -22,10 +22,16 @@ class Directory:
     """The logs found, in the order of ranks, and one line for each file that could not be used."""
 
     path: Path
-    logs: list[LogFile]
-    foreign: list[str]  # no logs at all
-    unreadable: list[str]  # logs, or so it seems, that cannot be read
+    logs: list[LogFile] = field(default_factory=list)
+    misnamed: list[str] = field(default_factory=list)  # have the name of a log, and are none, or a second one
+    others: list[str] = field(default_factory=list)  # files of other kinds
+    unreadable: list[str] = field(default_factory=list)  # logs, or so it seems, that cannot be read
     newer: str = ""  # of these one whose schema is newer than this reader
+
+    @property
+    def foreign(self) -> list[str]:
+        """All that are no logs."""
+        return sorted(self.misnamed + self.others)
 
 
 def find_logs(path: Path, scratch: Path, since: float = 0.0) -> Directory:
@@ -35,7 +41,7 @@ def find_logs(path: Path, scratch: Path, since: float = 0.0) -> Directory:
     """
     if not path.is_dir():
         raise LogError(f"{path}: not a directory; expected the one that SYMM_REGISTER_LOG named")
-    found = Directory(path, [], [], [])
+    found = Directory(path)
     files = sorted(path.iterdir())
     stems = {stem_of(file.name) for file in files if file.name.endswith(_SUFFIXES)}
     names = {file.name for file in files}
@@ -44,15 +50,15 @@ def find_logs(path: Path, scratch: Path, since: float = 0.0) -> Directory:
             if since and file.stat().st_mtime < since:
                 continue
             if file.name.endswith(".gz") and file.name.removesuffix(".gz") in names:
-                found.foreign.append(f"{file}: stands beside it, unpacked")
+                found.misnamed.append(f"{file}: stands beside it, unpacked")
             elif file.name.endswith(_SUFFIXES):
                 found.logs.append(open_log(file, scratch / f"unpacked-{number}.jsonl"))
             elif file.suffix != ".ring":
-                found.foreign.append(f"{file}: not a log (expected .jsonl, .jsonl.gz, .ring)")
+                found.others.append(f"{file}: not a log (expected .jsonl, .jsonl.gz, .ring)")
             elif file.stem not in stems:
                 found.logs.append(open_ring(file))
         except NotALog as problem:
-            found.foreign.append(str(problem))
+            found.misnamed.append(str(problem))
         except OSError as problem:
             found.unreadable.append(f"{file}: {problem.strerror or problem}")
         except (LogError, RingError) as problem:
@@ -64,7 +70,7 @@ def find_logs(path: Path, scratch: Path, since: float = 0.0) -> Directory:
         why = "; ".join(wrong[:3]) + (f"; and {len(wrong) - 3} more" if len(wrong) > 3 else "")
         raise LogError(why or f"{path}: no .jsonl log in it; was SYMM_REGISTER_HOOK=1 set, and torch imported?")
     _complete(found.logs)
-    found.foreign += _take_copies_out(found.logs)
+    found.misnamed += _take_copies_out(found.logs)
     found.logs.sort(key=_order)
     return found
 

@@ -52,22 +52,21 @@ def read_process(path: Path) -> ProcessLog:
 def read_directory(directory: Path, since: float = 0.0, unreadable: list[str] | None = None) -> list[ProcessLog]:
     """Read every log of `directory` that was written at or after `since`, by rank and then by process.
 
-    What cannot be read does not hide the rest if `unreadable` is given: it gets one line there, as a file of another
-    kind does. Else it raises :class:`LogError`. So does a missing directory, and one without any log.
+    If `unreadable` is given, it gets one line for each file that has the name of a log and is left out. Otherwise a log
+    that cannot be read, or not all of it, raises :class:`LogError`. A missing directory and one without any log always
+    do.
     """
     with tempfile.TemporaryDirectory(prefix="tracehook-log-") as scratch:
         found = find_logs(directory, Path(scratch), since)
         logs = []
-        problems = found.unreadable
         for file in found.logs:
             try:
                 logs.append(_read_file(file))
             except OSError as problem:
-                problems.append(f"{file.path}: {problem.strerror}")
-    problems += [log.complaint for log in logs if log.complaint]
+                found.unreadable.append(f"{file.path}: {problem.strerror}")
     if unreadable is not None:
-        unreadable += found.foreign + problems
-    elif problems:
+        unreadable += found.misnamed + found.unreadable
+    elif problems := found.unreadable + [log.complaint for log in logs if log.complaint]:
         raise LogError("; ".join(problems))
     return logs
 

@@ -13,7 +13,7 @@ _MOST_ROWS = 16
 
 
 @dataclass
-class Pools:
+class PoolTables:
     """Two tables: answers of the policies (policy, answer, times, ranks) and pools (one row a number)."""
 
     answers: list[list[str]]
@@ -21,7 +21,7 @@ class Pools:
     more: int
 
 
-def read_pools(store: Store) -> Pools:
+def read_pools(store: Store) -> PoolTables:
     """Ask the store for both tables."""
     answers = store.rows(
         f"""SELECT left(CASE WHEN event.choice < 0 THEN 'none answered'
@@ -31,7 +31,7 @@ def read_pools(store: Store) -> Pools:
             ORDER BY times DESC LIMIT {_MOST_ROWS}"""
     )
     pools = store.rows(f"{sql('pools.sql')} LIMIT {_MOST_ROWS}")
-    return Pools(
+    return PoolTables(
         [[short(row["policy"]), short(row["answer"]), f"{row['times']:,}", _ranks(row["ranks"])] for row in answers],
         [
             [

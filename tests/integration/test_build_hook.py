@@ -24,8 +24,8 @@ def build(folder: Path, **env: str) -> Finished:
     """Run the command on a copy of the installation."""
     script = folder.parent / "build.py"
     script.write_text(
-        "import sys; from pathlib import Path; from tracehook.hook import library as hook_library\n"
-        f"hook_library.directory = lambda: Path({str(folder)!r})\n"
+        "import sys; from pathlib import Path; from tracehook.hook import library\n"
+        f"library.directory = lambda: Path({str(folder)!r})\n"
         "from tracehook.commands import main; sys.argv[1:] = ['build-hook']; main()\n"
     )
     return run([SCRIPTS / "python", script], env, timeout=150)

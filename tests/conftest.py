@@ -36,7 +36,9 @@ SMOKE = (
     "rehearsal/test_ends.py::test_end_with_live_groups",
     "rehearsal/test_ends.py::test_killed_rank",
     "rehearsal/test_symmetric_explain.py",
-    "rehearsal/test_warm.py",
+    "rehearsal/test_warm.py::test_other_programs",
+    "rehearsal/test_warm.py::test_settings_of_the_child",
+    "rehearsal/test_warm.py::test_the_command_says_what_was_forked",
     "integration/test_activation.py::test_on_starts_without_cuda",
     "integration/test_commands.py::test_help",
     "integration/test_commands.py::test_broken_rule",
@@ -52,7 +54,7 @@ def _turn(nodeid: str) -> int:
     return next((turn for turn, name in enumerate(ORDER) if path.startswith(name)), len(ORDER))
 
 
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(tryfirst=True)  # before `-m` selects
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the smoke tests, and put all in order."""
     for item in items:

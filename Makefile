@@ -27,7 +27,7 @@ MATRIX_TESTS_2.13.0 = tests/unit tests/audit
 KEEP ?= yes
 
 .DEFAULT_GOAL := help
-.PHONY: help build wheel demo test matrix test-gpu sanitize bench lint clean
+.PHONY: help build wheel demo test check matrix test-gpu sanitize bench lint clean
 .NOTPARALLEL:
 
 help: ## Show this list
@@ -69,6 +69,12 @@ demo: $(STAMP) ## The main job: 4 ranks on emulated devices, a table per rank (T
 
 test: build ## All tests that need no GPU
 	$(BIN)/python -m pytest -n 2 tests
+
+check: build ## In two minutes: one test of every kind, types, and the linter on what changed
+	FILES="$$(git diff --name-only --diff-filter=d HEAD -- '*.py')"; \
+	    if [ -n "$$FILES" ]; then $(BIN)/ruff check $$FILES && $(BIN)/ruff format --check $$FILES; fi
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -n 2 -m smoke tests
 
 matrix: $(MATRIX:%=matrix-%) wheel $(MATRIX_WHEELS:%=wheel-%) ## What is promised for other versions of torch, each in a venv of its own
 

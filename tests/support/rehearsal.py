@@ -7,11 +7,13 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from support import warm
 from support.processes import SCRIPTS, Finished, environment, run
+from tracehook import versions
 from tracehook.log import reader
 from tracehook.rehearsal.warm import SOCKET
 
@@ -19,6 +21,8 @@ ROOT = Path(__file__).parents[2]
 JOBS = ROOT / "tests" / "rehearsal" / "jobs"
 EXAMPLES = ROOT / "examples"
 RULES_BROKEN = 86
+CHOICE = "TORCH_DIST_USE_NCCL2"
+HAS_CHOICE = versions.group_of(metadata.version("torch"), {CHOICE: "1"}) == "nccl2"
 
 
 @dataclass(frozen=True)
@@ -108,15 +112,17 @@ def rehearse(
     Without `log` the hook is off. With `log` and not `hook` it is off until the job calls `tracehook.enable()`. Backend
     "nccl" is torch's stock group, also where its default is another (see test_observed.py) unless `env` says so.
     """
-    changes = {"TORCH_DIST_USE_NCCL2": "0"}
+    changes = {CHOICE: "0"}
     line: list[str | Path] = []
     python = sys.executable
     if warm.WANTED and not cold:
-        server = warm.server(environment(changes))
-        changes = warm.environment(environment(changes)) | {SOCKET: str(server.socket)}
+        server = warm.server(environment(changes if HAS_CHOICE else {}))
+        changes |= warm.environment({}) | {SOCKET: str(server.socket)}
         python = str(server.python)
         line = [python]
     changes |= env or {}
+    if not HAS_CHOICE:
+        del changes[CHOICE]  # it would only be in the way of a warm start
     line += [SCRIPTS / "tracehook", "rehearse", "--devices", str(max(devices, ranks))]
     if log is not None and hook:
         line += ["--log", log]

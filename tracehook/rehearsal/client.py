@@ -11,6 +11,7 @@ import _signal  # type: ignore[import-not-found]
 import _socket
 import marshal
 import posix
+import select
 import sys
 
 # What the server answers: a kind and a number.
@@ -76,6 +77,22 @@ def _umask() -> int:
     return mask
 
 
+def _pass_on_signals(connection: _socket.socket, process: int, signals: list[int]) -> None:
+    """Pass signals on until the server has something to say."""
+    # By a descriptor: a handler alone could run after the last look and before the wait.
+    there, here = _socket.socketpair()
+    here.setblocking(False)
+    _signal.set_wakeup_fd(here.fileno())
+    for number in signals:
+        _signal.signal(number, lambda *_: None)
+    while True:
+        ready = select.select([connection, there], [], [])[0]
+        if connection in ready:
+            return
+        for number in there.recv(64):
+            posix.kill(process, number)
+
+
 def _end_by(number: int) -> None:
     import resource
 
@@ -102,9 +119,7 @@ def main() -> None:
     kind, number = _answer(connection)
     if kind == COLD:
         posix.execv(sys.executable, [sys.executable, *arguments])
-    for passed in _PASSED_ON:
-        if passed not in ignored:
-            _signal.signal(passed, lambda signal, _: posix.kill(number, signal))
+    _pass_on_signals(connection, number, [passed for passed in _PASSED_ON if passed not in ignored])
     _, status = _answer(connection)
     if posix.WIFSIGNALED(status):
         _end_by(posix.WTERMSIG(status))

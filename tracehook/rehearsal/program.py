@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.abc
 import importlib.machinery
 import io
@@ -91,7 +92,8 @@ def reopen_standard_streams(unbuffered: bool) -> None:
     """Make sys.stdin, stdout and stderr anew, for descriptors 0, 1 and 2 as they are now."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         old = getattr(sys, f"__{name}__")
-        new = _stream(number, old.encoding, old.errors, unbuffered) if _is_open(number) else None
+        raw = number > 0 and (unbuffered or old.write_through)  # PYTHONUNBUFFERED is as the server had it
+        new = _stream(number, old.encoding, old.errors, raw) if _is_open(number) else None
         setattr(sys, name, new)
         setattr(sys, f"__{name}__", new)
 
@@ -104,8 +106,7 @@ def _is_open(number: int) -> bool:
     return True
 
 
-def _stream(number: int, encoding: str, errors: str, unbuffered: bool) -> io.TextIOWrapper:
-    raw = unbuffered and number > 0
+def _stream(number: int, encoding: str, errors: str, raw: bool) -> io.TextIOWrapper:
     binary: Any = os.fdopen(number, "wb" if number else "rb", 0 if raw else -1, closefd=False)
     lines = number == 2 or os.isatty(number)
     stream = io.TextIOWrapper(binary, encoding, errors, line_buffering=lines and not raw, write_through=raw)
@@ -143,6 +144,16 @@ def run(arguments: list[str]) -> None:
             sys.excepthook = lambda *_: None
             raise
         sys.exit(1)
+    finally:
+        if "torch" not in sys.modules:
+            _end_without_torch()
+
+
+def _end_without_torch() -> None:
+    """Have the process end without what torch's libraries do then: the program has not imported it."""
+    libc = ctypes.CDLL(None)
+    libc.on_exit(libc._exit, None)  # called with the exit status, after the interpreter's own end
+    libc.on_exit(libc.fcloseall, None)  # called before that one
 
 
 def _run_script(name: str, main: ModuleType) -> None:

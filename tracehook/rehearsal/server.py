@@ -191,7 +191,7 @@ class Server:
             sys.modules["numpy.random"].seed()
         _shift_addresses()
         sys.orig_argv = [sys.executable, *request.arguments]
-        program.reopen_standard_streams(unbuffered=program.is_unbuffered(request.arguments))
+        program.reopen_standard_streams(program.is_unbuffered(request.arguments))
         program.Torch(self.environ, self.backends)
 
 

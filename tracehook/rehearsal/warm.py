@@ -5,6 +5,7 @@ from __future__ import annotations
 import marshal
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -49,7 +50,8 @@ class Warm:
                 self.close()
                 errors.seek(0)
                 said = errors.read().strip().splitlines()
-                raise NoWarmStart(said[-1] if said else f"its process ended with {self._process.returncode}")
+                reason = said[-1] if said else f"its process ended with {self._process.returncode}"
+                raise NoWarmStart(f"no warm start: {reason}")
 
     def close(self) -> None:
         """End the server, and what it still runs."""
@@ -105,8 +107,6 @@ def command(words: Sequence[str], python: Path, path: str | None) -> list[str]:
 
 
 def _find(name: str, path: str | None) -> Path | None:
-    import shutil
-
     found = shutil.which(name, path=path)
     return Path(found) if found else None
 

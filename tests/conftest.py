@@ -5,6 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# A machine that is busy with something else is no fault of a test.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 # One file is kept in one process, because many tests look at one run of one job; but not of these.
 APART = ("emulator/test_windows.py", "rehearsal/test_killed_often.py", "rehearsal/test_random_schedule.py")

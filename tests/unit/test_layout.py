@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,24 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         for name in done:
             del left[name]
     assert not left
+
+
+def test_no_two_classes_have_one_name() -> None:
+    """A name stands for one thing in the whole package."""
+    names = Counter(
+        node.name
+        for file in HOUSE.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_no_module_is_long() -> None:
+    """A module holds one noun, so it fits under 350 lines; most fit under 130."""
+    lengths = sorted(len(file.read_text().splitlines()) for file in HOUSE.rglob("*.py"))
+    assert lengths[-1] < 350
+    assert lengths[len(lengths) // 2] < 130
 
 
 @pytest.mark.parametrize("room", MAY_INCLUDE)

@@ -37,7 +37,7 @@ RUN = "TRACEHOOK_WARM_RUN"  # a name that the processes of a run share, by which
 
 
 @dataclass
-class Request:
+class StartRequest:
     """What a client was started with."""
 
     arguments: list[str]
@@ -98,14 +98,14 @@ class Server:
         if verb == "run":
             arguments, environ, cwd, umask, ignored, numbers = fields
             decoded = {os.fsdecode(name): os.fsdecode(value) for name, value in environ.items()}
-            return self._start(connection, Request(arguments, decoded, cwd, umask, ignored, numbers, received))
+            return self._start(connection, StartRequest(arguments, decoded, cwd, umask, ignored, numbers, received))
         told = self._living(*fields) if verb == "living" else (self.forked, dict(self.cold))
         with contextlib.suppress(OSError):
             connection.sendall(marshal.dumps(told))
         connection.close()
         return None
 
-    def _start(self, connection: socket.socket, request: Request) -> list[str] | None:
+    def _start(self, connection: socket.socket, request: StartRequest) -> list[str] | None:
         """Fork the process of a request. Return its program in the child."""
         reason = self._reason_for_cold(request)
         if reason:
@@ -130,7 +130,7 @@ class Server:
         _tell(connection, STARTED, child)
         return None
 
-    def _reason_for_cold(self, request: Request) -> str:
+    def _reason_for_cold(self, request: StartRequest) -> str:
         try:
             os.chdir(request.cwd)  # a script's name is relative to it
         except OSError:
@@ -169,7 +169,7 @@ class Server:
         for child in list(self.clients):
             _kill(child)
 
-    def _become(self, request: Request) -> None:
+    def _become(self, request: StartRequest) -> None:
         """In the child: take on what the request says, and nothing of the server."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)

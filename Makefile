@@ -70,7 +70,14 @@ demo: $(STAMP) ## The main job: 4 ranks on emulated devices, a table per rank (T
 test: build ## All tests that need no GPU
 	$(BIN)/python -m pytest -n 2 tests
 
-check: build ## In two minutes: one test of every kind, types, and the linter on what changed
+# The tools of `make lint` and `make check`, in the versions that pyproject.toml names.
+TOOLS = $(VENV)/.tracehook-tools
+$(TOOLS): pyproject.toml $(STAMP)
+	$(BIN)/python -c "import tomllib; \
+	    print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['dev'], sep='\n')" | xargs $(INSTALL)
+	touch $@
+
+check: build $(TOOLS) ## In two minutes: one test of every kind, types, and the linter on what changed
 	FILES="$$(git diff --name-only --diff-filter=d HEAD -- '*.py')"; \
 	    if [ -n "$$FILES" ]; then $(BIN)/ruff check $$FILES && $(BIN)/ruff format --check $$FILES; fi
 	$(BIN)/mypy
@@ -93,8 +100,7 @@ sanitize: ## The registrar's stress test under ThreadSanitizer and AddressSaniti
 bench: build ## Ratios, measured side by side on emulated devices
 	$(BIN)/python benchmarks/run.py
 
-lint: build ## Formatters, linters, types
-	$(INSTALL_TRACEHOOK) --editable ".[dev]"
+lint: build $(TOOLS) ## Formatters, linters, types
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pre-commit run --all-files
 
 clean: ## Remove what was built (not .venv)

@@ -7,10 +7,10 @@ BUILD = build/torch-$(TORCH)$(if $(filter-out python3,$(PYTHON)),-$(notdir $(PYT
 # A CUDA toolkit of the system must not matter: it need not be the one that torch was built with.
 HIDE_CUDA = env -u CUDA_HOME -u CUDA_PATH -u CUDACXX -u CPATH -u LIBRARY_PATH
 PIP = $(BIN)/python -m pip --disable-pip-version-check
-# What is installed is compiled to .pyc when it is imported first: of torch that is a small part.
+# Python compiles a module to .pyc at its first import. To compile all of torch at once takes 20 s.
 INSTALL = $(PIP) install -q --no-compile
 unexport PYTHONDONTWRITEBYTECODE
-# Compiles what changed, in the same folder each time; a definition stays until that folder goes.
+# Compiles what changed, in $(BUILD). CMake keeps the definitions of earlier calls there.
 INSTALL_TRACEHOOK = $(HIDE_CUDA) PATH="$(abspath $(BIN)):$$PATH" $(INSTALL) --no-build-isolation \
     --config-settings=build-dir=$(BUILD)
 STAMP = $(VENV)/.tracehook-$(TORCH)
@@ -33,7 +33,8 @@ KEEP ?= yes
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-# Torch comes, a minute of unpacking, while all is compiled that needs nothing of it: all but the hook library.
+# While torch is downloaded and unpacked, all but the hook library is compiled: that alone needs torch, and the next
+# install adds it. CMake looks for torch in the first seconds, long before it is there.
 $(STAMP):
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) "scikit-build-core>=0.11" "pybind11>=2.13" cmake ninja

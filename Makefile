@@ -12,7 +12,8 @@ INSTALL = $(PIP) install -q --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 # Compiles what changed, in $(BUILD). CMake keeps the definitions of earlier calls there.
 INSTALL_TRACEHOOK = $(HIDE_CUDA) PATH="$(abspath $(BIN)):$$PATH" $(INSTALL) --no-build-isolation \
-    --config-settings=build-dir=$(BUILD)
+    --config-settings=build-dir=$(BUILD) --config-settings=cmake.define.TRACEHOOK_HOOK=$(HOOK)
+HOOK = ON
 STAMP = $(VENV)/.tracehook-$(TORCH)
 
 # docs/compatibility.md says why these: the torch with another NCCL group and one without CUDA; the wheel with
@@ -34,7 +35,8 @@ help: ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # While torch is downloaded and unpacked, all but the hook library is compiled: that alone needs torch, and the next
-# install adds it. CMake looks for torch in the first seconds, long before it is there.
+# install adds it.
+$(STAMP): HOOK = OFF
 $(STAMP):
 	$(PYTHON) -m venv $(VENV)
 	$(INSTALL) "scikit-build-core>=0.11" "pybind11>=2.13" cmake ninja

@@ -16,7 +16,7 @@ from typing import Any
 import stats
 import torch
 import torch.distributed as dist
-from peers import leave, raw_communicator, sglang
+from others import leave, raw_communicator, sglang
 from stats import Line
 
 import tracehook

@@ -41,7 +41,7 @@ def caller() -> Path:
 
 def peer_segments() -> Path:
     """Return the native part of ``peers``, linked to the NCCL that is loaded already."""
-    return build("peers/segments.cpp", "peer_segments", "-fvisibility=hidden", *_nccl())
+    return build("others/segments.cpp", "peer_segments", "-fvisibility=hidden", *_nccl())
 
 
 def registrar() -> list[Path]:

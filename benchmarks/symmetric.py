@@ -20,7 +20,7 @@ import native
 import stats
 import torch
 import torch.distributed as dist
-from peers import leave, raw_communicator, sglang, vllm
+from others import leave, raw_communicator, sglang, vllm
 from stats import Line
 
 import tracehook

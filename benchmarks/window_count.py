@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from peers import RawCommunicator, leave, raw_communicator, sglang
+from others import RawCommunicator, leave, raw_communicator, sglang
 
 import tracehook
 

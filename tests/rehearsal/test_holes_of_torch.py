@@ -2,7 +2,7 @@
 
 "stock" is torch's older NCCL group; "nccl2", the default from 2.15 on, registers by itself. What only the stock group
 gets wrong is tested with that one, the rest with the default. A test fails too when PyTorch mends its hole. More holes
-are in test_peer_hook.py; the cases are those of jobs/holes.py.
+are in test_torch_hook.py; the cases are those of jobs/holes.py.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import time
 import pytest
 from rich.console import Console
 
-from tracehook.audit.live import LIVELY, Follower, State
+from tracehook.audit.live import QUIET_AFTER, Follower, State
 from tracehook.commands import watch_table
 from tracehook.log import tables, tail
 from tracehook.log.lines import LONGEST_LINE
@@ -321,9 +321,9 @@ def test_running_quiet_and_ended(tmp_path, follower, clock, core):
     path.with_suffix(".ring").write_bytes(core.ring_file())
     follower.look()
     assert _only(follower).state(clock.now)[0] == State.RUNNING
-    clock.now += LIVELY + 7
+    clock.now += QUIET_AFTER + 7
     follower.look()
-    assert _only(follower).state(clock.now) == (State.QUIET, pytest.approx(LIVELY + 7, abs=1))
+    assert _only(follower).state(clock.now) == (State.QUIET, pytest.approx(QUIET_AFTER + 7, abs=1))
     _append(path, ALLOC)
     follower.look()
     assert _only(follower).state(clock.now) == (State.RUNNING, 0)
@@ -361,12 +361,12 @@ def test_events_that_wait_in_the_ring(tmp_path, follower, clock, core):
     ring_path.write_bytes(_ring_of(core, 1, 1))
     follower.look()
     for second in range(1, 4):
-        clock.now += LIVELY
+        clock.now += QUIET_AFTER
         ring_path.write_bytes(_ring_of(core, 1 + 10 * second, 1 + 10 * second - 3, dropped=5))
         follower.look()
         process = _only(follower)
         assert (process.waiting, process.dropped, process.state(clock.now)[0]) == (3, 5, State.RUNNING)
-    assert process.rates() == (pytest.approx(10 / LIVELY), 0)
+    assert process.rates() == (pytest.approx(10 / QUIET_AFTER), 0)
 
 
 def test_events_that_nobody_writes(tmp_path, follower, clock, core):
@@ -498,4 +498,4 @@ def test_a_table_fits_a_terminal_of_80_columns(tmp_path, follower, clock, core):
     text = _render(follower, width=80)
     assert "…" not in text
     assert "quiet 100 s" in text
-    assert LIVELY < 100
+    assert QUIET_AFTER < 100

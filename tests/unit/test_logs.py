@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import structlog
 
+from tracehook.log import file_name
 from tracehook.log import journal as logs
 from tracehook.log.tables import REASONS
 
@@ -141,11 +142,11 @@ def test_a_forked_child_leaves_the_file_to_its_parent(core, journal):
 
 def test_the_name_of_a_log(monkeypatch):
     """Job, rank, host and process make it unique on shared storage; odd characters of the job's name are replaced."""
-    monkeypatch.setattr(logs.socket, "gethostname", lambda: "node-7")
-    stem = logs.file_stem({"TORCHELASTIC_RUN_ID": "a/b c", "SLURM_JOB_ID": "12", "RANK": "3"})
+    monkeypatch.setattr(file_name.socket, "gethostname", lambda: "node-7")
+    stem = file_name.file_stem({"TORCHELASTIC_RUN_ID": "a/b c", "SLURM_JOB_ID": "12", "RANK": "3"})
     assert stem == f"a_b_c.rank3.node-7.{os.getpid()}"
-    assert logs.file_stem({"SLURM_JOB_ID": "12"}) == f"12.rank-.node-7.{os.getpid()}"
-    assert logs.file_stem({}) == f"job.rank-.node-7.{os.getpid()}"
+    assert file_name.file_stem({"SLURM_JOB_ID": "12"}) == f"12.rank-.node-7.{os.getpid()}"
+    assert file_name.file_stem({}) == f"job.rank-.node-7.{os.getpid()}"
 
 
 def test_a_reason_is_said_once(core, journal, capsys):

@@ -21,7 +21,7 @@ from tracehook.log.growing import GrowingDirectory
 from tracehook.log.lines import parse_lines, whole_number
 from tracehook.log.ring import RingHeader
 
-LIVELY: Final = 5.0  # seconds without anything new after which a process is quiet
+QUIET_AFTER: Final = 5.0  # seconds without anything new after which a process is quiet
 _WINDOW: Final = 5.0  # seconds over which rates are taken
 
 
@@ -123,11 +123,11 @@ class Process:
         quiet = max(0.0, now - self._news_at)
         if self.summary.ended:
             return State.ENDED, quiet
-        if self._ring and self._ring.looked_ns and now - self._looked_at >= LIVELY:
+        if self._ring and self._ring.looked_ns and now - self._looked_at >= QUIET_AFTER:
             return State.SILENT, now - self._looked_at
-        if self.waiting and now - self._drained_at >= LIVELY:
+        if self.waiting and now - self._drained_at >= QUIET_AFTER:
             return State.STUCK, now - self._drained_at
-        if quiet < LIVELY:
+        if quiet < QUIET_AFTER:
             return State.RUNNING, quiet
         return (State.QUIET if self._ring else State.NO_END), quiet
 

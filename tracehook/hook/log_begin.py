@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import platform
 import socket
@@ -11,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tracehook import __version__
-from tracehook.log.journal import file_stem, job_name, warn
+from tracehook.log.file_name import free_path, job_name
+from tracehook.log.journal import warn
 from tracehook.log.text import encodable
 from tracehook.settings import Settings
 
@@ -28,12 +28,7 @@ def log_path(directory: Path | None) -> Path | None:
     if not os.access(directory, os.W_OK):
         warn(f"no log: SYMM_REGISTER_LOG={str(directory)!r} is not writable for this user")
         return None
-    stem = file_stem()
-    # A process may start anew (exec), and a container may give the same number again: no log is written over.
-    names = itertools.chain([stem], (f"{stem}.{count}" for count in itertools.count(2)))
-    taken = {path.name for path in directory.glob(f"{stem}.*")}
-    name = next(name for name in names if not {f"{name}.jsonl", f"{name}.ring"} & taken)
-    return directory / f"{name}.jsonl"
+    return free_path(directory)
 
 
 def begin_fields(torch: Any, nccl: int, config: Settings) -> dict[str, Any]:

@@ -195,7 +195,7 @@ class Service:
             journal = self._journal
             out["log"] = str(journal.path) if journal and journal.path and not journal.failed else None
             out["nccl"] = core.nccl_version()
-            out["hook_library"] = core.shim_version()
+            out["hook_library"] = core.hook_library_version()
             for extension in EXTENSIONS:
                 out.update(extension.status())
             return out

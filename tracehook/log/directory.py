@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from tracehook.log.file import LogFile, open_log, open_ring, stem_of
+from tracehook.log.file import LogFile, open_log, open_ring
+from tracehook.log.file_name import job_in, stem_of
 from tracehook.log.lines import LogError, NewerSchema, NotALog, whole_number
 from tracehook.log.ring import RingError
 
@@ -80,9 +81,9 @@ def _complete(logs: list[LogFile]) -> None:
     told: dict[str, list[LogFile]] = {}
     for log in logs:
         if not log.headless:
-            told.setdefault(_job_in(log.path), []).append(log)
+            told.setdefault(job_in(log.path.name), []).append(log)
     for log in logs:
-        if log.headless and (alike := told.get(_job_in(log.path))):
+        if log.headless and (alike := told.get(job_in(log.path.name))):
             # Of several starts of a job it was in the last one that had begun when its file was made.
             like = max(alike, key=lambda other: (_before(other, log), other.began or datetime.min))
             log.begin |= {name: like.begin.get(name) for name in ("job", "attempt", "world_size")}
@@ -102,10 +103,6 @@ def _take_copies_out(logs: list[LogFile]) -> list[str]:
 
 def _before(one: LogFile, other: LogFile) -> bool:
     return one.began is not None and other.began is not None and one.began <= other.began
-
-
-def _job_in(path: Path) -> str:
-    return path.name.partition(".")[0]
 
 
 def _order(log: LogFile) -> tuple[int, int, str]:

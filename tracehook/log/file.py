@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from tracehook.log import ring
+from tracehook.log.file_name import stem_of, told_by
 from tracehook.log.lines import LONGEST_LINE, Event, LogError, NotALog, parse_begin, parse_line, whole_number
 from tracehook.log.text import encodable
 
@@ -64,11 +64,6 @@ class LogFile:
 def rank_of(begin: Event) -> int | None:
     """Return the global rank of the process that wrote this first line."""
     return whole_number(begin.get("rank"), 1 << 31)
-
-
-def stem_of(name: str) -> str:
-    """Return what the files of one process have in common, of the name of any of them."""
-    return name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".ring")
 
 
 def open_log(path: Path, unpacked: Path) -> LogFile:
@@ -130,18 +125,11 @@ def _without_lines(path: Path, left: ring.RingFile | None, complaint: str) -> Lo
 
 
 def _begin_of(path: Path) -> Event:
-    """What the name of the file tells: the journal's file_stem, and a number if that name was taken."""
-    found = re.fullmatch(r"([^.]*)\.rank(\d{1,9}|-)\.[^.]*\.(\d{1,9})(\.\d+)?", stem_of(path.name))
-    if found is None:
+    told = told_by(path.name)
+    if told is None:
         return {"event": "trace.begin"}
     changed = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-    return {
-        "event": "trace.begin",
-        "job": found[1] if found[1] != "job" else None,
-        "rank": int(found[2]) if found[2] != "-" else None,
-        "pid": int(found[3]),
-        "time": changed.isoformat(),
-    }
+    return {"event": "trace.begin", **told._asdict(), "time": changed.isoformat()}
 
 
 def _read_ring(path: Path) -> tuple[ring.RingFile | None, str]:

@@ -8,7 +8,7 @@ import stat
 from collections import deque
 from pathlib import Path
 
-from tracehook.log.file import stem_of
+from tracehook.log.file_name import stem_of
 from tracehook.log.lines import LogError, parse_begin
 from tracehook.log.ring import RingError, RingHeader, read_header
 from tracehook.log.tail import Tail

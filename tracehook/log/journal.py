@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import threading
 import time
@@ -23,23 +22,8 @@ _PERIOD = 0.1  # seconds between two looks at the ring
 _PATIENCE = 1.0  # seconds that the end of a process waits for the thread, which has nothing left to do
 
 
-def file_stem(environment: Mapping[str, str] = os.environ) -> str:
-    """Return ``<job>.rank<R>.<host>.<pid>``: unique on shared storage, and readable in a directory listing."""
-    job, rank = _safe(job_name(environment) or "job"), _safe(environment.get("RANK", "-"))
-    return f"{job}.rank{rank}.{_safe(socket.gethostname())}.{os.getpid()}"
-
-
-def job_name(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return what the launcher calls this job, the same on all its ranks; None if it does not say."""
-    return environment.get("TORCHELASTIC_RUN_ID") or environment.get("SLURM_JOB_ID") or None
-
-
 def _wall_time() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds")
-
-
-def _safe(text: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_" else "_" for c in text)
 
 
 def warn(text: str) -> None:

@@ -17,20 +17,20 @@ from types import ModuleType
 from typing import Any
 
 # Read by the interpreter, the loader, or torch while it is imported: too late to change. The others are read later.
-_READ_EARLY = re.compile(
+_FORCES_COLD_START = re.compile(
     r"PYTHON(?!_EXEC$)|LD_|MALLOC_|GLIBC_|LC_|LANG|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|NUMEXPR_|NPY_|KINETO_|TORCHINDUCTOR_"
     r"|TORCH_(?!NCCL_|FR_|DEVICE_BACKEND_AUTOLOAD$)|PYTORCH_|CUDA_MODULE_LOADING$"
 )
 
 
-def early(environ: Mapping[str, str]) -> dict[str, str]:
+def read_at_import(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that a program of a warm start cannot change."""
-    return {name: value for name, value in environ.items() if _READ_EARLY.match(name)}
+    return {name: value for name, value in environ.items() if _FORCES_COLD_START.match(name)}
 
 
-def differing(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    """Return the names of the variables of :func:`early` that differ between two environments."""
-    here, there = early(one), early(other)
+def changed_too_late(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
+    """Return the names of the variables of :func:`read_at_import` that differ between two environments."""
+    here, there = read_at_import(one), read_at_import(other)
     return sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
 
 
@@ -52,7 +52,7 @@ class Torch(importlib.abc.Loader):
 
     def __init__(self, environ: Mapping[str, str], backends: list[EntryPoint]) -> None:
         """`environ`: what torch was imported with. `backends`: what it would load at its end."""
-        self._early = early(environ)
+        self._read_at_import = read_at_import(environ)
         self._backends = backends
         names = [name for name in sys.modules if name == "torch" or name.startswith("torch.")]
         self._modules = {name: sys.modules.pop(name) for name in names}
@@ -77,7 +77,7 @@ class Torch(importlib.abc.Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Do what torch does at the end of its import."""
         module.__spec__ = self._spec
-        late = differing(self._early, os.environ)
+        late = changed_too_late(self._read_at_import, os.environ)
         if late:
             print(
                 f"tracehook: {', '.join(late)} changed before `import torch`, too late for a warm start",

@@ -137,7 +137,7 @@ class Server:
             return "a folder that is gone"
         if not program.is_for_us(request.arguments):
             return "other options of Python"
-        return ", ".join(program.differing(self.environ, request.environ))
+        return ", ".join(program.changed_too_late(self.environ, request.environ))
 
     def _living(self, run: str) -> list[int]:
         """Return the processes of a run that are left; those that no session tells the run of are of every run."""

@@ -237,4 +237,4 @@ def _portions(processes: Iterable[dict[str, Any]]) -> Iterator[tuple[int, int]]:
 
 
 def _query(name: str) -> str:
-    return files("tracehook.views").joinpath("tracks", f"{name}.sql").read_text()
+    return files("tracehook.views").joinpath("timeline_tracks", f"{name}.sql").read_text()

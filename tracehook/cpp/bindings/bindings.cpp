@@ -61,12 +61,12 @@ void bind_process(py::module_& module) {
         [](const std::string& path, const std::string& version) {
             return static_cast<std::uint64_t>(process().attach(path, version));
         },
-        NoGil(), py::arg("shim_path"), py::arg("torch_version"));
+        NoGil(), py::arg("library_path"), py::arg("torch_version"));
     module.def("attached", [] { return Process::current() != nullptr && process().attached(); });
     module.def("abandoned",
                [] { return Process::current() != nullptr && process().registrar().abandoned(); });
     module.def("describe_allocator", [] { return allocator(process().describe_allocator()); });
-    module.def("shim_version", [] { return process().shim_version(); });
+    module.def("hook_library_version", [] { return process().hook_library_version(); });
     module.def("check", [] { return process().check(); }, NoGil());
     module.def("check_at_births", [] { process().check_at_births(); });
     module.def(

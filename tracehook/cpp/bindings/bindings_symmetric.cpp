@@ -149,14 +149,14 @@ void bind_member(py::module_& module) {
 void bind_scopes(py::module_& module) {
     py::class_<Pool, std::shared_ptr<Pool>>(module, "Pool", "Directs allocations to a torch pool.")
         .def(py::init([](std::uint32_t number, int device, Pool::TorchId id) {
-            return std::make_shared<Pool>(process().shim(), number, device, id);
+            return std::make_shared<Pool>(process().hook_library(), number, device, id);
         }))
         .def("replace", &Pool::replace, NoGil());
     py::class_<PoolScope>(module, "PoolScope", "Follows what is allocated inside it.")
         .def(py::init(
             [](std::shared_ptr<Pool> eager, std::shared_ptr<Pool> graph, std::uint32_t owner) {
                 return std::make_unique<PoolScope>(std::move(eager), std::move(graph), owner,
-                                                   process().shim());
+                                                   process().hook_library());
             }))
         .def("set_communicators", &PoolScope::set_communicators)
         .def("enter", &PoolScope::enter)
@@ -210,7 +210,7 @@ void bind_symmetric(py::module_& module) {
     module.def("set_verification", [](const std::string& verify, const py::function& compare) {
         nccl::set_verification(verify_named(verify), comparison(compare));
     });
-    module.def("capturing", [](int device) { return process().shim().capturing(device); });
+    module.def("capturing", [](int device) { return process().hook_library().capturing(device); });
 }
 
 } // namespace tracehook

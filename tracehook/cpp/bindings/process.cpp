@@ -83,15 +83,15 @@ void Process::on_segment(void* user, const th_segment_event* event) {
     }
 }
 
-Reason Process::attach(const std::string& shim_path, const std::string& torch_version) {
+Reason Process::attach(const std::string& library_path, const std::string& torch_version) {
     const std::lock_guard guard(attach_mutex_);
     if (attached() || registrar_.abandoned()) {
         return Reason::kNone;
     }
-    if (!shim_) {
-        shim_ = std::make_unique<torch_seam::Shim>(shim_path, torch_version);
+    if (!hook_library_) {
+        hook_library_ = std::make_unique<torch_hook::HookLibrary>(library_path, torch_version);
     }
-    const th_allocator_info info = shim_->describe();
+    const th_allocator_info info = hook_library_->describe();
     if (std::strcmp(info.name, "native") != 0) {
         return Reason::kForeignAllocator;
     }
@@ -102,13 +102,13 @@ Reason Process::attach(const std::string& shim_path, const std::string& torch_ve
     // First the tracker, then the snapshot: a segment that is born in between is seen twice, never
     // not at all.
     registrar_.begin_adoption();
-    shim_->watch_blocks(core::ScopeStack::open());
-    shim_->attach(&Process::on_segment, this);
+    hook_library_->watch_blocks(core::ScopeStack::open());
+    hook_library_->attach(&Process::on_segment, this);
     attached_.store(true,
                     std::memory_order_release); // there is no way back, even if the snapshot fails
     bool expandable = info.expandable_segments != 0;
     try {
-        expandable |= adopt(shim_->snapshot());
+        expandable |= adopt(hook_library_->snapshot());
     } catch (...) {
         registrar_.end_adoption();
         throw;
@@ -135,19 +135,19 @@ bool Process::adopt(const std::vector<th_segment_event>& segments) {
     return expandable;
 }
 
-const torch_seam::Shim& Process::shim() const {
-    if (!shim_) {
+const torch_hook::HookLibrary& Process::hook_library() const {
+    if (!hook_library_) {
         throw std::runtime_error("not attached to the allocator");
     }
-    return *shim_;
+    return *hook_library_;
 }
 
 th_allocator_info Process::describe_allocator() const {
-    return shim().describe();
+    return hook_library().describe();
 }
 
-std::string Process::shim_version() const {
-    return shim_ ? shim_->torch_version() : "";
+std::string Process::hook_library_version() const {
+    return hook_library_ ? hook_library_->torch_version() : "";
 }
 
 std::optional<std::size_t> Process::check() noexcept {
@@ -168,7 +168,7 @@ std::optional<std::size_t> Process::check() noexcept {
             }
             std::set<Key> theirs;
             core::Ranges mapped; // two that meet are one, as ours are
-            for (const th_segment_event& segment : shim_->snapshot()) {
+            for (const th_segment_event& segment : hook_library_->snapshot()) {
                 if (segment.expandable == 0) {
                     theirs.insert({segment.device, segment.address, segment.size});
                 } else {

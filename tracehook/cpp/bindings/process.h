@@ -1,4 +1,4 @@
-// The one tracehook of a process: ring, registrar, shim and interposer, wired together.
+// The one tracehook of a process: ring, registrar, hook library and interposer, wired together.
 //
 // Never destroyed: allocator callbacks and NCCL's threads may still come while the interpreter
 // exits, and must find it. Nothing is done at exit. A forked child abandons it (its locks may be
@@ -8,7 +8,7 @@
 
 #include "core/registrar.h"
 #include "events/ring.h"
-#include "torch/shim.h"
+#include "torch/hook_library.h"
 
 #include <memory>
 #include <mutex>
@@ -39,20 +39,20 @@ class Process {
     core::Registrar& registrar() noexcept { return registrar_; }
     core::Bank& bank() noexcept { return bank_; }
     // Needs attach() before.
-    const torch_seam::Shim& shim() const;
+    const torch_hook::HookLibrary& hook_library() const;
 
     // Idempotent. Throws std::runtime_error with one line. Returns the names of the interposed
     // calls.
     std::vector<std::string> interpose();
 
-    // Idempotent. Loads the shim, attaches the tracker (if the allocator can be followed) and
-    // adopts what exists. CUDA must be up. Takes the allocator's locks, so the caller holds none of
-    // ours and not the GIL. Throws std::runtime_error.
-    Reason attach(const std::string& shim_path, const std::string& torch_version);
+    // Idempotent. Loads the hook library, attaches the tracker (if the allocator can be followed)
+    // and adopts what exists. CUDA must be up. Takes the allocator's locks, so the caller holds
+    // none of ours and not the GIL. Throws std::runtime_error.
+    Reason attach(const std::string& library_path, const std::string& torch_version);
     bool attached() const noexcept { return attached_.load(std::memory_order_acquire); }
 
     th_allocator_info describe_allocator() const; // needs attach() before
-    std::string shim_version() const;
+    std::string hook_library_version() const;
 
     // Compares the ledger with the allocator's snapshot and logs ledger.check and each
     // ledger.difference. Returns the number of differences, or nothing if segments came and went
@@ -78,7 +78,7 @@ class Process {
     core::Bank bank_;
     core::Registrar registrar_;
     std::mutex attach_mutex_; // one attach() at a time; taken with no other lock of ours held
-    std::unique_ptr<torch_seam::Shim> shim_;
+    std::unique_ptr<torch_hook::HookLibrary> hook_library_;
     std::atomic<bool> attached_{false};
     std::atomic<bool> expandable_seen_{false};
 };

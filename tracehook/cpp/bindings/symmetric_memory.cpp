@@ -72,7 +72,7 @@ std::size_t BoundCommunicator::deregister_windows(const std::vector<std::uint64_
 }
 
 void PoolScope::enter(bool graph) {
-    const bool for_graph = graph || shim_.capturing(eager_->device());
+    const bool for_graph = graph || hook_library_.capturing(eager_->device());
     (for_graph ? graph_ : eager_)->enter(owner_);
 }
 

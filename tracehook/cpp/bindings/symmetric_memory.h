@@ -46,8 +46,9 @@ class BoundCommunicator {
 class PoolScope {
   public:
     PoolScope(std::shared_ptr<Pool> eager, std::shared_ptr<Pool> graph, std::uint32_t owner,
-              const torch_seam::Shim& shim)
-        : eager_(std::move(eager)), graph_(std::move(graph)), owner_(owner), shim_(shim) {}
+              const torch_hook::HookLibrary& hook_library)
+        : eager_(std::move(eager)), graph_(std::move(graph)), owner_(owner),
+          hook_library_(hook_library) {}
 
     // Before the first enter(), and whenever a communicator was replaced. Not while somebody is
     // inside.
@@ -63,7 +64,7 @@ class PoolScope {
     const std::shared_ptr<Pool> eager_;
     const std::shared_ptr<Pool> graph_;
     const std::uint32_t owner_;
-    const torch_seam::Shim& shim_;
+    const torch_hook::HookLibrary& hook_library_;
     std::vector<BoundCommunicator> communicators_;
 };
 

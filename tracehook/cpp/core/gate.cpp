@@ -11,7 +11,11 @@ namespace {
 
 // A register or deregister call is local and short. If one hangs all the same, or is kept out by a
 // call that hangs, the abort must still go through: it is what ends the hang.
-constexpr auto kAbortPatience = std::chrono::seconds(5);
+constexpr auto kAbortWaitsForCall = std::chrono::seconds(5);
+
+// A registration call of somebody else waits this long for the gate, once. It may be the one that
+// torch makes before the abort which alone can free the gate.
+constexpr auto kOthersWaitForGate = std::chrono::seconds(5);
 
 // A free that waits this long for a call into NCCL to come back is worth a line: somebody's job
 // seems to hang.
@@ -110,7 +114,8 @@ bool Gate::enter_soon(const Communicator& communicator) noexcept {
     if (inside_ && turns_ == hopeless_turn_) {
         return false;
     }
-    if (!changed_.wait_for(lock, kAbortPatience, [&] { return !inside_ || communicator.dead(); })) {
+    if (!changed_.wait_for(lock, kOthersWaitForGate,
+                           [&] { return !inside_ || communicator.dead(); })) {
         hopeless_turn_ = turns_;
         return false;
     }
@@ -233,7 +238,7 @@ Gate::End Gate::kill(Communicator& communicator) noexcept {
     communicator.pending_.clear();
     changed_.notify_all();
     const bool quiet =
-        changed_.wait_for(lock, kAbortPatience, [&] { return working_ != &communicator; });
+        changed_.wait_for(lock, kAbortWaitsForCall, [&] { return working_ != &communicator; });
     unlink(communicator);
     return {first, first && quiet ? communicator.drop_records() : 0};
 }

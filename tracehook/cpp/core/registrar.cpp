@@ -8,7 +8,7 @@ namespace tracehook::core {
 namespace {
 
 // How long segments that are freed during an abort may wait for it, counted from its beginning.
-constexpr auto kAbortPatience = std::chrono::seconds(5);
+constexpr auto kFreeWaitsForAbort = std::chrono::seconds(5);
 
 // Never repeats within a process, so that a thread's cached find() cannot outlive one registrar
 // into the next.
@@ -236,7 +236,7 @@ Registrar::Ending Registrar::kill(const void* pointer) noexcept {
     {
         // Before it is dead: a free that finds it dead must find the abort here.
         const std::lock_guard guard(mutex_);
-        entry = aborts_.emplace(communicator->identity().device, Clock::now() + kAbortPatience);
+        entry = aborts_.emplace(communicator->identity().device, Clock::now() + kFreeWaitsForAbort);
     }
     kill_communicator(*communicator);
     take(pointer, communicator.get());

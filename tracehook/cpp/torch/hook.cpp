@@ -1,5 +1,5 @@
-// The shim: the only file that includes torch. Built once per torch minor; see hook_abi.h for its
-// contract.
+// The hook library: the only file that includes torch. Built once per torch minor; see hook_abi.h
+// for its contract.
 #include "torch/hook_abi.h"
 
 #include <c10/cuda/CUDACachingAllocator.h>

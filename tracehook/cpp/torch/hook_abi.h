@@ -1,6 +1,6 @@
 /* The seam between tracehook and torch: plain C, so that one _core works with every torch, and one
- * small shim per torch minor is all that has to be compiled against torch's headers (whose classes
- * change layout between minors).
+ * small hook_library per torch minor is all that has to be compiled against torch's headers (whose
+ * classes change layout between minors).
  *
  * The reader checks struct_size and torch_version before it calls anything. Fields are only ever
  * added at the end. */

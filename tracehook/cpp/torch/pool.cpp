@@ -10,7 +10,7 @@ std::int32_t Pool::is_current(void* pool) noexcept {
 void Pool::enter(std::uint32_t owner) {
     const std::lock_guard guard(mutex_);
     if (users_ == 0) {
-        shim_.begin_pool(device_, id_.data(), &Pool::is_current, this);
+        hook_library_.begin_pool(device_, id_.data(), &Pool::is_current, this);
     }
     ++users_;
     core::ScopeStack::enter({number_, owner, device_, this, {}});
@@ -20,7 +20,7 @@ std::vector<std::uint64_t> Pool::leave() {
     std::vector<std::uint64_t> touched = core::ScopeStack::leave();
     const std::lock_guard guard(mutex_);
     if (--users_ == 0) {
-        shim_.end_pool(device_, id_.data());
+        hook_library_.end_pool(device_, id_.data());
     }
     return touched;
 }

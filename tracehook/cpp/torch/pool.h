@@ -8,7 +8,7 @@
 #pragma once
 
 #include "symmetric_memory/scope_stack.h"
-#include "torch/shim.h"
+#include "torch/hook_library.h"
 
 #include <array>
 #include <mutex>
@@ -19,8 +19,8 @@ class Pool {
   public:
     using TorchId = std::array<std::uint64_t, 2>; // torch.cuda.MemPool.id
 
-    Pool(const torch_seam::Shim& shim, std::uint32_t number, int device, TorchId id)
-        : number_(number), device_(device), shim_(shim), id_(id) {}
+    Pool(const torch_hook::HookLibrary& hook_library, std::uint32_t number, int device, TorchId id)
+        : number_(number), device_(device), hook_library_(hook_library), id_(id) {}
 
     // Throws std::runtime_error with torch's words; then no scope was entered.
     void enter(std::uint32_t owner);
@@ -37,8 +37,8 @@ class Pool {
 
     const std::uint32_t number_;
     const int device_;
-    const torch_seam::Shim& shim_; // lives as long as the process
-    std::mutex mutex_;             // id_, users_; comes before the allocator's lock
+    const torch_hook::HookLibrary& hook_library_; // lives as long as the process
+    std::mutex mutex_;                            // id_, users_; comes before the allocator's lock
     TorchId id_;
     int users_ = 0;
 };

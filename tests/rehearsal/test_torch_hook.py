@@ -8,12 +8,12 @@ from support.rehearsal import rehearse
 
 from tracehook.audit.summary import summarise
 
-PEER = {"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1"}
+TORCH_HOOK = {"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1"}
 
 
 def test_torch_raises_after_destroy() -> None:
     """With torch's hook, allocation and empty_cache raise once all groups are destroyed."""
-    run = rehearse("after_destroy.py", env=PEER)
+    run = rehearse("after_destroy.py", env=TORCH_HOOK)
     assert "NCCL communicator was aborted" in run.facts()["allocation"], run.output
     assert "NCCL communicator was aborted" in run.facts()["empty_cache"], run.output
 
@@ -28,7 +28,7 @@ def test_allocation_after_destroy(tmp_path: Path) -> None:
 
 def test_torch_dies_of_a_second_device() -> None:
     """With torch's hook, a segment on a second device makes the creation of a communicator fail."""
-    run = rehearse("two_devices.py", devices=2, env=PEER)
+    run = rehearse("two_devices.py", devices=2, env=TORCH_HOOK)
     assert "Mismatch between CUDA memory segment device" in run.facts()["first"], run.output
     assert run.status != 0
 
@@ -51,7 +51,7 @@ def test_torch_misses_a_segment_born_during_a_birth() -> None:
 
     Freeing it raises. The hole is held open by a slow registration of an older segment.
     """
-    run = rehearse("born_meanwhile.py", env=PEER, faults="ncclCommRegister:slow@1=2s")
+    run = rehearse("born_meanwhile.py", env=TORCH_HOOK, faults="ncclCommRegister:slow@1=2s")
     facts = run.facts()
     assert facts["calls_at_birth"] == 1, run.output
     assert facts["registered"] == 1, run.output

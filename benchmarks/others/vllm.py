@@ -12,8 +12,7 @@ from typing import Any
 
 import native
 import torch
-
-from peers import RawCommunicator, pool_over
+from others import RawCommunicator, pool_over
 
 _pool: Any = None
 _device: int = -1

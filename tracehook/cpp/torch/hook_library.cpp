@@ -1,10 +1,10 @@
-#include "torch/shim.h"
+#include "torch/hook_library.h"
 
 #include <cstdint>
 #include <dlfcn.h>
 #include <stdexcept>
 
-namespace tracehook::torch_seam {
+namespace tracehook::torch_hook {
 
 namespace {
 
@@ -21,7 +21,7 @@ template <typename Call> void checked(const char* what, Call&& call) {
 
 } // namespace
 
-Shim::Shim(const std::string& path, const std::string& torch_version) {
+HookLibrary::HookLibrary(const std::string& path, const std::string& torch_version) {
     void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) {
         throw std::runtime_error(std::string("the hook library cannot be loaded: ") + dlerror());
@@ -50,7 +50,7 @@ Shim::Shim(const std::string& path, const std::string& torch_version) {
     }
 }
 
-th_allocator_info Shim::describe() const {
+th_allocator_info HookLibrary::describe() const {
     th_allocator_info info{};
     info.struct_size = sizeof(info);
     checked("reading the allocator's settings failed",
@@ -58,13 +58,13 @@ th_allocator_info Shim::describe() const {
     return info;
 }
 
-void Shim::attach(th_segment_callback callback, void* user) const {
+void HookLibrary::attach(th_segment_callback callback, void* user) const {
     checked("attaching to the allocator failed", [&](char* error, std::uint32_t size) {
         return api_->attach(callback, user, error, size);
     });
 }
 
-std::vector<th_segment_event> Shim::snapshot() const {
+std::vector<th_segment_event> HookLibrary::snapshot() const {
     std::vector<th_segment_event> segments;
     const auto collect = [](void* user, const th_segment_event* event) {
         static_cast<std::vector<th_segment_event>*>(user)->push_back(*event);
@@ -75,22 +75,22 @@ std::vector<th_segment_event> Shim::snapshot() const {
     return segments;
 }
 
-void Shim::watch_blocks(const std::atomic<std::int32_t>& scopes) const {
+void HookLibrary::watch_blocks(const std::atomic<std::int32_t>& scopes) const {
     static_assert(sizeof(scopes) == sizeof(std::int32_t));
     api_->watch_blocks(reinterpret_cast<const std::int32_t*>(&scopes));
 }
 
-void Shim::begin_pool(int device, const std::uint64_t pool[2], int32_t (*mine)(void* user),
-                      void* user) const {
+void HookLibrary::begin_pool(int device, const std::uint64_t pool[2], int32_t (*mine)(void* user),
+                             void* user) const {
     checked("directing allocations to a pool failed", [&](char* error, std::uint32_t size) {
         return api_->begin_pool(device, pool, mine, user, error, size);
     });
 }
 
-void Shim::end_pool(int device, const std::uint64_t pool[2]) const {
+void HookLibrary::end_pool(int device, const std::uint64_t pool[2]) const {
     checked("ending a pool's allocations failed", [&](char* error, std::uint32_t size) {
         return api_->end_pool(device, pool, error, size);
     });
 }
 
-} // namespace tracehook::torch_seam
+} // namespace tracehook::torch_hook

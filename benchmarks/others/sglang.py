@@ -10,8 +10,7 @@ from typing import Any
 
 import native
 import torch
-
-from peers import RawCommunicator, pool_over
+from others import RawCommunicator, pool_over
 
 enabled = True  # the server's flag
 _pool: Any = None

@@ -1,4 +1,4 @@
-// Loads the shim that fits the running torch, and refuses one that does not.
+// Loads the hook library that fits the running torch, and refuses one that does not.
 //
 // Knows hook_abi.h, not torch. Not thread-safe: used by the service while it starts, under the
 // service's lock.
@@ -11,14 +11,14 @@
 #include <string>
 #include <vector>
 
-namespace tracehook::torch_seam {
+namespace tracehook::torch_hook {
 
-class Shim {
+class HookLibrary {
   public:
     // Throws std::runtime_error with one line (what was found, what was expected) if the file
     // cannot be loaded, has another struct_size, or was built for another torch minor than
     // `torch_version` ("2.11.0+cu130").
-    Shim(const std::string& path, const std::string& torch_version);
+    HookLibrary(const std::string& path, const std::string& torch_version);
 
     const char* torch_version() const noexcept { return api_->torch_version; }
 
@@ -38,4 +38,4 @@ class Shim {
     const th_hook_api* api_;
 };
 
-} // namespace tracehook::torch_seam
+} // namespace tracehook::torch_hook

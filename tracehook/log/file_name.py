@@ -1,0 +1,66 @@
+"""The names of one process's files: how they are made, and what they tell of a process that wrote nothing."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+_STEM = re.compile(r"([^.]*)\.rank(\d{1,9}|-)\.[^.]*\.(\d{1,9})(\.\d+)?")
+_NO_JOB = "job"
+
+
+class Told(NamedTuple):
+    """What a file's name tells of its process."""
+
+    job: str | None
+    rank: int | None
+    pid: int
+
+
+def job_name(environment: Mapping[str, str] = os.environ) -> str | None:
+    """Return what the launcher calls this job, the same on all its ranks; None if it does not say."""
+    return environment.get("TORCHELASTIC_RUN_ID") or environment.get("SLURM_JOB_ID") or None
+
+
+def file_stem(environment: Mapping[str, str] = os.environ) -> str:
+    """Return ``<job>.rank<R>.<host>.<pid>``: unique on shared storage, and readable in a directory listing."""
+    job, rank = _safe(job_name(environment) or _NO_JOB), _safe(environment.get("RANK", "-"))
+    return f"{job}.rank{rank}.{_safe(socket.gethostname())}.{os.getpid()}"
+
+
+def free_path(directory: Path) -> Path:
+    """Return the path of a new log of this process; its ring has the same name with ``.ring``."""
+    stem = file_stem()
+    # A process may start anew (exec), and a container may give the same number again: no log is written over.
+    names = itertools.chain([stem], (f"{stem}.{count}" for count in itertools.count(2)))
+    taken = {path.name for path in directory.glob(f"{stem}.*")}
+    name = next(name for name in names if not {f"{name}.jsonl", f"{name}.ring"} & taken)
+    return directory / f"{name}.jsonl"
+
+
+def stem_of(name: str) -> str:
+    """Return what the files of one process have in common, of the name of any of them."""
+    return name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".ring")
+
+
+def job_in(name: str) -> str:
+    """Return the part of a file's name that all processes of its job share."""
+    return name.partition(".")[0]
+
+
+def told_by(name: str) -> Told | None:
+    """Return what a file's name tells; None if tracehook gave it no name."""
+    found = _STEM.fullmatch(stem_of(name))
+    if found is None:
+        return None
+    job = found[1] if found[1] != _NO_JOB else None
+    return Told(job, int(found[2]) if found[2] != "-" else None, int(found[3]))
+
+
+def _safe(text: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_" else "_" for c in text)

@@ -10,6 +10,7 @@ from typing import Any
 
 import native
 import torch
+
 from others import RawCommunicator, pool_over
 
 enabled = True  # the server's flag

@@ -12,6 +12,7 @@ from typing import Any
 
 import native
 import torch
+
 from others import RawCommunicator, pool_over
 
 _pool: Any = None

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from support.rehearsal import ROOT
@@ -55,7 +56,7 @@ class NotBuiltHere(RuntimeError):
 def build(mutation: str, scratch: Path) -> Path:
     """Make, in `scratch`, a directory that in PYTHONPATH makes tracehook use the core with that bug; return it.
 
-    The changed source is compiled, and linked with the other objects of the last build.
+    What includes the changed source is compiled, and linked with the other objects of the last build.
     """
     tree, (*compilations, link) = _commands()
     text = (MUTATIONS / f"{mutation}.patch").read_text()
@@ -66,8 +67,10 @@ def build(mutation: str, scratch: Path) -> Path:
     site = scratch / "site"
     site.mkdir()
     changed = site / "changed.o"
-    (compilation,) = (line for line in compilations if line.endswith(f" -c {ROOT / name}"))
-    words = shlex.split(compilation.replace(str(ROOT / name), str(sources / name)))
+    unit, compilation = _unit_of(ROOT / name, compilations)
+    mutated = sources / unit.name
+    mutated.write_text(unit.read_text().replace(str(ROOT / name), str(sources / name)))
+    words = shlex.split(compilation.replace(str(unit), str(mutated)))
     _do(*_with_output(words, changed), "-O0", "-g0", cwd=tree)
     words = shlex.split(link.removeprefix(": &&").removesuffix("&& :"))
     # Before the archive, from which the linker then does not take that object.
@@ -89,6 +92,15 @@ def _commands() -> tuple[Path, list[str]]:
             found = subprocess.run(ninja, capture_output=True, text=True, check=True).stdout
             return cache.parent, [line for line in found.splitlines() if " -o " in line]
     raise NotBuiltHere("make build comes first")
+
+
+def _unit_of(source: Path, compilations: Iterable[str]) -> tuple[Path, str]:
+    """Return the file that CMake made of this source and others, and the command that compiles it."""
+    for line in compilations:
+        unit = Path(line.rpartition(" -c ")[2])
+        if f'"{source}"' in unit.read_text():
+            return unit, line
+    raise LookupError(f"{source} is in no unit of the core: see add_unit in tracehook/cpp/CMakeLists.txt")
 
 
 def _with_output(words: list[str], file: Path) -> list[str]:

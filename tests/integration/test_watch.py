@@ -239,7 +239,7 @@ def test_a_warning_is_said_once_in_lines(watch: Callable[..., Watch], tmp_path: 
         file.write(
             json.dumps({"event": "agreement.timeout", "seq": 1, "comm": "[red]\x1b[31m", "missing_rank": 1}) + "\n"
         )
-    lines.until(re.escape("rank 3: rank 1 of communicator [red]?[31m did not come to agree"))
+    lines.until(re.escape("rank 3: Rank 1 of communicator [red]?[31m missed an agreement"))
     lines.until("1 warnings")
     with path.open("a") as file:
         file.write(json.dumps(END) + "\n")

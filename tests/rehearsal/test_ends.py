@@ -91,7 +91,7 @@ def test_killed_rank(tmp_path: Path) -> None:
 )
 def test_end_with_live_groups(tmp_path: Path, way: str, status: int, ended: bool) -> None:
     """With live groups the exit status is the program's, and the log is closed, or else read whole from the ring."""
-    run = rehearse("ends.py", way, log=tmp_path, timeout=40)
+    run = rehearse("ends.py", way, log=tmp_path, timeout=40, cold=True)
     assert not run.finished.late, run.output
     assert run.status == status, run.output
     log = run.log()

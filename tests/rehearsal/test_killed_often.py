@@ -50,12 +50,13 @@ class Rank:
     status: int
     noted: dict[str, int] | None
     events: list[dict[str, Any]]
+    ended: bool  # its log has its end
     files: list[Path] = field(default_factory=list)
 
     @property
     def killed(self) -> bool:
-        """Whether it was killed."""
-        return self.status < 0
+        """Whether it was killed, and not only after Python had ended: the C++ libraries take their time then."""
+        return self.status < 0 and not self.ended
 
     @property
     def text(self) -> bytes:
@@ -117,7 +118,13 @@ def _ranks(directory: Path, store: Store, told: dict[str, Any]) -> list[Rank]:
         sql = """SELECT event.*, file FROM event JOIN process USING (process)
                  WHERE process.rank = ? AND seq IS NOT NULL AND event.event NOT LIKE 'trace.%' ORDER BY seq"""
         events = store.rows(sql, [rank])
-        out.append(Rank(rank, status, noted, events, sorted(directory.glob(f"*.{pid}.*"))))
+        ended = bool(
+            store.rows(
+                "SELECT seq FROM event JOIN process USING (process) WHERE process.rank = ? AND event.event = 'trace.end'",
+                [rank],
+            )
+        )
+        out.append(Rank(rank, status, noted, events, ended, sorted(directory.glob(f"*.{pid}.*"))))
     return out
 
 
@@ -223,7 +230,7 @@ def judge(directory: Path, told: dict[str, Any], figures: Figures) -> list[str]:
         findings = check(store)
     out = [line for rank in ranks for line in _lost(rank)]
     out += _wrong(ranks, findings)
-    out += [f"rank {rank.rank} failed" for rank in ranks if not rank.killed and rank.status != ALONE]
+    out += [f"rank {rank.rank} failed" for rank in ranks if rank.status >= 0 and rank.status != ALONE]
     for finding in findings:
         figures.findings[finding.rule] += 1
         if finding.rule != "no-end" and not _is_true(finding, ranks):

@@ -2,12 +2,14 @@
 
 #include "calls.h"
 #include "emulator/device.h"
+#include "exports.h"
 #include "handles.h"
 #include "rules.h"
 #include "settings.h"
 
 #include <atomic>
 #include <cstdio>
+#include <iostream>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -56,6 +58,13 @@ __attribute__((destructor)) void end() {
 
 bool process_ending() {
     return ending.load(std::memory_order_relaxed);
+}
+
+TRACEHOOK_EXPORTED void emu_nccl_end_process(int status, void* /*unused*/) {
+    end();
+    std::cout.flush();
+    std::fflush(nullptr);
+    _exit(status);
 }
 
 } // namespace tracehook::emulator::nccl

@@ -118,12 +118,9 @@ def _ranks(directory: Path, store: Store, told: dict[str, Any]) -> list[Rank]:
         sql = """SELECT event.*, file FROM event JOIN process USING (process)
                  WHERE process.rank = ? AND seq IS NOT NULL AND event.event NOT LIKE 'trace.%' ORDER BY seq"""
         events = store.rows(sql, [rank])
-        ended = bool(
-            store.rows(
-                "SELECT seq FROM event JOIN process USING (process) WHERE process.rank = ? AND event.event = 'trace.end'",
-                [rank],
-            )
-        )
+        sql = """SELECT seq FROM event JOIN process USING (process)
+                 WHERE process.rank = ? AND event.event = 'trace.end'"""
+        ended = bool(store.rows(sql, [rank]))
         out.append(Rank(rank, status, noted, events, ended, sorted(directory.glob(f"*.{pid}.*"))))
     return out
 

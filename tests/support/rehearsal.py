@@ -108,7 +108,7 @@ def rehearse(
 ) -> Rehearsal:
     """Run `job` under `tracehook rehearse`, and return the logs of directory `log`.
 
-    Its processes are forked from the warm server, unless `cold`, or `env` has what torch reads when it is imported.
+    Its processes are forked from a warm server, unless `cold`, or `env` has what the interpreter itself reads.
     Without `log` the hook is off. With `log` and not `hook` it is off until the job calls `tracehook.enable()`. Backend
     "nccl" is torch's stock group, also where its default is another (see test_observed.py) unless `env` says so.
     """
@@ -116,7 +116,8 @@ def rehearse(
     line: list[str | Path] = []
     python = sys.executable
     if warm.WANTED and not cold:
-        server = warm.server(environment(changes if HAS_CHOICE else {}))
+        of_torch = {name: value for name, value in (env or {}).items() if name.startswith(("PYTORCH_", "TORCH_"))}
+        server = warm.server(environment((changes if HAS_CHOICE else {}) | of_torch))
         changes |= warm.environment({}) | {SOCKET: str(server.socket)}
         python = str(server.python)
         line = [python]

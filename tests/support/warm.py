@@ -1,4 +1,4 @@
-"""One warm server for all rehearsals of this process: torch is imported once, and jobs are forked from there."""
+"""Warm servers for the rehearsals of this process: torch is imported once for each setting that it reads then."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from tracehook.rehearsal import emulation
+from tracehook.rehearsal import emulation, program
 from tracehook.rehearsal.warm import Warm
 
 # What the command and the launchers of the tests want besides torch.
 _PRELOAD = ("tracehook.commands", "torch.distributed.run", "tracehook.hook.service", "numpy")
 # 0: every process imports torch for itself.
 WANTED = os.environ.get("TRACEHOOK_TEST_WARM", "1") != "0"
-_started: list[Warm] = []
+_started: dict[frozenset[tuple[str, str]], Warm] = {}  # by what torch reads when it is imported
 
 
 def environment(base: Mapping[str, str]) -> dict[str, str]:
@@ -25,13 +25,14 @@ def environment(base: Mapping[str, str]) -> dict[str, str]:
 
 
 def server(base: Mapping[str, str]) -> Warm:
-    """Return the server of this process, started with `base` by the first who asks; it ends with this process."""
-    if not _started:
-        _started.append(Warm(environment(base), _PRELOAD))
-        atexit.register(_started[0].close)
-    return _started[0]
+    """Return the server for `base`, started by the first who asks; it ends with this process."""
+    settings = frozenset(program.read_at_import(base).items())
+    if settings not in _started:
+        _started[settings] = Warm(environment(base), _PRELOAD)
+        atexit.register(_started[settings].close)
+    return _started[settings]
 
 
 def living(run: str) -> set[int]:
     """Return the processes of a run that the server has forked, and theirs, as far as they have not ended."""
-    return {pid for started in _started for pid in started.living(run)}
+    return {pid for started in _started.values() for pid in started.living(run)}

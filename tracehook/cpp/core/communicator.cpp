@@ -38,8 +38,7 @@ template <typename Counter> void add_one(Counter& counter) noexcept {
 
 } // namespace
 
-Communicator::Communicator(const Identity& identity,
-                           std::unique_ptr<RegistrationCalls> calls,
+Communicator::Communicator(const Identity& identity, std::unique_ptr<RegistrationCalls> calls,
                            std::shared_ptr<Gate> gate, Ring& ring, Bank& bank)
     : identity_(identity), calls_(std::move(calls)), gate_(std::move(gate)), ring_(ring),
       bank_(bank) {}

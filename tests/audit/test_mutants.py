@@ -11,9 +11,20 @@ import pytest
 from audit.goldens import GOLDENS, audit
 from audit.make_golden import rehearse
 from audit.mutants import NotBuiltHere
+from tracehook.rehearsal import emulation
+
+
+def _no_rehearsal() -> str:
+    """Return why this installation cannot rehearse; empty if it can."""
+    try:
+        emulation.require_cuda_build()
+    except emulation.NoEmulation as problem:
+        return str(problem)
+    return ""
 
 
 @pytest.mark.skipif(shutil.which("patch") is None, reason="no patch command")
+@pytest.mark.skipif(bool(_no_rehearsal()), reason=_no_rehearsal())
 @pytest.mark.parametrize("name", ["registered-elsewhere", "freed-while-registered-window"])
 def test_a_bug_is_found_again(name: str, tmp_path: Path) -> None:
     """With the bug in today's core, the job of the golden breaks the same rules, of NCCL and of the audit."""

@@ -195,7 +195,7 @@ def _cuda_backend(group: Any) -> Any | None:
 
 
 def cloned_store(store: Store) -> Store:
-    """Return `store` on a connection of its own, so that a wait on it holds up nobody else."""
+    """Return a copy of `store` with a separate connection. A wait on the copy blocks no other user of the store."""
     try:
         return store.clone()
     except (AttributeError, RuntimeError):  # one written in Python may have no clone; one that is gone fails again

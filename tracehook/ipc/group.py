@@ -231,8 +231,8 @@ class PeerGroup:
     def release(self, tensor: Tensor) -> bool:
         """Ask the peers for a tensor's memory now, though it is still used here; False if no peer has it.
 
-        Without this call, this rank asks its peers when its last tensor on the memory is gone. It holds the memory until
-        they have returned it.
+        Without this call, this rank asks its peers when its last tensor on the memory is gone. It holds the memory
+        until they have returned it.
         """
         with self._lock:
             if self._unusable is not None:

@@ -51,10 +51,10 @@ BoundCommunicator::register_windows(const std::vector<std::uint64_t>& segments, 
                : std::vector<core::Outcome>{};
 }
 
-bool BoundCommunicator::confirm_windows() {
+bool BoundCommunicator::confirm_windows(std::uint64_t begin) {
     const Inside inside(*communicator_);
     if (inside) {
-        communicator_->confirm_windows();
+        communicator_->confirm_windows(begin);
     } else {
         communicator_->drop_unconfirmed_windows(); // dead: drops the records only
     }
@@ -77,6 +77,7 @@ void PoolScope::enter(bool graph) {
 }
 
 std::vector<std::uint64_t> PoolScope::leave() {
+    ends_.fetch_add(1, std::memory_order_relaxed);
     const core::ScopeFrame* const scope = core::ScopeStack::current();
     if (scope == nullptr || scope->owner != owner_ ||
         (scope->source != eager_.get() && scope->source != graph_.get())) {

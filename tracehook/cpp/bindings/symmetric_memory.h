@@ -6,6 +6,7 @@
 #include "core/registrar.h"
 #include "torch/pool.h"
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,7 +33,7 @@ class BoundCommunicator {
     // See core/communicator.h. Fewer outcomes than segments: it failed, or the communicator died.
     std::vector<core::Outcome> register_windows(const std::vector<std::uint64_t>& segments,
                                                 bool capturing = false);
-    bool confirm_windows();
+    bool confirm_windows(std::uint64_t begin = 0);
     std::size_t drop_windows();
     std::size_t deregister_windows(const std::vector<std::uint64_t>& segments);
 
@@ -59,8 +60,11 @@ class PoolScope {
     void enter(bool graph);
     // The segments that were touched and lack a window on one of the communicators.
     std::vector<std::uint64_t> leave();
+    // How often leave() was called: a position in the program that is alike on all ranks.
+    std::uint64_t ends() const noexcept { return ends_.load(std::memory_order_relaxed); }
 
   private:
+    std::atomic<std::uint64_t> ends_{0};
     const std::shared_ptr<Pool> eager_;
     const std::shared_ptr<Pool> graph_;
     const std::uint32_t owner_;

@@ -81,7 +81,7 @@ class Agreement:
         self.about = about
         self.ended: str | None = None  # why there is no further round
         self._lines = lines if isinstance(lines, Lines) else Lines(lines)
-        self._prefix = f"tracehook/{channel}"
+        self.prefix = f"tracehook/{channel}"
         self._rank = rank
         self._ranks = ranks
         self._follower = follower
@@ -173,7 +173,7 @@ class Agreement:
                 return verdict
 
     def _part(self, timeout: float) -> Part:
-        return Part(self._prefix, self._rank, self._ranks, self.about, timeout)
+        return Part(self.prefix, self._rank, self._ranks, self.about, timeout)
 
     def _own_key(self, part: Part, number: int) -> str:
         return part.verdict_key(number) if self._rank == LEADER else part.post_key(number, self._rank)

@@ -13,8 +13,8 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tracehook.hook.groups import cloned_store
 from tracehook.log.journal import warn
@@ -44,13 +44,17 @@ class Alarm(NamedTuple):
     facts: dict[str, Any]  # what the asker knows of itself, for those that answer
 
 
-# Return a verdict if this process knows that the round cannot end well, or None.
-Answer = Callable[[Alarm], "RoundVerdict | None"]
+class Subject(Protocol):
+    """A communicator of this process, as the watch knows it. All is called on the watch's thread."""
 
+    def step(self, store: Store) -> Alarm | None:
+        """Do what there is to do each second; return what to ask the ranks."""
 
-class _Subject(NamedTuple):
-    answer: Answer
-    ended: Callable[[RoundVerdict], None]
+    def answer(self, alarm: Alarm, store: Store) -> RoundVerdict | None:
+        """Return how the round ends that an alarm is about, if this process knows that it cannot end well."""
+
+    def apart(self, verdict: RoundVerdict) -> None:
+        """The ranks can no longer be level."""
 
 
 class _Round(NamedTuple):
@@ -68,17 +72,17 @@ class Watch:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._changed = threading.Condition()
-        self._subjects: dict[str, _Subject] = {}
+        self._subjects: dict[str, Subject] = {}
         self._waiting: dict[int, _Round] = {}
         self._open: dict[str, tuple[Alarm, float]] = {}  # by verdict key: alarms that are not over yet
         self._raised: set[int] = set()  # of self._waiting, those about which there is an alarm
         self._seen = 0
         self._thread: threading.Thread | None = None
 
-    def watch(self, key: str, answer: Answer, ended: Callable[[RoundVerdict], None]) -> None:
-        """Answer alarms about communicator `key`. `ended(verdict)` is called if a round left its ranks apart."""
+    def watch(self, key: str, subject: Subject) -> None:
+        """Look after communicator `key`."""
         with self._changed:
-            self._subjects[key] = _Subject(answer, ended)
+            self._subjects[key] = subject
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="tracehook-watch", daemon=True)
                 self._thread.start()
@@ -116,8 +120,10 @@ class Watch:
             try:
                 store = store or cloned_store(self._store)
                 self._look_after_own(store)
-                if time.monotonic() >= due:
+                # Whoever asked looks for answers more often.
+                if time.monotonic() >= due or self._has_asked():
                     due = time.monotonic() + LOOK
+                    self._step(store)
                     self._look_at_others(store)
                 failures = 0
             except RuntimeError:  # the store is gone, or just now unable: the rounds themselves tell what that means
@@ -127,6 +133,9 @@ class Watch:
             except Exception as problem:
                 warn(f"looking after rounds that wait failed: {type(problem).__name__}: {problem}")
                 due = time.monotonic() + 60.0
+
+    def _has_asked(self) -> bool:
+        return bool(self._raised) or any(alarm.rank == 0 and "first" in alarm.facts for alarm, _ in self._open.values())
 
     def _look_after_own(self, store: Store) -> None:
         now = time.monotonic()
@@ -148,8 +157,15 @@ class Watch:
         alarm = Alarm(
             found.key, part.rank, part.about, post.topic, post.entries, post.position, verdict_key, found.facts
         )
-        number = store.add(COUNT_KEY, 1)
-        store.set(f"{COUNT_KEY}/{number}", json.dumps(alarm))
+        _put(store, alarm)
+
+    def _step(self, store: Store) -> None:
+        with self._changed:
+            subjects = list(self._subjects.values())
+        for subject in subjects:
+            alarm = subject.step(store)
+            if alarm is not None:
+                _put(store, alarm)
 
     def _look_at_others(self, store: Store) -> None:
         count = store.add(COUNT_KEY, 0)
@@ -171,14 +187,20 @@ class Watch:
         if subject is None:
             return False  # this process may get the communicator yet
         if not store.check([alarm.verdict_key]):
-            proposal = subject.answer(alarm)
+            proposal = subject.answer(alarm, store)
             if proposal is None:
                 return False
-            store.compare_set(alarm.verdict_key, "", json.dumps(proposal))
+            # Both rounds end here, or one rank would go on while the other still waits.
+            for key in (*(proposal.data or ()), alarm.verdict_key):
+                store.compare_set(key, "", json.dumps(proposal))
         verdict = _standing(store, alarm.verdict_key)
-        if verdict.kind == "diverged":
-            subject.ended(verdict)
+        if verdict.kind in ("diverged", "differed"):
+            subject.apart(verdict)
         return True
+
+
+def _put(store: Store, alarm: Alarm) -> None:
+    store.set(f"{COUNT_KEY}/{store.add(COUNT_KEY, 1)}", json.dumps(alarm))
 
 
 def _standing(store: Store, verdict_key: str) -> RoundVerdict:

@@ -62,7 +62,7 @@ def _made(alarm: Alarm, communicator: Any, rank: int) -> RoundVerdict:
     wanted = ", ".join([alarm.topic.removeprefix("placement of "), *_places(alarm)])
     return RoundVerdict(
         "diverged",
-        f"{alarm.about}: the ranks differ at call {number(call)}: rank {rank} made {_did(communicator, call)}; "
+        f"{alarm.about}: the ranks differ at call {number(call)}: rank {rank} made {described(communicator, call)}; "
         f"rank {alarm.rank} wants {wanted}. rank {rank} may be inside NCCL, so no rank makes another call on this "
         "communicator: abort the group",
     )
@@ -73,8 +73,9 @@ def _passed(alarm: Alarm, communicator: Any, rank: int) -> RoundVerdict:
     return RoundVerdict(
         "mismatch",
         f"{alarm.about}: the ranks are not at the same point: rank {alarm.rank} waits at {alarm.topic!r} before call "
-        f"{number(call)}; rank {rank} made call {number(call)} ({_did(communicator, call)}) without it; nothing was "
-        "registered",
+        f"{number(call)}; rank {rank} made call {number(call)} ({described(communicator, call)}) without it; nothing "
+        "was registered",
+        position=alarm.position,
     )
 
 
@@ -87,6 +88,8 @@ def _elsewhere(alarm: Alarm, rank: int, waiting: list[Waiting]) -> RoundVerdict 
         "mismatch",
         f"{alarm.about}: the ranks are not at the same point: rank {alarm.rank} waits at {alarm.topic!r}, rank {rank} "
         f"at {mine[0].post.topic!r}; no rank goes on",
+        position=alarm.position,
+        data=[one.part.verdict_key(one.number) for one in mine],
     )
 
 
@@ -94,7 +97,8 @@ def _places(alarm: Alarm) -> list[str]:
     return [entry for entry in alarm.entries if " buffer " in entry]
 
 
-def _did(communicator: Any, call: int) -> str:
+def described(communicator: Any, call: int) -> str:
+    """Say what this rank used at a call, if it is one of the last."""
     past = communicator.past(call)
     if past is None:
         return "a call that it no longer knows, or made before windows counted"

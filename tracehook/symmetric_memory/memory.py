@@ -94,6 +94,9 @@ class SymmetricMemory:
             self._users[pool].update(found.facts.name for found in windows)
         pair = self._pools.pair(pool, device)
         native = _core.PoolScope(pair.eager, pair.graph, self._owner(windows))
+        communicators = [found.communicator() for found in windows]
+        if None not in communicators:
+            native.set_communicators(communicators)
         ended = _ScopeEnd(self, native, windows, device)
         return Scope(native.enter, native.leave, ended, graph, process_groups)
 
@@ -125,7 +128,13 @@ class SymmetricMemory:
             found = self._groups.get(id(group))
             if found is None or found.group() is not group:
                 found = GroupWindows(
-                    group, self._settings.timeout, self._stalls, self._meetings, self._on_new_communicator, self._apart
+                    group,
+                    self._settings.timeout,
+                    self._stalls,
+                    self._meetings,
+                    self._on_new_communicator,
+                    self._apart,
+                    verifies=self._settings.verify != "off",
                 )
                 self._groups[id(group)] = found
                 weakref.finalize(group, self._groups.pop, id(group), None)

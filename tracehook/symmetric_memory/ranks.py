@@ -16,9 +16,10 @@ from tracehook.symmetric_memory import divergence
 from tracehook.symmetric_memory.agreement import Agreement, Waiting
 from tracehook.symmetric_memory.answers import ENDED
 from tracehook.symmetric_memory.meeting import Meetings, token
+from tracehook.symmetric_memory.verification import CHANNEL, Verification
 
 if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup
+    from torch.distributed import ProcessGroup, Store
 
     from tracehook.symmetric_memory.alarm import Alarm, Watch
     from tracehook.symmetric_memory.verdicts import RoundVerdict
@@ -34,6 +35,7 @@ class GroupRanks:
         meetings: Meetings,
         on_new_communicator: Callable[[ProcessGroup | None], None],
         abort: Callable[[ProcessGroup, str], None],
+        verifies: bool,
     ) -> None:
         self.group = weakref.ref(group)
         self.facts = groups.facts(group)
@@ -42,6 +44,7 @@ class GroupRanks:
         self._abort = abort
         self._on_new_communicator = on_new_communicator
         self._communicator: Any = None
+        self.verifies = verifies
         self._had_one = False  # a communicator
         self._is_apart = False
         self._connecting: Agreement | None = None
@@ -91,7 +94,7 @@ class GroupRanks:
             )
             self._plans.about = self._uses.about = self._called(found)
             if self.facts.ranks > 1:
-                self._meetings.at(self.facts.store).watch.watch(_key(found), uses.answer, uses.apart)
+                self._meetings.at(self.facts.store).watch.watch(_key(found), uses)
             self.refused = self.last_failure = None
             self._is_apart = False
             self.deferred = []
@@ -166,6 +169,7 @@ class _Follower:
         self._ranks = weakref.ref(ranks)
         self._communicator = communicator
         self._channel = channel
+        self._verification: Verification | None = None
 
     def following(self, waiting: Waiting) -> contextlib.AbstractContextManager[None]:
         """Raise an alarm if this round takes long."""
@@ -180,19 +184,37 @@ class _Follower:
         if ranks is not None:
             ranks.end(verdict.text)
 
-    def answer(self, alarm: Alarm) -> RoundVerdict | None:
-        """On the watch's thread: see :func:`divergence.answer`."""
+    def step(self, store: Store) -> Alarm | None:
+        """On the watch's thread: see :meth:`Verification.step`."""
+        ranks = self._ranks()
+        if ranks is None or ranks._uses is None or not ranks.verifies:
+            return None
+        if self._verification is None:
+            facts = ranks.facts
+            self._verification = Verification(
+                self._communicator, ranks._uses.prefix, facts.rank, facts.ranks, ranks._uses.about
+            )
+        return self._verification.step(store)
+
+    def answer(self, alarm: Alarm, store: Store) -> RoundVerdict | None:
+        """On the watch's thread: see :func:`divergence.answer` and :meth:`Verification.answer`."""
         ranks, watch = self._ranks(), self._watch()
         if ranks is None or watch is None:
             return None
+        if alarm.facts["channel"] == CHANNEL:
+            return self._verification.answer(alarm, store) if self._verification is not None else None
         key = _key(self._communicator)
         return divergence.answer(alarm, self._communicator, ranks.facts.rank, lambda: watch.rounds_of(key))
 
     def apart(self, verdict: RoundVerdict) -> None:
         """On the watch's thread: some rank is, or may be, inside NCCL alone."""
         ranks = self._ranks()
-        if ranks is not None and ranks._communicator is self._communicator:
+        if ranks is None or ranks._communicator is not self._communicator:
+            return
+        if verdict.kind == "diverged":
             ranks.come_apart(verdict.text)
+        else:
+            ranks.end(verdict.text)
 
     def _watch(self) -> Watch | None:
         ranks = self._ranks()

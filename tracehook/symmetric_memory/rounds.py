@@ -98,7 +98,7 @@ def is_for(verdict: RoundVerdict, post: Post) -> bool:
     """Whether a verdict is about the call that this rank makes; if not, that round is over and the next one counts."""
     if verdict.kind == "skipped":
         return is_further(verdict.position, post.position)  # those who are furthest meet in the next round
-    return verdict.kind not in ("timeout", "declined") or not is_further(post.position, verdict.position)
+    return not verdict.position or not is_further(post.position, verdict.position)
 
 
 def _lead(part: Part, number: int, post: Post) -> Generator[Operation, Any, RoundVerdict | None]:

@@ -27,9 +27,9 @@ class Post(NamedTuple):
 class RoundVerdict(NamedTuple):
     """What a round ended with, equal on all ranks.
 
-    `kind` is ``ok``, ``mismatch``, ``failed``, ``timeout``, ``declined``, ``skipped`` or ``diverged``. `data`: the
-    reasons by rank (failed, declined), or what the ranks share (ok). `position`: where the rank was that wrote a
-    time-out or declined; of ``skipped`` the newest one.
+    `kind` is ``ok``, ``mismatch``, ``failed``, ``timeout``, ``declined``, ``skipped``, ``diverged`` or ``differed``.
+    `data`: the reasons by rank (failed, declined), or what the ranks share (ok). `position`: where the rank was that
+    wrote the verdict before all had come, or that an alarm is about; of ``skipped`` the newest one.
     """
 
     kind: str

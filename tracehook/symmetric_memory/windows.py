@@ -34,18 +34,20 @@ class GroupWindows(GroupRanks):
         meetings: Meetings,
         on_new_communicator: Callable[[ProcessGroup | None], None],
         abort: Callable[[ProcessGroup, str], None],
+        *,
+        verifies: bool,
     ) -> None:
-        super().__init__(group, timeout, meetings, on_new_communicator, abort)
+        super().__init__(group, timeout, meetings, on_new_communicator, abort, verifies)
         self._stalls = stalls
         self._lock = threading.RLock()  # one collective act at a time
-        self._synced = self._trimmed = 0  # calls of all ranks: positions in the program
 
     # --- registering ---
 
     def register(self, segments: Sequence[int], sizes: Mapping[int, int], position: int) -> int:
         """Register a window on each segment that has none, in this order, on all ranks. Collective. Returns how many.
 
-        `sizes`, in bytes, are those of all segments that still exist. `position`: how many scopes ended before.
+        `sizes`, in bytes, are those of all segments that still exist. `position`: scopes that ended since the last
+        call.
         """
         with self._lock:
             communicator = self.connect()
@@ -57,8 +59,9 @@ class GroupWindows(GroupRanks):
 
     def decline(self, why: str, position: int) -> None:
         """Tell the others that this rank does not come to the end of the scope. Raises nothing, and does not wait."""
-        communicator = self._communicator
-        if communicator is not None and not communicator.dead and self._plans is not None and self.refused is None:
+        communicator = self.communicator()
+        if communicator is not None and self._plans is not None and self.refused is None:
+            communicator.note_caller()
             self._plans.decline(REGISTER, why, self._timeout, _position(communicator, position))
 
     def _agree(
@@ -167,12 +170,11 @@ class GroupWindows(GroupRanks):
         with self._lock:
             communicator = self.connect()
             communicator.note_caller()
-            self._synced += 1
             waiting = list(self.deferred)
             wanted = [segment for segment in communicator.missing(waiting) if segment in sizes and self.refused is None]
             uses, digest = communicator.digest()
             more = [f"{uses} collectives with windows so far, placements {digest:016x}"]
-            count = self._agree(communicator, "sync", wanted, sizes, self._synced, more)
+            count = self._agree(communicator, "sync", wanted, sizes, 0, more)
             self.deferred = [segment for segment in self.deferred if segment not in waiting]
             return count
 
@@ -186,14 +188,13 @@ class GroupWindows(GroupRanks):
             if communicator is None or self._plans is None:
                 return 0
             communicator.note_caller()
-            self._trimmed += 1
             mine = [
                 window for window in communicator.windows() if window["segment"] in retired and not window["pinned"]
             ]
             offered = [f"{window['ordinal']} {window['size']}" for window in mine]
             begin = time.monotonic_ns()
             try:
-                common = set(self._plans.common("trim", offered, self._timeout, _position(communicator, self._trimmed)))
+                common = set(self._plans.common("trim", offered, self._timeout, _position(communicator, 0)))
             except RegistrationError as problem:
                 self._log_failure(communicator, problem, time.monotonic_ns() - begin, len(offered))
                 raise
@@ -231,7 +232,7 @@ class GroupWindows(GroupRanks):
 
 def _position(communicator: Any, point: int) -> tuple[int, int]:
     """Where in the program this rank is; see rounds.py. Calls of other threads say nothing of it."""
-    return (UNKNOWN if communicator.several_callers else communicator.calls, point)
+    return (UNKNOWN, UNKNOWN) if communicator.several_callers else (communicator.calls, point)
 
 
 def _kind(problem: RegistrationError) -> str:

@@ -77,6 +77,11 @@ void PoolScope::enter(bool graph) {
 }
 
 std::vector<std::uint64_t> PoolScope::leave() {
+    const std::uint64_t calls =
+        communicators_.empty() ? 0 : communicators_.front()->windows().calls();
+    if (calls_.exchange(calls, std::memory_order_relaxed) != calls) {
+        ends_.store(0, std::memory_order_relaxed);
+    }
     ends_.fetch_add(1, std::memory_order_relaxed);
     const core::ScopeFrame* const scope = core::ScopeStack::current();
     if (scope == nullptr || scope->owner != owner_ ||

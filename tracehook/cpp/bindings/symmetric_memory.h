@@ -60,11 +60,13 @@ class PoolScope {
     void enter(bool graph);
     // The segments that were touched and lack a window on one of the communicators.
     std::vector<std::uint64_t> leave();
-    // How often leave() was called: a position in the program that is alike on all ranks.
+    // How often leave() was called since the first communicator's last call: with the number of
+    // that call a position in the program that is alike on all ranks.
     std::uint64_t ends() const noexcept { return ends_.load(std::memory_order_relaxed); }
 
   private:
     std::atomic<std::uint64_t> ends_{0};
+    std::atomic<std::uint64_t> calls_{0}; // at the last end
     const std::shared_ptr<Pool> eager_;
     const std::shared_ptr<Pool> graph_;
     const std::uint32_t owner_;

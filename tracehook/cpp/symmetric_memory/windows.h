@@ -56,15 +56,13 @@ class Windows {
     }
     // Remembers who uses the communicator, as far as: nobody, one thread, or several.
     void note_caller() noexcept {
-        static thread_local const char thread{};
-        const void* const known = caller_.load(std::memory_order_relaxed);
-        if (known != &thread && known != this) {
-            caller_.store(known == nullptr ? static_cast<const void*>(&thread) : this,
-                          std::memory_order_relaxed);
+        const std::uint64_t known = caller_.load(std::memory_order_relaxed);
+        if (const std::uint64_t mine = this_thread(); known != mine && known != kSeveral) {
+            caller_.store(known == 0 ? mine : kSeveral, std::memory_order_relaxed);
         }
     }
     bool several_callers() const noexcept {
-        return caller_.load(std::memory_order_relaxed) == this;
+        return caller_.load(std::memory_order_relaxed) == kSeveral;
     }
 
     // How many calls were made: the number of the next one.
@@ -148,10 +146,18 @@ class Windows {
 
     // In calls_: there was a fence, so calls are counted with the mutex only.
     static constexpr std::uint64_t kEngaged = std::uint64_t{1} << 63;
+    static constexpr std::uint64_t kSeveral = ~std::uint64_t{0};
+
+    // From 1, never reused, as the address of something of a thread is.
+    static std::uint64_t this_thread() noexcept {
+        static std::atomic<std::uint64_t> threads{0};
+        static thread_local const std::uint64_t mine = ++threads;
+        return mine;
+    }
 
     std::atomic<std::size_t> count_{0};
     std::atomic<std::uint64_t> calls_{0};
-    std::atomic<const void*> caller_{nullptr}; // a mark of the only thread; this: several threads
+    std::atomic<std::uint64_t> caller_{0}; // the only thread
     mutable std::mutex mutex_; // everything below
     std::condition_variable lowered_;
     bool fenced_ = false;

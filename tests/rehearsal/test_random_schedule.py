@@ -122,6 +122,21 @@ def test_first_use_is_compared(tmp_path: Path) -> None:
     assert_windows_are_undone(run)
 
 
+@pytest.mark.timeout(LONGEST + 30)
+@pytest.mark.parametrize(("ranks", "version"), [(2, OLD), (4, NEW)])
+def test_nothing_hangs_where_only_the_first_use_is_compared(tmp_path: Path, ranks: int, version: str) -> None:
+    """Whatever one rank does otherwise, with other threads at work: nobody waits for ever, no wrong sum goes untold."""
+    run = play(ranks, "some", "hangs", "threads", version=version, verify="first-use", log=tmp_path)
+    assert failures(run, ranks) == {}, run.output
+    assert run.broken in ([], ["W16"]), run.output
+    assert run.finished.orphans == 0
+    for rank in range(ranks):
+        facts = run.facts(rank)
+        assert sum(facts["ended"].values()) == SEEDS
+        assert facts["ended"]["uniform: right"] > SEEDS / 2
+    assert_windows_are_undone(run)
+
+
 def test_the_digest_finds_what_was_not_compared() -> None:
     """A rank that takes another tensor, at places that were compared before, makes sums wrong, and ``sync`` says so."""
     run = play(2, "known tensor", seeds=60, verify="first-use")

@@ -194,6 +194,8 @@ class Watch:
             for key in (*(proposal.data or ()), alarm.verdict_key):
                 store.compare_set(key, "", json.dumps(proposal))
         verdict = _standing(store, alarm.verdict_key)
+        if verdict.kind == "timeout":
+            verdict = subject.answer(alarm, store) or verdict  # too late for the round, not for this rank
         if verdict.kind in ("diverged", "differed"):
             subject.apart(verdict)
         return True

@@ -291,10 +291,9 @@ class SymmetricMemory:
             self._abort(group, about)
 
     def _abort(self, group: ProcessGroup, about: str) -> None:
-        from torch.distributed import distributed_c10d
-
+        """End what waits in NCCL. The group object stays torch's, for the program to destroy; its calls raise."""
         warn(f"aborting {about} (SYMM_REGISTER_ON_STALL={self._settings.on_stall})")
-        distributed_c10d._abort_process_group(group)
+        group.abort()
 
     def _say_once(self, text: str, said: set[str] = set()) -> None:  # noqa: B006
         if text not in said:

@@ -15,6 +15,7 @@ import json
 import os
 import re
 import sys
+import threading
 import time
 from collections import Counter
 from datetime import timedelta
@@ -26,11 +27,11 @@ import tracehook
 from tracehook.symmetric_memory import public
 
 from common import MB, RANK, WORLD, tell
-from schedules import MAY_HANG, Collect, Enter, Free, Make, Rules, Schedule, Step, Sync, Trim, draw
+from schedules import MAY_HANG, Beside, Collect, Enter, Free, Make, Rules, Schedule, Step, Sync, Trim, draw
 
 CHUNK = 64  # elements: what one rank contributes to a gather
 STRIDE = MB // 4  # elements from one slot of a tensor to the next
-SHORT, LONG = 0.4, 15.0  # seconds that an agreement may take in a seed with, and without a divergence
+SHORT, ANSWERED, LONG = 0.4, 4.0, 15.0  # seconds that an agreement may take in a seed with, and without a divergence
 SLACK = 5.0
 HARD = 60.0
 
@@ -46,7 +47,21 @@ if WORLD == 4:
 elif WORLD == 3 and ISOLATED:
     MEMBERS["part"] = [[0, 1]]
 APART = "part" if "part" in MEMBERS else "-"
-RULES = Rules(tuple(MEMBERS), hangs=VERIFY == "every-use", apart=APART)
+RULES = Rules(
+    tuple(MEMBERS), hangs=VERIFY == "every-use" or "hangs" in sys.argv, apart=APART, threads="threads" in sys.argv
+)
+
+
+# What need not be raised on all ranks: some do not come, cannot go on, are further, or wait inside NCCL.
+ONE_SIDED = (
+    "did not come",
+    "it was aborted",
+    "gave no verdict",
+    "could not go on",
+    "may be inside NCCL",
+    "waits at",
+    "used different",
+)
 
 
 class OnPurpose(Exception):
@@ -96,7 +111,10 @@ class Run:
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
         self.stop = f"stop {schedule.seed}"
-        self.timeout = SHORT if schedule.divergence else LONG
+        self.timeout = LONG
+        if schedule.divergence:
+            # Shorter than an alarm and its answer take, or longer.
+            self.timeout = ANSWERED if "hangs" in sys.argv and schedule.seed % 3 == 0 else SHORT
         # Who goes on waits for all that the others wait for.
         self.limit = (2 + (STUBBORN or WARNED) * len(schedule.steps)) * self.timeout + SLACK
         self.outcome = Outcome()
@@ -160,7 +178,7 @@ class Run:
             case Make():
                 self.make(step)
             case Enter():
-                with contextlib.suppress(OnPurpose):
+                with contextlib.suppress(OnPurpose, torch.OutOfMemoryError):
                     self.enter(step)
             case Free():
                 self.check(step.tensors)
@@ -169,6 +187,8 @@ class Run:
             case Collect():
                 if step.group in self.groups:
                     self.collect(step)
+            case Beside():
+                self.beside(step)
             case Sync():
                 tracehook.sync(self.of(step.groups))
             case Trim():
@@ -186,8 +206,32 @@ class Run:
                     self.make(part)
                 else:
                     self.enter(part)
+            if scope.exhausts:
+                torch.empty(1 << 50, dtype=torch.uint8, device=device)
             if scope.fails:
                 raise OnPurpose
+
+    def beside(self, step: Beside) -> None:
+        """Go through a scope, and make a collective on another thread."""
+        problems: list[BaseException] = []
+
+        def collect() -> None:
+            try:
+                torch.cuda.set_device(device)
+                if step.collect.group in self.groups:
+                    self.collect(step.collect, alone=False)
+            except BaseException as problem:
+                problems.append(problem)
+
+        thread = threading.Thread(target=collect)
+        thread.start()
+        try:
+            self.enter(step.scope)
+        finally:
+            thread.join()
+        if problems:
+            raise problems[0]
+        self.check(self.tensors, step.collect)
 
     def make(self, make: Make) -> None:
         """Make a tensor whose every slot is filled."""
@@ -205,7 +249,7 @@ class Run:
         self.part(tensor, slot, len(values)).copy_(torch.tensor(values, dtype=torch.float32).repeat_interleave(CHUNK))
         self.contents.setdefault((tensor, slot), [0] * WORLD)[: len(values)] = values
 
-    def collect(self, step: Collect) -> None:
+    def collect(self, step: Collect, alone: bool = True) -> None:
         """Fill the input, call, wait, and look at all tensors: the sums depend on nothing that came before."""
         group, members = self.groups[step.group], self.ranks[step.group]
         ranks, own = len(members), members.index(RANK)
@@ -228,7 +272,8 @@ class Run:
             work.wait()
         self.finish(step)
         self.contents[step.target, step.slot][: len(expected)] = expected
-        self.check(self.tensors, step)
+        if alone:
+            self.check(self.tensors, step)
 
     def finish(self, step: Collect) -> None:
         """Wait for the collective, as long as no other rank has announced something."""
@@ -326,7 +371,7 @@ def one_verdict(outcomes: list[Outcome]) -> list[str]:
         text[text.find("communicator ") :].partition("; no")[0]  # what follows is the same, or is about this rank
         for each in outcomes
         for _, _, text in each.announced
-        if "did not come" not in text and "gave no verdict" not in text
+        if not any(part in text for part in ONE_SIDED)
     )
     found = []
     for text, ranks in texts.items():
@@ -380,7 +425,7 @@ first, count = int(sys.argv[1]), int(sys.argv[2])
 chosen = sys.argv[3] if len(sys.argv) > 3 else "some"
 divergence = {"some": None, "none": ""}.get(chosen, chosen)
 if divergence in MAY_HANG and not RULES.hangs:
-    raise SystemExit(f"{divergence!r} needs SYMM_REGISTER_VERIFY=every-use")
+    raise SystemExit(f"{divergence!r} needs SYMM_REGISTER_VERIFY=every-use, or 'hangs'")
 tracehook.trim()  # makes the memory, and the windows of the default group
 memory = public._Switch.memory
 settings = memory._settings

@@ -22,11 +22,12 @@ class Make:
 
 @dataclass(frozen=True)
 class Enter:
-    """A scope of `groups`, with what is made in it; `fails`: an exception ends it."""
+    """A scope of `groups`, with what is made in it; `fails`: an exception ends it, `exhausts`: want of memory."""
 
     groups: tuple[str, ...]
     body: tuple[Make | Enter, ...]
     fails: bool = False
+    exhausts: bool = False
 
     def made(self) -> list[Make]:
         """Return what is made in it, and in those inside."""
@@ -53,6 +54,14 @@ class Collect:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """A scope, and on another thread a collective of tensors that were made before."""
+
+    scope: Enter
+    collect: Collect
+
+
+@dataclass(frozen=True)
 class Sync:
     """``tracehook.sync``."""
 
@@ -66,7 +75,7 @@ class Trim:
     groups: tuple[str, ...]
 
 
-Step = Make | Enter | Free | Collect | Sync | Trim
+Step = Make | Enter | Free | Collect | Beside | Sync | Trim
 ENDINGS = ("trim and destroy", "free and destroy", "destroy and free", "abort and free")
 
 
@@ -77,6 +86,7 @@ class Rules:
     groups: tuple[str, ...]  # of which every schedule uses the first, and perhaps one more
     hangs: bool  # whether a divergence may be one that hangs in NCCL if the ranks do not compare every use
     apart: str = "-"  # one of these that some ranks are no members of
+    threads: bool = False  # whether a collective may run beside a scope
 
 
 @dataclass
@@ -123,9 +133,8 @@ class _Drawing:
         self.steps: list[Step] = []
         self._add(self._enter())
         for _ in range(chance.randint(4, 14)):
-            kind = chance.choices(
-                (self._enter, self._make, self._free, self._collect, self._sync, self._trim), (5, 1, 3, 9, 1, 2)
-            )[0]
+            kinds = (self._enter, self._make, self._free, self._collect, self._sync, self._trim, self._beside)
+            kind = chance.choices(kinds, (5, 1, 3, 9, 1, 2, 3 * rules.threads))[0]
             step = kind()
             if step is not None:
                 self._add(step)
@@ -139,6 +148,8 @@ class _Drawing:
                 self.live.append(step.tensor)
             case Enter():
                 self.live += [make.tensor for make in step.made()]
+            case Beside():
+                self.live += [make.tensor for make in step.scope.made()]
             case Free():
                 self.live = [tensor for tensor in self.live if tensor not in step.tensors]
 
@@ -162,7 +173,8 @@ class _Drawing:
             # Who is not in the inner scope's group would make its tensors in the outer scope.
             inner = self._enter(depth + 1, groups if self.rules.apart in self.groups else ())
             body.insert(self.chance.randint(0, len(body)), inner)
-        scope = Enter(groups, tuple(body), fails=depth == 0 and self.chance.random() < 0.1)
+        fails = depth == 0 and self.chance.random() < 0.1
+        scope = Enter(groups, tuple(body), fails=fails, exhausts=fails and self.chance.random() < 0.3)
         if scope.fails:
             self.failed |= {make.tensor for make in scope.made()}
         return scope
@@ -191,6 +203,13 @@ class _Drawing:
         target = source if name == "all_reduce" else self.chance.choice(others)
         slot = self.chance.choice((0, 0, 0, 1))
         return Collect(group, name, source, target, slot, self.chance.random() < 0.3)
+
+    def _beside(self) -> Beside | None:
+        collect = self._collect()
+        if collect is None:
+            return None
+        scope = self._enter(depth=2)
+        return Beside(scope, collect) if not scope.fails else None
 
     def certain(self, tensor: int, group: str) -> bool:
         """Whether the tensor has a window of the group, or has none, whatever the pools hold."""
@@ -295,6 +314,10 @@ def _exception(step: Step, _: int, __: random.Random, ___: _Drawing) -> list[Ste
     return [replace(step, fails=True)] if isinstance(step, Enter) and not step.fails else None
 
 
+def _exhausted(step: Step, _: int, __: random.Random, ___: _Drawing) -> list[Step] | None:
+    return [replace(step, fails=True, exhausts=True)] if isinstance(step, Enter) and not step.fails else None
+
+
 DIVERGENCES = {
     "swap": _swap,
     "size": _size,
@@ -306,6 +329,7 @@ DIVERGENCES = {
     "skip trim": _skip_trim,
     "skip sync": _skip_sync,
     "exception": _exception,
+    "out of memory": _exhausted,
 }
 MAY_HANG = ("skip scope",)
 

@@ -91,6 +91,14 @@ struct Config {
     const char* comm_name; // 2.27
 };
 
+// ncclSimInfo_t; 2.22
+struct Simulation {
+    std::size_t size;
+    unsigned int magic;
+    unsigned int version;
+    float estimated_time;
+};
+
 inline constexpr int kConfigUndefined = -2147483647 - 1; // NCCL_CONFIG_UNDEF_INT
 inline constexpr int kSplitNoColor = -1;                 // NCCL_SPLIT_NOCOLOR
 

@@ -144,6 +144,11 @@ int on_ncclGroupEnd() {
     return ThreadGroup::mine().ended(registrar(), [] { return api().ncclGroupEnd(); });
 }
 
+int on_ncclGroupSimulateEnd(Simulation* simulation) {
+    return ThreadGroup::mine().simulated(
+        [simulation] { return api().ncclGroupSimulateEnd(simulation); });
+}
+
 // --- communicators that begin ---
 
 } // namespace

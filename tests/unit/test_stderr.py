@@ -20,7 +20,7 @@ SEGMENT = {"segment": 5, "address": 0x7F00, "size": 4096}
 
 def test_a_full_disk_at_the_start_is_one_line(core, capsys):
     """If not even the first line can be written, one line says so and events stay in the ring."""
-    journal = logs.Journal(core, Path("/dev/full"), {})
+    journal = logs.Journal(core, Path("/dev/full"), {}, os.open("/dev/full", os.O_WRONLY))
     core.push("segment.alloc", **SEGMENT)
     assert journal.flush() == 0
     journal.close(dict)

@@ -64,7 +64,7 @@ class Service:
     def _start(self, torch: Any) -> None:
         from tracehook import _core
 
-        path = log_begin.log_path(self.settings.log)
+        path, descriptor = log_begin.new_log(self.settings.log)
         begin = log_begin.begin_fields(torch, _core.nccl_version(), self.settings)
         _core.make_process(str(path.with_suffix(".ring")) if path else "", _RING_CAPACITY)
         if _core.ring_error():
@@ -72,7 +72,7 @@ class Service:
         self._core = _core
         self._forked = False
         self._done_attaching = False
-        self._journal = Journal(_core, path, begin)
+        self._journal = Journal(_core, path, begin, descriptor)
         self._journal.start()
         if torch.version.cuda is None:
             self._note("no_cuda", f"torch {torch.__version__}")

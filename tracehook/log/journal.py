@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, cast
 import structlog
 
 from tracehook.log import ring
+from tracehook.log.file_name import new_file
 from tracehook.log.tables import Reason
 
 SCHEMA = "1.4"
@@ -39,8 +40,8 @@ def warn(text: str) -> None:
 class _WholeLines:
     """A file to append to, unbuffered: what was written survives a kill. Raises OSError rather than write half."""
 
-    def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    def __init__(self, descriptor: int) -> None:
+        self._fd = descriptor
 
     def write(self, data: bytes) -> None:
         """Write all of `data`; on a full disk the second, empty attempt is what raises."""
@@ -57,9 +58,11 @@ class Journal:
     One instance per process, one thread of its own. `core` is the native module (or anything with ``peek(limit)`` and
     ``mark_drained(count)`` and ``dropped()``). If writing fails, for example on a full disk, it says so once on
     stderr and stops writing; the job goes on, and events stay in the ring while there is room.
+
+    `descriptor` is that of `path`, open to append to; without it the file is made.
     """
 
-    def __init__(self, core: Any, path: Path | None, begin: Mapping[str, Any]) -> None:
+    def __init__(self, core: Any, path: Path | None, begin: Mapping[str, Any], descriptor: int | None = None) -> None:
         self._core = core
         self.path = path
         self._file: _WholeLines | None = None
@@ -76,11 +79,11 @@ class Journal:
         self._closed = False
         self.failed: str | None = None
         if path is not None:
-            self._open(path, begin)
+            self._open(path, begin, descriptor)
 
-    def _open(self, path: Path, begin: Mapping[str, Any]) -> None:
+    def _open(self, path: Path, begin: Mapping[str, Any], descriptor: int | None) -> None:
         try:
-            self._file = _WholeLines(path)
+            self._file = _WholeLines(new_file(path) if descriptor is None else descriptor)
             # wrap_logger and not configure(): structlog's configuration belongs to the application.
             self._logger = structlog.wrap_logger(
                 structlog.BytesLogger(cast("BinaryIO", self._file)),

@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any
 from tracehook import settings
 from tracehook.hook import library, log_begin, registrants
 from tracehook.hook.extension import EXTENSIONS, Extension
-from tracehook.log.journal import Journal, warn
+from tracehook.log.journal import RING_CAPACITY, Journal, warn
 from tracehook.log.tables import KINDS, MODES, REASONS, number_of
 
 if TYPE_CHECKING:
     from types import ModuleType
-
-_RING_CAPACITY = 65536  # events; 6 MiB
 
 
 class Service:
@@ -66,7 +64,7 @@ class Service:
 
         path, descriptor = log_begin.new_log(self.settings.log)
         begin = log_begin.begin_fields(torch, _core.nccl_version(), self.settings)
-        _core.make_process(str(path.with_suffix(".ring")) if path else "", _RING_CAPACITY)
+        _core.make_process(str(path.with_suffix(".ring")) if path else "", RING_CAPACITY)
         if _core.ring_error():
             warn(f"events are kept in memory only, so a kill would lose the last ones: {_core.ring_error()}")
         self._core = _core

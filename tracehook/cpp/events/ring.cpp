@@ -133,6 +133,11 @@ void Ring::mark_drained(std::size_t count) noexcept {
     header_->drained.fetch_add(count, std::memory_order_release);
 }
 
+void Ring::let_go(std::size_t count) noexcept {
+    header_->dropped.fetch_add(count, std::memory_order_relaxed);
+    mark_drained(count);
+}
+
 void Ring::remove_file() noexcept {
     if (!path_.empty()) {
         unlink(path_.c_str());

@@ -27,7 +27,7 @@ struct RingHeader {
     std::atomic<std::uint64_t> pushed; // records ever written; the next goes to pushed % capacity
     std::atomic<std::uint64_t>
         drained; // records that also stand in the log; those in [drained, pushed) do not
-    std::atomic<std::uint64_t> dropped; // events that found the ring full
+    std::atomic<std::uint64_t> dropped; // events that found the ring full, or made room in it
     std::uint64_t epoch_ns;             // CLOCK_REALTIME minus CLOCK_MONOTONIC at the start
     std::uint64_t pid;
     // When the consumer last looked, about ten times a second: how long the process was alive.
@@ -50,6 +50,8 @@ class Ring {
     // they stay until mark_drained(). One consumer at a time.
     std::size_t peek(std::span<Event> out, std::size_t skip = 0) const noexcept;
     void mark_drained(std::size_t count) noexcept;
+    // Makes room for new events: the oldest `count` count as dropped, because no log has them.
+    void let_go(std::size_t count) noexcept;
 
     std::uint64_t pushed() const noexcept {
         return header_->pushed.load(std::memory_order_acquire);

@@ -29,6 +29,7 @@ class Service:
         self._core: ModuleType | None = None
         self._journal: Journal | None = None
         self._record_only = False
+        self._is_blind = False  # calls into NCCL pass us by: nothing may be registered beside them
         self._forked = False
         self._parent_attached = False
         self._done_attaching = False
@@ -85,7 +86,10 @@ class Service:
         try:
             _core.interpose()
         except RuntimeError as problem:
-            self._note("no_nccl", str(problem))
+            self._is_blind = not _core.nccl_missing()
+            self._note("slots_refused" if self._is_blind else "no_nccl", str(problem))
+            if self._is_blind:
+                _core.set_registering(False)
         self._mark("hook.enable")
 
     def _attach_when_cuda_is_up(self, torch: Any) -> None:
@@ -157,7 +161,9 @@ class Service:
         # A lock of its own: this may wait for calls into NCCL, and status() must not wait for it.
         with self._switching:
             core = self._core
-            if core is None or self._forked or core.registering() == on or (on and self._record_only):
+            if core is None or self._forked or core.registering() == on:
+                return
+            if on and (self._record_only or self._is_blind):
                 return
             core.set_registering(on)
             self._mark("hook.enable" if on else "hook.disable")
@@ -219,8 +225,8 @@ class Service:
             core = self._core
             if core is None or self._forked or not core.attached():
                 return "the hook is not attached to the allocator (see tracehook.status())"
-            if core.nccl_missing():
-                return str(core.nccl_missing())
+            if self._is_blind or core.nccl_missing():
+                return str(core.nccl_missing() or REASONS[number_of("slots_refused")].advice)
             try:
                 core.open_bank(self.settings.pool_limit or 0)
             except RuntimeError as problem:

@@ -89,8 +89,7 @@ void bind_process(py::module_& module) {
             return known;
         },
         NoGil(), py::arg("pointer"));
-    module.def(
-        "set_registering", [](bool on) { process().registrar().set_registering(on); }, NoGil());
+    module.def("set_registering", [](bool on) { process().set_registering(on); }, NoGil());
     module.def("registering", [] { return process().registrar().registering(); });
     module.def("communicators", [] { return communicators(process().registrar()); });
     module.def("segments", [] { return segments(process().registrar()); });

@@ -249,6 +249,7 @@ bool Process::adopt_communicator(void* pointer, int device, const std::string& n
     birth.device = device;
     birth.local = nccl::local_of(registers_itself);
     birth.adopted = true;
+    birth.shares = nccl::config_sharing(nullptr);
     return nccl::deliver(registrar_, birth);
 }
 

@@ -22,6 +22,7 @@ std::atomic<Process*> instance{nullptr};
 void abandon_in_child() {
     if (Process* process = instance.load()) {
         process->registrar().abandon();
+        process->ring().abandon();
     }
 }
 

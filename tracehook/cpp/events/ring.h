@@ -64,10 +64,15 @@ class Ring {
     // Removes the file: everything in it stands in the log.
     void remove_file() noexcept;
 
+    // In a forked child: the memory is the parent's, and a thread that does not exist here may hold
+    // the mutex. From now on nothing is written, read or removed.
+    void abandon() noexcept { abandoned_.store(true, std::memory_order_relaxed); }
+
   private:
     bool map_file(std::size_t bytes);
     void map_memory(std::size_t bytes);
 
+    std::atomic<bool> abandoned_{false};
     std::mutex mutex_; // orders pushers; nothing is locked inside it
     std::uint64_t seq_ = 0;
     RingHeader* header_ = nullptr;

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 from tracehook import settings
 from tracehook.hook import library, log_begin, registrants
 from tracehook.hook.extension import EXTENSIONS, Extension
+from tracehook.log import ring_place
 from tracehook.log.journal import RING_CAPACITY, Journal, warn
 from tracehook.log.tables import KINDS, MODES, REASONS, number_of
+from tracehook.log.text import encodable
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -65,7 +67,10 @@ class Service:
 
         path, descriptor = log_begin.new_log(self.settings.log)
         begin = log_begin.begin_fields(torch, _core.nccl_version(), self.settings)
-        _core.make_process(str(path.with_suffix(".ring")) if path else "", RING_CAPACITY)
+        ring = ring_place.choose(path) if path else None
+        _core.make_process(str(ring or ""), RING_CAPACITY)
+        if path and ring and ring.parent != path.parent:
+            begin["ring"] = encodable(str(ring))
         if _core.ring_error():
             warn(f"events are kept in memory only, so a kill would lose the last ones: {_core.ring_error()}")
         self._core = _core

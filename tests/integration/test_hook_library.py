@@ -9,6 +9,8 @@ import pytest
 from support.processes import python
 from support.rehearsal import ROOT, Rehearsal, rehearse
 
+from tracehook.hook import library as hook_library
+
 FOREIGN = """
 #include "torch/hook_abi.h"
 #include <cstdlib>
@@ -16,6 +18,27 @@ static int trap_describe(th_allocator_info*, char*, uint32_t) { abort(); }
 static int trap(th_segment_callback, void*, char*, uint32_t) { abort(); }
 extern "C" const th_hook_api* th_hook_get_api() {
     static const th_hook_api api{SIZE, VERSION, trap_describe, trap, trap};
+    return &api;
+}
+"""
+
+# The real library, but that its snapshots fail from one to another.
+FAILING = """
+#include "torch/hook_abi.h"
+#include <cstdio>
+#include <dlfcn.h>
+static const th_hook_api* real;
+static int failing(th_segment_callback callback, void* user, char* error, uint32_t size) {
+    static int calls = 0;
+    if (++calls < FROM || calls > UNTIL) return real->snapshot(callback, user, error, size);
+    snprintf(error, size, "no memory for it");
+    return -1;
+}
+extern "C" const th_hook_api* th_hook_get_api() {
+    static th_hook_api api;
+    real = reinterpret_cast<const th_hook_api* (*)()>(dlsym(dlopen(REAL, RTLD_NOW), "th_hook_get_api"))();
+    api = *real;
+    api.snapshot = failing;
     return &api;
 }
 """
@@ -117,3 +140,35 @@ except RuntimeError as problem:
     assert run.status == 0, run.output
     assert run.out.endswith(" waiting\n"), run.output
     assert run.lines("tracehook") == []
+
+
+def _with_failing_snapshots(tmp_path: Path, first: int, last: int) -> Rehearsal:
+    import torch
+
+    real = hook_library.path_for(torch.__version__)
+    library = _compile(tmp_path, FAILING, FROM=str(first), UNTIL=str(last), REAL=f'"{real}"')
+    run = rehearse("snapshot_fails.py", str(library), log=tmp_path / "logs", hook=False)
+    run.assert_good()
+    assert "please report this" not in run.output
+    return run
+
+
+@pytest.mark.parametrize("first", [1, 2], ids=["at once", "after the tracker was attached"])
+def test_snapshots_that_always_fail(tmp_path: Path, first: int) -> None:
+    """Without knowing the older segments nothing is registered: no mixture, and no complaint about their ends."""
+    run = _with_failing_snapshots(tmp_path, first, 1 << 30)
+    facts = run.facts()
+    assert (facts["status"]["state"], list(facts["status"]["reasons"])) == ("unsupported", ["attach_failed"])
+    assert facts["again"] == "unsupported"
+    assert (facts["left"], facts["left_again"]) == (0, 0)
+    (line,) = run.finished.lines("tracehook: ")
+    assert "the allocator's snapshot failed: no memory for it" in line
+
+
+@pytest.mark.parametrize("failing", [2, 3])
+def test_a_snapshot_that_fails_once(tmp_path: Path, failing: int) -> None:
+    """It is taken again, and every segment is registered."""
+    run = _with_failing_snapshots(tmp_path, failing, failing)
+    facts = run.facts()
+    assert (facts["status"]["state"], facts["again"]) == ("on", "on")
+    assert (facts["left"], facts["left_again"]) == (2, 2)

@@ -85,3 +85,35 @@ def test_a_forked_child_abandons_by_itself():
         },
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_forked_child_leaves_the_ring_alone(tmp_path):
+    """The file is shared memory of the parent's: the child neither writes into it, takes from it nor removes it."""
+    script = """
+        import os, sys
+        from tracehook import _core
+
+        _core.make_process(sys.argv[1], 16)
+        for number in range(4):
+            _core.push("hook.enable", number)
+        before = open(sys.argv[1], "rb").read()
+        child = os.fork()
+        if child == 0:
+            _core.push("hook.disable")
+            _core.ipc.log("peer.ready", 1, 0, 0, 1)
+            _core.mark_drained(1)
+            _core.let_go(1)
+            _core.remove_ring_file()
+            os._exit(len(_core.peek(16)))
+        assert os.waitpid(child, 0)[1] == 0
+        assert open(sys.argv[1], "rb").read() == before
+        assert len(_core.peek(16)) == 4 * _core.RECORD_BYTES
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), str(tmp_path / "a.ring")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "SYMM_REGISTER_HOOK": ""},
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
 import socket
+import subprocess
 import time
 
 import pytest
 from torch.distributed import HashStore
 
 from tracehook.errors import PeerError
-from tracehook.ipc import wire
+from tracehook.ipc import connector, wire
 from tracehook.ipc.connector import Connector, PeerAddress, obstacle
 from tracehook.ipc.life import own_life
 
@@ -119,3 +122,130 @@ def test_it_is_said_at_the_first_look(store):
     with pytest.raises(PeerError, match="rank 1 cannot share memory with rank 0: it runs on host there"):
         zero.advance([1])
     zero.close()
+
+
+def connected(place_address):
+    """Return a socket that has connected and says nothing; None if the listener has no room for it."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    sock.setblocking(False)
+    try:
+        sock.connect(f"\0{place_address.socket}")
+    except BlockingIOError:
+        sock.close()
+        return None
+    return sock
+
+
+def address_of(store, rank):
+    """Return the card of a rank."""
+    return PeerAddress(*json.loads(store.get(f"channel/{rank}")))
+
+
+INTRUDER = """import socket, sys
+sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+sock.connect("\\0" + sys.argv[1])
+sock.send(bytes.fromhex(sys.argv[2]))
+print(flush=True)
+try:
+    print("an answer" if sock.recv(1000) else "nothing")
+except ConnectionResetError:
+    print("nothing")
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user")
+def test_another_user_gets_no_link_with_the_right_secret(store):
+    """The kernel says whose process it is: to have read the card in the store is not enough."""
+    zero, one = made(store, 0), made(store, 1)
+    hello = wire.pack_hello(wire.Hello(77, 1, 1, 0, bytes.fromhex(address_of(store, 0).secret)))
+    command = ["/usr/bin/env", "python3", "-c", INTRUDER, address_of(store, 0).socket, hello.hex()]
+    with subprocess.Popen(command, user=65534, stdout=subprocess.PIPE) as intruder:
+        assert intruder.stdout is not None
+        intruder.stdout.readline()  # it has sent its hello
+        assert zero.advance([]) == []
+        assert intruder.stdout.read() == b"nothing\n"
+    links = meet([zero, one], {zero: [1], one: [0]})
+    for thing in (zero, one, links[zero][1], links[one][0]):
+        thing.close()
+
+
+def test_another_process_gets_no_link_with_the_right_secret(store):
+    """Nor is it enough to be of the same user: the card names the process too."""
+    zero, one = made(store, 0), made(store, 1)
+    store.set("channel/1", json.dumps(address_of(store, 1)._replace(pid=1)))
+    one.advance([0])
+    assert zero.advance([1]) == []
+    with pytest.raises(PeerError, match="has turned rank 1 away"):
+        one.advance([0])
+    for place in (zero, one):
+        place.close()
+
+
+@pytest.mark.parametrize(("changes", "makes_link"), [({"pids": 5}, True), ({}, False)])
+def test_processes_are_compared_where_their_numbers_mean_the_same(store, changes, makes_link):
+    """In another namespace of processes a number says nothing, and the user and the secret have to do."""
+    zero, one = made(store, 0), made(store, 1)
+    store.set("channel/0", json.dumps(address_of(store, 0)._replace(pid=1, **changes)))
+    if makes_link:
+        one.advance([0])
+        (link,) = zero.advance([1])
+        link.close()
+    else:
+        with pytest.raises(PeerError, match=r"pid \d+ of user \d+ listens for rank 0; expected pid 1"):
+            one.advance([0])
+    for place in (zero, one):
+        place.close()
+
+
+def test_silent_connections_are_capped(store):
+    """However many connect and say nothing, a few are kept, and ranks meet."""
+    zero, one = made(store, 0), made(store, 1)
+    silent = []
+    for _ in range(3):
+        silent += [connected(address_of(store, 0)) for _ in range(100)]
+        zero.advance([])
+    links = meet([zero, one], {zero: [1], one: [0]})
+    assert [sock.recv(1) for sock in silent[:200]] == [b""] * 200
+    for thing in (*silent, zero, one, links[zero][1], links[one][0]):
+        thing.close()
+
+
+def test_silent_connections_are_closed_after_a_while(store, monkeypatch):
+    """A peer sends its first message as soon as it has connected."""
+    zero = made(store, 0)
+    silent = connected(address_of(store, 0))
+    zero.advance([])
+    with pytest.raises(BlockingIOError):
+        silent.recv(1)
+    monkeypatch.setattr(connector, "_LONGEST_SILENCE", 0.0)
+    zero.advance([])
+    assert silent.recv(1) == b""
+    silent.close()
+    zero.close()
+
+
+def test_a_listener_without_room_is_tried_again(store):
+    """Whoever fills a rank's queue of connections delays its peers, and blocks none of them."""
+    zero, one = made(store, 0), made(store, 1)
+    silent = []
+    while (sock := connected(address_of(store, 0))) is not None:
+        silent.append(sock)
+    assert one.advance([0]) == []
+    links = meet([zero, one], {zero: [1], one: [0]})
+    for thing in (*silent, zero, one, links[zero][1], links[one][0]):
+        thing.close()
+
+
+def test_no_more_files(store):
+    """A process that may open no more files says so, and what to do."""
+    zero, one = made(store, 0), made(store, 1)
+    one.advance([0])
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limit[1]))
+    try:
+        with pytest.raises(PeerError, match="may open no more files: raise its limit"):
+            zero.advance([1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    for place in (zero, one):
+        place.close()

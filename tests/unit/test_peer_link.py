@@ -169,6 +169,55 @@ def test_a_peer_that_reads_nothing(ends):
         talk()
 
 
+def test_who_must_not_wait_leaves_a_message_for_later(ends):
+    """A peer that reads nothing holds nobody up; what it was told comes in order when it reads again."""
+    zero, one = ends
+    messages = [b"%05d" % number + b"x" * 10000 for number in range(200)]
+    begin = time.monotonic()
+    for message in messages:
+        zero.try_send(message)
+    assert time.monotonic() - begin < 5
+    assert (zero.has_unsent, zero.ended) == (True, None), "the peer lives, and may still have memory of this rank"
+    read = []
+    while len(read) < 200:
+        assert zero.receive() is None, "which sends what there is room for"
+        while (message := one.receive()) is not None:
+            read.append(message)
+    assert read == messages
+    assert not zero.has_unsent
+
+
+def test_what_was_left_for_later_comes_first(ends):
+    """Whatever is sent afterwards, a repeated exchange too, goes behind it."""
+    zero, one = ends
+    for link in ends:
+        link.start(0)
+    assert [zero.receive(), one.receive()] == [None, None]
+    assert (zero.send_same(1), one.receive_same(1), zero.send_same(2), one.last_same) == (True, True, True, 2)
+    count = 0
+    while not zero.has_unsent:
+        zero.try_send(b"x" * 10000)
+        count += 1
+    assert not zero.send_same(3)
+    sender = threading.Thread(target=zero.send, args=(wire.pack_head(Kind.SAME, 3),))
+    sender.start()
+    for _ in range(count):
+        while (message := one.receive()) is None:
+            time.sleep(0.001)
+        assert message == b"x" * 10000
+    sender.join(20)
+    assert (one.receive(), one.last_same) == (wire.pack_head(Kind.SAME, 3), 2)
+
+
+def test_nothing_is_left_for_a_peer_that_has_ended(ends):
+    """Its messages are dropped without a word."""
+    zero, one = ends
+    one.close()
+    zero.try_send(b"x")
+    zero.try_send(b"x")
+    assert not zero.has_unsent
+
+
 @pytest.fixture
 def linked(ends):
     """Return the same ends, each of which knows the other, and has nothing to read."""

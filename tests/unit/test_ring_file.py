@@ -138,6 +138,28 @@ def test_a_forked_child_writes_its_own_thread():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_record_that_is_overwritten_while_it_is_read_is_left_out(tmp_path, monkeypatch):
+    """A process that runs writes on: what it took out meanwhile is in its log, and another may be in its place."""
+    path = tmp_path / "a.ring"
+    _run("_core.make_process(sys.argv[1], 4); push(range(4))", path)
+    before = path.read_bytes()
+    later = tmp_path / "b.ring"
+    _run("_core.make_process(sys.argv[1], 4); push(range(4)); _core.mark_drained(2); push(range(2))", later)
+    after = later.read_bytes()
+    read_header = ring._read_header
+
+    def then_the_process_goes_on(path, file):
+        header = read_header(path, file)
+        path.write_bytes(after)
+        return header
+
+    path.write_bytes(before)
+    monkeypatch.setattr(ring, "_read_header", then_the_process_goes_on)
+    read = ring.read_file(path)
+    assert [record.seq for record in read.records] == [3, 4]
+    assert read.drained == 2
+
+
 # --- files that are no ring ---
 
 

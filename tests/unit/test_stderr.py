@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,7 @@ SEGMENT = {"segment": 5, "address": 0x7F00, "size": 4096}
 
 def test_a_full_disk_at_the_start_is_one_line(core, capsys):
     """If not even the first line can be written, one line says so and events stay in the ring."""
-    journal = logs.Journal(core, Path("/dev/full"), {})
+    journal = logs.Journal(core, Path("/dev/full"), {}, os.open("/dev/full", os.O_WRONLY))
     core.push("segment.alloc", **SEGMENT)
     assert journal.flush() == 0
     journal.close(dict)
@@ -102,3 +104,113 @@ def test_every_warning_is_said(core, capsys, event):
     journal.flush()
     err = capsys.readouterr().err
     assert (err.count("\n"), err.startswith("tracehook: ")) == (1, True)
+
+
+# --- the log cannot be written, and the ring is full of what was told ---
+
+
+def test_warnings_are_said_however_long_the_log_has_failed():
+    """What was told makes room in the ring, so a warning is said also after a thousand events that no file has."""
+    script = """
+        from pathlib import Path
+        import os
+
+        from tracehook import _core
+        from tracehook.log import journal as logs
+
+        logs._KEPT = 64
+        _core.make_process("", 128)
+        journal = logs.Journal(_core, Path("/dev/full"), {}, os.open("/dev/full", os.O_WRONLY))
+        for _ in range(20):
+            for number in range(50):
+                _core.push("hook.enable", number, 4096)
+            journal.flush()
+        _core.push("segment.unknown")
+        journal.flush()
+        assert len(_core.peek(128)) == 64 * _core.RECORD_BYTES, "the newest are kept, for whoever reads the ring"
+        assert _core.dropped() == 20 * 50 + 1 - 64
+        journal.close(dict)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "SYMM_REGISTER_HOOK": ""},
+    )
+    first, second = done.stderr.splitlines()
+    assert "no log from here on" in first
+    assert "was freed or replaced, but was not known" in second
+
+
+# --- the file server does not answer ---
+
+
+@pytest.fixture
+def dead_server(monkeypatch):
+    """Return a switch: once set, a thread that writes into a log waits until the test ends."""
+    is_dead, ended = threading.Event(), threading.Event()
+    write = logs._WholeLines.write
+
+    def waiting(file, data):
+        if is_dead.is_set():
+            ended.wait(60)
+        write(file, data)
+
+    monkeypatch.setattr(logs._WholeLines, "write", waiting)
+    monkeypatch.setattr(logs, "_PATIENCE", 0.2)
+    yield is_dead
+    ended.set()
+
+
+def test_the_end_does_not_wait_for_a_dead_file_server(core, tmp_path, dead_server, background, capsys):
+    """A process ends though its log hangs in the kernel, and says what is missing from the log."""
+    journal = logs.Journal(core, tmp_path / "a.jsonl", {})
+    journal.start()
+    dead_server.set()
+    core.push("segment.alloc", **SEGMENT)
+    assert background(journal.close, dict).returned(10.0)
+    assert core.ring_removed == 0, "the events are still in it"
+    assert capsys.readouterr().err == (
+        f"tracehook: {tmp_path}/a.jsonl takes no more lines, so this log has no end: what is missing is in its ring; "
+        "is its file server alive?\n"
+    )
+
+
+def test_the_end_waits_for_a_slow_disk(core, tmp_path, monkeypatch):
+    """As long as lines are written, the end waits for all of them, though each takes long."""
+    write = logs._WholeLines.write
+
+    def slow(file, data):
+        time.sleep(0.05)
+        write(file, data)
+
+    monkeypatch.setattr(logs._WholeLines, "write", slow)
+    monkeypatch.setattr(logs, "_PATIENCE", 0.3)
+    journal = logs.Journal(core, tmp_path / "a.jsonl", {})
+    journal.start()
+    for _ in range(20):
+        core.push("segment.alloc", **SEGMENT)
+    journal.close(dict)
+    assert (tmp_path / "a.jsonl").read_bytes().splitlines()[-1].startswith(b'{"event":"trace.end"')
+    assert core.ring_removed == 1
+
+
+def test_asking_does_not_wait_for_a_dead_file_server(core, tmp_path, dead_server, background):
+    """`status()` flushes the log: it returns though nothing can be written."""
+    journal = logs.Journal(core, tmp_path / "a.jsonl", {})
+    journal.start()
+    dead_server.set()
+    core.push("segment.alloc", **SEGMENT)
+    assert background(journal.flush).returned(10.0)
+
+
+def test_asking_waits_for_what_was_noted_before(core, tmp_path):
+    """After a flush the log has every event that was there when it was called."""
+    journal = logs.Journal(core, tmp_path / "a.jsonl", {})
+    journal.start()
+    for number in range(1, 20):
+        core.push("segment.alloc", **SEGMENT)
+        journal.flush()
+        assert core.drained == number
+    journal.close(dict)

@@ -10,25 +10,29 @@ from pathlib import Path
 from typing import Any
 
 from tracehook import __version__
-from tracehook.log.file_name import free_path, job_name
+from tracehook.log.file_name import job_name, make_log
 from tracehook.log.journal import warn
 from tracehook.log.text import encodable
 from tracehook.settings import Settings
 
 
-def log_path(directory: Path | None) -> Path | None:
-    """Return where the log of this process goes; None, and perhaps one line on stderr, if it has none."""
+def new_log(directory: Path | None) -> tuple[Path, int] | tuple[None, None]:
+    """Return path and descriptor of the log of this process; None, and perhaps one line on stderr, if it has none."""
     if directory is None:
-        return None
+        return None, None
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         warn(f"no log: SYMM_REGISTER_LOG={str(directory)!r} cannot be made a directory ({problem.strerror})")
-        return None
+        return None, None
     if not os.access(directory, os.W_OK):
         warn(f"no log: SYMM_REGISTER_LOG={str(directory)!r} is not writable for this user")
-        return None
-    return free_path(directory)
+        return None, None
+    try:
+        return make_log(directory)
+    except OSError as problem:
+        warn(f"no log: {problem.filename} cannot be made ({problem.strerror}); the job goes on")
+        return None, None
 
 
 def begin_fields(torch: Any, nccl: int, config: Settings) -> dict[str, Any]:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 from tracehook import settings
 from tracehook.hook import library, log_begin, registrants
 from tracehook.hook.extension import EXTENSIONS, Extension
-from tracehook.log.journal import Journal, warn
+from tracehook.log import ring_place
+from tracehook.log.journal import RING_CAPACITY, Journal, warn
 from tracehook.log.tables import KINDS, MODES, REASONS, number_of
+from tracehook.log.text import encodable
 
 if TYPE_CHECKING:
     from types import ModuleType
-
-_RING_CAPACITY = 65536  # events; 6 MiB
 
 
 class Service:
@@ -31,6 +31,7 @@ class Service:
         self._core: ModuleType | None = None
         self._journal: Journal | None = None
         self._record_only = False
+        self._is_blind = False  # calls into NCCL pass us by: nothing may be registered beside them
         self._forked = False
         self._parent_attached = False
         self._done_attaching = False
@@ -64,15 +65,18 @@ class Service:
     def _start(self, torch: Any) -> None:
         from tracehook import _core
 
-        path = log_begin.log_path(self.settings.log)
+        path, descriptor = log_begin.new_log(self.settings.log)
         begin = log_begin.begin_fields(torch, _core.nccl_version(), self.settings)
-        _core.make_process(str(path.with_suffix(".ring")) if path else "", _RING_CAPACITY)
+        ring = ring_place.choose(path) if path else None
+        _core.make_process(str(ring or ""), RING_CAPACITY)
+        if path and ring and ring.parent != path.parent:
+            begin["ring"] = encodable(str(ring))
         if _core.ring_error():
             warn(f"events are kept in memory only, so a kill would lose the last ones: {_core.ring_error()}")
         self._core = _core
         self._forked = False
         self._done_attaching = False
-        self._journal = Journal(_core, path, begin)
+        self._journal = Journal(_core, path, begin, descriptor)
         self._journal.start()
         if torch.version.cuda is None:
             self._note("no_cuda", f"torch {torch.__version__}")
@@ -87,7 +91,10 @@ class Service:
         try:
             _core.interpose()
         except RuntimeError as problem:
-            self._note("no_nccl", str(problem))
+            self._is_blind = not _core.nccl_missing()
+            self._note("slots_refused" if self._is_blind else "no_nccl", str(problem))
+            if self._is_blind:
+                _core.set_registering(False)
         self._mark("hook.enable")
 
     def _attach_when_cuda_is_up(self, torch: Any) -> None:
@@ -159,7 +166,9 @@ class Service:
         # A lock of its own: this may wait for calls into NCCL, and status() must not wait for it.
         with self._switching:
             core = self._core
-            if core is None or self._forked or core.registering() == on or (on and self._record_only):
+            if core is None or self._forked or core.registering() == on:
+                return
+            if on and (self._record_only or self._is_blind):
                 return
             core.set_registering(on)
             self._mark("hook.enable" if on else "hook.disable")
@@ -221,8 +230,8 @@ class Service:
             core = self._core
             if core is None or self._forked or not core.attached():
                 return "the hook is not attached to the allocator (see tracehook.status())"
-            if core.nccl_missing():
-                return str(core.nccl_missing())
+            if self._is_blind or core.nccl_missing():
+                return str(core.nccl_missing() or REASONS[number_of("slots_refused")].advice)
             try:
                 core.open_bank(self.settings.pool_limit or 0)
             except RuntimeError as problem:

@@ -1,31 +1,42 @@
 """How two ranks of a group find each other: each puts its address into the store, then one connects to the other.
 
-The lower rank listens, the higher connects. Each proves in its first message that it has read the other's address.
-A rank that waits for one peer accepts all others meanwhile, so no order of connections can lock the ranks up.
+The lower rank listens, the higher connects. The kernel tells each whose process the other is. Each proves in its first
+message that it has read the other's address. A rank that waits for one peer accepts all others meanwhile, so no order
+of connections can lock the ranks up.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import secrets
 import select
 import socket
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tracehook.errors import PeerError, PeerLost
 from tracehook.ipc import wire
+from tracehook.ipc.credentials import Credentials, credentials_of, namespace
 from tracehook.ipc.life import own_life
 from tracehook.ipc.link import Link
 
 LOOK_INTERVAL = 0.005  # seconds between two looks into the store
+# A peer says who it is as soon as it has connected. So these bound what others can take of this process's descriptors.
+_MOST_SILENT = 64
+_LONGEST_SILENCE = 10.0  # seconds
+_MOST_AT_ONCE = 256  # connections accepted in one look
 
 
 class PeerAddress(NamedTuple):
-    """Where the others of its group reach a rank. `boot` and `network` tell whether a socket can."""
+    """Where the others of its group reach a rank. `boot` and `network` tell whether a socket can.
+
+    `pids` is the namespace in which `pid` means this process.
+    """
 
     major: int
     host: str
@@ -35,6 +46,7 @@ class PeerAddress(NamedTuple):
     pid: int
     socket: str
     secret: str
+    pids: int = 0
 
 
 class Connector:
@@ -50,7 +62,7 @@ class Connector:
         self._secret = secrets.token_bytes(16)
         self._addresses: dict[int, PeerAddress] = {}
         self._unanswered: dict[int, Link] = {}  # to lower ranks, which have this rank's hello and owe theirs
-        self._unidentified: list[socket.socket] = []  # accepted, and silent so far
+        self._unidentified: dict[socket.socket, float] = {}  # accepted when, and silent so far
         name = f"tracehook-{secrets.token_hex(16)}"
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.listener.bind(f"\0{name}")
@@ -102,7 +114,7 @@ class Connector:
             key = f"{self._channel}/{peer}"
             if not self._store.check([key]):
                 return None
-            address = PeerAddress(*json.loads(self._store.get(key)))
+            address = PeerAddress(*json.loads(self._store.get(key))[: len(PeerAddress._fields)])
             problem = obstacle(self._mine, address)
             if problem:
                 raise PeerError(f"{self.about}: rank {peer} cannot share memory with rank {self._rank}: {problem}")
@@ -115,24 +127,36 @@ class Connector:
 
     def _connect(self, peer: int, address: PeerAddress) -> None:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sock.setblocking(False)
         try:
             sock.connect(f"\0{address.socket}")
+        except BlockingIOError:
+            sock.close()  # too many wait to be accepted: the next look tries again
+            return
         except OSError as problem:
             sock.close()
             raise PeerError(
                 f"{self.about}: rank {peer} (pid {address.pid}) does not answer on its socket ({problem.strerror}): "
                 "its process has ended, or has closed its PeerGroup"
             ) from None
+        found = credentials_of(sock)
+        if not self._is_owner(found, address):
+            sock.close()
+            raise PeerError(
+                f"{self.about}: pid {found.pid} of user {found.user} listens for rank {peer}; expected pid "
+                f"{address.pid} of user {os.geteuid()}: look at what that process is"
+            )
         link = Link(sock, peer)
         self._unanswered[peer] = link
         link.send(self._hello(peer))
 
+    def _is_owner(self, found: Credentials, address: PeerAddress) -> bool:
+        """Whether a process of this user, and where numbers can be compared the one that made this address."""
+        is_comparable = address.pids == self._mine.pids != 0
+        return found.user == os.geteuid() and (found.pid == address.pid or not is_comparable)
+
     def _accept(self) -> list[Link]:
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                sock, _ = self.listener.accept()
-                sock.setblocking(False)
-                self._unidentified.append(sock)
+        self._let_in()
         made = []
         for sock in list(self._unidentified):
             link = Link(sock, -1)
@@ -141,15 +165,46 @@ class Connector:
                 if message is None:
                     continue
                 hello = self._verified(message)
-                if hello is not None and self._address(hello.rank) is not None:
+                address = self._address(hello.rank) if hello is not None else None
+                if hello is not None and address is not None and self._is_owner(credentials_of(sock), address):
                     link.peer, link.life = hello.rank, hello.life
                     link.send(self._hello(hello.rank))
-                    self._unidentified.remove(sock)
+                    del self._unidentified[sock]
                     made.append(link)
                     continue
-            self._unidentified.remove(sock)  # whoever it was, it did not prove that it belongs here
-            sock.close()
+            self._turn_away(sock)  # whoever it was, it did not prove that it belongs here
+        self._turn_silent_away()
         return made
+
+    def _let_in(self) -> None:
+        for _ in range(_MOST_AT_ONCE):
+            try:
+                sock, _ = self.listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as problem:
+                if problem.errno in (errno.EMFILE, errno.ENFILE):
+                    raise PeerError(
+                        f"{self.about}: rank {self._rank} cannot accept its peers, because this process may open no "
+                        "more files: raise its limit (ulimit -n)"
+                    ) from None
+                continue  # who wanted to connect is gone
+            if credentials_of(sock).user != os.geteuid():
+                sock.close()
+                continue
+            sock.setblocking(False)
+            self._unidentified[sock] = time.monotonic()
+
+    def _turn_silent_away(self) -> None:
+        oldest_first = list(self._unidentified)
+        now = time.monotonic()
+        for number, sock in enumerate(oldest_first):
+            if len(oldest_first) - number > _MOST_SILENT or now - self._unidentified[sock] > _LONGEST_SILENCE:
+                self._turn_away(sock)
+
+    def _turn_away(self, sock: socket.socket) -> None:
+        del self._unidentified[sock]
+        sock.close()
 
     def _verified(self, data: bytes) -> wire.Hello | None:
         hello = wire.unpack_hello(data)
@@ -181,11 +236,12 @@ def _own_address(name: str, secret: str) -> PeerAddress:
         wire.MAJOR,
         socket.gethostname(),
         _text("/proc/sys/kernel/random/boot_id"),
-        _inode("/proc/self/ns/net"),
-        os.getuid(),
+        namespace("net"),
+        os.geteuid(),
         os.getpid(),
         name,
         secret,
+        namespace("pid"),
     )
 
 
@@ -210,10 +266,3 @@ def _text(path: str) -> str:
         return Path(path).read_text().strip()
     except OSError:
         return "unknown"
-
-
-def _inode(path: str) -> int:
-    try:
-        return Path(path).stat().st_ino
-    except OSError:
-        return 0

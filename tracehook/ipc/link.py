@@ -33,7 +33,8 @@ class Link:
     needs no message after the first (see cpp/ipc/shared_page.h), unless a message was sent since: messages and
     numbers on the page keep one order.
 
-    Never blocks but in :meth:`send`, when the peer has not read for so long that the system's buffer is full.
+    Never blocks but in :meth:`send`, when the peer has not read for so long that the system's buffer is full. What
+    :meth:`try_send` finds no room for goes before anything that is sent later.
     """
 
     def __init__(self, sock: socket.socket, peer: int) -> None:
@@ -47,6 +48,8 @@ class Link:
         self._receives_by_message = True
         self.ended: str | None = None  # why there will be no more
         self.peer_closed = False  # the peer ended in order
+        self._sending = threading.Lock()  # one packet; never during a wait
+        self._unsent: deque[bytes] = deque()  # there was no room for them
         self._reading = threading.Lock()
         self._read: deque[bytes] = deque()  # what was read on the way, not yet taken
 
@@ -56,23 +59,40 @@ class Link:
 
     def send(self, data: bytes, files: Sequence[int] = (), timeout: float = 10.0) -> None:
         """Send one message. Raises :class:`PeerLost` if the peer has ended, or does not read for `timeout` seconds."""
-        if self.ended is not None:
-            raise self.lost_error()
-        self._sends_by_message = True
         deadline = 0.0
         while True:
-            try:
-                if files:
-                    socket.send_fds(self.sock, [data], list(files))
-                else:
-                    self.sock.send(data)
+            with self._sending:
+                problem = self._send_unsent() or self._send(data, files)
+            if self.ended is not None:
+                raise self.lost_error()
+            if not problem:
                 return
-            except OSError as problem:
-                if problem.errno not in _FULL:
-                    self._end(problem)
-                    raise self.lost_error() from None
-                deadline = deadline or time.monotonic() + timeout
-                self._wait_for_room(deadline, timeout, problem.errno)
+            deadline = deadline or time.monotonic() + timeout
+            self._wait_for_room(deadline, timeout, problem)
+
+    def _send(self, data: bytes, files: Sequence[int] = ()) -> int:
+        """Send one packet now; return why there is no room, 0 if it went or the link has ended."""
+        if self.ended is not None:
+            return 0
+        self._sends_by_message = True
+        try:
+            if files:
+                socket.send_fds(self.sock, [data], list(files))
+            else:
+                self.sock.send(data)
+        except OSError as problem:
+            if problem.errno in _FULL:
+                return problem.errno
+            self._end(problem)
+        return 0
+
+    def _send_unsent(self) -> int:
+        while self._unsent:
+            problem = self._send(self._unsent[0])
+            if problem:
+                return problem
+            self._unsent.popleft()
+        return 0
 
     def _wait_for_room(self, deadline: float, timeout: float, why: int) -> None:
         # Of memory, or of descriptors on their way: no event tells when there is room again.
@@ -103,14 +123,21 @@ class Link:
                 self._reading.release()
 
     def try_send(self, data: bytes) -> None:
-        """Send one message, if there is somebody to read it."""
-        try:
-            self.send(data)
-        except PeerLost:
-            return
+        """Send one message without waiting: now, or before the next one that finds room."""
+        with self._sending:
+            if self._send_unsent() or self._send(data):
+                self._unsent.append(data)
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether messages wait for room."""
+        return bool(self._unsent)
 
     def receive(self) -> bytes | None:
         """Return the next message; None if there is none now. Raises :class:`PeerLost` if there will be none."""
+        if self._unsent:
+            with self._sending:
+                self._send_unsent()
         with self._reading:
             if self._read:
                 return self._read.popleft()
@@ -173,7 +200,7 @@ class Link:
     def send_same(self, number: int) -> bool:
         """Send "the same as last time", if that can be done at once."""
         page = self._page
-        if page is None or self.ended is not None:
+        if page is None or self.ended is not None or self._unsent:
             return False
         if not self._sends_by_message:
             return page.write(number)
@@ -240,6 +267,7 @@ class Link:
         """Close the socket, and drop what came over it unread."""
         self.ended = self.ended or "the group was closed"
         self._read.clear()
+        self._unsent.clear()
         self.handles.close()
         self.unmap_page()
         self.sock.close()

@@ -126,7 +126,7 @@ class PeerTable:
         """Wait until one of them has sent something; accept new links."""
         poller = select.poll()
         for peer in peers:
-            poller.register(peer.link.fileno(), select.POLLIN)
+            poller.register(peer.link.fileno(), select.POLLIN | select.POLLOUT * peer.link.has_unsent)
         poller.register(self._connector.listener, select.POLLIN)
         try:
             for peer in peers:

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tracehook.log import ring
-from tracehook.log.file_name import stem_of, told_by
+from tracehook.log import ring, ring_place
+from tracehook.log.file_name import told_by
 from tracehook.log.lines import LONGEST_LINE, Event, LogError, NotALog, parse_begin, parse_line, whole_number
 from tracehook.log.text import encodable
 
@@ -74,7 +74,7 @@ def open_log(path: Path, unpacked: Path) -> LogFile:
     if not path.is_file():
         raise LogError(f"{path}: not a regular file")
     # The ring first: what leaves it meanwhile, in a process that still runs, is in the log by then.
-    left, complaint = _read_ring(path.parent / f"{stem_of(path.name)}.ring")
+    left, complaint = _read_ring(ring_place.beside_or_named(path, _first_event(path)))
     if path.stat().st_size == 0:
         return _without_lines(path, left, complaint)
     text = path
@@ -130,6 +130,15 @@ def _begin_of(path: Path) -> Event:
         return {"event": "trace.begin"}
     changed = datetime.fromtimestamp(path.stat().st_mtime, UTC)
     return {"event": "trace.begin", **told._asdict(), "time": changed.isoformat()}
+
+
+def _first_event(path: Path) -> Event:
+    """Return the first line of a log, which never changes; an empty event if there is none that can be read."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+            return parse_line(file.readline(LONGEST_LINE)) or {}
+    except (OSError, EOFError, zlib.error):
+        return {}
 
 
 def _read_ring(path: Path) -> tuple[ring.RingFile | None, str]:

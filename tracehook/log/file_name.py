@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -33,14 +34,27 @@ def file_stem(environment: Mapping[str, str] = os.environ) -> str:
     return f"{job}.rank{rank}.{_safe(socket.gethostname())}.{os.getpid()}"
 
 
-def free_path(directory: Path) -> Path:
-    """Return the path of a new log of this process; its ring has the same name with ``.ring``."""
+def make_log(directory: Path) -> tuple[Path, int]:
+    """Make a new log of this process; return its path and a descriptor to append to. Its ring has the same name.
+
+    No log is written over, and no link is followed. Raises OSError.
+    """
     stem = file_stem()
-    # A process may start anew (exec), and a container may give the same number again: no log is written over.
+    # A process may start anew (exec), and a container may give the same number again.
     names = itertools.chain([stem], (f"{stem}.{count}" for count in itertools.count(2)))
     taken = {path.name for path in directory.glob(f"{stem}.*")}
-    name = next(name for name in names if not {f"{name}.jsonl", f"{name}.ring"} & taken)
-    return directory / f"{name}.jsonl"
+    for name in names:
+        if not {f"{name}.jsonl", f"{name}.jsonl.gz", f"{name}.ring"} & taken:
+            path = directory / f"{name}.jsonl"
+            with contextlib.suppress(FileExistsError):  # somebody else has just made it
+                return path, new_file(path)
+    raise AssertionError("there is always another name")
+
+
+def new_file(path: Path) -> int:
+    """Make a file to append to; return its descriptor. Raises OSError if anything has this name already."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_APPEND | os.O_CLOEXEC
+    return os.open(path, flags, 0o644)
 
 
 def stem_of(name: str) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 from tracehook.log.file_name import stem_of
 from tracehook.log.lines import LogError, parse_begin
 from tracehook.log.ring import RingError, RingHeader, read_header
+from tracehook.log.ring_place import named_by
 from tracehook.log.tail import Tail
 
 
@@ -73,12 +74,13 @@ class GrowingDirectory:
         return name, lines
 
     def ring_header(self, name: str) -> RingHeader | None:
-        """Return what the ring beside a log says of itself; None if there is none that can be read."""
-        stem = stem_of(name)
-        if stem not in self._rings:
+        """Return what the ring of a log says of itself; None if there is none that can be read."""
+        stem, tail = stem_of(name), self.tails.get(name)
+        path = self.path / f"{stem}.ring" if stem in self._rings else named_by((tail and tail.begin) or {})
+        if path is None:
             return None
         try:
-            return read_header(self.path / f"{stem}.ring")
+            return read_header(path)
         except (OSError, RingError):
             return None
 

@@ -14,12 +14,15 @@ from typing import Any, BinaryIO, cast
 import structlog
 
 from tracehook.log import ring
+from tracehook.log.file_name import new_file
 from tracehook.log.tables import Reason
 
 SCHEMA = "1.5"
 _BATCH = 4096
 _PERIOD = 0.1  # seconds between two looks at the ring
-_PATIENCE = 1.0  # seconds that the end of a process waits for the thread, which has nothing left to do
+_PATIENCE = 5.0  # seconds in which the thread must have written a line, for others to wait on for it
+RING_CAPACITY = 65536  # events; 6 MiB
+_KEPT = RING_CAPACITY // 2  # events that stay in the ring when they were told and the file cannot be written
 
 
 def _wall_time() -> str:
@@ -39,8 +42,8 @@ def warn(text: str) -> None:
 class _WholeLines:
     """A file to append to, unbuffered: what was written survives a kill. Raises OSError rather than write half."""
 
-    def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    def __init__(self, descriptor: int) -> None:
+        self._fd = descriptor
 
     def write(self, data: bytes) -> None:
         """Write all of `data`; on a full disk the second, empty attempt is what raises."""
@@ -56,17 +59,25 @@ class Journal:
 
     One instance per process, one thread of its own. `core` is the native module (or anything with ``peek(limit)`` and
     ``mark_drained(count)`` and ``dropped()``). If writing fails, for example on a full disk, it says so once on
-    stderr and stops writing; the job goes on, and events stay in the ring while there is room.
+    stderr and stops writing; the job goes on, and the newest events stay in the ring.
+
+    Once the thread was started, it alone writes: the file server may be dead, and whoever calls must not hang with it.
+
+    `descriptor` is that of `path`, open to append to; without it the file is made.
     """
 
-    def __init__(self, core: Any, path: Path | None, begin: Mapping[str, Any]) -> None:
+    def __init__(self, core: Any, path: Path | None, begin: Mapping[str, Any], descriptor: int | None = None) -> None:
         self._core = core
         self.path = path
         self._file: _WholeLines | None = None
         self._logger: Any = None
-        self._stop = threading.Event()
-        self._lock = threading.Lock()  # one drain at a time: the thread's, flush()'s or close()'s
+        self._lock = threading.Lock()  # one drain at a time
         self._thread: threading.Thread | None = None
+        self._turn = threading.Condition()  # the next four
+        self._asked = 0  # flushes
+        self._answered = 0
+        self._finish: Callable[[], Mapping[str, Any]] | None = None  # set when the log is to end
+        self._lines = 0
         self._said: set[str] = set()
         self._said_lock = threading.Lock()  # reasons
         self.reasons: list[str] = []  # names, in the order in which they were first said
@@ -76,11 +87,11 @@ class Journal:
         self._closed = False
         self.failed: str | None = None
         if path is not None:
-            self._open(path, begin)
+            self._open(path, begin, descriptor)
 
-    def _open(self, path: Path, begin: Mapping[str, Any]) -> None:
+    def _open(self, path: Path, begin: Mapping[str, Any], descriptor: int | None) -> None:
         try:
-            self._file = _WholeLines(path)
+            self._file = _WholeLines(new_file(path) if descriptor is None else descriptor)
             # wrap_logger and not configure(): structlog's configuration belongs to the application.
             self._logger = structlog.wrap_logger(
                 structlog.BytesLogger(cast("BinaryIO", self._file)),
@@ -99,18 +110,52 @@ class Journal:
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._stop.wait(_PERIOD):
-            self.flush()
+        while True:
+            with self._turn:
+                self._turn.wait_for(lambda: self._asked > self._answered or self._finish is not None, _PERIOD)
+                asked, finish = self._asked, self._finish
+            with self._lock:
+                self._drain()
+                if finish is not None:
+                    self._end(finish)
+            with self._turn:
+                self._answered = asked
+                self._turn.notify_all()
+            if finish is not None:
+                return
+
+    def _has_thread(self) -> bool:
+        thread = self._thread
+        return thread is not None and thread.is_alive() and thread is not threading.current_thread()
 
     def flush(self) -> int:
-        """Write everything that is in the ring now. Returns the number of events; 0 once the log is closed."""
-        with self._lock:
-            return 0 if self._closed else self._drain()
+        """Write everything that is in the ring now. Returns the number of events that the caller wrote itself."""
+        if not self._has_thread():
+            with self._lock:
+                return 0 if self._closed else self._drain()
+        with self._turn:
+            self._asked += 1
+            asked = self._asked
+            self._turn.notify_all()
+        self._wait_for_thread(lambda: self._answered >= asked)
+        return 0
+
+    def _wait_for_thread(self, is_done: Callable[[], bool]) -> bool:
+        """Wait for the thread as long as it writes lines; return whether it is done."""
+        lines = -1
+        with self._turn:
+            while not is_done() and self._has_thread() and self._lines != lines:
+                lines = self._lines
+                self._turn.wait_for(is_done, _PATIENCE)
+            return is_done()
 
     def _drain(self) -> int:
         written = 0
         while data := self._core.peek(_BATCH, self._told):
             written += self._write(data)
+            if self._told > _KEPT:  # or else the ring would fill up, and the next warning would not be said
+                self._core.let_go(self._told - _KEPT)
+                self._told = _KEPT
         if self.failed is None:
             self._report_drops()
         return written
@@ -136,6 +181,7 @@ class Journal:
         except (OSError, ValueError, TypeError) as problem:  # the disk, or text that JSON cannot hold
             self._give_up(problem)
             return False
+        self._lines += 1
         return True
 
     def _tell(self, name: str, fields: dict[str, Any]) -> None:
@@ -195,16 +241,31 @@ class Journal:
 
     def close(self, finish: Callable[[], Mapping[str, Any]]) -> None:
         """Write what is left, then ``trace.end`` with the counts of `finish`. Makes no call into CUDA or NCCL."""
-        self._stop.set()
-        with self._lock:  # nothing is written after the last line, not even by the thread
-            self._drain()
-            complete = self._logger is not None
-            self._line("trace.end", dropped=self._core.dropped(), **finish())
-            self._closed = True
-            if complete and self._logger is not None:
-                self._core.remove_ring_file()
+        has_thread = self._has_thread()
+        with self._turn:
+            self._finish = finish
+            self._turn.notify_all()
+        if has_thread and not self._wait_for_thread(lambda: self._closed) and self._has_thread():
+            if self.path is None:
+                return
+            warn(
+                f"{self.path} takes no more lines, so this log has no end: what is missing is in its ring; "
+                "is its file server alive?"
+            )
+            return
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(_PATIENCE)
+            self._thread.join(_PATIENCE)  # it has nothing left to do
+        with self._lock:
+            if not self._closed:
+                self._drain()
+                self._end(finish)
+
+    def _end(self, finish: Callable[[], Mapping[str, Any]]) -> None:
+        complete = self._logger is not None
+        self._line("trace.end", dropped=self._core.dropped(), **finish())
+        self._closed = True
+        if complete and self._logger is not None:
+            self._core.remove_ring_file()
 
     def abandon(self) -> None:
         """In a forked child: the file and the thread are the parent's; forget them without touching either."""

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Iterator
 from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from tracehook.log.tables import ABOUT, ANSWERS, EVENTS, HANDLES, KINDS, OPERATIONS, reason_of
 
@@ -190,6 +190,9 @@ def _peer_fields(name: str, record: Record) -> dict[str, Any]:
     return out
 
 
+_NO_ORDINALS = {0xFFFFFFFF: "overrun", 0xFFFFFFFE: "early"}
+
+
 def _placement(record: Record) -> dict[str, Any]:
     """Where the buffers of a collective lay: window ordinal and offset in bytes; without a window, null."""
     out: dict[str, Any] = {"operation": OPERATIONS[record.extra][0] if record.extra < len(OPERATIONS) else record.extra}
@@ -197,7 +200,7 @@ def _placement(record: Record) -> dict[str, Any]:
         ("send", record.value >> 32, record.address),
         ("receive", record.value & 0xFFFFFFFF, record.size),
     ):
-        out[f"{side}_window"] = "overrun" if window == 0xFFFFFFFF else window - 1 if window else None
+        out[f"{side}_window"] = _NO_ORDINALS.get(window) or (window - 1 if window else None)
         out[f"{side}_offset"] = offset if window else None
     return out
 
@@ -234,7 +237,7 @@ def read_file(path: Path) -> RingFile:
     """
     if path.exists() and not path.is_file():
         raise RingError(f"{path}: not a regular file")  # opening a pipe would wait for a writer
-    with path.open("rb") as file:
+    with path.open("rb", buffering=0) as file:
         return _read(path, file)
 
 
@@ -244,7 +247,7 @@ def read_header(path: Path) -> RingHeader:
         return _read_header(path, file)
 
 
-def _read_header(path: Path, file: BinaryIO | FileIO) -> RingHeader:
+def _read_header(path: Path, file: FileIO) -> RingHeader:
     data = file.read(_HEADER.size)
     if not any(data):
         raise UnbornRing(f"{path}: nothing was written into this ring")
@@ -260,17 +263,22 @@ def _read_header(path: Path, file: BinaryIO | FileIO) -> RingHeader:
     return header
 
 
-def _read(path: Path, file: BinaryIO) -> RingFile:
-    header_bytes, capacity, pushed, drained, dropped, epoch_ns, pid, looked_ns = _read_header(path, file)
-    expected = header_bytes + capacity * RECORD_BYTES
+def _read(path: Path, file: FileIO) -> RingFile:
+    first = _read_header(path, file)
+    expected = first.header_bytes + first.capacity * RECORD_BYTES
     size = file.seek(0, 2)
     if size < expected:
         raise RingError(f"{path}: cut after {size} bytes, expected {expected}")
     records: list[Record] = []
-    index = drained
-    while index < pushed:  # at most two pieces: up to the last place, and from the first
-        count = min(pushed - index, capacity - index % capacity)
-        file.seek(header_bytes + (index % capacity) * RECORD_BYTES)
+    index = first.drained
+    while index < first.pushed:  # at most two pieces: up to the last place, and from the first
+        count = min(first.pushed - index, first.capacity - index % first.capacity)
+        file.seek(first.header_bytes + (index % first.capacity) * RECORD_BYTES)
         records.extend(unpack(file.read(count * RECORD_BYTES)))
         index += count
-    return RingFile(pid, epoch_ns, dropped, drained, records, looked_ns)
+    # What the process has written into its log meanwhile may have been overwritten here.
+    file.seek(0)
+    now = _read_header(path, file)
+    return RingFile(
+        now.pid, now.epoch_ns, now.dropped, now.drained, records[max(0, now.drained - first.drained) :], now.looked_ns
+    )

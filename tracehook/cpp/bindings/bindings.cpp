@@ -89,8 +89,7 @@ void bind_process(py::module_& module) {
             return known;
         },
         NoGil(), py::arg("pointer"));
-    module.def(
-        "set_registering", [](bool on) { process().registrar().set_registering(on); }, NoGil());
+    module.def("set_registering", [](bool on) { process().set_registering(on); }, NoGil());
     module.def("registering", [] { return process().registrar().registering(); });
     module.def("communicators", [] { return communicators(process().registrar()); });
     module.def("segments", [] { return segments(process().registrar()); });
@@ -118,6 +117,7 @@ void bind_process(py::module_& module) {
         [](std::size_t limit, std::size_t skip) { return peek(process().ring(), limit, skip); },
         py::arg("limit"), py::arg("skip") = 0);
     module.def("mark_drained", [](std::size_t count) { process().ring().mark_drained(count); });
+    module.def("let_go", [](std::size_t count) { process().ring().let_go(count); });
     module.def("dropped", [] { return process().ring().dropped(); });
     module.def("remove_ring_file", [] { process().ring().remove_file(); });
     // The tests' event source: what the allocator would have said.

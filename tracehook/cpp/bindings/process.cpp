@@ -22,6 +22,7 @@ std::atomic<Process*> instance{nullptr};
 void abandon_in_child() {
     if (Process* process = instance.load()) {
         process->registrar().abandon();
+        process->ring().abandon();
     }
 }
 
@@ -56,6 +57,9 @@ std::vector<std::string> Process::interpose() {
 
 void Process::on_segment(void* user, const th_segment_event* event) {
     auto* const self = static_cast<Process*>(user);
+    if (self->stands_aside_.load(std::memory_order_acquire)) {
+        return;
+    }
     switch (event->action) {
     case TH_SEGMENT_ALLOC:
         self->registrar_.segment_allocated(event->device, event->address, event->size);
@@ -85,7 +89,7 @@ void Process::on_segment(void* user, const th_segment_event* event) {
 
 Reason Process::attach(const std::string& library_path, const std::string& torch_version) {
     const std::lock_guard guard(attach_mutex_);
-    if (attached() || registrar_.abandoned()) {
+    if (attached() || registrar_.abandoned() || stands_aside_.load(std::memory_order_acquire)) {
         return Reason::kNone;
     }
     if (!hook_library_) {
@@ -99,20 +103,21 @@ Reason Process::attach(const std::string& library_path, const std::string& torch
         throw std::runtime_error(
             "CUDA is not initialised yet: a tracker attached now would see nothing");
     }
+    hook_library_->snapshot(); // if torch cannot say what exists, no tracker is attached at all
     // First the tracker, then the snapshot: a segment that is born in between is seen twice, never
     // not at all.
     registrar_.begin_adoption();
     hook_library_->watch_blocks(core::ScopeStack::open());
     hook_library_->attach(&Process::on_segment, this);
-    attached_.store(true,
-                    std::memory_order_release); // there is no way back, even if the snapshot fails
     bool expandable = info.expandable_segments != 0;
     try {
-        expandable |= adopt(hook_library_->snapshot());
+        expandable |= adopt(repeated_snapshot());
     } catch (...) {
+        stand_aside();
         registrar_.end_adoption();
         throw;
     }
+    attached_.store(true, std::memory_order_release);
     registrar_.end_adoption();
     push(core::EventKind::kHookAttach, registrar_.totals().segments, registrar_.totals().bytes);
     if (info.caching == 0) {
@@ -120,6 +125,30 @@ Reason Process::attach(const std::string& library_path, const std::string& torch
     }
     return expandable && !expandable_seen_.exchange(true) ? Reason::kExpandableSegments
                                                           : Reason::kNone;
+}
+
+std::vector<th_segment_event> Process::repeated_snapshot() const {
+    constexpr int kRepetitions = 3;
+    for (int i = 0; i < kRepetitions; ++i) {
+        try {
+            return hook_library_->snapshot();
+        } catch (const std::exception&) {
+            // Once it succeeded, and there is no way back from the tracker.
+        }
+    }
+    return hook_library_->snapshot();
+}
+
+// The tracker stays, and some segments are not known: to register the others would be a mixture.
+void Process::stand_aside() {
+    registrar_.set_registering(false); // before their ends pass us by
+    stands_aside_.store(true, std::memory_order_release);
+}
+
+void Process::set_registering(bool on) {
+    if (!on || !stands_aside_.load(std::memory_order_acquire)) {
+        registrar_.set_registering(on);
+    }
 }
 
 bool Process::adopt(const std::vector<th_segment_event>& segments) {
@@ -221,6 +250,7 @@ bool Process::adopt_communicator(void* pointer, int device, const std::string& n
     birth.device = device;
     birth.local = nccl::local_of(registers_itself);
     birth.adopted = true;
+    birth.shares = nccl::config_sharing(nullptr);
     return nccl::deliver(registrar_, birth);
 }
 

@@ -47,9 +47,12 @@ class Process {
 
     // Idempotent. Loads the hook library, attaches the tracker (if the allocator can be followed)
     // and adopts what exists. CUDA must be up. Takes the allocator's locks, so the caller holds
-    // none of ours and not the GIL. Throws std::runtime_error.
+    // none of ours and not the GIL. Throws std::runtime_error; nothing is registered from then on.
     Reason attach(const std::string& library_path, const std::string& torch_version);
     bool attached() const noexcept { return attached_.load(std::memory_order_acquire); }
+
+    // Stays off where attach() failed half-way.
+    void set_registering(bool on);
 
     th_allocator_info describe_allocator() const; // needs attach() before
     std::string hook_library_version() const;
@@ -73,6 +76,8 @@ class Process {
 
     static void on_segment(void* user, const th_segment_event* event);
     bool adopt(const std::vector<th_segment_event>& segments); // whether some are expandable
+    std::vector<th_segment_event> repeated_snapshot() const;
+    void stand_aside();
 
     core::Ring ring_;
     core::Bank bank_;
@@ -80,6 +85,7 @@ class Process {
     std::mutex attach_mutex_; // one attach() at a time; taken with no other lock of ours held
     std::unique_ptr<torch_hook::HookLibrary> hook_library_;
     std::atomic<bool> attached_{false};
+    std::atomic<bool> stands_aside_{false}; // a tracker is attached that tells nobody
     std::atomic<bool> expandable_seen_{false};
 };
 

@@ -2,7 +2,7 @@
 //
 // NCCL's registration cache has no lock of its own, and torch enqueues collectives without one. So
 // both the interposed calls and our own register / deregister calls pass here. Communicators that
-// share resources (ncclCommSplit with splitShare) share one gate.
+// share resources (split and shrunk ones may) share one gate.
 //
 // clang-format off
 //   allocator's callback, new segment      queue(), then poke(): never waits

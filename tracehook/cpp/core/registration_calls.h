@@ -15,6 +15,12 @@ enum class Local : std::uint8_t {
 #undef LOCAL_KIND
 };
 
+// Which children of a communicator use its resources in the library, and so its gate.
+struct Sharing {
+    bool splits = false;
+    bool shrinks = false;
+};
+
 struct Identity {
     std::uint32_t id =
         0; // process-local, never reused; given by the registrar (a pointer is reused)
@@ -25,6 +31,7 @@ struct Identity {
     int size = -1; // ranks in the communicator
     Local local = Local::kOurs;
     bool adopted = false; // its making was not seen
+    Sharing shares;
 };
 
 struct Outcome {

@@ -96,6 +96,9 @@ void Ring::map_memory(std::size_t bytes) {
 }
 
 void Ring::push(const Event& event) noexcept {
+    if (abandoned_.load(std::memory_order_relaxed)) {
+        return;
+    }
     const std::uint64_t t_ns = event.t_ns != 0 ? event.t_ns : monotonic_ns();
     const std::uint64_t thread = thread_id();
     const std::lock_guard guard(mutex_);
@@ -112,11 +115,15 @@ void Ring::push(const Event& event) noexcept {
     record.seq = seq;
     record.t_ns = t_ns;
     record.thread = thread;
-    // Written last: a reader of the file, or of a killed process's file, never sees half a record.
+    // Written last: of what is below it no record is half written. A reader of a living process
+    // must look at `drained` again afterwards, since a record below that may be overwritten.
     header_->pushed.store(pushed + 1, std::memory_order_release);
 }
 
 std::size_t Ring::peek(std::span<Event> out, std::size_t skip) const noexcept {
+    if (abandoned_.load(std::memory_order_relaxed)) {
+        return 0;
+    }
     header_->looked_ns.store(monotonic_ns(), std::memory_order_relaxed);
     const std::uint64_t first = header_->drained.load(std::memory_order_relaxed) + skip;
     const std::uint64_t pushed = header_->pushed.load(std::memory_order_acquire);
@@ -130,11 +137,20 @@ std::size_t Ring::peek(std::span<Event> out, std::size_t skip) const noexcept {
 }
 
 void Ring::mark_drained(std::size_t count) noexcept {
-    header_->drained.fetch_add(count, std::memory_order_release);
+    if (!abandoned_.load(std::memory_order_relaxed)) {
+        header_->drained.fetch_add(count, std::memory_order_release);
+    }
+}
+
+void Ring::let_go(std::size_t count) noexcept {
+    if (!abandoned_.load(std::memory_order_relaxed)) {
+        header_->dropped.fetch_add(count, std::memory_order_relaxed);
+        mark_drained(count);
+    }
 }
 
 void Ring::remove_file() noexcept {
-    if (!path_.empty()) {
+    if (!path_.empty() && !abandoned_.load(std::memory_order_relaxed)) {
         unlink(path_.c_str());
         path_.clear();
     }

@@ -27,7 +27,7 @@ struct RingHeader {
     std::atomic<std::uint64_t> pushed; // records ever written; the next goes to pushed % capacity
     std::atomic<std::uint64_t>
         drained; // records that also stand in the log; those in [drained, pushed) do not
-    std::atomic<std::uint64_t> dropped; // events that found the ring full
+    std::atomic<std::uint64_t> dropped; // events that found the ring full, or made room in it
     std::uint64_t epoch_ns;             // CLOCK_REALTIME minus CLOCK_MONOTONIC at the start
     std::uint64_t pid;
     // When the consumer last looked, about ten times a second: how long the process was alive.
@@ -50,6 +50,8 @@ class Ring {
     // they stay until mark_drained(). One consumer at a time.
     std::size_t peek(std::span<Event> out, std::size_t skip = 0) const noexcept;
     void mark_drained(std::size_t count) noexcept;
+    // Makes room for new events: the oldest `count` count as dropped, because no log has them.
+    void let_go(std::size_t count) noexcept;
 
     std::uint64_t pushed() const noexcept {
         return header_->pushed.load(std::memory_order_acquire);
@@ -62,10 +64,15 @@ class Ring {
     // Removes the file: everything in it stands in the log.
     void remove_file() noexcept;
 
+    // In a forked child: the memory is the parent's, and a thread that does not exist here may hold
+    // the mutex. From now on nothing is written, read or removed.
+    void abandon() noexcept { abandoned_.store(true, std::memory_order_relaxed); }
+
   private:
     bool map_file(std::size_t bytes);
     void map_memory(std::size_t bytes);
 
+    std::atomic<bool> abandoned_{false};
     std::mutex mutex_; // orders pushers; nothing is locked inside it
     std::uint64_t seq_ = 0;
     RingHeader* header_ = nullptr;

@@ -89,6 +89,17 @@ struct Config {
     int split_share;       // 2.18
     int traffic_class;     // 2.26
     const char* comm_name; // 2.27
+    int collnet_enable;    // 2.27
+    int cta_policy;        // 2.27
+    int shrink_share;      // 2.27
+};
+
+// ncclSimInfo_t; 2.22
+struct Simulation {
+    std::size_t size;
+    unsigned int magic;
+    unsigned int version;
+    float estimated_time;
 };
 
 inline constexpr int kConfigUndefined = -2147483647 - 1; // NCCL_CONFIG_UNDEF_INT

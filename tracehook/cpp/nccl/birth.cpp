@@ -21,18 +21,30 @@ template <typename Field> bool knows(const Config* config, Field Config::* field
     return static_cast<std::size_t>(end - reinterpret_cast<const char*>(config)) <= config->size;
 }
 
+void override_by(const char* name, bool& choice) noexcept {
+    if (const char* variable = std::getenv(name)) {
+        choice = std::strcmp(variable, "1") == 0;
+    }
+}
+
 } // namespace
 
 bool config_blocking(const Config* config) noexcept {
     return config == nullptr || !knows(config, &Config::blocking) || config->blocking != 0;
 }
 
-bool config_split_share(const Config* config) noexcept {
-    // NCCL's own variable comes before the configuration.
-    if (const char* variable = std::getenv("NCCL_COMM_SPLIT_SHARE_RESOURCES")) {
-        return std::strcmp(variable, "1") == 0;
+core::Sharing config_sharing(const Config* config, const core::CommunicatorPtr& parent) noexcept {
+    core::Sharing sharing;
+    if (config != nullptr) {
+        sharing.splits = knows(config, &Config::split_share) && config->split_share == 1;
+        sharing.shrinks = knows(config, &Config::shrink_share) && config->shrink_share == 1;
+    } else if (parent) {
+        sharing = parent->identity().shares;
     }
-    return config != nullptr && knows(config, &Config::split_share) && config->split_share == 1;
+    // NCCL's own variables come before the configuration.
+    override_by("NCCL_COMM_SPLIT_SHARE_RESOURCES", sharing.splits);
+    override_by("NCCL_COMM_SHRINK_SHARE_RESOURCES", sharing.shrinks);
+    return sharing;
 }
 
 void set_birth_observer(BirthObserver observe) {
@@ -51,6 +63,7 @@ bool deliver(core::Registrar& registrar, const Birth& birth) {
     identity.size = birth.size;
     identity.local = birth.local;
     identity.adopted = birth.adopted;
+    identity.shares = birth.shares;
     // A child's rank is NCCL's to say; it may be asked once the communicator is ready, so not while
     // it is in progress.
     if (identity.rank < 0 && birth.blocking) {

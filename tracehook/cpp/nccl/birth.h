@@ -19,12 +19,15 @@ struct Birth {
     bool shares_resources = false; // with the parent: then they share its gate
     core::Local local = core::Local::kOurs;
     bool adopted = false; // it exists already, and its making was not seen
+    core::Sharing shares; // with its own children
 };
 
 // The fields of a caller's configuration that matter here; defaults where it is null, older, or
 // leaves them open.
 bool config_blocking(const Config* config) noexcept;
-bool config_split_share(const Config* config) noexcept;
+// Without a configuration, a child has its parent's.
+core::Sharing config_sharing(const Config* config,
+                             const core::CommunicatorPtr& parent = nullptr) noexcept;
 
 // Hands the new communicator to the registrar, which registers every live segment. False if NCCL
 // has not written the handle yet (a non-blocking call in progress). A handle that stays null on

@@ -51,9 +51,13 @@ void ThreadGroup::completed(int result) noexcept {
                 false; // whatever its configuration said: NCCL_COMM_BLOCKING overrides it
         }
     } else if (result != kSuccess) {
-        expected_.erase(first,
-                        expected_.end()); // NCCL made nothing, and may not have written the handles
+        drop_births_of_group(); // NCCL made nothing, and may not have written the handles
     }
+}
+
+void ThreadGroup::drop_births_of_group() noexcept {
+    expected_.erase(expected_.begin() + static_cast<std::ptrdiff_t>(expected_before_),
+                    expected_.end());
 }
 
 void ThreadGroup::deliver_all(core::Registrar& registrar) {

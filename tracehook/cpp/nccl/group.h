@@ -29,16 +29,23 @@ class ThreadGroup {
     // communicators are held meanwhile, entered in one global order so that two threads that end
     // groups cannot wait for each other.
     template <typename End> int ended(core::Registrar& registrar, End&& end) {
-        if (depth_ != 1) {
-            depth_ -= depth_ > 0;
-            return end();
+        const bool outermost = depth_ == 1;
+        const int result = closed(end);
+        if (outermost) {
+            completed(result);
+            deliver_all(registrar);
         }
-        const std::vector<core::CommunicatorPtr> inside = enter_all();
-        const int result = end();
-        depth_ = 0;
-        leave_all(inside);
-        completed(result);
-        deliver_all(registrar);
+        return result;
+    }
+
+    // Likewise for ncclGroupSimulateEnd: it closes the group too, and looks at the registration
+    // cache to say how long the group would take. Nothing is carried out, so no birth is delivered.
+    template <typename End> int simulated(End&& end) {
+        const bool outermost = depth_ == 1;
+        const int result = closed(end);
+        if (outermost) {
+            drop_births_of_group();
+        }
         return result;
     }
 
@@ -52,8 +59,21 @@ class ThreadGroup {
     void drop_expected() noexcept { expected_.clear(); }
 
   private:
+    template <typename End> int closed(End&& end) {
+        if (depth_ != 1) {
+            depth_ -= depth_ > 0;
+            return end();
+        }
+        const std::vector<core::CommunicatorPtr> inside = enter_all();
+        const int result = end();
+        depth_ = 0;
+        leave_all(inside);
+        return result;
+    }
+
     std::vector<core::CommunicatorPtr> enter_all();
     void completed(int result) noexcept;
+    void drop_births_of_group() noexcept;
     static void leave_all(const std::vector<core::CommunicatorPtr>& inside) noexcept;
 
     int depth_ = 0;

@@ -150,6 +150,11 @@ int on_ncclGroupEnd() {
     return ThreadGroup::mine().ended(registrar(), [] { return api().ncclGroupEnd(); });
 }
 
+int on_ncclGroupSimulateEnd(Simulation* simulation) {
+    return ThreadGroup::mine().simulated(
+        [simulation] { return api().ncclGroupSimulateEnd(simulation); });
+}
+
 // --- communicators that begin ---
 
 } // namespace
@@ -191,12 +196,14 @@ int after_birth(int result, Birth birth) {
 int on_ncclCommInitRank(Comm* out, int size, UniqueId id, int rank) {
     Birth birth{out,  key_of_unique_ids({&id, 1}), current_device(), rank, size, true, nullptr,
                 false};
+    birth.shares = config_sharing(nullptr);
     return after_birth(api().ncclCommInitRank(out, size, id, rank), std::move(birth));
 }
 
 int on_ncclCommInitRankConfig(Comm* out, int size, UniqueId id, int rank, Config* config) {
     Birth birth{out,  key_of_unique_ids({&id, 1}), current_device(), rank,
                 size, config_blocking(config),     nullptr,          false};
+    birth.shares = config_sharing(config);
     return after_birth(api().ncclCommInitRankConfig(out, size, id, rank, config), std::move(birth));
 }
 
@@ -205,6 +212,7 @@ int on_ncclCommInitRankScalable(Comm* out, int size, int rank, int id_count, Uni
     const std::span<const UniqueId> all(ids, static_cast<std::size_t>(id_count));
     Birth birth{out,  key_of_unique_ids(all),  current_device(), rank,
                 size, config_blocking(config), nullptr,          false};
+    birth.shares = config_sharing(config);
     return after_birth(api().ncclCommInitRankScalable(out, size, rank, id_count, ids, config),
                        std::move(birth));
 }
@@ -215,8 +223,10 @@ int on_ncclCommInitAll(Comm* out, int count, const int* devices) {
     const std::uint64_t key = key_of_child(0, "all", count, calls.fetch_add(1));
     const int result = api().ncclCommInitAll(out, count, devices);
     for (int rank = 0; rank < count; ++rank) {
-        after_birth(result, {out + rank, key, devices != nullptr ? devices[rank] : rank, rank,
-                             count, true, nullptr, false});
+        Birth birth{out + rank, key,  devices != nullptr ? devices[rank] : rank, rank, count, true,
+                    nullptr,    false};
+        birth.shares = config_sharing(nullptr);
+        after_birth(result, std::move(birth));
     }
     return result;
 }
@@ -235,7 +245,10 @@ int on_ncclCommSplit(Comm comm, int colour, int key, Comm* out, Config* config) 
         key_of_child(parent ? parent->identity().key : 0, "split", colour, next_child(parent));
     birth.blocking = config_blocking(config);
     birth.parent = parent;
-    birth.shares_resources = config_split_share(config);
+    // NCCL asks the parent's configuration; where that was not seen, the child's is a hint. To
+    // share a gate without need only lets calls wait for each other.
+    birth.shares = config_sharing(config, parent);
+    birth.shares_resources = birth.shares.splits || (parent && parent->identity().shares.splits);
     const bool inside = parent && parent->gate().enter(*parent);
     const int result = api().ncclCommSplit(comm, colour, key, out, config);
     if (inside) {
@@ -259,6 +272,10 @@ int on_ncclCommShrink(Comm comm, int* excluded, int excluded_count, Comm* out, C
                              static_cast<std::int64_t>(colour), next_child(parent));
     birth.blocking = config_blocking(config);
     birth.parent = parent;
+    birth.shares = config_sharing(config, parent);
+    birth.shares_resources =
+        (flags & kShrinkAbort) == 0 &&
+        (birth.shares.shrinks || (parent && parent->identity().shares.shrinks));
     // With the abort flag the parent may hang in another thread, and this call is what ends that:
     // no waiting for it.
     const bool inside = parent && (flags & kShrinkAbort) == 0 && parent->gate().enter(*parent);
@@ -283,6 +300,7 @@ int on_ncclCommGrow(Comm comm, int size, const UniqueId* id, int rank, Comm* out
                                         : key_of_unique_ids({id, 1});
     birth.blocking = config_blocking(config);
     birth.parent = parent;
+    birth.shares = config_sharing(config, parent);
     const bool inside = parent && parent->gate().enter(*parent);
     const int result = api().ncclCommGrow(comm, size, id, rank, out, config);
     if (inside) {

@@ -23,7 +23,8 @@ void set_local_mode(LocalMode mode) noexcept;
 core::Local local_of(bool registers_itself) noexcept;
 
 // Installs the wrappers in libtorch_cuda's slots, once per process; later calls only report again.
-// Returns the names of the interposed calls. Throws std::runtime_error if NCCL is not loaded. There
+// Returns the names of the interposed calls. Throws std::runtime_error if NCCL is not loaded, or if
+// a slot cannot be written: then calls pass us by, and nothing may be registered beside them. There
 // is no removal: with the registrar switched off, or abandoned in a forked child, the wrappers pass
 // through.
 std::vector<std::string> install_interposer(core::Registrar& registrar);

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <elf.h>
 #include <link.h>
+#include <stdexcept>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -22,6 +24,8 @@ constexpr std::uint32_t kGlobDat = R_AARCH64_GLOB_DAT;
 #else
 #error "tracehook rewrites ELF slots on x86-64 and aarch64 only"
 #endif
+
+constexpr int kAttempts = 3;
 
 struct Object {
     std::uintptr_t base = 0;
@@ -85,24 +89,17 @@ Object read_object(const dl_phdr_info& info) {
     return object;
 }
 
-void write_slot(const Object& object, std::uintptr_t slot, void* function) {
-    const bool read_only = slot >= object.relro_begin && slot < object.relro_end;
-    const auto page_size = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
-    void* page = reinterpret_cast<void*>(slot & ~(page_size - 1));
-    if (read_only && mprotect(page, page_size, PROT_READ | PROT_WRITE) != 0) {
-        return;
-    }
-    std::atomic_ref<void*>(*reinterpret_cast<void**>(slot))
-        .store(function, std::memory_order_release);
-    if (read_only) {
-        mprotect(page, page_size, PROT_READ);
-    }
-}
+// A slot of a loaded library, and what is to stand in it.
+struct Place {
+    std::uintptr_t slot;
+    std::size_t replacement;
+    bool read_only;
+};
 
 struct Search {
     std::string_view library;
     std::span<const Replacement> replacements;
-    std::vector<bool> found;
+    std::vector<Place> places;
 };
 
 int visit(dl_phdr_info* info, std::size_t, void* user) {
@@ -128,9 +125,9 @@ int visit(dl_phdr_info* info, std::size_t, void* user) {
             }
             for (std::size_t i = 0; i < search.replacements.size(); ++i) {
                 if (std::strcmp(name, search.replacements[i].symbol) == 0) {
-                    write_slot(object, object.base + relocation.r_offset,
-                               search.replacements[i].function);
-                    search.found[i] = true;
+                    const std::uintptr_t slot = object.base + relocation.r_offset;
+                    search.places.push_back(
+                        {slot, i, slot >= object.relro_begin && slot < object.relro_end});
                 }
             }
         }
@@ -138,19 +135,82 @@ int visit(dl_phdr_info* info, std::size_t, void* user) {
     return 0;
 }
 
+std::atomic_ref<void*> value_of(const Place& place) {
+    return std::atomic_ref<void*>(*reinterpret_cast<void**>(place.slot));
+}
+
+// The pages of the read-only slots, writable as long as this lives.
+class Writable {
+  public:
+    explicit Writable(std::span<const Place> places) {
+        const auto bytes = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+        for (const Place& place : places) {
+            const std::uintptr_t page = place.slot & ~(bytes - 1);
+            if (!place.read_only || std::ranges::find(pages_, page) != pages_.end()) {
+                continue;
+            }
+            if (protect(page, PROT_READ | PROT_WRITE) != 0) {
+                const std::string why = std::strerror(errno);
+                close();
+                throw std::runtime_error(
+                    "a table of calls into NCCL cannot be written: mprotect: " + why);
+            }
+            pages_.push_back(page);
+        }
+    }
+    ~Writable() { close(); }
+    Writable(const Writable&) = delete;
+    Writable& operator=(const Writable&) = delete;
+
+  private:
+    static int protect(std::uintptr_t page, int protection) noexcept {
+        return mprotect(reinterpret_cast<void*>(page),
+                        static_cast<std::size_t>(sysconf(_SC_PAGESIZE)), protection);
+    }
+    void close() noexcept {
+        for (const std::uintptr_t page : pages_) {
+            protect(page, PROT_READ);
+        }
+    }
+
+    std::vector<std::uintptr_t> pages_;
+};
+
 } // namespace
 
 std::vector<std::string> rewrite_slots(std::string_view library,
                                        std::span<const Replacement> replacements) {
-    Search search{library, replacements, std::vector<bool>(replacements.size(), false)};
+    Search search{library, replacements, {}};
     dl_iterate_phdr(visit, &search);
-    std::vector<std::string> found;
-    for (std::size_t i = 0; i < replacements.size(); ++i) {
-        if (search.found[i]) {
-            found.emplace_back(replacements[i].symbol);
+    const auto is_ours = [&](const Place& place) {
+        return value_of(place).load(std::memory_order_acquire) ==
+               replacements[place.replacement].function;
+    };
+    // The dynamic linker may just be binding a slot for another thread, and write it after us.
+    for (int attempt = 0; attempt < kAttempts && !std::ranges::all_of(search.places, is_ours);
+         ++attempt) {
+        const Writable pages(search.places);
+        for (const Place& place : search.places) {
+            value_of(place).store(replacements[place.replacement].function,
+                                  std::memory_order_release);
         }
     }
-    return found;
+    std::vector<bool> found(replacements.size(), false);
+    for (const Place& place : search.places) {
+        if (!is_ours(place)) {
+            throw std::runtime_error(std::string("something else stands in the slot of ") +
+                                     replacements[place.replacement].symbol +
+                                     " after it was written");
+        }
+        found[place.replacement] = true;
+    }
+    std::vector<std::string> names;
+    for (std::size_t i = 0; i < replacements.size(); ++i) {
+        if (found[i]) {
+            names.emplace_back(replacements[i].symbol);
+        }
+    }
+    return names;
 }
 
 } // namespace tracehook::nccl

@@ -19,7 +19,8 @@ struct Replacement {
 
 // Rewrites the slots of every loaded library whose file name starts with `library`. Returns the
 // symbols that were found, in the order of `replacements`, each once. Safe to repeat. Each slot
-// changes atomically: other threads may be calling.
+// changes atomically: other threads may be calling. Throws std::runtime_error, before it has
+// changed anything, if a slot cannot be written; and if something else stands in one afterwards.
 std::vector<std::string> rewrite_slots(std::string_view library,
                                        std::span<const Replacement> replacements);
 

@@ -7,9 +7,12 @@ the system need not be the one torch was built with.
 """
 
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from typing import NoReturn
+
+_VERSION = re.compile(r"^__version__\s*(?::[^=]*)?=\s*['\"](\d+\.\d+)\b", re.MULTILINE)
 
 
 def fail(why: str) -> NoReturn:
@@ -29,14 +32,16 @@ def installed() -> Path | None:
 
 def minor_of(root: Path) -> str:
     """Return ``2.11`` for a folder with torch 2.11.0."""
-    versions: dict[str, object] = {}
     try:
-        exec((root / "version.py").read_text(), versions)
+        text = (root / "version.py").read_text()
     except OSError as problem:
         fail(f"{root}: {problem.strerror}: {problem.filename}; expected the folder `torch` of a wheel")
+    version = _VERSION.search(text)
+    if version is None:
+        fail(f"{root}/version.py names no version; expected a line like __version__ = '2.11.0'")
     if not (root / "include" / "c10" / "cuda" / "CUDACachingAllocator.h").exists():
         fail(f"{root} has no headers of a CUDA build of torch")
-    return ".".join(str(versions["__version__"]).split(".")[:2])
+    return version[1]
 
 
 def cuda_headers() -> list[Path]:

@@ -15,14 +15,6 @@ using namespace tracehook::emulator::nccl;
 
 namespace {
 
-// What ncclSimInfo_t holds.
-struct Simulation {
-    std::size_t size;
-    unsigned int magic;
-    unsigned int version;
-    float estimated_time;
-};
-
 constexpr int kShrinkAbort = 1; // NCCL_SHRINK_ABORT
 
 // An id of ncclCommGetUniqueId leads to the key that the ranks of the communicator give to what

@@ -1,0 +1,101 @@
+"""Where the ring of a log lies: beside it, or on a local file system if the log is on a network one.
+
+The allocator's callback writes into the ring's memory. If a file server has to answer first, the callback waits for it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tracehook.log.file_name import stem_of
+from tracehook.log.ring import RingError, read_header
+from tracehook.log.text import encodable
+
+_MOUNTS = Path("/proc/self/mountinfo")
+_NETWORK = frozenset(
+    (
+        "9p",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "gpfs",
+        "lustre",
+        "ncpfs",
+        "nfs",
+        "nfs4",
+        "orangefs",
+        "panfs",
+        "pvfs2",
+        "smb3",
+        "smbfs",
+        "vboxsf",
+        "virtiofs",
+        "wekafs",
+    )
+)
+_LOCAL_FUSE = ("fuse.fuse-overlayfs",)  # the root of containers
+
+
+def choose(log: Path) -> Path:
+    """Return where to make the ring of this log."""
+    beside = log.with_suffix(".ring")
+    if _is_local(log.parent):
+        return beside
+    for folder in (Path(tempfile.gettempdir()), Path("/dev/shm")):
+        if _is_local(folder) and os.access(folder, os.W_OK):
+            return folder / f"{log.stem}.{secrets.token_hex(8)}.ring"
+    return beside
+
+
+def beside_or_named(log: Path, begin: Mapping[str, Any]) -> Path:
+    """Return where the ring of this log is: beside it, or where its first line says, if that is on this host."""
+    beside = log.parent / f"{stem_of(log.name)}.ring"
+    return beside if beside.exists() else named_by(begin) or beside
+
+
+def named_by(begin: Mapping[str, Any]) -> Path | None:
+    """Return the ring that the first line of a log names; None if it names none, or the ring is not here any more."""
+    name = begin.get("ring")
+    if not isinstance(name, str) or begin.get("host") != encodable(socket.gethostname()):
+        return None
+    path = Path(name)
+    try:
+        # Whoever wrote the line may have named any file of this host.
+        is_its = path.suffix == ".ring" and path.is_file() and read_header(path).pid == begin.get("pid")
+    except (OSError, ValueError, RingError):
+        return None
+    return path if is_its else None
+
+
+def _is_local(folder: Path) -> bool:
+    kind = _kind_of(folder)
+    is_fuse = kind.startswith("fuse.") and kind not in _LOCAL_FUSE
+    return kind not in _NETWORK and not is_fuse
+
+
+def _kind_of(folder: Path) -> str:
+    """Return the name of the file system of a folder; empty if the system does not say."""
+    try:
+        lines = _MOUNTS.read_text(errors="surrogateescape").splitlines()
+        real = folder.resolve()
+    except OSError:
+        return ""
+    longest, kind = -1, ""
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        fields = before.split(" ")
+        if len(fields) < 5 or not after:
+            continue
+        point = Path(re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4]))
+        # Of two on one point the later one hides the other.
+        if real.is_relative_to(point) and len(point.parts) >= longest:
+            longest, kind = len(point.parts), after.split(" ")[0]
+    return kind

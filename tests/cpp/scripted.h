@@ -76,6 +76,12 @@ inline void pass(Place& place) {
     }
 }
 
+template <typename Condition> void until(Condition condition) {
+    while (!condition()) { // the alarm of watch() ends it
+        std::this_thread::yield();
+    }
+}
+
 struct Library {
     std::atomic<bool> ready{true};
     std::atomic<int> registered{0};

@@ -14,6 +14,7 @@
 #include "core/communicator.h"
 #include "core/gate.h"
 #include "core/ledger.h"
+#include "core/patience.h"
 #include "core/ranges.h"
 #include "symmetric_memory/bank.h"
 
@@ -38,7 +39,7 @@ class Registrar {
     using MakeRegistrationCalls =
         std::function<std::unique_ptr<RegistrationCalls>(const Identity&)>;
 
-    Registrar(Ring& ring, Bank& bank);
+    Registrar(Ring& ring, Bank& bank, const Patience& patience = {});
 
     // --- the allocator's events, and its snapshot ---
 
@@ -134,6 +135,8 @@ class Registrar {
     std::vector<CommunicatorPtr> communicators_on(int device) const;
     static void kill_communicator(Communicator& communicator) noexcept;
     void wait_for_aborts(int device, std::unique_lock<std::mutex>& lock);
+    void remove_stale(int device, std::uintptr_t address, std::size_t size,
+                      std::unique_lock<std::mutex>& lock);
     void remove_segment(const Segment& segment, EventKind kind, std::unique_lock<std::mutex>& lock);
     void observe_born(const Segment& segment) noexcept;
     void drop_unborn(int device) noexcept;
@@ -146,6 +149,7 @@ class Registrar {
                                // comes after the allocator's lock
     Ring& ring_;
     Bank& bank_;
+    const Patience patience_;
     Ledger ledger_;
     Ranges ranges_;
     std::unordered_map<const void*, CommunicatorPtr> by_pointer_;

@@ -49,7 +49,8 @@ class RegistrationCalls {
     virtual Outcome register_window(std::uintptr_t address, std::size_t size) noexcept = 0;
     // This rank's own act. Nothing on the device may use the window any more.
     virtual int deregister_window(void* handle) noexcept = 0;
-    // Waits until the device's work is done.
+    // Waits until the device's work is done, and leaves captures alone. No call into the
+    // communicator: any thread, also after its death.
     virtual void synchronize() noexcept = 0;
 
     // Around each run of such calls, on the thread that makes them: remembers the current device,

@@ -1,5 +1,6 @@
 #include "nccl/registration_calls.h"
 
+#include "nccl/device_wait.h"
 #include "nccl/traits.h"
 
 #include <chrono>
@@ -72,13 +73,7 @@ int NcclRegistrationCalls::deregister_window(void* handle) noexcept {
 }
 
 void NcclRegistrationCalls::synchronize() noexcept {
-    if (api().cudaDeviceSynchronize != nullptr) {
-        int device = -1;
-        if (api().ncclCommCuDevice(comm_, &device) == kSuccess && device >= 0) {
-            api().cudaSetDevice(device);
-        }
-        api().cudaDeviceSynchronize();
-    }
+    wait_for_device(device_);
 }
 
 int NcclRegistrationCalls::remember_device() noexcept {

@@ -11,7 +11,8 @@ class NcclRegistrationCalls final : public core::RegistrationCalls {
   public:
     // `blocking` false: ready() asks NCCL each time. True: NCCL returns from a call when it is done
     // with it.
-    NcclRegistrationCalls(Comm comm, bool blocking) noexcept : comm_(comm), blocking_(blocking) {}
+    NcclRegistrationCalls(Comm comm, int device, bool blocking) noexcept
+        : comm_(comm), device_(device), blocking_(blocking) {}
 
     core::Outcome register_range(std::uintptr_t address, std::size_t size) noexcept override;
     int deregister(void* handle) noexcept override;
@@ -26,6 +27,7 @@ class NcclRegistrationCalls final : public core::RegistrationCalls {
     bool is_local_handle(void* handle, std::uintptr_t address, std::size_t size) noexcept;
 
     const Comm comm_;
+    const int device_;
     const bool blocking_;
 };
 

@@ -9,7 +9,7 @@ from support.rehearsal import Rehearsal, rehearse
 
 
 def _play(how: str, log: Path) -> Rehearsal:
-    run = rehearse("late_peer.py", how, ranks=2, log=log, env={"TRACEHOOK_EMU_STRICT_L7": "0"})
+    run = rehearse("late_peer.py", how, ranks=2, log=log)
     assert run.facts(0)["end"] == run.facts(1)["end"] == "reached", run.output
     assert run.facts(0)["ran"] is True, "the collective was not under way"
     assert run.facts(0).get("left", 0) == 0, "the memory was not freed"
@@ -27,3 +27,11 @@ def test_a_free_beside_a_capture_waits_for_the_device_and_leaves_the_capture_alo
     run = _play("capture", tmp_path)
     run.assert_good()
     assert run.facts(0)["capture"] == 0
+
+
+@pytest.mark.parametrize("strict", ["1", "0"])
+def test_one_rank_without_registrations_breaks_the_rule(tmp_path: Path, strict: str) -> None:
+    """One rank called `disable()` and the other did not: with NVLS that would hang, so a rehearsal says it."""
+    run = rehearse("late_peer.py", "alone", ranks=2, log=tmp_path, env={"TRACEHOOK_EMU_STRICT_L7": strict})
+    assert run.broken == (["L7"] if strict == "1" else []), run.output
+    assert run.facts(0)["end"] == run.facts(1)["end"] == "reached", run.output

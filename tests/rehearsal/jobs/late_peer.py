@@ -37,6 +37,8 @@ def capture(began: threading.Event, end: threading.Event) -> None:
 
 device = start()
 how = sys.argv[1]
+if how == "alone" and RANK == 1:
+    tracehook.disable()
 x = filled(1.0, 32, device)
 dist.all_reduce(x)
 torch.cuda.synchronize()
@@ -51,8 +53,6 @@ if RANK == 0:
     tell(ran=not over.query())
     if how == "free":
         free()
-    elif how == "off":
-        tracehook.disable()
     elif how == "capture":
         began, end = threading.Event(), threading.Event()
         thread = threading.Thread(target=capture, args=(began, end))
@@ -61,9 +61,9 @@ if RANK == 0:
         free()
         end.set()
         thread.join()
+if how == "off":
+    tracehook.disable()
 torch.cuda.synchronize()
 dist.barrier()
-if how == "off" and RANK == 1:
-    tracehook.disable()
 dist.destroy_process_group()
 tell(end="reached")

@@ -2,6 +2,7 @@
 // library, lets another do its part, and looks at what came of it. One line per case; the exit
 // status counts those that went wrong.
 #include "nccl/group.h"
+#include "nccl/registration_calls.h"
 #include "scripted.h"
 
 using namespace scripted;
@@ -91,6 +92,27 @@ void a_failed_birth_is_forgotten() {
            "a communicator whose creation failed is not looked for when the next group ends");
 }
 
+void an_aborted_birth_is_forgotten() {
+    for (const bool is_parent : {false, true}) {
+        World world;
+        Library library;
+        const auto parent = world.create(1, library);
+        nccl::ThreadGroup& group = nccl::ThreadGroup::mine();
+        nccl::Comm slot = World::pointer_of(5);
+        nccl::Birth birth;
+        birth.out = &slot;
+        birth.device = 0;
+        birth.parent = parent;
+        group.expect(birth);
+        group.drop_expected_of(World::pointer_of(is_parent ? 1 : 5));
+        slot = World::pointer_of(0xDEAD); // the caller's variable is gone
+        group.deliver_all(world.registrar);
+        expect(world.registrar.totals().communicators == 1,
+               is_parent ? "a split in progress is not looked for after its parent's abort"
+                         : "a communicator that is aborted while it is made is not looked for");
+    }
+}
+
 void a_free_is_done_by_who_is_inside() {
     World world;
     Library library;
@@ -167,6 +189,35 @@ void what_was_never_registered_needs_no_wait() {
     expect(library.synchronized == 0, "a free of what is only queued does not wait for the device");
 }
 
+void an_abort_ends_the_questions_about_a_window() {
+    World world;
+    world.bank.open(Driver::memory(), 0);
+    core::Identity identity;
+    identity.pointer = World::pointer_of(1);
+    identity.device = 0;
+    const auto communicator = world.registrar.add(identity, [](const core::Identity& own) {
+        return std::make_unique<nccl::NcclRegistrationCalls>(own.pointer, own.device, false);
+    });
+    world.bank.take({1, 0, 0, 4096});
+    std::thread scope([&] {
+        if (communicator->gate().enter(*communicator)) {
+            communicator->register_windows(world.bank.segments());
+            communicator->gate().leave();
+        }
+    });
+    until([] { return nccl::window_polls > 2; });
+    std::atomic<int> asked{0};
+    {
+        const core::Registrar::Ending ending = world.registrar.kill(World::pointer_of(1));
+        asked = nccl::window_polls.load(); // here the library frees the communicator
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        expect(nccl::window_polls == asked, "a window that a non-blocking communicator still makes "
+                                            "is not asked for after an abort");
+        nccl::window_under_way = false;
+    }
+    scope.join();
+}
+
 } // namespace
 
 int main() {
@@ -175,10 +226,12 @@ int main() {
     an_abort_does_not_wait_for_ever();
     a_group_holds_the_gate_of_a_live_sibling();
     a_failed_birth_is_forgotten();
+    an_aborted_birth_is_forgotten();
     a_free_is_done_by_who_is_inside();
     a_free_returns_when_the_communicator_dies();
     who_dies_waiting_leaves_no_work_behind();
     undoing_all_waits_for_the_device();
     what_was_never_registered_needs_no_wait();
+    an_abort_ends_the_questions_about_a_window();
     return failures;
 }

@@ -29,6 +29,7 @@ namespace tracehook::core {
 class Gate;
 
 // Result of a deregistration that was never made: the communicator did not become ready in time.
+// Also of a window that was not finished when the communicator died.
 inline constexpr int kNeverReady = -1;
 
 // In `extra` of register.local and deregister.local: the call was not ours.
@@ -149,6 +150,7 @@ class Communicator {
     bool left_over_ = false;        // gate's mutex: a suspend() could not undo all
     std::atomic<bool> dead_{false}; // written under the gate's mutex, read anywhere
 
+    Outcome finish_window(const Outcome& begun, const PoolSegment& segment) noexcept;
     std::size_t deregister_these(const std::vector<Window>& windows) noexcept;
     void keep(const Window& window) noexcept;
     std::uint64_t next_ordinal() const noexcept;

@@ -56,6 +56,14 @@ void ThreadGroup::completed(int result) noexcept {
     }
 }
 
+void ThreadGroup::drop_expected_of(const Comm communicator) noexcept {
+    std::erase_if(expected_, [&](const Birth& birth) {
+        // The parent first: then nobody may have kept `out`.
+        return (birth.parent && birth.parent->identity().pointer == communicator) ||
+               (birth.out != nullptr && *birth.out == communicator);
+    });
+}
+
 void ThreadGroup::deliver_all(core::Registrar& registrar) {
     if (expected_.empty()) {
         return;

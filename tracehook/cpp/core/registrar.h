@@ -3,8 +3,9 @@
 //
 // segment_allocated / segment_freed run in the allocator's callback: the device's allocator lock is
 // held, perhaps the GIL too, on any thread. They never throw, log, take the GIL, allocate device
-// memory, call the allocator or make a collective call. Everything else runs on a thread that holds
-// none of the allocator's locks.
+// memory, call the allocator or make a collective call. If the host has no memory left for a table,
+// the process ends (std::terminate): a segment that is not in the tables would be freed while it is
+// registered. Everything else runs on a thread that holds none of the allocator's locks.
 //
 // Lock order: GIL -> allocator's device lock -> registrar's mutex -> gate's mutex -> ring's mutex.
 // The registrar's mutex is held for table work only, never while waiting for a gate, never during a

@@ -2,6 +2,7 @@
 // library, lets another do its part, and looks at what came of it. One line per case; the exit
 // status counts those that went wrong.
 #include "nccl/group.h"
+#include "nccl/registration_calls.h"
 #include "scripted.h"
 
 using namespace scripted;
@@ -91,21 +92,130 @@ void a_failed_birth_is_forgotten() {
            "a communicator whose creation failed is not looked for when the next group ends");
 }
 
-// Takes the half minute after which a free stops waiting.
-void a_free_that_gave_up_leaves_the_books_right() {
+void an_aborted_birth_is_forgotten() {
+    for (const bool is_parent : {false, true}) {
+        World world;
+        Library library;
+        const auto parent = world.create(1, library);
+        nccl::ThreadGroup& group = nccl::ThreadGroup::mine();
+        nccl::Comm slot = World::pointer_of(5);
+        nccl::Birth birth;
+        birth.out = &slot;
+        birth.device = 0;
+        birth.parent = parent;
+        group.expect(birth);
+        group.drop_expected_of(World::pointer_of(is_parent ? 1 : 5));
+        slot = World::pointer_of(0xDEAD); // the caller's variable is gone
+        group.deliver_all(world.registrar);
+        expect(world.registrar.totals().communicators == 1,
+               is_parent ? "a split in progress is not looked for after its parent's abort"
+                         : "a communicator that is aborted while it is made is not looked for");
+    }
+}
+
+void a_free_is_done_by_who_is_inside() {
     World world;
     Library library;
     const auto communicator = world.create(1, library);
     world.allocate(0x10000);
+    expect(communicator->gate().enter(*communicator), "a call is inside the gate");
+    std::thread free([&] { world.registrar.segment_freed(0, 0x10000, 4096); });
+    until([&] { return library.synchronized == 1; });
+    expect(library.deregistered == 0, "a free waits for the device first, outside of the gate");
+    std::thread next([&] {
+        if (communicator->gate().enter(*communicator)) {
+            communicator->gate().leave();
+        }
+    });
+    communicator->gate().leave();
+    free.join();
+    next.join();
+    expect(library.deregistered == 1, "and is done by who leaves the gate, or comes next");
+}
+
+void a_free_returns_when_the_communicator_dies() {
+    World world;
+    Library library;
+    world.create(1, library);
+    world.allocate(0x10000);
     library.ready = false;
+    std::thread free([&] { world.registrar.segment_freed(0, 0x10000, 4096); });
+    until([&] { return library.synchronized == 1; });
+    world.kill(1);
+    free.join();
+    expect(library.deregistered == 0,
+           "a free that waits for a busy library returns at an abort, without a call");
+}
+
+void who_dies_waiting_leaves_no_work_behind() {
+    World world;
+    Library parent_library, child_library;
+    const auto parent = world.create(1, parent_library);
+    const auto child = world.create(2, child_library, parent);
+    expect(parent->gate().enter(*parent), "a call of the parent is inside");
+    std::thread waits([&] {
+        expect(!child->gate().enter(*child), "a call of the child waits, and does not go in");
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    world.kill(2);
+    waits.join();
+    world.allocate(0x10000);
+    expect(parent_library.registered == 0, "a segment comes while the gate is held");
+    parent->gate().leave();
+    expect(parent_library.registered == 1, "and is registered although who waited has gone");
+}
+
+void undoing_all_waits_for_the_device() {
+    World world;
+    Library library;
+    world.create(1, library);
+    world.allocate(0x10000);
+    world.registrar.set_registering(false);
+    expect(library.synchronized == 1 && library.deregistered == 1,
+           "switching off waits for the device before it deregisters");
+    world.registrar.set_registering(true);
+    world.retire(1);
+    expect(library.synchronized == 2 && library.deregistered == 2,
+           "and so does the end of a communicator");
+}
+
+void what_was_never_registered_needs_no_wait() {
+    World world;
+    Library library;
+    library.ready = false;
+    world.create(1, library);
+    world.allocate(0x10000);
     world.registrar.segment_freed(0, 0x10000, 4096);
-    library.ready = true;
-    world.allocate(0x20000);
-    world.registrar.segment_freed(0, 0x20000, 4096);
-    world.registrar.retire(World::pointer_of(1));
-    expect(library.registered == library.deregistered,
-           "a registration that a free could not undo in time is undone before the destroy");
-    expect(communicator->held() == 0, "and is not counted twice");
+    expect(library.synchronized == 0, "a free of what is only queued does not wait for the device");
+}
+
+void an_abort_ends_the_questions_about_a_window() {
+    World world;
+    world.bank.open(Driver::memory(), 0);
+    core::Identity identity;
+    identity.pointer = World::pointer_of(1);
+    identity.device = 0;
+    const auto communicator = world.registrar.add(identity, [](const core::Identity& own) {
+        return std::make_unique<nccl::NcclRegistrationCalls>(own.pointer, own.device, false);
+    });
+    world.bank.take({1, 0, 0, 4096});
+    std::thread scope([&] {
+        if (communicator->gate().enter(*communicator)) {
+            communicator->register_windows(world.bank.segments());
+            communicator->gate().leave();
+        }
+    });
+    until([] { return nccl::window_polls > 2; });
+    std::atomic<int> asked{0};
+    {
+        const core::Registrar::Ending ending = world.registrar.kill(World::pointer_of(1));
+        asked = nccl::window_polls.load(); // here the library frees the communicator
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        expect(nccl::window_polls == asked, "a window that a non-blocking communicator still makes "
+                                            "is not asked for after an abort");
+        nccl::window_under_way = false;
+    }
+    scope.join();
 }
 
 } // namespace
@@ -116,6 +226,12 @@ int main() {
     an_abort_does_not_wait_for_ever();
     a_group_holds_the_gate_of_a_live_sibling();
     a_failed_birth_is_forgotten();
-    a_free_that_gave_up_leaves_the_books_right();
+    an_aborted_birth_is_forgotten();
+    a_free_is_done_by_who_is_inside();
+    a_free_returns_when_the_communicator_dies();
+    who_dies_waiting_leaves_no_work_behind();
+    undoing_all_waits_for_the_device();
+    what_was_never_registered_needs_no_wait();
+    an_abort_ends_the_questions_about_a_window();
     return failures;
 }

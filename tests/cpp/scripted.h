@@ -21,12 +21,25 @@
 namespace tracehook::nccl {
 
 inline std::atomic<bool> pretend_capture{false};
+inline std::atomic<bool> window_under_way{false}; // a non-blocking registration that does not end
+inline std::atomic<int> window_polls{0};
+inline std::atomic<Window*> window_place{nullptr}; // where it will be written
 
 const Api& api() {
     static const Api stub = [] {
         Api made;
         made.cudaGetDevice = [](int* device) { return *device = 0; };
         made.cudaSetDevice = [](int) { return 0; };
+        made.ncclCommWindowRegister = [](Comm, void*, std::size_t, Window* place, int) {
+            window_place = place;
+            window_under_way = true;
+            return static_cast<int>(kInProgress);
+        };
+        made.ncclCommGetAsyncError = [](Comm, int* state) {
+            window_polls += window_under_way ? 1 : 0;
+            *state = window_under_way ? kInProgress : kSuccess;
+            return static_cast<int>(kSuccess);
+        };
         return made;
     }();
     return stub;
@@ -73,6 +86,12 @@ using Place = std::atomic<Stop*>;
 inline void pass(Place& place) {
     if (Stop* stop = place.exchange(nullptr)) {
         stop->pass();
+    }
+}
+
+template <typename Condition> void until(Condition condition) {
+    while (!condition()) { // the alarm of watch() ends it
+        std::this_thread::yield();
     }
 }
 

@@ -1,6 +1,7 @@
 // Everything at once, under the sanitizers: segments that come and go, collectives, communicators
 // that begin, end and die, shared gates, reused addresses and pointers, and registration switched
-// off and on. Ends with one line of counts.
+// off and on. A device has several allocators, so frees wait side by side. Ends with one line of
+// counts.
 //
 //     stress [rounds]
 #include "world.h"
@@ -17,6 +18,7 @@ namespace {
 
 constexpr unsigned kPatience = 120; // seconds; a run takes far fewer
 constexpr int kSlots = 24;          // addresses of a device, used again and again
+constexpr int kAllocators = 4;      // of a device: each has every fourth address
 constexpr std::size_t kSlotBytes = 1 << 20;
 constexpr int kPointers = 10; // of communicators, likewise
 
@@ -55,6 +57,7 @@ class Job {
         };
         for (int i = 0; i < 2; ++i) {
             start(&Job::allocate);
+            start(&Job::allocate);
             start(&Job::call);
             start(&Job::begin_and_end);
         }
@@ -78,15 +81,16 @@ class Job {
         return std::uniform_int_distribution<int>(0, below - 1)(random);
     }
 
-    // --- the allocator: one lock per device, held during its callbacks ---
+    // --- the allocators: one lock each, held during their callbacks ---
 
     void allocate(Random& random) {
         for (int round = 0; round < 4 * rounds_; ++round) {
             const int device = pick(random, kDevices);
             const int slot = pick(random, kSlots);
-            Device& allocator = devices_[static_cast<std::size_t>(device)];
-            const std::lock_guard guard(allocator.mutex);
-            std::size_t& size = allocator.sizes[static_cast<std::size_t>(slot)];
+            Device& memory = devices_[static_cast<std::size_t>(device)];
+            const std::lock_guard guard(
+                memory.allocators[static_cast<std::size_t>(slot % kAllocators)]);
+            std::size_t& size = memory.sizes[static_cast<std::size_t>(slot)];
             const std::uintptr_t address = (static_cast<std::uintptr_t>(slot) + 1) * kSlotBytes;
             if (size == 0) {
                 size = static_cast<std::size_t>(1 + pick(random, 4)) * 4096;
@@ -290,7 +294,7 @@ class Job {
     }
 
     struct Device {
-        std::mutex mutex; // as the allocator's: before every lock of the registrar
+        std::array<std::mutex, kAllocators> allocators; // before every lock of the registrar
         std::array<std::size_t, kSlots> sizes{};
     };
 

@@ -168,41 +168,19 @@ def core() -> FakeCore:
 
 
 @pytest.fixture
-def busy_gate(harness: Harness, background: Callable[..., Call]) -> Callable[[int], AbstractContextManager[None]]:
-    """Hold the gate of a communicator from another thread for as long as the ``with`` block runs, not for a time.
-
-    A second communicator shares the gate. It is busy with an earlier call, so freeing its segment waits inside the gate
-    until it is ready again. A third one tells when that is so: its segments are no longer registered at once.
-    """
-    holder, probe = 0xB051, 0xB052
-    segment = 0x7F0000000000
-    addresses = itertools.count(0x1000, 0x1000)
+def busy_gate(harness: Harness) -> Callable[[int], AbstractContextManager[None]]:
+    """Hold the gate of a communicator for as long as the ``with`` block runs: a sibling that shares it makes a call."""
+    siblings = itertools.count(0xB051)
 
     @contextmanager
     def hold(pointer: int) -> Iterator[None]:
-        for number, sibling in enumerate((holder, probe)):
-            harness.create(sibling, device=90 + number, parent=pointer)
-        harness.alloc(90, segment, 4096)
-        harness.set_in_progress(holder, True)
-        inside = background(harness.free, 90, segment, 4096)
-        # A new one for each look, freed at the end: freeing one that is registered would wait for the gate.
-        probes: list[int] = []
-
-        def is_queued() -> bool:
-            probes.append(next(addresses))
-            before = len(harness.calls())
-            harness.alloc(91, probes[-1], 4096)
-            return all(row[0] != probe for row in harness.calls()[before:])
-
-        _until(is_queued)
+        sibling = next(siblings)
+        harness.create(sibling, device=90, parent=pointer)
+        assert harness.enter(sibling)
         try:
             yield
         finally:
-            harness.set_in_progress(holder, False)
-            inside.result()
-            for address in probes:
-                harness.free(91, address, 4096)
-            harness.retire(holder)
-            harness.retire(probe)
+            harness.leave(sibling)
+            harness.retire(sibling)
 
     return hold

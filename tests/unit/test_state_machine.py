@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
@@ -17,6 +20,18 @@ DEVICES = st.integers(0, 1)
 POINTERS = st.integers(1, 5)
 PAGES = st.integers(1, 8)
 LENGTHS = st.integers(1, 3)
+
+
+PATIENCE = 20.0  # seconds after which something that should have happened has not
+
+
+@dataclass
+class Waiting:
+    """A call of the allocator that waits for a busy library; what becomes true when it returns."""
+
+    thread: threading.Thread
+    going: set[int]
+    returned: Callable[[], None]
 
 
 @dataclass
@@ -36,10 +51,11 @@ class _Registrar(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.harness = Harness(ring_capacity=1 << 14)
+        self.harness = Harness(ring_capacity=1 << 14, patience_ms=1)
         self.live: dict[int, dict[int, int]] = {0: {}, 1: {}}
         self.communicators: dict[int, Model] = {}
         self.tombstones: set[tuple[int, int]] | None = None
+        self.waiting: dict[int, Waiting] = {}  # by device: the allocator makes one call at a time there
         self.on = True
         self.seen = 0
         self.on_the_other_side: dict[int, dict[int, int]] = {}
@@ -54,7 +70,7 @@ class _Registrar(RuleBasedStateMachine):
         """Register what is missing, or fail on the way."""
         if model.slow or model.failed or not self.on:
             return
-        for address, size in self.live[model.device].items():
+        for address, size in self.staying(model.device, self.live[model.device]).items():
             if address in model.held:
                 continue
             if model.budget is not None:
@@ -65,6 +81,11 @@ class _Registrar(RuleBasedStateMachine):
                     return
             model.held[address] = size
 
+    def staying(self, device: int, held: dict[int, int]) -> dict[int, int]:
+        """Without what is just being freed: who holds that still depends on how far the free has come."""
+        going = self.waiting[device].going if device in self.waiting else set()
+        return {address: size for address, size in held.items() if address not in going}
+
     def settle_all(self, device: int) -> None:
         for model in self.communicators.values():
             if model.device == device:
@@ -74,10 +95,39 @@ class _Registrar(RuleBasedStateMachine):
         live = self.live[device]
         return [other for other, length in live.items() if other < address + size and address < other + length]
 
-    def may_go(self, device: int, addresses: list[int]) -> bool:
-        """Whether these can be deregistered now; with a busy library the call would wait for it."""
+    def waits(self, device: int, addresses: set[int]) -> bool:
+        """Whether a busy library holds one of these: their free waits for it."""
         slow = [model for model in self.communicators.values() if model.slow and model.device == device]
-        return not any(address in model.held for model in slow for address in addresses)
+        return any(address in model.held for model in slow for address in addresses)
+
+    def call(self, device: int, going: set[int], made: Callable[[], None], returned: Callable[[], None]) -> None:
+        """Make a call of the allocator after which `going` are gone; on a thread of its own if it waits."""
+
+        def is_under_way() -> bool:
+            return not any((device, address) == row[1:3] for row in self.harness.segments() for address in going)
+
+        if not self.waits(device, going):
+            made()
+            returned()
+            return
+        thread = threading.Thread(target=made, daemon=True)
+        thread.start()
+        deadline = time.monotonic() + PATIENCE
+        while not is_under_way():
+            assert time.monotonic() < deadline, "it never began"
+            time.sleep(0.0002)
+        assert thread.is_alive()
+        self.waiting[device] = Waiting(thread, going, returned)
+
+    def collect(self) -> None:
+        """What waited for a library that is ready now, or has ended, returns."""
+        for device, waiting in list(self.waiting.items()):
+            if self.waits(device, waiting.going):
+                continue
+            waiting.thread.join(PATIENCE)
+            assert not waiting.thread.is_alive(), "a free hangs"
+            del self.waiting[device]
+            waiting.returned()
 
     def go(self, device: int, address: int) -> None:
         del self.live[device][address]
@@ -89,28 +139,35 @@ class _Registrar(RuleBasedStateMachine):
 
     @rule(device=DEVICES, page=PAGES, length=LENGTHS)
     def alloc(self, device: int, page: int, length: int) -> None:
+        if device in self.waiting:
+            return
         address, size = page * PAGE, length * PAGE
         stale = self.overlapping(device, address, size)
-        if not self.may_go(device, stale):
-            return
-        self.harness.alloc(device, address, size)
-        for other in stale:
-            self.go(device, other)
-        self.live[device][address] = size
-        if self.tombstones is not None:
-            self.tombstones.discard((device, address))
-        self.settle_all(device)
+
+        def returned() -> None:
+            for other in stale:
+                self.go(device, other)
+            self.live[device][address] = size
+            if self.tombstones is not None:
+                self.tombstones.discard((device, address))
+            self.settle_all(device)
+
+        self.call(device, set(stale), lambda: self.harness.alloc(device, address, size), returned)
 
     @rule(device=DEVICES, page=PAGES)
     def free(self, device: int, page: int) -> None:
-        address = page * PAGE
-        if not self.may_go(device, [address]):
+        if device in self.waiting:
             return
-        self.harness.free(device, address, self.live[device].get(address, PAGE))
+        address = page * PAGE
+        size = self.live[device].get(address, PAGE)
+
+        def returned() -> None:
+            if address in self.live[device]:
+                self.go(device, address)
+
         if self.tombstones is not None:
             self.tombstones.add((device, address))
-        if address in self.live[device]:
-            self.go(device, address)
+        self.call(device, {address}, lambda: self.harness.free(device, address, size), returned)
 
     @precondition(lambda self: self.tombstones is None)
     @rule()
@@ -121,6 +178,8 @@ class _Registrar(RuleBasedStateMachine):
     @precondition(lambda self: self.tombstones is not None)
     @rule(device=DEVICES, page=PAGES, length=LENGTHS)
     def adopt(self, device: int, page: int, length: int) -> None:
+        if device in self.waiting:
+            return
         address, size = page * PAGE, length * PAGE
         self.harness.adopt(device, address, size)
         if (device, address) in self.tombstones or self.overlapping(device, address, size):
@@ -147,6 +206,7 @@ class _Registrar(RuleBasedStateMachine):
         self.on_the_other_side[pointer] = {}
         self.communicators[pointer] = Model(device, parent)
         self.log_overdue(self.communicators[pointer])
+        self.collect()  # of the one that had the pointer before
 
     @rule(pointer=POINTERS)
     def collective(self, pointer: int) -> None:
@@ -165,6 +225,7 @@ class _Registrar(RuleBasedStateMachine):
             self.harness.collective(pointer) if enter else self.harness.poke(pointer)
             self.communicators[pointer].slow = False
             self.log_overdue(self.communicators[pointer])
+            self.collect()
 
     @rule(pointer=POINTERS, calls=st.integers(0, 4))
     def fail_after(self, pointer: int, calls: int) -> None:
@@ -174,39 +235,41 @@ class _Registrar(RuleBasedStateMachine):
 
     @rule(pointer=POINTERS)
     def retire(self, pointer: int) -> None:
-        model = self.communicators.get(pointer)
-        if model is not None and model.slow and model.held:
-            return  # it would wait
-        self.harness.retire(pointer)
+        self.harness.retire(pointer)  # what a busy one holds is left to the library's own end
         self.communicators.pop(pointer, None)
+        self.collect()
 
     @rule(pointer=POINTERS)
     def kill(self, pointer: int) -> None:
         self.harness.kill(pointer)
         self.communicators.pop(pointer, None)
         self.on_the_other_side.pop(pointer, None)  # the library frees its side itself
+        self.collect()
 
     @rule()
     def switch(self) -> None:
-        if self.on and any(model.slow and model.held for model in self.communicators.values()):
-            return  # it would wait
         self.on = not self.on
         self.harness.set_registering(self.on)
         for model in self.communicators.values():
             if self.on:
                 self.log_overdue(model)
-            else:
-                model.held.clear()
+            elif not model.slow:
+                model.held.clear()  # a busy one keeps what it has: off does not wait for ever
+
+    @rule()
+    def switch_twice(self) -> None:
+        self.switch()
+        self.switch()
 
     # --- what must be true after each of these ---
 
     @invariant()
     def exactly_the_live_segments_are_held(self) -> None:
-        held = {pointer: dict(self.harness.held(pointer)) for pointer in self.communicators}
-        assert held == {pointer: model.held for pointer, model in self.communicators.items()}
-        for model in self.communicators.values():
+        for pointer, model in self.communicators.items():
+            held = self.staying(model.device, dict(self.harness.held(pointer)))
+            assert held == self.staying(model.device, model.held)
             if self.on and not model.slow and not model.failed:
-                assert model.held == self.live[model.device]
+                assert held == self.staying(model.device, self.live[model.device])
 
     @invariant()
     def every_call_makes_sense(self) -> None:
@@ -227,15 +290,26 @@ class _Registrar(RuleBasedStateMachine):
         segments = self.harness.segments()
         assert len({segment[0] for segment in segments}) == len(segments)
         rows = {(device, address, size) for _, device, address, size in segments}
-        assert rows == {(device, *item) for device, live in self.live.items() for item in live.items()}
+        live = {device: self.staying(device, segments) for device, segments in self.live.items()}
+        assert rows == {(device, *item) for device, segments in live.items() for item in segments.items()}
 
     @invariant()
     def status_is_the_model(self) -> None:
         rows = {row["pointer"]: (row["held"], row["failed"]) for row in self.harness.communicators()}
-        expected = {pointer: (len(model.held), model.failed) for pointer, model in self.communicators.items()}
-        assert rows == expected
+        assert rows.keys() == self.communicators.keys()
+        for pointer, model in self.communicators.items():
+            held, failed = rows[pointer]
+            assert failed == model.failed
+            assert held == len(model.held) or model.device in self.waiting
 
     def teardown(self) -> None:
+        """What waits returns at the latest when all have ended."""
+        for pointer in list(self.communicators):
+            self.kill(pointer)
+        assert self.waiting == {}
+        self.check_events()
+
+    def check_events(self) -> None:
         """Every event of the history is in the ring, numbered without a gap, also per communicator."""
         records = list(ring.unpack(self.harness.peek(1 << 14)))
         assert [record.seq for record in records] == list(range(1, len(records) + 1))

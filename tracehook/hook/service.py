@@ -27,7 +27,7 @@ class Service:
         self.settings = config
         # Held while starting and switching. Never by the allocator's callback or the interposer, which are native.
         self._lock = threading.RLock()
-        self._switching = threading.Lock()  # one switch at a time; taken with no other lock held
+        self._switching = threading.Lock()  # one switch or detach at a time; taken with no other lock held
         self._core: ModuleType | None = None
         self._journal: Journal | None = None
         self._record_only = False
@@ -263,7 +263,9 @@ class Service:
     def detach_communicator(self, pointer: int) -> bool:
         """See :func:`tracehook.detach_communicator`."""
         with self._lock:
-            return bool(self._running().retire_communicator(pointer))
+            core = self._running()
+        with self._switching:  # as _switch(): this waits for calls into NCCL
+            return bool(core.retire_communicator(pointer))
 
     # --- pieces ---
 

@@ -198,14 +198,14 @@ class Run:
         """Return the groups that this rank is in."""
         return [self.groups[name] for name in names if name in self.groups]
 
-    def enter(self, scope: Enter) -> None:
+    def enter(self, scope: Enter, fill: bool = True) -> None:
         """Go through a scope."""
         with tracehook.symmetric(self.of(scope.groups)):
             for part in scope.body:
                 if isinstance(part, Make):
-                    self.make(part)
+                    self.make(part, fill)
                 else:
-                    self.enter(part)
+                    self.enter(part, fill)
             if scope.exhausts:
                 torch.empty(1 << 50, dtype=torch.uint8, device=device)
             if scope.fails:
@@ -226,16 +226,25 @@ class Run:
         thread = threading.Thread(target=collect)
         thread.start()
         try:
-            self.enter(step.scope)
+            self.enter(
+                step.scope, fill=False
+            )  # to fill would wait for the collective, which may wait for a rank that left
         finally:
             thread.join()
         if problems:
             raise problems[0]
+        for make in step.scope.made():
+            self.fill_all(make)
         self.check(self.tensors, step.collect)
 
-    def make(self, make: Make) -> None:
+    def make(self, make: Make, fill: bool = True) -> None:
         """Make a tensor whose every slot is filled."""
         self.tensors[make.tensor] = torch.empty(make.size * STRIDE, device=device)
+        if fill:
+            self.fill_all(make)
+
+    def fill_all(self, make: Make) -> None:
+        """Fill every slot of a tensor."""
         for slot in range(2):
             self.fill(make.tensor, slot, [value(1000 + slot, RANK, chunk, make.tensor) for chunk in range(WORLD)])
 

@@ -9,8 +9,6 @@ namespace tracehook::core {
 
 namespace {
 
-// How long a free may wait for a non-blocking communicator to finish what it is doing.
-constexpr auto kReadyDeadline = std::chrono::seconds(30);
 constexpr auto kReadyPoll = std::chrono::microseconds(50);
 
 // In a batch the clock is read at every so many registrations: reading it costs about a tenth of
@@ -130,7 +128,7 @@ void Communicator::register_ready(const std::vector<Segment>& batch) noexcept {
             return;
         }
         handles_.put(segment, outcome.handle);
-        held_.store(handles_.size() + stuck_.size(), std::memory_order_relaxed);
+        held_.store(handles_.size(), std::memory_order_relaxed);
         add_one(made_);
         ++made;
     }
@@ -145,6 +143,12 @@ void Communicator::register_ready(const std::vector<Segment>& batch) noexcept {
 
 void Communicator::fail(const Segment& segment, int result) noexcept {
     failed_.store(true, std::memory_order_relaxed);
+    if (holds_any()) {
+        // Perhaps in the callback of a birth, which waits for nothing else. Not to wait would take
+        // registrations from under collectives that run. A failure is rare, and an abort ends the
+        // wait.
+        calls_->synchronize();
+    }
     const std::size_t undone = deregister_all();
     Event record = event(EventKind::kCommunicatorFailed, segment);
     record.result = result;
@@ -153,7 +157,7 @@ void Communicator::fail(const Segment& segment, int result) noexcept {
 }
 
 bool Communicator::wait_ready() noexcept {
-    const auto deadline = std::chrono::steady_clock::now() + kReadyDeadline;
+    const auto deadline = std::chrono::steady_clock::now() + gate_->patience().undoing_for_ready;
     while (!calls_->ready()) {
         if (dead() || std::chrono::steady_clock::now() > deadline) {
             return false;
@@ -172,7 +176,7 @@ void Communicator::deregister_one(const Handles::Held& held) noexcept {
     record.result = result;
     record.value = reinterpret_cast<std::uintptr_t>(held.handle);
     emit(record);
-    held_.store(handles_.size() + stuck_.size(), std::memory_order_relaxed);
+    held_.store(handles_.size(), std::memory_order_relaxed);
     add_one(undone_);
 }
 
@@ -182,20 +186,21 @@ void Communicator::report_stuck(const Segment& segment) noexcept {
     emit(record);
 }
 
-void Communicator::deregister(const Segment& segment) noexcept {
+void Communicator::wait_for_device() noexcept {
+    const DeviceGuard visit(*calls_);
+    calls_->synchronize();
+}
+
+bool Communicator::deregister(const Segment& segment) noexcept {
     if (!handles_.contains(segment)) {
-        return;
+        return true;
     }
-    if (!wait_ready()) {
-        if (!dead()) {
-            report_stuck(segment);
-            // Its slot will be used again, so it waits elsewhere for the communicator's end.
-            stuck_.push_back(*handles_.take(segment));
-        }
-        return;
+    if (!calls_->ready()) {
+        return false;
     }
     const DeviceGuard visit(*calls_);
     deregister_one(*handles_.take(segment));
+    return true;
 }
 
 std::size_t Communicator::deregister_all() noexcept {
@@ -214,12 +219,6 @@ std::size_t Communicator::deregister_all() noexcept {
             continue;
         }
         deregister_one(*handles_.take(segment));
-        ++undone;
-    }
-    while (!stuck_.empty() && !dead() && !never_ready && wait_ready()) {
-        const Handles::Held held = stuck_.back();
-        stuck_.pop_back();
-        deregister_one(held);
         ++undone;
     }
     return undone;
@@ -261,10 +260,9 @@ std::optional<Segment> Communicator::unobserve(const Observation& seen) noexcept
 }
 
 std::size_t Communicator::drop_records() noexcept {
-    const std::size_t forgotten = handles_.size() + stuck_.size() + observations_.size();
+    const std::size_t forgotten = handles_.size() + observations_.size();
     observations_.clear();
     handles_.clear();
-    stuck_.clear();
     held_.store(0, std::memory_order_relaxed);
     return forgotten;
 }

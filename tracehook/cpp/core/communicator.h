@@ -1,10 +1,10 @@
 // One live communicator as the registrar sees it: which segments and windows it has, and which are
 // still to be made.
 //
-// Two guards. `pending_`, `dead_`, `suspended_` belong to the gate's mutex and are touched by Gate
-// only. Everything else belongs to the thread that is inside the gate, or, after death, to the
-// thread that killed the communicator. Only windows are touched by more: they have mutexes of their
-// own.
+// Two guards. `pending_`, `withdrawals_`, `dead_`, `suspended_`, `left_over_` belong to the gate's
+// mutex and are touched by Gate only. Everything else belongs to the thread that is inside the
+// gate, or, after death, to the thread that killed the communicator. Only windows are touched by
+// more: they have mutexes of their own.
 //
 // The bank counts a window from before it is made until the library has none: until it was
 // deregistered, or, after death, until library_is_gone().
@@ -14,6 +14,7 @@
 #include "core/observations.h"
 #include "core/registration_calls.h"
 #include "core/segment.h"
+#include "core/withdrawals.h"
 #include "events/ring.h"
 #include "symmetric_memory/bank.h"
 #include "symmetric_memory/windows.h"
@@ -29,6 +30,7 @@ namespace tracehook::core {
 class Gate;
 
 // Result of a deregistration that was never made: the communicator did not become ready in time.
+// Also of a window that was not finished when the communicator died.
 inline constexpr int kNeverReady = -1;
 
 // In `extra` of register.local and deregister.local: the call was not ours.
@@ -95,9 +97,17 @@ class Communicator {
     // are undone and none is made again: NCCL does not define what a mixture of registered and
     // unregistered buffers does.
     bool register_batch(const std::vector<Segment>& batch) noexcept;
-    void deregister(const Segment& segment) noexcept;
-    // Returns how many were undone.
+    // False if it holds the segment and is not ready for calls: then nothing was done.
+    bool deregister(const Segment& segment) noexcept;
+    // Returns how many were undone. Waits for a communicator that is not ready; what it holds when
+    // that took too long is reported, and stays.
     std::size_t deregister_all() noexcept;
+    bool holds(const Segment& segment) const noexcept { return handles_.contains(segment); }
+    bool holds_any() const noexcept { return handles_.size() != 0; }
+    // Waits until the device has done what it was given: NCCL's collectives use a registration
+    // until then. Without the gate too: it makes no call into the communicator. Safe during a
+    // capture.
+    void wait_for_device() noexcept;
     // Registers a window on each, in this order, and stops at the first that fails. Each takes
     // until all ranks did the same. They can be used only after confirm_windows();
     // drop_unconfirmed_windows() undoes them instead, and may also be called after death, by any
@@ -122,6 +132,10 @@ class Communicator {
   private:
     friend class Gate;
 
+    // With the gate's mutex: whether somebody who passes the gate has something to do here.
+    bool has_work() const noexcept {
+        return !dead() && (!pending_.empty() || !withdrawals_.empty() || !was_ready());
+    }
     bool wait_ready() noexcept;
     void register_ready(const std::vector<Segment>& batch) noexcept;
     void report_stuck(const Segment& segment) noexcept;
@@ -140,9 +154,12 @@ class Communicator {
     Bank& bank_;
 
     std::vector<Segment> pending_;  // gate's mutex
+    Withdrawals withdrawals_;       // gate's mutex
     bool suspended_ = false;        // gate's mutex
+    bool left_over_ = false;        // gate's mutex: a suspend() could not undo all
     std::atomic<bool> dead_{false}; // written under the gate's mutex, read anywhere
 
+    Outcome finish_window(const Outcome& begun, const PoolSegment& segment) noexcept;
     std::size_t deregister_these(const std::vector<Window>& windows) noexcept;
     void keep(const Window& window) noexcept;
     std::uint64_t next_ordinal() const noexcept;
@@ -161,8 +178,6 @@ class Communicator {
 
     Observations observations_;
     Handles handles_; // thread inside the gate
-    std::vector<Handles::Held>
-        stuck_; // likewise: freed while the communicator was not ready for too long
     std::atomic<std::uint32_t> comm_seq_{0};
     std::atomic<std::uint64_t> children_{0};
     std::atomic<std::size_t> held_{0};

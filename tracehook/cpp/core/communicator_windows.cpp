@@ -3,7 +3,9 @@
 #include "core/gate.h"
 
 #include <algorithm>
+#include <chrono>
 #include <iterator>
+#include <thread>
 #include <utility>
 
 namespace tracehook::core {
@@ -73,7 +75,8 @@ std::vector<Outcome> Communicator::register_windows(const std::vector<PoolSegmen
         const std::uint64_t begin_ns = monotonic_ns();
         waiting_since_.store(begin_ns, std::memory_order_release);
         waiting_segment_.store(segment.id, std::memory_order_release);
-        const Outcome outcome = calls_->register_window(segment.address, segment.size);
+        const Outcome outcome =
+            finish_window(calls_->register_window(segment.address, segment.size), segment);
         waiting_segment_.store(0, std::memory_order_release);
         Event record = event(EventKind::kRegisterWindow);
         record.segment = segment.id;
@@ -111,6 +114,23 @@ void Communicator::refuse(const std::string& why) noexcept {
         return;
     }
     log(EventKind::kCommunicatorRefused, windows_.calls());
+}
+
+// An abort frees the communicator. It waits for each of these calls, and none is made after it.
+Outcome Communicator::finish_window(const Outcome& begun, const PoolSegment& segment) noexcept {
+    constexpr auto kPoll = std::chrono::microseconds(50);
+    if (begun.result != 0 && begun.result != kUnderWay) {
+        return begun;
+    }
+    while (gate_->begin_calls(*this)) {
+        const Outcome outcome = calls_->finish_window(begun, segment.address, segment.size);
+        gate_->end_calls();
+        if (outcome.result != kUnderWay) {
+            return outcome;
+        }
+        std::this_thread::sleep_for(kPoll);
+    }
+    return begun.result == kUnderWay ? Outcome{kNeverReady, nullptr} : begun;
 }
 
 void Communicator::confirm_windows(std::uint64_t begin) noexcept {

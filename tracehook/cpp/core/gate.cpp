@@ -9,17 +9,8 @@ namespace tracehook::core {
 
 namespace {
 
-// A register or deregister call is local and short. If one hangs all the same, or is kept out by a
-// call that hangs, the abort must still go through: it is what ends the hang.
-constexpr auto kAbortWaitsForCall = std::chrono::seconds(5);
-
-// A registration call of somebody else waits this long for the gate, once. It may be the one that
-// torch makes before the abort which alone can free the gate.
-constexpr auto kOthersWaitForGate = std::chrono::seconds(5);
-
-// A free that waits this long for a call into NCCL to come back is worth a line: somebody's job
-// seems to hang.
-constexpr auto kStallNotice = std::chrono::seconds(10);
+// How often a free asks a communicator that is in progress.
+constexpr auto kFreePoll = std::chrono::microseconds(50);
 
 } // namespace
 
@@ -29,31 +20,47 @@ void Gate::join(const std::shared_ptr<Communicator>& communicator, std::vector<S
     communicator->pending_ = std::move(existing);
     communicator->suspended_ = suspended;
     communicators_.push_back(communicator);
+    has_work();
 }
 
 void Gate::queue(Communicator& communicator, const Segment& segment) noexcept {
     const std::lock_guard guard(mutex_);
     if (!communicator.dead() && !communicator.suspended_) {
         communicator.pending_.push_back(segment);
+        has_work();
     }
 }
 
 void Gate::poke() noexcept {
     Lock lock(mutex_);
-    if (inside_) {
-        return; // whoever is inside drains before it lets go
+    if (inside_ || next_ != 0) {
+        return; // whoever is inside, or goes in next, works the queue off
     }
     go_in();
     release(lock);
 }
 
 bool Gate::wait_inside(Lock& lock, const Communicator& communicator) noexcept {
-    changed_.wait(lock, [&] { return !inside_ || communicator.dead(); });
+    if (inside_) {
+        ++next_;
+        changed_.wait(lock, [&] { return !inside_ || communicator.dead(); });
+        --next_;
+    }
     if (communicator.dead()) {
+        pass_on(lock);
         return false;
     }
     go_in();
     return true;
+}
+
+// Outside, with the mutex: somebody waited for the gate and does not go in. He must not leave
+// behind what others queued because he would.
+void Gate::pass_on(Lock& lock) noexcept {
+    if (!inside_ && next_ == 0 && !idle_) {
+        go_in();
+        release(lock);
+    }
 }
 
 void Gate::go_in() noexcept {
@@ -61,32 +68,99 @@ void Gate::go_in() noexcept {
     ++turns_;
 }
 
-// Called inside, with the mutex; gives the mutex up around each batch.
+// Called inside, with the mutex; gives the mutex up around each run of calls.
 void Gate::drain(Lock& lock) noexcept {
+    if (idle_) {
+        return;
+    }
+    idle_ = true; // until somebody queues something, or something stays queued
     for (std::size_t i = 0; i < communicators_.size();) {
-        if (communicators_[i]->pending_.empty() && communicators_[i]->was_ready()) {
+        if (!communicators_[i]->has_work()) {
             ++i;
             continue;
         }
         const std::shared_ptr<Communicator> communicator =
             communicators_[i]; // kill() may unlink it meanwhile
         const std::uint64_t deaths = deaths_;
-        std::vector<Segment> batch = std::move(communicator->pending_);
-        communicator->pending_.clear();
-        working_ = communicator.get();
-        lock.unlock();
-        const bool done = communicator->register_batch(batch);
-        lock.lock();
-        done_working();
-        if (!done && !communicator->dead() && !communicator->suspended_) {
-            // Not ready: kept, in order, for the next time somebody passes the gate.
-            batch.insert(batch.end(), communicator->pending_.begin(), communicator->pending_.end());
-            communicator->pending_ = std::move(batch);
+        const bool undone = undo_withdrawn(lock, *communicator);
+        const bool done = register_pending(lock, *communicator) && undone;
+        if (!done) {
+            has_work();
         }
         // Others may have got new segments, or moved up, while the mutex was free: from the start
         // again, unless this one is merely not ready, which would be asked for ever.
         i = done || deaths != deaths_ ? 0 : i + 1;
     }
+}
+
+// The two halves of drain(): false if something stays queued, because the communicator is not
+// ready.
+bool Gate::undo_withdrawn(Lock& lock, Communicator& communicator) noexcept {
+    bool all = true;
+    Withdrawal* each = communicator.withdrawals_.first();
+    while (each != nullptr && !communicator.dead()) {
+        const Segment segment = each->segment;
+        // A batch that found the communicator not ready was put back.
+        std::erase_if(communicator.pending_,
+                      [&](const Segment& other) { return other.id == segment.id; });
+        working_ = &communicator;
+        lock.unlock();
+        const bool done = communicator.deregister(segment);
+        lock.lock();
+        done_working();
+        if (communicator.dead()) {
+            break; // who waited may have gone, and `each` with him
+        }
+        Withdrawal* const next = each->next;
+        if (done) {
+            communicator.withdrawals_.remove(*each);
+            each->done = true;
+            changed_.notify_all();
+        }
+        all = all && done;
+        each = next;
+    }
+    return all;
+}
+
+bool Gate::register_pending(Lock& lock, Communicator& communicator) noexcept {
+    if (communicator.dead() || (communicator.pending_.empty() && communicator.was_ready())) {
+        return true;
+    }
+    std::vector<Segment> batch = std::move(communicator.pending_);
+    communicator.pending_.clear();
+    working_ = &communicator;
+    lock.unlock();
+    const bool done = communicator.register_batch(batch);
+    lock.lock();
+    done_working();
+    if (!done && !communicator.dead() && !communicator.suspended_) {
+        // Not ready: kept, in order, for the next time somebody passes the gate.
+        batch.insert(batch.end(), communicator.pending_.begin(), communicator.pending_.end());
+        communicator.pending_ = std::move(batch);
+    }
+    return done;
+}
+
+// Inside. Waits for the device first: its collectives use what is undone here. The segments live
+// on, so only the gate keeps others from giving the device more that uses them. For NCCL this wait
+// is no call, so a kill() does not wait for its end.
+std::size_t Gate::undo_all(Lock& lock, Communicator& communicator) noexcept {
+    if (communicator.holds_any()) {
+        lock.unlock();
+        communicator.wait_for_device();
+        lock.lock();
+        if (communicator.dead()) {
+            return 0;
+        }
+    }
+    working_ = &communicator;
+    lock.unlock();
+    const std::size_t undone = communicator.deregister_all();
+    lock.lock();
+    done_working();
+    communicator.left_over_ = !communicator.dead() && communicator.holds_any();
+    return undone;
 }
 
 // With the mutex. A kill() may wait for just this, and must not wait for the draining that follows.
@@ -114,8 +188,11 @@ bool Gate::enter_soon(const Communicator& communicator) noexcept {
     if (inside_ && turns_ == hopeless_turn_) {
         return false;
     }
-    if (!changed_.wait_for(lock, kOthersWaitForGate,
-                           [&] { return !inside_ || communicator.dead(); })) {
+    ++next_;
+    const bool came = changed_.wait_for(lock, patience_.others_for_gate,
+                                        [&] { return !inside_ || communicator.dead(); });
+    --next_;
+    if (!came) {
         hopeless_turn_ = turns_;
         return false;
     }
@@ -151,33 +228,52 @@ void Gate::end_calls() noexcept {
     done_working();
 }
 
-void Gate::withdraw(Communicator& communicator, const Segment& segment) noexcept {
-    Lock lock(mutex_);
-    bool said = false;
+bool Gate::forget(Communicator& communicator, const Segment& segment) noexcept {
+    const std::lock_guard guard(mutex_);
+    if (communicator.dead()) {
+        return true;
+    }
     const auto is_segment = [&](const Segment& other) { return other.id == segment.id; };
-    for (;;) {
-        // Looked at again after each wait: a batch that found the communicator not ready was put
-        // back.
-        if (std::erase_if(communicator.pending_, is_segment) != 0 || communicator.dead()) {
-            return;
+    const bool queued = std::erase_if(communicator.pending_, is_segment) != 0;
+    // Somebody inside may be registering it now. Then only the queue can tell: what is queued is
+    // not held, unless a suspend() left it.
+    return inside_ ? queued && !communicator.left_over_ : !communicator.holds(segment);
+}
+
+void Gate::withdraw(Communicator& communicator, const Segment& segment) noexcept {
+    using Clock = std::chrono::steady_clock;
+    Withdrawal mine{segment};
+    Lock lock(mutex_);
+    communicator.withdrawals_.add(mine);
+    has_work();
+    const Clock::time_point notice = Clock::now() + patience_.free_until_notice;
+    bool said = false;
+    while (!mine.done && !communicator.dead()) {
+        const bool alone = !inside_ && next_ == 0;
+        if (alone) {
+            go_in();
+            release(lock);
+            if (mine.done || communicator.dead()) {
+                break;
+            }
         }
-        if (!inside_) {
-            break;
+        if (alone) {
+            changed_.wait_for(lock, kFreePoll); // not ready: waits outside, so that calls pass
+        } else if (said) {
+            changed_.wait(lock);
+        } else {
+            changed_.wait_until(lock, notice);
         }
-        if (changed_.wait_for(lock, kStallNotice) == std::cv_status::timeout && !said) {
+        if (!said && !mine.done && Clock::now() >= notice) {
             said = true;
             lock.unlock();
             communicator.log_stall(segment);
             lock.lock();
         }
     }
-    go_in();
-    working_ = &communicator;
-    lock.unlock();
-    communicator.deregister(segment);
-    lock.lock();
-    done_working();
-    release(lock);
+    if (!mine.done) {
+        communicator.withdrawals_.remove(mine);
+    }
 }
 
 void Gate::suspend(Communicator& communicator) noexcept {
@@ -188,11 +284,7 @@ void Gate::suspend(Communicator& communicator) noexcept {
         return;
     }
     communicator.pending_.clear();
-    working_ = &communicator;
-    lock.unlock();
-    communicator.deregister_all();
-    lock.lock();
-    done_working();
+    undo_all(lock, communicator);
     release(lock);
 }
 
@@ -201,6 +293,7 @@ void Gate::resume(Communicator& communicator, std::vector<Segment> existing) noe
     if (communicator.suspended_ && !communicator.dead()) {
         communicator.suspended_ = false;
         communicator.pending_ = std::move(existing);
+        has_work();
     }
 }
 
@@ -220,11 +313,7 @@ Gate::End Gate::retire(Communicator& communicator) noexcept {
     lock.lock();
     std::size_t undone = 0;
     if (!communicator.dead()) {
-        working_ = &communicator;
-        lock.unlock();
-        undone = communicator.deregister_all();
-        lock.lock();
-        done_working();
+        undone = undo_all(lock, communicator);
     }
     const bool first = !communicator.dead_.exchange(true, std::memory_order_acq_rel);
     unlink(communicator);
@@ -237,8 +326,8 @@ Gate::End Gate::kill(Communicator& communicator) noexcept {
     const bool first = !communicator.dead_.exchange(true, std::memory_order_acq_rel);
     communicator.pending_.clear();
     changed_.notify_all();
-    const bool quiet =
-        changed_.wait_for(lock, kAbortWaitsForCall, [&] { return working_ != &communicator; });
+    const bool quiet = changed_.wait_for(lock, patience_.abort_for_call,
+                                         [&] { return working_ != &communicator; });
     unlink(communicator);
     return {first, first && quiet ? communicator.drop_records() : 0};
 }

@@ -6,18 +6,24 @@
 //
 // clang-format off
 //   allocator's callback, new segment      queue(), then poke(): never waits
-//   allocator's callback, segment freed    withdraw(): waits until it is undone, or the communicator died
+//   allocator's callback, segment freed    forget(); if that is not all, withdraw(): waits until it is
+//                                          undone, or the communicator died
 //   interposed collective, group end       enter() ... leave(): the queue is worked off before and after
 //   others' register, deregister           enter_soon() ... leave(): the same, but not for ever
 //   interposed destroy, finalize           retire(): deregisters everything, then it is dead
 //   interposed abort, revoke               kill(): dead first; wakes who waits; never waits for a collective
 // clang-format on
 //
+// Births and frees are both queued. Whoever is inside works the queue off before he lets go, frees
+// first, so a thread that frees in a loop cannot keep calls out, and calls cannot keep it out. What
+// waits for a communicator that is in progress waits outside.
+//
 // Lock order: the gate's mutex comes after the registrar's and before the ring's. It is never held
 // during a call into the communicator; "inside" is a state, not a locked mutex, which is what lets
 // kill() reach a communicator whose gate is held by a thread that hangs in NCCL.
 #pragma once
 
+#include "core/patience.h"
 #include "core/segment.h"
 
 #include <condition_variable>
@@ -32,15 +38,23 @@ class Communicator;
 
 class Gate {
   public:
+    explicit Gate(const Patience& patience = {}) noexcept : patience_(patience) {}
+    const Patience& patience() const noexcept { return patience_; }
+
     // At birth, before anybody else knows the communicator. `existing` waits for the first poke()
     // or enter().
     void join(const std::shared_ptr<Communicator>& communicator, std::vector<Segment> existing,
               bool suspended);
 
-    // Adds a segment that was born; it is registered by poke(), or by whoever leaves the gate next.
+    // Adds a segment that was born and that the communicator does not hold; it is registered by
+    // poke(), or by whoever leaves the gate next.
     void queue(Communicator& communicator, const Segment& segment) noexcept;
     void poke() noexcept;
 
+    // Takes a segment that goes from the queue. True if that is all: the communicator does not hold
+    // it, or is dead. Never waits.
+    bool forget(Communicator& communicator, const Segment& segment) noexcept;
+    // Waits until the communicator does not hold the segment, however long that takes, or is dead.
     void withdraw(Communicator& communicator, const Segment& segment) noexcept;
 
     // Waits for the gate and registers what is queued. False, and not inside, if `communicator` is
@@ -57,7 +71,8 @@ class Gate {
     bool begin_calls(const Communicator& communicator) noexcept;
     void end_calls() noexcept;
 
-    // Deregisters everything and ignores new segments until resume().
+    // Deregisters everything and ignores new segments until resume(). What a communicator that
+    // stays in progress keeps is reported, and goes when its segment is freed.
     void suspend(Communicator& communicator) noexcept;
     void resume(Communicator& communicator, std::vector<Segment> existing) noexcept;
 
@@ -74,17 +89,26 @@ class Gate {
     using Lock = std::unique_lock<std::mutex>;
 
     bool wait_inside(Lock& lock, const Communicator& communicator) noexcept;
+    void pass_on(Lock& lock) noexcept;
     void go_in() noexcept;
     bool work_off(Lock& lock, const Communicator& communicator) noexcept;
     void drain(Lock& lock) noexcept;
+    bool work_on(Lock& lock, Communicator& communicator) noexcept;
+    bool undo_withdrawn(Lock& lock, Communicator& communicator) noexcept;
+    bool register_pending(Lock& lock, Communicator& communicator) noexcept;
+    std::size_t undo_all(Lock& lock, Communicator& communicator) noexcept;
+    void has_work() noexcept { idle_ = false; }
     void done_working() noexcept;
     void release(Lock& lock) noexcept;
     void unlink(const Communicator& communicator) noexcept;
 
+    const Patience patience_;
     std::mutex mutex_;
     std::condition_variable
         changed_; // the gate became free, a communicator died, or `working_` moved on
     bool inside_ = false;
+    bool idle_ = true;                // nothing is queued, and all communicators were ready
+    int next_ = 0;                    // threads that wait to go in, and will work the queue off
     std::uint64_t turns_ = 0;         // counts threads that went in
     std::uint64_t hopeless_turn_ = 0; // the one for which somebody waited in vain
     const Communicator* working_ =

@@ -41,14 +41,15 @@ std::vector<Segment> Ledger::take_overlapping(ByAddress& live, std::uintptr_t be
     return taken;
 }
 
-Ledger::Added Ledger::allocated(int device, std::uintptr_t address, std::size_t size) {
-    Added added;
-    added.stale = take_overlapping(devices_[device], address, address + size);
-    added.segment = insert(device, address, size);
+std::vector<Segment> Ledger::take_stale(int device, std::uintptr_t address, std::size_t size) {
+    return take_overlapping(devices_[device], address, address + size);
+}
+
+Segment Ledger::allocated(int device, std::uintptr_t address, std::size_t size) {
     if (adopting_) {
         tombstones_.erase({device, address});
     }
-    return added;
+    return insert(device, address, size);
 }
 
 std::optional<Segment> Ledger::freed(int device, std::uintptr_t address) {

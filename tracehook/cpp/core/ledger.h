@@ -16,12 +16,9 @@ namespace tracehook::core {
 
 class Ledger {
   public:
-    struct Added {
-        Segment segment;
-        std::vector<Segment> stale; // live segments that it overlaps: their free was never seen
-    };
-
-    Added allocated(int device, std::uintptr_t address, std::size_t size);
+    // Takes out the live segments that a new one overlaps: their free was never seen.
+    std::vector<Segment> take_stale(int device, std::uintptr_t address, std::size_t size);
+    Segment allocated(int device, std::uintptr_t address, std::size_t size);
 
     // The segment that starts at `address`; nothing if none does.
     std::optional<Segment> freed(int device, std::uintptr_t address);

@@ -7,9 +7,6 @@ namespace tracehook::core {
 
 namespace {
 
-// How long segments that are freed during an abort may wait for it, counted from its beginning.
-constexpr auto kFreeWaitsForAbort = std::chrono::seconds(5);
-
 // Never repeats within a process, so that a thread's cached find() cannot outlive one registrar
 // into the next.
 std::uint64_t next_epoch() noexcept {
@@ -19,7 +16,8 @@ std::uint64_t next_epoch() noexcept {
 
 } // namespace
 
-Registrar::Registrar(Ring& ring, Bank& bank) : ring_(ring), bank_(bank), epoch_(next_epoch()) {}
+Registrar::Registrar(Ring& ring, Bank& bank, const Patience& patience)
+    : ring_(ring), bank_(bank), patience_(patience), epoch_(next_epoch()) {}
 
 Event Registrar::segment_event(EventKind kind, const Segment& segment) const noexcept {
     Event event;
@@ -50,18 +48,16 @@ void Registrar::segment_allocated(int device, std::uintptr_t address, std::size_
     {
         std::unique_lock lock(mutex_);
         log_overdue_frees(device);
-        Ledger::Added added = ledger_.allocated(device, address, size);
-        for (const Segment& stale : added.stale) {
-            remove_segment(stale, EventKind::kSegmentUnknown, lock);
-        }
-        ring_.push(segment_event(EventKind::kSegmentAlloc, added.segment));
-        observe_born(added.segment);
+        remove_stale(device, address, size, lock);
+        const Segment segment = ledger_.allocated(device, address, size);
+        ring_.push(segment_event(EventKind::kSegmentAlloc, segment));
+        observe_born(segment);
         drop_unborn(device);
         communicators = communicators_on(device);
         // Queued under the same lock that a free, a birth or a switch takes: none of them can come
         // in between.
         for (const CommunicatorPtr& communicator : communicators) {
-            communicator->gate().queue(*communicator, added.segment);
+            communicator->gate().queue(*communicator, segment);
         }
     }
     for (const CommunicatorPtr& communicator : communicators) {
@@ -69,15 +65,43 @@ void Registrar::segment_allocated(int device, std::uintptr_t address, std::size_
     }
 }
 
-// Gives up the lock while it waits for the gates, and takes it again.
+// Before the new segment enters the ledger: this gives up the lock, and a communicator that is born
+// meanwhile would register the new segment first and get it queued afterwards. An adoption may add
+// what overlaps meanwhile.
+void Registrar::remove_stale(int device, std::uintptr_t address, std::size_t size,
+                             std::unique_lock<std::mutex>& lock) {
+    for (;;) {
+        const std::vector<Segment> stale = ledger_.take_stale(device, address, size);
+        if (stale.empty()) {
+            return;
+        }
+        for (const Segment& segment : stale) {
+            remove_segment(segment, EventKind::kSegmentUnknown, lock);
+        }
+    }
+}
+
+// Gives up the lock while it waits for the device and the gates, and takes it again.
+//
+// The device may still run collectives that use a registration, so it is waited for before the
+// first is undone. What bounds that wait: torch calls cudaFree next, which waits for the device
+// too, on the same thread and with the same locks held; so a device that does not finish holds up
+// nothing that it would not hold up without us, and an abort ends both. It is not waited for inside
+// a gate, and by nobody else: a thread that is about to make a call may be what the device waits
+// for. The segment is gone for the program, so nothing new uses it between this wait and the end.
 void Registrar::remove_segment(const Segment& segment, EventKind kind,
                                std::unique_lock<std::mutex>& lock) {
-    const std::vector<CommunicatorPtr> communicators = communicators_on(segment.device);
+    std::vector<CommunicatorPtr> communicators = communicators_on(segment.device);
     lock.unlock();
+    std::erase_if(communicators, [&](const CommunicatorPtr& communicator) {
+        return communicator->identity().local != Local::kOurs ||
+               communicator->gate().forget(*communicator, segment);
+    });
+    if (!communicators.empty()) {
+        communicators.front()->wait_for_device();
+    }
     for (const CommunicatorPtr& communicator : communicators) {
-        if (communicator->identity().local == Local::kOurs) {
-            communicator->gate().withdraw(*communicator, segment);
-        }
+        communicator->gate().withdraw(*communicator, segment);
     }
     lock.lock();
     wait_for_aborts(segment.device, lock);
@@ -148,7 +172,7 @@ CommunicatorPtr Registrar::add(Identity identity, const MakeRegistrationCalls& m
     {
         const std::lock_guard guard(mutex_);
         identity.id = next_id_++;
-        auto gate = parent ? parent->shared_gate() : std::make_shared<Gate>();
+        auto gate = parent ? parent->shared_gate() : std::make_shared<Gate>(patience_);
         communicator = std::make_shared<Communicator>(identity, make(identity), gate, ring_, bank_);
         communicator->log(EventKind::kCommunicatorPending,
                           static_cast<std::uint64_t>(identity.local) |
@@ -236,7 +260,8 @@ Registrar::Ending Registrar::kill(const void* pointer) noexcept {
     {
         // Before it is dead: a free that finds it dead must find the abort here.
         const std::lock_guard guard(mutex_);
-        entry = aborts_.emplace(communicator->identity().device, Clock::now() + kFreeWaitsForAbort);
+        entry = aborts_.emplace(communicator->identity().device,
+                                Clock::now() + patience_.free_for_abort);
     }
     kill_communicator(*communicator);
     take(pointer, communicator.get());
@@ -300,50 +325,6 @@ void Registrar::set_registering(bool on) {
     for (const CommunicatorPtr& communicator : communicators) {
         on ? communicator->gate().poke() : communicator->gate().suspend(*communicator);
     }
-}
-
-std::vector<CommunicatorPtr> Registrar::communicators() const {
-    if (abandoned()) {
-        return {};
-    }
-    const std::lock_guard guard(mutex_);
-    std::vector<CommunicatorPtr> communicators;
-    for (const auto& [pointer, communicator] : by_pointer_) {
-        communicators.push_back(communicator);
-    }
-    return communicators;
-}
-
-std::vector<Segment> Registrar::segments() const {
-    if (abandoned()) {
-        return {};
-    }
-    const std::lock_guard guard(mutex_);
-    return ledger_.all();
-}
-
-std::optional<Segment> Registrar::segment_at(std::uintptr_t address) const {
-    if (abandoned()) {
-        return std::nullopt;
-    }
-    const std::lock_guard guard(mutex_);
-    return ledger_.at(address);
-}
-
-std::uint64_t Registrar::ledger_version() const {
-    if (abandoned()) {
-        return 0;
-    }
-    const std::lock_guard guard(mutex_);
-    return ledger_.version() + ranges_.version();
-}
-
-Registrar::Totals Registrar::totals() const {
-    if (abandoned()) {
-        return {};
-    }
-    const std::lock_guard guard(mutex_);
-    return {ledger_.count(), ledger_.bytes(), by_pointer_.size()};
 }
 
 } // namespace tracehook::core

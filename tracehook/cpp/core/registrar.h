@@ -3,8 +3,9 @@
 //
 // segment_allocated / segment_freed run in the allocator's callback: the device's allocator lock is
 // held, perhaps the GIL too, on any thread. They never throw, log, take the GIL, allocate device
-// memory, call the allocator or make a collective call. Everything else runs on a thread that holds
-// none of the allocator's locks.
+// memory, call the allocator or make a collective call. If the host has no memory left for a table,
+// the process ends (std::terminate): a segment that is not in the tables would be freed while it is
+// registered. Everything else runs on a thread that holds none of the allocator's locks.
 //
 // Lock order: GIL -> allocator's device lock -> registrar's mutex -> gate's mutex -> ring's mutex.
 // The registrar's mutex is held for table work only, never while waiting for a gate, never during a
@@ -14,6 +15,7 @@
 #include "core/communicator.h"
 #include "core/gate.h"
 #include "core/ledger.h"
+#include "core/patience.h"
 #include "core/ranges.h"
 #include "symmetric_memory/bank.h"
 
@@ -38,7 +40,7 @@ class Registrar {
     using MakeRegistrationCalls =
         std::function<std::unique_ptr<RegistrationCalls>(const Identity&)>;
 
-    Registrar(Ring& ring, Bank& bank);
+    Registrar(Ring& ring, Bank& bank, const Patience& patience = {});
 
     // --- the allocator's events, and its snapshot ---
 
@@ -134,6 +136,8 @@ class Registrar {
     std::vector<CommunicatorPtr> communicators_on(int device) const;
     static void kill_communicator(Communicator& communicator) noexcept;
     void wait_for_aborts(int device, std::unique_lock<std::mutex>& lock);
+    void remove_stale(int device, std::uintptr_t address, std::size_t size,
+                      std::unique_lock<std::mutex>& lock);
     void remove_segment(const Segment& segment, EventKind kind, std::unique_lock<std::mutex>& lock);
     void observe_born(const Segment& segment) noexcept;
     void drop_unborn(int device) noexcept;
@@ -146,6 +150,7 @@ class Registrar {
                                // comes after the allocator's lock
     Ring& ring_;
     Bank& bank_;
+    const Patience patience_;
     Ledger ledger_;
     Ranges ranges_;
     std::unordered_map<const void*, CommunicatorPtr> by_pointer_;

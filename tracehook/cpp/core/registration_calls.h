@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <string>
 
 namespace tracehook::core {
@@ -40,6 +41,9 @@ struct Outcome {
         nullptr; // null with result 0: accepted but without effect (NCCL_LOCAL_REGISTER=0, for one)
 };
 
+// In `result` of register_window(): a non-blocking communicator goes on with it in the background.
+inline constexpr int kUnderWay = std::numeric_limits<int>::min();
+
 // One per live communicator. The register / deregister calls are only made by the thread that is
 // inside the communicator's Gate, one at a time, and never after the communicator died. They must
 // not throw, take the GIL, allocate device memory or call the allocator. The library may leave
@@ -54,9 +58,17 @@ class RegistrationCalls {
     // A collective act of all ranks, which waits for them without a deadline: only kill() ends it.
     // Null with result 0: this communicator has no symmetric memory.
     virtual Outcome register_window(std::uintptr_t address, std::size_t size) noexcept = 0;
+    // What has become of it; `begun` is what register_window() returned. This call is local and
+    // stands between Gate::begin_calls() and end_calls(). kUnderWay: to be asked again. A handle
+    // that is no window's becomes null.
+    virtual Outcome finish_window(const Outcome& begun, std::uintptr_t /*address*/,
+                                  std::size_t /*size*/) noexcept {
+        return begun;
+    }
     // This rank's own act. Nothing on the device may use the window any more.
     virtual int deregister_window(void* handle) noexcept = 0;
-    // Waits until the device's work is done.
+    // Waits until the device's work is done, and leaves captures alone. No call into the
+    // communicator: any thread, also after its death.
     virtual void synchronize() noexcept = 0;
 
     // Around each run of such calls, on the thread that makes them: remembers the current device,

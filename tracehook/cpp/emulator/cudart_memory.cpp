@@ -100,6 +100,11 @@ EMU_EXPORT int cudaHostRegister(void* pointer, size_t size, unsigned) {
 
 EMU_EXPORT int cudaHostUnregister(void* pointer) {
     return unsafe_call([&] {
+        int device = 0;
+        if (!HostMemory::instance().find(pointer, &device)) {
+            return kHostMemoryNotRegistered;
+        }
+        finish_work_on(device);
         return HostMemory::instance().remove(pointer) ? kSuccess : kHostMemoryNotRegistered;
     });
 }

@@ -56,6 +56,11 @@ Api load() {
     assign(api.cudaGetDevice, cuda_symbol(cuda, "cudaGetDevice"));
     assign(api.cudaSetDevice, cuda_symbol(cuda, "cudaSetDevice"));
     assign(api.cudaDeviceSynchronize, cuda_symbol(cuda, "cudaDeviceSynchronize"));
+    assign(api.cudaGetLastError, cuda_symbol(cuda, "cudaGetLastError"));
+    assign(api.cudaThreadExchangeStreamCaptureMode,
+           cuda_symbol(cuda, "cudaThreadExchangeStreamCaptureMode"));
+    assign(api.cudaHostRegister, cuda_symbol(cuda, "cudaHostRegister"));
+    assign(api.cudaHostUnregister, cuda_symbol(cuda, "cudaHostUnregister"));
     assign(api.cudaStreamIsCapturing, cuda_symbol(cuda, "cudaStreamIsCapturing"));
     if (api.ncclCommRegister == nullptr || api.ncclCommDeregister == nullptr) {
         throw std::runtime_error(

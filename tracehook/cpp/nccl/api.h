@@ -29,6 +29,10 @@ struct Api {
     Function<int*> cudaGetDevice = nullptr;
     Function<int> cudaSetDevice = nullptr;
     Function<> cudaDeviceSynchronize = nullptr;
+    Function<> cudaGetLastError = nullptr;
+    Function<int*> cudaThreadExchangeStreamCaptureMode = nullptr;
+    Function<void*, std::size_t, unsigned> cudaHostRegister = nullptr;
+    Function<void*> cudaHostUnregister = nullptr;
     Function<Stream, int*> cudaStreamIsCapturing = nullptr;
 };
 

@@ -73,7 +73,7 @@ bool deliver(core::Registrar& registrar, const Birth& birth) {
     registrar.add(
         identity,
         [&](const core::Identity& own) {
-            return std::make_unique<NcclRegistrationCalls>(own.pointer, birth.blocking);
+            return std::make_unique<NcclRegistrationCalls>(own.pointer, own.device, birth.blocking);
         },
         birth.shares_resources ? birth.parent : nullptr);
     if (observer()) {

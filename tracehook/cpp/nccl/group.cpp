@@ -60,6 +60,14 @@ void ThreadGroup::drop_births_of_group() noexcept {
                     expected_.end());
 }
 
+void ThreadGroup::drop_expected_of(const Comm communicator) noexcept {
+    std::erase_if(expected_, [&](const Birth& birth) {
+        // The parent first: then nobody may have kept `out`.
+        return (birth.parent && birth.parent->identity().pointer == communicator) ||
+               (birth.out != nullptr && *birth.out == communicator);
+    });
+}
+
 void ThreadGroup::deliver_all(core::Registrar& registrar) {
     if (expected_.empty()) {
         return;

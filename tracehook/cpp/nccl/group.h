@@ -55,6 +55,9 @@ class ThreadGroup {
     void expect(Birth birth) { expected_.push_back(std::move(birth)); }
     void deliver_all(core::Registrar& registrar);
 
+    // `communicator` is ending, or what was to be split from it: its caller keeps `out` no longer.
+    void drop_expected_of(const Comm communicator) noexcept;
+
     // NCCL said that what was in progress failed: nobody keeps `out` valid any longer.
     void drop_expected() noexcept { expected_.clear(); }
 

@@ -339,11 +339,13 @@ int on_ncclCommFinalize(Comm comm) {
 }
 
 int on_ncclCommDestroy(Comm comm) {
+    ThreadGroup::mine().drop_expected_of(comm);
     registrar().retire(comm);
     return api().ncclCommDestroy(comm);
 }
 
 int on_ncclCommAbort(Comm comm) {
+    ThreadGroup::mine().drop_expected_of(comm);
     const core::Registrar::Ending ending = registrar().kill(comm);
     return api().ncclCommAbort(comm);
 }

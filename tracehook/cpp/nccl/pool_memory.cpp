@@ -1,6 +1,7 @@
 #include "nccl/pool_memory.h"
 
 #include "nccl/api.h"
+#include "nccl/device_wait.h"
 #include "nccl/traits.h"
 #include "symmetric_memory/scope_stack.h"
 
@@ -24,7 +25,7 @@ int release(void* memory) {
 }
 
 void synchronize() {
-    api().cudaDeviceSynchronize();
+    wait_for_device(-1);
 }
 
 int enter_device(int device) {

@@ -1,9 +1,9 @@
 #include "nccl/registration_calls.h"
 
+#include "nccl/device_wait.h"
 #include "nccl/traits.h"
 
-#include <chrono>
-#include <thread>
+#include <utility>
 
 namespace tracehook::nccl {
 
@@ -24,29 +24,41 @@ core::Outcome NcclRegistrationCalls::register_window(std::uintptr_t address,
     if (api().ncclCommWindowRegister == nullptr) {
         return {};
     }
-    // A non-blocking communicator writes the window from a thread of its own, later: should it die
-    // first, the place has to outlive us.
-    auto* const window = new Window(nullptr);
-    core::Outcome outcome;
-    outcome.result = api().ncclCommWindowRegister(comm_, reinterpret_cast<void*>(address), size,
-                                                  window, kWindowCollSymmetric);
-    while (outcome.result == kInProgress) {
+    window_ = new Window(nullptr);
+    const int result = api().ncclCommWindowRegister(comm_, reinterpret_cast<void*>(address), size,
+                                                    window_, kWindowCollSymmetric);
+    return result == kInProgress ? core::Outcome{core::kUnderWay, nullptr}
+                                 : core::Outcome{result, take_window()};
+}
+
+core::Outcome NcclRegistrationCalls::finish_window(const core::Outcome& begun,
+                                                   std::uintptr_t address,
+                                                   std::size_t size) noexcept {
+    core::Outcome outcome = begun;
+    if (begun.result == core::kUnderWay) {
         int state = kInProgress;
         const int asked = api().ncclCommGetAsyncError(comm_, &state);
-        outcome.result = asked != kSuccess ? asked : state;
-        if (outcome.result == kInProgress) {
-            std::this_thread::sleep_for(std::chrono::microseconds(50));
-        } else if (outcome.result != kSuccess) {
-            return outcome;
+        if (asked == kSuccess && state == kInProgress) {
+            return begun;
         }
+        outcome.result = asked != kSuccess ? asked : state;
+        if (outcome.result != kSuccess) {
+            return outcome; // NCCL may still write the window
+        }
+        outcome.handle = take_window();
     }
-    outcome.handle = *window;
-    delete window;
-    if (outcome.result == kSuccess && is_local_handle(outcome.handle, address, size)) {
+    if (is_local_handle(outcome.handle, address, size)) {
         api().ncclCommWindowDeregister(comm_, outcome.handle);
         outcome.handle = nullptr;
     }
     return outcome;
+}
+
+void* NcclRegistrationCalls::take_window() noexcept {
+    Window* const place = std::exchange(window_, nullptr);
+    void* const window = *place;
+    delete place;
+    return window;
 }
 
 // The address of a local registration in disguise is that of the registration which the range has.
@@ -72,13 +84,7 @@ int NcclRegistrationCalls::deregister_window(void* handle) noexcept {
 }
 
 void NcclRegistrationCalls::synchronize() noexcept {
-    if (api().cudaDeviceSynchronize != nullptr) {
-        int device = -1;
-        if (api().ncclCommCuDevice(comm_, &device) == kSuccess && device >= 0) {
-            api().cudaSetDevice(device);
-        }
-        api().cudaDeviceSynchronize();
-    }
+    wait_for_device(device_);
 }
 
 int NcclRegistrationCalls::remember_device() noexcept {

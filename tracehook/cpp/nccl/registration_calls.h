@@ -11,11 +11,14 @@ class NcclRegistrationCalls final : public core::RegistrationCalls {
   public:
     // `blocking` false: ready() asks NCCL each time. True: NCCL returns from a call when it is done
     // with it.
-    NcclRegistrationCalls(Comm comm, bool blocking) noexcept : comm_(comm), blocking_(blocking) {}
+    NcclRegistrationCalls(Comm comm, int device, bool blocking) noexcept
+        : comm_(comm), device_(device), blocking_(blocking) {}
 
     core::Outcome register_range(std::uintptr_t address, std::size_t size) noexcept override;
     int deregister(void* handle) noexcept override;
     core::Outcome register_window(std::uintptr_t address, std::size_t size) noexcept override;
+    core::Outcome finish_window(const core::Outcome& begun, std::uintptr_t address,
+                                std::size_t size) noexcept override;
     int deregister_window(void* handle) noexcept override;
     void synchronize() noexcept override;
     int remember_device() noexcept override;
@@ -23,10 +26,15 @@ class NcclRegistrationCalls final : public core::RegistrationCalls {
     bool ready() noexcept override;
 
   private:
+    void* take_window() noexcept;
     bool is_local_handle(void* handle, std::uintptr_t address, std::size_t size) noexcept;
 
     const Comm comm_;
+    const int device_;
     const bool blocking_;
+    // Where NCCL writes the window. A non-blocking communicator does so from a thread of its own,
+    // later: should it die first, the place has to outlive us.
+    Window* window_ = nullptr;
 };
 
 } // namespace tracehook::nccl

@@ -74,17 +74,19 @@ void bind_harness(py::module_& module) {
     py::class_<Harness> harness(module, "Harness",
                                 "A registrar with scripted communicators, for tests.");
     bind_harness_memory(harness);
-    harness.def(py::init<std::size_t>(), py::arg("ring_capacity") = 65536)
+    harness
+        .def(py::init<std::size_t, int>(), py::arg("ring_capacity") = 65536,
+             py::arg("patience_ms") = 0)
         .def(
             "alloc",
             [](Harness& self, int device, std::uintptr_t address, std::size_t size) {
-                self.registrar().segment_allocated(device, address, size);
+                self.allocate(device, address, size);
             },
             NoGil())
         .def(
             "free",
             [](Harness& self, int device, std::uintptr_t address, std::size_t size) {
-                self.registrar().segment_freed(device, address, size);
+                self.free(device, address, size);
             },
             NoGil())
         .def("begin_adoption", [](Harness& self) { self.registrar().begin_adoption(); })
@@ -136,6 +138,8 @@ void bind_harness(py::module_& module) {
         .def("log_overdue", [](Harness& self) { self.registrar().log_overdue(); })
         .def("collective", &Harness::collective, NoGil(), py::arg("pointer"),
              py::arg("hold_us") = 0)
+        .def("enter", &Harness::enter, NoGil())
+        .def("leave", &Harness::leave, NoGil())
         .def("by_others", &Harness::by_others, NoGil())
         .def("retire", &Harness::retire, NoGil())
         .def("kill", &Harness::kill, NoGil())

@@ -59,8 +59,8 @@ struct PretendedMemory {
 // enough, and the entry counter (and the thread sanitizer) tell if it was not.
 class Harness::ScriptedRegistrationCalls final : public core::RegistrationCalls {
   public:
-    ScriptedRegistrationCalls(std::uintptr_t pointer, std::shared_ptr<Script> script)
-        : pointer_(pointer), script_(std::move(script)) {}
+    ScriptedRegistrationCalls(std::uintptr_t pointer, int device, std::shared_ptr<Script> script)
+        : pointer_(pointer), device_(device), script_(std::move(script)) {}
 
     core::Outcome register_range(std::uintptr_t address, std::size_t size) noexcept override {
         const Entry entry(*this);
@@ -119,6 +119,18 @@ class Harness::ScriptedRegistrationCalls final : public core::RegistrationCalls 
     // From now on a register or deregister call is a violation.
     void end() noexcept { ended_.store(true); }
 
+    // The library undoes its registrations itself now, in a while.
+    void begin_abort() noexcept { dying_.store(true); }
+
+    template <typename Is> bool holds(int device, Is&& is) const {
+        if (device != device_ || dying_.load()) {
+            return false;
+        }
+        const std::lock_guard guard(script_->mutex);
+        return std::ranges::any_of(
+            ranges_, [&](const auto& row) { return is(row.second.first, row.second.second); });
+    }
+
     std::vector<std::pair<std::uintptr_t, std::size_t>> ranges() const {
         std::vector<std::pair<std::uintptr_t, std::size_t>> sorted;
         for (const auto& [handle, range] : ranges_) {
@@ -149,16 +161,57 @@ class Harness::ScriptedRegistrationCalls final : public core::RegistrationCalls 
     };
 
     const std::uintptr_t pointer_;
+    const int device_;
     const std::shared_ptr<Script> script_;
     std::map<std::uintptr_t, std::pair<std::uintptr_t, std::size_t>>
         ranges_; // by handle; thread inside
     std::uintptr_t last_handle_ = 0;
     std::uint64_t touches_ = 0;
     std::atomic<int> inside_{0};
+    std::atomic<bool> dying_{false};
     std::atomic<bool> ended_{false};
 };
 
-Harness::Harness(std::size_t ring_capacity) : ring_("", ring_capacity), registrar_(ring_, bank_) {}
+namespace {
+
+core::Patience patience(int milliseconds) {
+    if (milliseconds == 0) {
+        return {};
+    }
+    const core::Patience::Duration each(milliseconds);
+    return {each, each, each, each, each};
+}
+
+} // namespace
+
+Harness::Harness(std::size_t ring_capacity, int patience_ms)
+    : ring_("", ring_capacity), registrar_(ring_, bank_, patience(patience_ms)) {}
+
+void Harness::allocate(int device, std::uintptr_t address, std::size_t size) {
+    registrar_.segment_allocated(device, address, size);
+    // What lay there before, and whose free was not seen.
+    check_gone(device, [&](std::uintptr_t other, std::size_t length) {
+        return other < address + size && address < other + length &&
+               (other != address || length != size);
+    });
+}
+
+void Harness::free(int device, std::uintptr_t address, std::size_t size) {
+    registrar_.segment_freed(device, address, size);
+    check_gone(device, [&](std::uintptr_t other, std::size_t) { return other == address; });
+}
+
+template <typename Is> void Harness::check_gone(int device, Is&& is) {
+    if (registrar_.abandoned()) {
+        return; // a forked child undoes nothing
+    }
+    const std::lock_guard guard(live_mutex_);
+    for (const auto& [pointer, calls] : live_) {
+        if (calls->holds(device, is)) {
+            ++script_->violations;
+        }
+    }
+}
 
 void Harness::create(std::uintptr_t pointer, int device, std::uintptr_t parent, bool observed) {
     core::Identity identity;
@@ -169,7 +222,8 @@ void Harness::create(std::uintptr_t pointer, int device, std::uintptr_t parent, 
     registrar_.add(
         identity,
         [&](const core::Identity&) {
-            auto communicator = std::make_unique<ScriptedRegistrationCalls>(pointer, script_);
+            auto communicator =
+                std::make_unique<ScriptedRegistrationCalls>(pointer, device, script_);
             const std::lock_guard guard(live_mutex_);
             live_[pointer] = communicator.get();
             return communicator;
@@ -195,6 +249,25 @@ bool Harness::collective(std::uintptr_t pointer, int hold_us) {
     return true;
 }
 
+bool Harness::enter(std::uintptr_t pointer) {
+    const core::CommunicatorPtr communicator = registrar_.find(reinterpret_cast<void*>(pointer));
+    if (!communicator || !communicator->gate().enter(*communicator)) {
+        return false;
+    }
+    const std::lock_guard guard(live_mutex_);
+    inside_[pointer] = communicator;
+    return true;
+}
+
+void Harness::leave(std::uintptr_t pointer) {
+    core::CommunicatorPtr communicator;
+    {
+        const std::lock_guard guard(live_mutex_);
+        communicator = inside_.extract(pointer).mapped();
+    }
+    communicator->gate().leave();
+}
+
 bool Harness::by_others(std::uintptr_t pointer) {
     const core::CommunicatorPtr communicator = registrar_.find(reinterpret_cast<void*>(pointer));
     if (!communicator || !communicator->gate().enter_soon(*communicator)) {
@@ -214,6 +287,12 @@ void Harness::retire(std::uintptr_t pointer) {
 void Harness::kill(std::uintptr_t pointer) {
     const auto communicator =
         registrar_.find(reinterpret_cast<void*>(pointer)); // keeps it alive until we are done
+    {
+        const std::lock_guard guard(live_mutex_);
+        if (const auto found = live_.find(pointer); found != live_.end()) {
+            found->second->begin_abort();
+        }
+    }
     registrar_.kill(reinterpret_cast<void*>(pointer));
     end(pointer, communicator != nullptr);
 }

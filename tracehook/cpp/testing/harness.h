@@ -32,23 +32,34 @@ struct Script {
     std::map<std::uintptr_t, bool> in_progress;
     std::atomic<int> delay_us{0};
     std::atomic<std::uint64_t> violations{
-        0}; // two threads inside one communicator, a call after its end, a bad handle
+        0}; // two threads inside one communicator, a call after its end, a bad handle, a range
+            // that is registered and gone
 };
 
 class Harness {
   public:
-    explicit Harness(std::size_t ring_capacity);
+    // `patience_ms`: everything that does not wait for as long as it takes waits so long; 0: as in
+    // a job.
+    explicit Harness(std::size_t ring_capacity, int patience_ms = 0);
 
     core::Registrar& registrar() noexcept { return registrar_; }
     core::Ring& ring() noexcept { return ring_; }
     core::Bank& bank() noexcept { return bank_; }
     Script& script() noexcept { return *script_; }
 
+    // The allocator's events. That a communicator still holds a range which is gone is a violation.
+    void allocate(int device, std::uintptr_t address, std::size_t size);
+    void free(int device, std::uintptr_t address, std::size_t size);
+
     // Makes a communicator behind `pointer` (any number that is not 0) on `device`.
     void create(std::uintptr_t pointer, int device, std::uintptr_t parent, bool observed = false);
     // A collective call: inside the gate for `hold_us` microseconds. False if the communicator is
     // dead or unknown.
     bool collective(std::uintptr_t pointer, int hold_us);
+    // A call that stays inside the gate until leave(). False if the communicator is dead or
+    // unknown.
+    bool enter(std::uintptr_t pointer);
+    void leave(std::uintptr_t pointer);
     // A registration of others: whether it came through the gate, or went past it.
     bool by_others(std::uintptr_t pointer);
     void retire(std::uintptr_t pointer);
@@ -78,12 +89,15 @@ class Harness {
     class ScriptedRegistrationCalls;
 
     void end(std::uintptr_t pointer, bool known);
+    // `is` tells whether a range is gone.
+    template <typename Is> void check_gone(int device, Is&& is);
 
     std::shared_ptr<Script> script_ = std::make_shared<Script>();
     core::Ring ring_;
     core::Bank bank_{ring_};
     core::Registrar registrar_;
-    std::mutex live_mutex_; // live_
+    std::mutex live_mutex_; // live_, inside_
+    std::map<std::uintptr_t, core::CommunicatorPtr> inside_;
     std::map<std::uintptr_t, ScriptedRegistrationCalls*> live_;
 };
 

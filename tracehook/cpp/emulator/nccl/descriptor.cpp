@@ -66,6 +66,8 @@ Descriptor describe(const Communicator& communicator, const Operation& operation
     d.readable = published.valid();
     d.send_registered = operation.send_registered;
     d.receive_registered = operation.receive_registered;
+    d.sends = operation.send_bytes(communicator.rank(), communicator.ranks()) != 0;
+    d.receives = operation.receive_bytes(communicator.rank(), communicator.ranks()) != 0;
     d.multiplies = operation.op >= kNumOps;
     d.symmetric = takes_symmetric_path(operation, communicator.ranks());
     d.send = spot(operation.send_placement);
@@ -98,8 +100,12 @@ void compare_registrations(const Communicator& communicator, const std::vector<D
     const Descriptor& mine = all[communicator.rank()];
     for (int rank = 0; rank < communicator.ranks(); ++rank) {
         const Descriptor& other = all[rank];
-        if (other.send_registered == mine.send_registered &&
-            other.receive_registered == mine.receive_registered) {
+        // A rank that only receives has nothing to compare with what the root sends.
+        const bool same_send =
+            !mine.sends || !other.sends || other.send_registered == mine.send_registered;
+        const bool same_receive = !mine.receives || !other.receives ||
+                                  other.receive_registered == mine.receive_registered;
+        if (same_send && same_receive) {
             continue;
         }
         count_event("uneven_operations");

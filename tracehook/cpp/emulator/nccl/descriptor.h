@@ -30,6 +30,8 @@ struct Descriptor {
     std::uint8_t readable;
     std::uint8_t send_registered;
     std::uint8_t receive_registered;
+    std::uint8_t sends; // this rank has a send buffer; those that are not the root may have none
+    std::uint8_t receives;
     std::uint8_t multiplies;
     std::uint8_t symmetric; // this rank runs the symmetric kernel
     std::byte scalar[8];

@@ -64,7 +64,11 @@ TRACEHOOK_NCCL(Result, ncclCommDeregister, Comm handle, void* registration) {
         return entry.result();
     }
     Communicator& communicator = *entry.communicator();
-    if (communicator.registrations().remove(registration)) {
+    if (const auto removed = communicator.registrations().remove(registration)) {
+        if (removed->in_use) {
+            report(Rule::kL5, communicator.subject(), "[%#zx, %#zx)", removed->extent.begin,
+                   removed->extent.end);
+        }
         return kSuccess;
     }
     // Rule W9: what ncclCommWindowRegister gave, be it a window or a registration in its place.

@@ -50,7 +50,13 @@ class Work {
         if (communicator_->state() == State::kEnded) {
             report(Rule::kC5, communicator_->subject(), "a graph that uses it was launched");
         }
-        change([this] { numbers_.push_back(communicator_->launch_work()); });
+        change([this] {
+            numbers_.push_back(communicator_->launch_work());
+            for (const Operation& operation : operations_) {
+                in_use_.push_back(operation.send_record.lock());
+                in_use_.push_back(operation.receive_record.lock());
+            }
+        });
     }
 
     void lead() {
@@ -65,17 +71,15 @@ class Work {
             number = numbers_.front();
             numbers_.pop_front();
         });
-        if (communicator_->state() == State::kEnded || !communicator_->begin_work(number)) {
-            return;
+        if (communicator_->state() != State::kEnded && communicator_->begin_work(number)) {
+            run_operations();
+            communicator_->end_work(number);
         }
-        for (Operation& operation : operations_) {
-            number_operation(*communicator_, operation);
-            if (!operation.between_two()) {
-                run_collective(*communicator_, operation);
+        change([this] {
+            if (numbers_.empty()) {
+                in_use_.clear();
             }
-        }
-        run_transfers(*communicator_, operations_);
-        communicator_->end_work(number);
+        });
     }
 
     void accompany() {
@@ -84,6 +88,16 @@ class Work {
     }
 
   private:
+    void run_operations() {
+        for (Operation& operation : operations_) {
+            number_operation(*communicator_, operation);
+            if (!operation.between_two()) {
+                run_collective(*communicator_, operation);
+            }
+        }
+        run_transfers(*communicator_, operations_);
+    }
+
     template <typename Change> void change(Change make) {
         const std::lock_guard lock(mutex_);
         make();
@@ -102,7 +116,8 @@ class Work {
     std::vector<Stream> streams_;
     std::mutex mutex_; // protects what follows; comes before the communicator's lock of the work
     std::condition_variable changed_;
-    std::deque<std::uint64_t> numbers_; // of the runs that are still to come
+    std::deque<std::uint64_t> numbers_;               // of the runs that are still to come
+    std::vector<std::shared_ptr<const void>> in_use_; // the records of the runs that have not ended
     std::size_t arrived_ = 0;
     bool done_ = false;
 };
@@ -161,9 +176,15 @@ void find_buffers(Communicator& communicator, Operation& operation) {
     const std::size_t sent = operation.send_bytes(communicator.rank(), communicator.ranks());
     const std::size_t received = operation.receive_bytes(communicator.rank(), communicator.ranks());
     const RegistrationCache& registrations = communicator.registrations();
-    operation.send_registered = sent != 0 && registrations.covers(operation.send, sent);
-    operation.receive_registered =
-        received != 0 && registrations.covers(operation.receive, received);
+    const auto record = [&](const void* pointer, std::size_t size) {
+        return size != 0 ? registrations.covers(pointer, size) : nullptr;
+    };
+    const auto send = record(operation.send, sent);
+    const auto receive = record(operation.receive, received);
+    operation.send_registered = send != nullptr;
+    operation.receive_registered = receive != nullptr;
+    operation.send_record = send;
+    operation.receive_record = receive;
     operation.send_placement = place(communicator, operation, "send", operation.send, sent);
     operation.receive_placement =
         place(communicator, operation, "receive", operation.receive, received);

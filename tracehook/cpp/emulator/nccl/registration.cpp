@@ -31,17 +31,19 @@ void* RegistrationCache::add(std::uintptr_t begin, std::size_t size, Holder hold
     return record;
 }
 
-bool RegistrationCache::remove(void* handle, Holder holder) {
+std::optional<RegistrationCache::Removed> RegistrationCache::remove(void* handle, Holder holder) {
     const std::lock_guard lock(mutex_);
     const auto slot = std::find(records_.begin(), records_.end(), handle);
     if (slot == records_.end() || !(*slot)->held_by(holder)) {
-        return false;
+        return std::nullopt;
     }
-    --(*slot)->of(holder);
-    if (!(*slot)->held_by(Holder::kClient) && !(*slot)->held_by(Holder::kWindow)) {
-        records_.erase(slot);
+    Record& record = **slot;
+    --record.of(holder);
+    if (record.held_by(Holder::kClient) || record.held_by(Holder::kWindow)) {
+        return Removed{record.exact, false};
     }
-    return true;
+    records_.erase(slot);
+    return Removed{record.exact, record.use.use_count() > 1};
 }
 
 bool RegistrationCache::holds(void* handle, Holder holder) const {
@@ -50,12 +52,13 @@ bool RegistrationCache::holds(void* handle, Holder holder) const {
     return slot != records_.end() && (*slot)->held_by(holder);
 }
 
-bool RegistrationCache::covers(const void* pointer, std::size_t size) const {
+std::shared_ptr<const void> RegistrationCache::covers(const void* pointer, std::size_t size) const {
     const auto begin = reinterpret_cast<std::uintptr_t>(pointer);
     const std::lock_guard lock(mutex_);
-    return std::any_of(records_.begin(), records_.end(), [&](const Record* record) {
+    const auto found = std::find_if(records_.begin(), records_.end(), [&](const Record* record) {
         return record->pages.begin <= begin && begin + size <= record->pages.end;
     });
+    return found != records_.end() ? (*found)->use : nullptr;
 }
 
 std::vector<Extent> RegistrationCache::take_freed(std::uintptr_t base, std::size_t size) {

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 namespace tracehook::emulator::nccl {
@@ -31,12 +32,17 @@ class RegistrationCache {
   public:
     void* add(std::uintptr_t begin, std::size_t size, Holder holder = Holder::kClient);
 
-    // False if `handle` is not registered here by such a holder.
-    bool remove(void* handle, Holder holder = Holder::kClient);
+    // Nothing if `handle` is not registered here by such a holder.
+    struct Removed {
+        Extent extent;
+        bool in_use; // the record went, and an operation that was given it still runs
+    };
+    std::optional<Removed> remove(void* handle, Holder holder = Holder::kClient);
     bool holds(void* handle, Holder holder) const;
 
-    // True if one record holds all of [pointer, pointer + size).
-    bool covers(const void* pointer, std::size_t size) const;
+    // The record that holds all of [pointer, pointer + size), null if none does. It is in use as
+    // long as somebody keeps what this returns.
+    std::shared_ptr<const void> covers(const void* pointer, std::size_t size) const;
 
     // The extents registered by the client that overlap memory which is about to be unmapped; each
     // is named only once.
@@ -51,6 +57,7 @@ class RegistrationCache {
         Extent exact; // as first registered: a neighbour on the same page is not ours
         std::array<int, 2> references; // by holder
         bool freed;
+        std::shared_ptr<const void> use = std::make_shared<const char>();
 
         int& of(Holder holder) { return references[static_cast<std::size_t>(holder)]; }
         bool held_by(Holder holder) const {

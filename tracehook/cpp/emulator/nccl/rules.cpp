@@ -25,6 +25,7 @@ constexpr std::array<RuleText, kRules> kTexts = {{
     {"L2", "a handle that is not registered was deregistered"},
     {"L3", "memory that is not mapped on the communicator's device was registered"},
     {"L4", "memory was freed while it was registered"},
+    {"L5", "a registration was undone while an operation that used it still ran"},
     {"L6", "two threads were inside one communicator at once"},
     {"L7", "the ranks of one operation differ in what they registered"},
     {"M1", "the ranks of one operation called different things"},

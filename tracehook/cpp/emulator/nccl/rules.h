@@ -17,6 +17,7 @@ enum class Rule {
     kL2,
     kL3,
     kL4,
+    kL5,
     kL6,
     kL7,
     kM1,

@@ -41,7 +41,7 @@ Settings read() {
     settings.rules = rules == "abort" ? RuleMode::kAbort
                      : rules == "off" ? RuleMode::kOff
                                       : RuleMode::kReport;
-    settings.strict_uniformity = text("TRACEHOOK_EMU_STRICT_L7") == "1";
+    settings.strict_uniformity = text("TRACEHOOK_EMU_STRICT_L7") != "0";
     settings.reuse_handles = text("TRACEHOOK_EMU_HANDLE_REUSE") != "0";
     settings.version = number("TRACEHOOK_EMU_NCCL_VERSION", 22809);
     settings.windows =

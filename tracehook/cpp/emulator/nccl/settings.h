@@ -25,9 +25,9 @@ struct Settings {
     // TRACEHOOK_EMU_RULES: report (default), abort (at the first violation) or off.
     RuleMode rules = RuleMode::kReport;
 
-    // TRACEHOOK_EMU_STRICT_L7=1: ranks that differ in what they registered at one operation break
-    // rule L7.
-    bool strict_uniformity = false;
+    // TRACEHOOK_EMU_STRICT_L7=0: ranks that differ in what they registered at one operation are
+    // counted, and do not break rule L7.
+    bool strict_uniformity = true;
 
     // TRACEHOOK_EMU_HANDLE_REUSE=0: never give a dead communicator's address to a new one.
     bool reuse_handles = true;

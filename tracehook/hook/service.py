@@ -182,6 +182,7 @@ class Service:
                 "hook_library": "",
                 "pools": [],
                 "windows": [],
+                "scopes": [],
             }
             if self._core is None or self._forked:
                 return out

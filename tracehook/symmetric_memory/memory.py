@@ -20,7 +20,7 @@ from tracehook.policies.chooser import Chooser
 from tracehook.symmetric_memory.answers import Explanation
 from tracehook.symmetric_memory.explain import explain
 from tracehook.symmetric_memory.placement import PlacementCheck
-from tracehook.symmetric_memory.pools import PoolLimitError, Pools
+from tracehook.symmetric_memory.pools import PoolLimitError, Pools, explain_out_of_memory
 from tracehook.symmetric_memory.scope import Scope
 from tracehook.symmetric_memory.stall_watch import StallWatch
 from tracehook.symmetric_memory.windows import GroupWindows
@@ -160,14 +160,21 @@ class SymmetricMemory:
         """See :func:`tracehook.trim`."""
         chosen = [self.windows(one) for one in groups.resolve(group)]
         self._refuse_in_capture("trim", chosen)
+        if _core.in_scope():
+            raise RuntimeError(
+                "tracehook.trim: this thread is inside `with tracehook.symmetric(...)`, whose memory trim would give "
+                "back: call trim after the scope"
+            )
         before = sum(segment.size for segment in pool_segments())
         pools = self._pools_of({found.facts.name for found in chosen})
-        for device in {found.facts.device for found in chosen}:
-            self._pools.release_cache(device, pools)
+        quiet = {device: self._pools.release_cache(device, pools) for device in {one.facts.device for one in chosen}}
         for found in in_order(chosen):
-            retired = {segment.id: segment.size for segment in pool_segments() if segment.retired}
+            # Beside a capture nothing may be deregistered: that waits for the device.
+            can_go = [segment for segment in pool_segments() if segment.retired and quiet[found.facts.device]]
+            retired = {segment.id: segment.size for segment in can_go}
             self._guarded(found, lambda: found.trim(retired))  # noqa: B023
-        _core.release_idle()
+        if all(quiet.values()):
+            _core.release_idle()
         return before - sum(segment.size for segment in pool_segments())
 
     def _pools_of(self, names: Set[str]) -> set[str]:
@@ -205,7 +212,7 @@ class SymmetricMemory:
         return explain(tensor, nbytes, self.windows(resolved[0]) if resolved else None, self._pools)
 
     def status(self) -> dict[str, Any]:
-        """Return ``pools`` (a dict for each pool and device) and ``windows`` (a dict for each group)."""
+        """Return ``pools`` (by pool and device), ``windows`` (by group) and ``scopes`` (by thread)."""
         pools: dict[tuple[int, int], dict[str, Any]] = {}
         for segment in pool_segments():
             row = pools.setdefault(
@@ -235,7 +242,10 @@ class SymmetricMemory:
                     "refused": found.refused[0] if found.refused else None,
                 }
             )
-        return {"pools": list(pools.values()), "windows": windows}
+        scopes = [{**row._asdict(), "group": self._owners[row.owner]} for row in self._pools.open_scopes()]
+        for row in scopes:
+            del row["owner"]
+        return {"pools": list(pools.values()), "windows": windows, "scopes": scopes}
 
     # --- what went wrong ---
 
@@ -252,7 +262,7 @@ class SymmetricMemory:
         return PoolLimitError(
             f"tracehook: {in_bytes(wanted)} more would pass SYMM_REGISTER_POOL_LIMIT={limit} ({in_bytes(limit)}): the "
             f"pools of device {device} hold {in_bytes(held)} (largest: {shown}); raise the limit, or call "
-            "tracehook.trim(group)"
+            "tracehook.trim(group) outside of all scopes"
         )
 
     def _group_of_communicator(self, number: int) -> GroupWindows | None:
@@ -297,6 +307,8 @@ class _ScopeEnd:
             if type(error) is torch.OutOfMemoryError and refusals != self._refusals and limit:
                 self._refusals = refusals
                 raise self._memory.limit_error() from error
+            if type(error) is torch.OutOfMemoryError:
+                explain_out_of_memory(error, self._memory._pools.open_scopes())
             return
         assert touched is not None
         if _core.capturing(self._device):

@@ -56,9 +56,13 @@ class PoolScope {
         communicators_ = std::move(communicators);
     }
 
+    // enter() and leave() wait for the allocator's lock: without the GIL. leave() returns the
+    // segments that were touched.
     void enter(bool graph);
-    // The segments that were touched and lack a window on one of the communicators.
     std::vector<std::uint64_t> leave();
+    // Those of them that lack a window on one of the communicators. With the GIL, which keeps
+    // set_communicators() away.
+    std::vector<std::uint64_t> without_window(const std::vector<std::uint64_t>& touched) const;
 
   private:
     const std::shared_ptr<Pool> eager_;

@@ -26,8 +26,9 @@ bool Pool::is_innermost() const noexcept {
            static_cast<const TorchPool*>(scope->source)->of == this;
 }
 
-Pool::TorchPool& Pool::take() {
+Pool::TorchPool& Pool::take(std::uint32_t owner) {
     const pid_t me = this_thread();
+    const Clock::time_point now = Clock::now();
     {
         const std::lock_guard guard(mutex_);
         auto found = std::ranges::find_if(
@@ -37,14 +38,15 @@ Pool::TorchPool& Pool::take() {
                 torch_pools_, [](const TorchPool& pool) { return pool.used.depth == 0; });
         }
         if (found != torch_pools_.end()) {
-            found->used.thread = me;
-            ++found->used.depth;
+            if (found->used.depth++ == 0) {
+                found->used = {owner, me, 1, now};
+            }
             return *found;
         }
     }
     const TorchId id = make_();
     const std::lock_guard guard(mutex_);
-    return torch_pools_.emplace_back(TorchPool{id, this, Open{0, me, 1, {}}});
+    return torch_pools_.emplace_back(TorchPool{id, this, Open{owner, me, 1, now}});
 }
 
 void Pool::step_back(TorchPool& pool) noexcept {
@@ -53,16 +55,12 @@ void Pool::step_back(TorchPool& pool) noexcept {
 }
 
 void Pool::enter(std::uint32_t owner) {
-    TorchPool& pool = take();
+    TorchPool& pool = take(owner);
     try {
         // Only this thread changes the depth of what it uses.
         if (pool.used.depth > 1) {
             // Begun anew, so that it is the newest again.
             hook_library_.end_pool(device_, pool.id.data());
-        } else {
-            const std::lock_guard guard(mutex_);
-            pool.used.owner = owner;
-            pool.used.since = Clock::now();
         }
         hook_library_.begin_pool(device_, pool.id.data(), &Pool::is_current, &pool);
     } catch (...) {

@@ -64,7 +64,7 @@ class Pool {
     };
 
     static std::int32_t is_current(void* torch_pool) noexcept;
-    TorchPool& take();
+    TorchPool& take(std::uint32_t owner);
     void step_back(TorchPool& pool) noexcept;
 
     const std::uint32_t number_;

@@ -65,3 +65,9 @@ def test_out_of_memory_in_a_scope_is_explained(tmp_path: Path) -> None:
     assert "a scope was open" in found["named"]
     assert "torch.cuda.empty_cache()" in found["named"]
     assert found["after"] is True
+
+
+def test_empty_tries_again_when_there_is_no_memory(tmp_path: Path) -> None:
+    """Where cached memory would serve, tracehook.empty has PyTorch give it back; else it raises what PyTorch raises."""
+    found = _one("out_of_memory_in_empty", tmp_path, TRACEHOOK_EMU_MEMORY_GB="1")
+    assert found == {"symmetric": True, "error": "OutOfMemoryError"}

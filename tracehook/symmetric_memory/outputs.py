@@ -27,7 +27,8 @@ def empty(
     """Return an uninitialised tensor, symmetric in `group` if the ranks' `sizes` are equal.
 
     All ranks of the group call it at the same point of the program. It is the beginning and the end of a
-    :func:`tracehook.symmetric` scope, and raises what that raises.
+    :func:`tracehook.symmetric` scope, and raises what that raises. If the device has no memory left, it empties torch's
+    cache after the scope and tries once more, which torch does not do inside a scope.
 
     Args:
         shape: the tensor's dimensions on this rank.
@@ -39,6 +40,15 @@ def empty(
     """
     import torch
 
+    try:
+        with symmetric(group, disabled=not _equal(sizes)):
+            return torch.empty(*shape, dtype=dtype, device=device)
+    except torch.OutOfMemoryError as problem:
+        # Beside the limit of the pools, and in a capture, no cache helps.
+        if type(problem) is not torch.OutOfMemoryError or torch.cuda.is_current_stream_capturing():
+            raise
+    # The scope ended with an exception, so this rank has compared nothing yet: the others wait at the end of theirs.
+    torch.cuda.empty_cache()
     with symmetric(group, disabled=not _equal(sizes)):
         return torch.empty(*shape, dtype=dtype, device=device)
 

@@ -157,6 +157,16 @@ def out_of_memory() -> Facts:
     return {"named": "".join(told).partition("tracehook:")[2], "after": tracehook.is_symmetric(tensor)}
 
 
+def out_of_memory_in_empty() -> Facts:
+    """The same with tracehook.empty, and what does not fit at all."""
+    total = torch.cuda.mem_get_info()[1]
+    cached = empty(total * 0.6 / MB)
+    del cached
+    tensor = tracehook.empty(int(total * 0.5), dtype=torch.uint8)
+    error = caught(lambda: tracehook.empty(2 * total, dtype=torch.uint8))[1]
+    return {"symmetric": tracehook.is_symmetric(tensor), "error": error[0] if error else None}
+
+
 kept: list[object] = []
 device = start(seconds=60)
 refill(empty(1), 1)

@@ -216,19 +216,17 @@ class Service:
 
     # --- what extensions need ---
 
-    def open_bank(self) -> str | None:
-        """Open the bank of symmetric memory. Return why this process cannot have one; None if it has."""
+    def open_bank(self) -> tuple[str, str] | None:
+        """Open the bank of symmetric memory. Return why this process cannot have one (code, text); None if it has."""
         with self._lock:
             core = self._core
             if core is None or self._forked or not core.attached():
-                return "the hook is not attached to the allocator (see tracehook.status())"
-            if core.nccl_missing():
-                return str(core.nccl_missing())
-            try:
-                core.open_bank(self.settings.pool_limit or 0)
-            except RuntimeError as problem:
-                return str(problem)
-            return None
+                return "unavailable", "the hook is not attached to the allocator (see tracehook.status())"
+            missing = str(core.nccl_missing())
+            if missing:
+                return "no_nccl", missing
+            refused: tuple[str, str] | None = core.open_bank(self.settings.pool_limit or 0)
+            return refused
 
     def push(self, event: str, value: int, size: int) -> None:
         """Log an event that has a count and a size."""

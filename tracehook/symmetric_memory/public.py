@@ -32,7 +32,7 @@ class _Switch:
     host: Host | None = None
     memory: SymmetricMemory | None = None
     members: Any = None  # torch.distributed's GroupMember, whose WORLD is the default group
-    unavailable: str | None = None  # why there is no symmetric memory in this process; warned of once
+    unavailable: tuple[str, str] | None = None  # why this process has no symmetric memory (code, text); warned of once
 
 
 _scopes: dict[Any, Scope] = {}
@@ -197,14 +197,14 @@ def explain(tensor: Tensor, group: ProcessGroup | None = None) -> Explanation:
 
     Codes: ``symmetric``, ``not_cuda``, ``not_enabled``, ``not_in_pool``, ``expandable_segment``, ``no_communicator``,
     ``not_registered``, ``deferred``, ``outside``, ``other_device``, ``mismatch``, ``timeout``, ``failed``,
-    ``no_symmetric_support``, ``nccl_too_old``, ``placement``, ``unavailable``.
+    ``no_symmetric_support``, ``no_nccl``, ``nccl_too_old``, ``placement``, ``unavailable``.
     """
     memory = _Switch.memory
     if tensor.device.type != "cuda":
         return Explanation(False, "not_cuda", f"the tensor is on {tensor.device}; windows are made on CUDA memory")
     unavailable = _Switch.unavailable if _Switch.host is not None else None
     if unavailable is not None:
-        return Explanation(False, "nccl_too_old" if "NCCL" in unavailable else "unavailable", unavailable)
+        return Explanation(False, *unavailable)
     if memory is None:
         return Explanation(
             False,
@@ -281,7 +281,7 @@ def _make_memory(host: Host) -> None:
 
                 _Switch.memory = SymmetricMemory(host.settings, host.push, _drop_holder)
             else:
-                warn(f"no symmetric memory, scopes do nothing: {_Switch.unavailable}")
+                warn(f"no symmetric memory, scopes do nothing: {_Switch.unavailable[1]}")
     _Switch.members = GroupMember
 
 

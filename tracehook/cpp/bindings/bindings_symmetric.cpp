@@ -217,7 +217,14 @@ void bind_symmetric(py::module_& module) {
     // scope or a capture it ends the process. So those that tracehook makes never end; drop_pool()
     // gives their memory back.
     module.def("keep_for_ever", [](const py::object& pool) { pool.inc_ref(); });
-    module.def("open_bank", [](std::size_t limit) { nccl::open_bank(process().bank(), limit); });
+    module.def(
+        "open_bank",
+        [](std::size_t limit) -> py::object {
+            const auto refused = nccl::open_bank(process().bank(), limit);
+            return refused ? py::make_tuple(refused->reason, refused->text)
+                           : py::object(py::none());
+        },
+        "(reason, text) if this process cannot have one");
     module.def(
         "segment_functions",
         [] {

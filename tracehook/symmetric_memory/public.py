@@ -90,6 +90,11 @@ def symmetric(
     serves, what lacks them waits for :func:`sync`. Memory of a capture belongs to the captured graphs until
     :func:`release_graphs`.
 
+    Put a scope around allocations, not around a step. While one is open on any thread, PyTorch (2.11) does not give
+    back its cached memory of the device when there is none left, ``empty_cache()`` frees nothing, and memory with
+    ``record_stream`` is not used again until the scope ends. Inside a scope the thread's own ``use_mem_pool`` wins, and
+    under ``use_mem_pool`` the scope does.
+
     Args:
         group: a process group with an NCCL backend, or several; the default group if None.
         disabled: True: return a shared object that does nothing.
@@ -103,6 +108,7 @@ def symmetric(
         RegistrationTimeout: some ranks did not come within ``SYMM_REGISTER_TIMEOUT`` seconds. Nothing was registered.
         RegistrationFailed: NCCL refused a window on some rank. No rank uses it.
         PoolLimitError: ``SYMM_REGISTER_POOL_LIMIT`` is reached.
+        RegistrationError: the communicator ended meanwhile. It is the base of the first three.
 
     With ``SYMM_REGISTER_ON_ERROR=warn`` the first three are said on stderr instead, and all ranks go on without
     windows. Does nothing if tracehook is not enabled.
@@ -225,6 +231,12 @@ def sync(group: Groups = None) -> int:
     Returns:
         how many windows were registered, on all groups.
 
+    Raises:
+        RuntimeError: the current stream is captured. Nothing was sent.
+        RegistrationMismatch: the ranks differ, or another rank is at another act. Nothing was registered anywhere.
+        RegistrationTimeout: some ranks did not come within ``SYMM_REGISTER_TIMEOUT`` seconds. Nothing was registered.
+        RegistrationFailed: NCCL refused a window on some rank. No rank uses it.
+
     """
     memory = _existing()
     return memory.sync(group) if memory is not None else 0
@@ -233,13 +245,22 @@ def sync(group: Groups = None) -> int:
 def trim(group: Groups = None) -> int:
     """Give back the memory of the group's pools that no tensor uses, on all ranks in the same order.
 
-    Collective, outside of a capture. A segment leaves only if it is unused on every rank, and its memory only when its
-    last group has let go of it. What captured graphs used stays until :func:`release_graphs`. Empties torch's own
+    Collective: all ranks of the group call it at the same point, outside of a capture and of all scopes of the calling
+    thread. A segment leaves only if it is unused on every rank, and its memory only when its last group has let go of
+    it. What captured graphs used stays until :func:`release_graphs`. Waits for the device, and empties torch's own
     cache too (``torch.cuda.empty_cache()``). With the ``shared`` policy the memory belongs to all groups of the device:
     ranks that trim a subgroup alone have other memory afterwards than the rest, and no longer agree with it.
 
+    While another thread is in a scope or in ``use_mem_pool`` on the device, or captures, PyTorch cannot give up memory
+    of pools: then this rank offers nothing, so that no rank gives anything back, and a later call does it.
+
     Returns:
         bytes that this rank gave back to the device.
+
+    Raises:
+        RuntimeError: the current stream is captured, or this thread is in a scope. Nothing was sent.
+        RegistrationMismatch: another rank is at another act. Nothing was given back.
+        RegistrationTimeout: some ranks did not come within ``SYMM_REGISTER_TIMEOUT`` seconds. Nothing was given back.
 
     """
     memory = _existing()

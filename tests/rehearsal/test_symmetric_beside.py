@@ -48,6 +48,11 @@ def test_scope_wins_for_its_own_thread(tmp_path: Path) -> None:
     assert found["after"] == found["alone"]
 
 
+def test_scope_wins_in_a_capture(tmp_path: Path) -> None:
+    """A scope in a capture serves memory of its pool, also while another thread is in a scope of captured graphs."""
+    assert _one("whose_pool_in_a_capture", tmp_path) == {"reasons": ["deferred", "deferred"]}
+
+
 def test_status_names_open_scopes(tmp_path: Path) -> None:
     """Status says which threads are in a scope, of which group, how deep and for how long."""
     assert _one("open_scopes", tmp_path) == {

@@ -126,6 +126,28 @@ def whose_pool() -> Facts:
     return found
 
 
+def whose_pool_in_a_capture() -> Facts:
+    """A scope in a capture, first alone, then while another thread is in a scope of captured graphs."""
+    group = new_group()
+    symmetric(1, group=group)
+    stream = torch.cuda.Stream()
+
+    def captured() -> str:
+        graph = torch.cuda.CUDAGraph()
+        with (
+            torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"),
+            tracehook.symmetric(group),
+        ):
+            tensor = empty(4)
+        kept.extend((graph, tensor))
+        return tracehook.explain(tensor, group).reason
+
+    found = [captured()]
+    with other_thread(lambda: tracehook.symmetric(group, graph=True)):
+        found.append(captured())
+    return {"reasons": found}
+
+
 def open_scopes() -> Facts:
     """What status says of the scopes that are open."""
     group = new_group()

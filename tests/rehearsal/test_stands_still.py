@@ -28,4 +28,5 @@ def test_no_call_stops_the_interpreter_while_nccl_hangs(tmp_path: Path, what: st
     facts = run.facts()
     assert facts["hangs"] is True, "the hang was over before all was tried"
     assert {name: seconds for name, seconds in facts["seconds"].items() if seconds > 1} == {}
+    assert facts["status_waits"] is False
     assert (facts["alive"], facts["state"]) == ([], "on")

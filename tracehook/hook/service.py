@@ -253,7 +253,9 @@ class Service:
     def detach_communicator(self, pointer: int) -> bool:
         """See :func:`tracehook.detach_communicator`."""
         with self._lock:
-            return bool(self._running().retire_communicator(pointer))
+            core = self._running()
+        # Without our lock: this may wait for calls into NCCL, and status() must not wait for it.
+        return bool(core.retire_communicator(pointer))
 
     # --- pieces ---
 

@@ -37,6 +37,8 @@ with tracehook.symmetric(group):
     pass
 _, communicator = made_by_hand()
 tracehook.attach_communicator(communicator.value, name="by hand")
+# Before the hang: torch answers under the GIL, when it can lock the communicator.
+of_torch = dist.group.WORLD._get_backend(device)._comm_ptr()
 torch.cuda.synchronize()
 segment = torch.empty(48 * MB, dtype=torch.uint8, device=device)
 entered, leave, over = threading.Event(), threading.Event(), threading.Event()
@@ -126,6 +128,10 @@ def detach() -> None:
     tracehook.detach_communicator(communicator.value)
 
 
+def detach_what_hangs() -> None:
+    tracehook.detach_communicator(of_torch)
+
+
 def disable() -> None:
     tracehook.disable()
 
@@ -149,8 +155,9 @@ for act in (
     new_group,
     sync,
     trim,
-    status,
     detach,
+    detach_what_hangs,
+    status,
     disable,
     enable,
 ):
@@ -158,7 +165,8 @@ for act in (
     waiting += threads(act)
     time.sleep(0.1)
     stood_still[act.__name__] = round(time.monotonic() - begin - 0.1, 3)
-tell(seconds=stood_still, hangs=not over.is_set())
+still_busy = [thread.name for thread in waiting if thread.is_alive()]
+tell(seconds=stood_still, hangs=not over.is_set(), status_waits="status" in still_busy)
 for thread in waiting:
     thread.join(60)
 tell(alive=[thread.name for thread in waiting if thread.is_alive()], state=tracehook.status()["state"])

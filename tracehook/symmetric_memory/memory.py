@@ -307,7 +307,8 @@ class _ScopeEnd:
             if type(error) is torch.OutOfMemoryError and refusals != self._refusals and limit:
                 self._refusals = refusals
                 raise self._memory.limit_error() from error
-            if type(error) is torch.OutOfMemoryError:
+            if type(error) is torch.OutOfMemoryError and not _core.capturing(self._device):
+                torch.cuda.empty_cache()  # what torch does before it gives up, but not inside a scope
                 explain_out_of_memory(error, self._memory._pools.open_scopes())
             return
         assert touched is not None

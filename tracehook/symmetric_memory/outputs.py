@@ -27,8 +27,8 @@ def empty(
     """Return an uninitialised tensor, symmetric in `group` if the ranks' `sizes` are equal.
 
     All ranks of the group call it at the same point of the program. It is the beginning and the end of a
-    :func:`tracehook.symmetric` scope, and raises what that raises. If the device has no memory left, it empties torch's
-    cache after the scope and tries once more, which torch does not do inside a scope.
+    :func:`tracehook.symmetric` scope, and raises what that raises. If the device has no memory left, it tries once
+    more after torch gave back its cache, which torch does not do inside a scope.
 
     Args:
         shape: the tensor's dimensions on this rank.
@@ -40,16 +40,16 @@ def empty(
     """
     import torch
 
+    scope = symmetric(group, disabled=not _equal(sizes))
     try:
-        with symmetric(group, disabled=not _equal(sizes)):
+        with scope:
             return torch.empty(*shape, dtype=dtype, device=device)
     except torch.OutOfMemoryError as problem:
-        # Beside the limit of the pools, and in a capture, no cache helps.
-        if type(problem) is not torch.OutOfMemoryError or torch.cuda.is_current_stream_capturing():
+        # The cache is no help against the limit of the pools.
+        if type(problem) is not torch.OutOfMemoryError:
             raise
-    # The scope ended with an exception, so this rank has compared nothing yet: the others wait at the end of theirs.
-    torch.cuda.empty_cache()
-    with symmetric(group, disabled=not _equal(sizes)):
+    # That scope gave back torch's cache. It has compared nothing: the other ranks wait at the end of theirs.
+    with scope:
         return torch.empty(*shape, dtype=dtype, device=device)
 
 

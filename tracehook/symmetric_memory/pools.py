@@ -123,12 +123,10 @@ class Pools:
 
 
 def explain_out_of_memory(error: BaseException, others: Sequence[OpenScope]) -> None:
-    """Add to an OutOfMemoryError that passed a scope what the scope had to do with it."""
-    beside = "; ".join(f"{scope.thread}, for {scope.seconds:.1f} s" for scope in others[:3])
-    note = (
-        "tracehook: a scope was open, and PyTorch does not give back its cached memory, and try again, while one is "
-        f"open on the device{f' (still open: {beside})' if beside else ''}: call torch.cuda.empty_cache() before the "
-        "scope, and put the scope around allocations, not around a step"
-    )
-    if note not in getattr(error, "__notes__", ()):
-        error.add_note(note)
+    """Add to an OutOfMemoryError that has left a scope what the scope had to do with it."""
+    still = "; ".join(f"{scope.thread}, for {scope.seconds:.1f} s" for scope in others[:3])
+    advice = f"end the scopes that are still open ({still})" if others else "PyTorch has done so now: enter it again"
+    about = "tracehook: a scope was open, and PyTorch does not give its cached memory back to the device while one is"
+    notes = getattr(error, "__notes__", [])
+    notes[:] = [note for note in notes if not note.startswith(about)]  # that of an inner scope
+    error.add_note(f"{about}: {advice}, and put scopes around allocations, not around a step")

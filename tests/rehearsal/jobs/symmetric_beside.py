@@ -164,17 +164,16 @@ def open_scopes() -> Facts:
 
 
 def out_of_memory() -> Facts:
-    """Cached memory would serve, and PyTorch does not give it back while a scope is open."""
+    """Cached memory would serve, and PyTorch does not give it back while a scope is open. The program tries again."""
     total = torch.cuda.mem_get_info()[1] // MB
     cached = empty(total * 0.6)
     del cached
     told = []
     try:
-        with tracehook.symmetric():
+        with tracehook.symmetric(), tracehook.symmetric():
             empty(total * 0.5)
     except torch.OutOfMemoryError as problem:
         told = traceback.format_exception_only(problem)
-    torch.cuda.empty_cache()
     tensor = symmetric(RANK + 1, total * 0.5)
     return {"named": "".join(told).partition("tracehook:")[2], "after": tracehook.is_symmetric(tensor)}
 

@@ -72,6 +72,16 @@ def test_out_of_memory_in_a_scope_is_explained(tmp_path: Path) -> None:
     assert found["after"] is True
 
 
+def test_out_of_memory_beside_a_scope_is_explained(tmp_path: Path) -> None:
+    """When a thread outside of all scopes has no memory left, one line names the scopes of other threads."""
+    run = play(JOB, "out_of_memory_beside", log=tmp_path, TRACEHOOK_EMU_MEMORY_GB="1")
+    run.assert_good()
+    assert alike(run, "out_of_memory_beside") == {"errors": ["OutOfMemoryError"] * 2, "after": True}
+    told = [line for line in run.finished.err.splitlines() if "has no memory left" in line]
+    assert len(told) == 2, "one for each rank"
+    assert all("stays, group 0, for " in line for line in told)
+
+
 def test_empty_tries_again_when_there_is_no_memory(tmp_path: Path) -> None:
     """Where cached memory would serve, tracehook.empty has PyTorch give it back; else it raises what PyTorch raises."""
     found = _one("out_of_memory_in_empty", tmp_path, TRACEHOOK_EMU_MEMORY_GB="1")

@@ -64,11 +64,11 @@ class SymmetricMemory:
         self._settings = settings
         self._push = note
         self._on_new_communicator = on_new_communicator
-        self._pools = Pools()
+        self._owners: list[str] = [""]
+        self._pools = Pools(self._owners)
         self._stalls = StallWatch(settings.timeout, self._report_stall)
         self._chooser = Chooser(settings.policy, self._report_policy)
         self._groups: dict[int, GroupWindows] = {}  # by id of the torch object
-        self._owners: list[str] = [""]
         self._users: dict[str, set[str]] = defaultdict(set)  # names of groups by pool
         self._lock = threading.RLock()
         self._placement = PlacementCheck(settings.on_error, self._group_of_communicator)
@@ -242,9 +242,7 @@ class SymmetricMemory:
                     "refused": found.refused[0] if found.refused else None,
                 }
             )
-        scopes = [{**row._asdict(), "group": self._owners[row.owner]} for row in self._pools.open_scopes()]
-        for row in scopes:
-            del row["owner"]
+        scopes = [row._asdict() for row in self._pools.open_scopes()]
         return {"pools": list(pools.values()), "windows": windows, "scopes": scopes}
 
     # --- what went wrong ---

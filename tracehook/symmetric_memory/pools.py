@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from tracehook import _core
+from tracehook.log.journal import warn
 
 
 class PoolLimitError(torch.OutOfMemoryError):  # type: ignore[misc]  # torch is Any to mypy here
@@ -29,7 +30,7 @@ class PoolPair(NamedTuple):
 class OpenScope(NamedTuple):
     """A thread that is in a scope: for how long, and in how many scopes of one pool inside of each other."""
 
-    owner: int
+    group: str
     pool: str
     device: int
     thread: str
@@ -40,7 +41,8 @@ class OpenScope(NamedTuple):
 class Pools:
     """All pools of this process, by name and device."""
 
-    def __init__(self) -> None:
+    def __init__(self, owners: Sequence[str]) -> None:
+        self._owners = owners  # names of the groups for which scopes are made, by number; it grows
         allocate, free = _core.segment_functions()
         self._allocator = torch._C._cuda_customAllocator(allocate, free)
         self._pairs: dict[tuple[str, int], PoolPair] = {}
@@ -48,6 +50,9 @@ class Pools:
         self._released: set[Any] = set()  # pools of captured graphs that are gone
         self._replaced: dict[int, list[Any]] = defaultdict(list)  # ids of torch's pools to give up, by device
         self._lock = threading.Lock()
+        self._told = False
+        # torch calls it on the thread that has no memory, with none of its locks held.
+        torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
 
     def pair(self, name: str, device: int) -> PoolPair:
         """Return the pool called `name` on `device`; made at the first call."""
@@ -81,12 +86,22 @@ class Pools:
         with self._lock:
             pairs = list(self._pairs.items())
         found = [
-            OpenScope(owner, name, device, threads.get(thread, f"thread {thread}"), depth, seconds)
+            OpenScope(self._owners[owner], name, device, threads.get(thread, f"thread {thread}"), depth, seconds)
             for (name, device), pair in pairs
             for pool in (pair.eager, pair.graph)
             for owner, thread, depth, seconds in pool.open()
         ]
         return sorted(found, key=lambda scope: -scope.seconds)
+
+    def _out_of_memory(self, device: int, *_: int) -> None:
+        """Say once what the scopes of other threads have to do with it. Who is in a scope gets a note on the error."""
+        beside = [scope for scope in self.open_scopes() if scope.device == device]
+        if beside and not self._told and not _core.in_scope():
+            self._told = True
+            warn(
+                f"device {device} has no memory left, and PyTorch does not give its cached memory back while a scope "
+                f"is open ({_named(beside)}): put scopes around allocations, not around a step"
+            )
 
     def graphs_are_gone(self) -> None:
         """Let the next :meth:`release_cache` include the memory of captured graphs."""
@@ -124,9 +139,14 @@ class Pools:
 
 def explain_out_of_memory(error: BaseException, others: Sequence[OpenScope]) -> None:
     """Add to an OutOfMemoryError that has left a scope what the scope had to do with it."""
-    still = "; ".join(f"{scope.thread}, for {scope.seconds:.1f} s" for scope in others[:3])
-    advice = f"end the scopes that are still open ({still})" if others else "PyTorch has done so now: enter it again"
+    advice = "PyTorch has done so now: enter it again"
+    if others:
+        advice = f"end the scopes that are still open ({_named(others)})"
     about = "tracehook: a scope was open, and PyTorch does not give its cached memory back to the device while one is"
     notes = getattr(error, "__notes__", [])
     notes[:] = [note for note in notes if not note.startswith(about)]  # that of an inner scope
     error.add_note(f"{about}: {advice}, and put scopes around allocations, not around a step")
+
+
+def _named(scopes: Sequence[OpenScope]) -> str:
+    return "; ".join(f"{scope.thread}, {scope.group}, for {scope.seconds:.1f} s" for scope in scopes[:3])

@@ -178,6 +178,16 @@ def out_of_memory() -> Facts:
     return {"named": "".join(told).partition("tracehook:")[2], "after": tracehook.is_symmetric(tensor)}
 
 
+def out_of_memory_beside() -> Facts:
+    """The same outside of all scopes, while another thread is in one; twice, and after it."""
+    total = torch.cuda.mem_get_info()[1] / MB
+    cached = empty(total * 0.6)
+    del cached
+    with other_thread(tracehook.symmetric):
+        errors = [caught(lambda: empty(total * 0.9))[1] for _ in range(2)]
+    return {"errors": [error[0] if error else None for error in errors], "after": empty(total * 0.9).numel() > 0}
+
+
 def out_of_memory_in_empty() -> Facts:
     """The same with tracehook.empty, and what does not fit at all."""
     total = torch.cuda.mem_get_info()[1]

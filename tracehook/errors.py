@@ -10,7 +10,14 @@ class RegistrationError(RuntimeError):
 
 
 class RegistrationMismatch(RegistrationError):
-    """The ranks do not want the same: nothing was registered, or the call was not made, on any of them."""
+    """The ranks do not want the same: nothing was registered, or the call was not made, on any rank that came.
+
+    `topic`: what they were about to do.
+    """
+
+    def __init__(self, text: str, topic: str = "") -> None:
+        super().__init__(text)
+        self.topic = topic
 
 
 class RegistrationTimeout(RegistrationError):

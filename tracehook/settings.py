@@ -119,9 +119,10 @@ class Settings:
     )
     on_stall: str = _setting(
         "SYMM_REGISTER_ON_STALL",
-        "log",
-        _one_of("log", "abort"),
-        "when a window registration hangs for SYMM_REGISTER_TIMEOUT: log it, or also abort the group",
+        "proven",
+        _one_of("proven", "log", "abort"),
+        "when ranks wait in NCCL for each other: proven (abort the group if some rank made another call, log a window "
+        "registration that hangs for SYMM_REGISTER_TIMEOUT), log (both) or abort (both)",
     )
     pool_limit: int | None = _setting(
         "SYMM_REGISTER_POOL_LIMIT",

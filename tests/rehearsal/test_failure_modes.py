@@ -162,14 +162,22 @@ def test_mixed_placement_is_refused(tmp_path: Path, version: str) -> None:
     assert both(run, "alike") == [3.0, 3.0], "used alike, the window is right"
 
 
-def test_mixed_placement_of_a_known_buffer_raises_on_the_rank_that_asks(tmp_path: Path) -> None:
-    """If rank 1's use is known already, rank 1 goes to NCCL unasked; rank 0 still raises, in time, and names it."""
-    run = case("mixed_when_known", tmp_path, "leave")
+def test_mixed_placement_of_a_known_buffer_ends_the_communicator_on_all_ranks(tmp_path: Path) -> None:
+    """If rank 1's use is known already, rank 1 goes to NCCL unasked; rank 0 hears from it what it did, and raises."""
+    run = case("mixed_when_known", tmp_path, "leave", SYMM_REGISTER_TIMEOUT="30")
     assert run.broken == [], run.output
     facts = run.facts(0)
+    told = (
+        "the ranks differ at call 1: rank 1 made all_reduce, send buffer outside of all windows, receive buffer "
+        "outside of all windows; rank 0 wants all_reduce, send buffer in window 0 at byte 0, receive buffer in window "
+        "0 at byte 0. rank 1 may be inside NCCL"
+    )
     assert facts["error"][0] == "DistBackendError", run.output
-    assert f"rank 1 did not come within the {TIMEOUT} s that rank 0 waited at 'placement" in facts["error"][1]
+    assert told in facts["error"][1], run.output
+    assert facts["seconds"] < 10, "an answer, not a time-out"
     assert both(run, "reached") == [NOTHING_REACHED, [1, 0, 0]]
+    assert len(run.finished.lines(told)) >= 2, "both ranks say it on stderr"
+    assert len(run.events("communicator.refused")) == 2
 
 
 def test_buffer_across_the_end_of_a_window_is_refused(tmp_path: Path) -> None:

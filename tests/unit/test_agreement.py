@@ -16,7 +16,7 @@ import pytest
 import torch.distributed as dist
 
 from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
-from tracehook.symmetric_memory import agreement
+from tracehook.symmetric_memory import lines
 from tracehook.symmetric_memory.agreement import Agreement
 
 PATIENCE = 20.0  # seconds after which something that should have happened has not
@@ -306,8 +306,11 @@ def test_usable_after_a_mismatch(store):
 
 
 def test_success_everywhere_is_confirmed(store):
-    """If all ranks succeeded, all go on."""
-    assert _confirm(_ranks(store, 3), ["", "", ""]) == [None] * 3
+    """If all ranks succeeded, all go on, with the largest number that a rank had."""
+    assert _confirm(_ranks(store, 3), ["", "", ""]) == [0] * 3
+    members = _ranks(store, 3, "another")
+    calls = [lambda rank=rank: members[rank].confirm("windows", "", PATIENCE, (), 10 + rank) for rank in range(3)]
+    assert _together(calls) == [12] * 3
 
 
 def test_a_failure_anywhere_is_raised_everywhere(store):
@@ -570,7 +573,7 @@ def test_a_store_that_fails_is_told_in_one_line(store, operation, failure, backg
 
 def test_a_store_that_does_not_answer_is_given_up(store, monkeypatch, background):
     """The deadline holds, but for a grace, even if an operation on the store never returns."""
-    monkeypatch.setattr(agreement, "GRACE", 0.3)
+    monkeypatch.setattr(lines, "GRACE", 0.3)
     scripted = Scripted(store)
     stuck = threading.Event()
     scripted.before["check"] = lambda *_: stuck.wait(PATIENCE)
@@ -586,14 +589,14 @@ def test_a_store_that_does_not_answer_is_given_up(store, monkeypatch, background
 
 def test_a_round_that_was_given_up_cannot_reach_into_the_next(store, monkeypatch, background, until):
     """What is left of a round whose caller has gone writes under the keys of that round only."""
-    monkeypatch.setattr(agreement, "GRACE", 0.0)
+    monkeypatch.setattr(lines, "GRACE", 0.0)
     scripted = Scripted(store)
     stuck = threading.Event()
     scripted.before["check"] = lambda *_: stuck.wait(PATIENCE)
     leader, other = Agreement(scripted, CHANNEL, 0, 2, ABOUT), Agreement(store, CHANNEL, 1, 2, ABOUT)
     _outcome(leader.compare, "windows", ["a"], 0.05)
     scripted.before.clear()
-    monkeypatch.setattr(agreement, "GRACE", PATIENCE)
+    monkeypatch.setattr(lines, "GRACE", PATIENCE)
     leading = background(leader.compare, "windows", ["b"], PATIENCE)
     stuck.set()
     until(lambda: store.check([f"tracehook/{CHANNEL}/1/verdict"]))
@@ -618,3 +621,64 @@ def test_torch_is_not_imported():
     """The module can be had without torch."""
     code = "import sys, tracehook.symmetric_memory.agreement; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
+
+
+# --- level again ---
+
+
+@every_store
+@pytest.mark.parametrize("absent", [0, 2])
+def test_who_skipped_a_call_joins_the_next_one(store, absent):
+    """A rank that was never at the call which the others gave up on raises nothing, and none waits for it again."""
+    members = _ranks(store, 3)
+    there = [member for rank, member in enumerate(members) if rank != absent]
+    _one(
+        _together([lambda one=one: one.compare("windows", ["a"], SHORT, (1,)) for one in there]),
+        RegistrationTimeout,
+    )
+    outcomes = _together([lambda one=one: one.compare("windows", ["b"], PATIENCE, (2,)) for one in members])
+    assert outcomes == [None] * 3
+    assert _compare(members, [["c"]] * 3) == [None] * 3
+
+
+@pytest.mark.parametrize("absent", [0, 2])
+def test_who_skipped_several_calls_joins_the_newest_round(store, absent):
+    """However many calls a rank skipped, its next one is level with the others."""
+    members = _ranks(store, 3)
+    there = [member for rank, member in enumerate(members) if rank != absent]
+    for number in range(4):
+        calls = [lambda one=one, at=number: one.compare("windows", ["a"], SHORT / 4, (at,)) for one in there]
+        _one(_together(calls), RegistrationTimeout)
+    outcomes = _together([lambda one=one: one.compare("windows", ["b"], PATIENCE, (4,)) for one in members])
+    assert outcomes == [None] * 3
+
+
+@pytest.mark.parametrize("declining", [0, 1])
+def test_who_declines_spares_the_others_the_wait(store, declining):
+    """All that are at the call raise the reason at once; the rank itself goes on to the next round with them."""
+    members = _ranks(store, 3)
+    there = [member for rank, member in enumerate(members) if rank != declining]
+    members[declining].decline("windows", "OutOfMemoryError: tried 2 GiB", PATIENCE, (1,))
+    outcomes = _together([lambda one=one: one.compare("windows", ["a"], PATIENCE, (1,)) for one in there])
+    text = _one(outcomes, RegistrationFailed)
+    told = f"rank {declining} could not go on: OutOfMemoryError: tried 2 GiB"
+    assert text == f"{ABOUT}: {told}; nothing was registered or called"
+    assert [outcome.failures for outcome in outcomes] == [{declining: "OutOfMemoryError: tried 2 GiB"}] * 2
+    assert _compare(members, [["b"]] * 3) == [None] * 3
+
+
+@pytest.mark.parametrize("declining", [0, 1])
+def test_nobody_else_hears_of_a_call_that_was_declined(store, declining):
+    """Ranks that had nothing to compare at that call meet the one that declined at their next call."""
+    members = _ranks(store, 3)
+    members[declining].decline("windows", "ValueError: no", PATIENCE, (1,))
+    outcomes = _together([lambda one=one: one.compare("windows", ["a"], PATIENCE, (2,)) for one in members])
+    assert outcomes == [None] * 3
+
+
+def test_no_further_round_when_the_ranks_can_no_longer_be_level(store):
+    """An agreement that was ended says why, at once."""
+    member = _ranks(store, 2)[0]
+    member.ended = "rank 1 may be inside NCCL"
+    with pytest.raises(RegistrationError, match="rank 1 may be inside NCCL"):
+        member.compare("windows", ["a"], PATIENCE)

@@ -46,7 +46,7 @@ BAD = [
     ("TIMEOUT", "nan", "expected seconds above 0 and below a million"),
     ("TIMEOUT", "inf", "expected seconds above 0 and below a million"),
     ("ON_ERROR", "ignore", "expected raise or warn"),
-    ("ON_STALL", "raise", "expected log or abort"),
+    ("ON_STALL", "raise", "expected proven, log or abort"),
     *(
         ("POOL_LIMIT", text, "expected bytes above 0, such as 8589934592 or 8GiB")
         for text in ("0", "0GiB", "-1", "1.5GiB", "1e9", "1_000", "8G", "8GB", "8B", "GiB", "half", "8GiB8", "\u0668")

@@ -16,7 +16,7 @@ import structlog
 from tracehook.log import ring
 from tracehook.log.tables import Reason
 
-SCHEMA = "1.4"
+SCHEMA = "1.5"
 _BATCH = 4096
 _PERIOD = 0.1  # seconds between two looks at the ring
 _PATIENCE = 1.0  # seconds that the end of a process waits for the thread, which has nothing left to do

@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence, Set
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,8 +19,9 @@ from tracehook.policies.base import Answer, Request
 from tracehook.policies.chooser import Chooser
 from tracehook.symmetric_memory.answers import Explanation
 from tracehook.symmetric_memory.explain import explain
+from tracehook.symmetric_memory.meeting import Meetings
 from tracehook.symmetric_memory.placement import PlacementCheck
-from tracehook.symmetric_memory.pools import PoolLimitError, Pools, explain_out_of_memory
+from tracehook.symmetric_memory.pools import PoolLimitError, Pools, explain_out_of_memory, pool_segments
 from tracehook.symmetric_memory.scope import Scope
 from tracehook.symmetric_memory.stall_watch import StallWatch
 from tracehook.symmetric_memory.windows import GroupWindows
@@ -32,24 +33,6 @@ if TYPE_CHECKING:
     from tracehook.settings import Settings
 
 SHARED_POOL = "shared"
-
-
-class PoolSegment(NamedTuple):
-    """A segment of our pools. `id` is never reused, an address is; `size` in bytes."""
-
-    id: int
-    pool: int
-    owner: int
-    device: int
-    address: int
-    size: int
-    retired: bool
-    windows: int
-
-
-def pool_segments() -> list[PoolSegment]:
-    """Return all segments of our pools, oldest first."""
-    return [PoolSegment(*row) for row in _core.pool_segments()]
 
 
 class SymmetricMemory:
@@ -71,6 +54,7 @@ class SymmetricMemory:
         self._groups: dict[int, GroupWindows] = {}  # by id of the torch object
         self._users: dict[str, set[str]] = defaultdict(set)  # names of groups by pool
         self._lock = threading.RLock()
+        self._meetings = Meetings()
         self._placement = PlacementCheck(settings.on_error, self._group_of_communicator)
         _core.set_verification(settings.verify, self._placement)
 
@@ -92,8 +76,11 @@ class SymmetricMemory:
             self._users[pool].update(found.facts.name for found in windows)
         pair = self._pools.pair(pool, device)
         native = _core.PoolScope(pair.eager, pair.graph, self._owner(windows))
+        communicators = [found.communicator() for found in windows]
+        if None not in communicators:
+            native.set_communicators(communicators)
         ended = _ScopeEnd(self, native, windows, device)
-        return Scope(native.enter, native.leave, ended, graph, process_groups)
+        return Scope(native.enter, native.leave, native.pause, ended, graph, process_groups)
 
     def _choose(
         self, windows: Sequence[GroupWindows], device: int, graph: bool, operation: str | None, nbytes: int | None
@@ -122,17 +109,25 @@ class SymmetricMemory:
         with self._lock:
             found = self._groups.get(id(group))
             if found is None or found.group() is not group:
-                found = GroupWindows(group, self._settings.timeout, self._stalls, self._on_new_communicator)
+                found = GroupWindows(
+                    group,
+                    self._settings.timeout,
+                    self._stalls,
+                    self._meetings,
+                    self._on_new_communicator,
+                    self._apart,
+                    verifies=self._settings.verify != "off",
+                )
                 self._groups[id(group)] = found
                 weakref.finalize(group, self._groups.pop, id(group), None)
             return found
 
-    def register(self, windows: Sequence[GroupWindows], segments: Sequence[int]) -> None:
+    def register(self, windows: Sequence[GroupWindows], segments: Sequence[int], position: int) -> None:
         """At the end of a scope: register what is missing, group by group in an order that all ranks share."""
         sizes = {segment.id: segment.size for segment in pool_segments()}
         for found in in_order(windows):
             if found.refused is None:
-                self._guarded(found, lambda: found.register(segments, sizes))  # noqa: B023
+                self._guarded(found, lambda: found.register(segments, sizes, position))  # noqa: B023
 
     def _guarded(self, found: GroupWindows, act: Callable[[], int]) -> int:
         """Run a collective act; with ``SYMM_REGISTER_ON_ERROR=warn`` its failure, alike on all ranks, is only said."""
@@ -278,10 +273,18 @@ class SymmetricMemory:
         communicator.log_waiting()
         group = found.group()
         if self._settings.on_stall == "abort" and group is not None:
-            from torch.distributed import distributed_c10d
+            self._abort(group, found.about)
 
-            warn(f"aborting {found.about} (SYMM_REGISTER_ON_STALL=abort)")
-            distributed_c10d._abort_process_group(group)
+    def _apart(self, group: ProcessGroup, about: str) -> None:
+        """Some rank may wait in NCCL for a call that others never make."""
+        if self._settings.on_stall != "log":
+            self._abort(group, about)
+
+    def _abort(self, group: ProcessGroup, about: str) -> None:
+        from torch.distributed import distributed_c10d
+
+        warn(f"aborting {about} (SYMM_REGISTER_ON_STALL={self._settings.on_stall})")
+        distributed_c10d._abort_process_group(group)
 
     def _say_once(self, text: str, said: set[str] = set()) -> None:  # noqa: B006
         if text not in said:
@@ -301,6 +304,7 @@ class _ScopeEnd:
 
     def __call__(self, touched: list[int] | None, error: BaseException | None) -> None:
         if error is not None:
+            self._decline(error)
             refusals, _, _, _, limit = _core.last_refusal()
             if type(error) is torch.OutOfMemoryError and refusals != self._refusals and limit:
                 self._refusals = refusals
@@ -317,10 +321,19 @@ class _ScopeEnd:
             return
         if all(found.refused is not None for found in self._windows):
             return
-        self._memory.register(self._windows, touched)
+        self._memory.register(self._windows, touched, self._native.ends)
         communicators = [found.communicator() for found in self._windows]
         if all(communicator is not None for communicator in communicators):
             self._native.set_communicators(communicators)
+
+    def _decline(self, error: BaseException) -> None:
+        """Spare the others the wait for this rank, which does not come to the end of this scope."""
+        device = self._device
+        free, total = torch.cuda.mem_get_info(device) if isinstance(error, torch.OutOfMemoryError) else (0, 0)
+        room = f"; {in_bytes(free)} of {in_bytes(total)} are free on its device {device}" if total else ""
+        why = f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}{room}"
+        for found in in_order(self._windows):
+            found.decline(why, self._native.ends)
 
 
 def in_order(windows: Sequence[GroupWindows]) -> Iterator[GroupWindows]:

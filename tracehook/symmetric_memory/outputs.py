@@ -41,15 +41,12 @@ def empty(
     import torch
 
     scope = symmetric(group, disabled=not _equal(sizes))
-    try:
-        with scope:
-            return torch.empty(*shape, dtype=dtype, device=device)
-    except torch.OutOfMemoryError as problem:
-        # The cache is no help against the limit of the pools.
-        if type(problem) is not torch.OutOfMemoryError:
-            raise
-    # That scope gave back torch's cache. It has compared nothing: the other ranks wait at the end of theirs.
     with scope:
+        try:
+            return torch.empty(*shape, dtype=dtype, device=device)
+        except torch.OutOfMemoryError:
+            if not scope.give_back_cache():
+                raise
         return torch.empty(*shape, dtype=dtype, device=device)
 
 

@@ -159,7 +159,8 @@ def _outside(groups: Sequence[ProcessGroup]) -> Scope:
     """Ordinary memory: nothing that is made inside belongs to an outer scope, as on the ranks that have the group."""
     from tracehook import _core
 
-    return Scope(_core.enter_outside, _core.leave_outside, lambda touched, error: None, False, groups)  # noqa: ARG005
+    leave = _core.leave_outside
+    return Scope(_core.enter_outside, leave, leave, lambda touched, error: None, False, groups)  # noqa: ARG005
 
 
 def is_symmetric(tensor: Tensor, group: ProcessGroup | None = None) -> bool:

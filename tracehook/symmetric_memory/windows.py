@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tracehook import _core
 from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
-from tracehook.hook import groups, registrants
-from tracehook.symmetric_memory.agreement import Agreement
-from tracehook.symmetric_memory.answers import ENDED
+from tracehook.symmetric_memory.meeting import Meetings
+from tracehook.symmetric_memory.ranks import GroupRanks
+from tracehook.symmetric_memory.verdicts import UNKNOWN
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -24,7 +23,7 @@ _ADVICE = "Let the ranks allocate alike; tracehook.trim(group), on all ranks, gi
 NO_WINDOW = "NCCL gave no window: this communicator has no symmetric memory"
 
 
-class GroupWindows:
+class GroupWindows(GroupRanks):
     """One for each process group. Its methods that are collective are called by all ranks at the same point."""
 
     def __init__(
@@ -32,108 +31,47 @@ class GroupWindows:
         group: ProcessGroup,
         timeout: float,
         stalls: StallWatch,
+        meetings: Meetings,
         on_new_communicator: Callable[[ProcessGroup | None], None],
+        abort: Callable[[ProcessGroup, str], None],
+        *,
+        verifies: bool,
     ) -> None:
-        self.group = weakref.ref(group)
-        self.facts = groups.facts(group)
-        self._timeout = timeout
+        super().__init__(group, timeout, meetings, on_new_communicator, abort, verifies)
         self._stalls = stalls
-        self._on_new_communicator = on_new_communicator
-        self._communicator: Any = None
-        self._had_one = False  # a communicator
-        self._plans: Agreement | None = None
-        self._uses: Agreement | None = None
         self._lock = threading.RLock()  # one collective act at a time
-        self._looking = threading.RLock()  # one look for the communicator at a time; taken with or without the other
-        self.deferred: list[int] = []  # segments that were touched during a capture
-        self.refused: tuple[str, str] | None = None  # reason code and sentence: no window is made any more
-        self.last_failure: tuple[str, str] | None = None
-
-    # --- the communicator ---
-
-    def communicator(self) -> Any:
-        """Return the group's communicator as the native side knows it; None if torch has not made it yet."""
-        found = self._communicator
-        if found is not None and not found.dead:
-            return found
-        with self._looking:
-            if self._communicator is None or self._communicator.dead:
-                self._communicator = self._find()
-                self._on_new_communicator(self.group())
-            return self._communicator
-
-    def _find(self) -> Any:
-        group = self.group()
-        if group is not None and groups.is_known(group):
-            # A group that is reconfigured keeps its object, and has other ranks. Not its device: without a bound one
-            # that is the current one of whoever asks.
-            self.facts = groups.facts(group)._replace(device=self.facts.device)
-        pointer = groups.communicator_pointer(self.facts)
-        if not pointer:
-            return None
-        self._had_one = True
-        found = _core.find_communicator(pointer)
-        if found is None:
-            by_itself = registrants.registers_itself(self.facts.backend)
-            _core.adopt_communicator(pointer, self.facts.device, f"group:{self.facts.name}", by_itself)
-            found = _core.find_communicator(pointer)
-        if found is not None:
-            # A new communicator: what was agreed on with a former one means nothing for it. Two sequences, because a
-            # scope's end and a collective need not come in the same order where several threads work.
-            name = f"{found.key:016x}"
-            self._plans, self._uses = self._agreement(f"{name}/windows"), self._agreement(f"{name}/placement")
-            self._plans.about = self._uses.about = self._called(found)
-            self.refused = self.last_failure = None
-            self.deferred = []
-        return found
-
-    def _agreement(self, name: str) -> Agreement:
-        """A sequence of rounds of its own: a group may be made again under the same name, in the same store."""
-        facts = self.facts
-        channel = f"{facts.name}/{name}"
-        born = facts.store.add(f"tracehook/{channel}/born/{facts.rank}", 1) if facts.ranks > 1 else 0
-        return Agreement(facts.store, f"{channel}/{born}", facts.rank, facts.ranks, self.about)
-
-    @property
-    def about(self) -> str:
-        """What messages call it."""
-        return self._called(self._communicator)
-
-    def _called(self, communicator: Any) -> str:
-        group = f"group {self.facts.name}, {self.facts.ranks} ranks"
-        return f"communicator {communicator.key:016x} ({group})" if communicator is not None else group
-
-    def connect(self) -> Any:
-        """Return the communicator; all ranks make it now if torch was waiting for the first collective."""
-        found = self.communicator()
-        if found is None and not self.was_made():
-            self._agreement("connect").compare("make the communicator", [], self._timeout)
-            groups.make_communicator(self.group(), self.facts)
-            found = self.communicator()
-        if found is None:
-            raise RegistrationError(f"{self.about} has no communicator on device {self.facts.device}: {ENDED}")
-        return found
-
-    def was_made(self) -> bool:
-        """Whether the group had a communicator, as far as can be told: torch would make another one, for nobody."""
-        return self._had_one or groups.had_communicator(self.group(), self.facts)
 
     # --- registering ---
 
-    def register(self, segments: Sequence[int], sizes: Mapping[int, int]) -> int:
+    def register(self, segments: Sequence[int], sizes: Mapping[int, int], position: int) -> int:
         """Register a window on each segment that has none, in this order, on all ranks. Collective. Returns how many.
 
-        `sizes`, in bytes, are those of all segments that still exist.
+        `sizes`, in bytes, are those of all segments that still exist. `position`: scopes that ended since the last
+        call.
         """
         with self._lock:
             communicator = self.connect()
+            communicator.note_caller()
             wanted = [segment for segment in communicator.missing(segments) if segment in sizes]
             if not wanted or self.refused is not None:
                 return 0
-            return self._agree(communicator, REGISTER, wanted, sizes)
+            return self._agree(communicator, REGISTER, wanted, sizes, position)
+
+    def decline(self, why: str, position: int) -> None:
+        """Tell the others that this rank does not come to the end of the scope. Raises nothing, and does not wait."""
+        communicator = self.communicator()
+        if communicator is not None and self._plans is not None and self.refused is None:
+            communicator.note_caller()
+            self._plans.decline(REGISTER, why, self._timeout, _position(communicator, position))
 
     def _agree(
-        self, communicator: Any, topic: str, wanted: list[int], sizes: Mapping[int, int], more: Sequence[str] = ()
+        self,
+        communicator: Any,
+        topic: str,
+        wanted: list[int],
+        sizes: Mapping[int, int],
+        point: int,
+        more: Sequence[str] = (),
     ) -> int:
         # Held, so that none goes back to the driver between the agreement and NCCL: the others would wait there.
         if not _core.hold_segments(wanted):
@@ -141,19 +79,20 @@ class GroupWindows:
                 f"{self.about}: memory that needs a window was given back by another thread meanwhile"
             )
         try:
-            self._compare(communicator, topic, [*(f"{sizes[segment]} bytes" for segment in wanted), *more])
-            return self._register(communicator, wanted) if wanted else 0
+            position = _position(communicator, point)
+            self._compare(communicator, topic, [*(f"{sizes[segment]} bytes" for segment in wanted), *more], position)
+            return self._register(communicator, wanted, position) if wanted else 0
         finally:
             _core.unhold_segments(wanted)
 
-    def _compare(self, communicator: Any, topic: str, entries: Sequence[str]) -> None:
+    def _compare(self, communicator: Any, topic: str, entries: Sequence[str], position: Sequence[int]) -> None:
         assert self._plans is not None
         begin = time.monotonic_ns()
         try:
-            self._plans.compare(topic, entries, self._timeout)
+            self._plans.compare(topic, entries, self._timeout, position)
         except RegistrationError as problem:
             self._note(communicator, problem, time.monotonic_ns() - begin, len(entries))
-            if f"differ at {REGISTER!r}" in str(problem):
+            if topic == REGISTER and isinstance(problem, RegistrationMismatch) and problem.topic == REGISTER:
                 raise RegistrationMismatch(f"{problem}. {_ADVICE}") from None
             raise
         communicator.log_agreement("agreement.reached", len(entries), 0, time.monotonic_ns() - begin)
@@ -172,14 +111,31 @@ class GroupWindows:
         else:
             communicator.log_agreement("agreement.failed", entries, 0, duration)
 
-    def _register(self, communicator: Any, segments: list[int]) -> int:
+    def _register(self, communicator: Any, segments: list[int], position: Sequence[int]) -> int:
+        begin = None
+        try:
+            begin = self._register_all(communicator, segments, position)
+            if begin is None:
+                return 0
+            if not communicator.confirm_windows(begin):
+                raise RegistrationError(f"the communicator of {self.about} ended while windows were registered with it")
+        finally:
+            # From here on calls of other threads get numbers again. They waited for the number that windows begin at.
+            communicator.lower_fence(begin)
+        self.last_failure = None
+        return len(segments)
+
+    def _register_all(self, communicator: Any, segments: list[int], position: Sequence[int]) -> int | None:
+        """Return the number of the first call that may use the windows; None: NCCL has no windows here."""
         assert self._plans is not None
         failure = ""
         try:
             with self._stalls.watching((self, communicator)):
                 outcomes = communicator.register_windows(segments, bool(_core.capturing(self.facts.device)))
             failure = _failure(outcomes, len(segments))
-            self._plans.confirm(REGISTER, failure, self._timeout)
+            calls = communicator.raise_fence()
+            first = _core.RENUMBERED if communicator.adopted and calls < _core.RENUMBERED else calls
+            return self._plans.confirm(REGISTER, failure, self._timeout, position, first)
         except RegistrationError as raised:
             problem = raised
             if failure and isinstance(raised, RegistrationTimeout):
@@ -189,7 +145,7 @@ class GroupWindows:
             self._note(communicator, problem, 0, len(segments))
             self._refuse(problem)
             if self.refused is not None and self.refused[0] == "no_symmetric_support":
-                return 0
+                return None
             if problem is raised:
                 raise
             raise problem from raised
@@ -197,10 +153,6 @@ class GroupWindows:
             communicator.drop_windows()
             self._drop_all(("failed", "interrupted while windows were registered"))
             raise
-        if not communicator.confirm_windows():
-            raise RegistrationError(f"the communicator of {self.about} ended while windows were registered with it")
-        self.last_failure = None
-        return len(segments)
 
     def _refuse(self, problem: RegistrationError) -> None:
         """After a failed registration nobody knows what NCCL still has in its queue: no more of them."""
@@ -217,11 +169,12 @@ class GroupWindows:
         """Register what was deferred. `sizes` are those of the segments that still exist. Collective."""
         with self._lock:
             communicator = self.connect()
+            communicator.note_caller()
             waiting = list(self.deferred)
             wanted = [segment for segment in communicator.missing(waiting) if segment in sizes and self.refused is None]
             uses, digest = communicator.digest()
             more = [f"{uses} collectives with windows so far, placements {digest:016x}"]
-            count = self._agree(communicator, "sync", wanted, sizes, more)
+            count = self._agree(communicator, "sync", wanted, sizes, 0, more)
             self.deferred = [segment for segment in self.deferred if segment not in waiting]
             return count
 
@@ -234,13 +187,14 @@ class GroupWindows:
             communicator = self.communicator()
             if communicator is None or self._plans is None:
                 return 0
+            communicator.note_caller()
             mine = [
                 window for window in communicator.windows() if window["segment"] in retired and not window["pinned"]
             ]
             offered = [f"{window['ordinal']} {window['size']}" for window in mine]
             begin = time.monotonic_ns()
             try:
-                common = set(self._plans.common("trim", offered, self._timeout))
+                common = set(self._plans.common("trim", offered, self._timeout, _position(communicator, 0)))
             except RegistrationError as problem:
                 self._log_failure(communicator, problem, time.monotonic_ns() - begin, len(offered))
                 raise
@@ -249,13 +203,13 @@ class GroupWindows:
             ]  # by ordinal, so in the same order on all ranks
             return int(communicator.deregister_windows(leaving)) if leaving else 0
 
-    def compare_use(self, topic: str, entries: Sequence[str]) -> None:
-        """Compare where a collective's buffers lie. Called by the thread that issues it."""
+    def compare_use(self, topic: str, entries: Sequence[str], call: int) -> None:
+        """Compare where the buffers of call number `call` lie. Called by the thread that issues it."""
         if self._uses is None:
             return
         begin = time.monotonic_ns()
         try:
-            self._uses.compare(topic, entries, self._timeout)
+            self._uses.use(topic, entries, self._timeout, call)
         except RegistrationMismatch:
             raise  # the caller logs it, as one of places
         except RegistrationError as problem:
@@ -274,6 +228,11 @@ class GroupWindows:
         if communicator is not None:
             windows = [window["segment"] for window in communicator.windows() if not window["pinned"]]
             communicator.deregister_windows(windows)
+
+
+def _position(communicator: Any, point: int) -> tuple[int, int]:
+    """Where in the program this rank is; see rounds.py. Calls of other threads say nothing of it."""
+    return (UNKNOWN, UNKNOWN) if communicator.several_callers else (communicator.calls, point)
 
 
 def _kind(problem: RegistrationError) -> str:

@@ -21,6 +21,26 @@ bool is_finalizing() {
 #endif
 }
 
+py::object place(const core::Place& where, core::Compare compare) {
+    if (compare == core::Compare::kNothing) {
+        return py::none();
+    }
+    const bool exact = compare == core::Compare::kWhere;
+    return py::make_tuple(where.window, exact ? py::cast(where.offset) : py::none());
+}
+
+// Operation, place of the send buffer, place of the receive buffer, as the ranks compare them.
+py::tuple described(const core::Use& use) {
+    const nccl::Operation& row = nccl::operations()[use.operation];
+    return py::make_tuple(row.name, place(use.send, row.compare_send),
+                          place(use.receive, row.compare_receive));
+}
+
+py::object past(const BoundCommunicator& communicator, std::uint64_t call) {
+    const auto use = communicator->windows().past(call);
+    return use ? py::object(described(*use)) : py::none();
+}
+
 // Asks Python about a new placement. Called by the thread that issued the collective, usually
 // without the GIL.
 nccl::Comparison comparison(const py::function& compare) {
@@ -32,18 +52,8 @@ nccl::Comparison comparison(const py::function& compare) {
                 return "";
             }
             const py::gil_scoped_acquire gil;
-            const nccl::Operation& row = nccl::operations()[look.use.operation];
-            const auto place = [](const core::Place& where, core::Compare compare) -> py::object {
-                if (compare == core::Compare::kNothing) {
-                    return py::none();
-                }
-                const bool exact = compare == core::Compare::kWhere;
-                return py::make_tuple(where.window, exact ? py::cast(where.offset) : py::none());
-            };
             try {
-                return (*kept)(communicator.identity().id, row.name,
-                               place(look.use.send, row.compare_send),
-                               place(look.use.receive, row.compare_receive))
+                return (*kept)(communicator.identity().id, look.call, *described(look.use))
                     .cast<std::string>();
             } catch (const py::error_already_set& failure) {
                 return failure.what();
@@ -129,7 +139,30 @@ void bind_member(py::module_& module) {
                 return outcomes;
             },
             py::arg("segments"), py::arg("capturing") = false, NoGil())
-        .def("confirm_windows", &BoundCommunicator::confirm_windows, NoGil())
+        .def("confirm_windows", &BoundCommunicator::confirm_windows, py::arg("begin") = 0, NoGil())
+        .def(
+            "raise_fence",
+            [](const BoundCommunicator& self) { return self->windows().raise_fence(); }, NoGil())
+        .def("lower_fence",
+             [](const BoundCommunicator& self, std::optional<std::uint64_t> begin) {
+                 self->windows().lower_fence(begin);
+             })
+        .def_property_readonly(
+            "calls", [](const BoundCommunicator& self) { return self->windows().calls(); })
+        .def("note_caller", [](const BoundCommunicator& self) { self->windows().note_caller(); })
+        .def_property_readonly(
+            "several_callers",
+            [](const BoundCommunicator& self) { return self->windows().several_callers(); })
+        .def_property_readonly(
+            "adopted", [](const BoundCommunicator& self) { return self->identity().adopted; })
+        .def("past", &past)
+        .def("digests",
+             [](const BoundCommunicator& self, std::uint64_t first, std::uint64_t last) {
+                 auto found = self->windows().digests(first, last);
+                 return std::make_pair(found.first, std::move(found.values));
+             })
+        .def("refuse",
+             [](const BoundCommunicator& self, const std::string& why) { self->refuse(why); })
         .def("drop_windows", &BoundCommunicator::drop_windows, NoGil())
         .def("deregister_windows", &BoundCommunicator::deregister_windows, NoGil())
         .def("log_waiting", [](const BoundCommunicator& self) { self->log_waiting(); })
@@ -172,7 +205,12 @@ void bind_scopes(py::module_& module) {
             }))
         .def("set_communicators", &PoolScope::set_communicators)
         .def("enter", &PoolScope::enter, NoGil())
+        .def_property_readonly("ends", &PoolScope::ends)
+        // Between it and enter() the thread is outside, but for the other ranks the scope goes on.
+        .def(
+            "pause", [](PoolScope& self) { self.leave(); }, NoGil())
         .def("leave", [](PoolScope& self) -> py::object {
+            self.count_end();
             std::vector<std::uint64_t> touched;
             {
                 const py::gil_scoped_release without;
@@ -192,6 +230,7 @@ void bind_symmetric(py::module_& module) {
     bind_member(module);
     bind_scopes(module);
     module.def("find_communicator", &find_member);
+    module.attr("RENUMBERED") = core::Windows::kRenumbered;
     // A scope of no pool: its allocations are ordinary ones, also inside of other scopes.
     module.def("enter_outside", [](bool) { core::ScopeStack::enter({}); });
     module.def("leave_outside", [] {

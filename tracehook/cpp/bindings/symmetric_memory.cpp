@@ -51,10 +51,10 @@ BoundCommunicator::register_windows(const std::vector<std::uint64_t>& segments, 
                : std::vector<core::Outcome>{};
 }
 
-bool BoundCommunicator::confirm_windows() {
+bool BoundCommunicator::confirm_windows(std::uint64_t begin) {
     const Inside inside(*communicator_);
     if (inside) {
-        communicator_->confirm_windows();
+        communicator_->confirm_windows(begin);
     } else {
         communicator_->drop_unconfirmed_windows(); // dead: drops the records only
     }
@@ -74,6 +74,15 @@ std::size_t BoundCommunicator::deregister_windows(const std::vector<std::uint64_
 void PoolScope::enter(bool graph) {
     const bool for_graph = graph || hook_library_.capturing(eager_->device());
     (for_graph ? graph_ : eager_)->enter(owner_);
+}
+
+void PoolScope::count_end() noexcept {
+    const std::uint64_t calls =
+        communicators_.empty() ? 0 : communicators_.front()->windows().calls();
+    if (calls_.exchange(calls, std::memory_order_relaxed) != calls) {
+        ends_.store(0, std::memory_order_relaxed);
+    }
+    ends_.fetch_add(1, std::memory_order_relaxed);
 }
 
 std::vector<std::uint64_t> PoolScope::leave() {

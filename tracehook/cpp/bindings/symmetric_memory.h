@@ -6,6 +6,7 @@
 #include "core/registrar.h"
 #include "torch/pool.h"
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,7 +33,7 @@ class BoundCommunicator {
     // See core/communicator.h. Fewer outcomes than segments: it failed, or the communicator died.
     std::vector<core::Outcome> register_windows(const std::vector<std::uint64_t>& segments,
                                                 bool capturing = false);
-    bool confirm_windows();
+    bool confirm_windows(std::uint64_t begin = 0);
     std::size_t drop_windows();
     std::size_t deregister_windows(const std::vector<std::uint64_t>& segments);
 
@@ -60,11 +61,17 @@ class PoolScope {
     // segments that were touched.
     void enter(bool graph);
     std::vector<std::uint64_t> leave();
-    // Those of them that lack a window on one of the communicators. With the GIL, which keeps
-    // set_communicators() away.
+    // With the GIL, which keeps set_communicators() away: those of them that lack a window on one
+    // of the communicators; and that this is an end of the scope, before leave().
     std::vector<std::uint64_t> without_window(const std::vector<std::uint64_t>& touched) const;
+    void count_end() noexcept;
+    // How often that was since the first communicator's last call: with the number of that call a
+    // position in the program that is alike on all ranks.
+    std::uint64_t ends() const noexcept { return ends_.load(std::memory_order_relaxed); }
 
   private:
+    std::atomic<std::uint64_t> ends_{0};
+    std::atomic<std::uint64_t> calls_{0}; // at the last end
     const std::shared_ptr<Pool> eager_;
     const std::shared_ptr<Pool> graph_;
     const std::uint32_t owner_;

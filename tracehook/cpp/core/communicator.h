@@ -21,6 +21,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 namespace tracehook::core {
@@ -66,6 +67,11 @@ class Communicator {
 
     Windows& windows() noexcept { return windows_; }
 
+    // Any thread. From then on no call goes to NCCL, because the ranks can no longer be level;
+    // `why` is what the caller hears. The first reason stands.
+    void refuse(const std::string& why) noexcept;
+    const std::string* refusal() const noexcept { return refusal_.load(std::memory_order_acquire); }
+
     // Any thread: what somebody else did. The segment is the one that the range is, or was.
     void observe(const Segment& segment, const Observation& seen) noexcept;
     std::optional<Segment> unobserve(const Observation& seen) noexcept;
@@ -97,7 +103,8 @@ class Communicator {
     // `capturing`: a stream of this device is being captured now; only noted in the log.
     std::vector<Outcome> register_windows(const std::vector<PoolSegment>& segments,
                                           bool capturing = false) noexcept;
-    void confirm_windows() noexcept;
+    // `begin`: the number of the first call that may use them.
+    void confirm_windows(std::uint64_t begin = 0) noexcept;
     std::size_t drop_unconfirmed_windows() noexcept;
     // The windows on these segments (by the bank's id).
     std::size_t deregister_windows(const std::vector<std::uint64_t>& segments) noexcept;
@@ -146,6 +153,7 @@ class Communicator {
     std::vector<Window> unconfirmed_; // count, but are not in the table: made a moment ago, or left
                                       // over by a death
     std::atomic<bool> gone_{false};   // library_is_gone() was called
+    std::atomic<const std::string*> refusal_{nullptr}; // leaked: somebody may be reading it
     std::atomic<std::uint64_t> waiting_segment_{0};
     std::atomic<std::uint64_t> waiting_since_{0};
 

@@ -103,8 +103,19 @@ std::vector<Outcome> Communicator::register_windows(const std::vector<PoolSegmen
     return outcomes;
 }
 
-void Communicator::confirm_windows() noexcept {
-    for (const Window& window : take_unconfirmed()) {
+void Communicator::refuse(const std::string& why) noexcept {
+    const std::string* none = nullptr;
+    const auto* const kept = new std::string(why);
+    if (!refusal_.compare_exchange_strong(none, kept, std::memory_order_acq_rel)) {
+        delete kept;
+        return;
+    }
+    log(EventKind::kCommunicatorRefused, windows_.calls());
+}
+
+void Communicator::confirm_windows(std::uint64_t begin) noexcept {
+    for (Window& window : take_unconfirmed()) {
+        window.begin = begin;
         windows_.install(window);
     }
     drop_window_records_if_gone(); // should it have died just now

@@ -43,6 +43,9 @@ int called(const core::CommunicatorPtr& communicator, bool entered, Args... args
 
 template <auto Real, typename... Args>
 int inside(const core::CommunicatorPtr& communicator, Args... args) {
+    if (communicator && communicator->refusal() != nullptr) {
+        return check_refusal(*communicator);
+    }
     return called<Real>(communicator, communicator && communicator->gate().enter(*communicator),
                         args...);
 }
@@ -68,10 +71,13 @@ int placed(Args... args) {
     const auto arguments = std::forward_as_tuple(args...);
     const Comm comm = std::get<Position>(arguments);
     const core::CommunicatorPtr& communicator = registrar().find(comm);
-    if (!communicator || !communicator->windows().any()) {
+    if (!communicator || communicator->windows().count_plain_call()) {
         return inside<Real, Args...>(communicator, args...);
     }
     const Stream stream = std::get<sizeof...(Args) - 1>(arguments);
+    if (const int refused = check_refusal(*communicator); refused != kSuccess) {
+        return refused;
+    }
     const int refused = check_placement(communicator, static_cast<std::uint32_t>(Number),
                                         std::get<0>(arguments), std::get<1>(arguments),
                                         std::get<2>(arguments), std::get<3>(arguments), stream);

@@ -84,6 +84,11 @@ void set_verification(Verify verify, Comparison comparison) {
     verification.store(new Verification{verify, std::move(comparison)}, std::memory_order_release);
 }
 
+int check_refusal(const core::Communicator& communicator) noexcept {
+    const std::string* const why = communicator.refusal();
+    return why == nullptr ? kSuccess : refuse(*why);
+}
+
 int check_placement(const core::CommunicatorPtr& found, std::uint32_t operation, const void* send,
                     const void* receive, std::size_t count, int type, Stream stream) noexcept {
     const Operation& row = operations()[operation];
@@ -93,10 +98,12 @@ int check_placement(const core::CommunicatorPtr& found, std::uint32_t operation,
     const Verification* const now = verification.load(std::memory_order_acquire);
     const bool always = now != nullptr && now->verify == Verify::kEveryUse;
     using enum core::Windows::Count;
-    const core::Windows::Lookup look =
-        windows.look(operation, {send, row.send == all ? all_size : one_size, row.compare_send},
-                     {receive, row.receive == all ? all_size : one_size, row.compare_receive},
-                     always ? kNone : kKnown);
+    const core::Side from{send, row.send == all ? all_size : one_size, row.compare_send};
+    const core::Side to{receive, row.receive == all ? all_size : one_size, row.compare_receive};
+    core::Windows::Lookup look = windows.look(operation, from, to, always ? kNone : kKnown);
+    if (look.early) {
+        return kSuccess;
+    }
     core::CommunicatorPtr communicator;
     if (!look.known || always) {
         // The reference is to this thread's last find(), which the comparison may change: kept to
@@ -108,6 +115,8 @@ int check_placement(const core::CommunicatorPtr& found, std::uint32_t operation,
         if (const int result = compare_with_others(*communicator, look); result != kSuccess) {
             return result;
         }
+        // The ranks may have dropped their windows together, and go on without.
+        look = windows.look(operation, from, to, kNone);
         windows.accept(look);
     } else if (look.milestone) {
         found->log_digest();

@@ -34,7 +34,11 @@ using Comparison = std::function<std::string(core::Communicator&, const core::Wi
 // Before the first window is made.
 void set_verification(Verify verify, Comparison comparison);
 
-// kSuccess, or what to return to the caller instead of calling NCCL. `communicator` has windows.
+// kInvalidUsage if no call may go to NCCL on this communicator any more, else kSuccess.
+int check_refusal(const core::Communicator& communicator) noexcept;
+
+// kSuccess, or what to return to the caller instead of calling NCCL. `communicator` has, or had,
+// windows.
 int check_placement(const core::CommunicatorPtr& communicator, std::uint32_t operation,
                     const void* send, const void* receive, std::size_t count, int type,
                     Stream stream) noexcept;

@@ -22,8 +22,8 @@ Place reduced(const Place& place, Compare compare) noexcept {
     case Compare::kWhere:
         return place;
     case Compare::kWhether:
-        return {place.window == Place::kOverrun ? Place::kOverrun
-                                                : static_cast<std::uint32_t>(place.window != 0),
+        return {place.window >= Place::kEarly ? place.window
+                                              : static_cast<std::uint32_t>(place.window != 0),
                 0};
     case Compare::kNothing:
         break;
@@ -33,12 +33,31 @@ Place reduced(const Place& place, Compare compare) noexcept {
 
 } // namespace
 
-std::size_t Windows::Hash::operator()(const Use& use) const noexcept {
-    std::uint64_t state = use.operation;
-    state = mix(state, use.send.window);
-    state = mix(state, use.send.offset);
-    state = mix(state, use.receive.window);
-    return mix(state, use.receive.offset);
+Windows::Hashed::Hashed(const Use& hashed) noexcept : use(hashed), hash(use.operation) {
+    hash = mix(hash, use.send.window);
+    hash = mix(hash, use.send.offset);
+    hash = mix(hash, use.receive.window);
+    hash = mix(hash, use.receive.offset);
+}
+
+std::uint64_t Windows::raise_fence() noexcept {
+    const std::lock_guard guard(mutex_);
+    fenced_ = true;
+    return calls_.fetch_or(kEngaged, std::memory_order_relaxed) & ~kEngaged;
+}
+
+void Windows::lower_fence(std::optional<std::uint64_t> begin) noexcept {
+    {
+        const std::lock_guard guard(mutex_);
+        if (begin && !epoch_) {
+            epoch_ = begin;
+            if (*begin >= kRenumbered) {
+                calls_.store(kEngaged | *begin, std::memory_order_relaxed);
+            }
+        }
+        fenced_ = false;
+    }
+    lowered_.notify_all();
 }
 
 void Windows::install(Window window) {
@@ -98,7 +117,7 @@ const Window* Windows::window_at(std::uintptr_t address) const noexcept {
 }
 
 std::optional<Window> Windows::covering(std::uintptr_t address, std::size_t size) const {
-    if (!any()) {
+    if (count() == 0) {
         return std::nullopt;
     }
     const std::lock_guard guard(mutex_);
@@ -107,33 +126,49 @@ std::optional<Window> Windows::covering(std::uintptr_t address, std::size_t size
                                                                 : std::nullopt;
 }
 
-Place Windows::place(const Side& side, bool* unpinned) const noexcept {
+Place Windows::place(const Side& side, std::uint64_t call, bool* unpinned) const noexcept {
     const auto address = reinterpret_cast<std::uintptr_t>(side.buffer);
     const Window* window = window_at(address);
     if (window == nullptr) {
         return {};
     }
     *unpinned |= !window->pinned;
+    if (call < window->begin) {
+        return {Place::kEarly, 0};
+    }
     const bool overrun = side.size > window->end() - address;
     return {overrun ? Place::kOverrun : window->ordinal + 1, address - window->address};
 }
 
-void Windows::count_use(const Use& use) noexcept {
+void Windows::count_use(const Hashed& use) {
     ++digest_.uses;
-    digest_.value = mix(digest_.value, Hash()(use));
+    digest_.value = mix(digest_.value, use.hash);
+    history_.add(calls(), use.use, digest_.value);
+    calls_.fetch_add(1, std::memory_order_relaxed);
 }
 
 Windows::Lookup Windows::look(std::uint32_t operation, const Side& send, const Side& receive,
                               Count count) noexcept {
-    const std::lock_guard guard(mutex_);
+    note_caller();
+    std::unique_lock lock(mutex_);
+    lowered_.wait(lock, [&] { return !fenced_; });
     Lookup look;
-    look.send = place(send, &look.unpinned);
-    look.receive = place(receive, &look.unpinned);
+    look.call = calls();
+    look.send = place(send, look.call, &look.unpinned);
+    look.receive = place(receive, look.call, &look.unpinned);
     look.use = {operation, reduced(look.send, send.compare),
                 reduced(look.receive, receive.compare)};
-    look.known = known_.contains(look.use);
+    if (!epoch_ || look.call < *epoch_) {
+        look.early = look.send.window == Place::kNone && look.receive.window == Place::kNone;
+        if (look.early) {
+            calls_.fetch_add(1, std::memory_order_relaxed);
+        }
+        return look;
+    }
+    const Hashed use(look.use);
+    look.known = known_.contains(use);
     if (look.known && count == Count::kKnown) {
-        count_use(look.use);
+        count_use(use);
         look.milestone = digest_.uses % kMilestone == 0;
     }
     return look;
@@ -141,8 +176,26 @@ Windows::Lookup Windows::look(std::uint32_t operation, const Side& send, const S
 
 void Windows::accept(const Lookup& look) {
     const std::lock_guard guard(mutex_);
-    known_.insert(look.use);
-    count_use(look.use);
+    const Hashed use(look.use);
+    known_.insert(use);
+    count_use(use);
+}
+
+std::optional<Use> Windows::past(std::uint64_t call) const {
+    const std::lock_guard guard(mutex_);
+    return history_.use(call);
+}
+
+Windows::Digests Windows::digests(std::uint64_t first, std::uint64_t last) const {
+    const std::lock_guard guard(mutex_);
+    Digests found;
+    for (std::uint64_t call = first; call <= last; ++call) {
+        if (const auto digest = history_.digest(call)) {
+            found.first = found.values.empty() ? call : found.first;
+            found.values.push_back(*digest);
+        }
+    }
+    return found;
 }
 
 void Windows::pin(const Lookup& look) noexcept {

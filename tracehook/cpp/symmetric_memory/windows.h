@@ -5,13 +5,20 @@
 // that is equal on all ranks as long as their collectives used equal places, which is how a later
 // swap between two known uses is found.
 //
-// Any thread. The mutex is a leaf: nothing is called while it is held. It is not the gate's: a
-// collective looks its buffers up before it enters the gate.
+// Calls are numbered from 0, alike on all ranks of a correct program. Windows begin at a number
+// that the ranks agree on, because the ranks make them while other threads of theirs make calls: a
+// call before that number is neither compared nor counted into the digest on any rank.
+//
+// Any thread. The mutex is a leaf: nothing is called while it is held, and only look() waits with
+// it, for a fence. It is not the gate's: a collective looks its buffers up before it enters the
+// gate.
 #pragma once
 
+#include "symmetric_memory/call_history.h"
 #include "symmetric_memory/placement.h"
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <mutex>
 #include <optional>
@@ -27,15 +34,53 @@ struct Window {
     std::uintptr_t address = 0;
     std::size_t size = 0; // bytes
     void* handle = nullptr;
-    bool pinned = false; // a captured graph uses it
+    bool pinned = false;     // a captured graph uses it
+    std::uint64_t begin = 0; // number of the first call that may use it
 
     std::uintptr_t end() const noexcept { return address + size; }
 };
 
 class Windows {
   public:
-    // One load, for the way of every collective.
-    bool any() const noexcept { return count_.load(std::memory_order_relaxed) != 0; }
+    // For the way of every collective: counts the call unless it has to go through look(), which
+    // it has to from the first fence on. True if it was counted.
+    bool count_plain_call() noexcept {
+        note_caller();
+        std::uint64_t calls = calls_.load(std::memory_order_relaxed);
+        while ((calls & kEngaged) == 0) {
+            if (calls_.compare_exchange_weak(calls, calls + 1, std::memory_order_relaxed)) {
+                return true;
+            }
+        }
+        return false;
+    }
+    // Remembers who uses the communicator, as far as: nobody, one thread, or several.
+    void note_caller() noexcept {
+        const std::uint64_t known = caller_.load(std::memory_order_relaxed);
+        if (const std::uint64_t mine = this_thread(); known != mine && known != kSeveral) {
+            caller_.store(known == 0 ? mine : kSeveral, std::memory_order_relaxed);
+        }
+    }
+    bool several_callers() const noexcept {
+        return caller_.load(std::memory_order_relaxed) == kSeveral;
+    }
+
+    // How many calls were made: the number of the next one.
+    std::uint64_t calls() const noexcept {
+        return calls_.load(std::memory_order_relaxed) & ~kEngaged;
+    }
+
+    // A rank that found its communicator later than others cannot know the number of the next call.
+    // It says this one, and all ranks go on from it.
+    static constexpr std::uint64_t kRenumbered = std::uint64_t{1} << 40;
+
+    // From raise_fence(), which returns the number of the next call, to lower_fence() no call gets
+    // a number: look() waits. The ranks agree meanwhile on the number from which the windows that
+    // are new count. Only the thread that raised the fence lowers it; it makes no call in between.
+    std::uint64_t raise_fence() noexcept;
+    // `begin`: what the ranks agreed on, or nullopt if they made no windows.
+    void lower_fence(std::optional<std::uint64_t> begin) noexcept;
+
     std::size_t count() const noexcept { return count_.load(std::memory_order_relaxed); }
     std::uint32_t next_ordinal() const noexcept; // what install() gives next
 
@@ -51,6 +96,8 @@ class Windows {
         Use use;    // what has to be equal on all ranks
         Place send; // where the buffers really are
         Place receive;
+        std::uint64_t call = 0; // its number, if it is made next
+        bool early = false; // before the first window counts, and in none: counted, nothing to do
         bool known = false;
         bool milestone = false; // time to log the digest
         bool unpinned = false;  // a window that no captured graph is known to use is part of it
@@ -72,19 +119,52 @@ class Windows {
     };
     Digest digest() const;
 
+    // What the call of that number used, if it is one of the last that were counted.
+    std::optional<Use> past(std::uint64_t call) const;
+    // The digests after calls `first` ... `last`, as far as they are kept; the number of the first.
+    struct Digests {
+        std::uint64_t first = 0;
+        std::vector<std::uint64_t> values;
+    };
+    Digests digests(std::uint64_t first, std::uint64_t last) const;
+
   private:
+    struct Hashed { // hashed once, for the table and for the digest
+        explicit Hashed(const Use& hashed) noexcept;
+        bool operator==(const Hashed& other) const noexcept { return use == other.use; }
+
+        Use use;
+        std::uint64_t hash;
+    };
     struct Hash {
-        std::size_t operator()(const Use& use) const noexcept;
+        std::size_t operator()(const Hashed& use) const noexcept { return use.hash; }
     };
 
-    Place place(const Side& side, bool* unpinned) const noexcept;
+    Place place(const Side& side, std::uint64_t call, bool* unpinned) const noexcept;
     const Window* window_at(std::uintptr_t address) const noexcept;
-    void count_use(const Use& use) noexcept;
+    void count_use(const Hashed& use);
+
+    // In calls_: there was a fence, so calls are counted with the mutex only.
+    static constexpr std::uint64_t kEngaged = std::uint64_t{1} << 63;
+    static constexpr std::uint64_t kSeveral = ~std::uint64_t{0};
+
+    // From 1, never reused, as the address of something of a thread is.
+    static std::uint64_t this_thread() noexcept {
+        static std::atomic<std::uint64_t> threads{0};
+        static thread_local const std::uint64_t mine = ++threads;
+        return mine;
+    }
 
     std::atomic<std::size_t> count_{0};
-    mutable std::mutex mutex_;    // everything below
+    std::atomic<std::uint64_t> calls_{0};
+    std::atomic<std::uint64_t> caller_{0}; // the only thread
+    mutable std::mutex mutex_;             // everything below
+    std::condition_variable lowered_;
+    bool fenced_ = false;
+    std::optional<std::uint64_t> epoch_; // the first call that is compared and counted
+    CallHistory history_;
     std::vector<Window> windows_; // by address
-    std::unordered_set<Use, Hash> known_;
+    std::unordered_set<Hashed, Hash> known_;
     std::uint32_t next_ordinal_ = 0;
     Digest digest_;
 };

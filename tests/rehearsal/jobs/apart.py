@@ -1,0 +1,131 @@
+"""Ranks that do not do the same, with a long SYMM_REGISTER_TIMEOUT: what each of them hears, and how soon."""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+import tracehook
+
+from common import RANK, filled, start, tell
+from symmetric_tools import SIZE, attempt, caught, empty, reached, reduced, refill, symmetric, two_in_one_scope, works
+
+AGAIN = 1.0 + 2.0  # what a tensor of RANK + 1 on two ranks sums up to
+
+
+def scope_beside_a_collective() -> None:
+    """One thread ends a scope, another one makes a collective: in opposite order on the ranks."""
+    ordinary = filled(RANK + 1, SIZE, device)
+    acts = [lambda: dist.all_reduce(ordinary), lambda: tell(made=symmetric(RANK + 1).numel())]
+    for act in acts if RANK == 0 else acts[::-1]:
+        thread = threading.Thread(target=lambda act=act: tell(error=caught(act)[1]))
+        thread.start()
+        time.sleep(0.5)
+    thread.join()
+    torch.cuda.synchronize()
+    tell(sum=float(ordinary[0].cpu()), later=reduced(symmetric(RANK + 1)), synced=caught(tracehook.sync)[1])
+
+
+def raises_inside() -> None:
+    """One rank leaves a scope by an exception, the others come to its end."""
+
+    def cancelled() -> None:
+        with tracehook.symmetric():
+            empty()
+            if RANK == 1:
+                raise ValueError("the request was cancelled")
+
+    attempt(cancelled)
+    tell(again=[reduced(symmetric(RANK + 1)) for _ in range(2)], synced=caught(tracehook.sync)[1])
+
+
+def runs_out_of_memory() -> None:
+    """One rank's allocation in a scope fails, which the others' does not."""
+
+    def made() -> None:
+        with tracehook.symmetric():
+            empty(SIZE if RANK == 0 else 1 << 22)
+
+    attempt(made)
+    tell(again=reduced(symmetric(RANK + 1)))
+
+
+def skips() -> None:
+    """One rank skips a scope, and makes the collective that comes after it."""
+    ordinary = filled(RANK + 1, 1, device)
+    kept = symmetric(1)
+    dist.all_reduce(ordinary)
+    if RANK == 0:
+        attempt(lambda: symmetric(1))
+    dist.all_reduce(refill(ordinary, RANK + 1))
+    tell(sum=float(ordinary[0].cpu()), again=reduced(symmetric(RANK + 1)), synced=caught(tracehook.sync)[1])
+    del kept
+
+
+def opposite_order() -> None:
+    """One rank ends a scope before a collective that is new, the other one after it."""
+    first = symmetric(RANK + 1)
+    reduced(first)
+    acts = [lambda: symmetric(1), lambda: dist.all_gather_into_tensor(empty(2), empty(1))]
+    for act in acts if RANK == 0 else acts[::-1]:
+        attempt(act)
+        break
+    tell(again=reduced(refill(first, RANK + 1)))
+
+
+def goes_on_after_mixed() -> None:
+    """One rank passes ordinary memory where the other has a known window, catches what it hears, and goes on."""
+    inside, outside = symmetric(RANK + 1), filled(RANK + 1, SIZE, device)
+    reduced(inside)
+    refill(inside, RANK + 1)
+    more = [filled(value * (RANK + 1), SIZE, device) for value in (100, 1000)]
+    if RANK == 0:
+        attempt(lambda: dist.all_reduce(outside))
+    else:
+        dist.all_reduce(inside)  # and rank 0 never comes
+        time.sleep(4)
+    tell(errors=[raised(lambda tensor=tensor: dist.all_reduce(tensor)) for tensor in more])
+    tell(reached=reached())
+
+
+def raised(act: Callable[[], object]) -> str | None:
+    """Run without a wait for the device, where a collective may hang; return the text of what was raised."""
+    try:
+        act()
+    except Exception as problem:
+        return str(problem)
+    return None
+
+
+def swaps_what_is_known() -> None:
+    """Both tensors were used alike before; then each rank reduces another one, and both go on."""
+    first, second = two_in_one_scope(RANK + 1, RANK + 1)
+    reduced(first)
+    reduced(second)
+    mine = first if RANK == 0 else second
+    begin = time.monotonic()
+    error = None
+    dist.all_reduce(mine)
+    while error is None and time.monotonic() < begin + 20:
+        time.sleep(0.1)
+        error = caught(lambda: dist.all_reduce(first))[1]
+    tell(error=error, seconds=round(time.monotonic() - begin, 1))
+
+
+def waits_for_one_that_is_slow() -> None:
+    """One rank comes late, but in time."""
+    if RANK == 1:
+        time.sleep(4)
+    tensor = symmetric(RANK + 1)
+    if RANK == 0:
+        time.sleep(4)
+    tell(sum=reduced(tensor), right=works())
+
+
+device = start(seconds=60)
+globals()[sys.argv[1]]()
+sys.stdout.flush()
+os._exit(0)

@@ -1,0 +1,106 @@
+"""No rank waits alone: ranks that do not do the same hear in two seconds who did what, and can go on, or cannot.
+
+SYMM_REGISTER_TIMEOUT is half a minute, so whoever is told earlier was answered. The cases are those of jobs/apart.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.rehearsal import Rehearsal
+from support.symmetric import alike, both, play
+
+SOON = 6.0  # seconds: two are promised, and a machine may be busy
+
+
+def case(name: str, log: Path, *broken: str, **env: str) -> Rehearsal:
+    """Run one case, in which these rules of NCCL are broken."""
+    run = play("apart.py", name, log=log, SYMM_REGISTER_TIMEOUT="30", TRACEHOOK_EMU_WINDOW_TIMEOUT="60", **env)
+    assert run.broken == list(broken), run.output
+    assert not run.finished.late, run.output
+    return run
+
+
+def said(run: Rehearsal, rank: int) -> str:
+    """Return what the case raised on a rank, soon."""
+    facts = run.facts(rank)
+    assert facts["error"] is not None, run.output
+    assert facts["seconds"] < SOON, run.output
+    return f"{facts['error'][0]}: {facts['error'][1]}"
+
+
+def test_a_scope_and_a_collective_of_two_threads_may_come_in_any_order(tmp_path: Path) -> None:
+    """Windows begin at one call on all ranks, so neither rank compares what the other does not, and sync agrees."""
+    run = case("scope_beside_a_collective", tmp_path)
+    assert both(run, "error") == [None, None], run.output
+    assert both(run, "synced") == [None, None], run.output
+    assert (alike(run, "sum"), alike(run, "later")) == (3.0, 3.0)
+
+
+def test_a_rank_that_raises_inside_a_scope_is_named_at_once(tmp_path: Path) -> None:
+    """The others hear why it does not come; the next scopes work on all."""
+    run = case("raises_inside", tmp_path)
+    assert said(run, 1).startswith("ValueError"), run.output
+    assert said(run, 0).startswith("RegistrationFailed"), run.output
+    assert "rank 1 could not go on: ValueError: the request was cancelled" in said(run, 0)
+    assert alike(run, "again") == [3.0, 3.0]
+    assert both(run, "synced") == [None, None], run.output
+
+
+def test_an_allocation_that_fails_votes_no_at_once(tmp_path: Path) -> None:
+    """The error on every other rank names the rank, the bytes and what was free there."""
+    run = case("runs_out_of_memory", tmp_path)
+    assert said(run, 1).startswith("OutOfMemoryError"), run.output
+    assert "rank 1 could not go on: OutOfMemoryError: CUDA out of memory. Tried to allocate 4096.00 GiB" in said(run, 0)
+    assert " are free on its device 1" in said(run, 0)
+    assert alike(run, "again") == 3.0
+
+
+def test_a_rank_that_skips_a_scope_is_named_when_it_goes_on(tmp_path: Path) -> None:
+    """Its next collective shows that it will not come; the collective is right, and so is the next scope."""
+    run = case("skips", tmp_path)
+    assert "rank 1 made call 1" in said(run, 0), run.output
+    assert (alike(run, "sum"), alike(run, "again")) == (3.0, 3.0)
+    assert both(run, "synced") == [None, None], run.output
+
+
+def test_ranks_that_wait_for_each_other_hear_it(tmp_path: Path) -> None:
+    """One waits at a scope's end and one at a collective: both hear where the other one is, and the group works."""
+    run = case("opposite_order", tmp_path)
+    for rank in (0, 1):
+        assert "the ranks are not at the same point" in said(run, rank), run.output
+    assert alike(run, "again") == 3.0
+
+
+@pytest.mark.parametrize("on_stall", ["proven", "log"])
+def test_there_is_never_a_shifted_sum(tmp_path: Path, on_stall: str) -> None:
+    """Where a rank may be inside NCCL, all further collectives are refused on all ranks, in one sentence."""
+    run = case("goes_on_after_mixed", tmp_path, SYMM_REGISTER_ON_STALL=on_stall)
+    told = "rank 1 may be inside NCCL, so no rank makes another call on this communicator: abort the group"
+    assert told in said(run, 0), run.output
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        assert None not in facts["errors"], run.output
+        assert facts["reached"][0] == 1 + rank, "one before, and the one of rank 1 that rank 0 does not make"
+        if on_stall == "log":
+            assert all(told in text for text in facts["errors"]), run.output
+    assert len(run.finished.lines(told)) >= 2, run.output
+    aborted = run.finished.lines("SYMM_REGISTER_ON_STALL=proven")
+    assert len(aborted) == (2 if on_stall == "proven" else 0), run.output
+
+
+def test_a_swap_of_known_tensors_is_announced(tmp_path: Path) -> None:
+    """The first call that differs is named on all ranks, and no further call is made."""
+    run = case("swaps_what_is_known", tmp_path, "W16")
+    for rank in (0, 1):
+        text = said(run, rank)
+        assert "the ranks used different memory at call 2: rank 0 made all_reduce, send buffer in window 0" in text
+        assert "rank 1 made all_reduce, send buffer in window 1" in text
+    assert len(run.events("communicator.refused")) == 2
+
+
+def test_a_rank_that_is_merely_slow_is_waited_for(tmp_path: Path) -> None:
+    """An alarm that nobody can answer changes nothing."""
+    run = case("waits_for_one_that_is_slow", tmp_path)
+    assert (alike(run, "sum"), alike(run, "right")) == (3.0, True)

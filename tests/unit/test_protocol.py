@@ -1,0 +1,231 @@
+"""Every interleaving of the rounds of two and three ranks: posts, time-outs, verdicts, late ranks, deaths, alarms.
+
+What runs here is the code's own steps (`rounds.attend`, `rounds.decline`), on a store that does one operation at a
+time. A rank that waits may run out of time at any moment, except in its last call, where it waits for ever. So a
+history in which the ranks do not come level again ends with ranks that wait for each other, and is found.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+import pytest
+
+from tracehook.symmetric_memory import rounds
+from tracehook.symmetric_memory.rounds import Operation, Part
+from tracehook.symmetric_memory.verdicts import Post, RoundVerdict
+
+LAST = "last"
+DIVERGED = json.dumps(RoundVerdict("diverged", "rank 1 made another call"))
+
+
+class Outcome(NamedTuple):
+    """How one call ended on one rank, and by which verdict."""
+
+    position: str
+    kind: str
+    text: str
+
+
+def place(position: str) -> list[int]:
+    """Return a position as ranks say it: it grows along the program."""
+    return [ord(position[0])]
+
+
+def life(part: Part, calls: list[str]) -> Generator[Operation, Any, list[Outcome]]:
+    """Make calls, each named by its position, one after the other, as an Agreement does; ``no x`` declines call x."""
+    number, outcomes = 0, []
+    for call in calls:
+        if call.startswith("no "):
+            number += 1
+            position = call.removeprefix("no ")
+            yield from rounds.decline(part, number, Post("decline", "windows", ["no"], place(position)), "no")
+            outcomes.append(Outcome(position, "declined", ""))
+            continue
+        post = Post("compare", "windows", ["a"], place(call))
+        while True:
+            number += 1
+            verdict = yield from rounds.attend(part, number, post)
+            if rounds.is_for(verdict, post):
+                break
+        outcomes.append(Outcome(call, verdict.kind, verdict.text))
+        if verdict.kind == "diverged":
+            break
+    return outcomes
+
+
+class State(NamedTuple):
+    """Where a history is: what the store holds, what each rank has heard so far (that is all it knows), who died."""
+
+    store: frozenset[tuple[str, str]]
+    heard: tuple[tuple[Any, ...], ...]
+    dead: frozenset[int] = frozenset()
+    alarm: bool = False
+
+
+class Model:
+    """All histories of some lives."""
+
+    def __init__(self, lives: list[list[str]], deaths: int = 0, alarms: bool = False) -> None:
+        self.lives = lives
+        self.deaths = deaths
+        self.alarms = alarms
+        self.parts = [Part("p", rank, len(lives), "group", 1.0) for rank in range(len(lives))]
+        self.known: dict[tuple[int, tuple[Any, ...]], Any] = {}
+        self.last: dict[tuple[int, tuple[Any, ...]], bool] = {}
+
+    def now(self, rank: int, heard: tuple[Any, ...]) -> Operation | list[Outcome]:
+        """Return what a rank that has heard this does next, or how its calls ended."""
+        key = (rank, heard)
+        if key not in self.known:
+            steps = life(self.parts[rank], self.lives[rank])
+            answer: Any = None
+            try:
+                for answer in (None, *heard):
+                    wanted = steps.send(answer)
+                self.known[key] = wanted
+            except StopIteration as end:
+                self.known[key] = end.value
+        return self.known[key]
+
+    def in_last_call(self, rank: int, heard: tuple[Any, ...]) -> bool:
+        """Whether the rank is in its last call."""
+        key = (rank, heard)
+        if key not in self.last:
+            steps = life(self.parts[rank], self.lives[rank])
+            for answer in (None, *heard):
+                steps.send(answer)
+            self.last[key] = steps.gi_frame.f_locals["call"] == LAST
+        return self.last[key]
+
+    def moves(self, state: State) -> list[State]:
+        """Return what may happen next."""
+        found = []
+        store = dict(state.store)
+        for rank, heard in enumerate(state.heard):
+            wanted = self.now(rank, heard)
+            if rank in state.dead or isinstance(wanted, list):
+                continue
+            for changed, answer in self.results(state, store, rank, wanted):
+                ears = (*state.heard[:rank], (*heard, answer), *state.heard[rank + 1 :])
+                found.append(state._replace(store=frozenset(changed.items()), heard=ears))
+            if len(state.dead) < self.deaths:
+                found.append(state._replace(dead=state.dead | {rank}))
+        if self.alarms and not state.alarm and any(key.startswith("p/1/") for key in store):
+            # The watch of a rank that made another call ends the round for those that wait.
+            told = {"p/1/verdict": DIVERGED} | store
+            found.append(state._replace(store=frozenset(told.items()), alarm=True))
+        return found
+
+    def results(
+        self, state: State, store: dict[str, str], rank: int, wanted: Operation
+    ) -> list[tuple[dict[str, str], Any]]:
+        """Return (store afterwards, answer) for each way in which an operation may end; none while it waits."""
+        match wanted:
+            case Operation("set", (key, value)):
+                return [(store | {key: value}, None)]
+            case Operation("check", (keys,)):
+                return [(store, all(key in store for key in keys))]
+            case Operation("wait", (keys,)):
+                if all(key in store for key in keys):
+                    return [(store, True)]
+                patient = self.in_last_call(rank, state.heard[rank]) and not state.dead and not state.alarm
+                return [] if patient else [(store, False)]
+            case Operation("read", (keys,)):
+                return [(store, tuple(store[key].encode() for key in keys))]
+            case Operation("claim", (key, value)):
+                changed = {key: value} | store
+                return [(changed, changed[key].encode())]
+            case Operation("peek", (key,)):
+                return [(store, store.get(key, "").encode())]
+            case Operation("keys"):
+                return [(store, frozenset(store))]
+        raise AssertionError(wanted)
+
+    def ends(self) -> tuple[set[State], int]:
+        """Go through all histories; return the states in which nothing can happen any more, and how many there are."""
+        first = State(frozenset(), tuple(() for _ in self.lives))
+        seen, open_ = {first}, [first]
+        ended = set()
+        while open_:
+            state = open_.pop()
+            following = self.moves(state)
+            if not following:
+                ended.add(state)
+            for one in following:
+                if one not in seen:
+                    seen.add(one)
+                    open_.append(one)
+        return ended, len(seen)
+
+
+def judge(model: Model) -> tuple[int, set[str]]:
+    """Check every history; return how many states there were, and in which ways calls ended."""
+    ended, states = model.ends()
+    kinds = set()
+    for end in ended:
+        by_position: dict[str, set[str]] = {}
+        for rank, heard in enumerate(end.heard):
+            outcomes = model.now(rank, heard)
+            if rank in end.dead:
+                continue
+            assert isinstance(outcomes, list), f"rank {rank} waits for ever: {end}"
+            for outcome in outcomes:
+                kinds.add(outcome.kind)
+                if outcome.kind != "declined":
+                    by_position.setdefault(outcome.position, set()).add(f"{outcome.kind} {outcome.text}")
+        for position, verdicts in by_position.items():
+            assert not (any(one.startswith("ok") for one in verdicts) and len(verdicts) > 1), (position, verdicts, end)
+        if LAST in by_position and not end.dead and not end.alarm:
+            assert by_position[LAST] == {"ok "}, f"the ranks are not level: {by_position[LAST]} in {end}"
+    return states, kinds
+
+
+LIVES = {
+    "all at one call": [["a", LAST], ["a", LAST]],
+    "the leader skips a call": [[LAST], ["a", LAST]],
+    "the other skips a call": [["a", LAST], [LAST]],
+    "each skips another call": [["a", LAST], ["b", LAST]],
+    "the leader declines": [["no a", LAST], ["a", LAST]],
+    "the other declines": [["a", LAST], ["no a", LAST]],
+    "both decline": [["no a", LAST], ["no a", LAST]],
+    "one declines what nobody waits for": [["no a", LAST], [LAST]],
+    "two calls": [["a", "b", LAST], ["a", "b", LAST]],
+    "one skips two calls": [["a", "b", LAST], [LAST]],
+    "three ranks": [["a", LAST], ["a", LAST], ["a", LAST]],
+    "three ranks, one skips": [["a", LAST], ["a", LAST], [LAST]],
+    "three ranks, the leader skips": [[LAST], ["a", LAST], ["a", LAST]],
+    "three ranks, one declines": [["a", LAST], ["a", LAST], ["no a", LAST]],
+    "three ranks, the leader declines": [["no a", LAST], ["a", LAST], ["a", LAST]],
+}
+
+
+@pytest.mark.parametrize("case", LIVES)
+def test_no_rank_goes_on_while_another_raises_and_all_come_level(case):
+    """Whatever the order, and whoever runs out of time: one outcome a call, and the last call succeeds on all."""
+    states, kinds = judge(Model(LIVES[case]))
+    assert states > 30
+    assert kinds >= {"ok"}
+
+
+TROUBLED = {
+    "two ranks": [["a", "b"], ["a", "b"]],
+    "the other declines": [["a", "b"], ["no a", "b"]],
+    "three ranks": [["a"], ["a"], ["a"]],
+}
+
+
+@pytest.mark.parametrize("case", TROUBLED)
+def test_a_rank_may_die_at_any_step(case):
+    """The others still have one outcome a call, and none waits for ever."""
+    _, kinds = judge(Model(TROUBLED[case], deaths=1))
+    assert "timeout" in kinds
+
+
+@pytest.mark.parametrize("case", ["two ranks", "three ranks"])
+def test_an_alarm_may_be_answered_at_any_step(case):
+    """Whoever is in the round that a watch ended hears the same; nobody goes on in it."""
+    _, kinds = judge(Model(TROUBLED[case], alarms=True))
+    assert "diverged" in kinds

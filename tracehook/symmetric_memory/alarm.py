@@ -1,0 +1,208 @@
+"""No rank waits alone: who waits too long says so where all processes look, and those that know why answer.
+
+While nothing is wrong a process makes one small operation on the store each second, whatever the number of its groups.
+A rank that has waited half a second in a round posts an *alarm*: which communicator, which call, what it wants. Every
+process that has the communicator looks up what it did itself at that call. If that shows that it will never come to
+the round, it ends the round with a verdict that says so, and all who wait wake up with it. A rank that is merely slow
+knows nothing yet, and the alarm stays open until the round is over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from tracehook.hook.groups import cloned_store
+from tracehook.log.journal import warn
+from tracehook.symmetric_memory.agreement import Waiting
+from tracehook.symmetric_memory.verdicts import RoundVerdict
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+PATIENCE = 0.5  # seconds that a rank waits before it raises an alarm
+TICK = 0.25  # seconds between two looks at what this process itself waits for
+LOOK = 1.0  # seconds between two looks at the alarms of others
+OPEN = 300.0  # seconds that an alarm is kept if its round does not end
+COUNT_KEY = "tracehook/alarms"
+
+
+class Alarm(NamedTuple):
+    """What a rank that waits tells the others."""
+
+    key: str  # of the communicator: equal on all its ranks
+    rank: int  # who waits, in the group
+    about: str  # what messages call the communicator
+    topic: str
+    entries: list[str]
+    position: Sequence[int]
+    verdict_key: str  # of the round
+    facts: dict[str, Any]  # what the asker knows of itself, for those that answer
+
+
+class Subject(Protocol):
+    """A communicator of this process, as the watch knows it. All is called on the watch's thread."""
+
+    def step(self, store: Store) -> Alarm | None:
+        """Do what there is to do each second; return what to ask the ranks."""
+
+    def answer(self, alarm: Alarm, store: Store) -> RoundVerdict | None:
+        """Return how the round ends that an alarm is about, if this process knows that it cannot end well."""
+
+    def apart(self, verdict: RoundVerdict) -> None:
+        """The ranks can no longer be level."""
+
+
+class _Round(NamedTuple):
+    key: str
+    waiting: Waiting
+    facts: dict[str, Any]
+
+
+class Watch:
+    """Looks after the rounds of this process and the alarms of all, on a thread and a connection of its own.
+
+    Any thread. `watch` and `forget` say which communicators this process has.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._changed = threading.Condition()
+        self._subjects: dict[str, Subject] = {}
+        self._waiting: dict[int, _Round] = {}
+        self._open: dict[str, tuple[Alarm, float]] = {}  # by verdict key: alarms that are not over yet
+        self._raised: set[int] = set()  # of self._waiting, those about which there is an alarm
+        self._seen = 0
+        self._thread: threading.Thread | None = None
+
+    def watch(self, key: str, subject: Subject) -> None:
+        """Look after communicator `key`."""
+        with self._changed:
+            self._subjects[key] = subject
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="tracehook-watch", daemon=True)
+                self._thread.start()
+
+    def forget(self, key: str) -> None:
+        """The communicator is gone."""
+        with self._changed:
+            self._subjects.pop(key, None)
+
+    @contextlib.contextmanager
+    def following(self, key: str, waiting: Waiting, facts: Mapping[str, Any]) -> Iterator[None]:
+        """Look after a round of communicator `key` for the time of the body."""
+        token = id(waiting.task)
+        with self._changed:
+            self._waiting[token] = _Round(key, waiting, dict(facts))
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._waiting.pop(token, None)
+                self._raised.discard(token)
+
+    def rounds_of(self, key: str) -> list[Waiting]:
+        """Return the rounds of this process on communicator `key` that are running now."""
+        with self._changed:
+            return [found.waiting for found in self._waiting.values() if found.key == key]
+
+    def _run(self) -> None:
+        store: Store | None = None
+        due = 0.0
+        failures = 0
+        while True:
+            with self._changed:
+                self._changed.wait(TICK)
+            try:
+                store = store or cloned_store(self._store)
+                self._look_after_own(store)
+                # Whoever asked looks for answers more often.
+                if time.monotonic() >= due or self._has_asked():
+                    due = time.monotonic() + LOOK
+                    self._step(store)
+                    self._look_at_others(store)
+                failures = 0
+            except RuntimeError:  # the store is gone, or just now unable: the rounds themselves tell what that means
+                store = None
+                failures += 1
+                due = time.monotonic() + min(60.0, LOOK * 2**failures)
+            except Exception as problem:
+                warn(f"looking after rounds that wait failed: {type(problem).__name__}: {problem}")
+                due = time.monotonic() + 60.0
+
+    def _has_asked(self) -> bool:
+        return bool(self._raised) or any(alarm.rank == 0 and "first" in alarm.facts for alarm, _ in self._open.values())
+
+    def _look_after_own(self, store: Store) -> None:
+        now = time.monotonic()
+        with self._changed:
+            late = [(token, found) for token, found in self._waiting.items() if now - found.waiting.since >= PATIENCE]
+        for token, found in late:
+            waiting = found.waiting
+            verdict_key = waiting.part.verdict_key(waiting.number)
+            if token not in self._raised:
+                self._raised.add(token)
+                self._raise(store, found, verdict_key)
+            # A leader waits for posts, and does not see that somebody ended the round.
+            elif waiting.part.rank == 0 and store.check([verdict_key]):
+                waiting.task.overrule(_standing(store, verdict_key))
+
+    @staticmethod
+    def _raise(store: Store, found: _Round, verdict_key: str) -> None:
+        part, post = found.waiting.part, found.waiting.post
+        alarm = Alarm(
+            found.key, part.rank, part.about, post.topic, post.entries, post.position, verdict_key, found.facts
+        )
+        _put(store, alarm)
+
+    def _step(self, store: Store) -> None:
+        with self._changed:
+            subjects = list(self._subjects.values())
+        for subject in subjects:
+            alarm = subject.step(store)
+            if alarm is not None:
+                _put(store, alarm)
+
+    def _look_at_others(self, store: Store) -> None:
+        count = store.add(COUNT_KEY, 0)
+        while self._seen < count:
+            name = f"{COUNT_KEY}/{self._seen + 1}"
+            if not store.check([name]):
+                break  # its writer has counted it, and not written it yet
+            alarm = Alarm(*json.loads(store.get(name)))
+            self._seen += 1
+            self._open[alarm.verdict_key] = alarm, time.monotonic() + OPEN
+        for alarm, until in list(self._open.values()):
+            if self._settle(store, alarm) or time.monotonic() >= until:
+                del self._open[alarm.verdict_key]
+
+    def _settle(self, store: Store, alarm: Alarm) -> bool:
+        """Answer an alarm if this process can; tell whether it is over."""
+        with self._changed:
+            subject = self._subjects.get(alarm.key)
+        if subject is None:
+            return False  # this process may get the communicator yet
+        if not store.check([alarm.verdict_key]):
+            proposal = subject.answer(alarm, store)
+            if proposal is None:
+                return False
+            # Both rounds end here, or one rank would go on while the other still waits.
+            for key in (*(proposal.data or ()), alarm.verdict_key):
+                store.compare_set(key, "", json.dumps(proposal))
+        verdict = _standing(store, alarm.verdict_key)
+        if verdict.kind in ("diverged", "differed"):
+            subject.apart(verdict)
+        return True
+
+
+def _put(store: Store, alarm: Alarm) -> None:
+    store.set(f"{COUNT_KEY}/{store.add(COUNT_KEY, 1)}", json.dumps(alarm))
+
+
+def _standing(store: Store, verdict_key: str) -> RoundVerdict:
+    """Return the verdict that stands: comparing with what the key never holds reads it without waiting."""
+    return RoundVerdict(*json.loads(store.compare_set(verdict_key, "?", "?")))

@@ -1,0 +1,117 @@
+"""What a rank knows when another one waits: whether it will ever come, and what it did instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tracehook import _core
+from tracehook.symmetric_memory.verdicts import RoundVerdict
+
+if TYPE_CHECKING:
+    from tracehook.symmetric_memory.agreement import Waiting
+    from tracehook.symmetric_memory.alarm import Alarm
+
+_OVERRUN = 0xFFFFFFFF
+_EARLY = 0xFFFFFFFE
+
+# 1 + the window's ordinal (0: outside of all windows), and the offset in bytes, or None where only whether it is in a
+# window has to be equal. None: that buffer is the rank's own affair.
+Place = tuple[int, int | None] | None
+
+
+def wishes(send: Place, receive: Place) -> list[str]:
+    """Say where the buffers of a call lie, as far as that has to be equal on all ranks."""
+    sides = {"send": send, "receive": receive}
+    return [f"{side} buffer {_where(place)}" for side, place in sides.items() if place is not None]
+
+
+def overrun(send: Place, receive: Place) -> str | None:
+    """Return which buffer begins in a window and ends outside it."""
+    sides = {"send": send, "receive": receive}
+    return next((side for side, place in sides.items() if place is not None and place[0] == _OVERRUN), None)
+
+
+def number(call: int) -> int:
+    """Return the number of a call as people read it: ranks that were renumbered count from there."""
+    return call - _core.RENUMBERED if call >= _core.RENUMBERED else call
+
+
+def facts(communicator: Any, channel: str) -> dict[str, Any]:
+    """Return what others have to know of this rank to answer its alarm."""
+    return {"channel": channel, "call": communicator.calls, "alone": not communicator.several_callers}
+
+
+def answer(alarm: Alarm, communicator: Any, rank: int, waiting: Callable[[], list[Waiting]]) -> RoundVerdict | None:
+    """Return how the round ends that `alarm` is about, if this rank has made another call instead of coming."""
+    if rank == alarm.rank or communicator.dead:
+        return None
+    call, calls = alarm.facts["call"], communicator.calls
+    single = alarm.facts["alone"] and not communicator.several_callers
+    if calls > call:
+        if alarm.facts["channel"] == "uses":
+            return _made(alarm, communicator, rank)
+        return _passed(alarm, communicator, rank) if single else None
+    if single and calls == call:
+        return _elsewhere(alarm, rank, waiting())
+    return None
+
+
+def _made(alarm: Alarm, communicator: Any, rank: int) -> RoundVerdict:
+    call = alarm.facts["call"]
+    wanted = ", ".join([alarm.topic.removeprefix("placement of "), *_places(alarm)])
+    return RoundVerdict(
+        "diverged",
+        f"{alarm.about}: the ranks differ at call {number(call)}: rank {rank} made {described(communicator, call)}; "
+        f"rank {alarm.rank} wants {wanted}. rank {rank} may be inside NCCL, so no rank makes another call on this "
+        "communicator: abort the group",
+    )
+
+
+def _passed(alarm: Alarm, communicator: Any, rank: int) -> RoundVerdict:
+    call = alarm.facts["call"]
+    return RoundVerdict(
+        "mismatch",
+        f"{alarm.about}: the ranks are not at the same point: rank {alarm.rank} waits at {alarm.topic!r} before call "
+        f"{number(call)}; rank {rank} made call {number(call)} ({described(communicator, call)}) without it; nothing "
+        "was registered",
+        position=alarm.position,
+    )
+
+
+def _elsewhere(alarm: Alarm, rank: int, waiting: list[Waiting]) -> RoundVerdict | None:
+    mine = [one for one in waiting if one.part.verdict_key(one.number) != alarm.verdict_key]
+    mine = [one for one in mine if one.part.prefix not in alarm.verdict_key]  # another channel
+    if not mine:
+        return None
+    return RoundVerdict(
+        "mismatch",
+        f"{alarm.about}: the ranks are not at the same point: rank {alarm.rank} waits at {alarm.topic!r}, rank {rank} "
+        f"at {mine[0].post.topic!r}; no rank goes on",
+        position=alarm.position,
+        data=[one.part.verdict_key(one.number) for one in mine],
+    )
+
+
+def _places(alarm: Alarm) -> list[str]:
+    return [entry for entry in alarm.entries if " buffer " in entry]
+
+
+def described(communicator: Any, call: int) -> str:
+    """Say what this rank used at a call, if it is one of the last."""
+    past = communicator.past(call)
+    if past is None:
+        return "a call that it no longer knows, or made before windows counted"
+    operation, *places = past
+    return ", ".join([operation, *wishes(*places)])
+
+
+def _where(place: tuple[int, int | None]) -> str:
+    window, offset = place
+    if window == _OVERRUN:
+        return "beginning in a window and ending outside it"
+    if window == _EARLY:
+        return "in a window that the others made after this call"
+    if not window:
+        return "outside of all windows"
+    return "in a window" if offset is None else f"in window {window - 1} at byte {offset}"

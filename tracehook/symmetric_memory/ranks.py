@@ -1,0 +1,225 @@
+"""The ranks of one process group: their communicator, what they compare on, and what ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tracehook import _core
+from tracehook.errors import RegistrationError
+from tracehook.hook import groups, registrants
+from tracehook.log.journal import warn
+from tracehook.symmetric_memory import divergence
+from tracehook.symmetric_memory.agreement import Agreement, Waiting
+from tracehook.symmetric_memory.answers import ENDED
+from tracehook.symmetric_memory.meeting import Meetings, token
+from tracehook.symmetric_memory.verification import CHANNEL, Verification
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup, Store
+
+    from tracehook.symmetric_memory.alarm import Alarm, Watch
+    from tracehook.symmetric_memory.verdicts import RoundVerdict
+
+
+class GroupRanks:
+    """The part of :class:`GroupWindows` that knows no windows: who the ranks are, and how they reach each other."""
+
+    def __init__(
+        self,
+        group: ProcessGroup,
+        timeout: float,
+        meetings: Meetings,
+        on_new_communicator: Callable[[ProcessGroup | None], None],
+        abort: Callable[[ProcessGroup, str], None],
+        verifies: bool,
+    ) -> None:
+        self.group = weakref.ref(group)
+        self.facts = groups.facts(group)
+        self._timeout = timeout
+        self._meetings = meetings
+        self._abort = abort
+        self._on_new_communicator = on_new_communicator
+        self._communicator: Any = None
+        self.verifies = verifies
+        self._had_one = False  # a communicator
+        self._is_apart = False
+        self._connecting: Agreement | None = None
+        self._plans: Agreement | None = None
+        self._uses: Agreement | None = None
+        self._looking = threading.RLock()  # one look for the communicator at a time; taken with or without the other
+        self.deferred: list[int] = []  # segments that were touched during a capture
+        self.refused: tuple[str, str] | None = None  # reason code and sentence: no window is made any more
+        self.last_failure: tuple[str, str] | None = None
+
+    # --- the communicator ---
+
+    def communicator(self) -> Any:
+        """Return the group's communicator as the native side knows it; None if torch has not made it yet."""
+        found = self._communicator
+        if found is not None and not found.dead:
+            return found
+        with self._looking:
+            if self._communicator is None or self._communicator.dead:
+                self._communicator = self._find()
+                self._on_new_communicator(self.group())
+            return self._communicator
+
+    def _find(self) -> Any:
+        group = self.group()
+        if group is not None and groups.is_known(group):
+            # A group that is reconfigured keeps its object, and has other ranks. Not its device: without a bound one
+            # that is the current one of whoever asks.
+            self.facts = groups.facts(group)._replace(device=self.facts.device)
+        pointer = groups.communicator_pointer(self.facts)
+        if not pointer:
+            return None
+        self._had_one = True
+        found = _core.find_communicator(pointer)
+        if found is None:
+            by_itself = registrants.registers_itself(self.facts.backend)
+            _core.adopt_communicator(pointer, self.facts.device, f"group:{self.facts.name}", by_itself)
+            found = _core.find_communicator(pointer)
+        if found is not None:
+            # A new communicator: what was agreed on with a former one means nothing for it. Two sequences, because a
+            # scope's end and a collective need not come in the same order where several threads work.
+            name = f"{found.key:016x}"
+            plans, uses = _Follower(self, found, "plans"), _Follower(self, found, "uses")
+            self._plans, self._uses = (
+                self._agreement(f"{name}/windows", plans),
+                self._agreement(f"{name}/placement", uses),
+            )
+            self._plans.about = self._uses.about = self._called(found)
+            if self.facts.ranks > 1:
+                self._meetings.at(self.facts.store).watch.watch(_key(found), uses)
+            self.refused = self.last_failure = None
+            self._is_apart = False
+            self.deferred = []
+        return found
+
+    def _agreement(self, name: str, *follower: Any) -> Agreement:
+        """A sequence of rounds of its own: a group may be made again under the same name, in the same store."""
+        facts = self.facts
+        if facts.ranks == 1:
+            return Agreement(facts.store, name, facts.rank, facts.ranks, self.about)
+        channel = f"{token(facts.store)}/{name}"
+        born = facts.store.add(f"tracehook/{channel}/born/{facts.rank}", 1)
+        lines = self._meetings.at(facts.store).lines
+        return Agreement(lines, f"{channel}/{born}", facts.rank, facts.ranks, self.about, *follower)
+
+    # --- ranks that can no longer be level ---
+
+    def end(self, text: str) -> None:
+        """Refuse every further call on the communicator: its ranks can no longer be level."""
+        communicator = self._communicator
+        if communicator is None or self.has_ended():
+            return
+        self.refused = self.last_failure = ("failed", text)
+        for agreement in (self._plans, self._uses):
+            if agreement is not None:
+                agreement.ended = text
+        communicator.refuse(f"tracehook: {text}")
+        warn(text)
+
+    def come_apart(self, text: str) -> None:
+        """End, because some rank may be inside NCCL for a call that others did not make: only an abort ends that."""
+        self.end(text)
+        group = self.group()
+        if group is not None and not self._is_apart:
+            self._is_apart = True
+            self._abort(group, self.about)
+
+    def has_ended(self) -> bool:
+        """Whether :meth:`end` was called for the communicator that the group has now."""
+        return self._uses is not None and self._uses.ended is not None
+
+    @property
+    def about(self) -> str:
+        """What messages call it."""
+        return self._called(self._communicator)
+
+    def _called(self, communicator: Any) -> str:
+        group = f"group {self.facts.name}, {self.facts.ranks} ranks"
+        return f"communicator {communicator.key:016x} ({group})" if communicator is not None else group
+
+    def connect(self) -> Any:
+        """Return the communicator; all ranks make it now if torch was waiting for the first collective."""
+        found = self.communicator()
+        if found is None and not self.was_made():
+            self._connecting = self._connecting or self._agreement("connect")
+            self._connecting.compare("make the communicator", [], self._timeout)
+            groups.make_communicator(self.group(), self.facts)
+            found = self.communicator()
+        if found is None:
+            raise RegistrationError(f"{self.about} has no communicator on device {self.facts.device}: {ENDED}")
+        return found
+
+    def was_made(self) -> bool:
+        """Whether the group had a communicator, as far as can be told: torch would make another one, for nobody."""
+        return self._had_one or groups.had_communicator(self.group(), self.facts)
+
+
+class _Follower:
+    """Follows the rounds of one channel of one communicator."""
+
+    def __init__(self, ranks: GroupRanks, communicator: Any, channel: str) -> None:
+        self._ranks = weakref.ref(ranks)
+        self._communicator = communicator
+        self._channel = channel
+        self._verification: Verification | None = None
+
+    def following(self, waiting: Waiting) -> contextlib.AbstractContextManager[None]:
+        """Raise an alarm if this round takes long."""
+        watch = self._watch()
+        if watch is None:
+            return contextlib.nullcontext()
+        return watch.following(_key(self._communicator), waiting, divergence.facts(self._communicator, self._channel))
+
+    def diverged(self, verdict: RoundVerdict) -> None:
+        """On the thread of the round, perhaps inside a call of torch. So the watch makes the abort."""
+        ranks = self._ranks()
+        if ranks is not None:
+            ranks.end(verdict.text)
+
+    def step(self, store: Store) -> Alarm | None:
+        """On the watch's thread: see :meth:`Verification.step`."""
+        ranks = self._ranks()
+        if ranks is None or ranks._uses is None or not ranks.verifies:
+            return None
+        if self._verification is None:
+            facts = ranks.facts
+            self._verification = Verification(
+                self._communicator, ranks._uses.prefix, facts.rank, facts.ranks, ranks._uses.about
+            )
+        return self._verification.step(store)
+
+    def answer(self, alarm: Alarm, store: Store) -> RoundVerdict | None:
+        """On the watch's thread: see :func:`divergence.answer` and :meth:`Verification.answer`."""
+        ranks, watch = self._ranks(), self._watch()
+        if ranks is None or watch is None:
+            return None
+        if alarm.facts["channel"] == CHANNEL:
+            return self._verification.answer(alarm, store) if self._verification is not None else None
+        key = _key(self._communicator)
+        return divergence.answer(alarm, self._communicator, ranks.facts.rank, lambda: watch.rounds_of(key))
+
+    def apart(self, verdict: RoundVerdict) -> None:
+        """On the watch's thread: some rank is, or may be, inside NCCL alone."""
+        ranks = self._ranks()
+        if ranks is None or ranks._communicator is not self._communicator:
+            return
+        if verdict.kind == "diverged":
+            ranks.come_apart(verdict.text)
+        else:
+            ranks.end(verdict.text)
+
+    def _watch(self) -> Watch | None:
+        ranks = self._ranks()
+        return ranks._meetings.at(ranks.facts.store).watch if ranks is not None and ranks.facts.ranks > 1 else None
+
+
+def _key(communicator: Any) -> str:
+    return f"{communicator.key:016x}"

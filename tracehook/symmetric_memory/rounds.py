@@ -1,0 +1,138 @@
+"""One rank's part in one round of an agreement, step by step: no thread, no clock, no connection.
+
+Every rank posts what it wants under a key of its own. Rank 0, the leader, waits for the posts of all, judges them and
+writes the verdict. The others wait for the verdict. A rank whose time is up writes a verdict as well: time-out. Each
+writes onto an absent key, so the first verdict stands, and *every rank obeys the one that stands*, never its own
+proposal. That is why no rank goes on while another one raises:
+
+* leader late or dead: the first rank whose time is up writes the time-out, which the leader finds when it comes;
+* other rank late: it finds the time-out that the others wrote;
+* rank at the very deadline: the leader has seen its post or has not; either way there is one verdict;
+* rank dead after its post: it raises nothing any more; the others go on and meet its end in the collective call;
+* rank that cannot go on, such as one whose allocation failed: it writes the verdict at once (:func:`decline`).
+
+A round that failed is over for everybody, and the next one has the next number. Each rank says its *position* in the
+program. A rank that is further than the position at which a round failed was never at that call, so it goes on to the
+next round, up to the newest; every other rank raises what the verdict says. Ranks that meet at different positions part
+again: those who are further skipped what the others came to, and wait for them in the next round.
+
+What cannot be had is agreement with a rank that lost the store, or was interrupted, between its post and the verdict:
+it raises, and cannot know whether the others go on.
+
+The steps are generators that yield operations of a store and receive their results. `lines.py` carries them out on a
+store of torch; a test carries them out in every order that two and three ranks can have.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Sequence
+from typing import Any, NamedTuple
+
+from tracehook.symmetric_memory.verdicts import Post, RoundVerdict, is_further, judge, named
+
+LEADER = 0
+
+
+class Operation(NamedTuple):
+    """What a step wants of the store.
+
+    Names: ``set`` (key, value), ``check`` (keys) -> bool, ``wait`` (keys) -> bool, false when the time is up,
+    ``read`` (keys that exist) -> list of bytes, ``claim`` (key, value) -> bytes that stand there, ``peek`` (key) ->
+    bytes, empty if it is absent, ``keys`` () -> all keys.
+    """
+
+    name: str
+    given: tuple[Any, ...] = ()
+
+
+Steps = Generator[Operation, Any, RoundVerdict]
+
+
+class Part(NamedTuple):
+    """Who takes part, in which sequence of rounds."""
+
+    prefix: str
+    rank: int
+    ranks: int
+    about: str  # what messages call the communicator
+    timeout: float  # seconds, for messages
+
+    def verdict_key(self, number: int) -> str:
+        """Where the verdict of a round stands."""
+        return f"{self.prefix}/{number}/verdict"
+
+    def post_key(self, number: int, rank: int) -> str:
+        """Where a rank other than the leader posts."""
+        return f"{self.prefix}/{number}/{rank}"
+
+    @property
+    def leader_key(self) -> str:
+        """Holds the number of the round that the leader has come to."""
+        return f"{self.prefix}/leader"
+
+
+def attend(part: Part, number: int, post: Post) -> Steps:
+    """Take part in round `number`: post, wait, propose a verdict if there is none, and return the one that stands."""
+    if part.rank == LEADER:
+        yield Operation("set", (part.leader_key, str(number)))
+        proposal = yield from _lead(part, number, post)
+    else:
+        yield Operation("set", (part.post_key(number, part.rank), json.dumps(post)))
+        proposal = yield from _follow(part, number, post)
+    stands = yield Operation("claim", (part.verdict_key(number), json.dumps(proposal)))
+    return RoundVerdict(*json.loads(stands))
+
+
+def decline(part: Part, number: int, post: Post, why: str) -> Steps:
+    """End round `number` at once, because this rank cannot go on; return the verdict that stands."""
+    text = f"{part.about}: rank {part.rank} could not go on: {why}; {post.consequence}"
+    proposal = RoundVerdict("declined", text, data={str(part.rank): why}, position=post.position)
+    stands = yield Operation("claim", (part.verdict_key(number), json.dumps(proposal)))
+    if part.rank != LEADER:
+        yield Operation("set", (part.post_key(number, part.rank), json.dumps(post)))  # the leader may wait for it
+    return RoundVerdict(*json.loads(stands))
+
+
+def is_for(verdict: RoundVerdict, post: Post) -> bool:
+    """Whether a verdict is about the call that this rank makes; if not, that round is over and the next one counts."""
+    if verdict.kind == "skipped":
+        return is_further(verdict.position, post.position)  # those who are furthest meet in the next round
+    return not verdict.position or not is_further(post.position, verdict.position)
+
+
+def _lead(part: Part, number: int, post: Post) -> Generator[Operation, Any, RoundVerdict | None]:
+    keys = [part.post_key(number, rank) for rank in range(part.ranks) if rank != LEADER]
+    if not (yield Operation("check", (keys,))):
+        # A leader that comes late must not wait for posts: their ranks may have gone on to the next round.
+        if (yield Operation("check", ([part.verdict_key(number)],))):
+            return None
+        missing = [] if (yield Operation("wait", (keys,))) else (yield from _missing(part, number))
+        if missing:
+            return _give_up(part, post, missing)
+    # Most often all are equal: read each different one once.
+    posts: list[bytes] = yield Operation("read", (keys,))
+    known = {data: Post(*json.loads(data)) for data in set(posts)}
+    return judge(part.about, [post, *(known[data] for data in posts)])
+
+
+def _follow(part: Part, number: int, post: Post) -> Generator[Operation, Any, RoundVerdict | None]:
+    if (yield Operation("wait", ([part.verdict_key(number)],))):
+        return None
+    return _give_up(part, post, (yield from _missing(part, number)))
+
+
+def _give_up(part: Part, post: Post, missing: Sequence[int]) -> RoundVerdict:
+    what = f"{named(missing)} did not come" if missing else f"rank {LEADER} came, but gave no verdict"
+    waited = f"within the {part.timeout:g} s that rank {part.rank} waited at {post.topic!r}"
+    text = f"{part.about}: {what} {waited}; {post.consequence}"
+    return RoundVerdict("timeout", text, missing or [LEADER], position=post.position)
+
+
+def _missing(part: Part, number: int) -> Generator[Operation, Any, list[int]]:
+    """Return the ranks that have not come to this round."""
+    keys = yield Operation("keys")
+    came = {rank for rank in range(part.ranks) if part.post_key(number, rank) in keys}
+    if (yield Operation("peek", (part.leader_key,))) == str(number).encode():
+        came.add(LEADER)
+    return [rank for rank in range(part.ranks) if rank not in came]

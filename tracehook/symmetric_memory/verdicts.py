@@ -1,0 +1,127 @@
+"""What a rank comes with to a round of an agreement, and what the round ends with."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+UNKNOWN = -1  # in a position: other threads work on the communicator too, so the number of calls says nothing
+MOST_GROUPS = 8  # different wishes that a message shows
+
+
+class Post(NamedTuple):
+    """What one rank came with."""
+
+    act: str
+    topic: str
+    entries: list[str]
+    position: Sequence[int] = ()  # where the rank is in its program: grows; see rounds.py
+
+    @property
+    def consequence(self) -> str:
+        """What follows for the ranks if the round does not end well."""
+        return "no rank uses what it is about" if self.act == "confirm" else "nothing was registered or called"
+
+
+class RoundVerdict(NamedTuple):
+    """What a round ended with, equal on all ranks.
+
+    `kind` is ``ok``, ``mismatch``, ``failed``, ``timeout``, ``declined``, ``skipped``, ``diverged`` or ``differed``.
+    `data`: the reasons by rank (failed, declined), or what the ranks share (ok). `position`: where the rank was that
+    wrote the verdict before all had come, or that an alarm is about; of ``skipped`` the newest one.
+    """
+
+    kind: str
+    text: str = ""
+    missing: Sequence[int] = ()
+    data: Any = None
+    position: Sequence[int] = ()
+
+
+def is_same(one: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether two positions are one place in the program, as far as both ranks know it."""
+    return all(mine == theirs or UNKNOWN in (mine, theirs) for mine, theirs in zip(one, other, strict=True))
+
+
+def is_further(one: Sequence[int], other: Sequence[int]) -> bool:
+    """Whether the first position comes later in the program than the other, as far as both ranks know it."""
+    known = [(mine, theirs) for mine, theirs in zip(one, other, strict=True) if UNKNOWN not in (mine, theirs)]
+    return [mine for mine, _ in known] > [theirs for _, theirs in known]
+
+
+def judge(about: str, posts: Sequence[Post]) -> RoundVerdict:
+    """Compare the posts of all ranks, in the order of the ranks."""
+    first = posts[0]
+    act, topic, entries = first[:3]
+    if any(post[:2] != first[:2] for post in posts):
+        wishes = [f"to {post.act} {post.topic!r}" for post in posts]
+        return RoundVerdict(
+            "mismatch", f"{about}: the ranks are not at the same point: {_told(wishes)}; no rank goes on"
+        )
+    if not all(is_same(post.position, first.position) for post in posts):
+        return _apart(about, posts)
+    if act == "confirm":
+        failed = {reason: ranks for reason, ranks in _grouped([post.entries[0] for post in posts]).items() if reason}
+        told = "; ".join(f"on {named(ranks)}: {reason}" for reason, ranks in failed.items())
+        text = f"{about}: {topic!r} failed {told}; {first.consequence}"
+        reasons = {rank: reason for reason, ranks in failed.items() for rank in ranks}
+        return RoundVerdict("failed", text, data=reasons) if failed else RoundVerdict("ok", data=max(_numbers(posts)))
+    if act == "share":
+        everywhere = set(entries).intersection(*(post.entries for post in posts))
+        return RoundVerdict("ok", data=[entry for entry in entries if entry in everywhere])
+    if all(post.entries == entries for post in posts):
+        return RoundVerdict("ok")
+    # Padded with None, so that a list which ends earlier differs there.
+    columns = enumerate(itertools.zip_longest(*(post.entries for post in posts)), start=1)
+    position, column = next((position, column) for position, column in columns if len(set(column)) > 1)
+    told = _told(["nothing" if entry is None else repr(entry) for entry in column])
+    text = f"{about}: the ranks differ at {topic!r}, entry {position}: {told}; {first.consequence}"
+    return RoundVerdict("mismatch", text)
+
+
+def _apart(about: str, posts: Sequence[Post]) -> RoundVerdict:
+    """Judge ranks that do the same at different places of the program."""
+    places = range(len(posts[0].position))
+    shared = [place for place in places if all(post.position[place] != UNKNOWN for post in posts)]
+    newest = max((post.position for post in posts), key=lambda position: [position[place] for place in shared])
+    behind = [rank for rank, post in enumerate(posts) if not is_same(post.position, newest)]
+    ahead = [rank for rank, post in enumerate(posts) if is_same(post.position, newest)]
+    first = posts[0]
+    if first.act == "use":
+        text = (
+            f"{about}: the ranks are not at the same call: {named(ahead)} came to {first.topic!r} as call {newest[0]}, "
+            f"{named(behind)} as an earlier one. A call may wait inside NCCL: abort the group"
+        )
+        return RoundVerdict("diverged", text)
+    text = (
+        f"{about}: {named(ahead)} did not come to {first.topic!r} where {named(behind)} did, and went on in the "
+        f"program; {first.consequence}"
+    )
+    return RoundVerdict("skipped", text, position=newest)
+
+
+def _numbers(posts: Sequence[Post]) -> list[int]:
+    return [int(post.entries[1]) for post in posts]
+
+
+def _told(wishes: Sequence[str]) -> str:
+    """Say who wants what: the majority first, then the odd ones."""
+    groups = sorted(_grouped(wishes).items(), key=lambda group: -len(group[1]))
+    parts = [f"{named(ranks)} want{'s' * (len(ranks) == 1)} {wish}" for wish, ranks in groups[:MOST_GROUPS]]
+    if len(groups) > MOST_GROUPS:
+        parts.append(f"and {len(groups) - MOST_GROUPS} more wishes")
+    if len(groups[0][1]) > len(groups[1][1]):
+        parts[1] = f"the odd one{'s' * (len(parts) > 2)} out: {parts[1]}"
+    return "; ".join(parts)
+
+
+def _grouped(values: Sequence[str]) -> dict[str, list[int]]:
+    return {value: [rank for rank, own in enumerate(values) if own == value] for value in dict.fromkeys(values)}
+
+
+def named(ranks: Sequence[int]) -> str:
+    """Name ranks, which ascend, with runs of three and more as ``4-7``."""
+    runs = [[rank for _, rank in run] for _, run in itertools.groupby(enumerate(ranks), lambda pair: pair[1] - pair[0])]
+    told = (f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(told)}"

@@ -80,8 +80,9 @@ def enable() -> None:
     The same as ``SYMM_REGISTER_HOOK=1``, from code; may be called at any time and any number of times. Communicators
     and segments that exist already are adopted. Does not initialise CUDA: until the program does, it only waits.
 
-    Call it on all ranks, and between the same collectives: with NVLS, ranks that differ in what they registered wait for
-    each other without end inside NCCL, where not even an abort reaches them.
+    All ranks call it at the same point of the program, with no collective under way: with NVLS, ranks that differ in
+    what they registered wait for each other without end inside NCCL, where not even an abort reaches them. When it is
+    called again after :func:`disable`, it registers every segment before it returns.
 
     Where the allocator cannot be followed (expandable segments, another allocator, no CUDA), one line on stderr says
     what to do and the program runs on; :func:`status` has the reason.
@@ -98,13 +99,15 @@ def enable() -> None:
 def disable() -> None:
     """Undo all local registrations and make no more, until :func:`enable`; scopes of symmetric memory do nothing.
 
-    Windows stay until :func:`trim` or the end of their communicator: they belong to all ranks, and this is one's act.
+    All ranks call it at the same point of the program, with no collective under way: NCCL may hang where ranks differ
+    in what they registered. It compares nothing between them.
 
-    Call it on all ranks, and between the same collectives: see :func:`enable`.
+    Windows stay until :func:`trim` or the end of their communicator.
 
-    Segments and communicators are still followed, so that enabling again is complete. Idempotent. Waits for the device,
-    and for calls into NCCL that are under way on other threads. A non-blocking communicator that is in progress for more
-    than 30 s keeps its registrations until their segments are freed; stderr says so.
+    Segments and communicators are still followed, so that enabling again is complete. May be called any number of
+    times. Raises nothing of its own. Waits for the device, and for calls into NCCL that are under way on other threads.
+    A non-blocking communicator that is in progress for more than 30 s keeps its registrations until their segments are
+    freed; stderr says so.
     """
     from tracehook.hook.service import service
 
@@ -119,9 +122,10 @@ def status() -> dict[str, Any]:
     ``expandable_bytes`` (mapped of expandable segments, which are followed and not registered), ``communicators`` (a
     list of dicts with ``key``, ``device``, ``rank``, ``size``, ``held``, ``made``, ``undone``, ``ready``,
     ``failed``), ``dropped`` (events lost), ``log`` (path or None), ``nccl``, ``hook_library``, ``pools`` (symmetric
-    memory: a dict for each pool and device, with ``segments``, ``bytes``, ``retired_bytes``) and ``windows`` (a dict
-    for each group, with ``windows``, ``bytes``, ``pinned``, ``deferred``, ``refused``). Cheap; makes no call into CUDA
-    or NCCL.
+    memory: a dict for each pool and device, with ``segments``, ``bytes``, ``retired_bytes``), ``windows`` (a dict
+    for each group, with ``windows``, ``bytes``, ``pinned``, ``deferred``, ``refused``) and ``scopes`` (a dict for each
+    thread that is in scopes of a pool, with ``group``, ``pool``, ``device``, ``thread``, ``depth``, ``seconds``, the
+    longest first). Cheap; makes no call into CUDA or NCCL.
     """
     from tracehook.hook.service import service
 

@@ -140,12 +140,13 @@ def test_trim_makes_pools_equal_after_a_mismatch(run: Rehearsal) -> None:
 
 def test_status_counts_pools_and_windows(run: Rehearsal) -> None:
     """Status has bytes of each pool and the windows of each group; trim takes them away."""
-    found = alike(run, "status")
-    assert found["live"] >= 80 * MB
-    assert found["segments"] >= 2
-    assert found["row"].pop("bytes") >= 80 * MB
-    assert found["row"] == {"group": None, "windows": 2, "pinned": 0, "deferred": 0, "refused": None}
-    assert found["left"] == 0
+    # Each rank for itself: how the threads of an earlier case took turns decides how many segments they left.
+    for found in both(run, "status"):
+        assert found["live"] >= 80 * MB
+        assert found["segments"] >= 2
+        assert found["row"].pop("bytes") >= 80 * MB
+        assert found["row"] == {"group": None, "windows": 2, "pinned": 0, "deferred": 0, "refused": None}
+        assert found["left"] == 0
 
 
 def test_forked_child(run: Rehearsal) -> None:

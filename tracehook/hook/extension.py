@@ -12,8 +12,8 @@ class Host(Protocol):
 
     settings: Settings
 
-    def open_bank(self) -> str | None:
-        """Open the bank of symmetric memory. Return why this process cannot have one; None if it has."""
+    def open_bank(self) -> tuple[str, str] | None:
+        """Open the bank of symmetric memory. Return why this process cannot have one (code, text); None if it has."""
 
     def push(self, event: str, value: int, size: int) -> None:
         """Log an event that has a count and a size."""

@@ -191,6 +191,7 @@ class Service:
                 "hook_library": "",
                 "pools": [],
                 "windows": [],
+                "scopes": [],
             }
             if self._core is None or self._forked:
                 return out
@@ -224,19 +225,19 @@ class Service:
 
     # --- what extensions need ---
 
-    def open_bank(self) -> str | None:
-        """Open the bank of symmetric memory. Return why this process cannot have one; None if it has."""
+    def open_bank(self) -> tuple[str, str] | None:
+        """Open the bank of symmetric memory. Return why this process cannot have one (code, text); None if it has."""
         with self._lock:
             core = self._core
             if core is None or self._forked or not core.attached():
-                return "the hook is not attached to the allocator (see tracehook.status())"
-            if self._is_blind or core.nccl_missing():
-                return str(core.nccl_missing() or REASONS[number_of("slots_refused")].advice)
-            try:
-                core.open_bank(self.settings.pool_limit or 0)
-            except RuntimeError as problem:
-                return str(problem)
-            return None
+                return "unavailable", "the hook is not attached to the allocator (see tracehook.status())"
+            missing = str(core.nccl_missing())
+            if missing:
+                return "no_nccl", missing
+            if self._is_blind:
+                return "unavailable", REASONS[number_of("slots_refused")].advice
+            refused: tuple[str, str] | None = core.open_bank(self.settings.pool_limit or 0)
+            return refused
 
     def push(self, event: str, value: int, size: int) -> None:
         """Log an event that has a count and a size."""

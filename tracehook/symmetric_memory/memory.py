@@ -6,7 +6,7 @@ import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence, Set
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,7 +21,7 @@ from tracehook.symmetric_memory.answers import Explanation
 from tracehook.symmetric_memory.explain import explain
 from tracehook.symmetric_memory.meeting import Meetings
 from tracehook.symmetric_memory.placement import PlacementCheck
-from tracehook.symmetric_memory.pools import PoolLimitError, Pools
+from tracehook.symmetric_memory.pools import PoolLimitError, Pools, explain_out_of_memory, pool_segments
 from tracehook.symmetric_memory.scope import Scope
 from tracehook.symmetric_memory.stall_watch import StallWatch
 from tracehook.symmetric_memory.windows import GroupWindows
@@ -33,24 +33,6 @@ if TYPE_CHECKING:
     from tracehook.settings import Settings
 
 SHARED_POOL = "shared"
-
-
-class PoolSegment(NamedTuple):
-    """A segment of our pools. `id` is never reused, an address is; `size` in bytes."""
-
-    id: int
-    pool: int
-    owner: int
-    device: int
-    address: int
-    size: int
-    retired: bool
-    windows: int
-
-
-def pool_segments() -> list[PoolSegment]:
-    """Return all segments of our pools, oldest first."""
-    return [PoolSegment(*row) for row in _core.pool_segments()]
 
 
 class SymmetricMemory:
@@ -65,11 +47,11 @@ class SymmetricMemory:
         self._settings = settings
         self._push = note
         self._on_new_communicator = on_new_communicator
-        self._pools = Pools()
+        self._owners: list[str] = [""]
+        self._pools = Pools(self._owners)
         self._stalls = StallWatch(settings.timeout, self._report_stall)
         self._chooser = Chooser(settings.policy, self._report_policy)
         self._groups: dict[int, GroupWindows] = {}  # by id of the torch object
-        self._owners: list[str] = [""]
         self._users: dict[str, set[str]] = defaultdict(set)  # names of groups by pool
         self._lock = threading.RLock()
         self._meetings = Meetings()
@@ -98,7 +80,7 @@ class SymmetricMemory:
         if None not in communicators:
             native.set_communicators(communicators)
         ended = _ScopeEnd(self, native, windows, device)
-        return Scope(native.enter, native.leave, ended, graph, process_groups)
+        return Scope(native.enter, native.leave, native.pause, ended, graph, process_groups)
 
     def _choose(
         self, windows: Sequence[GroupWindows], device: int, graph: bool, operation: str | None, nbytes: int | None
@@ -173,14 +155,21 @@ class SymmetricMemory:
         """See :func:`tracehook.trim`."""
         chosen = [self.windows(one) for one in groups.resolve(group)]
         self._refuse_in_capture("trim", chosen)
+        if _core.in_scope():
+            raise RuntimeError(
+                "tracehook.trim: this thread is inside `with tracehook.symmetric(...)`, whose memory trim would give "
+                "back: call trim after the scope"
+            )
         before = sum(segment.size for segment in pool_segments())
         pools = self._pools_of({found.facts.name for found in chosen})
-        for device in {found.facts.device for found in chosen}:
-            self._pools.release_cache(device, pools)
+        quiet = {device: self._pools.release_cache(device, pools) for device in {one.facts.device for one in chosen}}
         for found in in_order(chosen):
-            retired = {segment.id: segment.size for segment in pool_segments() if segment.retired}
+            # Beside a capture nothing may be deregistered: that waits for the device.
+            can_go = [segment for segment in pool_segments() if segment.retired and quiet[found.facts.device]]
+            retired = {segment.id: segment.size for segment in can_go}
             self._guarded(found, lambda: found.trim(retired))  # noqa: B023
-        _core.release_idle()
+        if all(quiet.values()):
+            _core.release_idle()
         return before - sum(segment.size for segment in pool_segments())
 
     def _pools_of(self, names: Set[str]) -> set[str]:
@@ -218,7 +207,7 @@ class SymmetricMemory:
         return explain(tensor, nbytes, self.windows(resolved[0]) if resolved else None, self._pools)
 
     def status(self) -> dict[str, Any]:
-        """Return ``pools`` (a dict for each pool and device) and ``windows`` (a dict for each group)."""
+        """Return ``pools`` (by pool and device), ``windows`` (by group) and ``scopes`` (by thread)."""
         pools: dict[tuple[int, int], dict[str, Any]] = {}
         for segment in pool_segments():
             row = pools.setdefault(
@@ -248,7 +237,8 @@ class SymmetricMemory:
                     "refused": found.refused[0] if found.refused else None,
                 }
             )
-        return {"pools": list(pools.values()), "windows": windows}
+        scopes = [row._asdict() for row in self._pools.open_scopes()]
+        return {"pools": list(pools.values()), "windows": windows, "scopes": scopes}
 
     # --- what went wrong ---
 
@@ -265,7 +255,7 @@ class SymmetricMemory:
         return PoolLimitError(
             f"tracehook: {in_bytes(wanted)} more would pass SYMM_REGISTER_POOL_LIMIT={limit} ({in_bytes(limit)}): the "
             f"pools of device {device} hold {in_bytes(held)} (largest: {shown}); raise the limit, or call "
-            "tracehook.trim(group)"
+            "tracehook.trim(group) outside of all scopes"
         )
 
     def _group_of_communicator(self, number: int) -> GroupWindows | None:
@@ -318,6 +308,9 @@ class _ScopeEnd:
             if type(error) is torch.OutOfMemoryError and refusals != self._refusals and limit:
                 self._refusals = refusals
                 raise self._memory.limit_error() from error
+            if type(error) is torch.OutOfMemoryError and not _core.capturing(self._device):
+                torch.cuda.empty_cache()  # what torch does before it gives up, but not inside a scope
+                explain_out_of_memory(error, self._memory._pools.open_scopes())
             return
         assert touched is not None
         if _core.capturing(self._device):

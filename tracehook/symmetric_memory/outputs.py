@@ -27,7 +27,8 @@ def empty(
     """Return an uninitialised tensor, symmetric in `group` if the ranks' `sizes` are equal.
 
     All ranks of the group call it at the same point of the program. It is the beginning and the end of a
-    :func:`tracehook.symmetric` scope, and raises what that raises.
+    :func:`tracehook.symmetric` scope, and raises what that raises. If the device has no memory left, it tries once
+    more after torch gave back its cache, which torch does not do inside a scope.
 
     Args:
         shape: the tensor's dimensions on this rank.
@@ -39,7 +40,13 @@ def empty(
     """
     import torch
 
-    with symmetric(group, disabled=not _equal(sizes)):
+    scope = symmetric(group, disabled=not _equal(sizes))
+    with scope:
+        try:
+            return torch.empty(*shape, dtype=dtype, device=device)
+        except torch.OutOfMemoryError:
+            if not scope.give_back_cache():
+                raise
         return torch.empty(*shape, dtype=dtype, device=device)
 
 

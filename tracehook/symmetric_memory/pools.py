@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import threading
-from collections.abc import Set
+from collections import defaultdict
+from collections.abc import Sequence, Set
 from typing import Any, NamedTuple
 
 import torch
 
 from tracehook import _core
+from tracehook.log.journal import warn
 
 
 class PoolLimitError(torch.OutOfMemoryError):  # type: ignore[misc]  # torch is Any to mypy here
@@ -23,18 +27,50 @@ class PoolPair(NamedTuple):
     graph: Any
 
 
+class PoolSegment(NamedTuple):
+    """A segment of our pools. `id` is never reused, an address is; `size` in bytes."""
+
+    id: int
+    pool: int
+    owner: int
+    device: int
+    address: int
+    size: int
+    retired: bool
+    windows: int
+
+
+def pool_segments() -> list[PoolSegment]:
+    """Return all segments of our pools, oldest first."""
+    return [PoolSegment(*row) for row in _core.pool_segments()]
+
+
+class OpenScope(NamedTuple):
+    """A thread that is in a scope: for how long, and in how many scopes of one pool inside of each other."""
+
+    group: str
+    pool: str
+    device: int
+    thread: str
+    depth: int
+    seconds: float
+
+
 class Pools:
     """All pools of this process, by name and device."""
 
-    def __init__(self) -> None:
+    def __init__(self, owners: Sequence[str]) -> None:
+        self._owners = owners  # names of the groups for which scopes are made, by number; it grows
         allocate, free = _core.segment_functions()
         self._allocator = torch._C._cuda_customAllocator(allocate, free)
         self._pairs: dict[tuple[str, int], PoolPair] = {}
-        # torch's objects: a pool lives as long as its object does.
-        self._torch: dict[Any, Any] = {}
         self._names: list[str] = [""]
         self._released: set[Any] = set()  # pools of captured graphs that are gone
+        self._replaced: dict[int, list[Any]] = defaultdict(list)  # ids of torch's pools to give up, by device
         self._lock = threading.Lock()
+        self._told = False
+        # torch calls it on the thread that has no memory, with none of its locks held.
+        torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
 
     def pair(self, name: str, device: int) -> PoolPair:
         """Return the pool called `name` on `device`; made at the first call."""
@@ -43,7 +79,8 @@ class Pools:
             if found is None:
                 number = len(self._names)
                 self._names.append(name)
-                found = PoolPair(number, self._make(number, device), self._make(number, device))
+                make = functools.partial(self._new, device)
+                found = PoolPair(number, _core.Pool(number, device, make), _core.Pool(number, device, make))
                 self._pairs[name, device] = found
             return found
 
@@ -51,39 +88,83 @@ class Pools:
         """Return the name of pool `number`."""
         return self._names[number]
 
-    def _make(self, number: int, device: int) -> Any:
-        backing = self._new(device)
-        pool = _core.Pool(number, device, list(backing.id))
-        self._torch[pool] = backing
-        return pool
-
     def _new(self, device: int) -> Any:
+        """Make a pool of torch, for the first scope of a thread that finds none free; return its id."""
+        # torch makes it under the GIL and the allocator's lock: so wait for that lock first, without the GIL.
+        _core.quiet(device)
         with torch.cuda.device(device):  # a pool belongs to the device that is current when it is made
-            return torch.cuda.MemPool(self._allocator)
+            made = torch.cuda.MemPool(self._allocator)
+        _core.keep_for_ever(made)
+        return made.id
+
+    def open_scopes(self) -> list[OpenScope]:
+        """Return which threads are in scopes, the longest first."""
+        threads = {thread.native_id: thread.name for thread in threading.enumerate()}
+        threads[os.getpid()] = threading.main_thread().name  # whose native_id is the parent's after a fork
+        with self._lock:
+            pairs = list(self._pairs.items())
+        found = [
+            OpenScope(self._owners[owner], name, device, threads.get(thread, f"thread {thread}"), depth, seconds)
+            for (name, device), pair in pairs
+            for pool in (pair.eager, pair.graph)
+            for owner, thread, depth, seconds in pool.open()
+        ]
+        return sorted(found, key=lambda scope: -scope.seconds)
+
+    def _out_of_memory(self, device: int, *_: int) -> None:
+        """Say once what the scopes of other threads have to do with it. Who is in a scope gets a note on the error."""
+        beside = [scope for scope in self.open_scopes() if scope.device == device]
+        if beside and not self._told and not _core.in_scope():
+            self._told = True
+            warn(
+                f"device {device} has no memory left, and PyTorch does not give its cached memory back while a scope "
+                f"is open ({_named(beside)}): put scopes around allocations, not around a step"
+            )
 
     def graphs_are_gone(self) -> None:
         """Let the next :meth:`release_cache` include the memory of captured graphs."""
         with self._lock:
             self._released.update(pair.graph for pair in self._pairs.values())
 
-    def release_cache(self, device: int, names: Set[str]) -> None:
+    def release_cache(self, device: int, names: Set[str]) -> bool:
         """Make torch give back every segment of these pools of the device that holds no tensor.
 
-        A live pool of torch keeps its free segments for ever. So each pool gets a new one of torch in its place; what
-        the old one held free goes to the bank at once, and the rest when its tensors are gone. A pool that a thread is
-        allocating from stays as it is.
+        A live pool of torch keeps its free segments for ever. So each pool gets new ones of torch in their place; what
+        the old ones held free goes to the bank, and the rest when its tensors are gone. What a thread is allocating
+        from stays as it is.
+
+        torch can give up a pool only while no pool of the device is begun and nothing is captured. Otherwise nothing
+        is given up now: return False, and a later call does it.
         """
         with self._lock:
             for (name, where), pair in self._pairs.items():
                 if where == device and name in names:
-                    self._replace(pair.eager, device)
+                    self._replaced[device] += pair.eager.replace_idle()
                     if pair.graph in self._released:
-                        self._released.remove(pair.graph)
-                        self._replace(pair.graph, device)
+                        self._replaced[device] += pair.graph.replace_idle()
+                        if not pair.graph.open():
+                            self._released.remove(pair.graph)
+        if not _core.quiet(device):
+            return False
+        with self._lock:
+            replaced = self._replaced.pop(device, [])
+        for pool in replaced:
+            _core.drop_pool(device, pool)
         # What older pools of torch still held, whose tensors are gone by now.
         torch.cuda.empty_cache()
+        return True
 
-    def _replace(self, pool: Any, device: int) -> None:
-        backing = self._new(device)
-        if pool.replace(list(backing.id)):
-            self._torch[pool] = backing
+
+def explain_out_of_memory(error: BaseException, others: Sequence[OpenScope]) -> None:
+    """Add to an OutOfMemoryError that has left a scope what the scope had to do with it."""
+    advice = "PyTorch has done so now: enter it again"
+    if others:
+        advice = f"end the scopes that are still open ({_named(others)})"
+    about = "tracehook: a scope was open, and PyTorch does not give its cached memory back to the device while one is"
+    notes = getattr(error, "__notes__", [])
+    notes[:] = [note for note in notes if not note.startswith(about)]  # that of an inner scope
+    error.add_note(f"{about}: {advice}, and put scopes around allocations, not around a step")
+
+
+def _named(scopes: Sequence[OpenScope]) -> str:
+    return "; ".join(f"{scope.thread}, {scope.group}, for {scope.seconds:.1f} s" for scope in scopes[:3])

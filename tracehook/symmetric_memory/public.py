@@ -32,7 +32,7 @@ class _Switch:
     host: Host | None = None
     memory: SymmetricMemory | None = None
     members: Any = None  # torch.distributed's GroupMember, whose WORLD is the default group
-    unavailable: str | None = None  # why there is no symmetric memory in this process; warned of once
+    unavailable: tuple[str, str] | None = None  # why this process has no symmetric memory (code, text); warned of once
 
 
 _scopes: dict[Any, Scope] = {}
@@ -90,6 +90,11 @@ def symmetric(
     serves, what lacks them waits for :func:`sync`. Memory of a capture belongs to the captured graphs until
     :func:`release_graphs`.
 
+    Put a scope around allocations, not around a step. While one is open on any thread, PyTorch (2.11) does not give
+    back its cached memory of the device when there is none left, ``empty_cache()`` frees nothing, and memory with
+    ``record_stream`` is not used again until the scope ends. Inside a scope the thread's own ``use_mem_pool`` wins, and
+    under ``use_mem_pool`` the scope does.
+
     Args:
         group: a process group with an NCCL backend, or several; the default group if None.
         disabled: True: return a shared object that does nothing.
@@ -103,6 +108,7 @@ def symmetric(
         RegistrationTimeout: some ranks did not come within ``SYMM_REGISTER_TIMEOUT`` seconds. Nothing was registered.
         RegistrationFailed: NCCL refused a window on some rank. No rank uses it.
         PoolLimitError: ``SYMM_REGISTER_POOL_LIMIT`` is reached.
+        RegistrationError: the communicator ended meanwhile. It is the base of the first three.
 
     With ``SYMM_REGISTER_ON_ERROR=warn`` the first three are said on stderr instead, and all ranks go on without
     windows. Does nothing if tracehook is not enabled.
@@ -153,7 +159,8 @@ def _outside(groups: Sequence[ProcessGroup]) -> Scope:
     """Ordinary memory: nothing that is made inside belongs to an outer scope, as on the ranks that have the group."""
     from tracehook import _core
 
-    return Scope(_core.enter_outside, _core.leave_outside, lambda touched, error: None, False, groups)  # noqa: ARG005
+    leave = _core.leave_outside
+    return Scope(_core.enter_outside, leave, leave, lambda touched, error: None, False, groups)  # noqa: ARG005
 
 
 def is_symmetric(tensor: Tensor, group: ProcessGroup | None = None) -> bool:
@@ -197,14 +204,14 @@ def explain(tensor: Tensor, group: ProcessGroup | None = None) -> Explanation:
 
     Codes: ``symmetric``, ``not_cuda``, ``not_enabled``, ``not_in_pool``, ``expandable_segment``, ``no_communicator``,
     ``not_registered``, ``deferred``, ``outside``, ``other_device``, ``mismatch``, ``timeout``, ``failed``,
-    ``no_symmetric_support``, ``nccl_too_old``, ``placement``, ``unavailable``.
+    ``no_symmetric_support``, ``no_nccl``, ``nccl_too_old``, ``placement``, ``unavailable``.
     """
     memory = _Switch.memory
     if tensor.device.type != "cuda":
         return Explanation(False, "not_cuda", f"the tensor is on {tensor.device}; windows are made on CUDA memory")
     unavailable = _Switch.unavailable if _Switch.host is not None else None
     if unavailable is not None:
-        return Explanation(False, "nccl_too_old" if "NCCL" in unavailable else "unavailable", unavailable)
+        return Explanation(False, *unavailable)
     if memory is None:
         return Explanation(
             False,
@@ -225,6 +232,12 @@ def sync(group: Groups = None) -> int:
     Returns:
         how many windows were registered, on all groups.
 
+    Raises:
+        RuntimeError: the current stream is captured. Nothing was sent.
+        RegistrationMismatch: the ranks differ, or another rank is at another act. Nothing was registered anywhere.
+        RegistrationTimeout: some ranks did not come within ``SYMM_REGISTER_TIMEOUT`` seconds. Nothing was registered.
+        RegistrationFailed: NCCL refused a window on some rank. No rank uses it.
+
     """
     memory = _existing()
     return memory.sync(group) if memory is not None else 0
@@ -233,13 +246,22 @@ def sync(group: Groups = None) -> int:
 def trim(group: Groups = None) -> int:
     """Give back the memory of the group's pools that no tensor uses, on all ranks in the same order.
 
-    Collective, outside of a capture. A segment leaves only if it is unused on every rank, and its memory only when its
-    last group has let go of it. What captured graphs used stays until :func:`release_graphs`. Empties torch's own
+    Collective: all ranks of the group call it at the same point, outside of a capture and of all scopes of the calling
+    thread. A segment leaves only if it is unused on every rank, and its memory only when its last group has let go of
+    it. What captured graphs used stays until :func:`release_graphs`. Waits for the device, and empties torch's own
     cache too (``torch.cuda.empty_cache()``). With the ``shared`` policy the memory belongs to all groups of the device:
     ranks that trim a subgroup alone have other memory afterwards than the rest, and no longer agree with it.
 
+    While another thread is in a scope or in ``use_mem_pool`` on the device, or captures, PyTorch cannot give up memory
+    of pools: then this rank offers nothing, so that no rank gives anything back, and a later call does it.
+
     Returns:
         bytes that this rank gave back to the device.
+
+    Raises:
+        RuntimeError: the current stream is captured, or this thread is in a scope. Nothing was sent.
+        RegistrationMismatch: another rank is at another act. Nothing was given back.
+        RegistrationTimeout: some ranks did not come within ``SYMM_REGISTER_TIMEOUT`` seconds. Nothing was given back.
 
     """
     memory = _existing()
@@ -281,7 +303,7 @@ def _make_memory(host: Host) -> None:
 
                 _Switch.memory = SymmetricMemory(host.settings, host.push, _drop_holder)
             else:
-                warn(f"no symmetric memory, scopes do nothing: {_Switch.unavailable}")
+                warn(f"no symmetric memory, scopes do nothing: {_Switch.unavailable[1]}")
     _Switch.members = GroupMember
 
 

@@ -19,6 +19,10 @@ class NoScope:
     __enter__: Any = int
     __exit__: Any = "".format
 
+    def give_back_cache(self) -> bool:
+        """Return False: torch has done so by itself."""
+        return False
+
 
 NO_SCOPE = NoScope()
 
@@ -26,11 +30,14 @@ NO_SCOPE = NoScope()
 class Scope:
     """What :func:`tracehook.symmetric` returns. One object serves a set of groups again and again, on any thread."""
 
-    __slots__ = ("_begin", "_end", "_finish", "_graph", "_refs")
+    __slots__ = ("_begin", "_end", "_finish", "_graph", "_pause", "_refs")
 
-    def __init__(self, begin: Any, end: Any, finish: Any, graph: bool, groups: Sequence[ProcessGroup]) -> None:
+    def __init__(
+        self, begin: Any, end: Any, pause: Any, finish: Any, graph: bool, groups: Sequence[ProcessGroup]
+    ) -> None:
         self._begin = begin
         self._end = end
+        self._pause = pause
         self._finish = finish
         self._graph = graph
         self._refs = tuple(weakref.ref(group) for group in groups)
@@ -38,6 +45,22 @@ class Scope:
     def belongs_to(self, groups: Sequence[ProcessGroup]) -> bool:
         """Whether it was made for these very groups: ids are reused, objects are not."""
         return all(ref() is group for ref, group in zip(self._refs, groups, strict=True))
+
+    def give_back_cache(self) -> bool:
+        """Have torch give its cache back to the device, as it cannot inside a scope. For other ranks the scope goes on.
+
+        Call it inside the scope, where nothing was allocated yet. Return whether it was tried.
+        """
+        import torch
+
+        if torch.cuda.is_current_stream_capturing():
+            return False
+        self._pause()
+        try:
+            torch.cuda.empty_cache()
+        finally:
+            self._begin(self._graph)
+        return True
 
     def __enter__(self) -> None:
         self._begin(self._graph)

@@ -140,16 +140,16 @@ void bind_member(py::module_& module) {
             },
             py::arg("segments"), py::arg("capturing") = false, NoGil())
         .def("confirm_windows", &BoundCommunicator::confirm_windows, py::arg("begin") = 0, NoGil())
-        .def("raise_fence",
-             [](const BoundCommunicator& self) { return self->windows().raise_fence(); }, NoGil())
+        .def(
+            "raise_fence",
+            [](const BoundCommunicator& self) { return self->windows().raise_fence(); }, NoGil())
         .def("lower_fence",
              [](const BoundCommunicator& self, std::optional<std::uint64_t> begin) {
                  self->windows().lower_fence(begin);
              })
         .def_property_readonly(
             "calls", [](const BoundCommunicator& self) { return self->windows().calls(); })
-        .def("note_caller",
-             [](const BoundCommunicator& self) { self->windows().note_caller(); })
+        .def("note_caller", [](const BoundCommunicator& self) { self->windows().note_caller(); })
         .def_property_readonly(
             "several_callers",
             [](const BoundCommunicator& self) { return self->windows().several_callers(); })
@@ -181,10 +181,22 @@ void bind_member(py::module_& module) {
 
 void bind_scopes(py::module_& module) {
     py::class_<Pool, std::shared_ptr<Pool>>(module, "Pool", "Directs allocations to a torch pool.")
-        .def(py::init([](std::uint32_t number, int device, Pool::TorchId id) {
-            return std::make_shared<Pool>(process().hook_library(), number, device, id);
+        .def(py::init([](std::uint32_t number, int device, std::function<Pool::TorchId()> make) {
+            return std::make_shared<Pool>(process().hook_library(), number, device,
+                                          std::move(make));
         }))
-        .def("replace", &Pool::replace, NoGil());
+        .def("replace_idle", &Pool::replace_idle)
+        .def(
+            "open",
+            [](const Pool& self) {
+                std::vector<std::tuple<std::uint32_t, pid_t, int, double>> rows;
+                for (const Pool::Open& open : self.open()) {
+                    const std::chrono::duration<double> age = Pool::Clock::now() - open.since;
+                    rows.emplace_back(open.owner, open.thread, open.depth, age.count());
+                }
+                return rows;
+            },
+            "(owner, thread, depth, seconds) of each thread that is in a scope");
     py::class_<PoolScope>(module, "PoolScope", "Follows what is allocated inside it.")
         .def(py::init(
             [](std::shared_ptr<Pool> eager, std::shared_ptr<Pool> graph, std::uint32_t owner) {
@@ -192,10 +204,22 @@ void bind_scopes(py::module_& module) {
                                                    process().hook_library());
             }))
         .def("set_communicators", &PoolScope::set_communicators)
-        .def("enter", &PoolScope::enter)
+        .def("enter", &PoolScope::enter, NoGil())
         .def_property_readonly("ends", &PoolScope::ends)
+        // Between it and enter() the thread is outside, but for the other ranks the scope goes on.
+        .def(
+            "pause", [](PoolScope& self) { self.leave(); }, NoGil())
         .def("leave", [](PoolScope& self) -> py::object {
-            const std::vector<std::uint64_t> wanted = self.leave();
+            self.count_end();
+            std::vector<std::uint64_t> touched;
+            {
+                const py::gil_scoped_release without;
+                touched = self.leave();
+            }
+            if (touched.empty()) {
+                return py::none();
+            }
+            const std::vector<std::uint64_t> wanted = self.without_window(touched);
             return wanted.empty() ? py::none() : py::cast(wanted);
         });
 }
@@ -217,7 +241,29 @@ void bind_symmetric(py::module_& module) {
         }
         core::ScopeStack::leave();
     });
-    module.def("open_bank", [](std::size_t limit) { nccl::open_bank(process().bank(), limit); });
+    module.def(
+        "in_scope", [] { return core::ScopeStack::in_scope(); },
+        "whether this thread is in a scope, innermost or not");
+    module.def(
+        "quiet", [](int device) { return process().hook_library().quiet(device); }, NoGil(),
+        "whether no pool of torch is begun on the device and no graph is captured; waits for the "
+        "allocator's lock");
+    module.def(
+        "drop_pool",
+        [](int device, Pool::TorchId id) { process().hook_library().drop_pool(device, id.data()); },
+        NoGil());
+    // At exit and in a forked child the end of a torch.cuda.MemPool would call CUDA, and beside a
+    // scope or a capture it ends the process. So those that tracehook makes never end; drop_pool()
+    // gives their memory back.
+    module.def("keep_for_ever", [](const py::object& pool) { pool.inc_ref(); });
+    module.def(
+        "open_bank",
+        [](std::size_t limit) -> py::object {
+            const auto refused = nccl::open_bank(process().bank(), limit);
+            return refused ? py::make_tuple(refused->reason, refused->text)
+                           : py::object(py::none());
+        },
+        "(reason, text) if this process cannot have one");
     module.def(
         "segment_functions",
         [] {

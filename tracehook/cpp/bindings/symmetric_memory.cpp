@@ -76,24 +76,27 @@ void PoolScope::enter(bool graph) {
     (for_graph ? graph_ : eager_)->enter(owner_);
 }
 
-std::vector<std::uint64_t> PoolScope::leave() {
+void PoolScope::count_end() noexcept {
     const std::uint64_t calls =
         communicators_.empty() ? 0 : communicators_.front()->windows().calls();
     if (calls_.exchange(calls, std::memory_order_relaxed) != calls) {
         ends_.store(0, std::memory_order_relaxed);
     }
     ends_.fetch_add(1, std::memory_order_relaxed);
+}
+
+std::vector<std::uint64_t> PoolScope::leave() {
     const core::ScopeFrame* const scope = core::ScopeStack::current();
     if (scope == nullptr || scope->owner != owner_ ||
-        (scope->source != eager_.get() && scope->source != graph_.get())) {
+        (!eager_->is_innermost() && !graph_->is_innermost())) {
         throw std::logic_error("scopes of symmetric memory must end in the reverse order of their "
                                "beginning, on the thread that began them");
     }
-    const std::vector<std::uint64_t> touched =
-        (scope->source == graph_.get() ? graph_ : eager_)->leave();
-    if (touched.empty()) {
-        return touched;
-    }
+    return (graph_->is_innermost() ? graph_ : eager_)->leave();
+}
+
+std::vector<std::uint64_t>
+PoolScope::without_window(const std::vector<std::uint64_t>& touched) const {
     std::vector<std::uint64_t> wanted;
     for (const std::uint64_t segment : touched) {
         const bool everywhere =

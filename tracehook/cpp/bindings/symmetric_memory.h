@@ -57,11 +57,16 @@ class PoolScope {
         communicators_ = std::move(communicators);
     }
 
+    // enter() and leave() wait for the allocator's lock: without the GIL. leave() returns the
+    // segments that were touched.
     void enter(bool graph);
-    // The segments that were touched and lack a window on one of the communicators.
     std::vector<std::uint64_t> leave();
-    // How often leave() was called since the first communicator's last call: with the number of
-    // that call a position in the program that is alike on all ranks.
+    // With the GIL, which keeps set_communicators() away: those of them that lack a window on one
+    // of the communicators; and that this is an end of the scope, before leave().
+    std::vector<std::uint64_t> without_window(const std::vector<std::uint64_t>& touched) const;
+    void count_end() noexcept;
+    // How often that was since the first communicator's last call: with the number of that call a
+    // position in the program that is alike on all ranks.
     std::uint64_t ends() const noexcept { return ends_.load(std::memory_order_relaxed); }
 
   private:

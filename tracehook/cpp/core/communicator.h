@@ -69,12 +69,10 @@ class Communicator {
 
     Windows& windows() noexcept { return windows_; }
 
-    // Any thread. From then on no call goes to NCCL, because the ranks can no longer be level; `why`
-    // is what the caller hears. The first reason stands.
+    // Any thread. From then on no call goes to NCCL, because the ranks can no longer be level;
+    // `why` is what the caller hears. The first reason stands.
     void refuse(const std::string& why) noexcept;
-    const std::string* refusal() const noexcept {
-        return refusal_.load(std::memory_order_acquire);
-    }
+    const std::string* refusal() const noexcept { return refusal_.load(std::memory_order_acquire); }
 
     // Any thread: what somebody else did. The segment is the one that the range is, or was.
     void observe(const Segment& segment, const Observation& seen) noexcept;

@@ -6,7 +6,6 @@
 #include "symmetric_memory/scope_stack.h"
 
 #include <atomic>
-#include <stdexcept>
 #include <string>
 
 namespace tracehook::nccl {
@@ -38,20 +37,21 @@ int enter_device(int device) {
 
 } // namespace
 
-void open_bank(core::Bank& bank, std::size_t limit_bytes_per_device) {
+std::optional<NoBank> open_bank(core::Bank& bank, std::size_t limit_bytes_per_device) {
     const Api& real = api();
     if (!has(Trait::kWindows, version())) {
         const int first = kTraits[static_cast<std::size_t>(Trait::kWindows)].first;
-        throw std::runtime_error("NCCL " + std::to_string(version()) + " has no windows: " +
-                                 std::to_string(first) + " or newer is needed");
+        return NoBank{"nccl_too_old", "NCCL " + std::to_string(version()) + " has no windows: " +
+                                          std::to_string(first) + " or newer is needed"};
     }
     if (real.ncclMemAlloc == nullptr || real.ncclCommWindowRegister == nullptr ||
         real.cudaDeviceSynchronize == nullptr) {
-        throw std::runtime_error(
-            "this NCCL, or the CUDA runtime, lacks a function that windows need");
+        return NoBank{"unavailable",
+                      "this NCCL, or the CUDA runtime, lacks a function that windows need"};
     }
     bank.open({allocate, release, synchronize, enter_device}, limit_bytes_per_device);
     target.store(&bank, std::memory_order_release);
+    return std::nullopt;
 }
 
 void* allocate_segment(std::size_t size, int device, Stream) noexcept {

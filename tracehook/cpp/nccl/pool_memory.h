@@ -5,11 +5,19 @@
 #include "nccl/abi.h"
 #include "symmetric_memory/bank.h"
 
+#include <optional>
+#include <string>
+
 namespace tracehook::nccl {
 
-// Opens the bank over ncclMemAlloc. Throws std::runtime_error with one line if this NCCL cannot
-// make windows. Once.
-void open_bank(core::Bank& bank, std::size_t limit_bytes_per_device);
+// Why there can be no bank: a reason of tracehook.explain, and one line.
+struct NoBank {
+    const char* reason;
+    std::string text;
+};
+
+// Opens the bank over ncclMemAlloc, once. Returns nothing if it did.
+std::optional<NoBank> open_bank(core::Bank& bank, std::size_t limit_bytes_per_device);
 
 // Called by torch with the allocator's lock held, on the allocating (freeing) thread, with `device`
 // current. Null: out of memory. A segment belongs to the pool of the thread's innermost scope.

@@ -32,6 +32,11 @@ const ScopeFrame* ScopeStack::current() noexcept {
     return stack.empty() ? nullptr : &stack.back();
 }
 
+bool ScopeStack::in_scope() noexcept {
+    return std::ranges::any_of(stack,
+                               [](const ScopeFrame& scope) { return scope.source != nullptr; });
+}
+
 void ScopeStack::block_allocated(const Bank& bank, int device, std::uintptr_t address) noexcept {
     if (stack.empty() || stack.back().device != device) {
         return;

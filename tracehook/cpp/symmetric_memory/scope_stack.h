@@ -31,6 +31,9 @@ class ScopeStack {
     // The innermost; null outside of all. Valid until this thread enters or leaves one.
     static const ScopeFrame* current() noexcept;
 
+    // Whether the thread is in a scope of some pool, perhaps not the innermost.
+    static bool in_scope() noexcept;
+
     static void block_allocated(const Bank& bank, int device, std::uintptr_t address) noexcept;
 
     // How many scopes are open in the process: while it is 0, nobody need look at an allocated

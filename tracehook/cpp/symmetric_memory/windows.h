@@ -34,7 +34,7 @@ struct Window {
     std::uintptr_t address = 0;
     std::size_t size = 0; // bytes
     void* handle = nullptr;
-    bool pinned = false; // a captured graph uses it
+    bool pinned = false;     // a captured graph uses it
     std::uint64_t begin = 0; // number of the first call that may use it
 
     std::uintptr_t end() const noexcept { return address + size; }
@@ -158,7 +158,7 @@ class Windows {
     std::atomic<std::size_t> count_{0};
     std::atomic<std::uint64_t> calls_{0};
     std::atomic<std::uint64_t> caller_{0}; // the only thread
-    mutable std::mutex mutex_; // everything below
+    mutable std::mutex mutex_;             // everything below
     std::condition_variable lowered_;
     bool fenced_ = false;
     std::optional<std::uint64_t> epoch_; // the first call that is compared and counted

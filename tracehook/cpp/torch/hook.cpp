@@ -133,6 +133,32 @@ int end_pool(int32_t device, const uint64_t pool[2], char* error, uint32_t error
     });
 }
 
+// torch has no question for this. So a pool without memory is made and given up: torch refuses to
+// empty it while any pool of the device is begun or a graph is captured, and then changes nothing.
+int32_t quiet(int32_t device) {
+    static std::atomic<uint64_t> asked{0};
+    char error[1];
+    return guarded(error, sizeof(error), [&] {
+               // Nobody else has such an id: torch counts up from 0.
+               const c10::MempoolId_t probe{~uint64_t{0}, asked.fetch_add(1)};
+               const auto index = static_cast<c10::DeviceIndex>(device);
+               allocator::get()->createOrIncrefPool(index, probe);
+               allocator::get()->releasePool(index, probe);
+               allocator::get()->emptyCache(probe);
+           }) == 0;
+}
+
+int drop_pool(int32_t device, const uint64_t pool[2], char* error, uint32_t error_size) {
+    const int released = guarded(error, error_size, [&] {
+        allocator::get()->releasePool(static_cast<c10::DeviceIndex>(device), pool_id(pool));
+    });
+    if (released == 0) {
+        char refusal[1]; // the device is not quiet: torch empties the pool later
+        guarded(refusal, sizeof(refusal), [&] { allocator::get()->emptyCache(pool_id(pool)); });
+    }
+    return released;
+}
+
 int32_t capturing(int32_t device) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     const auto stream = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device));
@@ -156,6 +182,8 @@ extern "C" __attribute__((visibility("default"))) const th_hook_api* th_hook_get
         begin_pool,
         end_pool,
         capturing,
-        TH_SEGMENT_UNMAP};
+        TH_SEGMENT_UNMAP,
+        quiet,
+        drop_pool};
     return &api;
 }

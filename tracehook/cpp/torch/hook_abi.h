@@ -61,6 +61,13 @@ struct th_hook_api {
     /* 1: the calling thread's current stream on the device is being captured into a graph. */
     int32_t (*capturing)(int32_t device);
     int32_t last_action; /* the newest th_segment_action that it tells */
+    /* 1: torch would give back the memory of a pool now, as no pool of the device is begun and no
+     * graph is captured on it. */
+    int32_t (*quiet)(int32_t device);
+    /* Gives up the pool for which a MemPool was made; that MemPool must never be destroyed. What
+     * the pool holds free goes to the driver: now, or at torch's next emptyCache() if the device
+     * is not quiet. */
+    int (*drop_pool)(int32_t device, const uint64_t pool[2], char* error, uint32_t error_size);
 };
 
 const struct th_hook_api* th_hook_get_api(void);

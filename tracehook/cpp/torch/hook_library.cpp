@@ -93,4 +93,10 @@ void HookLibrary::end_pool(int device, const std::uint64_t pool[2]) const {
     });
 }
 
+void HookLibrary::drop_pool(int device, const std::uint64_t pool[2]) const {
+    checked("giving up a pool failed", [&](char* error, std::uint32_t size) {
+        return api_->drop_pool(device, pool, error, size);
+    });
+}
+
 } // namespace tracehook::torch_hook

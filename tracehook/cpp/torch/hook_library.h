@@ -32,6 +32,8 @@ class HookLibrary {
     void begin_pool(int device, const std::uint64_t pool[2], int32_t (*mine)(void* user),
                     void* user) const;
     void end_pool(int device, const std::uint64_t pool[2]) const;
+    bool quiet(int device) const noexcept { return api_->quiet(device) != 0; }
+    void drop_pool(int device, const std::uint64_t pool[2]) const;
     bool capturing(int device) const noexcept { return api_->capturing(device) != 0; }
 
   private:

@@ -1,46 +1,78 @@
 // A pool of symmetric memory as torch sees it: directs the allocations of the threads that are in a
 // scope to it.
 //
-// torch lets a pool be begun only once at a time, by one thread. So the first thread that enters
-// begins it, the last one that leaves ends it, and what belongs to whom is told by the thread's
-// innermost scope. enter() and leave() are called by the thread of the scope, with none of our
-// locks held; each takes the pool's mutex, then the allocator's lock.
+// It consists of pools of torch, one for each thread that is in a scope at the same time. torch
+// asks the pools that are begun, the newest first, whose an allocation is. So each thread begins
+// one of its own when it enters: then its innermost scope wins over whatever it had begun before
+// (use_mem_pool, a capture), and no other thread changes that. Threads that take turns share one
+// pool of torch; a thread gets the one that it had before if that is free.
+//
+// enter() and leave() are called by the thread of the scope, without the GIL and with none of our
+// locks held: each takes the allocator's lock, which a free that waits for NCCL may hold.
 #pragma once
 
 #include "symmetric_memory/scope_stack.h"
 #include "torch/hook_library.h"
 
 #include <array>
+#include <chrono>
+#include <functional>
+#include <list>
 #include <mutex>
+#include <sys/types.h>
+#include <vector>
 
 namespace tracehook {
 
 class Pool {
   public:
     using TorchId = std::array<std::uint64_t, 2>; // torch.cuda.MemPool.id
+    using Clock = std::chrono::steady_clock;
 
-    Pool(const torch_hook::HookLibrary& hook_library, std::uint32_t number, int device, TorchId id)
-        : number_(number), device_(device), hook_library_(hook_library), id_(id) {}
+    // A thread that is in a scope, since it entered its outermost one on this pool.
+    struct Open {
+        std::uint32_t owner = 0; // number of the groups of the outermost scope
+        pid_t thread = 0;        // the kernel's number
+        int depth = 0;           // scopes inside of each other
+        Clock::time_point since;
+    };
+
+    // `make` returns the id of a new pool of torch. It may take the GIL.
+    Pool(const torch_hook::HookLibrary& hook_library, std::uint32_t number, int device,
+         std::function<TorchId()> make)
+        : number_(number), device_(device), hook_library_(hook_library), make_(std::move(make)) {}
 
     // Throws std::runtime_error with torch's words; then no scope was entered.
     void enter(std::uint32_t owner);
-    // Returns what the scope touched: the bank's ids, in order.
+    // Whether the calling thread's innermost scope is one of this pool.
+    bool is_innermost() const noexcept;
+    // Only if is_innermost(). Returns what the scope touched: the bank's ids, in order.
     std::vector<std::uint64_t> leave();
 
-    // Another pool of torch takes its place. False if a thread is in a scope on it.
-    bool replace(TorchId id);
+    // Forgets the pools of torch that no thread is in a scope of, and returns their ids: the next
+    // scopes get new ones.
+    std::vector<TorchId> replace_idle();
+    std::vector<Open> open() const;
 
     int device() const noexcept { return device_; }
 
   private:
-    static std::int32_t is_current(void* pool) noexcept;
+    struct TorchPool {
+        TorchId id;
+        Pool* of;
+        Open used; // by the last thread; depth 0: nobody is in a scope
+    };
+
+    static std::int32_t is_current(void* torch_pool) noexcept;
+    TorchPool& take(std::uint32_t owner);
+    void step_back(TorchPool& pool) noexcept;
 
     const std::uint32_t number_;
     const int device_;
     const torch_hook::HookLibrary& hook_library_; // lives as long as the process
-    std::mutex mutex_;                            // id_, users_; comes before the allocator's lock
-    TorchId id_;
-    int users_ = 0;
+    const std::function<TorchId()> make_;
+    mutable std::mutex mutex_; // a leaf: torch_pools_; never held during a call into torch
+    std::list<TorchPool> torch_pools_;
 };
 
 } // namespace tracehook

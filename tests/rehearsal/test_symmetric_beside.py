@@ -1,0 +1,88 @@
+"""Scopes beside what PyTorch does: trim beside other threads' scopes and captures, pools of the program, no memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.symmetric import alike, play
+
+MB = 1 << 20
+JOB = "symmetric_beside.py"
+
+
+def _one(name: str, log: Path, **env: str) -> Any:
+    run = play(JOB, name, log=log, **env)
+    run.assert_good()
+    return alike(run, name)
+
+
+@pytest.mark.parametrize("policy", ["shared", "isolated"])
+def test_trim_inside_a_scope_is_refused(tmp_path: Path, policy: str) -> None:
+    """A thread that calls trim inside its own scope gets one line that says so; trim after the scope gives all back."""
+    found = _one("trim_inside", tmp_path, SYMM_REGISTER_POLICY=policy)
+    for kind, text in found["errors"]:
+        assert (kind, text.count("\n")) == ("RuntimeError", 0)
+        assert "tracehook.trim" in text
+        assert "inside `with tracehook.symmetric" in text
+    assert found["given_back"] == 32 * MB
+
+
+@pytest.mark.parametrize("policy", ["shared", "isolated"])
+@pytest.mark.parametrize("beside", ["scope", "capture"])
+def test_trim_beside_another_thread(tmp_path: Path, beside: str, policy: str) -> None:
+    """Trim while another thread is in a scope, or captures, leaves both alone; a later trim gives the memory back."""
+    found = _one(f"trim_beside_{beside}", tmp_path, SYMM_REGISTER_POLICY=policy)
+    assert found["bytes"][0] == 0
+    assert found["bytes"][1] >= 32 * MB
+    assert found["sum"] == 3.0
+
+
+def test_scope_wins_for_its_own_thread(tmp_path: Path) -> None:
+    """A scope's tensors are symmetric whatever pool its thread had begun before, and whatever other threads do."""
+    found = _one("whose_pool", tmp_path)
+    assert found["alone"][0] == [False, True]
+    assert found["alone"][1][:3] == [True, False, True]
+    assert found["beside"] == found["alone"]
+    assert found["after"] == found["alone"]
+
+
+def test_scope_wins_in_a_capture(tmp_path: Path) -> None:
+    """A scope in a capture serves memory of its pool, also while another thread is in a scope of captured graphs."""
+    assert _one("whose_pool_in_a_capture", tmp_path) == {"reasons": ["deferred", "deferred"]}
+
+
+def test_status_names_open_scopes(tmp_path: Path) -> None:
+    """Status says which threads are in a scope, of which group, how deep and for how long."""
+    assert _one("open_scopes", tmp_path) == {
+        "threads": ["MainThread", "stays"],
+        "depths": [2, 1],
+        "groups": [True, True],
+        "open": [True, True],
+        "after": [],
+    }
+
+
+def test_out_of_memory_in_a_scope_is_explained(tmp_path: Path) -> None:
+    """An OutOfMemoryError of a scope says that PyTorch gave no cached memory back; it did so after the scope."""
+    found = _one("out_of_memory", tmp_path, TRACEHOOK_EMU_MEMORY_GB="1")
+    assert found["named"].count("a scope was open") == 1, "the outermost scope has the last word"
+    assert "enter it again" in found["named"]
+    assert found["after"] is True
+
+
+def test_out_of_memory_beside_a_scope_is_explained(tmp_path: Path) -> None:
+    """When a thread outside of all scopes has no memory left, one line names the scopes of other threads."""
+    run = play(JOB, "out_of_memory_beside", log=tmp_path, TRACEHOOK_EMU_MEMORY_GB="1")
+    run.assert_good()
+    assert alike(run, "out_of_memory_beside") == {"errors": ["OutOfMemoryError"] * 2, "after": True}
+    told = [line for line in run.finished.err.splitlines() if "has no memory left" in line]
+    assert len(told) == 2, "one for each rank"
+    assert all("stays, group 0, for " in line for line in told)
+
+
+def test_empty_tries_again_when_there_is_no_memory(tmp_path: Path) -> None:
+    """Where cached memory would serve, tracehook.empty has PyTorch give it back; else it raises what PyTorch raises."""
+    found = _one("out_of_memory_in_empty", tmp_path, TRACEHOOK_EMU_MEMORY_GB="1")
+    assert found == {"symmetric": True, "error": "OutOfMemoryError"}

@@ -1,0 +1,45 @@
+"""Why a process can have no symmetric memory, as tracehook.explain says it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tracehook import settings
+from tracehook.hook.service import Service
+from tracehook.symmetric_memory import public
+
+NO_NCCL = "no NCCL is loaded in this process: torch was built without it, or not imported yet"
+CUDA_TENSOR: Any = SimpleNamespace(device=SimpleNamespace(type="cuda"))
+
+
+def explained(monkeypatch: pytest.MonkeyPatch, service: Service) -> tuple[str, str]:
+    """Return the reason code and the sentence."""
+    monkeypatch.setattr(public._Switch, "host", service)
+    monkeypatch.setattr(public._Switch, "memory", None)
+    monkeypatch.setattr(public._Switch, "unavailable", None)
+    public._make_memory(service)
+    return public.explain(CUDA_TENSOR)[1:]
+
+
+@pytest.mark.parametrize(
+    ("core", "expected"),
+    [
+        ({"nccl_missing": lambda: NO_NCCL}, ("no_nccl", NO_NCCL)),
+        ({"open_bank": lambda limit: ("nccl_too_old", "NCCL 22600 has no windows")}, ("nccl_too_old", None)),  # noqa: ARG005
+        ({"open_bank": lambda limit: ("unavailable", "this NCCL lacks a function")}, ("unavailable", None)),  # noqa: ARG005
+        ({"attached": lambda: False}, ("unavailable", None)),
+    ],
+)
+def test_reason_has_the_code_of_its_place(
+    monkeypatch: pytest.MonkeyPatch, core: dict[str, Any], expected: tuple[str, str | None]
+) -> None:
+    """The place that finds the reason gives its code; no code is guessed from the words of the sentence."""
+    answers = {"attached": lambda: True, "nccl_missing": lambda: "", **core}
+    made = Service(settings.from_environment()[0])
+    made._core = SimpleNamespace(**answers)  # type: ignore[assignment]
+    code, text = explained(monkeypatch, made)
+    assert code == expected[0]
+    assert text == (expected[1] or text)

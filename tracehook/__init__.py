@@ -80,8 +80,8 @@ def enable() -> None:
     The same as ``SYMM_REGISTER_HOOK=1``, from code; may be called at any time and any number of times. Communicators
     and segments that exist already are adopted. Does not initialise CUDA: until the program does, it only waits.
 
-    Call it on all ranks, and between the same collectives: with NVLS, ranks that differ in what they registered wait for
-    each other without end inside NCCL, where not even an abort reaches them.
+    Call it on all ranks, and between the same collectives: with NVLS, ranks that differ in what they registered wait
+    for each other without end inside NCCL, where not even an abort reaches them.
 
     Where the allocator cannot be followed (expandable segments, another allocator, no CUDA), one line on stderr says
     what to do and the program runs on; :func:`status` has the reason.
@@ -103,8 +103,8 @@ def disable() -> None:
     Call it on all ranks, and between the same collectives: see :func:`enable`.
 
     Segments and communicators are still followed, so that enabling again is complete. Idempotent. Waits for the device,
-    and for calls into NCCL that are under way on other threads. A non-blocking communicator that is in progress for more
-    than 30 s keeps its registrations until their segments are freed; stderr says so.
+    and for calls into NCCL that are under way on other threads. A non-blocking communicator that is in progress for
+    more than 30 s keeps its registrations until their segments are freed; stderr says so.
     """
     from tracehook.hook.service import service
 

@@ -191,8 +191,8 @@ class Journal:
             warn(
                 f"registering segment {fields.get('addr')} with communicator {fields['comm']} failed with NCCL error "
                 f"{fields['error']}; its {fields['registrations']} registrations were undone, it runs on unregistered. "
-                "The other ranks still have theirs: call tracehook.disable() on all ranks now, or start the job without "
-                "SYMM_REGISTER_HOOK, because with NVLS NCCL waits without end for ranks that differ"
+                "The other ranks still have theirs: call tracehook.disable() on all ranks now, or start the job with "
+                "SYMM_REGISTER_HOOK=0, because with NVLS NCCL waits without end for ranks that differ"
             )
         elif name == "deregister.local" and not fields["ok"]:
             address, comm = fields.get("addr"), fields["comm"]

@@ -80,14 +80,9 @@ def enable() -> None:
     The same as ``SYMM_REGISTER_HOOK=1``, from code; may be called at any time and any number of times. Communicators
     and segments that exist already are adopted. Does not initialise CUDA: until the program does, it only waits.
 
-<<<<<<< HEAD
     All ranks call it at the same point of the program, with no collective under way: with NVLS, ranks that differ in
     what they registered wait for each other without end inside NCCL, where not even an abort reaches them. When it is
     called again after :func:`disable`, it registers every segment before it returns.
-=======
-    Call it on all ranks, and between the same collectives: with NVLS, ranks that differ in what they registered wait
-    for each other without end inside NCCL, where not even an abort reaches them.
->>>>>>> gate
 
     Where the allocator cannot be followed (expandable segments, another allocator, no CUDA), one line on stderr says
     what to do and the program runs on; :func:`status` has the reason.
@@ -109,16 +104,10 @@ def disable() -> None:
 
     Windows stay until :func:`trim` or the end of their communicator.
 
-<<<<<<< HEAD
     Segments and communicators are still followed, so that enabling again is complete. May be called any number of
     times. Raises nothing of its own. Waits for the device, and for calls into NCCL that are under way on other threads.
     A non-blocking communicator that is in progress for more than 30 s keeps its registrations until their segments are
     freed; stderr says so.
-=======
-    Segments and communicators are still followed, so that enabling again is complete. Idempotent. Waits for the device,
-    and for calls into NCCL that are under way on other threads. A non-blocking communicator that is in progress for
-    more than 30 s keeps its registrations until their segments are freed; stderr says so.
->>>>>>> gate
     """
     from tracehook.hook.service import service
 

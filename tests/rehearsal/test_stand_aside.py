@@ -22,13 +22,8 @@ def _assert_noted_once(run: Rehearsal, reason: str) -> None:
 def test_torch_hook_on(tmp_path: Path) -> None:
     """With torch's own hook on as well, tracehook records what that registers, registers nothing, and says so once."""
     run = rehearse("plain.py", log=tmp_path, env={"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1"})
-<<<<<<< HEAD
     # Both are torch's. Its hook leaves registrations on a communicator that it finalizes (C4). It does not wait for
     # collectives that use what it deregisters (L5), which may have ended by then.
-=======
-    # Both are torch's. Its hook leaves registrations on a communicator that it finalizes (C4), and does not wait for
-    # the collectives that use what it deregisters (L5), which may have ended by then.
->>>>>>> gate
     assert run.broken in (["C4"], ["C4", "L5"]), run.output
     _assert_noted_once(run, "torch_hook")
     facts = run.facts()

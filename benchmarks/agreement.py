@@ -46,8 +46,7 @@ class Events:
         self._core: Any = _core
         journal = service()._journal
         assert journal is not None
-        journal._stop.set()
-        journal._thread.join()
+        journal.stop_thread()
         self.durations()
 
     def durations(self) -> dict[str, float]:

@@ -58,8 +58,7 @@ def main(library: str) -> None:
     # The log's thread would compete for the GIL, which this loop needs back after each switch, and a new communicator
     # does not. So the log is written between the measurements.
     journal = service()._journal
-    journal._stop.set()
-    journal._thread.join()
+    journal.stop_thread()
     for _ in range(REPETITIONS):
         journal.flush()
         bare = plain.time_registrations(pointer, addresses, sizes, segments)

@@ -13,7 +13,7 @@ SOON = 6.0  # seconds; SYMM_REGISTER_TIMEOUT is 30
 
 def case(name: str, ranks: int, log: Path, **env: str) -> list[dict[str, Any]]:
     """Run one case; return the facts of each rank."""
-    return told(play("apart.py", name, ranks=ranks, log=log, **{"SYMM_REGISTER_TIMEOUT": "30", **env}), ranks)
+    return told(play("apart.py", name, ranks=ranks, log=log, timeout=30, **env), ranks)
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,11 @@ TIMEOUT = 5
 MB = 1 << 20
 
 
-def play(job: str, *arguments: str, ranks: int, log: Path, **env: str) -> Result:
+def play(job: str, *arguments: str, ranks: int, log: Path, timeout: int = TIMEOUT, **env: str) -> Result:
     """Run a job of the rehearsals on real devices."""
     path = os.pathsep.join(filter(None, [str(CASES), os.environ.get("PYTHONPATH", "")]))
     return launch(
-        CASES / job, ranks, log, *arguments, PYTHONPATH=path, SYMM_REGISTER_TIMEOUT=str(TIMEOUT), timeout=90, **env
+        CASES / job, ranks, log, *arguments, PYTHONPATH=path, SYMM_REGISTER_TIMEOUT=str(timeout), timeout=90, **env
     )
 
 

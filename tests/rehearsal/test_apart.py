@@ -54,6 +54,7 @@ def test_an_allocation_that_fails_votes_no_at_once(tmp_path: Path) -> None:
     assert said(run, 1).startswith("OutOfMemoryError"), run.output
     assert "rank 1 could not go on: OutOfMemoryError: CUDA out of memory. Tried to allocate 4096.00 GiB" in said(run, 0)
     assert " are free on its device 1" in said(run, 0)
+    assert both(run, "left") == [0, 0], "NCCL would find the error in its next collective, and fail"
     assert alike(run, "again") == 3.0
 
 

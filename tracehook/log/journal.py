@@ -84,6 +84,7 @@ class Journal:
         self._reported_drops = 0
         # Events that stay in the ring, because the file cannot be written, but whose warnings were said.
         self._told = 0
+        self._stopped = False
         self._closed = False
         self.failed: str | None = None
         if path is not None:
@@ -109,11 +110,23 @@ class Journal:
         self._thread = threading.Thread(target=self._run, name="tracehook-log", daemon=True)
         self._thread.start()
 
+    def stop_thread(self) -> None:
+        """End the thread, not the log: from then on :meth:`flush` writes, on its caller's thread. For measurements."""
+        with self._turn:
+            self._stopped = True
+            self._turn.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+
     def _run(self) -> None:
         while True:
             with self._turn:
-                self._turn.wait_for(lambda: self._asked > self._answered or self._finish is not None, _PERIOD)
+                self._turn.wait_for(
+                    lambda: self._asked > self._answered or self._finish is not None or self._stopped, _PERIOD
+                )
                 asked, finish = self._asked, self._finish
+            if self._stopped:
+                return
             with self._lock:
                 self._drain()
                 if finish is not None:

@@ -191,8 +191,8 @@ class Watch:
             if proposal is None:
                 return False
             # Both rounds end here, or one rank would go on while the other still waits.
-            for key in (*(proposal.data or ()), alarm.verdict_key):
-                store.compare_set(key, "", json.dumps(proposal))
+            for key, position in (*(proposal.data or ()), (alarm.verdict_key, proposal.position)):
+                store.compare_set(key, "", json.dumps(proposal._replace(position=position, data=None)))
         verdict = _standing(store, alarm.verdict_key)
         if verdict.kind == "timeout":
             verdict = subject.answer(alarm, store) or verdict  # too late for the round, not for this rank

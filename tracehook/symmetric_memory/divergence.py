@@ -89,7 +89,7 @@ def _elsewhere(alarm: Alarm, rank: int, waiting: list[Waiting]) -> RoundVerdict 
         f"{alarm.about}: the ranks are not at the same point: rank {alarm.rank} waits at {alarm.topic!r}, rank {rank} "
         f"at {mine[0].post.topic!r}; no rank goes on",
         position=alarm.position,
-        data=[one.part.verdict_key(one.number) for one in mine],
+        data=[(one.part.verdict_key(one.number), one.post.position) for one in mine],
     )
 
 

@@ -97,7 +97,8 @@ class GroupRanks:
                 self._meetings.at(self.facts.store).watch.watch(_key(found), uses)
             self.refused = self.last_failure = None
             self._is_apart = False
-            self.deferred = []
+            if self._communicator is not None:
+                self.deferred = []
         return found
 
     def _agreement(self, name: str, *follower: Any) -> Agreement:

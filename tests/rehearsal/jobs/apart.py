@@ -1,5 +1,6 @@
 """Ranks that do not do the same, with a long SYMM_REGISTER_TIMEOUT: what each of them hears, and how soon."""
 
+import ctypes
 import os
 import sys
 import threading
@@ -11,7 +12,19 @@ import torch.distributed as dist
 import tracehook
 
 from common import RANK, filled, start, tell
-from symmetric_tools import SIZE, attempt, caught, empty, reached, reduced, refill, symmetric, two_in_one_scope, works
+from symmetric_tools import (
+    REHEARSAL,
+    SIZE,
+    attempt,
+    caught,
+    empty,
+    reached,
+    reduced,
+    refill,
+    symmetric,
+    two_in_one_scope,
+    works,
+)
 
 AGAIN = 1.0 + 2.0  # what a tensor of RANK + 1 on two ranks sums up to
 
@@ -50,7 +63,13 @@ def runs_out_of_memory() -> None:
             empty(SIZE if RANK == 0 else 1 << 22)
 
     attempt(made)
+    tell(left=left())
     tell(again=reduced(symmetric(RANK + 1)))
+
+
+def left() -> int:
+    """Return the error that the runtime keeps for whoever asks next, as NCCL does in each collective."""
+    return int(ctypes.CDLL(None if REHEARSAL else "libcudart.so.13").cudaPeekAtLastError())
 
 
 def skips() -> None:

@@ -3,6 +3,7 @@
 #include "device.h"
 #include "devices.h"
 #include "memory.h"
+#include "runtime_call.h"
 
 using namespace tracehook::emulator;
 
@@ -47,6 +48,7 @@ EMU_EXPORT void* emu_memory_allocate(size_t size, int device) {
         activate_device(device);
         return Memory::instance().allocate(size, device, true);
     } catch (...) {
+        remember(kMemoryAllocation); // as the runtime does, to which ncclMemAlloc turns in the end
         return nullptr;
     }
 }

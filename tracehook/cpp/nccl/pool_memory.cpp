@@ -16,7 +16,15 @@ std::atomic<core::Bank*> target{nullptr};
 
 void* allocate(std::size_t size) {
     void* memory = nullptr;
-    return api().ncclMemAlloc(&memory, size) == kSuccess ? memory : nullptr;
+    if (api().ncclMemAlloc(&memory, size) == kSuccess) {
+        return memory;
+    }
+    // NCCL leaves the error of the runtime behind. Its next call on this thread would find it, and
+    // fail for it, in the middle of a collective.
+    if (api().cudaGetLastError != nullptr) {
+        api().cudaGetLastError();
+    }
+    return nullptr;
 }
 
 int release(void* memory) {

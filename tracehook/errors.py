@@ -12,10 +12,10 @@ class RegistrationError(RuntimeError):
 class RegistrationMismatch(RegistrationError):
     """The ranks do not want the same: nothing was registered, or the call was not made, on any rank that came.
 
-    `topic`: what they were about to do.
+    `topic`: what all of them were about to do, with different things; None if they were about to do something else.
     """
 
-    def __init__(self, text: str, topic: str = "") -> None:
+    def __init__(self, text: str, topic: str | None = None) -> None:
         super().__init__(text)
         self.topic = topic
 

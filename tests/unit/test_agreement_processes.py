@@ -14,7 +14,7 @@ import pytest
 PRELUDE = """
     import json, os, select, signal, sys, time
     import torch.distributed as dist
-    from tracehook.symmetric_memory import agreement
+    from tracehook.symmetric_memory import agreement, lines
     from tracehook.symmetric_memory.agreement import Agreement
 
     # A shell starts its background jobs with interrupts ignored.
@@ -151,7 +151,7 @@ def test_the_end_of_the_server_is_told_in_one_line():
 def test_a_server_that_is_stopped_does_not_keep_the_ranks():
     """A store that neither answers nor ends is given up shortly after the deadline."""
     told = _run("""
-        agreement.GRACE = 0.5
+        lines.GRACE = 0.5
         ranks = [start(rank, 3, 1.0) for rank in (0, 1)]
         for rank in (0, 1):
             has_come(port, rank)

@@ -157,7 +157,7 @@ class Agreement:
         if verdict.kind == "diverged":
             self._follower.diverged(verdict)
         if verdict.kind != "ok":
-            raise RegistrationMismatch(verdict.text, post.topic)
+            raise RegistrationMismatch(verdict.text, verdict.data if verdict.kind == "mismatch" else None)
         return verdict
 
     def _verdict(self, post: Post, timeout: float) -> RoundVerdict:

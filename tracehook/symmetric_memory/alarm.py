@@ -62,6 +62,10 @@ class _Round(NamedTuple):
     waiting: Waiting
     facts: dict[str, Any]
 
+    @property
+    def patience(self) -> float:
+        return min(PATIENCE, self.waiting.part.timeout / 4)  # or the time is up before anybody was asked
+
 
 class Watch:
     """Looks after the rounds of this process and the alarms of all, on a thread and a connection of its own.
@@ -140,7 +144,9 @@ class Watch:
     def _look_after_own(self, store: Store) -> None:
         now = time.monotonic()
         with self._changed:
-            late = [(token, found) for token, found in self._waiting.items() if now - found.waiting.since >= PATIENCE]
+            late = [
+                (token, found) for token, found in self._waiting.items() if now - found.waiting.since >= found.patience
+            ]
         for token, found in late:
             waiting = found.waiting
             verdict_key = waiting.part.verdict_key(waiting.number)
@@ -191,8 +197,9 @@ class Watch:
             if proposal is None:
                 return False
             # Both rounds end here, or one rank would go on while the other still waits.
-            for key, position in (*(proposal.data or ()), (alarm.verdict_key, proposal.position)):
+            for key, position in proposal.data if proposal.kind == "mismatch" and proposal.data else ():
                 store.compare_set(key, "", json.dumps(proposal._replace(position=position, data=None)))
+            store.compare_set(alarm.verdict_key, "", json.dumps(proposal))
         verdict = _standing(store, alarm.verdict_key)
         if verdict.kind == "timeout":
             verdict = subject.answer(alarm, store) or verdict  # too late for the round, not for this rank

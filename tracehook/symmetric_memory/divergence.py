@@ -42,6 +42,12 @@ def facts(communicator: Any, channel: str) -> dict[str, Any]:
     return {"channel": channel, "call": communicator.calls, "alone": not communicator.several_callers}
 
 
+def is_in_windows(communicator: Any, call: int | None) -> bool:
+    """Whether this rank made that call, with both buffers in windows: then NCCL took a symmetric kernel."""
+    past = communicator.past(call) if call is not None and communicator.calls > call else None
+    return past is not None and all(place is None or place[0] not in (0, _EARLY) for place in past[1:])
+
+
 def answer(alarm: Alarm, communicator: Any, rank: int, waiting: Callable[[], list[Waiting]]) -> RoundVerdict | None:
     """Return how the round ends that `alarm` is about, if this rank has made another call instead of coming."""
     if rank == alarm.rank or communicator.dead:
@@ -65,6 +71,7 @@ def _made(alarm: Alarm, communicator: Any, rank: int) -> RoundVerdict:
         f"{alarm.about}: the ranks differ at call {number(call)}: rank {rank} made {described(communicator, call)}; "
         f"rank {alarm.rank} wants {wanted}. rank {rank} may be inside NCCL, so no rank makes another call on this "
         "communicator: abort the group",
+        data=call,
     )
 
 

@@ -113,8 +113,8 @@ class GroupRanks:
 
     # --- ranks that can no longer be level ---
 
-    def end(self, text: str) -> None:
-        """Refuse every further call on the communicator: its ranks can no longer be level."""
+    def end(self, text: str, from_call: int = 0) -> None:
+        """Refuse every further call on the communicator, from that number on: its ranks can no longer be level."""
         communicator = self._communicator
         if communicator is None or self.has_ended():
             return
@@ -122,15 +122,20 @@ class GroupRanks:
         for agreement in (self._plans, self._uses):
             if agreement is not None:
                 agreement.ended = text
-        communicator.refuse(f"tracehook: {text}")
+        communicator.refuse(f"tracehook: {text}", from_call)
         warn(text)
 
-    def come_apart(self, text: str) -> None:
+    def come_apart(self, verdict: RoundVerdict) -> None:
         """End, because some rank may be inside NCCL for a call that others did not make: only an abort ends that."""
-        self.end(text)
-        group = self.group()
-        if group is not None and not self._is_apart:
-            self._is_apart = True
+        self.end(verdict.text)
+        group, communicator = self.group(), self._communicator
+        if group is None or communicator is None or self._is_apart:
+            return
+        self._is_apart = True
+        if divergence.is_in_windows(communicator, verdict.data):
+            # torch's abort would wait for the kernel, and all calls of the group for torch's abort.
+            warn(f"{self.about}: this rank waits in a symmetric kernel of NCCL, which no abort ends: end this process")
+        else:
             self._abort(group, self.about)
 
     def has_ended(self) -> bool:
@@ -213,9 +218,10 @@ class _Follower:
         if ranks is None or ranks._communicator is not self._communicator:
             return
         if verdict.kind == "diverged":
-            ranks.come_apart(verdict.text)
-        else:
-            ranks.end(verdict.text)
+            ranks.come_apart(verdict)
+        elif self._verification is not None:
+            ranks.end(verdict.text, verdict.data)
+            self._verification.lower_fence()
 
     def _watch(self) -> Watch | None:
         ranks = self._ranks()

@@ -77,7 +77,7 @@ def judge(about: str, posts: Sequence[Post]) -> RoundVerdict:
     position, column = next((position, column) for position, column in columns if len(set(column)) > 1)
     told = _told(["nothing" if entry is None else repr(entry) for entry in column])
     text = f"{about}: the ranks differ at {topic!r}, entry {position}: {told}; {first.consequence}"
-    return RoundVerdict("mismatch", text)
+    return RoundVerdict("mismatch", text, data=topic)
 
 
 def _apart(about: str, posts: Sequence[Post]) -> RoundVerdict:

@@ -26,6 +26,7 @@ CHANNEL = "digests"
 # have some of them in common.
 STRIDES = (1, 16, 256, 1024)
 OF_EACH = 16
+MOST_FENCED = 10.0  # seconds that calls wait for the answers of all ranks
 MOST = 2048  # calls that an answer tells of
 
 
@@ -42,9 +43,12 @@ class Verification:
         self._posted = -1  # calls at the last post
         self._same = -1  # the last call up to which all ranks are known to have used the same
         self._answered: set[str] = set()
+        self._fenced: float | None = None  # since when
 
     def step(self, store: Store) -> Alarm | None:
         """Post, and on rank 0 compare; return what to ask the ranks if their samples differ."""
+        if self._fenced is not None and time.monotonic() >= self._fenced + MOST_FENCED:
+            self.lower_fence()  # some rank gives no answer
         if self._communicator.dead or time.monotonic() < self._due:
             return None
         self._due = time.monotonic() + PERIOD
@@ -60,19 +64,28 @@ class Verification:
         first, last = alarm.facts["first"], alarm.facts["last"]
         if name not in self._answered:
             self._answered.add(name)
+            # Calls wait until all know the last one: a call that some ranks make and others refuse would not end.
+            self._fenced = time.monotonic()
+            calls = self._communicator.raise_fence()
             known, values = self._communicator.digests(first, last)
             uses = [divergence.described(self._communicator, call) for call in range(known, known + len(values))]
-            store.set(f"{name}/{self._rank}", json.dumps([known, values, uses]))
+            store.set(f"{name}/{self._rank}", json.dumps([known, values, uses, calls]))
         keys = [f"{name}/{rank}" for rank in range(self._ranks)]
         if self._rank != LEADER or not store.check(keys):
             return None
         return self._verdict(first, last, [json.loads(data) for data in store.multi_get(keys)])
 
-    def _verdict(self, first: int, last: int, answers: Sequence[tuple[int, list[int], list[str]]]) -> RoundVerdict:
+    def lower_fence(self) -> None:
+        """Let calls go on, up to the last."""
+        if self._fenced is not None:
+            self._fenced = None
+            self._communicator.lower_fence(None)
+
+    def _verdict(self, first: int, last: int, answers: Sequence[tuple[int, list[int], list[str], int]]) -> RoundVerdict:
         for call in range(first, last + 1):
             known = [
                 (values[call - begin], uses[call - begin]) if begin <= call < begin + len(values) else None
-                for begin, values, uses in answers
+                for begin, values, uses, _ in answers
             ]
             if None not in known and len({value for value, _ in known if value}) > 1:  # type: ignore[misc]
                 did = [use for _, use in known]  # type: ignore[misc]
@@ -86,7 +99,7 @@ class Verification:
             f"{self._about}: the ranks used different memory at {where}. Results since then may be wrong, so no rank "
             "makes another call on this communicator: start again from what was saved before"
         )
-        return RoundVerdict("differed", text)
+        return RoundVerdict("differed", text, data=max(calls for _, _, _, calls in answers))
 
     def _compare(self, store: Store) -> Alarm | None:
         keys = [self._key("sample", rank) for rank in range(self._ranks)]

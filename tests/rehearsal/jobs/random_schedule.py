@@ -31,7 +31,7 @@ from schedules import MAY_HANG, Beside, Collect, Enter, Free, Make, Rules, Sched
 
 CHUNK = 64  # elements: what one rank contributes to a gather
 STRIDE = MB // 4  # elements from one slot of a tensor to the next
-SHORT, ANSWERED, LONG = 0.4, 4.0, 15.0  # seconds that an agreement may take in a seed with, and without a divergence
+SHORT, LOOK, ANSWERED, LONG = 0.4, 1.0, 4.0, 15.0  # seconds; of an agreement, but for LOOK
 SLACK = 5.0
 HARD = 60.0
 
@@ -114,7 +114,7 @@ class Run:
         self.timeout = LONG
         if schedule.divergence:
             # Shorter than an alarm and its answer take, or longer.
-            self.timeout = ANSWERED if "hangs" in sys.argv and schedule.seed % 3 == 0 else SHORT
+            self.timeout = (ANSWERED if schedule.seed % 3 == 0 else 2 * LOOK) if "hangs" in sys.argv else SHORT
         # Who goes on waits for all that the others wait for.
         self.limit = (2 + (STUBBORN or WARNED) * len(schedule.steps)) * self.timeout + SLACK
         self.outcome = Outcome()

@@ -71,7 +71,8 @@ class Communicator {
 
     // Any thread. From then on no call goes to NCCL, because the ranks can no longer be level;
     // `why` is what the caller hears. The first reason stands.
-    void refuse(const std::string& why) noexcept;
+    // Calls before number `from` still pass.
+    void refuse(const std::string& why, std::uint64_t from = 0) noexcept;
     const std::string* refusal() const noexcept { return refusal_.load(std::memory_order_acquire); }
 
     // Any thread: what somebody else did. The segment is the one that the range is, or was.

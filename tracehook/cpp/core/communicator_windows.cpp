@@ -106,14 +106,15 @@ std::vector<Outcome> Communicator::register_windows(const std::vector<PoolSegmen
     return outcomes;
 }
 
-void Communicator::refuse(const std::string& why) noexcept {
+void Communicator::refuse(const std::string& why, std::uint64_t from) noexcept {
     const std::string* none = nullptr;
     const auto* const kept = new std::string(why);
     if (!refusal_.compare_exchange_strong(none, kept, std::memory_order_acq_rel)) {
         delete kept;
         return;
     }
-    log(EventKind::kCommunicatorRefused, windows_.calls());
+    windows_.stop_at(from);
+    log(EventKind::kCommunicatorRefused, std::max(from, windows_.calls()));
 }
 
 // An abort frees the communicator. It waits for each of these calls, and none is made after it.

@@ -75,14 +75,15 @@ int placed(Args... args) {
         return inside<Real, Args...>(communicator, args...);
     }
     const Stream stream = std::get<sizeof...(Args) - 1>(arguments);
-    if (const int refused = check_refusal(*communicator); refused != kSuccess) {
-        return refused;
-    }
     const int refused = check_placement(communicator, static_cast<std::uint32_t>(Number),
                                         std::get<0>(arguments), std::get<1>(arguments),
                                         std::get<2>(arguments), std::get<3>(arguments), stream);
     // Looked for anew: comparing may have looked for other communicators meanwhile.
-    return refused != kSuccess ? refused : guarded<Real, Position, Args...>(args...);
+    if (refused != kSuccess) {
+        return refused;
+    }
+    const core::CommunicatorPtr& found = registrar().find(comm);
+    return called<Real, Args...>(found, found && found->gate().enter(*found), args...);
 }
 
 // torch asks for it when a call did not succeed: what we refused, NCCL knows nothing of.

@@ -101,6 +101,9 @@ int check_placement(const core::CommunicatorPtr& found, std::uint32_t operation,
     const core::Side from{send, row.send == all ? all_size : one_size, row.compare_send};
     const core::Side to{receive, row.receive == all ? all_size : one_size, row.compare_receive};
     core::Windows::Lookup look = windows.look(operation, from, to, always ? kNone : kKnown);
+    if (look.refused) {
+        return check_refusal(*found);
+    }
     if (look.early) {
         return kSuccess;
     }
@@ -117,6 +120,9 @@ int check_placement(const core::CommunicatorPtr& found, std::uint32_t operation,
         }
         // The ranks may have dropped their windows together, and go on without.
         look = windows.look(operation, from, to, kNone);
+        if (look.refused) {
+            return check_refusal(*communicator);
+        }
         windows.accept(look);
     } else if (look.milestone) {
         found->log_digest();

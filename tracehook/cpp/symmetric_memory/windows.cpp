@@ -42,20 +42,17 @@ Windows::Hashed::Hashed(const Use& hashed) noexcept : use(hashed), hash(use.oper
 
 std::uint64_t Windows::raise_fence() noexcept {
     const std::lock_guard guard(mutex_);
-    fenced_ = true;
+    ++fences_;
     return calls_.fetch_or(kEngaged, std::memory_order_relaxed) & ~kEngaged;
 }
 
 void Windows::lower_fence(std::optional<std::uint64_t> begin) noexcept {
     {
         const std::lock_guard guard(mutex_);
-        if (begin && !epoch_) {
-            epoch_ = begin;
-            if (*begin >= kRenumbered) {
-                calls_.store(kEngaged | *begin, std::memory_order_relaxed);
-            }
+        if (begin && *begin >= kRenumbered && calls() < kRenumbered) {
+            calls_.store(kEngaged | *begin, std::memory_order_relaxed);
         }
-        fenced_ = false;
+        --fences_;
     }
     lowered_.notify_all();
 }
@@ -63,6 +60,8 @@ void Windows::lower_fence(std::optional<std::uint64_t> begin) noexcept {
 void Windows::install(Window window) {
     const std::lock_guard guard(mutex_);
     window.ordinal = next_ordinal_++;
+    epoch_ = epoch_.value_or(window.begin);
+    calls_.fetch_or(kEngaged, std::memory_order_relaxed);
     windows_.insert(std::ranges::upper_bound(windows_, window.address, {}, &Window::address),
                     window);
     count_.store(windows_.size(), std::memory_order_relaxed);
@@ -116,6 +115,12 @@ const Window* Windows::window_at(std::uintptr_t address) const noexcept {
     return found ? first : nullptr;
 }
 
+void Windows::stop_at(std::uint64_t call) noexcept {
+    const std::lock_guard guard(mutex_);
+    stop_ = std::min(call, stop_.value_or(call));
+    calls_.fetch_or(kEngaged, std::memory_order_relaxed);
+}
+
 std::optional<Window> Windows::covering(std::uintptr_t address, std::size_t size) const {
     if (count() == 0) {
         return std::nullopt;
@@ -151,9 +156,13 @@ Windows::Lookup Windows::look(std::uint32_t operation, const Side& send, const S
                               Count count) noexcept {
     note_caller();
     std::unique_lock lock(mutex_);
-    lowered_.wait(lock, [&] { return !fenced_; });
+    lowered_.wait(lock, [&] { return fences_ == 0; });
     Lookup look;
     look.call = calls();
+    if (stop_ && look.call >= *stop_) {
+        look.refused = true;
+        return look;
+    }
     look.send = place(send, look.call, &look.unpinned);
     look.receive = place(receive, look.call, &look.unpinned);
     look.use = {operation, reduced(look.send, send.compare),

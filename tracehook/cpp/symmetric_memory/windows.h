@@ -76,10 +76,13 @@ class Windows {
 
     // From raise_fence(), which returns the number of the next call, to lower_fence() no call gets
     // a number: look() waits. The ranks agree meanwhile on the number from which the windows that
-    // are new count. Only the thread that raised the fence lowers it; it makes no call in between.
+    // are new count, or on the last call of all. There may be several fences; each is lowered once,
+    // by somebody who makes no call in between.
     std::uint64_t raise_fence() noexcept;
     // `begin`: what the ranks agreed on, or nullopt if they made no windows.
     void lower_fence(std::optional<std::uint64_t> begin) noexcept;
+    // No call gets this number, nor one after it: look() says `refused`.
+    void stop_at(std::uint64_t call) noexcept;
 
     std::size_t count() const noexcept { return count_.load(std::memory_order_relaxed); }
     std::uint32_t next_ordinal() const noexcept; // what install() gives next
@@ -97,6 +100,7 @@ class Windows {
         Place send; // where the buffers really are
         Place receive;
         std::uint64_t call = 0; // its number, if it is made next
+        bool refused = false;
         bool early = false; // before the first window counts, and in none: counted, nothing to do
         bool known = false;
         bool milestone = false; // time to log the digest
@@ -160,7 +164,8 @@ class Windows {
     std::atomic<std::uint64_t> caller_{0}; // the only thread
     mutable std::mutex mutex_;             // everything below
     std::condition_variable lowered_;
-    bool fenced_ = false;
+    int fences_ = 0;
+    std::optional<std::uint64_t> stop_; // the first call that is refused
     std::optional<std::uint64_t> epoch_; // the first call that is compared and counted
     CallHistory history_;
     std::vector<Window> windows_; // by address

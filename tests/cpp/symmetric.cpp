@@ -383,7 +383,7 @@ class Job {
                 continue;
             }
             Windows& windows = found->windows();
-            if (windows.any()) {
+            if (windows.count() != 0) {
                 look(random, windows);
             }
             if (found->gate().enter(*found)) {

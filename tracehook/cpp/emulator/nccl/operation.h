@@ -51,8 +51,8 @@ struct Operation {
         0; // of this run: among the collectives, or the messages to or from `peer`
     bool send_registered = false;
     bool receive_registered = false;
-    std::weak_ptr<const void> send_record; // in use while the operation runs
-    std::weak_ptr<const void> receive_record;
+    std::weak_ptr<const void> send_record{}; // in use while the operation runs
+    std::weak_ptr<const void> receive_record{};
     Placement send_placement{};
     Placement receive_placement{};
 

@@ -19,7 +19,7 @@ struct Birth {
     bool shares_resources = false; // with the parent: then they share its gate
     core::Local local = core::Local::kOurs;
     bool adopted = false; // it exists already, and its making was not seen
-    core::Sharing shares; // with its own children
+    core::Sharing shares{}; // with its own children
 };
 
 // The fields of a caller's configuration that matter here; defaults where it is null, older, or

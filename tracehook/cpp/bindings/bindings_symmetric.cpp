@@ -161,11 +161,12 @@ void bind_member(py::module_& module) {
                  auto found = self->windows().digests(first, last);
                  return std::make_pair(found.first, std::move(found.values));
              })
-        .def("refuse",
-             [](const BoundCommunicator& self, const std::string& why, std::uint64_t from) {
-                 self->refuse(why, from);
-             },
-             py::arg("why"), py::arg("from_call") = 0)
+        .def(
+            "refuse",
+            [](const BoundCommunicator& self, const std::string& why, std::uint64_t from) {
+                self->refuse(why, from);
+            },
+            py::arg("why"), py::arg("from_call") = 0)
         .def("drop_windows", &BoundCommunicator::drop_windows, NoGil())
         .def("deregister_windows", &BoundCommunicator::deregister_windows, NoGil())
         .def("log_waiting", [](const BoundCommunicator& self) { self->log_waiting(); })

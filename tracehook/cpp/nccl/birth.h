@@ -18,7 +18,7 @@ struct Birth {
     core::CommunicatorPtr parent;  // of a split or shrink
     bool shares_resources = false; // with the parent: then they share its gate
     core::Local local = core::Local::kOurs;
-    bool adopted = false; // it exists already, and its making was not seen
+    bool adopted = false;   // it exists already, and its making was not seen
     core::Sharing shares{}; // with its own children
 };
 

@@ -165,7 +165,7 @@ class Windows {
     mutable std::mutex mutex_;             // everything below
     std::condition_variable lowered_;
     int fences_ = 0;
-    std::optional<std::uint64_t> stop_; // the first call that is refused
+    std::optional<std::uint64_t> stop_;  // the first call that is refused
     std::optional<std::uint64_t> epoch_; // the first call that is compared and counted
     CallHistory history_;
     std::vector<Window> windows_; // by address

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 PATIENCE = 0.5  # seconds that a rank waits before it raises an alarm
 TICK = 0.25  # seconds between two looks at what this process itself waits for
 LOOK = 1.0  # seconds between two looks at the alarms of others
+MOST_UNWRITTEN = 20
 OPEN = 300.0  # seconds that an alarm is kept if its round does not end
 COUNT_KEY = "tracehook/alarms"
 
@@ -56,6 +57,9 @@ class Subject(Protocol):
     def apart(self, verdict: RoundVerdict) -> None:
         """The ranks can no longer be level."""
 
+    def is_over(self) -> bool:
+        """Whether the communicator is gone."""
+
 
 class _Round(NamedTuple):
     key: str
@@ -70,7 +74,7 @@ class _Round(NamedTuple):
 class Watch:
     """Looks after the rounds of this process and the alarms of all, on a thread and a connection of its own.
 
-    Any thread. `watch` and `forget` say which communicators this process has.
+    Any thread.
     """
 
     def __init__(self, store: Store) -> None:
@@ -81,6 +85,7 @@ class Watch:
         self._open: dict[str, tuple[Alarm, float]] = {}  # by verdict key: alarms that are not over yet
         self._raised: set[int] = set()  # of self._waiting, those about which there is an alarm
         self._seen = 0
+        self._unwritten = 0  # looks at the next alarm, which is not there
         self._thread: threading.Thread | None = None
 
     def watch(self, key: str, subject: Subject) -> None:
@@ -90,11 +95,6 @@ class Watch:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="tracehook-watch", daemon=True)
                 self._thread.start()
-
-    def forget(self, key: str) -> None:
-        """The communicator is gone."""
-        with self._changed:
-            self._subjects.pop(key, None)
 
     @contextlib.contextmanager
     def following(self, key: str, waiting: Waiting, facts: Mapping[str, Any]) -> Iterator[None]:
@@ -167,6 +167,7 @@ class Watch:
 
     def _step(self, store: Store) -> None:
         with self._changed:
+            self._subjects = {key: subject for key, subject in self._subjects.items() if not subject.is_over()}
             subjects = list(self._subjects.values())
         for subject in subjects:
             alarm = subject.step(store)
@@ -178,7 +179,13 @@ class Watch:
         while self._seen < count:
             name = f"{COUNT_KEY}/{self._seen + 1}"
             if not store.check([name]):
-                break  # its writer has counted it, and not written it yet
+                # Its writer has counted it, and not written it yet, or has died in between.
+                self._unwritten += 1
+                if self._unwritten < MOST_UNWRITTEN:
+                    break
+                self._seen, self._unwritten = self._seen + 1, 0
+                continue
+            self._unwritten = 0
             alarm = Alarm(*json.loads(store.get(name)))
             self._seen += 1
             self._open[alarm.verdict_key] = alarm, time.monotonic() + OPEN
@@ -203,7 +210,7 @@ class Watch:
         verdict = _standing(store, alarm.verdict_key)
         if verdict.kind == "timeout":
             verdict = subject.answer(alarm, store) or verdict  # too late for the round, not for this rank
-        if verdict.kind in ("diverged", "differed"):
+        if verdict.kind in ("diverged", "differed") or (verdict.kind, alarm.facts["channel"]) == ("timeout", "uses"):
             subject.apart(verdict)
         return True
 

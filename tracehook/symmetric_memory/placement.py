@@ -9,6 +9,7 @@ from tracehook.errors import RegistrationError, RegistrationMismatch, Registrati
 from tracehook.log.journal import warn
 from tracehook.symmetric_memory import divergence
 from tracehook.symmetric_memory.divergence import Place
+from tracehook.symmetric_memory.ranks import UNSURE
 
 if TYPE_CHECKING:
     from tracehook.symmetric_memory.windows import GroupWindows
@@ -40,9 +41,7 @@ class PlacementCheck:
         except RegistrationMismatch as problem:
             return self._mismatch(found, f"{problem}")
         except RegistrationTimeout as problem:
-            # The ranks that did not come may make this call later, or another one: whatever they make next would meet
-            # whatever this rank makes next.
-            found.end(f"{problem}. The ranks may no longer make the same calls: abort the group")
+            found.end(f"{problem}. {UNSURE}")
             return f"tracehook: {problem}"
         except RegistrationError as problem:
             return f"tracehook: {problem}"

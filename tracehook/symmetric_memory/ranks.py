@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from tracehook.symmetric_memory.verdicts import RoundVerdict
 
 
+# Whatever a rank that did not come makes next would meet whatever the others make next.
+UNSURE = "The ranks may no longer make the same calls: abort the group"
+
+
 class GroupRanks:
     """The part of :class:`GroupWindows` that knows no windows: who the ranks are, and how they reach each other."""
 
@@ -219,9 +223,15 @@ class _Follower:
             return
         if verdict.kind == "diverged":
             ranks.come_apart(verdict)
+        elif verdict.kind == "timeout":
+            ranks.end(f"{verdict.text}. {UNSURE}")
         elif self._verification is not None:
             ranks.end(verdict.text, verdict.data)
             self._verification.lower_fence()
+
+    def is_over(self) -> bool:
+        """Whether nobody makes calls on the communicator any more."""
+        return self._ranks() is None or self._communicator.dead
 
     def _watch(self) -> Watch | None:
         ranks = self._ranks()

@@ -1,6 +1,7 @@
 #include "symmetric_memory/windows.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 namespace tracehook::core {
@@ -10,6 +11,10 @@ namespace {
 // How many uses pass between two records of the digest: a comparison of the logs finds a swap
 // within that many.
 constexpr std::uint64_t kMilestone = 4096;
+
+// Longer than an agreement may take by default: a fence that nobody lowers, because the store is
+// gone, must not stop the program for ever.
+constexpr auto kFenced = std::chrono::minutes(2);
 
 std::uint64_t mix(std::uint64_t state, std::uint64_t value) noexcept {
     state = (state ^ value) * 0x9e3779b97f4a7c15ull;
@@ -156,7 +161,7 @@ Windows::Lookup Windows::look(std::uint32_t operation, const Side& send, const S
                               Count count) noexcept {
     note_caller();
     std::unique_lock lock(mutex_);
-    lowered_.wait(lock, [&] { return fences_ == 0; });
+    lowered_.wait_for(lock, kFenced, [&] { return fences_ == 0; });
     Lookup look;
     look.call = calls();
     if (stop_ && look.call >= *stop_) {

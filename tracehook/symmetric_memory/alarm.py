@@ -9,8 +9,10 @@ knows nothing yet, and the alarm stays open until the round is over.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
+import os
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +30,7 @@ PATIENCE = 0.5  # seconds that a rank waits before it raises an alarm
 TICK = 0.25  # seconds between two looks at what this process itself waits for
 LOOK = 1.0  # seconds between two looks at the alarms of others
 MOST_UNWRITTEN = 20
+END = 5.0  # seconds that the exit waits for an operation on the store
 OPEN = 300.0  # seconds that an alarm is kept if its round does not end
 COUNT_KEY = "tracehook/alarms"
 
@@ -79,7 +82,8 @@ class Watch:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._changed = threading.Condition()
+        self._changed = threading.Lock()
+        self._over = threading.Event()
         self._subjects: dict[str, Subject] = {}
         self._waiting: dict[int, _Round] = {}
         self._open: dict[str, tuple[Alarm, float]] = {}  # by verdict key: alarms that are not over yet
@@ -95,6 +99,13 @@ class Watch:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="tracehook-watch", daemon=True)
                 self._thread.start()
+                atexit.register(self._end, os.getpid())
+
+    def _end(self, process: int) -> None:
+        """At exit: a thread that is inside the store when the interpreter ends would end the process with SIGABRT."""
+        if self._thread is not None and os.getpid() == process:
+            self._over.set()
+            self._thread.join(END)
 
     @contextlib.contextmanager
     def following(self, key: str, waiting: Waiting, facts: Mapping[str, Any]) -> Iterator[None]:
@@ -118,9 +129,7 @@ class Watch:
         store: Store | None = None
         due = 0.0
         failures = 0
-        while True:
-            with self._changed:
-                self._changed.wait(TICK)
+        while not self._over.wait(TICK):
             try:
                 store = store or cloned_store(self._store)
                 self._look_after_own(store)

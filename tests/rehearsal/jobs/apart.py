@@ -107,6 +107,7 @@ def goes_on_after_mixed() -> None:
         dist.all_reduce(inside)  # and rank 0 never comes
         time.sleep(4)
     tell(errors=[raised(lambda tensor=tensor: dist.all_reduce(tensor)) for tensor in more])
+    time.sleep(4)  # for the watch of rank 0 to abort
     tell(reached=reached())
 
 

@@ -105,7 +105,7 @@ def disable() -> None:
     Windows stay until :func:`trim` or the end of their communicator.
 
     Segments and communicators are still followed, so that enabling again is complete. May be called any number of
-    times. Raises nothing of its own. Waits for the device, and for calls into NCCL that are under way on other threads.
+    times. tracehook raises nothing here. It waits for the device, and for calls of other threads that are inside NCCL.
     A non-blocking communicator that is in progress for more than 30 s keeps its registrations until their segments are
     freed; stderr says so.
     """

@@ -682,3 +682,11 @@ def test_no_further_round_when_the_ranks_can_no_longer_be_level(store):
     member.ended = "rank 1 may be inside NCCL"
     with pytest.raises(RegistrationError, match="rank 1 may be inside NCCL"):
         member.compare("windows", ["a"], PATIENCE)
+
+
+def test_an_act_of_another_kind_does_not_hear_of_a_call_that_was_declined(store):
+    """A sync after a scope that one rank left by an exception, and that was nothing new elsewhere, finds all level."""
+    members = _ranks(store, 3)
+    members[1].decline("windows", "ValueError: no", PATIENCE, (0, 1))
+    outcomes = _together([lambda one=one: one.compare("sync", ["a"], PATIENCE, (0, 0)) for one in members])
+    assert outcomes == [None] * 3

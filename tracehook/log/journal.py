@@ -22,7 +22,9 @@ _BATCH = 4096
 _PERIOD = 0.1  # seconds between two looks at the ring
 _PATIENCE = 5.0  # seconds in which the thread must have written a line, for others to wait on for it
 RING_CAPACITY = 65536  # events; 6 MiB
-_KEPT = RING_CAPACITY // 2  # events that stay in the ring when they were told and the file cannot be written
+_KEPT = (
+    RING_CAPACITY // 2
+)  # when the file cannot be written: events that the ring keeps although stderr has their warnings
 
 
 def _wall_time() -> str:

@@ -71,7 +71,7 @@ class _Round(NamedTuple):
 
     @property
     def patience(self) -> float:
-        return min(PATIENCE, self.waiting.part.timeout / 4)  # or the time is up before anybody was asked
+        return min(PATIENCE, self.waiting.part.timeout / 4)  # so that a rank asks before its time-out
 
 
 class Watch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections import defaultdict
@@ -303,7 +304,8 @@ class _ScopeEnd:
 
     def __call__(self, touched: list[int] | None, error: BaseException | None) -> None:
         if error is not None:
-            self._decline(error)
+            with contextlib.suppress(RuntimeError):  # what matters is the error that the program gets
+                self._decline(error)
             refusals, _, _, _, limit = _core.last_refusal()
             if type(error) is torch.OutOfMemoryError and refusals != self._refusals and limit:
                 self._refusals = refusals

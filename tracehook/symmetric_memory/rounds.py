@@ -87,7 +87,7 @@ def attend(part: Part, number: int, post: Post) -> Steps:
 def decline(part: Part, number: int, post: Post, why: str) -> Steps:
     """End round `number` at once, because this rank cannot go on; return the verdict that stands."""
     text = f"{part.about}: rank {part.rank} could not go on: {why}; {post.consequence}"
-    proposal = RoundVerdict("declined", text, data={str(part.rank): why}, position=post.position)
+    proposal = RoundVerdict("declined", text, data={str(part.rank): why}, position=post.position, topic=post.topic)
     stands = yield Operation("claim", (part.verdict_key(number), json.dumps(proposal)))
     if part.rank != LEADER:
         yield Operation("set", (part.post_key(number, part.rank), json.dumps(post)))  # the leader may wait for it
@@ -98,6 +98,8 @@ def is_for(verdict: RoundVerdict, post: Post) -> bool:
     """Whether a verdict is about the call that this rank makes; if not, that round is over and the next one counts."""
     if verdict.kind == "skipped":
         return is_further(verdict.position, post.position)  # those who are furthest meet in the next round
+    if verdict.kind == "declined" and verdict.topic != post.topic:
+        return False
     return not verdict.position or not is_further(post.position, verdict.position)
 
 

@@ -37,6 +37,7 @@ class RoundVerdict(NamedTuple):
     missing: Sequence[int] = ()
     data: Any = None
     position: Sequence[int] = ()
+    topic: str = ""  # of "declined": what that rank does not come to
 
 
 def is_same(one: Sequence[int], other: Sequence[int]) -> bool:

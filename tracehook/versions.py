@@ -26,6 +26,8 @@ ROWS = (
 )
 
 _FIRST_WITH_NCCL2 = "2.14"
+# In a rehearsal with each version: 2.12.1 raises OutOfMemoryError, 2.13.0 gives its cache back and tries again.
+_FIRST_TO_FREE_BESIDE_POOLS = "2.13"
 
 
 def of_torch(version: str) -> TorchVersion:
@@ -40,6 +42,11 @@ def group_of(version: str, environment: Mapping[str, str] = os.environ) -> str:
     if wanted == "1" and _order(version) >= _order(_FIRST_WITH_NCCL2):
         return "nccl2"
     return "stock" if wanted == "0" else of_torch(version).group
+
+
+def frees_beside_pools(version: str) -> bool:
+    """Whether this torch gives cached memory back to a device on which a pool is begun."""
+    return _order(version) >= _order(_FIRST_TO_FREE_BESIDE_POOLS)
 
 
 def _order(version: str) -> int:

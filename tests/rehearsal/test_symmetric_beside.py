@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 from support.symmetric import alike, play
+from support.torch_versions import FREES_BESIDE_POOLS
 
 MB = 1 << 20
 JOB = "symmetric_beside.py"
+ERROR = None if FREES_BESIDE_POOLS else "OutOfMemoryError"
 
 
 def _one(name: str, log: Path, **env: str) -> Any:
@@ -32,10 +34,14 @@ def test_trim_inside_a_scope_is_refused(tmp_path: Path, policy: str) -> None:
 @pytest.mark.parametrize("policy", ["shared", "isolated"])
 @pytest.mark.parametrize("beside", ["scope", "capture"])
 def test_trim_beside_another_thread(tmp_path: Path, beside: str, policy: str) -> None:
-    """Trim while another thread is in a scope, or captures, leaves both alone; a later trim gives the memory back."""
+    """Trim while another thread is in a scope, or captures, leaves both alone.
+
+    Where PyTorch gives no memory back at that time, a later trim does.
+    """
     found = _one(f"trim_beside_{beside}", tmp_path, SYMM_REGISTER_POLICY=policy)
-    assert found["bytes"][0] == 0
-    assert found["bytes"][1] >= 32 * MB
+    at_once, later = found["bytes"]
+    assert at_once == 0 or FREES_BESIDE_POOLS
+    assert at_once + later >= 32 * MB
     assert found["sum"] == 3.0
 
 
@@ -65,20 +71,27 @@ def test_status_names_open_scopes(tmp_path: Path) -> None:
 
 
 def test_out_of_memory_in_a_scope_is_explained(tmp_path: Path) -> None:
-    """An OutOfMemoryError of a scope says that PyTorch gave no cached memory back; it did so after the scope."""
+    """An OutOfMemoryError of a scope says that PyTorch gave no cached memory back; it did so after the scope.
+
+    PyTorch that gives it back inside the scope raises nothing.
+    """
     found = _one("out_of_memory", tmp_path, TRACEHOOK_EMU_MEMORY_GB="1")
-    assert found["named"].count("a scope was open") == 1, "the outermost scope has the last word"
-    assert "enter it again" in found["named"]
+    told = 0 if FREES_BESIDE_POOLS else 1
+    assert found["named"].count("a scope was open") == told, "the outermost scope has the last word"
+    assert found["named"].count("enter it again") == told
     assert found["after"] is True
 
 
 def test_out_of_memory_beside_a_scope_is_explained(tmp_path: Path) -> None:
-    """When a thread outside of all scopes has no memory left, one line names the scopes of other threads."""
+    """When a thread outside of all scopes has no memory left, one line names the scopes of other threads.
+
+    PyTorch that gives cached memory back beside them has memory left.
+    """
     run = play(JOB, "out_of_memory_beside", log=tmp_path, TRACEHOOK_EMU_MEMORY_GB="1")
     run.assert_good()
-    assert alike(run, "out_of_memory_beside") == {"errors": ["OutOfMemoryError"] * 2, "after": True}
+    assert alike(run, "out_of_memory_beside") == {"errors": [ERROR] * 2, "after": True}
     told = [line for line in run.finished.err.splitlines() if "has no memory left" in line]
-    assert len(told) == 2, "one for each rank"
+    assert len(told) == (2 if ERROR else 0), "one for each rank"
     assert all("stays, group 0, for " in line for line in told)
 
 

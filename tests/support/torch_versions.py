@@ -1,8 +1,12 @@
 """What the installed torch has, for tests of what only some versions have."""
 
 import pytest
+import torch
 from torch.distributed import distributed_c10d
+
+from tracehook import versions
 
 BY_ITSELF = hasattr(distributed_c10d, "ProcessGroupNCCL2")
 LEGACY = "nccl-legacy" if BY_ITSELF else "nccl"  # the stock group
 needs_nccl2 = pytest.mark.skipif(not BY_ITSELF, reason="this torch has no group that registers by itself")
+FREES_BESIDE_POOLS = versions.frees_beside_pools(torch.__version__)

@@ -1,5 +1,7 @@
 """Every interleaving of the rounds of two and three ranks: posts, time-outs, verdicts, late ranks, deaths, alarms.
 
+With and without hosts, whose ranks meet on a board first and may leave it at any moment for the store.
+
 What runs here is the code's own steps (`rounds.attend`, `rounds.decline`), on a store that does one operation at a
 time. A rank that waits may run out of time at any moment, except in its last call, where it waits for ever. So a
 history in which the ranks do not come level again ends with ranks that wait for each other, and is found.
@@ -56,6 +58,13 @@ def life(part: Part, calls: list[str]) -> Generator[Operation, Any, list[Outcome
     return outcomes
 
 
+class Texts(dict[int, str]):
+    """Texts by rank, as the board gives them; never changed."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(tuple(self.items()))
+
+
 class State(NamedTuple):
     """Where a history is: what the store holds, what each rank has heard so far (that is all it knows), who died."""
 
@@ -68,11 +77,13 @@ class State(NamedTuple):
 class Model:
     """All histories of some lives."""
 
-    def __init__(self, lives: list[list[str]], deaths: int = 0, alarms: bool = False) -> None:
+    def __init__(
+        self, lives: list[list[str]], hosts: tuple[tuple[int, ...], ...] = (), deaths: int = 0, alarms: bool = False
+    ) -> None:
         self.lives = lives
         self.deaths = deaths
         self.alarms = alarms
-        self.parts = [Part("p", rank, len(lives), "group", 1.0) for rank in range(len(lives))]
+        self.parts = [Part("p", rank, len(lives), "group", 1.0, hosts) for rank in range(len(lives))]
         self.known: dict[tuple[int, tuple[Any, ...]], Any] = {}
         self.last: dict[tuple[int, tuple[Any, ...]], bool] = {}
 
@@ -108,8 +119,9 @@ class Model:
             wanted = self.now(rank, heard)
             if rank in state.dead or isinstance(wanted, list):
                 continue
-            for changed, answer in self.results(state, store, rank, wanted):
-                ears = (*state.heard[:rank], (*heard, answer), *state.heard[rank + 1 :])
+            for result in self.results(state, store, rank, wanted):
+                changed, heard_then = self.at_once(result[0], rank, (*heard, result[1]))
+                ears = (*state.heard[:rank], heard_then, *state.heard[rank + 1 :])
                 found.append(state._replace(store=frozenset(changed.items()), heard=ears))
             if len(state.dead) < self.deaths:
                 found.append(state._replace(dead=state.dead | {rank}))
@@ -118,6 +130,20 @@ class Model:
             told = {"p/1/verdict": DIVERGED} | store
             found.append(state._replace(store=frozenset(told.items()), alarm=True))
         return found
+
+    def at_once(
+        self, store: dict[str, str], rank: int, heard: tuple[Any, ...]
+    ) -> tuple[dict[str, str], tuple[Any, ...]]:
+        """Make what a rank does next on its board, if no other order shows anything else.
+
+        What a speaker posts only itself reads. What it publishes the others may overlook for as long as they like.
+        """
+        while isinstance(wanted := self.now(rank, heard), Operation) and (
+            wanted.name == "publish" or (wanted.name == "post" and rank == self.parts[rank].speaker)
+        ):
+            [(store, answer)] = self.results_on_board(store, self.parts[rank], wanted)
+            heard = (*heard, answer)
+        return store, heard
 
     def results(
         self, state: State, store: dict[str, str], rank: int, wanted: Operation
@@ -142,6 +168,25 @@ class Model:
                 return [(store, store.get(key, "").encode())]
             case Operation("keys"):
                 return [(store, frozenset(store))]
+        return self.results_on_board(store, self.parts[rank], wanted)
+
+    def results_on_board(
+        self, store: dict[str, str], part: Part, wanted: Operation
+    ) -> list[tuple[dict[str, str], Any]]:
+        """Return the same for an operation on the board of the rank's host; who waits there may give up at any time."""
+        match wanted:
+            case Operation("post", (number, text)):
+                return [(store | {f"board/{number}/{part.rank}": text}, None)]
+            case Operation("gather", (number,)):
+                keys = {rank: f"board/{number}/{rank}" for rank in part.neighbours}
+                all_came = all(key in store for key in keys.values())
+                found = [Texts({rank: store[key] for rank, key in keys.items()})] if all_came else []
+                return [(store, texts) for texts in (Texts(), *found)]
+            case Operation("publish", (number, text)):
+                return [(store | {f"board/{number}/all of {part.speaker}": text}, None)]
+            case Operation("published", (number,)):
+                text = store.get(f"board/{number}/all of {part.speaker}", "")
+                return [(store, shown) for shown in {"", text}]
         raise AssertionError(wanted)
 
     def ends(self) -> tuple[set[State], int]:
@@ -210,6 +255,31 @@ def test_no_rank_goes_on_while_another_raises_and_all_come_level(case):
     assert kinds >= {"ok"}
 
 
+@pytest.mark.parametrize("case", [case for case, lives in LIVES.items() if len(lives) == 2 and case != "two calls"])
+def test_two_ranks_of_one_host_come_level_too(case):
+    """The same where ranks share a host, whether they find on its board what they wait for or not."""
+    states, kinds = judge(Model(LIVES[case], ((0, 1),)))
+    assert states > 30
+    assert kinds >= {"ok"}
+
+
+SINGLE = {
+    "all come": [["a"], ["a"], ["a"]],
+    "one never comes": [["a"], ["a"], []],
+    "one declines": [["a"], ["a"], ["no a"]],
+    "the leader declines": [["no a"], ["a"], ["a"]],
+}
+
+
+@pytest.mark.parametrize("hosts", [((0, 1), (2,)), ((0,), (1, 2)), ((0, 1, 2),)], ids=str)
+@pytest.mark.parametrize("case", SINGLE)
+def test_three_ranks_on_hosts_have_one_outcome(case, hosts):
+    """Three ranks on one or two hosts, in one call: nobody goes on while another raises, and nobody waits for ever."""
+    states, _ = judge(Model(SINGLE[case], hosts))
+    assert states > 30
+
+
+HOSTS = {2: ((0, 1),), 3: ((0,), (1, 2))}
 TROUBLED = {
     "two ranks": [["a", "b"], ["a", "b"]],
     "the other declines": [["a", "b"], ["no a", "b"]],
@@ -219,13 +289,15 @@ TROUBLED = {
 
 @pytest.mark.parametrize("case", TROUBLED)
 def test_a_rank_may_die_at_any_step(case):
-    """The others still have one outcome a call, and none waits for ever."""
-    _, kinds = judge(Model(TROUBLED[case], deaths=1))
-    assert "timeout" in kinds
+    """The others still have one outcome a call, and none waits for ever, also where ranks share a host."""
+    for hosts in ((), HOSTS[len(TROUBLED[case])]):
+        _, kinds = judge(Model(TROUBLED[case], hosts, deaths=1))
+        assert "timeout" in kinds
 
 
 @pytest.mark.parametrize("case", ["two ranks", "three ranks"])
 def test_an_alarm_may_be_answered_at_any_step(case):
-    """Whoever is in the round that a watch ended hears the same; nobody goes on in it."""
-    _, kinds = judge(Model(TROUBLED[case], alarms=True))
-    assert "diverged" in kinds
+    """Whoever is in the round that a watch ended hears the same, and nobody goes on in it; on hosts too."""
+    for hosts in ((), HOSTS[len(TROUBLED[case])]):
+        _, kinds = judge(Model(TROUBLED[case], hosts, alarms=True))
+        assert "diverged" in kinds

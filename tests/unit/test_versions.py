@@ -98,3 +98,11 @@ def test_a_rehearsal_has_the_nccl_of_the_installed_torch(tmp_path, monkeypatch) 
 
     monkeypatch.setattr(emulation.metadata, "version", missing)
     assert name not in emulation.environment(1, tmp_path, base={})
+
+
+@pytest.mark.parametrize(
+    ("version", "frees"), [("2.11.0+cu130", False), ("2.12.1", False), ("2.13.0", True), ("2.15.0", True)]
+)
+def test_which_torch_gives_memory_back_beside_pools(version: str, frees: bool) -> None:
+    """From 2.13 on torch empties its cache also while a pool is begun on the device."""
+    assert versions.frees_beside_pools(version) is frees

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
 from tracehook.symmetric_memory import rounds
+from tracehook.symmetric_memory.hosts import Board, by_host
 from tracehook.symmetric_memory.lines import Lines, Task
 from tracehook.symmetric_memory.rounds import LEADER, Part
 from tracehook.symmetric_memory.verdicts import Post, RoundVerdict, judge
@@ -74,7 +75,8 @@ class Agreement:
         rank: int,
         ranks: int,
         about: str,
-        follower: RoundFollower = _NOBODY,
+        follower: RoundFollower | None = None,
+        host: str = "",
     ) -> None:
         self.rounds = 0
         self.trips = 0
@@ -84,7 +86,10 @@ class Agreement:
         self.prefix = f"tracehook/{channel}"
         self._rank = rank
         self._ranks = ranks
-        self._follower = follower
+        self._follower: RoundFollower = follower or _NOBODY
+        self._host = host  # what names this rank's host to the others; empty when all know, and if there is no board
+        self._hosts: list[list[int]] = []
+        self._board: Board | None = None
         self._lock = threading.Lock()
         # Keys for this rank to remove. Some rank may still need those that are kept, nobody the removable ones.
         self._kept: list[str] = []
@@ -140,7 +145,7 @@ class Agreement:
             self.rounds += 1
             part = self._part(timeout)
             post = Post("decline", topic, [why], position)
-            self._lines.submit(Task(rounds.decline(part, self.rounds, post, why), timeout))
+            self._lines.submit(Task(rounds.decline(part, self.rounds, post, why), timeout, board=self._board))
             self._kept.append(self._own_key(part, self.rounds))
         finally:
             self._lock.release()
@@ -173,7 +178,14 @@ class Agreement:
                 return verdict
 
     def _part(self, timeout: float) -> Part:
-        return Part(self.prefix, self._rank, self._ranks, self.about, timeout)
+        return Part(self.prefix, self._rank, self._ranks, self.about, timeout, self._hosts)
+
+    def _meet_neighbours(self, numbers: Sequence[int]) -> None:
+        """Meet the ranks of this host on a board from the next round on: all ranks have read who they are."""
+        self._host, self._hosts = "", by_host(numbers)
+        neighbours = self._part(0).neighbours
+        if neighbours:
+            self._board = Board(self.prefix, neighbours, self._rank)
 
     def _own_key(self, part: Part, number: int) -> str:
         return part.verdict_key(number) if self._rank == LEADER else part.post_key(number, self._rank)
@@ -181,8 +193,7 @@ class Agreement:
     def _attend(self, post: Post, timeout: float, left: float) -> RoundVerdict:
         part = self._part(timeout)
         number = self.rounds
-        task = Task(rounds.attend(part, number, post), left, self._removable)
-        self._kept.append(self._own_key(part, number))
+        task = Task(rounds.attend(part, number, post._replace(host=self._host)), left, self._removable, self._board)
         try:
             with self._follower.following(Waiting(task, part, number, post, time.monotonic())):
                 verdict = self._lines.carry_out(task)
@@ -193,10 +204,15 @@ class Agreement:
                 "The process that holds the store (rank 0 of the job) has likely ended"
             ) from problem
         finally:
-            self.trips += task.trips + len(task.removable)
+            if task.trips:  # else the board was enough, and nothing was written to the store or removed
+                self.trips += task.trips + len(task.removable)
+                self._kept.append(self._own_key(part, number))
+        if verdict.hosts:
+            self._meet_neighbours(verdict.hosts)
         if verdict.kind not in ("timeout", "declined", "skipped", "diverged"):
             # All ranks have come to this round, so they have read the verdicts before it; and the leader, who judged,
             # has read all posts. Only the verdict of this round may still be wanted.
-            end = len(self._kept) - (self._rank == LEADER)
-            self._removable, self._kept = self._kept[:end], self._kept[end:]
+            end = len(self._kept) - (self._rank == LEADER and bool(task.trips))
+            still = [] if task.trips else self._removable
+            self._removable, self._kept = [*still, *self._kept[:end]], self._kept[end:]
         return verdict

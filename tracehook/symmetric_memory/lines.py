@@ -14,6 +14,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tracehook.hook.groups import cloned_store
+from tracehook.symmetric_memory.hosts import PATIENCE, Board
 from tracehook.symmetric_memory.rounds import Operation, Steps
 from tracehook.symmetric_memory.verdicts import RoundVerdict
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 # runs out of time, torch writes a warning and looks up names for it; a bad name server makes that take many seconds.
 GRACE = 30.0
 POLL_INTERVAL = 0.01
+ON_BOARD = {"post", "gather", "publish", "published"}  # operations that need no store
 
 
 @dataclass
@@ -38,24 +40,42 @@ class Task:
     steps: Steps
     timeout: float
     removable: Sequence[str] = ()
+    board: Board | None = None
     trips: int = 0
     overruled: bool = False
     outcome: queue.SimpleQueue[RoundVerdict | BaseException] = field(default_factory=queue.SimpleQueue)
 
     def __post_init__(self) -> None:
         self.deadline = time.monotonic() + self.timeout
+        self._wanted: Operation | None = None
+
+    def begin(self) -> RoundVerdict | None:
+        """Make the operations up to the first one on the store; return the verdict if the board had it."""
+        answer: Any = None
+        try:
+            while True:
+                self._wanted = self.steps.send(answer)
+                if self._wanted.name not in ON_BOARD:
+                    return None
+                answer = self._perform_on_board(self._wanted)
+        except StopIteration as end:
+            verdict: RoundVerdict = end.value
+            return verdict
 
     def run(self, store: Store) -> RoundVerdict:
-        """Make every operation that the steps ask for; return the verdict that they end with."""
-        answer: Any = None
-        while True:
-            try:
+        """Make every operation that the steps still ask for; return the verdict that they end with."""
+        wanted = self._wanted or next(self.steps)
+        try:
+            while True:
+                if wanted.name in ON_BOARD:
+                    answer = self._perform_on_board(wanted)
+                else:
+                    self.trips += 1
+                    answer = self._perform(store, wanted)
                 wanted = self.steps.send(answer)
-            except StopIteration as end:
-                verdict: RoundVerdict = end.value
-                return verdict
-            self.trips += 1
-            answer = self._perform(store, wanted)
+        except StopIteration as end:
+            verdict: RoundVerdict = end.value
+            return verdict
 
     def overrule(self, verdict: RoundVerdict) -> None:
         """Give the caller the verdict that stands, while the line still waits for something else."""
@@ -66,6 +86,20 @@ class Task:
         """Remove this rank's keys of rounds that nobody reads any more."""
         for key in self.removable:
             store.delete_key(key)
+
+    def _perform_on_board(self, wanted: Operation) -> Any:
+        assert self.board is not None
+        patience = min(PATIENCE, self.timeout / 8)
+        match wanted:
+            case Operation("post", (number, text)):
+                return self.board.post(number, text)
+            case Operation("gather", (number,)):
+                return self.board.gather(number, patience)
+            case Operation("publish", (number, text)):
+                return self.board.publish(number, text)
+            case Operation("published", (number,)):
+                return self.board.published(number, patience)
+        raise AssertionError(wanted)
 
     def _perform(self, store: Store, wanted: Operation) -> Any:
         match wanted:
@@ -164,7 +198,10 @@ class Lines:
             self._free.append(line)
 
     def carry_out(self, task: Task) -> RoundVerdict:
-        """Run the steps on a line that is free, or on a new one; see :meth:`Line.carry_out`."""
+        """Run the steps on a line that is free, or on a new one, unless the board is enough; see `Line.carry_out`."""
+        shown = task.begin()
+        if shown is not None:
+            return shown
         with self._lock:
             line = self._free.pop() if self._free else Line(self.store)
         verdict = line.carry_out(task)

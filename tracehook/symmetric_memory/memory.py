@@ -311,7 +311,7 @@ class _ScopeEnd:
                 self._refusals = refusals
                 raise self._memory.limit_error() from error
             if type(error) is torch.OutOfMemoryError and not _core.capturing(self._device):
-                torch.cuda.empty_cache()  # what torch does before it gives up, but not inside a scope
+                torch.cuda.empty_cache()  # what torch does before it gives up; before 2.13 not inside a scope
                 explain_out_of_memory(error, self._memory._pools.open_scopes())
             return
         assert touched is not None

@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tracehook import _core
+from tracehook import _core, versions
 from tracehook.log.journal import warn
+
+FREES_BESIDE_POOLS = versions.frees_beside_pools(torch.__version__)
 
 
 class PoolLimitError(torch.OutOfMemoryError):  # type: ignore[misc]  # torch is Any to mypy here
@@ -113,7 +115,7 @@ class Pools:
 
     def _out_of_memory(self, device: int, *_: int) -> None:
         """Say once what the scopes of other threads have to do with it. Who is in a scope gets a note on the error."""
-        beside = [scope for scope in self.open_scopes() if scope.device == device]
+        beside = [scope for scope in self.open_scopes() if scope.device == device and not FREES_BESIDE_POOLS]
         if beside and not self._told and not _core.in_scope():
             self._told = True
             warn(
@@ -157,6 +159,8 @@ class Pools:
 
 def explain_out_of_memory(error: BaseException, others: Sequence[OpenScope]) -> None:
     """Add to an OutOfMemoryError that has left a scope what the scope had to do with it."""
+    if FREES_BESIDE_POOLS:
+        return
     advice = "PyTorch has done so now: enter it again"
     if others:
         advice = f"end the scopes that are still open ({_named(others)})"

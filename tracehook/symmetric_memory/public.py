@@ -90,10 +90,10 @@ def symmetric(
     serves, what lacks them waits for :func:`sync`. Memory of a capture belongs to the captured graphs until
     :func:`release_graphs`.
 
-    Put a scope around allocations, not around a step. While one is open on any thread, PyTorch (2.11) does not give
-    back its cached memory of the device when there is none left, ``empty_cache()`` frees nothing, and memory with
-    ``record_stream`` is not used again until the scope ends. Inside a scope the thread's own ``use_mem_pool`` wins, and
-    under ``use_mem_pool`` the scope does.
+    Put a scope around allocations, not around a step. While one is open on any thread, PyTorch before 2.13 does not
+    give back its cached memory of the device when there is none left. ``empty_cache()`` frees nothing then, and memory
+    with ``record_stream`` is not used again until the scope ends. Inside a scope the thread's own ``use_mem_pool``
+    wins, and under ``use_mem_pool`` the scope does.
 
     Args:
         group: a process group with an NCCL backend, or several; the default group if None.

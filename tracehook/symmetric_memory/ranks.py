@@ -15,12 +15,14 @@ from tracehook.log.journal import warn
 from tracehook.symmetric_memory import divergence
 from tracehook.symmetric_memory.agreement import Agreement, Waiting
 from tracehook.symmetric_memory.answers import ENDED
+from tracehook.symmetric_memory.hosts import own_host
 from tracehook.symmetric_memory.meeting import Meetings, token
 from tracehook.symmetric_memory.verification import CHANNEL, Verification
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store
 
+    from tracehook.symmetric_memory.agreement import RoundFollower
     from tracehook.symmetric_memory.alarm import Alarm, Watch
     from tracehook.symmetric_memory.verdicts import RoundVerdict
 
@@ -105,7 +107,7 @@ class GroupRanks:
                 self.deferred = []
         return found
 
-    def _agreement(self, name: str, *follower: Any) -> Agreement:
+    def _agreement(self, name: str, follower: RoundFollower | None = None) -> Agreement:
         """A sequence of rounds of its own: a group may be made again under the same name, in the same store."""
         facts = self.facts
         if facts.ranks == 1:
@@ -113,7 +115,8 @@ class GroupRanks:
         channel = f"{token(facts.store)}/{name}"
         born = facts.store.add(f"tracehook/{channel}/born/{facts.rank}", 1)
         lines = self._meetings.at(facts.store).lines
-        return Agreement(lines, f"{channel}/{born}", facts.rank, facts.ranks, self.about, *follower)
+        channel = f"{channel}/{born}"
+        return Agreement(lines, channel, facts.rank, facts.ranks, self.about, follower, own_host())
 
     # --- ranks that can no longer be level ---
 

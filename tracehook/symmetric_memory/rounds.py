@@ -16,6 +16,11 @@ program. A rank that is further than the position at which a round failed was ne
 next round, up to the newest; every other rank raises what the verdict says. Ranks that meet at different positions part
 again: those who are further skipped what the others came to, and wait for them in the next round.
 
+Ranks of one host meet on a board in shared memory (`hosts.py`), once they know who shares one. The first rank of a
+host, its *speaker*, gathers their posts there. It takes all of them to the store under its own key, and shows the
+verdict on the board. So a store serves one rank for each host. The board decides nothing: a rank that does not find
+there soon what it waits for does all in the store, as if there were no board.
+
 What cannot be had is agreement with a rank that lost the store, or was interrupted, between its post and the verdict:
 it raises, and cannot know whether the others go on.
 
@@ -26,20 +31,23 @@ store of torch; a test carries them out in every order that two and three ranks 
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from tracehook.symmetric_memory import hosts
 from tracehook.symmetric_memory.verdicts import Post, RoundVerdict, is_further, judge, named
 
 LEADER = 0
 
 
 class Operation(NamedTuple):
-    """What a step wants of the store.
+    """What a step wants of the store, or of the board.
 
-    Names: ``set`` (key, value), ``check`` (keys) -> bool, ``wait`` (keys) -> bool, false when the time is up,
+    Of the store: ``set`` (key, value), ``check`` (keys) -> bool, ``wait`` (keys) -> bool, false when the time is up,
     ``read`` (keys that exist) -> list of bytes, ``claim`` (key, value) -> bytes that stand there, ``peek`` (key) ->
     bytes, empty if it is absent, ``keys`` () -> all keys.
+    Of the board: ``post`` (number, text), ``gather`` (number) -> texts by rank, empty if not all came at once,
+    ``publish`` (number, text), ``published`` (number) -> text, empty if there is none.
     """
 
     name: str
@@ -57,6 +65,18 @@ class Part(NamedTuple):
     ranks: int
     about: str  # what messages call the communicator
     timeout: float  # seconds, for messages
+    hosts: Sequence[Sequence[int]] = ()  # the ranks of each host, ascending; empty: no two ranks share one
+
+    @property
+    def neighbours(self) -> Sequence[int]:
+        """The ranks of this host, this one too; empty if it is alone."""
+        found = next((ranks for ranks in self.hosts if self.rank in ranks), ())
+        return found if len(found) > 1 else ()
+
+    @property
+    def speaker(self) -> int:
+        """The rank that speaks in the store for this host."""
+        return (self.neighbours or [self.rank])[0]
 
     def verdict_key(self, number: int) -> str:
         """Where the verdict of a round stands."""
@@ -74,23 +94,40 @@ class Part(NamedTuple):
 
 def attend(part: Part, number: int, post: Post) -> Steps:
     """Take part in round `number`: post, wait, propose a verdict if there is none, and return the one that stands."""
+    text = json.dumps(post)
+    if part.neighbours:
+        yield Operation("post", (number, text))
     if part.rank == LEADER:
-        yield Operation("set", (part.leader_key, str(number)))
         proposal = yield from _lead(part, number, post)
-    else:
-        yield Operation("set", (part.post_key(number, part.rank), json.dumps(post)))
+    elif part.rank == part.speaker:
+        gathered = yield from _gather(part, number)
+        yield Operation("set", (part.post_key(number, part.rank), _bundle(gathered) if gathered else text))
         proposal = yield from _follow(part, number, post)
-    stands = yield Operation("claim", (part.verdict_key(number), json.dumps(proposal)))
-    return RoundVerdict(*json.loads(stands))
+    else:
+        shown = yield Operation("published", (number,))
+        if shown:
+            return RoundVerdict(*json.loads(shown))
+        yield Operation("set", (part.post_key(number, part.rank), text))
+        proposal = yield from _follow(part, number, post)
+    return (yield from _claim(part, number, proposal))
 
 
 def decline(part: Part, number: int, post: Post, why: str) -> Steps:
     """End round `number` at once, because this rank cannot go on; return the verdict that stands."""
     text = f"{part.about}: rank {part.rank} could not go on: {why}; {post.consequence}"
     proposal = RoundVerdict("declined", text, data={str(part.rank): why}, position=post.position, topic=post.topic)
+    stands = yield from _claim(part, number, proposal)
+    if part.rank != LEADER:  # the leader may wait for it
+        if part.neighbours:
+            yield Operation("post", (number, json.dumps(post)))
+        yield Operation("set", (part.post_key(number, part.rank), json.dumps(post)))
+    return stands
+
+
+def _claim(part: Part, number: int, proposal: RoundVerdict | None) -> Steps:
     stands = yield Operation("claim", (part.verdict_key(number), json.dumps(proposal)))
-    if part.rank != LEADER:
-        yield Operation("set", (part.post_key(number, part.rank), json.dumps(post)))  # the leader may wait for it
+    if part.neighbours and part.rank == part.speaker:
+        yield Operation("publish", (number, stands.decode()))
     return RoundVerdict(*json.loads(stands))
 
 
@@ -104,18 +141,30 @@ def is_for(verdict: RoundVerdict, post: Post) -> bool:
 
 
 def _lead(part: Part, number: int, post: Post) -> Generator[Operation, Any, RoundVerdict | None]:
-    keys = [part.post_key(number, rank) for rank in range(part.ranks) if rank != LEADER]
-    if not (yield Operation("check", (keys,))):
-        # A leader that comes late must not wait for posts: their ranks may have gone on to the next round.
-        if (yield Operation("check", ([part.verdict_key(number)],))):
-            return None
-        missing = [] if (yield Operation("wait", (keys,))) else (yield from _missing(part, number))
-        if missing:
-            return _give_up(part, post, missing)
-    # Most often all are equal: read each different one once.
-    posts: list[bytes] = yield Operation("read", (keys,))
-    known = {data: Post(*json.loads(data)) for data in set(posts)}
-    return judge(part.about, [post, *(known[data] for data in posts)])
+    texts = {LEADER: json.dumps(post), **(yield from _gather(part, number))}
+    everybody = range(part.ranks)
+    if len(texts) < part.ranks:
+        yield Operation("set", (part.leader_key, str(number)))
+    # First those that speak for others, then whoever had to post alone.
+    for asked in ([ranks[0] for ranks in part.hosts], everybody):
+        wanted = [rank for rank in asked if rank not in texts]
+        if not wanted:
+            continue
+        keys = [part.post_key(number, rank) for rank in wanted]
+        if not (yield Operation("check", (keys,))):
+            # A leader that comes late must not wait for posts: their ranks may have gone on to the next round.
+            if (yield Operation("check", ([part.verdict_key(number)],))):
+                return None
+            missing = [] if (yield Operation("wait", (keys,))) else (yield from _missing(part, number))
+            if missing:
+                return _give_up(part, post, missing)
+        texts |= _unbundled(wanted, (yield Operation("read", (keys,))))
+    # Most often all are equal: parse each different one once.
+    known = {text: Post(*json.loads(text)) for text in set(texts.values())}
+    verdict = judge(part.about, [known[texts[rank]] for rank in everybody])
+    if verdict.kind == "ok":
+        verdict = verdict._replace(hosts=hosts.numbered([known[texts[rank]].host for rank in everybody]))
+    return verdict
 
 
 def _follow(part: Part, number: int, post: Post) -> Generator[Operation, Any, RoundVerdict | None]:
@@ -134,7 +183,37 @@ def _give_up(part: Part, post: Post, missing: Sequence[int]) -> RoundVerdict:
 def _missing(part: Part, number: int) -> Generator[Operation, Any, list[int]]:
     """Return the ranks that have not come to this round."""
     keys = yield Operation("keys")
-    came = {rank for rank in range(part.ranks) if part.post_key(number, rank) in keys}
+    came = [rank for rank in range(part.ranks) if part.post_key(number, rank) in keys]
+    speakers = [ranks[0] for ranks in part.hosts if ranks[0] in came]
+    if speakers:
+        values = yield Operation("read", ([part.post_key(number, rank) for rank in speakers],))
+        came += _unbundled(speakers, values)
     if (yield Operation("peek", (part.leader_key,))) == str(number).encode():
-        came.add(LEADER)
+        came.append(LEADER)
     return [rank for rank in range(part.ranks) if rank not in came]
+
+
+def _gather(part: Part, number: int) -> Generator[Operation, Any, Mapping[int, str]]:
+    """Return the posts of this host by rank; empty if not all came at once, or this rank is alone there."""
+    if not part.neighbours:
+        return {}
+    texts: Mapping[int, str] = yield Operation("gather", (number,))
+    return texts
+
+
+def _bundle(texts: Mapping[int, str]) -> str:
+    """Put the posts of several ranks into one value: equal ones once."""
+    ranks: dict[str, list[int]] = {}
+    for rank, text in texts.items():
+        ranks.setdefault(text, []).append(rank)
+    return json.dumps(ranks)
+
+
+def _unbundled(ranks: Iterable[int], values: Iterable[bytes]) -> dict[int, str]:
+    """Return the posts by rank from what stands under the keys of `ranks`: a post, or a bundle of posts."""
+    texts: dict[int, str] = {}
+    for rank, value in zip(ranks, values, strict=True):
+        text = value.decode()
+        found = {text: [rank]} if text.startswith("[") else json.loads(text)
+        texts |= {other: post for post, others in found.items() for other in others}
+    return texts

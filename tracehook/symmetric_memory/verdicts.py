@@ -17,6 +17,7 @@ class Post(NamedTuple):
     topic: str
     entries: list[str]
     position: Sequence[int] = ()  # where the rank is in its program: grows; see rounds.py
+    host: str = ""  # said until the ranks know who shares a host
 
     @property
     def consequence(self) -> str:
@@ -29,7 +30,8 @@ class RoundVerdict(NamedTuple):
 
     `kind` is ``ok``, ``mismatch``, ``failed``, ``timeout``, ``declined``, ``skipped``, ``diverged`` or ``differed``.
     `data`: the reasons by rank (failed, declined), or what the ranks share (ok). `position`: where the rank was that
-    wrote the verdict before all had come, or that an alarm is about; of ``skipped`` the newest one.
+    wrote the verdict before all had come, or that an alarm is about; of ``skipped`` the newest one. `hosts`: for each
+    rank the number of its host, if all said it.
     """
 
     kind: str
@@ -38,6 +40,7 @@ class RoundVerdict(NamedTuple):
     data: Any = None
     position: Sequence[int] = ()
     topic: str = ""  # of "declined": what that rank does not come to
+    hosts: Sequence[int] = ()
 
 
 def is_same(one: Sequence[int], other: Sequence[int]) -> bool:

@@ -3,10 +3,14 @@
 #include "emulator/device.h"
 #include "entry.h"
 #include "exports.h"
+#include "nccl/caller.h"
 #include "operation.h"
 #include "reduction.h"
 
+#include <atomic>
+#include <cstdio>
 #include <cstring>
+#include <unistd.h>
 
 using namespace tracehook::emulator::nccl;
 
@@ -27,6 +31,17 @@ std::uintptr_t first_foreign(std::uintptr_t begin, std::uintptr_t end, int devic
         begin = base + bytes;
     }
     return 0;
+}
+
+// torch's group "nccl2" undoes its registrations whenever it ends, and no program can change that.
+void tell_of_torch() {
+    static std::atomic_flag told;
+    if (!told.test_and_set()) {
+        std::fprintf(stderr,
+                     "rehearsal: torch's group nccl2 undid a registration while an operation that "
+                     "used it still ran; pid %d; rule L5 does not count what torch itself does\n",
+                     getpid());
+    }
 }
 
 } // namespace
@@ -65,7 +80,9 @@ TRACEHOOK_NCCL(Result, ncclCommDeregister, Comm handle, void* registration) {
     }
     Communicator& communicator = *entry.communicator();
     if (const auto removed = communicator.registrations().remove(registration)) {
-        if (removed->in_use) {
+        if (removed->in_use && tracehook::nccl::called_by_nccl2()) {
+            tell_of_torch();
+        } else if (removed->in_use) {
             report(Rule::kL5, communicator.subject(), "[%#zx, %#zx)", removed->extent.begin,
                    removed->extent.end);
         }

@@ -1,0 +1,83 @@
+"""Which ranks share a host, and the board in shared memory on which they meet.
+
+A rank names its host in its posts until all ranks know who shares one. Two ranks share a host if they see one
+``/dev/shm`` under one user, so containers with memory of their own count as hosts of their own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from tracehook import _core
+
+SHARED_MEMORY = Path("/dev/shm")
+PATIENCE = 0.3  # seconds that a rank waits on the board before it goes to the store; less than alarm.PATIENCE
+
+
+@functools.cache
+def own_host() -> str:
+    """Return what names this host among those of the job; empty if there is no shared memory."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        mount = SHARED_MEMORY.stat()
+    except OSError:
+        return ""
+    return _digest(f"{boot} {mount.st_dev} {mount.st_ino} {os.getuid()}")[:16]
+
+
+def numbered(hosts: Sequence[str]) -> list[int]:
+    """Return for each rank the number of its host, in the order in which they appear; empty if some rank named none."""
+    numbers: dict[str, int] = {}
+    return [numbers.setdefault(host, len(numbers)) for host in hosts] if all(hosts) else []
+
+
+def by_host(numbers: Sequence[int]) -> list[list[int]]:
+    """Return the ranks of each host, ascending; empty if no two ranks share one."""
+    ranks = defaultdict(list)
+    for rank, number in enumerate(numbers):
+        ranks[number].append(rank)
+    return list(ranks.values()) if len(ranks) < len(numbers) else []
+
+
+class Board:
+    """The board of one sequence of rounds on one host. A board that cannot be opened is one on which nobody meets."""
+
+    def __init__(self, prefix: str, neighbours: Sequence[int], rank: int) -> None:
+        self._neighbours = neighbours
+        self._board: _core.HostBoard | None = None
+        if len(neighbours) > 1:
+            path = SHARED_MEMORY / f"tracehook-{_digest(f'{prefix} {neighbours[0]}')[:32]}"
+            # A file system that is full or read-only means no board: the store serves as well.
+            with contextlib.suppress(OSError):
+                self._board = _core.HostBoard(str(path), len(neighbours), neighbours.index(rank))
+
+    def post(self, number: int, text: str) -> None:
+        """Show the neighbours what this rank comes with."""
+        if self._board is not None:
+            self._board.post(number, text)
+
+    def gather(self, number: int, patience: float) -> dict[int, str]:
+        """Return what the neighbours have come with, by rank; empty if not all come within `patience` seconds."""
+        texts = self._board.gather(number, patience) if self._board is not None and self._board.is_complete else []
+        return dict(zip(self._neighbours, texts, strict=True)) if texts and all(texts) else {}
+
+    def publish(self, number: int, text: str) -> None:
+        """Show the neighbours the verdict."""
+        if self._board is not None:
+            self._board.publish(number, text)
+
+    def published(self, number: int, patience: float) -> str:
+        """Return the verdict that the speaker shows; empty if there is none within `patience` seconds."""
+        if self._board is None or not self._board.is_complete:
+            return ""
+        return self._board.published(number, patience) or ""
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -123,12 +123,17 @@ class SymmetricMemory:
                 weakref.finalize(group, self._groups.pop, id(group), None)
             return found
 
-    def register(self, windows: Sequence[GroupWindows], segments: Sequence[int], position: int) -> None:
-        """At the end of a scope: register what is missing, group by group in an order that all ranks share."""
+    def register(
+        self, windows: Sequence[GroupWindows], segments: Sequence[int], ends: Callable[[GroupWindows], int]
+    ) -> None:
+        """At the end of a scope: register what is missing, group by group in an order that all ranks share.
+
+        `ends`: how often the scope ended since the last call of a group.
+        """
         sizes = {segment.id: segment.size for segment in pool_segments()}
         for found in in_order(windows):
             if found.refused is None:
-                self._guarded(found, lambda: found.register(segments, sizes, position))  # noqa: B023
+                self._guarded(found, lambda: found.register(segments, sizes, ends(found)))  # noqa: B023
 
     def _guarded(self, found: GroupWindows, act: Callable[[], int]) -> int:
         """Run a collective act; with ``SYMM_REGISTER_ON_ERROR=warn`` its failure, alike on all ranks, is only said."""
@@ -322,10 +327,12 @@ class _ScopeEnd:
             return
         if all(found.refused is not None for found in self._windows):
             return
-        self._memory.register(self._windows, touched, self._native.ends)
-        communicators = [found.communicator() for found in self._windows]
-        if all(communicator is not None for communicator in communicators):
-            self._native.set_communicators(communicators)
+        try:
+            self._memory.register(self._windows, touched, self._ends)
+        finally:  # whatever became of it: all ranks count the ends of this scope from here on alike
+            communicators = [found.communicator() for found in self._windows]
+            if all(communicator is not None for communicator in communicators):
+                self._native.set_communicators(communicators)
 
     def _decline(self, error: BaseException) -> None:
         """Spare the others the wait for this rank, which does not come to the end of this scope."""
@@ -334,7 +341,11 @@ class _ScopeEnd:
         room = f"; {in_bytes(free)} of {in_bytes(total)} are free on its device {device}" if total else ""
         why = f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}{room}"
         for found in in_order(self._windows):
-            found.decline(why, self._native.ends)
+            found.decline(why, self._ends(found))
+
+    def _ends(self, found: GroupWindows) -> int:
+        ends: int = self._native.ends(self._windows.index(found))
+        return ends
 
 
 def in_order(windows: Sequence[GroupWindows]) -> Iterator[GroupWindows]:

@@ -214,7 +214,7 @@ void bind_scopes(py::module_& module) {
             }))
         .def("set_communicators", &PoolScope::set_communicators)
         .def("enter", &PoolScope::enter, NoGil())
-        .def_property_readonly("ends", &PoolScope::ends)
+        .def("ends", &PoolScope::ends)
         // Between it and enter() the thread is outside, but for the other ranks the scope goes on.
         .def(
             "pause", [](PoolScope& self) { self.leave(); }, NoGil())

@@ -76,13 +76,37 @@ void PoolScope::enter(bool graph) {
     (for_graph ? graph_ : eager_)->enter(owner_);
 }
 
-void PoolScope::count_end() noexcept {
-    const std::uint64_t calls =
-        communicators_.empty() ? 0 : communicators_.front()->windows().calls();
-    if (calls_.exchange(calls, std::memory_order_relaxed) != calls) {
-        ends_.store(0, std::memory_order_relaxed);
+void PoolScope::set_communicators(std::vector<BoundCommunicator> communicators) {
+    if (communicators_.empty()) {
+        since_.clear();
+        for (const BoundCommunicator& communicator : communicators) {
+            since_.push_back({communicator->windows().calls(), ends_});
+        }
     }
-    ends_.fetch_add(1, std::memory_order_relaxed);
+    since_.resize(communicators.size());
+    communicators_ = std::move(communicators);
+}
+
+void PoolScope::count_end() {
+    const std::uint64_t thread = core::this_thread();
+    several_threads_ = several_threads_ || (thread_ != 0 && thread_ != thread);
+    thread_ = thread;
+    ++ends_;
+    for (std::size_t index = 0; index < communicators_.size(); ++index) {
+        core::Windows& windows = communicators_[index]->windows();
+        // So that also an end at which nothing is new tells of this thread.
+        windows.note_caller();
+        Since& since = since_[index];
+        const std::uint64_t calls = windows.calls();
+        since = {calls, since.calls == calls ? since.ends + 1 : 1};
+    }
+}
+
+std::int64_t PoolScope::ends(std::size_t index) const {
+    if (several_threads_) {
+        return kUnknown;
+    }
+    return index < since_.size() ? since_[index].ends : ends_;
 }
 
 std::vector<std::uint64_t> PoolScope::leave() {

@@ -51,11 +51,8 @@ class PoolScope {
         : eager_(std::move(eager)), graph_(std::move(graph)), owner_(owner),
           hook_library_(hook_library) {}
 
-    // Before the first enter(), and whenever a communicator was replaced. Not while somebody is
-    // inside.
-    void set_communicators(std::vector<BoundCommunicator> communicators) {
-        communicators_ = std::move(communicators);
-    }
+    // When they are known, and whenever one was replaced. With the GIL.
+    void set_communicators(std::vector<BoundCommunicator> communicators);
 
     // enter() and leave() wait for the allocator's lock: without the GIL. leave() returns the
     // segments that were touched.
@@ -64,14 +61,23 @@ class PoolScope {
     // With the GIL, which keeps set_communicators() away: those of them that lack a window on one
     // of the communicators; and that this is an end of the scope, before leave().
     std::vector<std::uint64_t> without_window(const std::vector<std::uint64_t>& touched) const;
-    void count_end() noexcept;
-    // How often that was since the first communicator's last call: with the number of that call a
-    // position in the program that is alike on all ranks.
-    std::uint64_t ends() const noexcept { return ends_.load(std::memory_order_relaxed); }
+    void count_end();
+    // With the GIL. How often that was since the last call on the communicator with this index:
+    // with the number of that call a position in the program that is alike on all ranks.
+    // kUnknown if several threads were in the scope, whose ends have no order.
+    static constexpr std::int64_t kUnknown = -1;
+    std::int64_t ends(std::size_t index) const;
 
   private:
-    std::atomic<std::uint64_t> ends_{0};
-    std::atomic<std::uint64_t> calls_{0}; // at the last end
+    struct Since {
+        std::uint64_t calls = 0; // on the communicator, at the last end
+        std::int64_t ends = 0;   // since then
+    };
+
+    std::vector<Since> since_;   // for each communicator
+    std::int64_t ends_ = 0;      // while there is none
+    std::uint64_t thread_ = 0;   // that ends the scope
+    bool several_threads_ = false;
     const std::shared_ptr<Pool> eager_;
     const std::shared_ptr<Pool> graph_;
     const std::uint32_t owner_;

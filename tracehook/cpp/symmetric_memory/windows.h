@@ -40,6 +40,13 @@ struct Window {
     std::uintptr_t end() const noexcept { return address + size; }
 };
 
+// The number of the calling thread: from 1, never reused, as a thread's id is.
+inline std::uint64_t this_thread() noexcept {
+    static std::atomic<std::uint64_t> threads{0};
+    static thread_local const std::uint64_t mine = ++threads;
+    return mine;
+}
+
 class Windows {
   public:
     // For the way of every collective: counts the call unless it has to go through look(), which
@@ -56,9 +63,11 @@ class Windows {
     }
     // Remembers who uses the communicator, as far as: nobody, one thread, or several.
     void note_caller() noexcept {
-        const std::uint64_t known = caller_.load(std::memory_order_relaxed);
-        if (const std::uint64_t mine = this_thread(); known != mine && known != kSeveral) {
-            caller_.store(known == 0 ? mine : kSeveral, std::memory_order_relaxed);
+        const std::uint64_t mine = this_thread();
+        std::uint64_t known = caller_.load(std::memory_order_relaxed);
+        while (known != mine && known != kSeveral &&
+               !caller_.compare_exchange_weak(known, known == 0 ? mine : kSeveral,
+                                              std::memory_order_relaxed)) {
         }
     }
     bool several_callers() const noexcept {
@@ -151,13 +160,6 @@ class Windows {
     // In calls_: there was a fence, so calls are counted with the mutex only.
     static constexpr std::uint64_t kEngaged = std::uint64_t{1} << 63;
     static constexpr std::uint64_t kSeveral = ~std::uint64_t{0};
-
-    // From 1, never reused, as the address of something of a thread is.
-    static std::uint64_t this_thread() noexcept {
-        static std::atomic<std::uint64_t> threads{0};
-        static thread_local const std::uint64_t mine = ++threads;
-        return mine;
-    }
 
     std::atomic<std::size_t> count_{0};
     std::atomic<std::uint64_t> calls_{0};

@@ -138,6 +138,8 @@ def _extra_fields(name: str, record: Record) -> dict[str, Any]:
             return {"thread": record.thread}
         case "segment.alloc" | "segment.free" | "segment.adopt" | "segment.unknown":
             return {"thread": record.thread, "total": record.value}
+        case "communicator.graphs":
+            return {"thread": record.thread, "graphs": record.value}
         case "communicator.refused":
             return {"thread": record.thread, "call": record.value}
         case "range.map" | "range.unmap":

@@ -34,6 +34,12 @@ struct Api {
     Function<void*, std::size_t, unsigned> cudaHostRegister = nullptr;
     Function<void*> cudaHostUnregister = nullptr;
     Function<Stream, int*> cudaStreamIsCapturing = nullptr;
+    // With seven arguments: of CUDA 13, or _v3 of CUDA 12.3.
+    Function<Stream, int*, unsigned long long*, void**, const void**, const void**, std::size_t*>
+        cudaStreamGetCaptureInfo = nullptr;
+    Function<void**, void*, void (*)(void*), unsigned, unsigned> cudaUserObjectCreate = nullptr;
+    Function<void*, unsigned> cudaUserObjectRelease = nullptr;
+    Function<void*, void*, unsigned, unsigned> cudaGraphRetainUserObject = nullptr;
 };
 
 // Finds both libraries among those already loaded. Nothing is loaded by this. Throws

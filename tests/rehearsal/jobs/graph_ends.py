@@ -1,4 +1,4 @@
-"""The end of a group whose collectives stand in a CUDA graph, with windows: docs/symmetric.md's recipe, then the end."""
+"""The end of a group whose collectives stand in a CUDA graph, with windows: the recipe of docs/symmetric.md first."""
 
 import sys
 import threading

@@ -66,12 +66,7 @@ Api load() {
     assign(api.ncclGetLastError, nccl_symbol(nccl, "ncclGetLastError"));
     assign(api.cudaGetDevice, cuda_symbol(cuda, "cudaGetDevice"));
     assign(api.cudaSetDevice, cuda_symbol(cuda, "cudaSetDevice"));
-    assign(api.cudaDeviceSynchronize, cuda_symbol(cuda, "cudaDeviceSynchronize"));
     assign(api.cudaGetLastError, cuda_symbol(cuda, "cudaGetLastError"));
-    assign(api.cudaThreadExchangeStreamCaptureMode,
-           cuda_symbol(cuda, "cudaThreadExchangeStreamCaptureMode"));
-    assign(api.cudaHostRegister, cuda_symbol(cuda, "cudaHostRegister"));
-    assign(api.cudaHostUnregister, cuda_symbol(cuda, "cudaHostUnregister"));
     assign(api.cudaStreamIsCapturing, cuda_symbol(cuda, "cudaStreamIsCapturing"));
     assign(api.cudaStreamGetCaptureInfo, capture_info(cuda));
     assign(api.cudaUserObjectCreate, cuda_symbol(cuda, "cudaUserObjectCreate"));

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tracehook.hook.groups import cloned_store
 from tracehook.log.journal import warn
+from tracehook.symmetric_memory import uneven
 from tracehook.symmetric_memory.agreement import Waiting
 from tracehook.symmetric_memory.verdicts import RoundVerdict
 
@@ -88,6 +89,7 @@ class Watch:
         self._waiting: dict[int, _Round] = {}
         self._open: dict[str, tuple[Alarm, float]] = {}  # by verdict key: alarms that are not over yet
         self._raised: set[int] = set()  # of self._waiting, those about which there is an alarm
+        self._registrations = uneven.Registrations()
         self._seen = 0
         self._unwritten = 0  # looks at the next alarm, which is not there
         self._thread: threading.Thread | None = None
@@ -182,6 +184,8 @@ class Watch:
             alarm = subject.step(store)
             if alarm is not None:
                 _put(store, alarm)
+        for notice in self._registrations.step(store):
+            _put(store, notice)
 
     def _look_at_others(self, store: Store) -> None:
         count = store.add(COUNT_KEY, 0)
@@ -195,8 +199,12 @@ class Watch:
                 self._seen, self._unwritten = self._seen + 1, 0
                 continue
             self._unwritten = 0
-            alarm = Alarm(*json.loads(store.get(name)))
+            told = json.loads(store.get(name))
             self._seen += 1
+            if told[0] == uneven.CHANNEL:
+                self._registrations.hear(uneven.Notice(*told[1:]))
+                continue
+            alarm = Alarm(*told)
             self._open[alarm.verdict_key] = alarm, time.monotonic() + OPEN
         for alarm, until in list(self._open.values()):
             if self._settle(store, alarm) or time.monotonic() >= until:
@@ -224,8 +232,9 @@ class Watch:
         return True
 
 
-def _put(store: Store, alarm: Alarm) -> None:
-    store.set(f"{COUNT_KEY}/{store.add(COUNT_KEY, 1)}", json.dumps(alarm))
+def _put(store: Store, told: Alarm | uneven.Notice) -> None:
+    data = [uneven.CHANNEL, *told] if isinstance(told, uneven.Notice) else told
+    store.set(f"{COUNT_KEY}/{store.add(COUNT_KEY, 1)}", json.dumps(data))
 
 
 def _standing(store: Store, verdict_key: str) -> RoundVerdict:

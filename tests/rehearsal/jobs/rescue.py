@@ -2,11 +2,13 @@
 
 import contextlib
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 
 import torch.distributed as dist
 from tracehook.hook.groups import cloned_store
 
+Watched = tuple[str, Sequence["weakref.ref[dist.ProcessGroup]"], float]
 LOOK = 0.05  # seconds between two looks at the store
 
 
@@ -17,7 +19,7 @@ class Rescue:
         self.has_aborted = False
         self._store = cloned_store(store)
         self._changed = threading.Condition()
-        self._watched: tuple[str, Sequence[dist.ProcessGroup], float] | None = None
+        self._watched: Watched | None = None  # by weak references, so that a group ends when its seed does
         threading.Thread(target=self._run, name="rescue", daemon=True).start()
 
     @contextlib.contextmanager
@@ -25,7 +27,7 @@ class Rescue:
         """Abort these groups if the key is set and the body has not ended `grace` seconds later."""
         self.has_aborted = False
         with self._changed:
-            self._watched = (key, groups, grace)
+            self._watched = (key, [weakref.ref(group) for group in groups], grace)
             self._changed.notify_all()
         try:
             yield
@@ -42,7 +44,7 @@ class Rescue:
             if watched is not None:
                 self._guard(watched)
 
-    def _guard(self, watched: tuple[str, Sequence[dist.ProcessGroup], float]) -> None:
+    def _guard(self, watched: Watched) -> None:
         key, groups, grace = watched
 
         def is_over() -> bool:
@@ -55,6 +57,7 @@ class Rescue:
         with self._changed:
             if not self._changed.wait_for(is_over, grace):
                 self.has_aborted = True
-                for group in groups:
-                    group.abort()
+                for one in groups:
+                    if (group := one()) is not None:
+                        group.abort()
                 self._watched = None

@@ -82,7 +82,6 @@ def test_warnings_are_what_a_user_must_see():
         "segment.unknown",
         "communicator.failed",
         "communicator.graphs",
-        "communicator.uneven",
         "deregister.stalled",
         "hook.unsupported",
         "hook.conflict",

@@ -64,6 +64,9 @@ class Subject(Protocol):
     def is_over(self) -> bool:
         """Whether the communicator is gone."""
 
+    def end(self, store: Store) -> None:
+        """Remove what nobody needs any more."""
+
 
 class _Round(NamedTuple):
     key: str
@@ -178,8 +181,11 @@ class Watch:
 
     def _step(self, store: Store) -> None:
         with self._changed:
-            self._subjects = {key: subject for key, subject in self._subjects.items() if not subject.is_over()}
+            over = {key: subject for key, subject in self._subjects.items() if subject.is_over()}
+            self._subjects = {key: subject for key, subject in self._subjects.items() if key not in over}
             subjects = list(self._subjects.values())
+        for subject in over.values():
+            subject.end(store)
         for subject in subjects:
             alarm = subject.step(store)
             if alarm is not None:

@@ -21,7 +21,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -32,6 +31,7 @@ from tracehook.symmetric_memory import public
 from common import MB, RANK, WORLD, tell
 from rescue import Rescue
 from schedules import MAY_HANG, Beside, Collect, Enter, Free, Make, Rules, Schedule, Step, Sync, Trim, draw
+from tcp import connect
 
 CHUNK = 64  # elements: what one rank contributes to a gather
 STRIDE = MB // 4  # elements from one slot of a tensor to the next
@@ -75,21 +75,6 @@ class OnPurpose(Exception):
 
 class Left(Exception):
     """Another rank has announced something, and does not go on."""
-
-
-def connect() -> tuple[torch.device, dist.TCPStore]:
-    """Make the default group over a store of the kind that torchrun uses: other kinds are polled, so slower."""
-    meeting = dist.FileStore(os.environ["TEST_STORE"], WORLD)
-    minute = timedelta(seconds=60)
-    if RANK == 0:
-        store = dist.TCPStore("127.0.0.1", 0, WORLD, True, timeout=minute, wait_for_workers=False)
-        meeting.set("port", str(store.port))
-    else:
-        store = dist.TCPStore("127.0.0.1", int(meeting.get("port")), WORLD, False, timeout=minute)
-    device = torch.device("cuda", RANK)
-    torch.cuda.set_device(device)
-    dist.init_process_group("nccl", store=store, rank=RANK, world_size=WORLD, timeout=minute, device_id=device)
-    return device, store
 
 
 device, store = connect()

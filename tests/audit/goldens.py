@@ -84,6 +84,8 @@ GOLDENS: tuple[Golden, ...] = (
     Golden("no-end-of-all", "kill -9 of rank 1, and torchrun ends rank 0",
            "faults.py killed_with_the_others", ("no-end",), torchrun=True),
     Golden("left-at-end", "dist.destroy_process_group() is not called", "faults.py not_destroyed", ("left-at-end",)),
+    Golden("ended-before-graphs", "destroy_process_group() while a CUDA graph lives", "graph_ends.py kept",
+           ("ended-before-graphs",), broken=("C8",)),
     Golden("switched-off", "tracehook.disable(), and enable() again", "faults.py switched_off", ("switched-off",)),
     Golden("missing-ranks", "the last of three ranks has no hook",
            "faults.py left_out", ("missing-ranks",), ranks=3, hook=False),

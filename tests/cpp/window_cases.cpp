@@ -304,7 +304,7 @@ void a_captured_graph_pins_a_roots_buffer() {
     const auto look = windows.look(4, {nullptr, kBytes, core::Compare::kWhere},
                                    {buffer, kBytes, core::Compare::kNothing});
     windows.pin(look);
-    expect(look.unpinned && windows.list().front().pinned,
+    expect(look.in_window && windows.list().front().pinned,
            "a captured graph keeps the window of a buffer that the ranks do not compare");
     expect(look.use.receive == core::Place{}, "though its place is no part of the comparison");
 }

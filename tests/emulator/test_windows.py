@@ -218,9 +218,9 @@ def test_a_graph_keeps_its_windows_in_use() -> None:
 
 
 def test_a_graph_outlives_its_communicator() -> None:
-    """A graph that is launched after its communicator was destroyed breaks a rule, and does nothing."""
+    """NCCL's destroy would wait for the graph without end; launched after it all the same, the graph does nothing."""
     run = play("launched_after_destroy")
-    assert_broken(run, "C5")
+    assert_broken(run, "C5", "C8")
     assert both(run, "untouched") == [[1.0], [2.0]]
 
 

@@ -260,6 +260,16 @@ def test_a_capture_is_not_disturbed(tmp_path: Path) -> None:
         assert (facts["during"], facts["after"], facts["kept"]) == (2, True, 2.0)
 
 
+@pytest.mark.parametrize("kind", ["segment", "pool"])
+def test_unmapping_beside_a_capture_of_another_thread(tmp_path: Path, kind: str) -> None:
+    """A peer's memory is unmapped while another thread captures: its graph is whole, and nothing waits for its end."""
+    run = rehearse("peers_beside_capture.py", kind, ranks=2, log=tmp_path)
+    run.assert_good()
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        assert (facts["value"], facts["unmapped"], facts["capture"]) == (1.0 - rank, 1, 0), run.output
+
+
 def test_nothing_is_left(tmp_path: Path) -> None:
     """After close() the process has the mappings and file descriptors that it had before."""
     run = play(tmp_path, "nothing_left")

@@ -151,3 +151,13 @@ def test_the_judgement_finds_what_is_not_compared() -> None:
     found = [why for seed in failures(run, 2).values() for why in seed]
     assert any("wrong at step" in why and "not announced" in why for why in found), run.output
     assert run.broken == ["W16"], run.output
+
+
+def test_a_rank_that_leaves_ends_the_wait_of_the_others_inside_nccl() -> None:
+    """The others wait for that rank in a call that nothing ends but an abort: each seed is over in seconds."""
+    seeds = 3
+    run = play(2, "none", "leaves", seeds=seeds)
+    assert failures(run, 2) == {}, run.output
+    run.assert_good()
+    for rank in (0, 1):
+        assert run.facts(rank)["seconds"] < 10 * seeds, run.output

@@ -30,10 +30,11 @@ MAY_INCLUDE = {
     "events": (),
     "symmetric_memory": ("events",),
     "core": ("symmetric_memory", "events"),
-    "nccl": ("core", "symmetric_memory", "events"),
+    "cuda": ("core",),
+    "nccl": ("core", "cuda", "symmetric_memory", "events"),
     "torch": ("core", "symmetric_memory", "events"),
-    "ipc": ("core", "events"),
-    "bindings": ("core", "events", "ipc", "nccl", "symmetric_memory", "torch"),
+    "ipc": ("core", "cuda", "events"),
+    "bindings": ("core", "cuda", "events", "ipc", "nccl", "symmetric_memory", "torch"),
     "testing": ("bindings", "core", "events", "symmetric_memory"),
 }
 

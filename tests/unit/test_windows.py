@@ -291,11 +291,11 @@ def test_a_capture_pins_its_windows(windows):
 
 
 def test_a_call_tells_whether_there_is_something_to_pin(windows):
-    """A call is `unpinned` if one of its windows is not pinned yet, and not if it has none."""
+    """A call is in a window if one of its buffers is, whether the window is pinned already or not."""
     first, second = windows.add(), windows.add()
     windows.look(first, first, pin=True)
-    assert windows.look(first, first)[3] is False
-    assert windows.look(first, second)[3] is True
+    assert windows.look(first, first)[3] is True
+    assert windows.look(0, second)[3] is True
     assert windows.look(0, 0)[3] is False
 
 

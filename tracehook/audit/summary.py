@@ -35,7 +35,7 @@ class RegistrationCounts:
         self.by_communicator[comm] = self.by_communicator.get(comm, 0) - 1
 
     def drop_communicator(self, comm: int) -> None:
-        """Count those of a communicator that was aborted: they went without a call."""
+        """Count those of a communicator that took them with it: they went without a call."""
         self.dropped += self.by_communicator.pop(comm, 0)
 
 
@@ -107,6 +107,8 @@ class Summary:
                 self.aborted += 1
                 self.local.drop_communicator(comm)
                 self.windows.drop_communicator(comm)
+            case "communicator.graphs":
+                self.windows.drop_communicator(comm)  # NCCL ends them, in the call that follows
             case "register.local" | "deregister.local":
                 self._call(self.local, name, comm, event.get("ok"))
             case "register.window" if event.get("ok") and not event.get("effective", True):

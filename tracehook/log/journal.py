@@ -17,7 +17,7 @@ from tracehook.log import ring
 from tracehook.log.file_name import new_file
 from tracehook.log.tables import Reason
 
-SCHEMA = "1.5"
+SCHEMA = "1.6"
 _BATCH = 4096
 _PERIOD = 0.1  # seconds between two looks at the ring
 _PATIENCE = 5.0  # seconds in which the thread must have written a line, for others to wait on for it
@@ -222,6 +222,11 @@ class Journal:
                 f"registering a window on segment {fields.get('addr')} with communicator {fields['comm']} (this is its "
                 f"rank {fields.get('comm_rank', '?')}) has not come back after {fields.get('us', 0) / 1e6:.0f} s: NCCL "
                 "waits for another rank, and will not stop"
+            )
+        elif name == "communicator.graphs":
+            warn(
+                f"communicator {fields['comm']} is being ended while {fields['graphs']} CUDA graph(s) with its "
+                "collectives live, and NCCL waits for them without end: release graphs first (graph.reset())"
             )
         elif name == "segment.unknown":
             warn(f"segment {fields.get('addr')} was freed or replaced, but was not known: please report this")

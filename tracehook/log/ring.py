@@ -138,6 +138,10 @@ def _extra_fields(name: str, record: Record) -> dict[str, Any]:
             return {"thread": record.thread}
         case "segment.alloc" | "segment.free" | "segment.adopt" | "segment.unknown":
             return {"thread": record.thread, "total": record.value}
+        case "communicator.graphs":
+            return {"thread": record.thread, "graphs": record.value}
+        case "communicator.uneven":
+            return {"other_rank": record.extra, "registered": record.value != 0}
         case "communicator.refused":
             return {"thread": record.thread, "call": record.value}
         case "range.map" | "range.unmap":

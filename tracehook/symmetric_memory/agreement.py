@@ -150,6 +150,10 @@ class Agreement:
         finally:
             self._lock.release()
 
+    def keys_at_end(self) -> list[str]:
+        """Return those of this rank's keys that nobody reads once it has no communicator: all but the last verdict."""
+        return [*self._removable, *([self._part(0.0).leader_key] if self._rank == LEADER else [])]
+
     def _hold(self, post: Post, timeout: float) -> RoundVerdict:
         with self._lock:
             verdict = self._verdict(post, timeout)

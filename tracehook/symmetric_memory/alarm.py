@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tracehook.hook.groups import cloned_store
 from tracehook.log.journal import warn
+from tracehook.symmetric_memory import uneven
 from tracehook.symmetric_memory.agreement import Waiting
 from tracehook.symmetric_memory.verdicts import RoundVerdict
 
@@ -63,6 +64,9 @@ class Subject(Protocol):
     def is_over(self) -> bool:
         """Whether the communicator is gone."""
 
+    def end(self, store: Store) -> None:
+        """Remove what nobody needs any more."""
+
 
 class _Round(NamedTuple):
     key: str
@@ -88,6 +92,7 @@ class Watch:
         self._waiting: dict[int, _Round] = {}
         self._open: dict[str, tuple[Alarm, float]] = {}  # by verdict key: alarms that are not over yet
         self._raised: set[int] = set()  # of self._waiting, those about which there is an alarm
+        self._registrations = uneven.Registrations()
         self._seen = 0
         self._unwritten = 0  # looks at the next alarm, which is not there
         self._thread: threading.Thread | None = None
@@ -176,12 +181,17 @@ class Watch:
 
     def _step(self, store: Store) -> None:
         with self._changed:
-            self._subjects = {key: subject for key, subject in self._subjects.items() if not subject.is_over()}
+            over = {key: subject for key, subject in self._subjects.items() if subject.is_over()}
+            self._subjects = {key: subject for key, subject in self._subjects.items() if key not in over}
             subjects = list(self._subjects.values())
+        for subject in over.values():
+            subject.end(store)
         for subject in subjects:
             alarm = subject.step(store)
             if alarm is not None:
                 _put(store, alarm)
+        for notice in self._registrations.step(store):
+            _put(store, notice)
 
     def _look_at_others(self, store: Store) -> None:
         count = store.add(COUNT_KEY, 0)
@@ -195,8 +205,12 @@ class Watch:
                 self._seen, self._unwritten = self._seen + 1, 0
                 continue
             self._unwritten = 0
-            alarm = Alarm(*json.loads(store.get(name)))
+            told = json.loads(store.get(name))
             self._seen += 1
+            if told[0] == uneven.CHANNEL:
+                self._registrations.hear(uneven.Notice(*told[1:]))
+                continue
+            alarm = Alarm(*told)
             self._open[alarm.verdict_key] = alarm, time.monotonic() + OPEN
         for alarm, until in list(self._open.values()):
             if self._settle(store, alarm) or time.monotonic() >= until:
@@ -224,8 +238,9 @@ class Watch:
         return True
 
 
-def _put(store: Store, alarm: Alarm) -> None:
-    store.set(f"{COUNT_KEY}/{store.add(COUNT_KEY, 1)}", json.dumps(alarm))
+def _put(store: Store, told: Alarm | uneven.Notice) -> None:
+    data = [uneven.CHANNEL, *told] if isinstance(told, uneven.Notice) else told
+    store.set(f"{COUNT_KEY}/{store.add(COUNT_KEY, 1)}", json.dumps(data))
 
 
 def _standing(store: Store, verdict_key: str) -> RoundVerdict:

@@ -17,6 +17,7 @@ class Meeting:
     """What one process has of one store. The groups of a job have prefixes of one store, so they share it."""
 
     def __init__(self, store: Store) -> None:
+        self.store = store
         self.lines = Lines(store)
         self.watch = Watch(store)
 

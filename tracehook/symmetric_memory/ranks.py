@@ -22,7 +22,6 @@ from tracehook.symmetric_memory.verification import CHANNEL, Verification
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store
 
-    from tracehook.symmetric_memory.agreement import RoundFollower
     from tracehook.symmetric_memory.alarm import Alarm, Watch
     from tracehook.symmetric_memory.verdicts import RoundVerdict
 
@@ -100,6 +99,7 @@ class GroupRanks:
             )
             self._plans.about = self._uses.about = self._called(found)
             if self.facts.ranks > 1:
+                uses.ends_with(plans)
                 self._meetings.at(self.facts.store).watch.watch(_key(found), uses)
             self.refused = self.last_failure = None
             self._is_apart = False
@@ -107,16 +107,19 @@ class GroupRanks:
                 self.deferred = []
         return found
 
-    def _agreement(self, name: str, follower: RoundFollower | None = None) -> Agreement:
+    def _agreement(self, name: str, follower: _Follower | None = None) -> Agreement:
         """A sequence of rounds of its own: a group may be made again under the same name, in the same store."""
         facts = self.facts
         if facts.ranks == 1:
             return Agreement(facts.store, name, facts.rank, facts.ranks, self.about)
         channel = f"{token(facts.store)}/{name}"
-        born = facts.store.add(f"tracehook/{channel}/born/{facts.rank}", 1)
-        lines = self._meetings.at(facts.store).lines
-        channel = f"{channel}/{born}"
-        return Agreement(lines, channel, facts.rank, facts.ranks, self.about, follower, own_host())
+        meeting = self._meetings.at(facts.store)
+        born_key = f"tracehook/{channel}/born/{facts.rank}"
+        channel = f"{channel}/{meeting.store.add(born_key, 1)}"
+        made = Agreement(meeting.lines, channel, facts.rank, facts.ranks, self.about, follower, own_host())
+        if follower is not None:
+            follower.follows(made, born_key)
+        return made
 
     # --- ranks that can no longer be level ---
 
@@ -183,6 +186,17 @@ class _Follower:
         self._communicator = communicator
         self._channel = channel
         self._verification: Verification | None = None
+        self._agreement: Agreement | None = None
+        self._born_key = ""
+        self._other: _Follower | None = None
+
+    def follows(self, agreement: Agreement, born_key: str) -> None:
+        """Take the rounds that this follows, and the key that counts how often this rank began them."""
+        self._agreement, self._born_key = agreement, born_key
+
+    def ends_with(self, other: _Follower) -> None:
+        """Remove the keys of that channel, too, at the end."""
+        self._other = other
 
     def following(self, waiting: Waiting) -> contextlib.AbstractContextManager[None]:
         """Raise an alarm if this round takes long."""
@@ -235,6 +249,19 @@ class _Follower:
     def is_over(self) -> bool:
         """Whether nobody makes calls on the communicator any more."""
         return self._ranks() is None or self._communicator.dead
+
+    def end(self, store: Store) -> None:
+        """On the watch's thread: remove this rank's keys that nobody reads any more."""
+        keys = self._agreement.keys_at_end() if self._agreement is not None else []
+        # A communicator that was found is called by its group's name: another one may be called so, and is counted on.
+        if self._communicator.dead and not self._communicator.adopted:
+            keys.append(self._born_key)
+        if self._verification is not None:
+            keys += self._verification.keys_at_end()
+        for key in keys:
+            store.delete_key(key)
+        if self._other is not None:
+            self._other.end(store)
 
     def _watch(self) -> Watch | None:
         ranks = self._ranks()

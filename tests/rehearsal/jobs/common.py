@@ -3,6 +3,7 @@
 import ctypes
 import json
 import os
+import threading
 from datetime import timedelta
 
 import torch
@@ -59,6 +60,19 @@ def _count(function: str, name: str) -> int:
     return int(ask(name.encode()))
 
 
+def capture_beside(device: torch.device, began: threading.Event, end: threading.Event) -> None:
+    """Capture a stream that torch does not know, in the mode that lets other threads free memory, until told to end."""
+    thread_local, non_blocking = 1, 1
+    runtime = ctypes.CDLL(None)
+    torch.cuda.set_device(device)
+    stream, graph = ctypes.c_void_p(), ctypes.c_void_p()
+    must(runtime.cudaStreamCreateWithFlags(ctypes.byref(stream), non_blocking))
+    must(runtime.cudaStreamBeginCapture(stream, thread_local))
+    began.set()
+    end.wait()
+    tell(capture=runtime.cudaStreamEndCapture(stream, ctypes.byref(graph)))
+
+
 class UniqueId(ctypes.Structure):
     """What ncclUniqueId is."""
 
@@ -76,6 +90,6 @@ def made_by_hand() -> tuple[ctypes.CDLL, ctypes.c_void_p]:
 
 
 def must(result: int) -> None:
-    """End the job if NCCL's answer is no success."""
+    """End the job if NCCL's answer, or CUDA's, is no success."""
     if result:
-        raise SystemExit(f"NCCL said {result}")
+        raise SystemExit(f"the library said {result}")

@@ -1,6 +1,5 @@
 """Rank 1 comes late to a collective; rank 0 meanwhile lets go of what the collective uses. late_peer.py HOW."""
 
-import ctypes
 import sys
 import threading
 import time
@@ -9,11 +8,9 @@ import torch
 import torch.distributed as dist
 import tracehook
 
-from common import RANK, filled, start, tell
+from common import RANK, capture_beside, filled, start, tell
 
 LATE = 1.5  # seconds
-RUNTIME = ctypes.CDLL(None)
-THREAD_LOCAL, NON_BLOCKING = 1, 1
 
 
 def free() -> None:
@@ -22,17 +19,6 @@ def free() -> None:
     del x
     torch.cuda.empty_cache()
     tell(left=torch.cuda.memory_reserved())
-
-
-def capture(began: threading.Event, end: threading.Event) -> None:
-    """Capture a stream, in the mode that lets other threads free memory, until told to end."""
-    torch.cuda.set_device(device)
-    stream, graph = ctypes.c_void_p(), ctypes.c_void_p()
-    assert RUNTIME.cudaStreamCreateWithFlags(ctypes.byref(stream), NON_BLOCKING) == 0
-    assert RUNTIME.cudaStreamBeginCapture(stream, THREAD_LOCAL) == 0
-    began.set()
-    end.wait()
-    tell(capture=RUNTIME.cudaStreamEndCapture(stream, ctypes.byref(graph)))
 
 
 device = start()
@@ -55,7 +41,7 @@ if RANK == 0:
         free()
     elif how == "capture":
         began, end = threading.Event(), threading.Event()
-        thread = threading.Thread(target=capture, args=(began, end))
+        thread = threading.Thread(target=capture_beside, args=(device, began, end))
         thread.start()
         began.wait()
         free()

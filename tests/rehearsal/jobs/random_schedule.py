@@ -2,12 +2,15 @@
 
 Arguments: the first seed, how many, and a divergence for all of them (``none``: in no seed) instead of one in a third,
 and ``stubborn``: a rank goes on after what it announces, so that all have to be at one point of the program again.
+With ``leaves`` the last rank leaves each seed at its first step, while the others make a call into NCCL that waits for
+it without end.
 Each rank tells `failures`, the seeds that went wrong and how; `ended`, how many seeds ended in which way; `before` and
 `after`, what the process held when the first seed began and when the last one had ended. A step that takes longer
 than HARD seconds ends the process with the stacks of all threads.
 """
 
 import contextlib
+import ctypes
 import dataclasses
 import faulthandler
 import gc
@@ -18,7 +21,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from datetime import timedelta
 from pathlib import Path
 
 import torch
@@ -27,7 +29,9 @@ import tracehook
 from tracehook.symmetric_memory import public
 
 from common import MB, RANK, WORLD, tell
+from rescue import Rescue
 from schedules import MAY_HANG, Beside, Collect, Enter, Free, Make, Rules, Schedule, Step, Sync, Trim, draw
+from tcp import connect
 
 CHUNK = 64  # elements: what one rank contributes to a gather
 STRIDE = MB // 4  # elements from one slot of a tensor to the next
@@ -38,6 +42,7 @@ HARD = 60.0
 VERIFY = os.environ.get("SYMM_REGISTER_VERIFY", "first-use")
 WARNED = os.environ.get("SYMM_REGISTER_ON_ERROR") == "warn"  # then what is announced is said on stderr only
 STUBBORN = "stubborn" in sys.argv
+LEAVES = "leaves" in sys.argv
 ISOLATED = os.environ.get("SYMM_REGISTER_POLICY") == "isolated"
 # Every group is of all ranks, or each rank is in one of several that do the same; but where the pools are isolated one
 # rank may stand aside.
@@ -72,22 +77,8 @@ class Left(Exception):
     """Another rank has announced something, and does not go on."""
 
 
-def connect() -> tuple[torch.device, dist.TCPStore]:
-    """Make the default group over a store of the kind that torchrun uses: other kinds are polled, so slower."""
-    meeting = dist.FileStore(os.environ["TEST_STORE"], WORLD)
-    minute = timedelta(seconds=60)
-    if RANK == 0:
-        store = dist.TCPStore("127.0.0.1", 0, WORLD, True, timeout=minute, wait_for_workers=False)
-        meeting.set("port", str(store.port))
-    else:
-        store = dist.TCPStore("127.0.0.1", int(meeting.get("port")), WORLD, False, timeout=minute)
-    device = torch.device("cuda", RANK)
-    torch.cuda.set_device(device)
-    dist.init_process_group("nccl", store=store, rank=RANK, world_size=WORLD, timeout=minute, device_id=device)
-    return device, store
-
-
 device, store = connect()
+rescue = Rescue(store)
 
 
 def value(step: int, rank: int, chunk: int, tensor: int = 0) -> int:
@@ -115,6 +106,8 @@ class Run:
         if schedule.divergence:
             # Shorter than an alarm and its answer take, or longer.
             self.timeout = (ANSWERED if schedule.seed % 3 == 0 else 2 * LOOK) if "hangs" in sys.argv else SHORT
+        if LEAVES:
+            self.timeout = SHORT
         # Who goes on waits for all that the others wait for.
         self.limit = (2 + (STUBBORN or WARNED) * len(schedule.steps)) * self.timeout + SLACK
         self.outcome = Outcome()
@@ -131,7 +124,19 @@ class Run:
 
     def play(self) -> Outcome:
         """Go through the steps, up to what this rank or another one announces, or in spite of it."""
+        # What waits for an agreement ends by itself, and is to say how.
+        with rescue.watching(self.stop, list(self.groups.values()), self.timeout + LOOK):
+            self.go()
+        if self.outcome.other:
+            store.set(self.stop, "1")
+        return self.outcome
+
+    def go(self) -> None:
+        """Go through the steps, and leave with what another rank announces."""
         try:
+            if LEAVES:
+                faulthandler.dump_traceback_later(HARD, exit=True)
+                self.part_ways()
             for index, steps in enumerate(self.schedule.of(RANK)):
                 self.index = index
                 self.look_around()
@@ -145,10 +150,18 @@ class Run:
         except Left:
             pass
         except Exception as problem:
-            self.outcome.other.append(f"step {self.index}: {type(problem).__name__}: {problem}")
-        if self.outcome.other:
+            if not rescue.has_aborted:
+                self.outcome.other.append(f"step {self.index}: {type(problem).__name__}: {problem}")
+
+    def part_ways(self) -> None:
+        """Leave; or, on all ranks but the last, split the communicator, for which NCCL wants all ranks."""
+        if RANK == WORLD - 1:
             store.set(self.stop, "1")
-        return self.outcome
+            raise Left
+        communicator = ctypes.c_void_p(self.groups["all"]._get_backend(device)._comm_ptr())
+        child = ctypes.c_void_p()
+        ctypes.CDLL("libnccl.so.2").ncclCommSplit(communicator, 0, RANK, ctypes.byref(child), None)
+        self.look_around()
 
     def take(self, steps: list[Step]) -> None:
         """Do what one step is on this rank; note what is announced."""
@@ -156,6 +169,8 @@ class Run:
             try:
                 self.do(step)
             except (tracehook.RegistrationError, dist.DistBackendError) as problem:
+                if rescue.has_aborted:
+                    raise Left from None
                 text = str(problem).split("\nException raised from")[0]
                 if "tracehook" not in text and not isinstance(problem, tracehook.RegistrationError):
                     raise
@@ -295,6 +310,8 @@ class Run:
                 self.look_around()
             if waited > self.limit:
                 raise TimeoutError(f"{step} did not end within {waited:.1f} s")
+        if rescue.has_aborted:
+            raise Left
 
     def check(self, tensors: object, step: Collect | None = None) -> None:
         """Compare tensors with what they have to hold."""

@@ -1,11 +1,13 @@
 -- severity: error
 -- sentence: A communicator was destroyed while memory was still registered with it.
--- What NCCL refused to deregister is said by registration-failed.
+-- What NCCL refused to deregister is said by registration-failed. Windows that graphs use stay: ended-before-graphs.
 WITH held AS (
     SELECT r.* FROM registration r JOIN process p USING (process)
     WHERE p.lost = 0 AND NOT EXISTS (
         FROM event e WHERE e.process = r.process AND e.comm_id = r.comm_id AND e.event = 'deregister.' || r.kind
-          AND coalesce(e.segment, e.pool_segment) = r.memory AND e.seq > r.made_seq AND NOT e.ok))
+          AND coalesce(e.segment, e.pool_segment) = r.memory AND e.seq > r.made_seq AND NOT e.ok)
+      AND NOT (r.kind = 'window' AND EXISTS (
+        FROM event e WHERE e.process = r.process AND e.comm_id = r.comm_id AND e.event = 'communicator.graphs')))
 SELECT c.process, [c.rank] AS ranks, c.comm, c.ended_ns AS ns, c.ended_seq AS seq,
        format('{} destroyed communicator {} while it held {}, the first of them of {} {} at {} ({})', who(c.rank, c.process), c.comm,
               concat_ws(' and ', CASE WHEN count(*) FILTER (kind = 'local') > 0

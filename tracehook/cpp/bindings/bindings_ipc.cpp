@@ -1,6 +1,7 @@
 // Calls into CUDA give up the GIL first, and never hold a lock of ours.
 #include "bindings/bindings.h"
 
+#include "cuda/device_wait.h"
 #include "ipc/handle.h"
 #include "ipc/lease.h"
 #include "ipc/mapping.h"
@@ -279,7 +280,12 @@ void bind_ipc(py::module_& core) {
         "make_stream",
         [](int device) { return reinterpret_cast<std::uintptr_t>(ipc::make_stream(device)); },
         NoGil(), py::arg("device"));
-    module.def("wait_for_device", &ipc::wait_for_device, NoGil(), py::arg("device"));
+    module.def(
+        "wait_for_device",
+        [](int device) {
+            ipc::check_runtime("waiting for the device", cuda::wait_for_device(device));
+        },
+        NoGil(), py::arg("device"));
     module.def("log", &log, py::arg("event"), py::arg("comm"), py::arg("rank"), py::arg("peer"),
                py::arg("segment") = 0, py::arg("pool") = false, py::arg("generation") = 0,
                py::arg("handle") = 0, py::arg("address") = 0, py::arg("size") = 0,

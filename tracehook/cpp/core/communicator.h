@@ -7,10 +7,12 @@
 // more: they have mutexes of their own.
 //
 // The bank counts a window from before it is made until the library has none: until it was
-// deregistered, or, after death, until library_is_gone().
+// deregistered, or, after death, until library_is_gone(). While a graph lives that uses windows,
+// none is deregistered at the communicator's end.
 #pragma once
 
 #include "core/handles.h"
+#include "core/live_graphs.h"
 #include "core/observations.h"
 #include "core/registration_calls.h"
 #include "core/segment.h"
@@ -68,6 +70,11 @@ class Communicator {
     void log_digest() noexcept;
 
     Windows& windows() noexcept { return windows_; }
+
+    const std::shared_ptr<LiveGraphs>& graphs() const noexcept { return graphs_; }
+    // Any thread, before a call that ends the communicator: NCCL waits in it, without end, until
+    // these graphs are gone. Waits a moment itself. Logs, and tells, whether some live.
+    bool has_graphs() noexcept;
 
     // Any thread. From then on no call goes to NCCL, because the ranks can no longer be level;
     // `why` is what the caller hears. The first reason stands.
@@ -166,6 +173,7 @@ class Communicator {
     void drop_window_records_if_gone() noexcept;
     void drop_window_records() noexcept;
 
+    const std::shared_ptr<LiveGraphs> graphs_ = std::make_shared<LiveGraphs>();
     Windows windows_;
     mutable std::mutex unconfirmed_mutex_; // comes before Windows::mutex_
     std::vector<Window> unconfirmed_; // count, but are not in the table: made a moment ago, or left

@@ -208,6 +208,19 @@ std::vector<Window> Communicator::take_unconfirmed() noexcept {
     return std::exchange(unconfirmed_, {});
 }
 
+bool Communicator::has_graphs() noexcept {
+    constexpr auto kPoll = std::chrono::milliseconds(1);
+    const auto deadline = std::chrono::steady_clock::now() + gate_->patience().end_for_graphs;
+    while (graphs_->count() != 0 && std::chrono::steady_clock::now() < deadline) {
+        std::this_thread::sleep_for(kPoll);
+    }
+    const std::size_t live = graphs_->count();
+    if (live != 0) {
+        log(EventKind::kCommunicatorGraphs, live);
+    }
+    return live != 0;
+}
+
 void Communicator::library_is_gone() noexcept {
     gone_.store(true, std::memory_order_release);
     drop_window_records();

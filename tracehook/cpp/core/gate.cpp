@@ -302,15 +302,17 @@ void Gate::unlink(const Communicator& communicator) noexcept {
     ++deaths_;
 }
 
-Gate::End Gate::retire(Communicator& communicator) noexcept {
+Gate::End Gate::retire(Communicator& communicator, bool keeps_windows) noexcept {
     Lock lock(mutex_);
     if (!wait_inside(lock, communicator)) {
         return {false, 0};
     }
     communicator.pending_.clear();
-    lock.unlock();
-    communicator.deregister_all_windows();
-    lock.lock();
+    if (!keeps_windows) {
+        lock.unlock();
+        communicator.deregister_all_windows();
+        lock.lock();
+    }
     std::size_t undone = 0;
     if (!communicator.dead()) {
         undone = undo_all(lock, communicator);

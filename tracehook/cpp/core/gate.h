@@ -82,7 +82,8 @@ class Gate {
         bool first;
         std::size_t registrations;
     };
-    End retire(Communicator& communicator) noexcept;
+    // Unless `keeps_windows`, they go too.
+    End retire(Communicator& communicator, bool keeps_windows) noexcept;
     End kill(Communicator& communicator) noexcept;
 
   private:

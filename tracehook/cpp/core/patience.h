@@ -24,6 +24,10 @@ struct Patience {
     // free does not give up: its memory goes when it returns.
     Duration undoing_for_ready{30'000};
 
+    // CUDA tells of the end of a graph on a thread of its own. The end of a communicator waits this
+    // long for that before it takes the graph for one that lives.
+    Duration end_for_graphs{500};
+
     // Segments that are freed during an abort wait this long for it, counted from its beginning.
     Duration free_for_abort{5'000};
 };

@@ -241,7 +241,12 @@ void Registrar::retire(const void* pointer) noexcept {
     if (!communicator) {
         return;
     }
-    const Gate::End end = communicator->gate().retire(*communicator);
+    const bool keeps_windows = communicator->has_graphs();
+    if (keeps_windows) {
+        const std::lock_guard guard(mutex_);
+        ending_[pointer] = communicator;
+    }
+    const Gate::End end = communicator->gate().retire(*communicator, keeps_windows);
     // An abort may have overtaken us, and the pointer may belong to another communicator by now.
     take(pointer, communicator.get());
     if (end.first) {
@@ -249,6 +254,23 @@ void Registrar::retire(const void* pointer) noexcept {
         communicator->log(EventKind::kCommunicatorRetire, end.registrations);
     }
     bank_.release_idle();
+}
+
+void Registrar::ended(const void* pointer) noexcept {
+    if (abandoned()) {
+        return;
+    }
+    CommunicatorPtr communicator;
+    {
+        const std::lock_guard guard(mutex_);
+        if (const auto found = ending_.find(pointer); found != ending_.end()) {
+            communicator = std::move(found->second);
+            ending_.erase(found);
+        }
+    }
+    if (communicator) {
+        communicator->library_is_gone();
+    }
 }
 
 Registrar::Ending Registrar::kill(const void* pointer) noexcept {
@@ -265,6 +287,7 @@ Registrar::Ending Registrar::kill(const void* pointer) noexcept {
     }
     kill_communicator(*communicator);
     take(pointer, communicator.get());
+    communicator->has_graphs();
     return {this, entry, communicator};
 }
 

@@ -80,8 +80,12 @@ class Registrar {
     // Null if unknown. The reference is the calling thread's own and lasts until its next find().
     const CommunicatorPtr& find(const void* pointer) noexcept;
 
-    // Before destroy / finalize. Unknown pointers are ignored.
+    // Before destroy / finalize. Unknown pointers are ignored. If graphs live that use windows, the
+    // windows stay: the call waits for those graphs and ends the windows itself. They count until
+    // ended().
     void retire(const void* pointer) noexcept;
+    // After destroy / abort returned.
+    void ended(const void* pointer) noexcept;
 
     // Before abort / revoke. The library lets go of the registrations while that call runs, so the
     // caller keeps the result until the call returned: a segment that is freed meanwhile waits for
@@ -146,7 +150,8 @@ class Registrar {
     bool is_observed(const Segment& segment) const noexcept;
     void drop_observed(const Communicator& communicator) noexcept;
 
-    mutable std::mutex mutex_; // ledger_, ranges_, by_pointer_, next_id_, aborts_, unborn_, freed_;
+    mutable std::mutex mutex_; // ledger_, ranges_, by_pointer_, ending_, next_id_, aborts_, unborn_,
+                               // freed_;
                                // comes after the allocator's lock
     Ring& ring_;
     Bank& bank_;
@@ -154,6 +159,7 @@ class Registrar {
     Ledger ledger_;
     Ranges ranges_;
     std::unordered_map<const void*, CommunicatorPtr> by_pointer_;
+    std::unordered_map<const void*, CommunicatorPtr> ending_; // retired with windows
     std::uint32_t next_id_ = 1;
     Aborts aborts_; // under way
 

@@ -32,9 +32,7 @@ Driver load() {
 #define FROM_DRIVER(name) find(found.name, library, {#name})
     FROM_RUNTIME(cudaGetDevice);
     FROM_RUNTIME(cudaSetDevice);
-    FROM_RUNTIME(cudaDeviceSynchronize);
     FROM_RUNTIME(cudaGetLastError);
-    FROM_RUNTIME(cudaThreadExchangeStreamCaptureMode);
     FROM_RUNTIME(cudaDeviceGetStreamPriorityRange);
     FROM_RUNTIME(cudaStreamCreateWithPriority);
     FROM_RUNTIME(cudaIpcGetMemHandle);
@@ -59,8 +57,8 @@ Driver load() {
 #undef FROM_RUNTIME
 #undef FROM_DRIVER
     if (found.cudaGetDevice == nullptr || found.cudaSetDevice == nullptr ||
-        found.cudaDeviceSynchronize == nullptr || found.cudaIpcGetMemHandle == nullptr ||
-        found.cudaIpcOpenMemHandle == nullptr || found.cudaIpcCloseMemHandle == nullptr) {
+        found.cudaIpcGetMemHandle == nullptr || found.cudaIpcOpenMemHandle == nullptr ||
+        found.cudaIpcCloseMemHandle == nullptr) {
         throw std::runtime_error("no CUDA runtime with IPC is loaded in this process");
     }
     return found;
@@ -123,18 +121,6 @@ OnDevice::OnDevice(int device) {
 
 OnDevice::~OnDevice() {
     driver().cudaSetDevice(before_);
-}
-
-void BesideCaptures::exchange() noexcept {
-    if (driver().cudaThreadExchangeStreamCaptureMode != nullptr) {
-        driver().cudaThreadExchangeStreamCaptureMode(&mode_);
-    }
-}
-
-void wait_for_device(int device) {
-    const OnDevice guard(device);
-    const BesideCaptures relaxed;
-    check_runtime("cudaDeviceSynchronize", driver().cudaDeviceSynchronize());
 }
 
 } // namespace tracehook::ipc

@@ -55,9 +55,7 @@ struct Driver {
     // Of the runtime.
     Function<int*> cudaGetDevice = nullptr;
     Function<int> cudaSetDevice = nullptr;
-    Function<> cudaDeviceSynchronize = nullptr;
     Function<> cudaGetLastError = nullptr;
-    Function<int*> cudaThreadExchangeStreamCaptureMode = nullptr;
     Function<int*, int*> cudaDeviceGetStreamPriorityRange = nullptr;
     Function<Stream*, unsigned, int> cudaStreamCreateWithPriority = nullptr;
     Function<RuntimeHandle*, void*> cudaIpcGetMemHandle = nullptr;
@@ -114,23 +112,5 @@ class OnDevice {
   private:
     int before_ = -1;
 };
-
-// While it lives, calls of this thread leave captures alone that other calls would end: of graphs
-// of this or another thread, with which mapping memory has nothing to do.
-class BesideCaptures {
-  public:
-    BesideCaptures() noexcept { exchange(); }
-    ~BesideCaptures() { exchange(); }
-    BesideCaptures(const BesideCaptures&) = delete;
-    BesideCaptures& operator=(const BesideCaptures&) = delete;
-
-  private:
-    void exchange() noexcept;
-    int mode_ = 2; // cudaStreamCaptureModeRelaxed; then the mode before
-};
-
-// Waits for all work that was given to the device. Not on a thread that may hold up another rank:
-// the work may wait for a peer.
-void wait_for_device(int device);
 
 } // namespace tracehook::ipc

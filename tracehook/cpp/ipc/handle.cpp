@@ -1,5 +1,7 @@
 #include "ipc/handle.h"
 
+#include "cuda/runtime.h"
+
 #include <unistd.h>
 
 namespace tracehook::ipc {
@@ -88,7 +90,7 @@ bool has_handles(std::uintptr_t address) noexcept {
 
 Exported export_memory(std::uintptr_t address, std::size_t size, int device) {
     const OnDevice guard(device);
-    const BesideCaptures relaxed;
+    const cuda::BesideCaptures relaxed;
     if (has_handles(address)) {
         return all_of(address, size);
     }

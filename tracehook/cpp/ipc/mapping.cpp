@@ -1,5 +1,7 @@
 #include "ipc/mapping.h"
 
+#include "cuda/runtime.h"
+
 namespace tracehook::ipc {
 
 namespace {
@@ -36,7 +38,7 @@ Memory import(void* shared, int type, int device) {
         throw std::runtime_error("this CUDA driver cannot map memory of another process");
     }
     const OnDevice guard(device);
-    const BesideCaptures relaxed;
+    const cuda::BesideCaptures relaxed;
     Memory memory = 0;
     check_driver("cuMemImportFromShareableHandle",
                  cuda.cuMemImportFromShareableHandle(&memory, shared, type));
@@ -67,7 +69,7 @@ void release(Allocations& allocations) noexcept {
 Mapping map_runtime(const RuntimeHandle& handle, std::size_t size, int device) {
     constexpr unsigned kLazyPeerAccess = 1; // cudaIpcMemLazyEnablePeerAccess
     const OnDevice guard(device);
-    const BesideCaptures relaxed;
+    const cuda::BesideCaptures relaxed;
     void* address = nullptr;
     check_runtime("cudaIpcOpenMemHandle",
                   driver().cudaIpcOpenMemHandle(&address, handle, kLazyPeerAccess));
@@ -83,7 +85,7 @@ Mapping map_allocations(const Allocations& allocations, HandleKind kind, std::si
     }
     const Driver& cuda = driver();
     const OnDevice guard(device);
-    const BesideCaptures relaxed;
+    const cuda::BesideCaptures relaxed;
     const std::size_t allocation = size / allocations.size();
     std::uintptr_t address = 0;
     check_driver("cuMemAddressReserve", cuda.cuMemAddressReserve(&address, size, 0, 0, 0));
@@ -105,7 +107,7 @@ Mapping map_allocations(const Allocations& allocations, HandleKind kind, std::si
 void allow_writes(Mapping& mapping) {
     if (!mapping.writable) {
         const OnDevice guard(mapping.device);
-        const BesideCaptures relaxed;
+        const cuda::BesideCaptures relaxed;
         set_access(mapping.address, mapping.size, mapping.device, true);
         mapping.writable = true;
     }
@@ -113,7 +115,7 @@ void allow_writes(Mapping& mapping) {
 
 void unmap(const Mapping& mapping) {
     const OnDevice guard(mapping.device);
-    const BesideCaptures relaxed;
+    const cuda::BesideCaptures relaxed;
     if (mapping.kind == HandleKind::kRuntime) {
         check_runtime("cudaIpcCloseMemHandle",
                       driver().cudaIpcCloseMemHandle(reinterpret_cast<void*>(mapping.address)));

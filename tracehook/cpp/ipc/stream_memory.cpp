@@ -1,5 +1,7 @@
 #include "ipc/stream_memory.h"
 
+#include "cuda/runtime.h"
+
 namespace tracehook::ipc {
 
 namespace {
@@ -22,7 +24,7 @@ Stream make_stream(int device) {
     constexpr unsigned kNonBlocking = 1;
     const Driver& cuda = driver();
     const OnDevice guard(device);
-    const BesideCaptures relaxed;
+    const cuda::BesideCaptures relaxed;
     int least = 0;
     int greatest = 0;
     if (cuda.cudaDeviceGetStreamPriorityRange != nullptr) {

@@ -30,6 +30,17 @@ template <typename Pointer> void assign(Pointer& target, void* symbol) noexcept 
     target = reinterpret_cast<Pointer>(symbol);
 }
 
+// The name without a number has three arguments in CUDA 12, and all seven in CUDA 13.
+void* capture_info(void* library) noexcept {
+    constexpr int kCuda13 = 13000;
+    Function<int*> ask = nullptr;
+    assign(ask, cuda_symbol(library, "cudaRuntimeGetVersion"));
+    int version = 0;
+    const bool seven = ask != nullptr && ask(&version) == 0 && version >= kCuda13;
+    return cuda_symbol(library,
+                       seven ? "cudaStreamGetCaptureInfo" : "cudaStreamGetCaptureInfo_v3");
+}
+
 Api load() {
     void* nccl = loaded_library({"libnccl.so.2", "libnccl.so"});
     if (nccl == nullptr) {
@@ -55,13 +66,12 @@ Api load() {
     assign(api.ncclGetLastError, nccl_symbol(nccl, "ncclGetLastError"));
     assign(api.cudaGetDevice, cuda_symbol(cuda, "cudaGetDevice"));
     assign(api.cudaSetDevice, cuda_symbol(cuda, "cudaSetDevice"));
-    assign(api.cudaDeviceSynchronize, cuda_symbol(cuda, "cudaDeviceSynchronize"));
     assign(api.cudaGetLastError, cuda_symbol(cuda, "cudaGetLastError"));
-    assign(api.cudaThreadExchangeStreamCaptureMode,
-           cuda_symbol(cuda, "cudaThreadExchangeStreamCaptureMode"));
-    assign(api.cudaHostRegister, cuda_symbol(cuda, "cudaHostRegister"));
-    assign(api.cudaHostUnregister, cuda_symbol(cuda, "cudaHostUnregister"));
     assign(api.cudaStreamIsCapturing, cuda_symbol(cuda, "cudaStreamIsCapturing"));
+    assign(api.cudaStreamGetCaptureInfo, capture_info(cuda));
+    assign(api.cudaUserObjectCreate, cuda_symbol(cuda, "cudaUserObjectCreate"));
+    assign(api.cudaUserObjectRelease, cuda_symbol(cuda, "cudaUserObjectRelease"));
+    assign(api.cudaGraphRetainUserObject, cuda_symbol(cuda, "cudaGraphRetainUserObject"));
     if (api.ncclCommRegister == nullptr || api.ncclCommDeregister == nullptr) {
         throw std::runtime_error(
             "the loaded NCCL has no ncclCommRegister: 2.19 or newer is needed");

@@ -28,12 +28,14 @@ struct Api {
     const char* (*ncclGetLastError)(Comm) = nullptr;
     Function<int*> cudaGetDevice = nullptr;
     Function<int> cudaSetDevice = nullptr;
-    Function<> cudaDeviceSynchronize = nullptr;
     Function<> cudaGetLastError = nullptr;
-    Function<int*> cudaThreadExchangeStreamCaptureMode = nullptr;
-    Function<void*, std::size_t, unsigned> cudaHostRegister = nullptr;
-    Function<void*> cudaHostUnregister = nullptr;
     Function<Stream, int*> cudaStreamIsCapturing = nullptr;
+    // With seven arguments: of CUDA 13, or _v3 of CUDA 12.3.
+    Function<Stream, int*, unsigned long long*, void**, const void**, const void**, std::size_t*>
+        cudaStreamGetCaptureInfo = nullptr;
+    Function<void**, void*, void (*)(void*), unsigned, unsigned> cudaUserObjectCreate = nullptr;
+    Function<void*, unsigned> cudaUserObjectRelease = nullptr;
+    Function<void*, void*, unsigned, unsigned> cudaGraphRetainUserObject = nullptr;
 };
 
 // Finds both libraries among those already loaded. Nothing is loaded by this. Throws

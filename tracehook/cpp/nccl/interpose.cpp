@@ -342,13 +342,17 @@ int on_ncclCommFinalize(Comm comm) {
 int on_ncclCommDestroy(Comm comm) {
     ThreadGroup::mine().drop_expected_of(comm);
     registrar().retire(comm);
-    return api().ncclCommDestroy(comm);
+    const int result = api().ncclCommDestroy(comm);
+    registrar().ended(comm);
+    return result;
 }
 
 int on_ncclCommAbort(Comm comm) {
     ThreadGroup::mine().drop_expected_of(comm);
     const core::Registrar::Ending ending = registrar().kill(comm);
-    return api().ncclCommAbort(comm);
+    const int result = api().ncclCommAbort(comm);
+    registrar().ended(comm);
+    return result;
 }
 
 int on_ncclCommRevoke(Comm comm, int flags) {

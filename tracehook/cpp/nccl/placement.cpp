@@ -1,6 +1,7 @@
 #include "nccl/placement.h"
 
 #include "nccl/api.h"
+#include "nccl/graphs.h"
 
 #include <algorithm>
 #include <atomic>
@@ -127,8 +128,12 @@ int check_placement(const core::CommunicatorPtr& found, std::uint32_t operation,
     } else if (look.milestone) {
         found->log_digest();
     }
-    if (look.unpinned && capturing(stream)) {
+    if (look.in_window && capturing(stream)) {
         windows.pin(look);
+        const core::Communicator& captured = communicator ? *communicator : *found;
+        if (ranks_of(captured) > 1) { // else NCCL only copies, and waits for no graph
+            follow_graph(captured, stream);
+        }
     }
     return kSuccess;
 }

@@ -1,7 +1,8 @@
 #include "nccl/pool_memory.h"
 
+#include "cuda/device_wait.h"
+#include "cuda/runtime.h"
 #include "nccl/api.h"
-#include "nccl/device_wait.h"
 #include "nccl/traits.h"
 #include "symmetric_memory/scope_stack.h"
 
@@ -32,7 +33,7 @@ int release(void* memory) {
 }
 
 void synchronize() {
-    wait_for_device(-1);
+    cuda::wait_for_device(-1);
 }
 
 int enter_device(int device) {
@@ -53,7 +54,7 @@ std::optional<NoBank> open_bank(core::Bank& bank, std::size_t limit_bytes_per_de
                                           std::to_string(first) + " or newer is needed"};
     }
     if (real.ncclMemAlloc == nullptr || real.ncclCommWindowRegister == nullptr ||
-        real.cudaDeviceSynchronize == nullptr) {
+        cuda::runtime().cudaDeviceSynchronize == nullptr) {
         return NoBank{"unavailable",
                       "this NCCL, or the CUDA runtime, lacks a function that windows need"};
     }

@@ -1,6 +1,6 @@
 #include "nccl/registration_calls.h"
 
-#include "nccl/device_wait.h"
+#include "cuda/device_wait.h"
 #include "nccl/traits.h"
 
 #include <utility>
@@ -84,7 +84,7 @@ int NcclRegistrationCalls::deregister_window(void* handle) noexcept {
 }
 
 void NcclRegistrationCalls::synchronize() noexcept {
-    wait_for_device(device_);
+    cuda::wait_for_device(device_);
 }
 
 int NcclRegistrationCalls::remember_device() noexcept {

@@ -136,13 +136,13 @@ std::optional<Window> Windows::covering(std::uintptr_t address, std::size_t size
                                                                 : std::nullopt;
 }
 
-Place Windows::place(const Side& side, std::uint64_t call, bool* unpinned) const noexcept {
+Place Windows::place(const Side& side, std::uint64_t call, bool* in_window) const noexcept {
     const auto address = reinterpret_cast<std::uintptr_t>(side.buffer);
     const Window* window = window_at(address);
     if (window == nullptr) {
         return {};
     }
-    *unpinned |= !window->pinned;
+    *in_window = true;
     if (call < window->begin) {
         return {Place::kEarly, 0};
     }
@@ -168,8 +168,8 @@ Windows::Lookup Windows::look(std::uint32_t operation, const Side& send, const S
         look.refused = true;
         return look;
     }
-    look.send = place(send, look.call, &look.unpinned);
-    look.receive = place(receive, look.call, &look.unpinned);
+    look.send = place(send, look.call, &look.in_window);
+    look.receive = place(receive, look.call, &look.in_window);
     look.use = {operation, reduced(look.send, send.compare),
                 reduced(look.receive, receive.compare)};
     if (!epoch_ || look.call < *epoch_) {

@@ -113,7 +113,7 @@ class Windows {
         bool early = false; // before the first window counts, and in none: counted, nothing to do
         bool known = false;
         bool milestone = false; // time to log the digest
-        bool unpinned = false;  // a window that no captured graph is known to use is part of it
+        bool in_window = false; // a buffer starts in one
     };
     enum class Count { kKnown, kNone };
     // Finds the places of a call. Unless told otherwise a known use is counted; a new one is only
@@ -153,7 +153,7 @@ class Windows {
         std::size_t operator()(const Hashed& use) const noexcept { return use.hash; }
     };
 
-    Place place(const Side& side, std::uint64_t call, bool* unpinned) const noexcept;
+    Place place(const Side& side, std::uint64_t call, bool* in_window) const noexcept;
     const Window* window_at(std::uintptr_t address) const noexcept;
     void count_use(const Hashed& use);
 

@@ -63,7 +63,7 @@ void bind_harness_memory(py::class_<Harness>& harness) {
                     return py::make_tuple(where.window, where.offset);
                 };
                 return py::make_tuple(look.known, place(look.use.send), place(look.use.receive),
-                                      look.unpinned);
+                                      look.in_window);
             },
             py::arg("communicator"), py::arg("operation"), py::arg("address"), py::arg("size"),
             py::arg("compare") = std::array<std::string, 2>{"where", "where"},

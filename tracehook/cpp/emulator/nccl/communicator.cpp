@@ -150,6 +150,26 @@ void Communicator::wait_idle() {
     }
 }
 
+void Communicator::released() {
+    const std::lock_guard lock(work_mutex_);
+    --captured_;
+    work_changed_.notify_all();
+}
+
+void Communicator::wait_for_graphs(const char* call) {
+    // Of one rank alone NCCL keeps no record: there is nothing but a copy in the graph.
+    const auto deadline = std::chrono::steady_clock::now() + settings().window_timeout;
+    std::unique_lock lock(work_mutex_);
+    while (ranks_ > 1 && captured_ != 0 && !process_ending()) {
+        if (std::chrono::steady_clock::now() >= deadline) {
+            report(Rule::kC8, subject(), "%s would never return: %d operation(s) stand in graphs",
+                   call, captured_.load());
+            return;
+        }
+        work_changed_.wait_for(lock, kPatience);
+    }
+}
+
 void Communicator::wait_stopped() {
     const auto deadline = std::chrono::steady_clock::now() + kLongestStop;
     std::unique_lock lock(work_mutex_);

@@ -91,6 +91,13 @@ class Communicator {
     // stopped.
     void wait_stopped();
 
+    // Graphs that hold its work count, each piece of work by itself.
+    void captured() { ++captured_; }
+    void released();
+    bool in_graphs() const { return captured_ != 0; }
+    // Rule C8. NCCL waits without end for the graphs, also in an abort; here to the deadline.
+    void wait_for_graphs(const char* call);
+
     // Counters of what runs, equal on all ranks; between begin_work and end_work.
     std::uint64_t next_collective() { return ++collectives_; }
     std::uint64_t next_send(int peer) { return ++sent_[peer]; }
@@ -119,6 +126,7 @@ class Communicator {
     std::atomic<State> state_{State::kInitialising};
     std::atomic<bool> stopped_{false};
     std::atomic<int> background_{0};
+    std::atomic<int> captured_{0};
     std::unique_ptr<Rendezvous> meeting_;
     RegistrationCache registrations_;
     WindowTable windows_;

@@ -82,6 +82,9 @@ class Work {
         });
     }
 
+    void captured() { communicator_->captured(); }
+    void dropped() { communicator_->released(); }
+
     void accompany() {
         change([this] { ++arrived_; });
         await([this] { return done_; });
@@ -149,6 +152,7 @@ void launch_captured(void* argument) {
 }
 
 void drop_captured(void* argument) {
+    captured(argument)->dropped();
     delete &captured(argument);
 }
 
@@ -193,6 +197,7 @@ void find_buffers(Communicator& communicator, Operation& operation) {
 void enqueue(const std::shared_ptr<Work>& work) {
     const Stream first = work->streams().front();
     if (emu_stream_capturing(first) != 0) {
+        work->captured();
         emu_stream_enqueue_replayable(first, run_captured, launch_captured, drop_captured,
                                       new std::shared_ptr<Work>(work));
         return;

@@ -67,7 +67,8 @@ bool exchange_choices(Communicator& parent, std::uint64_t number, Choice mine,
     return meeting.await_passed(Lane::kHost, number);
 }
 
-// Rule C4. Said once: a communicator that is finalizing was asked before.
+// Rule C4. Said once: a communicator that is finalizing was asked before. While a graph lives that
+// uses windows they have to stay (rule W13), and which of them it uses only the caller knows.
 void check_registrations(const Entry& entry) {
     Communicator& communicator = *entry.communicator();
     if (communicator.state() == State::kFinalizing) {
@@ -77,7 +78,8 @@ void check_registrations(const Entry& entry) {
         report(Rule::kC4, communicator.subject(), "%s with %zu registration(s) left", entry.call(),
                left);
     }
-    if (const std::size_t left = communicator.windows().size(); left != 0) {
+    if (const std::size_t left = communicator.windows().size();
+        left != 0 && !communicator.in_graphs()) {
         report(Rule::kC4, communicator.subject(), "%s with %zu window(s) left", entry.call(), left);
     }
 }
@@ -210,11 +212,13 @@ Result finalize(const Entry& entry) {
     communicator->become(State::kFinalizing);
     if (communicator->blocking()) {
         communicator->wait_idle();
+        communicator->wait_for_graphs(entry.call());
         return kSuccess;
     }
     communicator->begin_background();
     std::thread([communicator] {
         communicator->wait_idle();
+        communicator->wait_for_graphs("ncclCommFinalize");
         communicator->end_background();
     }).detach();
     return kInProgress;
@@ -223,6 +227,9 @@ Result finalize(const Entry& entry) {
 Result destroy(const Entry& entry) {
     check_registrations(entry);
     entry.communicator()->wait_idle();
+    if (entry.communicator()->state() != State::kFinalizing) { // which waited already
+        entry.communicator()->wait_for_graphs(entry.call());
+    }
     entry.communicator()->wait_stopped();
     entry.communicator()->become(State::kEnded);
     entry.communicator()->windows().end();
@@ -233,6 +240,7 @@ Result destroy(const Entry& entry) {
 void abort_communicator(const Entry& entry) {
     entry.communicator()->stop();
     entry.communicator()->become(State::kEnded);
+    entry.communicator()->wait_for_graphs(entry.call());
     entry.communicator()->wait_stopped();
     entry.communicator()->windows().end();
     close_handle(*entry.communicator(), entry.call());

@@ -21,6 +21,7 @@ constexpr std::array<RuleText, kRules> kTexts = {{
     {"C2", "a communicator that is not ready was called"},
     {"C4", "a communicator was ended while registrations were left on it"},
     {"C5", "a dead communicator was called"},
+    {"C8", "a communicator was ended while a CUDA graph with its operations lived"},
     {"I1", "memory was freed while another process had it open"},
     {"L2", "a handle that is not registered was deregistered"},
     {"L3", "memory that is not mapped on the communicator's device was registered"},

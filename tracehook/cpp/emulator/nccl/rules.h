@@ -13,6 +13,7 @@ enum class Rule {
     kC2,
     kC4,
     kC5,
+    kC8,
     kI1,
     kL2,
     kL3,

@@ -1,29 +1,14 @@
-#include "nccl/device_wait.h"
+#include "cuda/device_wait.h"
 
-#include "nccl/api.h"
+#include "cuda/runtime.h"
 
 #include <array>
 #include <atomic>
 #include <cstddef>
 
-namespace tracehook::nccl {
+namespace tracehook::cuda {
 
 namespace {
-
-constexpr int kRelaxed = 2; // cudaStreamCaptureModeRelaxed
-
-// While it lives, calls of this thread that are not part of a capture do not end one.
-class BesideCaptures {
-  public:
-    BesideCaptures() noexcept { exchange(); }
-    ~BesideCaptures() { exchange(); }
-    BesideCaptures(const BesideCaptures&) = delete;
-    BesideCaptures& operator=(const BesideCaptures&) = delete;
-
-  private:
-    void exchange() noexcept { api().cudaThreadExchangeStreamCaptureMode(&mode_); }
-    int mode_ = kRelaxed;
-};
 
 constexpr std::size_t kPageBytes = 4096;
 
@@ -63,7 +48,7 @@ Pages pages;
 // cudaFreeHost and cudaHostUnregister waited for a kernel on another stream, and the capture went
 // on. To unregister a page needs no memory and costs least: 70 us with registering it.
 bool wait_by_unregistering() noexcept {
-    const Api& cuda = api();
+    const Runtime& cuda = runtime();
     if (cuda.cudaThreadExchangeStreamCaptureMode == nullptr || cuda.cudaHostRegister == nullptr ||
         cuda.cudaHostUnregister == nullptr) {
         return false;
@@ -81,23 +66,28 @@ bool wait_by_unregistering() noexcept {
 
 } // namespace
 
-void wait_for_device(int device) noexcept {
-    const Api& cuda = api();
-    const int before = current_device();
-    if (device >= 0 && before != device) {
+int wait_for_device(int device) noexcept {
+    const Runtime& cuda = runtime();
+    int before = -1;
+    const bool moves = device >= 0 && cuda.cudaGetDevice != nullptr &&
+                       cuda.cudaSetDevice != nullptr && cuda.cudaGetDevice(&before) == 0 &&
+                       before != device;
+    if (moves) {
         cuda.cudaSetDevice(device);
     }
+    int status = 0;
     if (!wait_by_unregistering()) {
         if (cuda.cudaGetLastError != nullptr) {
             cuda.cudaGetLastError(); // else torch would take the error for its own
         }
         if (cuda.cudaDeviceSynchronize != nullptr) {
-            cuda.cudaDeviceSynchronize(); // a capture may be lost, the memory is safe
+            status = cuda.cudaDeviceSynchronize(); // a capture may be lost, the memory is safe
         }
     }
-    if (before >= 0 && before != device && device >= 0) {
+    if (moves) {
         cuda.cudaSetDevice(before);
     }
+    return status;
 }
 
-} // namespace tracehook::nccl
+} // namespace tracehook::cuda

@@ -1,0 +1,6 @@
+-- severity: error
+-- sentence: A communicator was ended while CUDA graphs lived that were captured with it: NCCL waits for them without end.
+SELECT process, [rank] AS ranks, comm, ns, seq,
+       format('{} ended communicator {} while {} with collectives of it lived: NCCL waits in that call until they are gone',
+              who(rank, process), comm, plural(graphs, 'CUDA graph')) AS message
+FROM event WHERE event = 'communicator.graphs';

@@ -1,0 +1,136 @@
+"""Who has no local registrations any more says so, and the ranks that have theirs hear it.
+
+A rank whose registrations with a communicator failed, or were switched off, goes on without them. NCCL cannot tell, and
+where it uses registrations (NVLS) it may wait for ever for ranks that differ. So such a rank posts a notice where all
+look for alarms. One and the same change on all ranks is no difference: each counts itself at a key of the communicator,
+and posts only if the others have not done so a moment later. While nothing changes nothing is sent.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tracehook import _core
+from tracehook.hook import groups
+from tracehook.log.journal import warn
+from tracehook.log.tables import KINDS
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+CHANNEL = "registrations"
+GRACE = 3.0  # seconds in which all ranks make the same change
+FORGOTTEN = 300.0  # seconds after which a notice about a communicator that this process never had is dropped
+
+
+class Notice(NamedTuple):
+    """What a rank says of itself."""
+
+    key: str  # of the communicator
+    rank: int  # in it
+    who: str
+    about: str  # what messages call the communicator
+    registered: bool
+    why: str
+
+
+class _Mine:
+    """One communicator of this process."""
+
+    def __init__(self) -> None:
+        self.registered = True
+        self.changed: float | None = None  # since when the others may not know
+        self.has_told = False
+
+
+class _Theirs:
+    """What another rank said last."""
+
+    def __init__(self, notice: Notice) -> None:
+        self.notice = notice
+        self.heard = time.monotonic()
+        self.is_said = False
+
+
+class Registrations:
+    """Compares, for one store, who registers segments with which communicator. Only the watch calls it."""
+
+    def __init__(self) -> None:
+        self._mine: dict[str, _Mine] = {}
+        self._theirs: dict[tuple[str, int], _Theirs] = {}
+
+    def step(self, store: Store) -> list[Notice]:
+        """Return what to tell the others; say what was heard from ranks that differ from this one."""
+        rows = {f"{row['key']:016x}": row for row in _core.communicators() if row["size"] > 1}
+        self._mine = {key: mine for key, mine in self._mine.items() if key in rows}
+        self._say(rows)
+        return list(self._changes(store, rows))
+
+    def hear(self, notice: Notice) -> None:
+        """Take what a rank, perhaps this one, says of itself."""
+        self._theirs[notice.key, notice.rank] = _Theirs(notice)
+
+    def _changes(self, store: Store, rows: dict[str, dict[str, Any]]) -> Iterator[Notice]:
+        now = time.monotonic()
+        for key, row in rows.items():
+            if KINDS[row["local"]] == "off":
+                continue  # by a setting, which the audit compares
+            mine = self._mine.setdefault(key, _Mine())
+            counter = f"tracehook/unregistered/{key}"
+            if _registers(row) != mine.registered:
+                mine.registered = not mine.registered
+                mine.changed = now
+                store.add(counter, -1 if mine.registered else 1)
+            elif mine.changed is not None and now >= mine.changed + GRACE:
+                mine.changed = None
+                differ = store.add(counter, 0) != (0 if mine.registered else row["size"])
+                if differ or mine.has_told:
+                    mine.has_told = not mine.registered
+                    yield _notice(key, row, mine.registered)
+
+    def _say(self, rows: dict[str, dict[str, Any]]) -> None:
+        for (key, rank), theirs in list(self._theirs.items()):
+            row = rows.get(key)
+            if row is None:
+                if time.monotonic() >= theirs.heard + FORGOTTEN:
+                    del self._theirs[key, rank]
+                continue
+            notice = theirs.notice
+            differs = rank != row["rank"] and notice.registered != _registers(row)
+            if differs and not theirs.is_said:
+                found = _core.find_communicator(row["pointer"])
+                if found is not None:
+                    found.log_agreement("communicator.uneven", int(notice.registered), rank, 0)
+                warn(_sentence(notice))
+            theirs.is_said = differs
+
+
+def _registers(row: dict[str, Any]) -> bool:
+    kind = KINDS[row["local"]]
+    return kind == "observed" or (kind != "off" and not row["failed"] and _core.registering())
+
+
+def _notice(key: str, row: dict[str, Any], registered: bool) -> Notice:
+    import torch.distributed as dist
+
+    name = next((found.name for found in groups.existing() if found.pointer == row["pointer"]), "")
+    group = f"{name.replace(':', ' ', 1)}, " if name else ""
+    world = f" (global rank {dist.get_rank()})" if dist.is_initialized() else ""
+    why = "" if registered else "a registration failed" if row["failed"] else "they were switched off"
+    about = f"communicator {key} ({group}{row['size']} ranks)"
+    return Notice(key, row["rank"], f"rank {row['rank']}{world}", about, registered, why)
+
+
+def _sentence(notice: Notice) -> str:
+    differ = "NCCL may wait for ever where it uses registrations (NVLS)"
+    if notice.registered:
+        return (
+            f"{notice.who} registers segments with {notice.about} and this rank does not: {differ}. "
+            "Call tracehook.enable(), or tracehook.disable(), on all ranks"
+        )
+    return (
+        f"{notice.who} has no registrations with {notice.about}, because {notice.why}, and this rank has: {differ}. "
+        "Call tracehook.disable() on all ranks, or start the job again"
+    )

@@ -138,6 +138,22 @@ def python(code: str, *arguments: str, env: Mapping[str, str] | None = None, tim
     return run([sys.executable, "-c", code, *arguments], env, timeout)
 
 
+def forked(code: str, *arguments: str, env: Mapping[str, str] | None = None, timeout: float = 60) -> Finished:
+    """Run `code` as :func:`python` does, where it need not be shown how torch itself is imported: that takes seconds.
+
+    The process is forked from a warm server, and sees an emulated device.
+    """
+    if not warm.WANTED:
+        return python(code, *arguments, env=env, timeout=timeout)
+    server = warm.server(environment())
+    whole = warm.environment(environment(env))
+
+    def start(mark: dict[str, str], out: IO[bytes], err: IO[bytes]) -> list[Running]:
+        return [warm.Forked(server, ["-c", code, *arguments], whole | mark, out, err)]
+
+    return run_together(start, timeout)
+
+
 def _end_all(mark: str) -> int:
     """End what is left of a run; return how many processes that were."""
     ended = 0

@@ -63,7 +63,9 @@ class Forked:
             request = ("run", list(arguments), environ, os.fsencode(Path.cwd()), _UMASK, [], [0, 1, 2])
             client.send(self._connection, request, [nothing.fileno(), out.fileno(), err.fileno()])
             kind, _ = self._answer()
-        assert kind == client.STARTED, f"not started warm: {server.report()[1]}"
+        if kind == client.COLD:
+            self._connection.close()
+            raise AssertionError(f"not started warm: {server.report()[1]}")
 
     def wait(self, timeout: float | None = None) -> int:
         """Return how it ended, a signal as a negative number, or raise TimeoutExpired."""

@@ -175,7 +175,7 @@ def test_descriptors_are_passed_on(server: Warm, tmp_path: Path) -> None:
 
 def test_a_rehearsal_that_would_start_cold_fails() -> None:
     """A test that gives what the interpreter reads has to say `cold`, or it would take seconds more, unnoticed."""
-    with pytest.raises(AssertionError, match="not started warm: .*'OMP_NUM_THREADS'"):
+    with pytest.raises(AssertionError, match=r"not started warm: .*'OMP_NUM_THREADS'"):
         rehearse("plain.py", env={"OMP_NUM_THREADS": "3"})
 
 

@@ -70,8 +70,9 @@ demo: $(STAMP) ## The main job: 4 ranks on emulated devices, a table per rank (T
 	rm -rf demo-logs
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python examples/demo.py demo-logs
 
+# More than there are cores: a third of the time a test waits.
 test: build ## All tests that need no GPU
-	$(BIN)/python -m pytest -n 2 tests
+	$(BIN)/python -m pytest -n 4 tests
 
 # The tools of `make lint` and `make check`, in the versions that pyproject.toml names.
 TOOLS = $(VENV)/.tracehook-tools

@@ -16,15 +16,19 @@ APART = ("emulator/test_windows.py", "rehearsal/test_killed_often.py", "rehearsa
 # What takes longest comes first, so that no process is left with it at the end; short tests that stand apart come last.
 ORDER = (
     "rehearsal/test_killed_often.py",
-    "rehearsal/test_random_schedule.py",
-    "rehearsal/test_holes_of_torch.py",
-    "rehearsal/test_failure_modes.py",
+    "audit/test_any_damage.py",
     "rehearsal/test_peers.py",
+    "rehearsal/test_random_schedule.py",
+    "integration/test_commands.py",
+    "integration/test_activation.py",
+    "rehearsal/test_race.py",
     "rehearsal/test_lives_of_nccl2.py",
+    "rehearsal/test_failure_modes.py",
+    "rehearsal/test_holes_of_torch.py",
     "integration/",
     "rehearsal/",
-    "unit/",
     "audit/",
+    "unit/",
     "emulator/",
 )
 # The smoke tests: of every kind at least one.

@@ -13,6 +13,8 @@ from support.rehearsal import ROOT
 from audit.goldens import DIRECTORY, GOLDENS, HERE, MOST_BYTES, Golden, audit, unpack
 from audit.mutants import apply
 from tracehook.audit.rules import rules
+from tracehook.audit.store import Store
+from tracehook.log.tables import EVENTS
 
 NAMED = [pytest.param(golden, id=golden.name) for golden in GOLDENS]
 
@@ -41,6 +43,22 @@ def test_every_rule_has_a_golden_directory() -> None:
     shown = {golden.name: golden.rules for golden in GOLDENS}
     assert [rule.name for rule in rules() if rule.name not in shown.get(rule.name, ())] == []
     assert sorted(path.name for path in DIRECTORY.iterdir()) == sorted(shown)
+
+
+def test_what_a_rule_needs_can_be_logged() -> None:
+    """A rule that needs an event which no log has would never be asked."""
+    assert {rule.name: rule.needs - set(EVENTS) for rule in rules() if rule.needs - set(EVENTS)} == {}
+
+
+@pytest.mark.parametrize("name", ["clean", "placement-differs", "peer-timeout"])
+def test_a_rule_that_is_not_asked_would_find_nothing(name: str, tmp_path: Path) -> None:
+    """Logs without what a rule needs have no finding of it."""
+    with Store(unpack(DIRECTORY / name, tmp_path)) as store:
+        store.use_macros()
+        there = {row["event"] for row in store.rows("SELECT DISTINCT event FROM event")}
+        passed_by = [rule for rule in rules() if rule.needs and not rule.needs & there]
+        assert {rule.name: store.rows(rule.sql) for rule in passed_by} == {rule.name: [] for rule in passed_by}
+    assert len(passed_by) >= 5
 
 
 def test_every_mutation_is_seen() -> None:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.processes import environment, python
+from support.processes import environment, forked, python
 
 LOADED = (
     "import sys, torch; print(sorted(n for n in sys.modules if n.startswith('tracehook')), torch.cuda.is_initialized())"
@@ -94,7 +94,7 @@ print(*seen, torch.cuda.is_initialized())
 def test_enable_with_the_variable_set(tmp_path: Path) -> None:
     """`enable()` after the variable did the same changes nothing: one log, one trace."""
     code = "import torch, tracehook; tracehook.enable(); tracehook.enable()"
-    run = python(code, env={"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(tmp_path)})
+    run = forked(code, env={"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(tmp_path)})
     assert (run.status, run.err) == (0, "")
     (log,) = tmp_path.glob("*.jsonl")
     assert [log.read_text().count(f'"{name}"') for name in ("trace.begin", "hook.enable", "trace.end")] == [1, 1, 1]
@@ -116,7 +116,7 @@ threads = [threading.Thread(target=work) for _ in range(8)]
 [t.join() for t in threads]
 print(failures, sum(t.name == "tracehook-log" for t in threading.enumerate()))
 """
-    run = python(code, env={"SYMM_REGISTER_LOG": str(tmp_path)})
+    run = forked(code, env={"SYMM_REGISTER_LOG": str(tmp_path)})
     assert run.out == "[] 1\n", run.output
     assert len(list(tmp_path.glob("*.jsonl"))) == 1
 
@@ -139,7 +139,7 @@ def test_applications_structlog_is_untouched() -> None:
 def test_the_job_ends_when_it_wants(tmp_path: Path) -> None:
     """The log's thread does not keep a program from ending, and an end by os._exit leaves a log that is read."""
     env = {"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(tmp_path)}
-    run = python("import os, torch; os._exit(7)", env=env, timeout=30)
+    run = forked("import os, torch; os._exit(7)", env=env, timeout=30)
     assert (run.status, run.late, run.err) == (7, False, "")
     (log,) = tmp_path.glob("*.jsonl")
     assert log.stat().st_size > 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from support.processes import python
+from support.processes import forked
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from support.processes import python
 )
 def test_value_that_means_nothing(variable: str, value: str, expected: str, default: str) -> None:
     """The line names the variable, the value seen, what was expected and what is used instead."""
-    run = python("import torch", env={"SYMM_REGISTER_HOOK": "1"} | {variable: value})
+    run = forked("import torch", env={"SYMM_REGISTER_HOOK": "1"} | {variable: value})
     assert run.status == 0, run.output
     assert len(run.err.splitlines()) == 1, run.output
     for part in (f"{variable}={value!r}", expected, f"default ({default})"):
@@ -30,7 +30,7 @@ def test_value_that_means_nothing(variable: str, value: str, expected: str, defa
 
 def test_unknown_variable() -> None:
     """A variable with our prefix that is none of ours is named, with those that are."""
-    run = python("import torch", env={"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOGS": "logs"})
+    run = forked("import torch", env={"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOGS": "logs"})
     assert run.status == 0
     assert len(run.err.splitlines()) == 1, run.output
     assert "SYMM_REGISTER_LOGS is not a variable of tracehook" in run.err
@@ -40,7 +40,7 @@ def test_unknown_variable() -> None:
 def test_everything_at_once() -> None:
     """Several mistakes are several lines, and a hook that was not clearly asked for stays off."""
     env = {"SYMM_REGISTER_HOOK": "on", "SYMM_REGISTER_TIMEOUT": "x", "SYMM_REGISTER_ON": "1"}
-    run = python("import torch, tracehook; print(tracehook.status()['state'])", env=env)
+    run = forked("import torch, tracehook; print(tracehook.status()['state'])", env=env)
     assert (run.status, run.out) == (0, "off\n"), run.output
     assert len(run.err.splitlines()) == 3, run.output
 
@@ -48,11 +48,11 @@ def test_everything_at_once() -> None:
 def test_complaints_are_made_once() -> None:
     """`enable()` afterwards does not repeat them."""
     code = "import torch, tracehook; tracehook.enable(); tracehook.enable()"
-    run = python(code, env={"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_VERIFY": "no"})
+    run = forked(code, env={"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_VERIFY": "no"})
     assert len(run.err.splitlines()) == 1, run.output
 
 
 def test_nothing_is_said_when_off() -> None:
     """With the hook off, a job that imports torch hears nothing of our variables."""
-    run = python("import torch", env={"SYMM_REGISTER_VERIFY": "no", "SYMM_REGISTER_NONSENSE": "1"})
+    run = forked("import torch", env={"SYMM_REGISTER_VERIFY": "no", "SYMM_REGISTER_NONSENSE": "1"})
     assert (run.status, run.err) == (0, "")

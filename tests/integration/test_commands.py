@@ -10,10 +10,12 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from support.processes import SCRIPTS, Finished, run
+from support import warm
+from support.processes import SCRIPTS, Finished, environment, run
 from support.rehearsal import JOBS, RULES_BROKEN
 
 from tracehook import versions
+from tracehook.rehearsal.warm import SOCKET
 
 TRACEHOOK = SCRIPTS / "tracehook"
 SHOW = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('SYMM_')}))"
@@ -21,6 +23,14 @@ SHOW = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() i
 
 def _tracehook(*arguments: str | Path, **changes: str) -> Finished:
     return run([TRACEHOOK, *arguments], changes)
+
+
+def _warmly(*arguments: str | Path, **changes: str) -> Finished:
+    """Run the command, and what it rehearses, without that each process imports torch."""
+    if not warm.WANTED:
+        return _tracehook(*arguments, **changes)
+    server = warm.server(environment(changes))
+    return run([server.python, TRACEHOOK, *arguments], warm.environment({}) | {SOCKET: str(server.socket)} | changes)
 
 
 @pytest.mark.parametrize(
@@ -130,14 +140,14 @@ def test_broken_rule() -> None:
 
 def test_fault_that_cannot_be_read() -> None:
     """A fault that cannot be read is named, and the rest of the job runs."""
-    finished = _tracehook("rehearse", "--faults", "ncclAllReduce:vanish@1", "--", sys.executable, JOBS / "plain.py")
+    finished = _warmly("rehearse", "--faults", "ncclAllReduce:vanish@1", "--", sys.executable, JOBS / "plain.py")
     assert finished.status == 0, finished.output
     assert len(finished.lines("cannot read 'ncclAllReduce:vanish@1'")) == 1
 
 
 def test_rehearse_leaves_nothing_behind(tmp_path: Path) -> None:
     """The rehearsal's own files go with it."""
-    finished = _tracehook("rehearse", "--", sys.executable, JOBS / "plain.py", TMPDIR=str(tmp_path))
+    finished = _warmly("rehearse", "--", sys.executable, JOBS / "plain.py", TMPDIR=str(tmp_path))
     assert finished.status == 0, finished.output
     assert list(tmp_path.iterdir()) == []
 
@@ -167,7 +177,7 @@ def test_a_rehearsal_needs_a_torch_with_cuda(tmp_path: Path) -> None:
 
 def test_doctor_in_a_rehearsal() -> None:
     """In a rehearsal the doctor sees one segment come and go, names what it chose, and returns 0."""
-    finished = _tracehook("rehearse", "--", TRACEHOOK, "doctor", SYMM_REGISTER_TIMEOUT="5")
+    finished = _warmly("rehearse", "--", TRACEHOOK, "doctor", SYMM_REGISTER_TIMEOUT="5")
     assert finished.status == 0, finished.output
     for word in (
         "1 segment seen allocated, 1 seen freed",
@@ -185,7 +195,7 @@ def test_doctor_in_a_rehearsal() -> None:
 )
 def test_doctor_says_who_registers(mode: str, word: str) -> None:
     """As SYMM_REGISTER_LOCAL says."""
-    assert word in _tracehook("doctor", SYMM_REGISTER_LOCAL=mode).out
+    assert word in _warmly("doctor", SYMM_REGISTER_LOCAL=mode, CUDA_VISIBLE_DEVICES="").out
 
 
 def test_doctor_says_that_torch_registers() -> None:
@@ -221,15 +231,15 @@ def test_summary_of_nothing(tmp_path: Path) -> None:
 
 def test_summary_of_a_job(tmp_path: Path) -> None:
     """The table of a rehearsed job is the same when asked for later, and a log of a killed process is marked."""
-    finished = _tracehook("rehearse", "--log", tmp_path, "--", sys.executable, JOBS / "plain.py", COLUMNS="200")
+    finished = _warmly("rehearse", "--log", tmp_path, "--", sys.executable, JOBS / "plain.py", COLUMNS="200")
     assert finished.status == 0, finished.output
-    later = _tracehook("summary", tmp_path, COLUMNS="200")
+    later = _warmly("summary", tmp_path, COLUMNS="200")
     assert later.status == 0
     assert later.out.strip() in finished.out
     assert "clean" in later.out
     (log,) = tmp_path.glob("*.jsonl")
     log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
-    assert "killed" in _tracehook("summary", tmp_path, COLUMNS="200").out
+    assert "killed" in _warmly("summary", tmp_path, COLUMNS="200").out
 
 
 def test_summary_of_what_is_no_log(tmp_path: Path) -> None:
@@ -247,8 +257,8 @@ def test_summary_of_what_is_no_log(tmp_path: Path) -> None:
 def test_rehearse_log_directory_is_reused(tmp_path: Path) -> None:
     """A second rehearsal into one directory shows its own processes only."""
     command = ("rehearse", "--log", tmp_path, "--", sys.executable, JOBS / "plain.py")
-    assert _tracehook(*command).status == 0
-    finished = _tracehook(*command)
+    assert _warmly(*command).status == 0
+    finished = _warmly(*command)
     assert "tracehook: 1 process" in finished.out, finished.output
     assert len(list(tmp_path.glob("*.jsonl"))) == 2
 

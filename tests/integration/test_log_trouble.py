@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from support.processes import Finished, python
+from support.processes import Finished, forked
 from support.rehearsal import read_logs
 
 from tracehook.log import reader
@@ -21,7 +21,7 @@ print("done")
 
 
 def _run(log: Path | str, code: str = "import torch; print('done')") -> Finished:
-    run = python(code, env={"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(log)})
+    run = forked(code, env={"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(log)})
     assert (run.status, run.out) == (0, "done\n"), run.output
     return run
 
@@ -130,6 +130,6 @@ def test_strange_job_name(tmp_path: Path) -> None:
         "TORCHELASTIC_RUN_ID": "../../a job/ü",
         "RANK": "x/y",
     }
-    run = python("import torch", env=env)
+    run = forked("import torch", env=env)
     assert (run.status, run.err) == (0, ""), run.output
     assert [path.parent for path in tmp_path.rglob("*.jsonl")] == [tmp_path / "logs"]

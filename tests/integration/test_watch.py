@@ -24,6 +24,7 @@ from support.rehearsal import JOBS, Rehearsal, rehearse
 
 TRACEHOOK = SCRIPTS / "tracehook"
 PATIENCE = 60.0
+SCREEN = 16384  # characters, more than one picture of the table takes
 RANKS = 2
 # With the terminal as its own, if stdin is one, and with interrupts, also where whoever runs the tests ignores them.
 START = """
@@ -37,6 +38,8 @@ JOB = """
 import pathlib, sys, time
 import torch
 import torch.distributed as dist
+
+sys.path.append(sys.argv[2])
 from common import MB, filled, start
 
 def wait(name):
@@ -57,7 +60,7 @@ class Watch:
     """A running ``tracehook watch`` and what it has written, in a terminal of its own or in a pipe."""
 
     def __init__(self, *arguments: str | Path, terminal: bool = False, rows: int = 30) -> None:
-        self._text, self._terminal = "", terminal
+        self._text, self._cut, self._terminal = "", "", terminal
         self._decode = codecs.getincrementaldecoder("utf-8")().decode
         if terminal:
             self._source, theirs = os.openpty()
@@ -77,7 +80,9 @@ class Watch:
     def until(self, pattern: str) -> re.Match[str]:
         """Read on until what was written since the last match matches."""
         deadline = time.monotonic() + PATIENCE
-        while (found := re.search(pattern, self._text)) is None:
+        wanted, start = re.compile(pattern), 0
+        while (found := wanted.search(self._text, start)) is None:
+            start = max(0, len(self._text) - SCREEN)
             assert self._read(deadline), f"{pattern!r} never came: {self._text[-2000:]}"
         self._text = self._text[found.end() :]
         return found
@@ -102,9 +107,13 @@ class Watch:
             data = os.read(self._source, 65536)
         except OSError:  # the other end of a terminal is closed
             return False
-        self._text += self._decode(data)
+        text = self._cut + self._decode(data)
         if self._terminal:  # without colours, so that words which stand side by side are found so
-            self._text = re.sub(r"\x1b\[[\d;]*m", "", self._text)
+            text, mark, rest = re.sub(r"\x1b\[[\d;]*m", "", text).rpartition("\x1b")
+            self._cut = mark + rest
+            if not data or re.match(r"\[[\d;?]*[A-Za-z]", rest) or not mark:
+                text, self._cut = text + self._cut, ""
+        self._text += text
         return bool(data)
 
     def close(self) -> None:
@@ -155,8 +164,7 @@ def test_a_job_is_watched_while_it_runs(watch: Callable[..., Watch], tmp_path: P
     outcome: list[Rehearsal] = []
 
     def job() -> None:
-        env = {"PYTHONPATH": str(JOBS)}
-        outcome.append(rehearse(script, str(tmp_path), ranks=RANKS, log=logs, env=env, timeout=PATIENCE))
+        outcome.append(rehearse(script, str(tmp_path), str(JOBS), ranks=RANKS, log=logs, timeout=PATIENCE))
 
     thread = threading.Thread(target=job)
     thread.start()

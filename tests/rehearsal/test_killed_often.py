@@ -19,7 +19,7 @@ from tracehook.log import ring
 
 KILLS = int(os.environ.get("TRACEHOOK_TEST_KILLS", "200"))
 SEED = int(os.environ.get("TRACEHOOK_TEST_SEED", "1"))
-AT_ONCE = 40  # rounds of one process: each killed rank leaves a ring of 6 MiB
+AT_ONCE = 20  # rounds of one process: each killed rank leaves a ring of 6 MiB
 QUICK = {
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
     "TORCH_NCCL_ENABLE_MONITORING": "0",

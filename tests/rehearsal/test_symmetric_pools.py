@@ -68,9 +68,8 @@ def test_policies_choose_the_pools(tmp_path: Path, policy: str, pools: list[str]
         {"no_broadcast": NO_BROADCAST},
         {"no-broadcast": "no_broadcast:choose"},
     )
-    run = play(
-        JOB, "policy", "works", log=tmp_path / "log", SYMM_REGISTER_POLICY=policy, PYTHONPATH=str(tmp_path / "site")
-    )
+    env = {"SYMM_REGISTER_POLICY": policy, "PYTHONPATH": str(tmp_path / "site")}
+    run = play(JOB, "policy", "works", log=tmp_path / "log", cold=True, **env)
     run.assert_good()
     assert alike(run, "pools") == pools
     assert (alike(run, "symmetric"), alike(run, "both"), alike(run, "hinted")) == ([True] * 2, [True] * 2, hinted)

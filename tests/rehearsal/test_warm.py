@@ -173,6 +173,38 @@ def test_descriptors_are_passed_on(server: Warm, tmp_path: Path) -> None:
         assert (tmp_path / "file").read_text() == "written"
 
 
+def test_a_rehearsal_that_would_start_cold_fails() -> None:
+    """A test that gives what the interpreter reads has to say `cold`, or it would take seconds more, unnoticed."""
+    with pytest.raises(AssertionError, match=r"not started warm: .*'OMP_NUM_THREADS'"):
+        rehearse("plain.py", env={"OMP_NUM_THREADS": "3"})
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "orphans"),
+    [
+        ("sys.exit(3 * rank)", 3, 0),
+        ("rank and os.kill(os.getpid(), 9)", 128 + 9, 0),
+        ("os.fork() or time.sleep(60)", 0, 2),
+    ],
+    ids=["status", "killed", "orphans"],
+)
+def test_a_rehearsal_without_the_command(tmp_path: Path, code: str, status: int, orphans: int) -> None:
+    """Where the ranks are started directly, the status is what the command would say; who is left is counted."""
+    script = tmp_path / "rank.py"
+    script.write_text(f"import os, sys, time\nrank = int(os.environ['RANK'])\n{code}")
+    run = rehearse(script, ranks=2)
+    assert (run.status, run.finished.orphans, run.finished.late) == (status, orphans, False), run.output
+
+
+def test_a_rehearsal_that_is_late_is_ended(tmp_path: Path) -> None:
+    """After its deadline no rank is left."""
+    script = tmp_path / "rank.py"
+    script.write_text("import time\nprint('begins', flush=True)\ntime.sleep(60)")
+    run = rehearse(script, ranks=2, timeout=2)
+    assert (run.status, run.finished.late, run.finished.orphans) == (128 + 9, True, 0), run.output
+    assert run.finished.out.count("begins") == 2
+
+
 def _command(*arguments: str | Path, **env: str) -> Finished:
     return run([SCRIPTS / "tracehook", "rehearse", *arguments], env, timeout=120)
 

@@ -11,9 +11,10 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Protocol
 
 from support import warm
 
@@ -23,7 +24,43 @@ _FOREIGN = re.compile(
     r"|CUDA_VISIBLE_DEVICES$|LD_PRELOAD$|LD_LIBRARY_PATH$|(RANK|WORLD_SIZE|LOCAL_RANK|MASTER_ADDR|MASTER_PORT)$"
 )
 _MARK = "TRACEHOOK_WARM_RUN"  # which the server of the warm start keeps for each process that it forks
+_GRACE = 0.3  # seconds in which what a command leaves may end by itself
 SCRIPTS = Path(sys.executable).parent
+
+
+class Running(Protocol):
+    """A process of ours."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return how it ended, a signal as a negative number, or raise TimeoutExpired."""
+
+    def kill(self) -> None:
+        """End it, and its process group."""
+
+
+class Cold(subprocess.Popen[bytes]):
+    """A process that we start, in a session of its own."""
+
+    def __init__(
+        self, command: Sequence[str | Path], env: Mapping[str, str], out: IO[bytes], err: IO[bytes], cwd: Path | None
+    ) -> None:
+        super().__init__(
+            [str(part) for part in command],
+            env=dict(env),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            cwd=cwd,
+            start_new_session=True,
+        )
+
+    def kill(self) -> None:
+        """End it, and its process group."""
+        os.killpg(self.pid, signal.SIGKILL)
+
+
+# Starts processes that write to two files. They must have a mark in their environment.
+Start = Callable[[dict[str, str], IO[bytes], IO[bytes]], Sequence[Running]]
 
 
 @dataclass(frozen=True)
@@ -62,31 +99,38 @@ def run(
     cwd: Path | None = None,
 ) -> Finished:
     """Run `command` with `env` on top of a clean environment. What it left running is killed, by process id."""
+
+    def start(mark: dict[str, str], out: IO[bytes], err: IO[bytes]) -> list[Running]:
+        return [Cold(command, environment(env) | mark, out, err, cwd)]
+
+    return run_together(start, timeout)
+
+
+def run_together(start: Start, timeout: float) -> Finished:
+    """Wait for all processes that `start` starts. The status is that of the first one that did not end well.
+
+    What they left running is killed, by process id.
+    """
     mark = uuid.uuid4().hex
     # Files and not pipes: a process that outlives the command must not keep us waiting.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = subprocess.Popen(
-            [str(part) for part in command],
-            env=environment(env) | {_MARK: mark},
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            cwd=cwd,
-            start_new_session=True,
-        )
+        deadline = time.monotonic() + timeout
+        started = start({_MARK: mark}, out, err)
         late = False
-        try:
-            status = process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            late = True
-            os.killpg(process.pid, signal.SIGKILL)
-            status = process.wait()
+        statuses = []
+        for process in started:
+            try:
+                statuses.append(process.wait(max(0.0, deadline - time.monotonic())))
+            except subprocess.TimeoutExpired:
+                late = True
+                process.kill()
+                statuses.append(process.wait())
         orphans = _end_all(mark)
         texts = []
         for stream in (out, err):
             stream.seek(0)
             texts.append(stream.read().decode(errors="replace"))
-    return Finished(status, texts[0], texts[1], late, orphans)
+    return Finished(next(filter(None, statuses), 0), texts[0], texts[1], late, orphans)
 
 
 def python(code: str, *arguments: str, env: Mapping[str, str] | None = None, timeout: float = 60) -> Finished:
@@ -94,12 +138,33 @@ def python(code: str, *arguments: str, env: Mapping[str, str] | None = None, tim
     return run([sys.executable, "-c", code, *arguments], env, timeout)
 
 
+def forked(code: str, *arguments: str, env: Mapping[str, str] | None = None, timeout: float = 60) -> Finished:
+    """Run `code` as :func:`python` does, where it need not be shown how torch itself is imported: that takes seconds.
+
+    The process is forked from a warm server, and sees an emulated device.
+    """
+    if not warm.WANTED:
+        return python(code, *arguments, env=env, timeout=timeout)
+    server = warm.server(environment())
+    whole = warm.environment(environment(env))
+
+    def start(mark: dict[str, str], out: IO[bytes], err: IO[bytes]) -> list[Running]:
+        return [warm.Forked(server, ["-c", code, *arguments], whole | mark, out, err)]
+
+    return run_together(start, timeout)
+
+
 def _end_all(mark: str) -> int:
+    """End what is left of a run; return how many processes that were."""
     ended = 0
+    patience = time.monotonic() + _GRACE
     for _ in range(50):
         found = _marked(f"{_MARK}={mark}".encode()) | warm.living(mark)
         if not found:
             break
+        if time.monotonic() < patience:
+            time.sleep(0.02)
+            continue
         ended = max(ended, len(found))
         for pid in found:
             with contextlib.suppress(ProcessLookupError):

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import re
 import sys
+import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from support import warm
-from support.processes import SCRIPTS, Finished, environment, run
+from support.processes import SCRIPTS, Finished, Running, environment, run, run_together
 from tracehook import versions
 from tracehook.log import reader
-from tracehook.rehearsal.warm import SOCKET
+from tracehook.rehearsal import emulation
+from tracehook.rehearsal.warm import SOCKET, Warm
 
 ROOT = Path(__file__).parents[2]
 JOBS = ROOT / "tests" / "rehearsal" / "jobs"
@@ -79,20 +81,6 @@ class Rehearsal:
         assert self.finished.orphans == 0, self.output
 
 
-def command(
-    job: str | Path, *arguments: str, ranks: int = 0, torchrun: bool = False, python: str = sys.executable
-) -> list[str]:
-    """Return the command of a job: in one process, in `ranks` processes, or under torchrun."""
-    script = job if isinstance(job, Path) else JOBS / job
-    if torchrun:
-        launcher = [str(SCRIPTS / "torchrun"), "--standalone", "--nproc-per-node", str(ranks)]
-    elif ranks:
-        launcher = [python, str(JOBS / "launch.py"), str(ranks), python]
-    else:
-        launcher = [python]
-    return [*launcher, str(script), *arguments]
-
-
 def rehearse(
     job: str | Path,
     *arguments: str,
@@ -106,34 +94,77 @@ def rehearse(
     timeout: float = 60,
     cold: bool = False,
 ) -> Rehearsal:
-    """Run `job` under `tracehook rehearse`, and return the logs of directory `log`.
+    """Run `job` as `tracehook rehearse` does, in one process or in `ranks`, and return the logs of directory `log`.
 
-    Its processes are forked from a warm server, unless `cold`, or `env` has what the interpreter itself reads.
+    Its processes are forked from a warm server, unless `cold`; with `cold`, and under torchrun, the command itself runs
+    them. What the interpreter itself reads may be in `env` only with `cold`.
     Without `log` the hook is off. With `log` and not `hook` it is off until the job calls `tracehook.enable()`. Backend
     "nccl" is torch's stock group, also where its default is another (see test_observed.py) unless `env` says so.
     """
-    changes = {CHOICE: "0"}
-    line: list[str | Path] = []
-    python = sys.executable
-    if warm.WANTED and not cold:
-        of_torch = {name: value for name, value in (env or {}).items() if name.startswith(("PYTORCH_", "TORCH_"))}
-        server = warm.server(environment((changes if HAS_CHOICE else {}) | of_torch))
-        changes |= warm.environment({}) | {SOCKET: str(server.socket)}
-        python = str(server.python)
-        line = [python]
-    changes |= env or {}
+    changes = {CHOICE: "0"} | dict(env or {})
     if not HAS_CHOICE:
         del changes[CHOICE]  # it would only be in the way of a warm start
-    line += [SCRIPTS / "tracehook", "rehearse", "--devices", str(max(devices, ranks))]
-    if log is not None and hook:
-        line += ["--log", log]
-    elif log is not None:
+    if log is not None and not hook:
         changes["SYMM_REGISTER_LOG"] = str(log)
-    if faults:
-        line += ["--faults", faults]
-    line += ["--", *command(job, *arguments, ranks=ranks, torchrun=torchrun, python=python)]
-    finished = run(line, changes, timeout)
+    program = [str(job if isinstance(job, Path) else JOBS / job), *arguments]
+    wanted = _Wanted(program, ranks, max(devices, ranks), faults, log if hook else None)
+    server = None
+    if warm.WANTED and not cold:
+        of_torch = {name: value for name, value in changes.items() if name.startswith(("PYTORCH_", "TORCH_"))}
+        server = warm.server(environment(of_torch))
+        changes = warm.environment({}) | {SOCKET: str(server.socket)} | changes
+    if server is None or torchrun:
+        finished = run(_command(wanted, server, torchrun), changes, timeout)
+    else:
+        finished = _run_here(wanted, server, changes, timeout)
     return Rehearsal(finished, read_logs(log) if log is not None else [])
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What is to be rehearsed."""
+
+    program: list[str]
+    ranks: int  # 0: one process, which has no rank
+    devices: int
+    faults: str
+    log: Path | None
+
+
+def _command(wanted: _Wanted, server: Warm | None, torchrun: bool) -> list[str | Path]:
+    """Return the command line of a rehearsal."""
+    python = str(server.python) if server else sys.executable
+    line: list[str | Path] = [python] if server else []
+    line += [SCRIPTS / "tracehook", "rehearse", "--devices", str(wanted.devices)]
+    line += ["--log", wanted.log] if wanted.log is not None else []
+    line += ["--faults", wanted.faults] if wanted.faults else []
+    if torchrun:
+        launcher = [str(SCRIPTS / "torchrun"), "--standalone", "--nproc-per-node", str(wanted.ranks)]
+    elif wanted.ranks:
+        launcher = [python, str(JOBS / "launch.py"), str(wanted.ranks), python]
+    else:
+        launcher = [python]
+    return [*line, "--", *launcher, *wanted.program]
+
+
+def _run_here(wanted: _Wanted, server: Warm, changes: Mapping[str, str], timeout: float) -> Finished:
+    """Run all ranks with no process between us and them: the command and a launcher take longer than most jobs."""
+    with tempfile.TemporaryDirectory(prefix="tracehook-rehearsal-", ignore_cleanup_errors=True) as scratch:
+        common = emulation.environment(wanted.devices, Path(scratch), wanted.faults, environment(changes))
+        common["PYTHON_EXEC"] = str(server.python)
+        if wanted.log is not None:
+            common |= {"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(wanted.log.absolute())}
+        each: list[dict[str, str]] = [{}]
+        if wanted.ranks:
+            common |= {"WORLD_SIZE": str(wanted.ranks), "TEST_STORE": f"{scratch}/store"}
+            each = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(wanted.ranks)]
+
+        def start(mark: dict[str, str], out: IO[bytes], err: IO[bytes]) -> list[Running]:
+            return [warm.Forked(server, wanted.program, common | own | mark, out, err) for own in each]
+
+        finished = run_together(start, timeout)
+        status = finished.status if finished.status >= 0 else 128 - finished.status
+        return replace(finished, status=RULES_BROKEN if emulation.violations(Path(scratch)) else status)
 
 
 def read_logs(directory: Path) -> list[reader.ProcessLog]:

@@ -12,7 +12,14 @@ TIMEOUT = 2  # SYMM_REGISTER_TIMEOUT
 
 
 def play(
-    job: str, *arguments: str, log: Path, version: str = OLD, faults: str = "", timeout: float = 90, **env: str
+    job: str,
+    *arguments: str,
+    log: Path,
+    version: str = OLD,
+    faults: str = "",
+    timeout: float = 90,
+    cold: bool = False,
+    **env: str,
 ) -> Rehearsal:
     """Run the job on two ranks with short deadlines."""
     changes = {
@@ -21,7 +28,7 @@ def play(
         "TRACEHOOK_EMU_WINDOW_TIMEOUT": str(3 * TIMEOUT),
         **env,
     }
-    return rehearse(job, *arguments, ranks=2, log=log, faults=faults, env=changes, timeout=timeout)
+    return rehearse(job, *arguments, ranks=2, log=log, faults=faults, env=changes, timeout=timeout, cold=cold)
 
 
 def both(run: Rehearsal, name: str) -> list[Any]:

@@ -25,8 +25,8 @@ NEIGHBOURS = len({RIGHT, LEFT})
 def value(tensor: torch.Tensor | PeerTensor) -> float:
     """Return the one value that a tensor is filled with."""
     copied = tensor.get() if isinstance(tensor, PeerTensor) else tensor
-    found = copied.cpu().unique().tolist()
-    return found[0] if len(found) == 1 else float("nan")
+    low, high = (float(end) for end in copied.cpu().aminmax())
+    return low if low == high else float("nan")
 
 
 def meet() -> None:

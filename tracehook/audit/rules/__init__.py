@@ -1,7 +1,8 @@
 """The rules that a job's logs are held against: one file of SQL each, in ``rules/``.
 
 A rule begins with comment lines ``-- severity: error`` (or ``warning``) and ``-- sentence: ...``, which says what is
-wrong if it selects a row; its name is that of the file. It selects the columns
+wrong if it selects a row; its name is that of the file. ``-- needs: EVENT, ...`` names events without any of which it
+selects nothing: then it is not asked, because to plan a question takes longer than to answer it. It selects the columns
 
 * ``process``: of table ``process``, or NULL
 * ``ranks``: the global ranks that it concerns, culprits first; may be empty
@@ -35,6 +36,7 @@ class Rule:
     severity: str
     sentence: str
     sql: str
+    needs: frozenset[str] = frozenset()  # events; empty: any
 
 
 @dataclass(frozen=True)
@@ -60,14 +62,18 @@ def rules() -> tuple[Rule, ...]:
 
 def _parse(name: str, text: str) -> Rule:
     facts = dict(re.findall(r"^-- (\w+): (.*)$", text, re.MULTILINE))
-    return Rule(name.removesuffix(".sql"), facts["severity"], facts["sentence"], text)
+    needs = frozenset(facts["needs"].split(", ")) if "needs" in facts else frozenset[str]()
+    return Rule(name.removesuffix(".sql"), facts["severity"], facts["sentence"], text, needs)
 
 
 def check(store: Store, progress: Callable[[str, float], None] | None = None) -> list[Finding]:
     """Apply all rules; return what they found, the earliest first."""
     store.use_macros()
+    there = {row["event"] for row in store.rows("SELECT DISTINCT event FROM event")}
     out: list[Finding] = []
     for index, rule in enumerate(rules()):
+        if rule.needs and not rule.needs & there:
+            continue
         if progress is not None:
             progress(f"rule {rule.name}", index / len(rules()))
         try:

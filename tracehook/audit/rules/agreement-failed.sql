@@ -1,5 +1,6 @@
 -- severity: error
 -- sentence: A registration of windows was given up on all ranks, because it failed on one or the store did.
+-- needs: agreement.failed
 -- Where NCCL had no window for any rank, registration-without-effect says so: nothing failed.
 WITH given_up AS (
     SELECT *, row_number() OVER (PARTITION BY process, comm_id ORDER BY seq) AS nth,

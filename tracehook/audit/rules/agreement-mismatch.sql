@@ -1,5 +1,6 @@
 -- severity: error
 -- sentence: The ranks wanted to register different windows, or had used windows differently; nothing was registered.
+-- needs: agreement.mismatch
 -- What a rank wanted is not in the log, but the memory of its pools that had no window of that communicator is.
 WITH refused AS (
     SELECT *, row_number() OVER (PARTITION BY process, comm_id ORDER BY seq) AS nth,

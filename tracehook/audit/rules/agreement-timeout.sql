@@ -1,5 +1,6 @@
 -- severity: error
 -- sentence: An agreement was given up: some rank never joined it.
+-- needs: agreement.timeout
 SELECT NULL AS process, [global_rank(comm, missing_rank)] AS ranks, comm, min(ns) AS ns, min(seq) AS seq,
        format('communicator {}: {} did not join an agreement on {}{}; {} waited', comm,
               who(global_rank(comm, missing_rank), NULL), CASE max(entries) WHEN 1 THEN '1 entry' ELSE format('{} entries', max(entries)) END,

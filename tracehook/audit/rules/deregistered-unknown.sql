@@ -1,5 +1,6 @@
 -- severity: error
 -- sentence: Memory was deregistered from a communicator that did not hold it: twice, or without a registration.
+-- needs: deregister.local, deregister.window
 -- NCCL may accept that or not.
 WITH tried AS (
     SELECT *, last_value(CASE WHEN ok THEN event END IGNORE NULLS)

@@ -1,5 +1,6 @@
 -- severity: error
 -- sentence: Memory went back to the driver while a peer had it mapped, or was mapped by a peer after that.
+-- needs: ipc.open
 -- Ranks that map each other's memory are on one host, so their clocks are one.
 WITH memory AS (
     SELECT process, 'segment' AS kind, segment AS memory, addr, freed_ns, freed_seq FROM segment

@@ -1,5 +1,6 @@
 -- severity: warning
 -- sentence: Memory of peers was still mapped when the process ended.
+-- needs: ipc.open
 SELECT process, [mapping.rank] AS ranks, CASE WHEN count(DISTINCT comm) = 1 THEN any_value(comm) END AS comm, max(last_ns) AS ns,
        NULL AS seq,
        format('{} ended with {} of {} mapped ({}); its PeerGroup was not closed, or tensors still lay on it', who(mapping.rank, process),

@@ -1,5 +1,6 @@
 -- severity: error
 -- sentence: Two places that were known were swapped later on some rank: results since then are wrong.
+-- needs: placement.digest
 WITH told AS (
     SELECT comm, uses, digest, min(ns) AS ns, list(DISTINCT coalesce(rank, comm_rank)) AS ranks
     FROM event WHERE event = 'placement.digest'

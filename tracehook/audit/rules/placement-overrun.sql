@@ -1,5 +1,6 @@
 -- severity: error
 -- sentence: A collective was given a buffer that begins in a window and ends outside of it: NCCL would reach beyond the window.
+-- needs: placement.first_use
 SELECT process, [any_value(rank)] AS ranks, comm, min(ns) AS ns, min(seq) AS seq,
        format('{}: {} on communicator {} with a {} buffer that begins in a window and ends outside of it{}',
               who(any_value(rank), process), operation, comm,

@@ -1,5 +1,6 @@
 -- severity: error
 -- sentence: The ranks were about to use windows at different places; the call was not made, or made without windows.
+-- needs: placement.mismatch
 WITH refused AS (
     SELECT *, row_number() OVER (PARTITION BY process, comm_id ORDER BY seq) AS nth,
            (SELECT max_by(f, f.seq) FROM event f WHERE f.process = event.process AND f.comm_id = event.comm_id

@@ -1,5 +1,6 @@
 -- severity: warning
 -- sentence: A pool policy raised an error and was skipped.
+-- needs: policy.failed
 SELECT process, [rank] AS ranks, NULL AS comm, min(ns) AS ns, min(seq) AS seq,
        format('{}: a policy failed {} and was skipped; its error stands in the job''s stderr', who(rank, process),
               CASE count(*) WHEN 1 THEN 'once' ELSE format('{} times', count(*)) END) AS message

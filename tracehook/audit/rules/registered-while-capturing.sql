@@ -1,5 +1,6 @@
 -- severity: error
 -- sentence: A window was registered while a CUDA graph was being captured, which NCCL up to 2.30.4 makes invalid by that.
+-- needs: register.window
 SELECT process, [rank] AS ranks, comm, made_ns AS ns, made_seq AS seq,
        format('{} registered a window on pool segment {} ({}) with communicator {} while device {} was capturing',
               who(rank, process), memory, in_bytes(size), comm, device) AS message

@@ -1,5 +1,6 @@
 -- severity: error
 -- sentence: A call into NCCL did not come back for a long time.
+-- needs: register.stalled, deregister.stalled
 -- A window waits for all ranks: for those that have not come to as many of them, and those that were refused this one.
 WITH attempt AS (
     SELECT process, comm, comm_id, ns, ok, row_number() OVER (PARTITION BY process, comm_id ORDER BY seq) AS nth

@@ -1,5 +1,6 @@
 -- severity: warning
 -- sentence: Registration was switched off (tracehook.disable) while communicators and segments lived.
+-- needs: hook.disable
 WITH off AS (
     SELECT process, rank, ns, seq,
            (SELECT min(e.ns) FROM event e WHERE e.process = event.process AND e.event = 'hook.enable' AND e.seq > event.seq) AS on_ns,

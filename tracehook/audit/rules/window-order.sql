@@ -1,5 +1,6 @@
 -- severity: error
 -- sentence: The windows of a communicator do not pair: their number, their sizes or their order differ between ranks.
+-- needs: register.window
 -- NCCL pairs the k-th registration of each rank, whatever it is. A round that was given up on is part of the order.
 WITH made AS (
     SELECT comm, process, coalesce(rank, comm_rank) AS rank, size, made_ns, made_seq,

@@ -56,9 +56,14 @@ void fold_elements(void* wide, const void* elements, std::size_t count, bool fir
         factor = Type::widen(stored);
     }
     const auto each = [&](auto combine) {
+        if (first) {
+            for (std::size_t i = 0; i < count; ++i) {
+                sum[i] = multiply(factor, Type::widen(in[i]));
+            }
+            return;
+        }
         for (std::size_t i = 0; i < count; ++i) {
-            const Wide value = multiply(factor, Type::widen(in[i]));
-            sum[i] = first ? value : combine(sum[i], value);
+            sum[i] = combine(sum[i], multiply(factor, Type::widen(in[i])));
         }
     };
     switch (op) {
@@ -78,9 +83,15 @@ void store_elements(void* elements, const void* wide, std::size_t count, int op,
     using Wide = typename Type::Wide;
     auto* out = static_cast<typename Type::Stored*>(elements);
     const auto* sum = static_cast<const Wide*>(wide);
-    const Wide divisor = op == kAvg ? static_cast<Wide>(ranks) : Wide{1};
+    if (op != kAvg) {
+        for (std::size_t i = 0; i < count; ++i) {
+            out[i] = Type::narrow(sum[i]);
+        }
+        return;
+    }
+    const Wide divisor = static_cast<Wide>(ranks);
     for (std::size_t i = 0; i < count; ++i) {
-        out[i] = Type::narrow(divisor == Wide{1} ? sum[i] : sum[i] / divisor);
+        out[i] = Type::narrow(sum[i] / divisor);
     }
 }
 

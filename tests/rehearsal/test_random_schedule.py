@@ -25,6 +25,7 @@ def play(
     ranks: int,
     *arguments: str,
     seeds: int = SEEDS,
+    first: int = FIRST,
     version: str = OLD,
     verify: str = "every-use",
     policy: str = "shared",
@@ -45,7 +46,7 @@ def play(
     if log is None:
         env["SYMM_REGISTER_HOOK"] = "1"
     return rehearse(
-        "random_schedule.py", str(FIRST), str(seeds), *arguments, ranks=ranks, log=log, env=env, timeout=LONGEST
+        "random_schedule.py", str(first), str(seeds), *arguments, ranks=ranks, log=log, env=env, timeout=LONGEST
     )
 
 
@@ -135,6 +136,14 @@ def test_nothing_hangs_where_only_the_first_use_is_compared(tmp_path: Path, rank
         assert sum(facts["ended"].values()) == SEEDS
         assert facts["ended"]["uniform: right"] > SEEDS / 2
     assert_windows_are_undone(run)
+
+
+@pytest.mark.parametrize(("ranks", "first"), [(3, 254), (2, 810)])
+def test_a_collective_of_another_thread_does_not_look_like_a_skipped_scope(ranks: int, first: int) -> None:
+    """The end of a scope of two groups is one point of the program, whether or not another thread called meanwhile."""
+    run = play(ranks, "none", "threads", first=first, seeds=20, version=NEW, verify="first-use")
+    assert failures(run, ranks) == {}, run.output
+    run.assert_good()
 
 
 def test_the_digest_finds_what_was_not_compared() -> None:

@@ -141,9 +141,9 @@ def test_nothing_hangs_where_only_the_first_use_is_compared(tmp_path: Path, rank
 @pytest.mark.parametrize(("ranks", "first"), [(3, 254), (2, 810)])
 def test_a_collective_of_another_thread_does_not_look_like_a_skipped_scope(ranks: int, first: int) -> None:
     """The end of a scope of two groups is one point of the program, whether or not another thread called meanwhile."""
-    run = play(ranks, "none", "threads", first=first, seeds=20, version=NEW, verify="first-use")
+    run = play(ranks, "some", "hangs", "threads", first=first, seeds=20, version=NEW, verify="first-use")
     assert failures(run, ranks) == {}, run.output
-    run.assert_good()
+    assert run.broken in ([], ["W16"]), run.output
 
 
 def test_the_digest_finds_what_was_not_compared() -> None:

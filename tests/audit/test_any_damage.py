@@ -40,7 +40,7 @@ def _damage(draw: st.DrawFn) -> Callable[[bytes], bytes]:
 
 
 @given(changes=st.lists(_damage(), min_size=1, max_size=6), damaged_ring=st.booleans())
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @pytest.mark.timeout(400)
 def test_any_damage(tmp_path_factory: pytest.TempPathFactory, changes: list[Any], damaged_ring: bool) -> None:
     """Whatever happened to the bytes of a log or a ring, an audit ends with a status that it documents."""

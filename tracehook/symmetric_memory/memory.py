@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tracehook.settings import Settings
 
 SHARED_POOL = "shared"
+Ends = Callable[[GroupWindows], int]  # how often a scope ended since the last call of a group
 
 
 class SymmetricMemory:
@@ -123,13 +124,8 @@ class SymmetricMemory:
                 weakref.finalize(group, self._groups.pop, id(group), None)
             return found
 
-    def register(
-        self, windows: Sequence[GroupWindows], segments: Sequence[int], ends: Callable[[GroupWindows], int]
-    ) -> None:
-        """At the end of a scope: register what is missing, group by group in an order that all ranks share.
-
-        `ends`: how often the scope ended since the last call of a group.
-        """
+    def register(self, windows: Sequence[GroupWindows], segments: Sequence[int], ends: Ends) -> None:
+        """At the end of a scope: register what is missing, group by group in an order that all ranks share."""
         sizes = {segment.id: segment.size for segment in pool_segments()}
         for found in in_order(windows):
             if found.refused is None:
@@ -329,9 +325,9 @@ class _ScopeEnd:
             return
         try:
             self._memory.register(self._windows, touched, self._ends)
-        finally:  # whatever became of it: all ranks count the ends of this scope from here on alike
+        finally:  # whatever became of it: from here on all ranks count the ends of this scope alike
             communicators = [found.communicator() for found in self._windows]
-            if all(communicator is not None for communicator in communicators):
+            if None not in communicators:
                 self._native.set_communicators(communicators)
 
     def _decline(self, error: BaseException) -> None:

@@ -31,7 +31,7 @@ def heard(run: Rehearsal) -> list[tuple[int, int, bool]]:
     ("how", "faults", "why"),
     [
         ("one", "", "because they were switched off"),
-        ("failed", "ncclCommRegister:fail@2=1#rank2", "because a registration failed"),
+        ("failed", "ncclCommRegister:fail@1=1#rank2", "because a registration failed"),
     ],
     ids=["switched off", "failed"],
 )

@@ -1,4 +1,4 @@
-"""Ranks that all have a watch come to differ in what they registered. uneven.py HOW."""
+"""Ranks that all have a watch come to differ in what they registered. uneven.py HOW; ``failed``: by a planted fault."""
 
 import sys
 import time
@@ -8,7 +8,7 @@ import torch.distributed as dist
 import tracehook
 from tracehook.symmetric_memory import uneven
 
-from common import RANK, filled, start, tell
+from common import RANK, start, tell
 from symmetric_tools import meet, symmetric
 
 LAST = 2  # of three ranks
@@ -19,9 +19,7 @@ device = start()
 how = sys.argv[1]
 x = symmetric(1.0)  # from now on this process has a watch
 meet()
-if how == "failed":
-    y = filled(1.0, 32, device)  # whose registration is refused on the last rank
-elif how in ("one", "back") and RANK == LAST:
+if how in ("one", "back") and RANK == LAST:
     tracehook.disable()
 elif how == "all":
     time.sleep(0.3 * RANK)

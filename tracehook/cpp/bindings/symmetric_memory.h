@@ -74,9 +74,9 @@ class PoolScope {
         std::int64_t ends = 0;   // since then
     };
 
-    std::vector<Since> since_;   // for each communicator
-    std::int64_t ends_ = 0;      // while there is none
-    std::uint64_t thread_ = 0;   // that ends the scope
+    std::vector<Since> since_; // for each communicator
+    std::int64_t ends_ = 0;    // while there is none
+    std::uint64_t thread_ = 0; // that ends the scope
     bool several_threads_ = false;
     const std::shared_ptr<Pool> eager_;
     const std::shared_ptr<Pool> graph_;

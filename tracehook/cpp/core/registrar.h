@@ -150,9 +150,8 @@ class Registrar {
     bool is_observed(const Segment& segment) const noexcept;
     void drop_observed(const Communicator& communicator) noexcept;
 
-    mutable std::mutex mutex_; // ledger_, ranges_, by_pointer_, ending_, next_id_, aborts_, unborn_,
-                               // freed_;
-                               // comes after the allocator's lock
+    mutable std::mutex mutex_; // ledger_, ranges_, by_pointer_, ending_, next_id_, aborts_,
+                               // unborn_, freed_; comes after the allocator's lock
     Ring& ring_;
     Bank& bank_;
     const Patience patience_;

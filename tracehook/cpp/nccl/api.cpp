@@ -37,8 +37,7 @@ void* capture_info(void* library) noexcept {
     assign(ask, cuda_symbol(library, "cudaRuntimeGetVersion"));
     int version = 0;
     const bool seven = ask != nullptr && ask(&version) == 0 && version >= kCuda13;
-    return cuda_symbol(library,
-                       seven ? "cudaStreamGetCaptureInfo" : "cudaStreamGetCaptureInfo_v3");
+    return cuda_symbol(library, seven ? "cudaStreamGetCaptureInfo" : "cudaStreamGetCaptureInfo_v3");
 }
 
 Api load() {

@@ -44,7 +44,8 @@ void follow_graph(const core::Communicator& communicator, Stream stream) noexcep
     int status = 0;
     unsigned long long capture = 0;
     void* graph = nullptr;
-    const void* dependencies = nullptr; // these are asked for because CUDA refuses to leave them out
+    const void* dependencies =
+        nullptr; // these are asked for because CUDA refuses to leave them out
     const void* edges = nullptr;
     std::size_t count = 0;
     const bool known = cuda.cudaStreamGetCaptureInfo(stream, &status, &capture, &graph,

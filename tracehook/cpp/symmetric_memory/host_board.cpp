@@ -64,7 +64,8 @@ struct alignas(64) HostBoard::Slot {
         if (number.load(std::memory_order_acquire) != round) {
             return std::nullopt;
         }
-        std::string text(std::min<std::size_t>(length.load(std::memory_order_relaxed), kLongest), '\0');
+        std::string text(std::min<std::size_t>(length.load(std::memory_order_relaxed), kLongest),
+                         '\0');
         for (std::size_t at = 0; at < text.size(); at += sizeof(std::uint64_t)) {
             const std::uint64_t word = words[at / sizeof(word)].load(std::memory_order_relaxed);
             std::memcpy(text.data() + at, &word, std::min(sizeof(word), text.size() - at));
@@ -79,11 +80,14 @@ struct HostBoard::Page {
     Word opened;    // ranks that have opened the board
     Word posts;     // grows with each post
     Word publishes; // grows with each text for all, and with each round that is given up
-    std::atomic<std::uint64_t> given_up; // the newest round for which the posts did not come together
+    std::atomic<std::uint64_t>
+        given_up; // the newest round for which the posts did not come together
     Slot for_all;
 
     Slot* slots() noexcept { return reinterpret_cast<Slot*>(this + 1); }
-    static std::size_t bytes(std::size_t ranks) noexcept { return sizeof(Page) + ranks * sizeof(Slot); }
+    static std::size_t bytes(std::size_t ranks) noexcept {
+        return sizeof(Page) + ranks * sizeof(Slot);
+    }
 };
 
 HostBoard::HostBoard(std::string path, std::size_t ranks, std::size_t own)

@@ -9,8 +9,8 @@
 // The number of a round grows; what comes late for an older one is left out. A text that is too
 // long for the board is empty there, which says: look in the store.
 //
-// Any thread. Calls NCCL, CUDA and Python never. `gather` and `published` wait in the kernel, so the
-// caller holds no lock that somebody else needs, and not the GIL.
+// Any thread. Calls NCCL, CUDA and Python never. `gather` and `published` wait in the kernel, so
+// the caller holds no lock that somebody else needs, and not the GIL.
 #pragma once
 
 #include <chrono>

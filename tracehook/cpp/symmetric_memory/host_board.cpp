@@ -50,12 +50,12 @@ struct alignas(64) HostBoard::Slot {
             text = {};
         }
         number.store(0, std::memory_order_relaxed);
-        std::atomic_thread_fence(std::memory_order_release);
-        length.store(text.size(), std::memory_order_relaxed);
+        // Each released, so that whoever sees one of them sees the zero as well.
+        length.store(text.size(), std::memory_order_release);
         for (std::size_t at = 0; at < text.size(); at += sizeof(std::uint64_t)) {
             std::uint64_t word = 0;
             std::memcpy(&word, text.data() + at, std::min(sizeof(word), text.size() - at));
-            words[at / sizeof(word)].store(word, std::memory_order_relaxed);
+            words[at / sizeof(word)].store(word, std::memory_order_release);
         }
         number.store(round, std::memory_order_release);
     }
@@ -64,13 +64,12 @@ struct alignas(64) HostBoard::Slot {
         if (number.load(std::memory_order_acquire) != round) {
             return std::nullopt;
         }
-        std::string text(std::min<std::size_t>(length.load(std::memory_order_relaxed), kLongest),
+        std::string text(std::min<std::size_t>(length.load(std::memory_order_acquire), kLongest),
                          '\0');
         for (std::size_t at = 0; at < text.size(); at += sizeof(std::uint64_t)) {
-            const std::uint64_t word = words[at / sizeof(word)].load(std::memory_order_relaxed);
+            const std::uint64_t word = words[at / sizeof(word)].load(std::memory_order_acquire);
             std::memcpy(text.data() + at, &word, std::min(sizeof(word), text.size() - at));
         }
-        std::atomic_thread_fence(std::memory_order_acquire);
         return number.load(std::memory_order_relaxed) == round ? std::optional(std::move(text))
                                                                : std::nullopt;
     }

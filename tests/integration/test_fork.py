@@ -109,3 +109,10 @@ print(sorted(int(x) for batch in loader for x in batch))
     run = python(code, env=env, timeout=60)
     assert (run.status, run.out) == (0, "[0, 1, 2, 3, 4, 5, 6, 7]\n"), run.output
     assert len(reader.read_directory(tmp_path)) == 1
+
+
+def test_a_fork_beside_calls_of_other_threads_leaves_no_lock_behind(tmp_path: Path) -> None:
+    """What counts the calls of a rehearsal is free in a child, whatever another thread did when it was forked."""
+    run = rehearse("forks_beside_calls.py", log=tmp_path, timeout=120)
+    assert run.status == 0, run.output
+    assert run.facts()["hung"] == 0

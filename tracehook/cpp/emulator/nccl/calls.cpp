@@ -83,6 +83,14 @@ void write_summary(std::size_t registrations_left, std::size_t communicators_lef
     }
 }
 
+void hold_calls() {
+    tally().mutex.lock();
+}
+
+void release_calls() {
+    tally().mutex.unlock();
+}
+
 void forget_calls() {
     tally().calls.clear();
     tally().events.clear();

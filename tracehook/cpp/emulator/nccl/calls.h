@@ -26,7 +26,11 @@ const char* last_error();
 // Appends this process's line to the directory of records, if there is one and anything was called.
 void write_summary(std::size_t registrations_left, std::size_t communicators_left);
 
-// In a forked child: the parent's calls are not the child's.
+// Around a fork: no other thread is inside the counts meanwhile.
+void hold_calls();
+void release_calls();
+
+// In a forked child, while they are held: the parent's calls are not the child's.
 void forget_calls();
 
 } // namespace tracehook::emulator::nccl

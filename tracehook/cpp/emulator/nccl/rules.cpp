@@ -146,6 +146,14 @@ void print_violations() {
     }
 }
 
+void hold_violations() {
+    book().mutex.lock();
+}
+
+void release_violations() {
+    book().mutex.unlock();
+}
+
 void forget_violations() {
     book().counts.fill(0);
 }

@@ -66,7 +66,11 @@ std::uint64_t violation_count();
 // Prints the closing lines, one a broken rule. Nothing if none was broken.
 void print_violations();
 
-// In a forked child: the parent's violations are not the child's.
+// Around a fork: no other thread is inside the book meanwhile.
+void hold_violations();
+void release_violations();
+
+// In a forked child, while it is held: the parent's violations are not the child's.
 void forget_violations();
 
 } // namespace tracehook::emulator::nccl

@@ -114,8 +114,8 @@ def run_together(start: Start, timeout: float) -> Finished:
     mark = uuid.uuid4().hex
     # Files and not pipes: a process that outlives the command must not keep us waiting.
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        deadline = time.monotonic() + timeout
         started = start({_MARK: mark}, out, err)
+        deadline = time.monotonic() + timeout  # only now: a warm server may have had to import torch first
         late = False
         statuses = []
         for process in started:

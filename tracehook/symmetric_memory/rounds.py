@@ -183,13 +183,13 @@ def _give_up(part: Part, post: Post, missing: Sequence[int]) -> RoundVerdict:
 def _missing(part: Part, number: int) -> Generator[Operation, Any, list[int]]:
     """Return the ranks that have not come to this round."""
     keys = yield Operation("keys")
-    came = [rank for rank in range(part.ranks) if part.post_key(number, rank) in keys]
+    came = {rank for rank in range(part.ranks) if part.post_key(number, rank) in keys}
     speakers = [ranks[0] for ranks in part.hosts if ranks[0] in came]
     if speakers:
         values = yield Operation("read", ([part.post_key(number, rank) for rank in speakers],))
-        came += _unbundled(speakers, values)
+        came.update(_unbundled(speakers, values))
     if (yield Operation("peek", (part.leader_key,))) == str(number).encode():
-        came.append(LEADER)
+        came.add(LEADER)
     return [rank for rank in range(part.ranks) if rank not in came]
 
 

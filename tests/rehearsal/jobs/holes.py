@@ -5,6 +5,7 @@ Each case does the same by both: `registered_memory` and `symmetric_memory` say 
 
 import ctypes
 import os
+import random
 import sys
 import threading
 import time
@@ -320,12 +321,17 @@ def groups_in_opposite_order() -> None:
 
 
 def many_groups() -> None:
-    """One memory is registered with many groups, all in one order; it lies elsewhere in the memory of each rank."""
+    """One memory is registered with many groups, all in one order; each group lies elsewhere in each rank's memory.
+
+    Torch keeps its communicators in a hash map. There, addresses at equal distances never share a bucket, and the map
+    keeps the order in which they came. So the distances are chosen by chance, and differ from rank to rank.
+    """
     device = start()
     groups, ballast = [], []
-    for index in range(16):
+    chance = random.Random(RANK)
+    for _ in range(24):
         groups.append(dist.new_group(list(range(WORLD)), device_id=device))
-        ballast.append(bytearray(RANK * (2000 + 208 * index)))
+        ballast.append([bytearray(chance.randrange(600, 8000)) for _ in range(40)])
     scope = symmetric_memory(*groups)
     tensor = attempt(lambda: made(scope))
     if tensor is not None:

@@ -65,6 +65,7 @@ def test_the_address_of_a_freed_tensor_comes_again(tmp_path: Path) -> None:
     for rank in (0, 1):
         facts = run.facts(rank)
         assert facts["values"] == [[1.0 - rank]] * 3
+        assert facts["released"], run.output
         assert (facts["segments"], facts["freed"], facts["mapped"]) == (3, True, SEMAPHORES)
     assert len({event["peer_segment"] for event in run.events("ipc.open", 0)}) == 3 + SEMAPHORES
 

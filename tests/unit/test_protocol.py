@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tracehook.symmetric_memory import rounds
+from tracehook.symmetric_memory.hosts import seen_by
 from tracehook.symmetric_memory.rounds import Operation, Part
 from tracehook.symmetric_memory.verdicts import Post, RoundVerdict
 
@@ -83,7 +84,9 @@ class Model:
         self.lives = lives
         self.deaths = deaths
         self.alarms = alarms
-        self.parts = [Part("p", rank, len(lives), "group", 1.0, hosts) for rank in range(len(lives))]
+        host_of = {rank: number for number, ranks in enumerate(hosts) for rank in ranks}
+        numbers = [host_of.get(rank, -1 - rank) for rank in range(len(lives))]
+        self.parts = [Part("p", rank, len(lives), "group", 1.0, seen_by(rank, numbers)) for rank in range(len(lives))]
         self.known: dict[tuple[int, tuple[Any, ...]], Any] = {}
         self.last: dict[tuple[int, tuple[Any, ...]], bool] = {}
 
@@ -139,7 +142,7 @@ class Model:
         What a speaker posts only itself reads. What it publishes the others may overlook for as long as they like.
         """
         while isinstance(wanted := self.now(rank, heard), Operation) and (
-            wanted.name == "publish" or (wanted.name == "post" and rank == self.parts[rank].speaker)
+            wanted.name == "publish" or (wanted.name == "post" and self.parts[rank].is_speaker)
         ):
             [(store, answer)] = self.results_on_board(store, self.parts[rank], wanted)
             heard = (*heard, answer)
@@ -178,14 +181,14 @@ class Model:
             case Operation("post", (number, text)):
                 return [(store | {f"board/{number}/{part.rank}": text}, None)]
             case Operation("gather", (number,)):
-                keys = {rank: f"board/{number}/{rank}" for rank in part.neighbours}
+                keys = {rank: f"board/{number}/{rank}" for rank in part.hosts.neighbours}
                 all_came = all(key in store for key in keys.values())
                 found = [Texts({rank: store[key] for rank, key in keys.items()})] if all_came else []
                 return [(store, texts) for texts in (Texts(), *found)]
             case Operation("publish", (number, text)):
-                return [(store | {f"board/{number}/all of {part.speaker}": text}, None)]
+                return [(store | {f"board/{number}/all of {part.hosts.neighbours[0]}": text}, None)]
             case Operation("published", (number,)):
-                text = store.get(f"board/{number}/all of {part.speaker}", "")
+                text = store.get(f"board/{number}/all of {part.hosts.neighbours[0]}", "")
                 return [(store, shown) for shown in {"", text}]
         raise AssertionError(wanted)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
 from tracehook.symmetric_memory import rounds
-from tracehook.symmetric_memory.hosts import Board, by_host
+from tracehook.symmetric_memory.hosts import Board, Hosts, seen_by
 from tracehook.symmetric_memory.lines import Lines, Task
 from tracehook.symmetric_memory.rounds import LEADER, Part
 from tracehook.symmetric_memory.verdicts import Post, RoundVerdict, judge
@@ -88,7 +88,7 @@ class Agreement:
         self._ranks = ranks
         self._follower: RoundFollower = follower or _NOBODY
         self._host = host  # what names this rank's host to the others; empty when all know, and if there is no board
-        self._hosts: list[list[int]] = []
+        self._hosts = Hosts()
         self._board: Board | None = None
         self._lock = threading.Lock()
         # Keys for this rank to remove. Some rank may still need those that are kept, nobody the removable ones.
@@ -186,10 +186,9 @@ class Agreement:
 
     def _meet_neighbours(self, numbers: Sequence[int]) -> None:
         """Meet the ranks of this host on a board from the next round on: all ranks have read who they are."""
-        self._host, self._hosts = "", by_host(numbers)
-        neighbours = self._part(0).neighbours
-        if neighbours:
-            self._board = Board(self.prefix, neighbours, self._rank)
+        self._host, self._hosts = "", seen_by(self._rank, numbers)
+        if self._hosts.neighbours:
+            self._board = Board(self.prefix, self._hosts.neighbours, self._rank)
 
     def _own_key(self, part: Part, number: int) -> str:
         return part.verdict_key(number) if self._rank == LEADER else part.post_key(number, self._rank)

@@ -13,6 +13,7 @@ import os
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from tracehook import _core
 
@@ -37,12 +38,22 @@ def numbered(hosts: Sequence[str]) -> list[int]:
     return [numbers.setdefault(host, len(numbers)) for host in hosts] if all(hosts) else []
 
 
-def by_host(numbers: Sequence[int]) -> list[list[int]]:
-    """Return the ranks of each host, ascending; empty if no two ranks share one."""
+class Hosts(NamedTuple):
+    """Who shares a host, as one rank sees it."""
+
+    speakers: Sequence[int] = ()  # the first rank of each host, ascending; empty if no two ranks share one
+    neighbours: Sequence[int] = ()  # the ranks of this rank's host, ascending; empty if it is alone there
+
+
+def seen_by(rank: int, numbers: Sequence[int]) -> Hosts:
+    """Return who shares a host, if each rank's host has that number."""
     ranks = defaultdict(list)
-    for rank, number in enumerate(numbers):
-        ranks[number].append(rank)
-    return list(ranks.values()) if len(ranks) < len(numbers) else []
+    for other, number in enumerate(numbers):
+        ranks[number].append(other)
+    if len(ranks) == len(numbers):
+        return Hosts()
+    neighbours = ranks[numbers[rank]]
+    return Hosts([each[0] for each in ranks.values()], neighbours if len(neighbours) > 1 else ())
 
 
 class Board:

@@ -34,7 +34,7 @@ import json
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tracehook.symmetric_memory import hosts
+from tracehook.symmetric_memory.hosts import Hosts, numbered
 from tracehook.symmetric_memory.verdicts import Post, RoundVerdict, is_further, judge, named
 
 LEADER = 0
@@ -65,18 +65,17 @@ class Part(NamedTuple):
     ranks: int
     about: str  # what messages call the communicator
     timeout: float  # seconds, for messages
-    hosts: Sequence[Sequence[int]] = ()  # the ranks of each host, ascending; empty: no two ranks share one
+    hosts: Hosts = Hosts()
 
     @property
-    def neighbours(self) -> Sequence[int]:
-        """The ranks of this host, this one too; empty if it is alone."""
-        found = next((ranks for ranks in self.hosts if self.rank in ranks), ())
-        return found if len(found) > 1 else ()
+    def has_neighbours(self) -> bool:
+        """Whether other ranks share this rank's host."""
+        return bool(self.hosts.neighbours)
 
     @property
-    def speaker(self) -> int:
-        """The rank that speaks in the store for this host."""
-        return (self.neighbours or [self.rank])[0]
+    def is_speaker(self) -> bool:
+        """Whether this rank speaks in the store for its host."""
+        return not self.has_neighbours or self.rank == self.hosts.neighbours[0]
 
     def verdict_key(self, number: int) -> str:
         """Where the verdict of a round stands."""
@@ -95,11 +94,11 @@ class Part(NamedTuple):
 def attend(part: Part, number: int, post: Post) -> Steps:
     """Take part in round `number`: post, wait, propose a verdict if there is none, and return the one that stands."""
     text = json.dumps(post)
-    if part.neighbours:
+    if part.has_neighbours:
         yield Operation("post", (number, text))
     if part.rank == LEADER:
         proposal = yield from _lead(part, number, post)
-    elif part.rank == part.speaker:
+    elif part.is_speaker:
         gathered = yield from _gather(part, number)
         yield Operation("set", (part.post_key(number, part.rank), _bundle(gathered) if gathered else text))
         proposal = yield from _follow(part, number, post)
@@ -118,7 +117,7 @@ def decline(part: Part, number: int, post: Post, why: str) -> Steps:
     proposal = RoundVerdict("declined", text, data={str(part.rank): why}, position=post.position, topic=post.topic)
     stands = yield from _claim(part, number, proposal)
     if part.rank != LEADER:  # the leader may wait for it
-        if part.neighbours:
+        if part.has_neighbours:
             yield Operation("post", (number, json.dumps(post)))
         yield Operation("set", (part.post_key(number, part.rank), json.dumps(post)))
     return stands
@@ -126,7 +125,7 @@ def decline(part: Part, number: int, post: Post, why: str) -> Steps:
 
 def _claim(part: Part, number: int, proposal: RoundVerdict | None) -> Steps:
     stands = yield Operation("claim", (part.verdict_key(number), json.dumps(proposal)))
-    if part.neighbours and part.rank == part.speaker:
+    if part.has_neighbours and part.is_speaker:
         yield Operation("publish", (number, stands.decode()))
     return RoundVerdict(*json.loads(stands))
 
@@ -146,7 +145,7 @@ def _lead(part: Part, number: int, post: Post) -> Generator[Operation, Any, Roun
     if len(texts) < part.ranks:
         yield Operation("set", (part.leader_key, str(number)))
     # First those that speak for others, then whoever had to post alone.
-    for asked in ([ranks[0] for ranks in part.hosts], everybody):
+    for asked in (part.hosts.speakers, everybody):
         wanted = [rank for rank in asked if rank not in texts]
         if not wanted:
             continue
@@ -163,7 +162,7 @@ def _lead(part: Part, number: int, post: Post) -> Generator[Operation, Any, Roun
     known = {text: Post(*json.loads(text)) for text in set(texts.values())}
     verdict = judge(part.about, [known[texts[rank]] for rank in everybody])
     if verdict.kind == "ok":
-        verdict = verdict._replace(hosts=hosts.numbered([known[texts[rank]].host for rank in everybody]))
+        verdict = verdict._replace(hosts=numbered([known[texts[rank]].host for rank in everybody]))
     return verdict
 
 
@@ -184,7 +183,7 @@ def _missing(part: Part, number: int) -> Generator[Operation, Any, list[int]]:
     """Return the ranks that have not come to this round."""
     keys = yield Operation("keys")
     came = {rank for rank in range(part.ranks) if part.post_key(number, rank) in keys}
-    speakers = [ranks[0] for ranks in part.hosts if ranks[0] in came]
+    speakers = [rank for rank in part.hosts.speakers if rank in came]
     if speakers:
         values = yield Operation("read", ([part.post_key(number, rank) for rank in speakers],))
         came.update(_unbundled(speakers, values))
@@ -195,7 +194,7 @@ def _missing(part: Part, number: int) -> Generator[Operation, Any, list[int]]:
 
 def _gather(part: Part, number: int) -> Generator[Operation, Any, Mapping[int, str]]:
     """Return the posts of this host by rank; empty if not all came at once, or this rank is alone there."""
-    if not part.neighbours:
+    if not part.has_neighbours:
         return {}
     texts: Mapping[int, str] = yield Operation("gather", (number,))
     return texts

@@ -8,36 +8,19 @@ import torch
 import torch.distributed as dist
 import tracehook
 
-from common import MB, RANK, filled, nccl_calls, start, tell
-from symmetric_tools import SIZE, empty, meet, refill, windows
+from common import MB, nccl_calls, start, tell
+from symmetric_tools import captured, meet, windows
 
 SOON = 2.0  # seconds after which another thread releases the graph: tracehook itself waits less for it
 
 
-def captured() -> torch.cuda.CUDAGraph:
+def replayed() -> torch.cuda.CUDAGraph:
     """Return a graph of one all-reduce in a window, which was replayed."""
-    source = filled(RANK + 1, SIZE, device)
-    stream = torch.cuda.Stream()
-    with torch.cuda.stream(stream):
-        with tracehook.symmetric(graph=True):
-            warm = empty()
-        dist.all_reduce(warm)
-        del warm
+    made = captured()
+    made.graph.replay()
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        with tracehook.symmetric():
-            out = empty()
-        out.copy_(source)
-        dist.all_reduce(out)
-        result = torch.empty_like(source)
-        result.copy_(out)
-        del out
-    refill(source, RANK + 1)
-    graph.replay()
-    torch.cuda.synchronize()
-    tell(sum=float(result[0].cpu()), windows=windows())
-    return graph
+    tell(sum=float(made.result[0].cpu()), windows=windows())
+    return made.graph
 
 
 def end(how: str = "destroy") -> None:
@@ -53,7 +36,7 @@ def end(how: str = "destroy") -> None:
 
 def kept() -> None:
     """The graph lives on; it is released when the group is gone, with all that it used."""
-    graph = captured()
+    graph = replayed()
     end()
     graph.reset()
     give_back()
@@ -61,7 +44,7 @@ def kept() -> None:
 
 def released() -> None:
     """The graph is released first; nobody calls release_graphs."""
-    graph = captured()
+    graph = replayed()
     graph.reset()
     end()
     give_back()
@@ -69,7 +52,7 @@ def released() -> None:
 
 def released_meanwhile() -> None:
     """Another thread releases the graph while the end waits for it."""
-    graph = captured()
+    graph = replayed()
 
     def release() -> None:
         time.sleep(SOON)
@@ -84,7 +67,7 @@ def released_meanwhile() -> None:
 
 def aborted() -> None:
     """The group is aborted while the graph lives."""
-    graph = captured()
+    graph = replayed()
     end("abort")
     graph.reset()
     give_back()

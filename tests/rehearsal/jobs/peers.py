@@ -48,6 +48,15 @@ def until(condition: Callable[[], bool], group: PeerGroup | None = None) -> bool
     return True
 
 
+def all_returned(group: PeerGroup, mapped: int, held: int = 1) -> bool:
+    """Call the group until this rank has only so much of its peers, and they of it; whether that came true.
+
+    Both, because a rank whose own memory is back still has to unmap what its peers want back. It waits for its device
+    first, which a barrier would keep busy until the peers come.
+    """
+    return until(lambda: (EXPORTS.held()[0], IMPORTS.mapped()) == (held, mapped), group)
+
+
 def said(attempt: Callable[[], object]) -> list[str]:
     """Return the exception of a call: its name and its line."""
     try:
@@ -91,7 +100,7 @@ def same_address() -> None:
             values.append([value(theirs[peer]) - 10 * turn for peer in OTHERS])
             address = mine.data_ptr()
             del mine, theirs
-            tell(released=until(lambda: EXPORTS.held()[0] == 1, group))
+            tell(released=all_returned(group, len(OTHERS)))
             torch.cuda.empty_cache()
             tell(freed=native.segment_of(address) is None)
             meet()
@@ -198,7 +207,7 @@ def pools() -> None:
             meet()
             del mine, theirs
             if turn == 1:
-                until(lambda: EXPORTS.held()[0] == 1, group)
+                tell(returned=all_returned(group, len(OTHERS)))
                 meet()
     tell(values=values, kind=place[0])
 
@@ -213,7 +222,8 @@ def allocations() -> None:
         place, base = native.segment_of(wide.data_ptr()), wide.data_ptr()
         given = [wide[4096:].view(torch.float32), *small]
         theirs = group.exchange({RIGHT: given, LEFT: given}, writable=True)[LEFT]
-        tell(place=place, got=[value(one) for one in theirs], mapped=IMPORTS.mapped())
+        mapped = IMPORTS.mapped()
+        tell(place=place, got=[value(one) for one in theirs], mapped=mapped)
         meet()
         theirs[0].put(filled(100 + RANK, 50, device).view(-1)[1024:])
         meet()
@@ -225,7 +235,7 @@ def allocations() -> None:
         group.poll()  # hears what the peers want back
         gone = said(theirs[0].get)
         tell(gone=gone, beside=[value(one) for one in theirs[1:]])
-        tell(freed=until(lambda: EXPORTS.held()[0] == 1 + len(small), group))
+        tell(freed=all_returned(group, mapped - NEIGHBOURS, 1 + len(small)))
         meet()
         torch.cuda.empty_cache()
         again = torch.empty(50 * MB, dtype=torch.uint8, device=device)
@@ -273,7 +283,7 @@ def freed_while_imported() -> None:
             tell(kept=value(kept.clone()))
         meet()
         del kept
-        tell(released=until(lambda: EXPORTS.held()[0] == 1 and IMPORTS.mapped() == NEIGHBOURS, group))
+        tell(released=all_returned(group, NEIGHBOURS))
         torch.cuda.empty_cache()
         tell(freed=native.segment_of(address) is None)
         meet()
@@ -289,7 +299,7 @@ def release() -> None:
         meet()
         tell(released=[group.release(mine), group.release(mine)], before=before)
         tell(
-            returned=until(lambda: EXPORTS.held()[0] == 1 and IMPORTS.mapped() == NEIGHBOURS, group),
+            returned=all_returned(group, NEIGHBOURS),
             gone=said(theirs.get),
         )
         meet()

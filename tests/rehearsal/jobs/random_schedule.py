@@ -3,7 +3,9 @@
 Arguments: the first seed, how many, and a divergence for all of them (``none``: in no seed) instead of one in a third,
 and ``stubborn``: a rank goes on after what it announces, so that all have to be at one point of the program again.
 With ``leaves`` the last rank leaves each seed at its first step, while the others make a call into NCCL that waits for
-it without end.
+it without end. With ``stuck`` the last rank says of the second seed that its device does not come to an end.
+A device that an abort leaves busy makes that seed the last one: the process tells `next`, the seed to go on with in a
+new process, and ends with status STUCK (`schedules_on_devices.py`).
 Each rank tells `failures`, the seeds that went wrong and how; `ended`, how many seeds ended in which way; `before` and
 `after`, what the process held when the first seed began and when the last one had ended. A step that takes longer
 than HARD seconds ends the process with the stacks of all threads.
@@ -29,8 +31,9 @@ import tracehook
 from tracehook.symmetric_memory import public
 
 from common import MB, RANK, WORLD, tell
-from rescue import Rescue
+from rescue import Rescue, ends
 from schedules import MAY_HANG, Beside, Collect, Enter, Free, Make, Rules, Schedule, Step, Sync, Trim, draw
+from schedules_on_devices import STUCK
 from tcp import connect
 
 CHUNK = 64  # elements: what one rank contributes to a gather
@@ -43,6 +46,8 @@ VERIFY = os.environ.get("SYMM_REGISTER_VERIFY", "first-use")
 WARNED = os.environ.get("SYMM_REGISTER_ON_ERROR") == "warn"  # then what is announced is said on stderr only
 STUBBORN = "stubborn" in sys.argv
 LEAVES = "leaves" in sys.argv
+FIRST, COUNT = int(sys.argv[1]), int(sys.argv[2])
+SAYS_STUCK = FIRST + 1 if "stuck" in sys.argv and RANK == WORLD - 1 else None
 ISOLATED = os.environ.get("SYMM_REGISTER_POLICY") == "isolated"
 # Every group is of all ranks, or each rank is in one of several that do the same; but where the pools are isolated one
 # rank may stand aside.
@@ -327,10 +332,24 @@ class Run:
                     )
                     self.contents[tensor, slot] = [float(x) for x in found]  # said once
 
-    def end(self, broken: bool) -> list[str]:
-        """End the groups, free the tensors; return what is left then."""
+    def abort(self) -> bool:
+        """Abort the groups; tell if the device is free then."""
         faulthandler.dump_traceback_later(HARD, exit=True)
-        ending = "abort and free" if broken else self.schedule.ending
+
+        def abort() -> None:
+            # In the same order on all ranks: a rank is in at most one of the groups that have one name.
+            for group in self.groups.values():
+                dist.distributed_c10d._abort_process_group(group)
+
+        is_free = ends(abort) and ends(torch.cuda.synchronize)
+        if is_free:
+            self.groups.clear()
+        return is_free and self.schedule.seed != SAYS_STUCK
+
+    def end(self) -> list[str]:
+        """End the groups that live, free the tensors; return what is left then."""
+        faulthandler.dump_traceback_later(HARD, exit=True)
+        ending = self.schedule.ending if self.groups else ""
         groups = list(self.groups.values())
         left = []
         if ending in ("trim and destroy", "free and destroy"):
@@ -339,15 +358,10 @@ class Run:
             tracehook.trim(groups)
             left += [f"after trim: {row}" for row in tracehook.status()["windows"] if row["windows"]]
             left += [f"after trim: {row}" for row in tracehook.status()["pools"]]
-        # In the same order on all ranks: a rank is in at most one of the groups that have one name.
-        for group in groups:
-            if ending == "abort and free":
-                dist.distributed_c10d._abort_process_group(group)
-            else:
-                dist.destroy_process_group(group)
+        while groups:
+            dist.destroy_process_group(groups.pop(0))  # in the same order on all ranks, as in abort()
         self.tensors.clear()
         self.groups.clear()
-        del groups, group
         gc.collect()
         tracehook.trim()
         status = tracehook.status()
@@ -426,8 +440,8 @@ def held() -> dict[str, int]:
     }
 
 
-def one_seed(seed: int, divergence: str | None, settings: object) -> tuple[str, list[str]]:
-    """Play and judge one seed; return how it ended and what was wrong."""
+def one_seed(seed: int, divergence: str | None, settings: object) -> tuple[str, list[str], bool]:
+    """Play and judge one seed; return how it ended, what was wrong, and whether the devices of all ranks are free."""
     schedule = draw(seed, WORLD, RULES, divergence)
     run = Run(schedule)
     memory._settings = dataclasses.replace(settings, timeout=run.timeout)
@@ -436,18 +450,23 @@ def one_seed(seed: int, divergence: str | None, settings: object) -> tuple[str, 
     outcomes = [Outcome(**each) for each in meet(f"played {seed}", dataclasses.asdict(mine))]
     broken = bool(schedule.divergence) or any(each.completed < len(schedule.steps) for each in outcomes)
     failures = judge(schedule, outcomes) if RANK == 0 else []
-    failures += [f"left on rank {RANK}: {what}" for what in run.end(broken)]
+    aborts = broken or schedule.ending == "abort and free"
+    are_free = all(meet(f"aborted {seed}", run.abort())) if aborts else True
+    if are_free:
+        failures += [f"left on rank {RANK}: {what}" for what in run.end()]
+    elif not any(each.announced for each in outcomes):
+        failures.append("a device does not come to an end, and no rank has announced anything")
     meet(f"ended {seed}", 0)
     forget(f"played {seed}")
+    forget(f"aborted {seed}")
     forget(f"ended {seed - 1}")
     if RANK == 0:
         store.delete_key(run.stop)
     if failures and "verbose" in sys.argv:
         print(f"seed {seed}, rank {RANK}: {failures}", file=sys.stderr, flush=True)
-    return how(schedule, outcomes), failures
+    return how(schedule, outcomes) + ("" if are_free else ", then stuck"), failures, are_free
 
 
-first, count = int(sys.argv[1]), int(sys.argv[2])
 chosen = sys.argv[3] if len(sys.argv) > 3 else "some"
 divergence = {"some": None, "none": ""}.get(chosen, chosen)
 if divergence in MAY_HANG and not RULES.hangs:
@@ -459,16 +478,21 @@ ended: Counter[str] = Counter()
 failures: dict[int, list[str]] = {}
 before: dict[str, int] = {}
 begin = time.monotonic()
-for number, seed in enumerate(range(first, first + count)):
-    if number == min(20, count // 2):
+for number, seed in enumerate(range(FIRST, FIRST + COUNT)):
+    if number == min(20, COUNT // 2):
         gc.collect()
         gc.freeze()  # or looking at everything that torch made costs more than the seed
         before = held()
-    outcome, wrong = one_seed(seed, divergence, settings)
+    outcome, wrong, is_free = one_seed(seed, divergence, settings)
     ended[outcome] += 1
     if wrong:
         failures[seed] = wrong
+    if not is_free:
+        break
 faulthandler.cancel_dump_traceback_later()
 tell(failures=dict(list(failures.items())[:20]), failed=len(failures))
 tell(ended=dict(sorted(ended.items())), seconds=round(time.monotonic() - begin, 1), before=before, after=held())
+if not is_free:
+    tell(next=seed + 1)
+    os._exit(STUCK)  # an orderly end would wait for the device
 dist.destroy_process_group()

@@ -16,6 +16,7 @@ from common import MB, RANK, WORLD, filled, start, tell
 from symmetric_tools import (
     SIZE,
     attempt,
+    captured,
     caught,
     empty,
     meet,
@@ -184,28 +185,7 @@ def capture() -> None:
 
 def graph_replay() -> None:
     """Capture with symmetric memory that has windows already; replay after other allocations and empty_cache."""
-    source = filled(RANK + 1, SIZE, device)
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        with tracehook.symmetric(graph=True):
-            warm = empty()
-        dist.all_reduce(warm)
-        dist.all_reduce(warm)
-        del warm
-    torch.cuda.current_stream().wait_stream(stream)
-    torch.cuda.synchronize()
-    before = windows()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=stream):
-        with tracehook.symmetric():
-            out = empty()
-        out.copy_(source)
-        dist.all_reduce(out)
-        result = torch.empty_like(source)
-        result.copy_(out)
-        reason = tracehook.explain(out).reason
-        del out  # the graph still uses its memory
+    made = captured()
     sums = []
     for round_ in range(3):
         others = [symmetric(-1) for _ in range(2)] + [filled(-1, SIZE, device) for _ in range(2)]
@@ -213,12 +193,12 @@ def graph_replay() -> None:
         del others
         torch.cuda.empty_cache()
         tracehook.trim()
-        refill(source, (RANK + 1) * (round_ + 1))
-        graph.replay()
+        refill(made.source, (RANK + 1) * (round_ + 1))
+        made.graph.replay()
         torch.cuda.synchronize()
-        sums.append(float(result[0].cpu()))
-    tell(reason=reason, sums=sums, new_in_capture=windows() >= before, pinned=_pinned())
-    del graph, result
+        sums.append(float(made.result[0].cpu()))
+    tell(reason=made.reason, sums=sums, new_in_capture=windows() >= made.windows_before, pinned=_pinned())
+    del made
     tracehook.release_graphs()
     torch.cuda.synchronize()
     tell(unpinned=_pinned(), given_back=tracehook.trim())

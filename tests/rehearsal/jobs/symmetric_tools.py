@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -74,6 +75,43 @@ def reduced(tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> flo
     values = tensor.cpu()
     assert bool((values == values[0]).all()), values
     return float(values[0])
+
+
+class Captured(NamedTuple):
+    """One all-reduce of a copy of `source` in a window, captured and not replayed yet."""
+
+    graph: torch.cuda.CUDAGraph
+    source: torch.Tensor
+    result: torch.Tensor
+    windows_before: int
+    reason: str  # why the captured tensor is symmetric, or is not
+
+
+def captured() -> Captured:
+    """Follow the recipe of docs/symmetric.md: warm up in a scope on the stream of the graph, then capture."""
+    source = refill(empty(), RANK + 1)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        with tracehook.symmetric(graph=True):
+            warm = empty()
+        dist.all_reduce(warm)
+        dist.all_reduce(warm)
+        del warm
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    before = windows()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        with tracehook.symmetric():
+            out = empty()
+        out.copy_(source)
+        dist.all_reduce(out)
+        result = torch.empty_like(source)
+        result.copy_(out)
+        reason = tracehook.explain(out).reason
+        del out  # the graph still uses its memory
+    return Captured(graph, source, result, before, reason)
 
 
 def works(group: dist.ProcessGroup | None = None) -> bool:

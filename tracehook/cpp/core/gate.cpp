@@ -14,9 +14,27 @@ constexpr auto kFreePoll = std::chrono::microseconds(50);
 
 } // namespace
 
+Gate::Lock::Lock(Gate& gate) noexcept : std::unique_lock<std::mutex>(gate.mutex_), gate_(gate) {
+    ++gate_.locks_;
+    if (gate_.way_.exchange(Way::kClosed, std::memory_order_acq_rel) == Way::kTaken) {
+        gate_.go_in();
+    }
+}
+
+Gate::Lock::~Lock() {
+    if (--gate_.locks_ == 0 && !gate_.inside_ && gate_.idle_) {
+        gate_.way_.store(Way::kOpen, std::memory_order_release);
+    }
+}
+
+bool Gate::swap_way(Way from, Way to) noexcept {
+    return way_.compare_exchange_strong(from, to, std::memory_order_acq_rel,
+                                        std::memory_order_relaxed);
+}
+
 void Gate::join(const std::shared_ptr<Communicator>& communicator, std::vector<Segment> existing,
                 bool suspended) {
-    const std::lock_guard guard(mutex_);
+    const Lock lock(*this);
     communicator->pending_ = std::move(existing);
     communicator->suspended_ = suspended;
     communicators_.push_back(communicator);
@@ -24,7 +42,7 @@ void Gate::join(const std::shared_ptr<Communicator>& communicator, std::vector<S
 }
 
 void Gate::queue(Communicator& communicator, const Segment& segment) noexcept {
-    const std::lock_guard guard(mutex_);
+    const Lock lock(*this);
     if (!communicator.dead() && !communicator.suspended_) {
         communicator.pending_.push_back(segment);
         has_work();
@@ -32,7 +50,7 @@ void Gate::queue(Communicator& communicator, const Segment& segment) noexcept {
 }
 
 void Gate::poke() noexcept {
-    Lock lock(mutex_);
+    Lock lock(*this);
     if (inside_ || next_ != 0) {
         return; // whoever is inside, or goes in next, works the queue off
     }
@@ -178,13 +196,28 @@ void Gate::release(Lock& lock) noexcept {
     changed_.notify_all();
 }
 
+// Inside, by the short way: false, and outside again, if `communicator` is dead.
+bool Gate::stay_in(const Communicator& communicator) noexcept {
+    if (!communicator.dead()) {
+        return true;
+    }
+    leave();
+    return false;
+}
+
 bool Gate::enter(const Communicator& communicator) noexcept {
-    Lock lock(mutex_);
+    if (swap_way(Way::kOpen, Way::kTaken)) {
+        return stay_in(communicator);
+    }
+    Lock lock(*this);
     return wait_inside(lock, communicator) && work_off(lock, communicator);
 }
 
 bool Gate::enter_soon(const Communicator& communicator) noexcept {
-    Lock lock(mutex_);
+    if (swap_way(Way::kOpen, Way::kTaken)) {
+        return stay_in(communicator);
+    }
+    Lock lock(*this);
     if (inside_ && turns_ == hopeless_turn_) {
         return false;
     }
@@ -210,12 +243,15 @@ bool Gate::work_off(Lock& lock, const Communicator& communicator) noexcept {
 }
 
 void Gate::leave() noexcept {
-    Lock lock(mutex_);
+    if (swap_way(Way::kTaken, Way::kOpen)) {
+        return;
+    }
+    Lock lock(*this);
     release(lock);
 }
 
 bool Gate::begin_calls(const Communicator& communicator) noexcept {
-    const std::lock_guard guard(mutex_);
+    const Lock lock(*this);
     if (communicator.dead()) {
         return false;
     }
@@ -224,12 +260,12 @@ bool Gate::begin_calls(const Communicator& communicator) noexcept {
 }
 
 void Gate::end_calls() noexcept {
-    const std::lock_guard guard(mutex_);
+    const Lock lock(*this);
     done_working();
 }
 
 bool Gate::forget(Communicator& communicator, const Segment& segment) noexcept {
-    const std::lock_guard guard(mutex_);
+    const Lock lock(*this);
     if (communicator.dead()) {
         return true;
     }
@@ -243,7 +279,7 @@ bool Gate::forget(Communicator& communicator, const Segment& segment) noexcept {
 void Gate::withdraw(Communicator& communicator, const Segment& segment) noexcept {
     using Clock = std::chrono::steady_clock;
     Withdrawal mine{segment};
-    Lock lock(mutex_);
+    Lock lock(*this);
     communicator.withdrawals_.add(mine);
     has_work();
     const Clock::time_point notice = Clock::now() + patience_.free_until_notice;
@@ -277,7 +313,7 @@ void Gate::withdraw(Communicator& communicator, const Segment& segment) noexcept
 }
 
 void Gate::suspend(Communicator& communicator) noexcept {
-    Lock lock(mutex_);
+    Lock lock(*this);
     communicator.suspended_ = true;
     communicator.pending_.clear();
     if (!wait_inside(lock, communicator)) {
@@ -289,7 +325,7 @@ void Gate::suspend(Communicator& communicator) noexcept {
 }
 
 void Gate::resume(Communicator& communicator, std::vector<Segment> existing) noexcept {
-    const std::lock_guard guard(mutex_);
+    const Lock lock(*this);
     if (communicator.suspended_ && !communicator.dead()) {
         communicator.suspended_ = false;
         communicator.pending_ = std::move(existing);
@@ -303,7 +339,7 @@ void Gate::unlink(const Communicator& communicator) noexcept {
 }
 
 Gate::End Gate::retire(Communicator& communicator, bool keeps_windows) noexcept {
-    Lock lock(mutex_);
+    Lock lock(*this);
     if (!wait_inside(lock, communicator)) {
         return {false, 0};
     }
@@ -324,7 +360,7 @@ Gate::End Gate::retire(Communicator& communicator, bool keeps_windows) noexcept 
 }
 
 Gate::End Gate::kill(Communicator& communicator) noexcept {
-    Lock lock(mutex_);
+    Lock lock(*this);
     const bool first = !communicator.dead_.exchange(true, std::memory_order_acq_rel);
     communicator.pending_.clear();
     changed_.notify_all();

@@ -21,11 +21,17 @@
 // Lock order: the gate's mutex comes after the registrar's and before the ring's. It is never held
 // during a call into the communicator; "inside" is a state, not a locked mutex, which is what lets
 // kill() reach a communicator whose gate is held by a thread that hangs in NCCL.
+//
+// The short way: while nothing is queued and nobody waits, a thread goes in and out with one atomic
+// exchange each, without the mutex. Whoever locks the mutex then closes the short way, and so
+// learns whether somebody went in by it. The last one who unlocks it opens it again, if nothing is
+// left to do and nobody is inside.
 #pragma once
 
 #include "core/patience.h"
 #include "core/segment.h"
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -87,8 +93,21 @@ class Gate {
     End kill(Communicator& communicator) noexcept;
 
   private:
-    using Lock = std::unique_lock<std::mutex>;
+    // The mutex. The short way is closed as long as one of these lives, also while it waits.
+    class Lock : public std::unique_lock<std::mutex> {
+      public:
+        explicit Lock(Gate& gate) noexcept;
+        ~Lock();
+        Lock(const Lock&) = delete;
+        Lock& operator=(const Lock&) = delete;
 
+      private:
+        Gate& gate_;
+    };
+    enum class Way : std::uint32_t { kOpen, kTaken, kClosed };
+
+    bool swap_way(Way from, Way to) noexcept;
+    bool stay_in(const Communicator& communicator) noexcept;
     bool wait_inside(Lock& lock, const Communicator& communicator) noexcept;
     void pass_on(Lock& lock) noexcept;
     void go_in() noexcept;
@@ -104,9 +123,11 @@ class Gate {
     void unlink(const Communicator& communicator) noexcept;
 
     const Patience patience_;
-    std::mutex mutex_;
+    std::atomic<Way> way_{Way::kOpen}; // taken: somebody is inside, and only this says so
+    std::mutex mutex_;                 // everything below
     std::condition_variable
-        changed_; // the gate became free, a communicator died, or `working_` moved on
+        changed_;   // the gate became free, a communicator died, or `working_` moved on
+    int locks_ = 0; // that live
     bool inside_ = false;
     bool idle_ = true;                // nothing is queued, and all communicators were ready
     int next_ = 0;                    // threads that wait to go in, and will work the queue off

@@ -108,10 +108,11 @@ bool is_observed(const core::CommunicatorPtr& communicator) noexcept {
 }
 
 int on_ncclCommRegister(Comm comm, void* buffer, std::size_t size, void** handle) {
-    const core::CommunicatorPtr communicator = registrar().find(comm);
-    if (!is_observed(communicator)) {
-        return by_others<&Api::ncclCommRegister>(communicator, comm, buffer, size, handle);
+    const core::CommunicatorPtr& found = registrar().find(comm);
+    if (!is_observed(found)) {
+        return by_others<&Api::ncclCommRegister>(found, comm, buffer, size, handle);
     }
+    const core::CommunicatorPtr communicator = found; // the ledger is asked meanwhile
     const std::uint64_t begin_ns = core::monotonic_ns();
     const int result = api().ncclCommRegister(comm, buffer, size, handle);
     const std::uint64_t now_ns = core::monotonic_ns();
@@ -122,10 +123,11 @@ int on_ncclCommRegister(Comm comm, void* buffer, std::size_t size, void** handle
 }
 
 int on_ncclCommDeregister(Comm comm, void* handle) {
-    const core::CommunicatorPtr communicator = registrar().find(comm);
-    if (!is_observed(communicator)) {
-        return by_others<&Api::ncclCommDeregister>(communicator, comm, handle);
+    const core::CommunicatorPtr& found = registrar().find(comm);
+    if (!is_observed(found)) {
+        return by_others<&Api::ncclCommDeregister>(found, comm, handle);
     }
+    const core::CommunicatorPtr communicator = found;
     const std::uint64_t begin_ns = core::monotonic_ns();
     const int result = api().ncclCommDeregister(comm, handle);
     const std::uint64_t now_ns = core::monotonic_ns();

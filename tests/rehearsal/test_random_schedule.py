@@ -6,6 +6,7 @@ can be played alone, with the variables of `play` below: ``random_schedule.py SE
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from pathlib import Path
@@ -21,6 +22,21 @@ STREAMS = 32  # that torch's pool has: each group takes the next one, and the em
 OLD, NEW = "22809", "23007"
 
 
+def variables(verify: str, policy: str = "shared", version: str = OLD) -> dict[str, str]:
+    """Return what the job of random schedules wants of the environment."""
+    return {
+        "SYMM_REGISTER_VERIFY": verify,
+        "SYMM_REGISTER_POLICY": policy,
+        "TRACEHOOK_EMU_NCCL_VERSION": version,
+        "TRACEHOOK_EMU_WINDOW_TIMEOUT": "3",
+        # torch asks for the name of its own address at each connection to its store: by TCP, because a datagram of
+        # the resolver's that is lost costs five seconds.
+        "RES_OPTIONS": "use-vc attempts:1 timeout:1",
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",  # as torch asks of those who abort groups themselves
+        "TORCH_CPP_LOG_LEVEL": "ERROR",  # a warning at each wait that ends by its time
+    }
+
+
 def play(
     ranks: int,
     *arguments: str,
@@ -32,17 +48,7 @@ def play(
     log: Path | None = None,
 ) -> Rehearsal:
     """Play seeds one after the other on groups of their own."""
-    env = {
-        "SYMM_REGISTER_VERIFY": verify,
-        "SYMM_REGISTER_POLICY": policy,
-        "TRACEHOOK_EMU_NCCL_VERSION": version,
-        "TRACEHOOK_EMU_WINDOW_TIMEOUT": "3",
-        # torch asks for the name of its own address at each connection to its store: by TCP, because a datagram of
-        # the resolver's that is lost costs five seconds.
-        "RES_OPTIONS": "use-vc attempts:1 timeout:1",
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",  # as torch asks of those who abort groups themselves
-        "TORCH_CPP_LOG_LEVEL": "ERROR",  # a warning at each wait that ends by its time
-    }
+    env = variables(verify, policy, version)
     if log is None:
         env["SYMM_REGISTER_HOOK"] = "1"
     return rehearse(
@@ -170,3 +176,22 @@ def test_a_rank_that_leaves_ends_the_wait_of_the_others_inside_nccl() -> None:
     run.assert_good()
     for rank in (0, 1):
         assert run.facts(rank)["seconds"] < 10 * seeds, run.output
+
+
+def test_a_seed_that_leaves_a_device_busy_is_the_last_of_its_processes() -> None:
+    """The next seed begins in new processes; the seed was right if some rank had announced what was wrong.
+
+    In each start the last rank says of the second seed that its device does not come to an end.
+    """
+    run = rehearse(
+        *("schedules_on_devices.py", "2", "4", "6", "some", "hangs", "threads", "stuck"),
+        devices=2,
+        env=variables("first-use") | {"SYMM_REGISTER_HOOK": "1"},
+        cold=True,
+    )
+    told = json.loads(next(line for line in run.finished.out.splitlines() if line.startswith("{")))
+    assert told["starts"] == 3, run.output
+    assert sum(told["ended"].values()) == told["seeds"] == 6
+    assert told["failed"] == ["5"], run.output
+    assert told["ended"]["extra scope: right, then stuck"] == 1, "seed 5: nobody has announced anything"
+    assert told["ended"]["skip scope: RegistrationMismatch, then stuck"] == 1, "seed 7"

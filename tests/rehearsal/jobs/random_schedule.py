@@ -454,7 +454,7 @@ def one_seed(seed: int, divergence: str | None, settings: object) -> tuple[str, 
     are_free = all(meet(f"aborted {seed}", run.abort())) if aborts else True
     if are_free:
         failures += [f"left on rank {RANK}: {what}" for what in run.end()]
-    elif not any(each.announced for each in outcomes):
+    elif RANK == 0 and not any(each.announced for each in outcomes):
         failures.append("a device does not come to an end, and no rank has announced anything")
     meet(f"ended {seed}", 0)
     forget(f"played {seed}")

@@ -30,20 +30,23 @@ def played(ranks: int, first: int, count: int, arguments: list[str]) -> tuple[in
 def main() -> int:
     ranks, first, count = map(int, sys.argv[1:4])
     arguments = sys.argv[4:]
-    seed, failed, starts = first, 0, 0
+    seed, starts = first, 0
+    failed: set[str] = set()
     ended: Counter[str] = Counter()
     while seed < first + count:
         status, told = played(ranks, seed, first + count - seed, arguments)
         starts += 1
         facts = {name: value for each in told for name, value in each.items()}
-        failed += sum(each["failed"] for each in told if "failed" in each)
+        failed.update(*(each.get("failures", ()) for each in told))
         ended.update(facts.get("ended", {}))
         if status not in (0, STUCK):
             print(f"status {status}; seeds {seed} ... are not judged")
             return 1
         seed = facts["next"] if status == STUCK else first + count
-    print(json.dumps({"seeds": count, "failed": failed, "starts": starts, "ended": dict(sorted(ended.items()))}))
-    return int(failed > 0)
+    print(
+        json.dumps({"seeds": count, "failed": sorted(failed), "starts": starts, "ended": dict(sorted(ended.items()))})
+    )
+    return int(bool(failed))
 
 
 if __name__ == "__main__":

@@ -133,7 +133,11 @@ def status() -> dict[str, Any]:
 
 
 def attach_communicator(pointer: int, *, device: int | None = None, name: str | None = None) -> bool:
-    """Register every segment with a communicator that torch does not know, such as one made by ctypes (pynccl).
+    """Register every segment with a communicator that tracehook did not see when it was made.
+
+    This is not needed for communicators that are made after tracehook was enabled, whoever makes them: torch, ctypes
+    (pynccl), or a library that links NCCL. One line on stderr then says so. It is needed for one that other code than
+    torch made before, or whose functions of NCCL that code had looked up before.
 
     Call it when the communicator is ready, and :func:`detach_communicator` before it is destroyed: tracehook sees
     neither. No other thread may be in NCCL with this communicator while segments come or go, because its calls do not
@@ -147,7 +151,7 @@ def attach_communicator(pointer: int, *, device: int | None = None, name: str | 
             If None, the count of such calls is used, which is equal on all ranks if all attach in the same order.
 
     Returns:
-        False if it was attached already.
+        False if tracehook knows it already.
 
     Raises:
         ValueError: `pointer` is 0.

@@ -98,7 +98,10 @@ def test_aborted_group_is_no_obstacle(tmp_path: Path) -> None:
 
 
 def test_attached_by_hand(tmp_path: Path) -> None:
-    """A communicator from outside torch gets the segments of its device while it is attached, and none afterwards."""
+    """A communicator that tracehook did not see made gets the segments of its device while it is attached.
+
+    One that was made later is known already, and a line on stderr says so.
+    """
     run = rehearse("by_hand.py", log=tmp_path, hook=False, devices=2)
     run.assert_good()
     facts = run.facts()
@@ -110,4 +113,7 @@ def test_attached_by_hand(tmp_path: Path) -> None:
     assert _held(facts["grown"]) == [2]
     assert _held(facts["shrunk"]) == [1]
     assert facts["detached"] == []
+    (known,) = facts["known"]
+    assert (facts["needless"], known["held"]) == (False, 1)
+    assert f"communicator {known['key']} was seen when it was made: attach_communicator is not needed" in run.output
     assert summarise(run.log()).left == 0

@@ -259,6 +259,9 @@ class Service:
                 raise RuntimeError(f"tracehook: {core.nccl_missing()}")
             self._attached_names += 1
             shared_name = name if name is not None else f"attached:{self._attached_names}"
+            known = core.find_communicator(pointer)
+            if known is not None and not known.adopted:
+                warn(f"communicator {known.key:016x} was seen when it was made: attach_communicator is not needed")
             return bool(core.adopt_communicator(pointer, index, shared_name))
 
     def detach_communicator(self, pointer: int) -> bool:

@@ -1,4 +1,4 @@
-"""A communicator that was made by ctypes, as pynccl does, and attached by hand."""
+"""Communicators that were made by ctypes, as pynccl does: one before tracehook was enabled, and attached, one after."""
 
 import ctypes
 
@@ -12,10 +12,10 @@ try:
     tracehook.attach_communicator(1234)
 except RuntimeError as problem:
     errors["not_enabled"] = str(problem)
-tracehook.enable()
 torch.cuda.set_device(0)
-tensors = [filled(RANK + 1, 24, "cuda:0"), filled(1, 24, "cuda:1")]
 nccl, communicator = made_by_hand()
+tracehook.enable()
+tensors = [filled(RANK + 1, 24, "cuda:0"), filled(1, 24, "cuda:1")]
 try:
     tracehook.attach_communicator(0)
 except ValueError as problem:
@@ -38,5 +38,8 @@ gone = tracehook.detach_communicator(communicator.value)
 again = tracehook.detach_communicator(communicator.value)
 tell(gone=gone, again=again, detached=tracehook.status()["communicators"])
 must(nccl.ncclCommDestroy(communicator))
+_, seen = made_by_hand()
+tell(needless=tracehook.attach_communicator(seen.value), known=tracehook.status()["communicators"])
+must(nccl.ncclCommDestroy(seen))
 del tensors
 torch.cuda.empty_cache()

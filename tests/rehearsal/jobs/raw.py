@@ -4,6 +4,7 @@ import ctypes
 import json
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 RANK = int(os.environ["RANK"])
@@ -52,12 +53,29 @@ def must(result: int) -> None:
         raise SystemExit(f"rank {RANK}: result {result}")
 
 
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition."""
+    while not condition():
+        time.sleep(0.01)
+
+
+def exchanged(name: str, make: Callable[[object], int]) -> UniqueId:
+    """Return the id that rank 0 makes, on all ranks."""
+    path = Path(f"{os.environ['TEST_STORE']}.{name}.id")
+    if RANK == 0:
+        unique = UniqueId()
+        must(make(ctypes.byref(unique)))
+        path.with_suffix(".part").write_bytes(bytes(unique))
+        path.with_suffix(".part").rename(path)
+    until(path.exists)
+    return UniqueId.from_buffer_copy(path.read_bytes())
+
+
 def meet(name: str) -> None:
     """Wait until all ranks are here, without a communicator."""
     base = os.environ["TEST_STORE"]
     Path(f"{base}.{name}.{RANK}").touch()
-    while not all(Path(f"{base}.{name}.{rank}").exists() for rank in range(WORLD)):
-        time.sleep(0.01)
+    until(lambda: all(Path(f"{base}.{name}.{rank}").exists() for rank in range(WORLD)))
 
 
 def allocate(size_mb: float, value: float = 0.0) -> int:
@@ -91,15 +109,7 @@ class Group:
 
     def __init__(self, name: str = "first", blocking: bool = True) -> None:
         must(cuda.cudaSetDevice(RANK))
-        path = Path(f"{os.environ['TEST_STORE']}.{name}.id")
-        unique = UniqueId()
-        if RANK == 0:
-            must(nccl.ncclGetUniqueId(ctypes.byref(unique)))
-            path.with_suffix(".part").write_bytes(bytes(unique))
-            path.with_suffix(".part").rename(path)
-        while not path.exists():
-            time.sleep(0.01)
-        unique = UniqueId.from_buffer_copy(path.read_bytes())
+        unique = exchanged(name, nccl.ncclGetUniqueId)
         config = Config(ctypes.sizeof(Config), 0xCAFEBEEF, 22809, int(blocking))
         self.comm = ctypes.c_void_p()
         result = nccl.ncclCommInitRankConfig(ctypes.byref(self.comm), WORLD, unique, RANK, ctypes.addressof(config))

@@ -2,6 +2,7 @@
 
 #include "nccl/api.h"
 #include "nccl/birth.h"
+#include "nccl/importers.h"
 #include "nccl/interpose.h"
 #include "nccl/key.h"
 #include "nccl/registration_calls.h"
@@ -52,6 +53,13 @@ Process& Process::make(const std::string& ring_path, std::size_t ring_capacity) 
 }
 
 std::vector<std::string> Process::interpose() {
+    nccl::set_refused_observer([] {
+        if (Process* process = current()) {
+            process->stand_aside();
+            process->push(core::EventKind::kHookUnsupported,
+                          static_cast<std::uint64_t>(Reason::kSlotsRefused), 0);
+        }
+    });
     return nccl::install_interposer(registrar_);
 }
 
@@ -139,7 +147,8 @@ std::vector<th_segment_event> Process::repeated_snapshot() const {
     return hook_library_->snapshot();
 }
 
-// The tracker stays, and some segments are not known: to register the others would be a mixture.
+// The tracker stays; some segments are not known, or some calls. To register beside them would be a
+// mixture, or a race.
 void Process::stand_aside() {
     registrar_.set_registering(false); // before their ends pass us by
     stands_aside_.store(true, std::memory_order_release);

@@ -3,9 +3,9 @@
 #include "nccl/api.h"
 #include "nccl/caller.h"
 #include "nccl/group.h"
+#include "nccl/importers.h"
 #include "nccl/key.h"
 #include "nccl/placement.h"
-#include "nccl/slots.h"
 
 #include <atomic>
 #include <mutex>
@@ -183,6 +183,7 @@ int after_birth(int result, Birth birth) {
     if (registrar().abandoned() || (result != kSuccess && result != kInProgress)) {
         return result;
     }
+    look_for_importers(); // whoever made it may have been loaded by another library
     birth.local = local_of(called_by_nccl2());
     if (result == kInProgress) {
         birth.blocking = false; // whatever its configuration said: NCCL_COMM_BLOCKING overrides it
@@ -396,7 +397,7 @@ std::vector<std::string> install_interposer(core::Registrar& owner) {
     if (real.ncclGetLastError != nullptr) {
         replacements.push_back({"ncclGetLastError", reinterpret_cast<void*>(&last_error)});
     }
-    return rewrite_slots("libtorch_cuda", replacements);
+    return intercept(replacements);
 }
 
 } // namespace tracehook::nccl

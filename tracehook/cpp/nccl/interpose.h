@@ -1,4 +1,5 @@
-// The interposer: sits in front of torch's calls into NCCL and tells the registrar what they mean.
+// The interposer: sits in front of all calls into NCCL, torch's and those of others (importers.h),
+// and tells the registrar what they mean.
 //
 // The wrappers run on the thread that calls NCCL, which holds none of the allocator's locks (but
 // perhaps the GIL, or torch's own). They return what NCCL returned, and change nothing of what NCCL
@@ -22,8 +23,8 @@ enum class LocalMode {
 void set_local_mode(LocalMode mode) noexcept;
 core::Local local_of(bool registers_itself) noexcept;
 
-// Installs the wrappers in libtorch_cuda's slots, once per process; later calls only report again.
-// Returns the names of the interposed calls. Throws std::runtime_error if NCCL is not loaded, or if
+// Installs the wrappers, once per process; later calls only report again. Returns the names of the
+// calls that libtorch_cuda makes. Throws std::runtime_error if NCCL is not loaded, or if
 // a slot cannot be written: then calls pass us by, and nothing may be registered beside them. There
 // is no removal: with the registrar switched off, or abandoned in a forked child, the wrappers pass
 // through.

@@ -27,9 +27,9 @@ constexpr std::uint32_t kGlobDat = R_AARCH64_GLOB_DAT;
 
 constexpr int kAttempts = 3;
 
-struct Object {
-    std::uintptr_t base = 0;
+struct Tables {
     const Elf64_Sym* symbols = nullptr;
+    std::size_t imports = 0; // symbols that others define, from number 1; 0: not known
     const char* names = nullptr;
     std::span<const Elf64_Rela> plt;
     std::span<const Elf64_Rela> data;
@@ -37,17 +37,20 @@ struct Object {
     std::uintptr_t relro_end = 0;
 };
 
-Object read_object(const dl_phdr_info& info) {
-    Object object;
-    object.base = info.dlpi_addr;
+Tables read_tables(const dl_phdr_info& info, LoadedObject& object) {
+    Tables tables;
+    object.path = info.dlpi_name != nullptr ? info.dlpi_name : "";
+    object.base = object.begin = object.end = info.dlpi_addr;
     const Elf64_Dyn* dynamic = nullptr;
     for (int i = 0; i < info.dlpi_phnum; ++i) {
         const Elf64_Phdr& header = info.dlpi_phdr[i];
         if (header.p_type == PT_DYNAMIC) {
             dynamic = reinterpret_cast<const Elf64_Dyn*>(object.base + header.p_vaddr);
         } else if (header.p_type == PT_GNU_RELRO) {
-            object.relro_begin = object.base + header.p_vaddr;
-            object.relro_end = object.relro_begin + header.p_memsz;
+            tables.relro_begin = object.base + header.p_vaddr;
+            tables.relro_end = tables.relro_begin + header.p_memsz;
+        } else if (header.p_type == PT_LOAD) {
+            object.end = std::max(object.end, object.base + header.p_vaddr + header.p_memsz);
         }
     }
     // glibc relocates these pointers in place on most machines, but not where the section is
@@ -59,14 +62,15 @@ Object read_object(const dl_phdr_info& info) {
     const Elf64_Rela* data = nullptr;
     std::size_t plt_bytes = 0;
     std::size_t data_bytes = 0;
+    std::size_t relative = 0; // of `data`: they come first, name nothing, and are most of it
     for (; dynamic != nullptr && dynamic->d_tag != DT_NULL; ++dynamic) {
         const std::uintptr_t value = dynamic->d_un.d_ptr;
         switch (dynamic->d_tag) {
         case DT_SYMTAB:
-            object.symbols = reinterpret_cast<const Elf64_Sym*>(pointer(value));
+            tables.symbols = reinterpret_cast<const Elf64_Sym*>(pointer(value));
             break;
         case DT_STRTAB:
-            object.names = reinterpret_cast<const char*>(pointer(value));
+            tables.names = reinterpret_cast<const char*>(pointer(value));
             break;
         case DT_JMPREL:
             plt = reinterpret_cast<const Elf64_Rela*>(pointer(value));
@@ -80,73 +84,92 @@ Object read_object(const dl_phdr_info& info) {
         case DT_RELASZ:
             data_bytes = value;
             break;
+        case DT_RELACOUNT:
+            relative = value;
+            break;
+        case DT_GNU_HASH:
+            // Its second word is the number of the first symbol that the object itself defines.
+            tables.imports = reinterpret_cast<const std::uint32_t*>(pointer(value))[1];
+            break;
         default:
             break;
         }
     }
-    object.plt = {plt, plt != nullptr ? plt_bytes / sizeof(Elf64_Rela) : 0};
-    object.data = {data, data != nullptr ? data_bytes / sizeof(Elf64_Rela) : 0};
-    return object;
+    tables.plt = {plt, plt != nullptr ? plt_bytes / sizeof(Elf64_Rela) : 0};
+    if (data != nullptr) {
+        const std::span all(data, data_bytes / sizeof(Elf64_Rela));
+        tables.data = all.subspan(std::min(relative, all.size()));
+    }
+    return tables;
 }
 
-// A slot of a loaded library, and what is to stand in it.
-struct Place {
-    std::uintptr_t slot;
-    std::size_t replacement;
-    bool read_only;
+struct Search {
+    std::span<const Replacement> replacements;
+    Choice choice;
+    std::vector<LoadedObject> objects;
 };
 
-struct Search {
-    std::string_view library;
-    std::span<const Replacement> replacements;
-    std::vector<Place> places;
-};
+bool is_named(const Tables& tables, std::size_t symbol, const char* wanted) noexcept {
+    const char* const name = tables.names + tables.symbols[symbol].st_name;
+    return name[0] == wanted[0] && std::strcmp(name, wanted) == 0; // most differ at once
+}
+
+// Saves most objects the way through all their relocations.
+bool imports_any(const Tables& tables, std::span<const Replacement> wanted) noexcept {
+    constexpr std::size_t kUnknown = 1; // also what some linkers say of an object without exports
+    if (tables.imports <= kUnknown) {
+        return !wanted.empty();
+    }
+    for (std::size_t symbol = 1; symbol < tables.imports; ++symbol) {
+        for (const Replacement& each : wanted) {
+            if (is_named(tables, symbol, each.symbol)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
 
 int visit(dl_phdr_info* info, std::size_t, void* user) {
     auto& search = *static_cast<Search*>(user);
-    const std::string_view path = info->dlpi_name != nullptr ? info->dlpi_name : "";
-    if (!path.substr(path.rfind('/') + 1).starts_with(search.library)) {
+    LoadedObject object;
+    const Tables tables = read_tables(*info, object);
+    if (tables.symbols == nullptr || tables.names == nullptr) {
         return 0;
     }
-    const Object object = read_object(*info);
-    if (object.symbols == nullptr || object.names == nullptr) {
-        return 0;
-    }
-    for (const auto table : {object.plt, object.data}) {
-        for (const Elf64_Rela& relocation : table) {
+    const auto wanted = search.replacements.first(search.choice(object.path));
+    const bool imports = imports_any(tables, wanted);
+    for (const auto table : {tables.plt, tables.data}) {
+        for (const Elf64_Rela& relocation : imports ? table : table.first(0)) {
             const auto type = static_cast<std::uint32_t>(ELF64_R_TYPE(relocation.r_info));
             if (type != kJumpSlot && type != kGlobDat) {
                 continue;
             }
-            const char* name =
-                object.names + object.symbols[ELF64_R_SYM(relocation.r_info)].st_name;
-            if (std::strncmp(name, "nccl", 4) != 0) {
-                continue;
-            }
-            for (std::size_t i = 0; i < search.replacements.size(); ++i) {
-                if (std::strcmp(name, search.replacements[i].symbol) == 0) {
-                    const std::uintptr_t slot = object.base + relocation.r_offset;
-                    search.places.push_back(
-                        {slot, i, slot >= object.relro_begin && slot < object.relro_end});
+            for (std::size_t i = 0; i < wanted.size(); ++i) {
+                if (is_named(tables, ELF64_R_SYM(relocation.r_info), wanted[i].symbol)) {
+                    const std::uintptr_t address = object.base + relocation.r_offset;
+                    object.slots.push_back(
+                        {address, i, address >= tables.relro_begin && address < tables.relro_end});
                 }
             }
         }
     }
+    search.objects.push_back(std::move(object));
     return 0;
 }
 
-std::atomic_ref<void*> value_of(const Place& place) {
-    return std::atomic_ref<void*>(*reinterpret_cast<void**>(place.slot));
+std::atomic_ref<void*> value_of(const Slot& slot) noexcept {
+    return std::atomic_ref<void*>(*reinterpret_cast<void**>(slot.address));
 }
 
 // The pages of the read-only slots, writable as long as this lives.
 class Writable {
   public:
-    explicit Writable(std::span<const Place> places) {
+    explicit Writable(std::span<const Slot> slots) {
         const auto bytes = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
-        for (const Place& place : places) {
-            const std::uintptr_t page = place.slot & ~(bytes - 1);
-            if (!place.read_only || std::ranges::find(pages_, page) != pages_.end()) {
+        for (const Slot& slot : slots) {
+            const std::uintptr_t page = slot.address & ~(bytes - 1);
+            if (!slot.read_only || std::ranges::find(pages_, page) != pages_.end()) {
                 continue;
             }
             if (protect(page, PROT_READ | PROT_WRITE) != 0) {
@@ -178,39 +201,46 @@ class Writable {
 
 } // namespace
 
-std::vector<std::string> rewrite_slots(std::string_view library,
-                                       std::span<const Replacement> replacements) {
-    Search search{library, replacements, {}};
+void* Slot::target() const noexcept {
+    return value_of(*this).load(std::memory_order_acquire);
+}
+
+LoadCount load_count() noexcept {
+    LoadCount count;
+    dl_iterate_phdr(
+        [](dl_phdr_info* info, std::size_t, void* user) {
+            *static_cast<LoadCount*>(user) = {info->dlpi_adds, info->dlpi_subs};
+            return 1; // the first object tells it
+        },
+        &count);
+    return count;
+}
+
+std::vector<LoadedObject> loaded_objects(std::span<const Replacement> replacements, Choice choice) {
+    Search search{replacements, choice, {}};
     dl_iterate_phdr(visit, &search);
-    const auto is_ours = [&](const Place& place) {
-        return value_of(place).load(std::memory_order_acquire) ==
-               replacements[place.replacement].function;
+    return std::move(search.objects);
+}
+
+void rewrite(std::span<const Slot> slots, std::span<const Replacement> replacements) {
+    const auto is_ours = [&](const Slot& slot) {
+        return slot.target() == replacements[slot.replacement].function;
     };
     // The dynamic linker may just be binding a slot for another thread, and write it after us.
-    for (int attempt = 0; attempt < kAttempts && !std::ranges::all_of(search.places, is_ours);
-         ++attempt) {
-        const Writable pages(search.places);
-        for (const Place& place : search.places) {
-            value_of(place).store(replacements[place.replacement].function,
-                                  std::memory_order_release);
+    for (int attempt = 0; attempt < kAttempts && !std::ranges::all_of(slots, is_ours); ++attempt) {
+        const Writable pages(slots);
+        for (const Slot& slot : slots) {
+            value_of(slot).store(replacements[slot.replacement].function,
+                                 std::memory_order_release);
         }
     }
-    std::vector<bool> found(replacements.size(), false);
-    for (const Place& place : search.places) {
-        if (!is_ours(place)) {
+    for (const Slot& slot : slots) {
+        if (!is_ours(slot)) {
             throw std::runtime_error(std::string("something else stands in the slot of ") +
-                                     replacements[place.replacement].symbol +
+                                     replacements[slot.replacement].symbol +
                                      " after it was written");
         }
-        found[place.replacement] = true;
     }
-    std::vector<std::string> names;
-    for (std::size_t i = 0; i < replacements.size(); ++i) {
-        if (found[i]) {
-            names.emplace_back(replacements[i].symbol);
-        }
-    }
-    return names;
 }
 
 } // namespace tracehook::nccl

@@ -1,13 +1,14 @@
-// The slots through which a loaded library calls NCCL, and rewriting them.
+// The slots through which a loaded object calls functions of another one, and rewriting them.
 //
-// A library reaches a function of another one through a table of addresses (JUMP_SLOT and GLOB_DAT
+// An object reaches such a function through a table of addresses (JUMP_SLOT and GLOB_DAT
 // relocations). Writing our own address there puts us in front of every later call, also after the
-// library was imported, without LD_PRELOAD.
+// object was loaded, without LD_PRELOAD.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace tracehook::nccl {
@@ -17,11 +18,48 @@ struct Replacement {
     void* function;
 };
 
-// Rewrites the slots of every loaded library whose file name starts with `library`. Returns the
-// symbols that were found, in the order of `replacements`, each once. Safe to repeat. Each slot
-// changes atomically: other threads may be calling. Throws std::runtime_error, before it has
-// changed anything, if a slot cannot be written; and if something else stands in one afterwards.
-std::vector<std::string> rewrite_slots(std::string_view library,
-                                       std::span<const Replacement> replacements);
+// One slot; `replacement`: which of the replacements it is for.
+struct Slot {
+    std::uintptr_t address;
+    std::size_t replacement;
+    bool read_only;
+
+    void* target() const noexcept; // where it leads now
+};
+
+// A loaded object as it lies in memory. `path` as the dynamic linker has it: empty for the program.
+struct LoadedObject {
+    std::string path;
+    std::uintptr_t base = 0;
+    std::uintptr_t begin = 0; // of what is mapped
+    std::uintptr_t end = 0;
+    std::vector<Slot> slots;
+
+    std::string name() const { return path.substr(path.rfind('/') + 1); }
+    bool contains(const void* address) const noexcept {
+        const auto place = reinterpret_cast<std::uintptr_t>(address);
+        return place >= begin && place < end;
+    }
+};
+
+// How often objects were loaded and unloaded up to now: while it stays the same, so do the objects.
+struct LoadCount {
+    std::uint64_t loaded = 0;
+    std::uint64_t unloaded = 0;
+    bool operator==(const LoadCount&) const = default;
+};
+LoadCount load_count() noexcept;
+
+// How many of the replacements, from the first, matter for the object of that path.
+using Choice = std::size_t (*)(const std::string& path);
+
+// Every loaded object with its slots for the symbols that matter for it. Another thread may unload
+// one meanwhile: hold it before its slots are touched. Throws std::bad_alloc.
+std::vector<LoadedObject> loaded_objects(std::span<const Replacement> replacements, Choice choice);
+
+// Writes the replacements into the slots, each atomically: other threads may be calling. Safe to
+// repeat. Throws std::runtime_error, before it has changed anything, if a slot cannot be written;
+// and if something else stands in one afterwards.
+void rewrite(std::span<const Slot> slots, std::span<const Replacement> replacements);
 
 } // namespace tracehook::nccl

@@ -1,0 +1,75 @@
+"""Communicators that torch did not make are known, followed and ended like its own."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from support.rehearsal import Rehearsal, rehearse
+
+LIBRARY = r"""
+#include <stddef.h>
+
+typedef struct { char internal[128]; } Id;
+extern int ncclGetUniqueId(Id*);
+extern int ncclCommInitRank(void**, int, Id, int);
+extern int ncclAllReduce(const void*, void*, size_t, int, int, void*, void*);
+extern int ncclCommDestroy(void*);
+
+int own_id(Id* id) { return ncclGetUniqueId(id); }
+void* own_init(int size, Id* id, int rank) {
+    void* comm = NULL;
+    return ncclCommInitRank(&comm, size, *id, rank) == 0 ? comm : NULL;
+}
+int own_sum(const void* send, void* receive, size_t count, void* comm) {
+    return ncclAllReduce(send, receive, count, 7, 0, comm, NULL);
+}
+int own_end(void* comm) { return ncclCommDestroy(comm); }
+"""
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a library that calls NCCL, whose calls are bound when it is loaded."""
+    folder = tmp_path_factory.mktemp("library")
+    (folder / "own.c").write_text(LIBRARY)
+    path = folder / "own.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-Wl,-z,now,-z,relro", "-o", path, folder / "own.c"], check=True)
+    return path
+
+
+def assert_followed(run: Rehearsal) -> None:
+    """Assert that the communicator was one of two ranks, held every segment while it lived, and is gone."""
+    run.assert_good()
+    keys = set()
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        (made,), (grown,), (shrunk,) = facts["made"], facts["grown"], facts["shrunk"]
+        assert (made["rank"], made["size"], made["device"]) == (rank, 2, rank)
+        assert made["local"] == "own"
+        assert (made["held"], grown["held"]) == (facts["segments"], facts["segments"] + 1)
+        assert shrunk["held"] == made["held"]
+        assert (facts["sum"], facts["attached"], facts["left"]) == (3.0, False, [])
+        keys.add(made["key"])
+        assert len(run.events("register.local", rank)) == grown["held"]
+    assert len(keys) == 1, "equal on both ranks"
+
+
+@pytest.mark.parametrize("end", ["destroy", "abort"])
+def test_a_communicator_of_ctypes_is_followed(tmp_path: Path, end: str) -> None:
+    """Whatever ctypes looks up in NCCL is what torch calls too, so the communicator is known from its first call."""
+    run = rehearse("communicators_of_others.py", "ctypes", end, log=tmp_path, ranks=2)
+    assert_followed(run)
+    # NCCL frees its side itself at an abort. The segment that was freed before is undone in any case.
+    assert len(run.events("deregister.local")) == (2 if end == "abort" else len(run.events("register.local")))
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_a_library_that_is_loaded_late_is_followed(tmp_path: Path, library: Path) -> None:
+    """A library that links NCCL is met when the interpreter loads it, and its read-only table of calls is rewritten."""
+    run = rehearse(
+        *("communicators_of_others.py", "library", "destroy"), log=tmp_path, ranks=2, env={"LIBRARY": str(library)}
+    )
+    assert_followed(run)

@@ -1,0 +1,237 @@
+#include "nccl/importers.h"
+
+#include "nccl/api.h"
+
+#include <algorithm>
+#include <cstring>
+#include <dlfcn.h>
+#include <link.h>
+#include <memory>
+#include <mutex>
+#include <pthread.h>
+#include <set>
+#include <stdexcept>
+#include <utility>
+
+namespace tracehook::nccl {
+
+namespace {
+
+constexpr const char* kOfNccl = "nccl"; // how the names of its functions begin
+constexpr const char* kTorch = "libtorch_cuda";
+
+// Never destroyed: threads may still load something at exit.
+struct Importers {
+    std::mutex mutex;
+    bool is_lost = false; // set by a child before it has other threads
+    std::vector<Replacement> calls;
+    std::vector<Replacement> all; // the calls, and after them dlsym and dlopen
+    LoadedObject nccl;            // the library itself
+    LoadCount count;
+    std::set<std::pair<std::uintptr_t, std::string>> seen;
+    RefusedObserver refused;
+
+    static Importers& instance() {
+        static auto* const all = new Importers;
+        return *all;
+    }
+};
+
+// The lock. False in a child that was forked while another thread held it: nobody will release it.
+class Guard {
+  public:
+    explicit Guard(Importers& importers) : importers_(importers) {
+        static const int registered = pthread_atfork(nullptr, nullptr, [] {
+            Importers& all = Importers::instance();
+            if (all.mutex.try_lock()) {
+                all.mutex.unlock();
+            } else {
+                all.is_lost = true;
+            }
+        });
+        static_cast<void>(registered);
+        if (!importers_.is_lost) {
+            importers_.mutex.lock();
+        }
+    }
+    ~Guard() {
+        if (!importers_.is_lost) {
+            importers_.mutex.unlock();
+        }
+    }
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
+    explicit operator bool() const noexcept { return !importers_.is_lost; }
+
+  private:
+    Importers& importers_;
+};
+
+// Held, so that nobody unloads it: null if it has gone, or another one lies there now.
+std::unique_ptr<void, int (*)(void*)> hold(const LoadedObject& object) noexcept {
+    std::unique_ptr<void, int (*)(void*)> handle(
+        dlopen(object.path.empty() ? nullptr : object.path.c_str(), RTLD_LAZY | RTLD_NOLOAD),
+        dlclose);
+    link_map* map = nullptr;
+    if (handle != nullptr && dlinfo(handle.get(), RTLD_DI_LINKMAP, &map) == 0 &&
+        map->l_addr == object.base) {
+        return handle;
+    }
+    return {nullptr, dlclose};
+}
+
+std::vector<std::string> symbols_of(const LoadedObject& object,
+                                    const std::vector<Replacement>& replacements) {
+    std::set<std::string> names;
+    for (const Slot& slot : object.slots) {
+        names.emplace(replacements[slot.replacement].symbol);
+    }
+    return {names.begin(), names.end()};
+}
+
+// The number of NCCL's functions is known when the first object is looked at.
+std::size_t calls_count() noexcept {
+    return Importers::instance().calls.size();
+}
+
+// All objects may call NCCL; some also look names up, or load others.
+std::size_t that_matter(const std::string& path) {
+    const std::string name = path.substr(path.rfind('/') + 1);
+    if (path.empty() || name.starts_with("libpython") || name.starts_with("_ctypes")) {
+        return calls_count() + 2;
+    }
+    return calls_count() + (name.find(kOfNccl) != std::string::npos ? 1 : 0);
+}
+
+// Whether this slot leads to our NCCL, so that it is to be rewritten.
+bool leads_to_nccl(const Importers& importers, const LoadedObject& object, const Slot& slot,
+                   void* handle) {
+    const void* target = slot.target();
+    if (object.contains(target)) { // not used yet
+        const char* const symbol = importers.all[slot.replacement].symbol;
+        const void* const everywhere = dlsym(RTLD_DEFAULT, symbol);
+        target = everywhere != nullptr ? everywhere : dlsym(handle, symbol);
+    }
+    return importers.nccl.contains(target);
+}
+
+// With the mutex. Returns the symbols of torch. Throws if a slot cannot be written.
+std::vector<std::string> rewrite_new(Importers& importers) {
+    const LoadCount count = load_count();
+    if (count.unloaded != importers.count.unloaded) {
+        importers.seen.clear(); // another object may lie where one was
+    }
+    importers.count = count;
+    std::vector<std::string> names;
+    for (LoadedObject& object : loaded_objects(importers.all, that_matter)) {
+        if (object.slots.empty() || object.base == importers.nccl.base ||
+            !importers.seen.emplace(object.base, object.path).second) {
+            continue;
+        }
+        const auto handle = hold(object);
+        if (handle == nullptr) {
+            continue;
+        }
+        const bool is_torch = object.name().starts_with(kTorch);
+        std::erase_if(object.slots, [&](const Slot& slot) {
+            return slot.replacement < calls_count() && !is_torch &&
+                   !leads_to_nccl(importers, object, slot, handle.get());
+        });
+        rewrite(object.slots, importers.all);
+        if (is_torch) {
+            names = symbols_of(object, importers.all);
+        }
+    }
+    return names;
+}
+
+// --- what stands in the slots of the interpreter ---
+
+// For all other names the call is the caller's own: what RTLD_NEXT means depends on who calls, so
+// the real function is jumped to.
+void* on_dlsym(void* handle, const char* name) {
+    if (name == nullptr || std::strncmp(name, kOfNccl, std::strlen(kOfNccl)) != 0 ||
+        handle == RTLD_NEXT) {
+        return dlsym(handle, name);
+    }
+    void* const found = dlsym(handle, name);
+    const Importers& importers = Importers::instance(); // as it was when this slot was rewritten
+    if (!importers.nccl.contains(found)) {
+        return found;
+    }
+    look_for_importers();
+    const auto call = std::ranges::find_if(
+        importers.calls, [&](const auto& each) { return std::strcmp(each.symbol, name) == 0; });
+    return call != importers.calls.end() ? call->function : found;
+}
+
+// A name without a slash is looked for in places that belong to the caller: so the real function is
+// jumped to, and what it loads is found later.
+void* on_dlopen(const char* path, int flags) {
+    if (path == nullptr || std::strchr(path, '/') == nullptr) {
+        return dlopen(path, flags);
+    }
+    void* const handle = dlopen(path, flags);
+    if (handle != nullptr) {
+        look_for_importers();
+    }
+    return handle;
+}
+
+LoadedObject nccl_itself() {
+    const void* const inside = reinterpret_cast<const void*>(api().ncclCommRegister);
+    for (LoadedObject& object :
+         loaded_objects({}, [](const std::string&) { return std::size_t{0}; })) {
+        if (object.contains(inside)) {
+            return std::move(object);
+        }
+    }
+    return {};
+}
+
+} // namespace
+
+std::vector<std::string> intercept(const std::vector<Replacement>& calls) {
+    Importers& importers = Importers::instance();
+    const Guard guard(importers);
+    if (!guard) {
+        return {}; // all that the parent had loaded was looked at there
+    }
+    if (importers.calls.empty()) {
+        importers.nccl = nccl_itself();
+        importers.calls = calls;
+        importers.all = calls;
+        importers.all.push_back({"dlsym", reinterpret_cast<void*>(&on_dlsym)});
+        importers.all.push_back({"dlopen", reinterpret_cast<void*>(&on_dlopen)});
+    }
+    importers.seen.clear();
+    return rewrite_new(importers);
+}
+
+void look_for_importers() noexcept {
+    Importers& importers = Importers::instance();
+    RefusedObserver refused;
+    try {
+        const Guard guard(importers);
+        if (!guard || importers.calls.empty() || load_count() == importers.count) {
+            return;
+        }
+        refused = importers.refused;
+        rewrite_new(importers);
+        return;
+    } catch (const std::exception&) {
+        // Said below, without the lock.
+    }
+    if (refused) {
+        refused();
+    }
+}
+
+void set_refused_observer(RefusedObserver observer) {
+    Importers& importers = Importers::instance();
+    if (const Guard guard(importers); guard) {
+        importers.refused = std::move(observer);
+    }
+}
+
+} // namespace tracehook::nccl

@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torch.distributed import Store
+
     from tracehook import ipc
     from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
     from tracehook.symmetric_memory.outputs import all_gather, all_gather_into_tensor, empty, reduce_scatter_tensor
@@ -40,6 +42,7 @@ __all__ = [
     "symmetric",
     "sync",
     "trim",
+    "use_store",
 ]
 
 # Found at their first use: `import torch` loads this file in every process, also in those that use none of it.
@@ -161,6 +164,21 @@ def attach_communicator(pointer: int, *, device: int | None = None, name: str | 
     from tracehook.hook.service import service
 
     return service().attach_communicator(pointer, device, name)
+
+
+def use_store(store: Store | None) -> None:
+    """Name the store at which the ranks of communicators meet that torch did not make, to compare their windows.
+
+    It is not needed where ``torch.distributed`` is initialised: then the default group's store serves. Call it on all
+    ranks, before the first window is registered.
+
+    Args:
+        store: a store that all ranks of the job share; None: the default group's again.
+
+    """
+    from tracehook.hook.groups import use_store as choose
+
+    choose(store)
 
 
 def detach_communicator(pointer: int) -> bool:

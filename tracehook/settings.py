@@ -124,6 +124,13 @@ class Settings:
         "when ranks wait in NCCL for each other: proven (abort the group if some rank made another call, log a window "
         "registration that hangs for SYMM_REGISTER_TIMEOUT), log (both) or abort (both)",
     )
+    guard: str = _setting(
+        "SYMM_REGISTER_GUARD",
+        "on",
+        _one_of("on", "log", "off"),
+        "windows that the program registers itself: on (ranks compare them before NCCL is called, and refuse what "
+        "differs), log (they only say so) or off",
+    )
     pool_limit: int | None = _setting(
         "SYMM_REGISTER_POOL_LIMIT",
         None,

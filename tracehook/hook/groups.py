@@ -60,6 +60,26 @@ def any_exists() -> bool:
     return bool(dist.is_available() and dist.is_initialized())
 
 
+_chosen_store: Any = None
+
+
+def use_store(store: Store | None) -> None:
+    """See :func:`tracehook.use_store`."""
+    global _chosen_store
+    _chosen_store = store
+
+
+def job_store() -> Any:
+    """Return a store that all ranks of the job share: the chosen one, or the default group's; None without either."""
+    if _chosen_store is not None or not any_exists():
+        return _chosen_store
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d
+
+    world: Any = distributed_c10d._world
+    return world.pg_map[dist.group.WORLD][1]
+
+
 def resolve(group: ProcessGroup | Sequence[ProcessGroup] | None) -> tuple[ProcessGroup, ...]:
     """Return the groups that are meant: the default group for None; without those that this rank is no member of."""
     import torch.distributed as dist

@@ -23,6 +23,7 @@ _POOL_EVENTS = frozenset(name for name, row in ABOUT.items() if "pool_segment" i
 _ADOPTED = 1 << 8  # in `value` of communicator.pending; below it core::Local
 _BY_OTHERS = 1  # core::kByOthers, in `extra` of a local registration
 _WHILE_CAPTURING = 1 << 31  # core::kWhileCapturing
+_WINDOW_OF_OTHERS = 1 << 30  # core::kWindowOfOthers
 _PEER_EVENTS = ("ipc.", "peer.")
 _OF_POOL = 1 << 20  # in `extra` of an event of a peer; see bindings_ipc.cpp
 
@@ -103,10 +104,13 @@ def _extra_fields(name: str, record: Record) -> dict[str, Any]:
             return out
         case "register.window" | "deregister.window":
             window: dict[str, Any] = {"thread": record.thread, "ok": record.result == 0}
+            if record.extra & _WINDOW_OF_OTHERS:
+                window["observed"] = True
             if record.result:
                 window["error"] = record.result
             elif name == "register.window":
-                window["pool"] = record.extra & ~_WHILE_CAPTURING
+                if not record.extra & _WINDOW_OF_OTHERS:
+                    window["pool"] = record.extra & ~_WHILE_CAPTURING
                 window["effective"] = record.value != 0
                 if record.value:
                     window["ordinal"] = record.value - 1

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from tracehook import _core
 from tracehook.errors import RegistrationError
@@ -21,11 +18,13 @@ from tracehook.policies.chooser import Chooser
 from tracehook.symmetric_memory.answers import Explanation
 from tracehook.symmetric_memory.explain import explain
 from tracehook.symmetric_memory.meeting import Meetings
+from tracehook.symmetric_memory.others import OtherCommunicators
 from tracehook.symmetric_memory.placement import PlacementCheck
-from tracehook.symmetric_memory.pools import PoolLimitError, Pools, explain_out_of_memory, pool_segments
+from tracehook.symmetric_memory.pools import PoolLimitError, Pools, pool_segments
 from tracehook.symmetric_memory.scope import Scope
+from tracehook.symmetric_memory.scope_end import ScopeEnd
 from tracehook.symmetric_memory.stall_watch import StallWatch
-from tracehook.symmetric_memory.windows import GroupWindows
+from tracehook.symmetric_memory.windows import GroupWindows, in_order
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,7 +56,8 @@ class SymmetricMemory:
         self._users: dict[str, set[str]] = defaultdict(set)  # names of groups by pool
         self._lock = threading.RLock()
         self._meetings = Meetings()
-        self._placement = PlacementCheck(settings.on_error, self._group_of_communicator)
+        self._others = OtherCommunicators(settings, self._stalls, self._meetings)
+        self._placement = PlacementCheck(settings.on_error, self._windows_of)
         _core.set_verification(settings.verify, self._placement)
 
     # --- scopes ---
@@ -81,7 +81,7 @@ class SymmetricMemory:
         communicators = [found.communicator() for found in windows]
         if None not in communicators:
             native.set_communicators(communicators)
-        ended = _ScopeEnd(self, native, windows, device)
+        ended = ScopeEnd(self, native, windows, device)
         return Scope(native.enter, native.leave, native.pause, ended, graph, process_groups)
 
     def _choose(
@@ -260,11 +260,15 @@ class SymmetricMemory:
             "tracehook.trim(group) outside of all scopes"
         )
 
-    def _group_of_communicator(self, number: int) -> GroupWindows | None:
+    def _windows_of(self, number: int) -> GroupWindows | None:
         for found in list(self._groups.values()):
             if found._communicator is not None and found._communicator.id == number:
                 return found
-        return None
+        return self._others.get(number)
+
+    def windows_of(self, communicator: Any) -> GroupWindows | None:
+        """Return the windows of a communicator, whoever made it; None if its ranks cannot compare anything."""
+        return self._windows_of(communicator.id) or self._others.add(communicator)
 
     def _report_policy(self, text: str) -> None:
         self._push("policy.failed", 0, 0)
@@ -291,59 +295,3 @@ class SymmetricMemory:
         if text not in said:
             said.add(text)
             warn(text)
-
-
-class _ScopeEnd:
-    """What happens when a scope ends and there is something to do: something new was touched, or it failed."""
-
-    def __init__(self, memory: SymmetricMemory, native: Any, windows: Sequence[GroupWindows], device: int) -> None:
-        self._memory = memory
-        self._native = native
-        self._windows = windows
-        self._device = device
-        self._refusals = _core.last_refusal()[0]
-
-    def __call__(self, touched: list[int] | None, error: BaseException | None) -> None:
-        if error is not None:
-            with contextlib.suppress(RuntimeError):  # what matters is the error that the program gets
-                self._decline(error)
-            refusals, _, _, _, limit = _core.last_refusal()
-            if type(error) is torch.OutOfMemoryError and refusals != self._refusals and limit:
-                self._refusals = refusals
-                raise self._memory.limit_error() from error
-            if type(error) is torch.OutOfMemoryError and not _core.capturing(self._device):
-                torch.cuda.empty_cache()  # what torch does before it gives up; before 2.13 not inside a scope
-                explain_out_of_memory(error, self._memory._pools.open_scopes())
-            return
-        assert touched is not None
-        if _core.capturing(self._device):
-            self._memory._push("window.defer", len(touched), 0)
-            for found in self._windows:
-                found.deferred.extend(segment for segment in touched if segment not in found.deferred)
-            return
-        if all(found.refused is not None for found in self._windows):
-            return
-        try:
-            self._memory.register(self._windows, touched, self._ends)
-        finally:  # whatever became of it: from here on all ranks count the ends of this scope alike
-            communicators = [found.communicator() for found in self._windows]
-            if None not in communicators:
-                self._native.set_communicators(communicators)
-
-    def _decline(self, error: BaseException) -> None:
-        """Spare the others the wait for this rank, which does not come to the end of this scope."""
-        device = self._device
-        free, total = torch.cuda.mem_get_info(device) if isinstance(error, torch.OutOfMemoryError) else (0, 0)
-        room = f"; {in_bytes(free)} of {in_bytes(total)} are free on its device {device}" if total else ""
-        why = f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}{room}"
-        for found in in_order(self._windows):
-            found.decline(why, self._ends(found))
-
-    def _ends(self, found: GroupWindows) -> int:
-        ends: int = self._native.ends(self._windows.index(found))
-        return ends
-
-
-def in_order(windows: Sequence[GroupWindows]) -> Iterator[GroupWindows]:
-    """Yield the groups by name: ranks take the groups that they share in the same order, so none waits in a circle."""
-    yield from sorted(windows, key=lambda found: found.facts.name)

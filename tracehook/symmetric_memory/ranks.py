@@ -33,17 +33,20 @@ UNSURE = "The ranks may no longer make the same calls: abort the group"
 class GroupRanks:
     """The part of :class:`GroupWindows` that knows no windows: who the ranks are, and how they reach each other."""
 
+    channel = ""  # how the names of its sequences of rounds begin
+
     def __init__(
         self,
-        group: ProcessGroup,
+        group: ProcessGroup | None,
         timeout: float,
         meetings: Meetings,
         on_new_communicator: Callable[[ProcessGroup | None], None],
         abort: Callable[[ProcessGroup, str], None],
         verifies: bool,
+        facts: groups.GroupFacts | None = None,
     ) -> None:
-        self.group = weakref.ref(group)
-        self.facts = groups.facts(group)
+        self.group = weakref.ref(group) if group is not None else _no_group
+        self.facts = facts or groups.facts(group)
         self._timeout = timeout
         self._meetings = meetings
         self._abort = abort
@@ -89,23 +92,27 @@ class GroupRanks:
             _core.adopt_communicator(pointer, self.facts.device, f"group:{self.facts.name}", by_itself)
             found = _core.find_communicator(pointer)
         if found is not None:
-            # A new communicator: what was agreed on with a former one means nothing for it. Two sequences, because a
-            # scope's end and a collective need not come in the same order where several threads work.
-            name = f"{found.key:016x}"
-            plans, uses = _Follower(self, found, "plans"), _Follower(self, found, "uses")
-            self._plans, self._uses = (
-                self._agreement(f"{name}/windows", plans),
-                self._agreement(f"{name}/placement", uses),
-            )
-            self._plans.about = self._uses.about = self._called(found)
-            if self.facts.ranks > 1:
-                uses.ends_with(plans)
-                self._meetings.at(self.facts.store).watch.watch(_key(found), uses)
-            self.refused = self.last_failure = None
-            self._is_apart = False
-            if self._communicator is not None:
-                self.deferred = []
+            self._begin(found)
         return found
+
+    def _begin(self, found: Any) -> None:
+        """Begin with a new communicator: what was agreed on with a former one means nothing for it."""
+        # Two sequences, because a scope's end and a collective need not come in the same order where several threads
+        # work.
+        name = f"{self.channel}{found.key:016x}"
+        plans, uses = _Follower(self, found, "plans"), _Follower(self, found, "uses")
+        self._plans, self._uses = (
+            self._agreement(f"{name}/windows", plans),
+            self._agreement(f"{name}/placement", uses),
+        )
+        self._plans.about = self._uses.about = self._called(found)
+        if self.facts.ranks > 1:
+            uses.ends_with(plans)
+            self._meetings.at(self.facts.store).watch.watch(_key(found), uses)
+        self.refused = self.last_failure = None
+        self._is_apart = False
+        if self._communicator is not None:
+            self.deferred = []
 
     def _agreement(self, name: str, follower: _Follower | None = None) -> Agreement:
         """A sequence of rounds of its own: a group may be made again under the same name, in the same store."""
@@ -266,6 +273,10 @@ class _Follower:
     def _watch(self) -> Watch | None:
         ranks = self._ranks()
         return ranks._meetings.at(ranks.facts.store).watch if ranks is not None and ranks.facts.ranks > 1 else None
+
+
+def _no_group() -> None:
+    """What stands for the reference to a group where there is none."""
 
 
 def _key(communicator: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tracehook import _core
@@ -16,9 +16,12 @@ from tracehook.symmetric_memory.verdicts import UNKNOWN
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+    from tracehook.hook.groups import GroupFacts
     from tracehook.symmetric_memory.stall_watch import StallWatch
 
 REGISTER = "register windows"
+REGISTER_OTHER = "register a window of the program's own"
+Make = Callable[[], tuple[int, int]]
 _ADVICE = "Let the ranks allocate alike; tracehook.trim(group), on all ranks, gives back what is not used alike"
 NO_WINDOW = "NCCL gave no window: this communicator has no symmetric memory"
 
@@ -28,7 +31,7 @@ class GroupWindows(GroupRanks):
 
     def __init__(
         self,
-        group: ProcessGroup,
+        group: ProcessGroup | None,
         timeout: float,
         stalls: StallWatch,
         meetings: Meetings,
@@ -36,8 +39,9 @@ class GroupWindows(GroupRanks):
         abort: Callable[[ProcessGroup, str], None],
         *,
         verifies: bool,
+        facts: GroupFacts | None = None,
     ) -> None:
-        super().__init__(group, timeout, meetings, on_new_communicator, abort, verifies)
+        super().__init__(group, timeout, meetings, on_new_communicator, abort, verifies, facts)
         self._stalls = stalls
         self._lock = threading.RLock()  # one collective act at a time
 
@@ -163,6 +167,54 @@ class GroupWindows(GroupRanks):
             # Nor may windows be used that were made before. Those of captured graphs cannot be taken away.
             self._drop_all(("failed", str(problem)))
 
+    def register_of_others(self, wanted: str, make: Make, on_difference: Callable[[str], str]) -> tuple[str, int]:
+        """Have the ranks compare a window that the program registers, and NCCL make it. Collective.
+
+        `make` makes the call, and returns NCCL's answer and the window's handle, 0 if there is none (yet).
+        `on_difference` returns why the call is refused if the ranks differ; an empty text if it is made all the same.
+
+        Returns:
+            why the call is refused (empty: it is not), and NCCL's answer.
+
+        """
+        with self._lock:
+            communicator = self.communicator()
+            communicator.note_caller()
+            position = _position(communicator, 0)
+            try:
+                self._compare(communicator, REGISTER_OTHER, [wanted], position)
+            except RegistrationError as problem:
+                why = on_difference(str(problem))
+                return (why, 0) if why else ("", make()[0])
+            with self._stalls.watching((self, communicator)):
+                result, handle = make()
+            begin = None
+            calls = communicator.raise_fence()
+            try:
+                begin = self._confirm_other(communicator, result, handle, position, calls)
+                if begin is not None:
+                    communicator.count_window_of_others(handle, begin)
+            except RegistrationError as problem:
+                communicator.undo_window_of_others(handle)
+                return ("", result) if result else (f"tracehook: {problem}", 0)
+            finally:
+                communicator.lower_fence(begin)
+            return "", result
+
+    def _confirm_other(
+        self, communicator: Any, result: int, handle: int, position: Sequence[int], calls: int
+    ) -> int | None:
+        """Return the number of the first call that may use the window; None: NCCL has no windows here."""
+        assert self._plans is not None
+        failure = f"NCCL error {result}" if result else "" if handle else NO_WINDOW
+        first = _core.RENUMBERED if communicator.adopted and calls < _core.RENUMBERED else calls
+        try:
+            return self._plans.confirm(REGISTER_OTHER, failure, self._timeout, position, first)
+        except RegistrationFailed as problem:
+            if set(problem.failures.values()) == {NO_WINDOW} and len(problem.failures) == self.facts.ranks:
+                return None
+            raise
+
     # --- the other collective acts ---
 
     def sync(self, sizes: Mapping[int, int]) -> int:
@@ -226,7 +278,9 @@ class GroupWindows(GroupRanks):
         self.refused = refused
         communicator = self.communicator()
         if communicator is not None:
-            windows = [window["segment"] for window in communicator.windows() if not window["pinned"]]
+            windows = [
+                window["segment"] for window in communicator.windows() if window["segment"] and not window["pinned"]
+            ]
             communicator.deregister_windows(windows)
 
 
@@ -251,3 +305,8 @@ def _failure(outcomes: Sequence[tuple[int, bool]], wanted: int) -> str:
     if len(outcomes) < wanted:
         return f"the communicator ended at window {len(outcomes)} of {wanted}"
     return ""
+
+
+def in_order(windows: Sequence[GroupWindows]) -> Iterator[GroupWindows]:
+    """Yield the groups by name: ranks take the groups that they share in the same order, so none waits in a circle."""
+    yield from sorted(windows, key=lambda found: found.facts.name)

@@ -5,6 +5,7 @@
 #include "bindings/bindings.h"
 #include "nccl/placement.h"
 #include "nccl/pool_memory.h"
+#include "nccl/window_guard.h"
 #include "symmetric_memory/host_board.h"
 
 #include <cerrno>
@@ -64,6 +65,37 @@ nccl::Comparison comparison(const py::function& compare) {
                 return failure.what();
             }
         };
+}
+
+// Asks Python whether a window that the program registers may be made, and has it made in between.
+// Loaded at the first such window only: it imports torch's distributed package.
+std::string ask_guard(const nccl::WindowRequest& request, const nccl::MakeWindow& make,
+                      int& result) {
+    Process* const owner = Process::current();
+    if (Py_IsInitialized() == 0 || is_finalizing() || !owner->registrar().registering()) {
+        result = make();
+        return "";
+    }
+    const py::gil_scoped_acquire gil;
+    try {
+        const py::cpp_function call([&request, &make] {
+            const py::gil_scoped_release release;
+            const int answer = make();
+            const bool is_made = answer == nccl::kSuccess && !request.in_group;
+            return std::make_pair(answer, is_made
+                                              ? reinterpret_cast<std::uintptr_t>(*request.window)
+                                              : std::uintptr_t{0});
+        });
+        const auto [why, answer] =
+            py::module_::import("tracehook.symmetric_memory.guard")
+                .attr("register")(BoundCommunicator(request.communicator, owner->bank()),
+                                  request.size, request.flags, call)
+                .cast<std::pair<std::string, int>>();
+        result = answer;
+        return why;
+    } catch (const py::error_already_set& failure) {
+        return std::string("tracehook: ") + failure.what();
+    }
 }
 
 nccl::Verify verify_named(const std::string& name) {
@@ -126,6 +158,10 @@ void bind_member(py::module_& module) {
                                [](const BoundCommunicator& self) { return self->identity().id; })
         .def_property_readonly("key",
                                [](const BoundCommunicator& self) { return self->identity().key; })
+        .def_property_readonly("rank",
+                               [](const BoundCommunicator& self) { return self->identity().rank; })
+        .def_property_readonly(
+            "device", [](const BoundCommunicator& self) { return self->identity().device; })
         .def_property_readonly("size",
                                [](const BoundCommunicator& self) { return self->identity().size; })
         .def_property_readonly("dead", [](const BoundCommunicator& self) { return self->dead(); })
@@ -173,6 +209,13 @@ void bind_member(py::module_& module) {
             },
             py::arg("why"), py::arg("from_call") = 0)
         .def("drop_windows", &BoundCommunicator::drop_windows, NoGil())
+        .def(
+            "count_window_of_others",
+            [](const BoundCommunicator& self, std::uintptr_t handle, std::uint64_t begin) {
+                self->count_window_of_others(reinterpret_cast<const void*>(handle), begin);
+            },
+            py::arg("handle"), py::arg("begin"), NoGil())
+        .def("undo_window_of_others", &BoundCommunicator::undo_window_of_others, NoGil())
         .def("deregister_windows", &BoundCommunicator::deregister_windows, NoGil())
         .def("log_waiting", [](const BoundCommunicator& self) { self->log_waiting(); })
         .def("digest",
@@ -333,6 +376,9 @@ void bind_symmetric(py::module_& module) {
     });
     module.def("release_idle", [] { return process().bank().release_idle(); }, NoGil());
     module.def("last_refusal", [] { return last_refusal(process().bank()); });
+    module.def("set_window_guard", [](bool on) {
+        nccl::set_window_guard(on ? nccl::WindowGuard(&ask_guard) : nccl::WindowGuard());
+    });
     module.def("set_verification", [](const std::string& verify, const py::function& compare) {
         nccl::set_verification(verify_named(verify), comparison(compare));
     });

@@ -66,6 +66,12 @@ std::size_t BoundCommunicator::drop_windows() {
     return communicator_->drop_unconfirmed_windows();
 }
 
+void BoundCommunicator::undo_window_of_others(std::uintptr_t handle) {
+    if (const Inside inside(*communicator_); inside) {
+        communicator_->undo_window_of_others(reinterpret_cast<const void*>(handle));
+    }
+}
+
 std::size_t BoundCommunicator::deregister_windows(const std::vector<std::uint64_t>& segments) {
     const Inside inside(*communicator_);
     return inside ? communicator_->deregister_windows(segments) : 0;

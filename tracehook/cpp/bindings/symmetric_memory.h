@@ -35,6 +35,7 @@ class BoundCommunicator {
                                                 bool capturing = false);
     bool confirm_windows(std::uint64_t begin = 0);
     std::size_t drop_windows();
+    void undo_window_of_others(std::uintptr_t handle);
     std::size_t deregister_windows(const std::vector<std::uint64_t>& segments);
 
   private:

@@ -87,6 +87,15 @@ class Communicator {
     std::optional<Segment> unobserve(const Observation& seen) noexcept;
     bool observes(const Segment& segment) const noexcept { return observations_.holds(segment); }
 
+    // Any thread: windows that the program makes and undoes. window_of_others() logs what came of
+    // the call, and keeps the window under its handle; from count_window_of_others() on, which says
+    // the number of the first such call, collectives look for it. take_...() before the call that
+    // undoes it.
+    void window_of_others(const Observation& seen) noexcept;
+    void count_window_of_others(const void* handle, std::uint64_t begin) noexcept;
+    Window take_window_of_others(const void* handle) noexcept;
+    void log_window_of_others_ended(const Observation& seen) noexcept;
+
     // Any thread: the window registration that has not come back yet.
     struct Waiting {
         std::uint64_t segment = 0; // the bank's id; 0: there is none
@@ -124,6 +133,8 @@ class Communicator {
     // `begin`: the number of the first call that may use them.
     void confirm_windows(std::uint64_t begin = 0) noexcept;
     std::size_t drop_unconfirmed_windows() noexcept;
+    // One that the program made, and that not all ranks have.
+    void undo_window_of_others(const void* handle) noexcept;
     // The windows on these segments (by the bank's id).
     std::size_t deregister_windows(const std::vector<std::uint64_t>& segments) noexcept;
     std::size_t deregister_all_windows() noexcept;
@@ -178,6 +189,7 @@ class Communicator {
     mutable std::mutex unconfirmed_mutex_; // comes before Windows::mutex_
     std::vector<Window> unconfirmed_; // count, but are not in the table: made a moment ago, or left
                                       // over by a death
+    std::vector<Window> others_;      // windows of others, by unconfirmed_mutex_
     std::atomic<bool> gone_{false};   // library_is_gone() was called
     std::atomic<const std::string*> refusal_{nullptr}; // leaked: somebody may be reading it
     std::atomic<std::uint64_t> waiting_segment_{0};

@@ -158,6 +158,7 @@ std::size_t Communicator::deregister_windows(const std::vector<std::uint64_t>& s
 
 std::size_t Communicator::deregister_all_windows() noexcept {
     std::vector<Window> windows = windows_.remove_all();
+    std::erase_if(windows, [](const Window& window) { return window.segment == 0; });
     const std::vector<Window> unconfirmed = take_unconfirmed();
     windows.insert(windows.end(), unconfirmed.begin(), unconfirmed.end());
     return deregister_these(windows);
@@ -178,6 +179,7 @@ std::size_t Communicator::deregister_these(const std::vector<Window>& windows) n
             record.size = window.size;
             record.result = result;
             record.value = reinterpret_cast<std::uintptr_t>(window.handle);
+            record.extra = window.segment == 0 ? kWindowOfOthers : 0;
             record.duration_ns = monotonic_ns() - begin_ns;
             emit(record);
             bank_.window_ended(window.segment);
@@ -190,6 +192,71 @@ std::size_t Communicator::deregister_these(const std::vector<Window>& windows) n
     }
     drop_window_records_if_gone();
     return undone;
+}
+
+void Communicator::window_of_others(const Observation& seen) noexcept {
+    Window window;
+    window.address = seen.address;
+    window.size = seen.size;
+    window.handle = seen.handle;
+    Event record = event(EventKind::kRegisterWindow);
+    record.address = seen.address;
+    record.size = seen.size;
+    record.result = seen.result;
+    record.extra = kWindowOfOthers;
+    record.duration_ns = seen.duration_ns;
+    if (seen.handle != nullptr) {
+        window.ordinal = windows_.number();
+        record.value = 1 + std::uint64_t{window.ordinal};
+        const std::lock_guard guard(unconfirmed_mutex_);
+        others_.push_back(window);
+    }
+    emit(record);
+}
+
+void Communicator::count_window_of_others(const void* handle, std::uint64_t begin) noexcept {
+    std::optional<Window> found;
+    {
+        const std::lock_guard guard(unconfirmed_mutex_);
+        const auto place = std::ranges::find(others_, handle, &Window::handle);
+        if (place != others_.end()) {
+            found = *place;
+        }
+    }
+    if (found) {
+        found->begin = begin;
+        windows_.install(*found);
+    }
+}
+
+Window Communicator::take_window_of_others(const void* handle) noexcept {
+    windows_.remove_of_others(handle);
+    const std::lock_guard guard(unconfirmed_mutex_);
+    const auto place = std::ranges::find(others_, handle, &Window::handle);
+    if (place == others_.end()) {
+        return {};
+    }
+    const Window taken = *place;
+    others_.erase(place);
+    return taken;
+}
+
+void Communicator::log_window_of_others_ended(const Observation& seen) noexcept {
+    Event record = event(EventKind::kDeregisterWindow);
+    record.address = seen.address;
+    record.size = seen.size;
+    record.result = seen.result;
+    record.value = reinterpret_cast<std::uintptr_t>(seen.handle);
+    record.extra = kWindowOfOthers;
+    record.duration_ns = seen.duration_ns;
+    emit(record);
+}
+
+void Communicator::undo_window_of_others(const void* handle) noexcept {
+    const Window taken = take_window_of_others(handle);
+    if (taken.handle != nullptr) {
+        deregister_these({taken});
+    }
 }
 
 // What confirm_windows() will give to the window that is registered now.
@@ -241,6 +308,8 @@ void Communicator::drop_window_records() noexcept {
     for (const Window& window : take_unconfirmed()) {
         bank_.window_ended(window.segment);
     }
+    const std::lock_guard guard(unconfirmed_mutex_);
+    others_.clear();
 }
 
 } // namespace tracehook::core

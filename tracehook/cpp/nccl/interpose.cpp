@@ -6,6 +6,7 @@
 #include "nccl/importers.h"
 #include "nccl/key.h"
 #include "nccl/placement.h"
+#include "nccl/window_guard.h"
 
 #include <atomic>
 #include <mutex>
@@ -135,8 +136,32 @@ int on_ncclCommDeregister(Comm comm, void* handle) {
     return result;
 }
 
+int on_ncclCommWindowRegister(Comm comm, void* buffer, std::size_t size, Window* window,
+                              int flags) {
+    const core::CommunicatorPtr communicator = registrar().find(comm);
+    const auto make = [&] {
+        return inside<&Api::ncclCommWindowRegister>(communicator, comm, buffer, size, window,
+                                                    flags);
+    };
+    if (!communicator || communicator->refusal() != nullptr || window == nullptr) {
+        return make();
+    }
+    return register_guarded({communicator, buffer, size, flags, window, ThreadGroup::mine().open()},
+                            make);
+}
+
 int on_ncclCommWindowDeregister(Comm comm, Window window) {
-    return by_others<&Api::ncclCommWindowDeregister>(registrar().find(comm), comm, window);
+    const core::CommunicatorPtr communicator = registrar().find(comm);
+    const std::uint64_t begin_ns = core::monotonic_ns();
+    const core::Window taken =
+        communicator ? communicator->take_window_of_others(window) : core::Window{};
+    const int result = by_others<&Api::ncclCommWindowDeregister>(communicator, comm, window);
+    const std::uint64_t now_ns = core::monotonic_ns();
+    if (communicator) {
+        communicator->log_window_of_others_ended(
+            {taken.address, taken.size, window, result, now_ns, now_ns - begin_ns});
+    }
+    return result;
 }
 
 // --- groups ---

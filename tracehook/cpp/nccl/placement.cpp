@@ -26,11 +26,6 @@ std::atomic<const Verification*> verification{nullptr};
 
 thread_local std::string refused_for;
 
-int refuse(std::string why) noexcept {
-    refused_for = std::move(why);
-    return kInvalidUsage;
-}
-
 // Several ranks in one process, or a communicator that was found: then NCCL has to say how many
 // there are.
 int ranks_of(const core::Communicator& communicator) noexcept {
@@ -66,6 +61,11 @@ int compare_with_others(core::Communicator& communicator,
 }
 
 } // namespace
+
+int refuse(std::string why) noexcept {
+    refused_for = std::move(why);
+    return kInvalidUsage;
+}
 
 const std::vector<Operation>& operations() {
     static const auto* const table = new std::vector<Operation>{

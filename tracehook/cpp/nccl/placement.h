@@ -34,6 +34,9 @@ using Comparison = std::function<std::string(core::Communicator&, const core::Wi
 // Before the first window is made.
 void set_verification(Verify verify, Comparison comparison);
 
+// Notes why this thread's call does not go to NCCL; returns what the caller hears.
+int refuse(std::string why) noexcept;
+
 // kInvalidUsage if no call may go to NCCL on this communicator any more, else kSuccess.
 int check_refusal(const core::Communicator& communicator) noexcept;
 

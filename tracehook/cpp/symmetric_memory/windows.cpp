@@ -64,11 +64,26 @@ void Windows::lower_fence(std::optional<std::uint64_t> begin) noexcept {
 
 void Windows::install(Window window) {
     const std::lock_guard guard(mutex_);
-    window.ordinal = next_ordinal_++;
+    if (window.segment != 0) {
+        window.ordinal = next_ordinal_++;
+    }
     epoch_ = epoch_.value_or(window.begin);
     calls_.fetch_or(kEngaged, std::memory_order_relaxed);
     windows_.insert(std::ranges::upper_bound(windows_, window.address, {}, &Window::address),
                     window);
+    count_.store(windows_.size(), std::memory_order_relaxed);
+}
+
+std::uint32_t Windows::number() {
+    const std::lock_guard guard(mutex_);
+    return next_ordinal_++;
+}
+
+void Windows::remove_of_others(const void* handle) {
+    const std::lock_guard guard(mutex_);
+    std::erase_if(windows_, [&](const Window& window) {
+        return window.segment == 0 && window.handle == handle;
+    });
     count_.store(windows_.size(), std::memory_order_relaxed);
 }
 

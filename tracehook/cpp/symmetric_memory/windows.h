@@ -30,7 +30,7 @@ namespace tracehook::core {
 struct Window {
     std::uint32_t ordinal =
         0; // position in the sequence of this communicator's windows; equal on all ranks
-    std::uint64_t segment = 0; // the bank's id
+    std::uint64_t segment = 0; // the bank's id; 0: somebody else than tracehook made the window
     std::uintptr_t address = 0;
     std::size_t size = 0; // bytes
     void* handle = nullptr;
@@ -96,8 +96,10 @@ class Windows {
     std::size_t count() const noexcept { return count_.load(std::memory_order_relaxed); }
     std::uint32_t next_ordinal() const noexcept; // what install() gives next
 
-    void install(Window window); // gives it its ordinal
+    void install(Window window); // gives it its ordinal, unless somebody else made it
+    std::uint32_t number();      // the ordinal of a window that somebody else made
     std::optional<Window> remove(std::uint64_t segment);
+    void remove_of_others(const void* handle);
     std::vector<Window> remove_all();
     std::vector<Window> list() const; // by ordinal
     bool holds_segment(std::uint64_t segment) const;

@@ -1,0 +1,106 @@
+"""Windows that a program registers itself, on a communicator of its own. Argument: the case.
+
+The communicator is one of ctypes, as servers make them.
+"""
+
+import ctypes
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+import tracehook
+
+import raw
+from common import MB, RANK, nccl_calls, start, tell
+
+CASE = sys.argv[1]
+REGISTER = "ncclCommWindowRegister"
+nccl = raw.nccl
+nccl.ncclGetLastError.restype = ctypes.c_char_p
+
+
+def said() -> str:
+    """Return why the last call was refused."""
+    text = nccl.ncclGetLastError(group.comm)
+    return text.decode() if text else ""
+
+
+def register(memory: int, size_mb: float) -> ctypes.c_void_p:
+    """Register a window; tell how that went, and whether NCCL was called."""
+    calls, begin = nccl_calls(REGISTER), time.monotonic()
+    window = group.window(memory, size_mb)
+    seconds = round(time.monotonic() - begin, 2)
+    tell(result=group.result, said=said(), seconds=seconds, called=nccl_calls(REGISTER) - calls)
+    return window
+
+
+def alike() -> None:
+    """All ranks register two windows in one order, use them, and undo them."""
+    memory = [raw.allocate(4, RANK + 1), raw.allocate(8, RANK + 1)]
+    windows = [register(memory[0], 4), register(memory[1], 8)]
+    for place in memory:
+        raw.must(group.all_reduce(place, place))
+    tell(sums=[raw.read(place, 0)[0] for place in memory])
+    raw.meet("used")
+    raw.must(group.drop(windows[1]))
+    raw.must(group.drop(windows[0]))
+
+
+def unequal() -> None:
+    """The ranks register windows of other sizes."""
+    register(raw.allocate(8), 4 + 4 * RANK)
+
+
+def missing() -> None:
+    """One rank registers a window, the other does not."""
+    memory = raw.allocate(4)
+    if RANK == 0:
+        register(memory, 4)
+    raw.meet("registered")
+
+
+def swapped() -> None:
+    """Two windows of one size are registered in opposite order."""
+    first, second = raw.allocate(4, 1), raw.allocate(4, 10)
+    for memory in (first, second) if RANK == 0 else (second, first):
+        register(memory, 4)
+    tell(used=group.all_reduce(first, first), why=said())
+
+
+def one_ordinary() -> None:
+    """One rank's buffer lies in a window, the other's does not."""
+    inside, outside = raw.allocate(4, 1), raw.allocate(4, 1)
+    register(inside, 4)
+    place = inside if RANK == 0 else outside
+    tell(used=group.all_reduce(place, place), why=said())
+
+
+def of_torch() -> None:
+    """Torch registers its pool with a group: on one rank that has another size."""
+    backend = dist.group.WORLD._get_backend(torch.device("cuda"))
+    pool = torch.cuda.MemPool(backend.mem_allocator)
+    with torch.cuda.use_mem_pool(pool):
+        kept = torch.empty((32 + 32 * RANK) * MB, dtype=torch.uint8, device="cuda")
+    calls, raised = nccl_calls(REGISTER), ""
+    try:
+        backend.register_mem_pool(pool, symm=True)
+    except RuntimeError as problem:
+        raised = str(problem)
+    tell(raised=raised, called=nccl_calls(REGISTER) - calls)
+    raw.meet("raised")
+    os._exit(0)  # at the end of the pool torch would deregister what was never registered, and end the process
+    del kept
+
+
+if CASE == "no_store":
+    torch.cuda.set_device(RANK)
+    torch.empty(1, device="cuda")
+else:
+    start()
+assert tracehook.status()["state"] == "on"
+group = raw.Group()
+alike() if CASE == "no_store" else globals()[CASE]()
+raw.meet("done")
+nccl.ncclCommAbort(group.comm)

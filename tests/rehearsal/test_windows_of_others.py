@@ -1,0 +1,86 @@
+"""Windows that programs register themselves: compared between the ranks before NCCL is called, and logged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.rehearsal import Rehearsal, rehearse
+
+TIMEOUT = 2  # seconds, of an agreement
+NEW = "23007"
+REFUSED = 5  # ncclInvalidUsage
+
+
+def play(tmp_path: Path, case: str, **env: str) -> Rehearsal:
+    """Play one case on two ranks."""
+    short = {"SYMM_REGISTER_TIMEOUT": str(TIMEOUT)}
+    return rehearse("windows_of_others.py", case, log=tmp_path, ranks=2, env=short | env)
+
+
+@pytest.mark.parametrize("case", ["alike", "no_store"])
+def test_windows_that_are_alike_work(tmp_path: Path, case: str) -> None:
+    """They are in the log with their order, also where the ranks have no store to compare them."""
+    run = play(tmp_path, case, TRACEHOOK_EMU_NCCL_VERSION=NEW)
+    run.assert_good()
+    for rank in (0, 1):
+        assert run.facts(rank)["sums"] == [3.0, 3.0]
+        made = run.events("register.window", rank)
+        known = [(event["ordinal"], event["size"], event["observed"]) for event in made]
+        assert known == [(0, 4 << 20, True), (1, 8 << 20, True)]
+        ended = run.events("deregister.window", rank)
+        assert [event["addr"] for event in ended] == [made[1]["addr"], made[0]["addr"]]
+        assert len(run.events("agreement.reached", rank)) == (2 if case == "alike" else 0)
+    assert ("have no store: call torch.distributed.init_process_group" in run.output) == (case == "no_store")
+
+
+def test_windows_of_other_sizes_are_refused(tmp_path: Path) -> None:
+    """Both ranks hear what differs, from NCCL's own function, and NCCL is not called."""
+    run = play(tmp_path, "unequal")
+    run.assert_good()
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        assert (facts["result"], facts["called"]) == (REFUSED, 0)
+        assert "rank 0 wants '4194304 bytes, flags 1'" in facts["said"]
+        assert "rank 1 wants '8388608 bytes, flags 1'" in facts["said"]
+    assert run.facts(0)["said"] == run.facts(1)["said"]
+
+
+def test_a_rank_that_registers_nothing_is_named(tmp_path: Path) -> None:
+    """The rank that registers hears who did not come, in time, and NCCL is not called."""
+    run = play(tmp_path, "missing")
+    run.assert_good()
+    facts = run.facts(0)
+    assert (facts["result"], facts["called"]) == (REFUSED, 0)
+    assert "rank 1 did not come" in facts["said"]
+    assert facts["seconds"] < TIMEOUT + 3
+
+
+def test_a_difference_is_only_said(tmp_path: Path) -> None:
+    """With SYMM_REGISTER_GUARD=log the ranks say what differs, and NCCL is called."""
+    run = play(tmp_path, "unequal", SYMM_REGISTER_GUARD="log", TRACEHOOK_EMU_NCCL_VERSION=NEW)
+    assert all(run.facts(rank)["called"] == 1 for rank in (0, 1))
+    assert "registering all the same (SYMM_REGISTER_GUARD=log)" in run.output
+
+
+@pytest.mark.parametrize("case", ["swapped", "one_ordinary"])
+def test_collectives_on_such_windows_are_compared(tmp_path: Path, case: str) -> None:
+    """A collective whose buffers lie in different places is refused on both ranks, before NCCL is called."""
+    run = play(tmp_path, case, TRACEHOOK_EMU_NCCL_VERSION=NEW)
+    run.assert_good()
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        assert facts["used"] == REFUSED, run.output
+        assert "rank 0 wants 'send buffer in window 0" in facts["why"]
+        assert ("in window 1" if case == "swapped" else "outside of all windows") in facts["why"]
+
+
+def test_pools_that_torch_registers_are_compared(tmp_path: Path) -> None:
+    """The ranks' pools have other sizes: both ranks say so on stderr, and torch raises."""
+    run = play(tmp_path, "of_torch")
+    run.assert_good()
+    for rank in (0, 1):
+        assert "invalid usage" in run.facts(rank)["raised"]
+        assert run.facts(rank)["called"] == 0
+    lines = run.finished.lines("rank 0 wants '33554432 bytes, flags 1'; rank 1 wants '67108864 bytes, flags 1'")
+    assert len(lines) == 2

@@ -1,0 +1,56 @@
+"""Windows that others register: the ranks compare them before NCCL is called.
+
+Called by the native side (cpp/nccl/window_guard), on the thread that registers, whoever that is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tracehook.hook.service import service
+from tracehook.log.journal import warn
+from tracehook.symmetric_memory import public
+
+if TYPE_CHECKING:
+    from tracehook.symmetric_memory.windows import Make
+
+_said: set[str] = set()
+
+
+def register(communicator: Any, size: int, flags: int, make: Make) -> tuple[str, int]:
+    """Compare a window of `size` bytes between the ranks, and have NCCL make it.
+
+    Args:
+        communicator: the native one.
+        size: bytes.
+        flags: NCCL's flags of a window.
+        make: makes the call; returns NCCL's answer, and the window's handle, 0 if there is none yet.
+
+    Returns:
+        why the call is refused (empty: it is not), and NCCL's answer.
+
+    """
+    memory = public._memory()
+    found = memory.windows_of(communicator) if memory is not None else None
+    if found is None:
+        if memory is not None:
+            _say_once(
+                f"communicator {communicator.key:016x}: its ranks cannot compare their windows, because they have no "
+                "store: call torch.distributed.init_process_group, or tracehook.use_store(store), before"
+            )
+        return "", make()[0]
+    return found.register_of_others(f"{size} bytes, flags {flags}", make, _on_difference)
+
+
+def _on_difference(text: str) -> str:
+    if service().settings.guard == "on":
+        warn(text)  # torch's own error for a window does not have it
+        return f"tracehook: {text}"
+    warn(f"{text}; registering all the same (SYMM_REGISTER_GUARD=log)")
+    return ""
+
+
+def _say_once(text: str) -> None:
+    if text not in _said:
+        _said.add(text)
+        warn(text)

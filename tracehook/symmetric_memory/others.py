@@ -1,0 +1,73 @@
+"""Communicators that torch did not make: their ranks meet at the job's store, as those of a group do."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from tracehook.hook import groups
+from tracehook.symmetric_memory.windows import GroupWindows
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+    from tracehook.settings import Settings
+    from tracehook.symmetric_memory.meeting import Meetings
+    from tracehook.symmetric_memory.stall_watch import StallWatch
+
+
+class OtherWindows(GroupWindows):
+    """The windows of one communicator that no group of torch stands for."""
+
+    channel = "other/"
+
+    def __init__(
+        self, communicator: Any, store: Store, settings: Settings, stalls: StallWatch, meetings: Meetings
+    ) -> None:
+        name = f"{communicator.key:016x}"
+        facts = groups.GroupFacts(name, communicator.rank, communicator.size, communicator.device, store, None)
+        super().__init__(
+            None, settings.timeout, stalls, meetings, _nobody, _nobody, verifies=settings.verify != "off", facts=facts
+        )
+        self._begin(communicator)
+        self._communicator = communicator
+
+    def communicator(self) -> Any:
+        """Return the communicator, which may be dead."""
+        return self._communicator
+
+    def _called(self, communicator: Any) -> str:
+        return f"communicator {communicator.key:016x} ({self.facts.ranks} ranks)" if communicator is not None else "it"
+
+
+class OtherCommunicators:
+    """Those of this process of which something was asked, by their native number. Any thread."""
+
+    def __init__(self, settings: Settings, stalls: StallWatch, meetings: Meetings) -> None:
+        self._settings = settings
+        self._stalls = stalls
+        self._meetings = meetings
+        self._windows: dict[int, OtherWindows] = {}
+        self._lock = threading.Lock()
+
+    def get(self, number: int) -> OtherWindows | None:
+        """Return the windows of the communicator with this number, if they were asked for before."""
+        return self._windows.get(number)
+
+    def add(self, communicator: Any) -> OtherWindows | None:
+        """Return the windows of a communicator; None if its rank or a store for its ranks is not known."""
+        store = groups.job_store()
+        if store is None or communicator.rank < 0:
+            return None
+        with self._lock:
+            for number in [number for number, found in self._windows.items() if found.communicator().dead]:
+                del self._windows[number]
+            found = self._windows.get(communicator.id)
+            if found is None:
+                found = OtherWindows(communicator, store, self._settings, self._stalls, self._meetings)
+                self._windows[communicator.id] = found
+            return found
+
+
+def _nobody(*_: Any) -> None:
+    """There is no group to tell, and none to abort."""

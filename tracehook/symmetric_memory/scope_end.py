@@ -1,0 +1,69 @@
+"""What happens when a scope ends: the ranks register what is missing, or hear that one cannot."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tracehook import _core
+from tracehook.log.text import in_bytes
+from tracehook.symmetric_memory.pools import explain_out_of_memory
+from tracehook.symmetric_memory.windows import GroupWindows, in_order
+
+if TYPE_CHECKING:
+    from tracehook.symmetric_memory.memory import SymmetricMemory
+
+
+class ScopeEnd:
+    """Called when a scope ends and there is something to do: something new was touched, or it failed."""
+
+    def __init__(self, memory: SymmetricMemory, native: Any, windows: Sequence[GroupWindows], device: int) -> None:
+        self._memory = memory
+        self._native = native
+        self._windows = windows
+        self._device = device
+        self._refusals = _core.last_refusal()[0]
+
+    def __call__(self, touched: list[int] | None, error: BaseException | None) -> None:
+        """Register the segments that were touched; or, after an error, tell the other ranks, and explain it."""
+        if error is not None:
+            with contextlib.suppress(RuntimeError):  # what matters is the error that the program gets
+                self._decline(error)
+            refusals, _, _, _, limit = _core.last_refusal()
+            if type(error) is torch.OutOfMemoryError and refusals != self._refusals and limit:
+                self._refusals = refusals
+                raise self._memory.limit_error() from error
+            if type(error) is torch.OutOfMemoryError and not _core.capturing(self._device):
+                torch.cuda.empty_cache()  # what torch does before it gives up; before 2.13 not inside a scope
+                explain_out_of_memory(error, self._memory._pools.open_scopes())
+            return
+        assert touched is not None
+        if _core.capturing(self._device):
+            self._memory._push("window.defer", len(touched), 0)
+            for found in self._windows:
+                found.deferred.extend(segment for segment in touched if segment not in found.deferred)
+            return
+        if all(found.refused is not None for found in self._windows):
+            return
+        try:
+            self._memory.register(self._windows, touched, self._ends)
+        finally:  # whatever became of it: from here on all ranks count the ends of this scope alike
+            communicators = [found.communicator() for found in self._windows]
+            if None not in communicators:
+                self._native.set_communicators(communicators)
+
+    def _decline(self, error: BaseException) -> None:
+        """Spare the others the wait for this rank, which does not come to the end of this scope."""
+        device = self._device
+        free, total = torch.cuda.mem_get_info(device) if isinstance(error, torch.OutOfMemoryError) else (0, 0)
+        room = f"; {in_bytes(free)} of {in_bytes(total)} are free on its device {device}" if total else ""
+        why = f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}{room}"
+        for found in in_order(self._windows):
+            found.decline(why, self._ends(found))
+
+    def _ends(self, found: GroupWindows) -> int:
+        ends: int = self._native.ends(self._windows.index(found))
+        return ends

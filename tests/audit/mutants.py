@@ -85,8 +85,9 @@ def build(mutation: str, scratch: Path) -> Path:
 
 
 def _commands() -> tuple[Path, list[str]]:
-    """Return the folder in which the running tracehook was built, and the commands for its core."""
-    for cache in (ROOT / "build").glob("*/CMakeCache.txt"):
+    """Return the folder in which tracehook was built last for this Python, and the commands for its core."""
+    folders = sorted((ROOT / "build").glob("*/.ninja_log"), key=lambda log: log.stat().st_mtime, reverse=True)
+    for cache in (log.with_name("CMakeCache.txt") for log in folders):
         if f"={sys.executable}\n" in cache.read_text():
             ninja = [str(Path(sys.executable).parent / "ninja"), "-C", str(cache.parent), "-t", "commands", "_core"]
             found = subprocess.run(ninja, capture_output=True, text=True, check=True).stdout

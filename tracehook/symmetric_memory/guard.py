@@ -1,6 +1,6 @@
 """Windows that others register: the ranks compare them before NCCL is called.
 
-Called by the native side (cpp/nccl/window_guard), on the thread that registers, whoever that is.
+Called by the native side (cpp/bindings/window_guard.cpp) on a thread of its own, while the one that registers waits.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ from tracehook.symmetric_memory.explain import explain
 from tracehook.symmetric_memory.meeting import Meetings
 from tracehook.symmetric_memory.others import OtherCommunicators
 from tracehook.symmetric_memory.placement import PlacementCheck
-from tracehook.symmetric_memory.pools import PoolLimitError, Pools, pool_segments
+from tracehook.symmetric_memory.pools import OpenScope, PoolLimitError, Pools, pool_segments
 from tracehook.symmetric_memory.scope import Scope
-from tracehook.symmetric_memory.scope_end import ScopeEnd
+from tracehook.symmetric_memory.scope_end import Ends, ScopeEnd
 from tracehook.symmetric_memory.stall_watch import StallWatch
 from tracehook.symmetric_memory.windows import GroupWindows, in_order
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from tracehook.settings import Settings
 
 SHARED_POOL = "shared"
-Ends = Callable[[GroupWindows], int]  # how often a scope ended since the last call of a group
 
 
 class SymmetricMemory:
@@ -46,7 +45,7 @@ class SymmetricMemory:
         on_new_communicator: Callable[[ProcessGroup | None], None],
     ) -> None:
         self._settings = settings
-        self._push = note
+        self.push = note
         self._on_new_communicator = on_new_communicator
         self._owners: list[str] = [""]
         self._pools = Pools(self._owners)
@@ -90,7 +89,7 @@ class SymmetricMemory:
         names = tuple(found.facts.name for found in windows)
         ranks = tuple(found.facts.ranks for found in windows)
         choice = self._chooser.choose(Request(names, ranks, device, operation, nbytes, graph))
-        self._push("policy.chosen", choice.index + 1, list(Answer).index(choice.answer))
+        self.push("policy.chosen", choice.index + 1, list(Answer).index(choice.answer))
         match choice.answer:
             case Answer.SHARED:
                 return SHARED_POOL
@@ -239,15 +238,19 @@ class SymmetricMemory:
                     "refused": found.refused[0] if found.refused else None,
                 }
             )
-        scopes = [row._asdict() for row in self._pools.open_scopes()]
+        scopes = [row._asdict() for row in self.open_scopes()]
         return {"pools": list(pools.values()), "windows": windows, "scopes": scopes}
+
+    def open_scopes(self) -> list[OpenScope]:
+        """Return the open scopes of all threads."""
+        return self._pools.open_scopes()
 
     # --- what went wrong ---
 
     def limit_error(self) -> PoolLimitError:
         """Return the exception for a pool that may not grow, with the numbers and the largest owners."""
         _, device, wanted, held, limit = _core.last_refusal()
-        self._push("pool.limit", wanted, held)
+        self.push("pool.limit", wanted, held)
         owners: dict[str, int] = defaultdict(int)
         for segment in pool_segments():
             if segment.device == device:
@@ -271,7 +274,7 @@ class SymmetricMemory:
         return self._windows_of(communicator.id) or self._others.add(communicator)
 
     def _report_policy(self, text: str) -> None:
-        self._push("policy.failed", 0, 0)
+        self.push("policy.failed", 0, 0)
         warn(text)
 
     def _report_stall(self, subject: tuple[GroupWindows, Any]) -> None:

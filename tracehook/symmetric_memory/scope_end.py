@@ -3,24 +3,39 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
 
 from tracehook import _core
 from tracehook.log.text import in_bytes
-from tracehook.symmetric_memory.pools import explain_out_of_memory
+from tracehook.symmetric_memory.pools import OpenScope, PoolLimitError, explain_out_of_memory
 from tracehook.symmetric_memory.windows import GroupWindows, in_order
 
-if TYPE_CHECKING:
-    from tracehook.symmetric_memory.memory import SymmetricMemory
+Ends = Callable[[GroupWindows], int]  # how often a scope ended since the last call of a group
+
+
+class Memory(Protocol):
+    """What the end of a scope needs of the process's symmetric memory."""
+
+    def register(self, windows: Sequence[GroupWindows], segments: Sequence[int], ends: Ends) -> None:
+        """Register what is missing."""
+
+    def limit_error(self) -> PoolLimitError:
+        """Return the exception for a pool that may not grow."""
+
+    def open_scopes(self) -> list[OpenScope]:
+        """Return the open scopes of all threads."""
+
+    def push(self, event: str, value: int, size: int) -> None:
+        """Log an event."""
 
 
 class ScopeEnd:
     """Called when a scope ends and there is something to do: something new was touched, or it failed."""
 
-    def __init__(self, memory: SymmetricMemory, native: Any, windows: Sequence[GroupWindows], device: int) -> None:
+    def __init__(self, memory: Memory, native: Any, windows: Sequence[GroupWindows], device: int) -> None:
         self._memory = memory
         self._native = native
         self._windows = windows
@@ -38,11 +53,11 @@ class ScopeEnd:
                 raise self._memory.limit_error() from error
             if type(error) is torch.OutOfMemoryError and not _core.capturing(self._device):
                 torch.cuda.empty_cache()  # what torch does before it gives up; before 2.13 not inside a scope
-                explain_out_of_memory(error, self._memory._pools.open_scopes())
+                explain_out_of_memory(error, self._memory.open_scopes())
             return
         assert touched is not None
         if _core.capturing(self._device):
-            self._memory._push("window.defer", len(touched), 0)
+            self._memory.push("window.defer", len(touched), 0)
             for found in self._windows:
                 found.deferred.extend(segment for segment in touched if segment not in found.deferred)
             return

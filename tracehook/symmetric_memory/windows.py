@@ -179,7 +179,6 @@ class GroupWindows(GroupRanks):
         """
         with self._lock:
             communicator = self.communicator()
-            communicator.note_caller()
             position = _position(communicator, 0)
             try:
                 self._compare(communicator, REGISTER_OTHER, [wanted], position)

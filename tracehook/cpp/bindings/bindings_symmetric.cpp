@@ -5,7 +5,6 @@
 #include "bindings/bindings.h"
 #include "nccl/placement.h"
 #include "nccl/pool_memory.h"
-#include "nccl/window_guard.h"
 #include "symmetric_memory/host_board.h"
 
 #include <cerrno>
@@ -17,8 +16,6 @@
 
 namespace tracehook {
 
-namespace {
-
 bool is_finalizing() {
 #if PY_VERSION_HEX >= 0x030d0000
     return Py_IsFinalizing() != 0;
@@ -26,6 +23,8 @@ bool is_finalizing() {
     return _Py_IsFinalizing() != 0;
 #endif
 }
+
+namespace {
 
 py::object place(const core::Place& where, core::Compare compare) {
     if (compare == core::Compare::kNothing) {
@@ -65,37 +64,6 @@ nccl::Comparison comparison(const py::function& compare) {
                 return failure.what();
             }
         };
-}
-
-// Asks Python whether a window that the program registers may be made, and has it made in between.
-// Loaded at the first such window only: it imports torch's distributed package.
-std::string ask_guard(const nccl::WindowRequest& request, const nccl::MakeWindow& make,
-                      int& result) {
-    Process* const owner = Process::current();
-    if (Py_IsInitialized() == 0 || is_finalizing() || !owner->registrar().registering()) {
-        result = make();
-        return "";
-    }
-    const py::gil_scoped_acquire gil;
-    try {
-        const py::cpp_function call([&request, &make] {
-            const py::gil_scoped_release release;
-            const int answer = make();
-            const bool is_made = answer == nccl::kSuccess && !request.in_group;
-            return std::make_pair(answer, is_made
-                                              ? reinterpret_cast<std::uintptr_t>(*request.window)
-                                              : std::uintptr_t{0});
-        });
-        const auto [why, answer] =
-            py::module_::import("tracehook.symmetric_memory.guard")
-                .attr("register")(BoundCommunicator(request.communicator, owner->bank()),
-                                  request.size, request.flags, call)
-                .cast<std::pair<std::string, int>>();
-        result = answer;
-        return why;
-    } catch (const py::error_already_set& failure) {
-        return std::string("tracehook: ") + failure.what();
-    }
 }
 
 nccl::Verify verify_named(const std::string& name) {
@@ -376,9 +344,6 @@ void bind_symmetric(py::module_& module) {
     });
     module.def("release_idle", [] { return process().bank().release_idle(); }, NoGil());
     module.def("last_refusal", [] { return last_refusal(process().bank()); });
-    module.def("set_window_guard", [](bool on) {
-        nccl::set_window_guard(on ? nccl::WindowGuard(&ask_guard) : nccl::WindowGuard());
-    });
     module.def("set_verification", [](const std::string& verify, const py::function& compare) {
         nccl::set_verification(verify_named(verify), comparison(compare));
     });

@@ -5,9 +5,9 @@
 // wrong sum. The one who compares is Python (symmetric_memory/guard.py); it makes the call into
 // NCCL in between, and says from which collective on the window counts.
 //
-// On the thread of the program's call, which may hold the GIL. Where that thread is inside torch's
-// caching allocator, whose lock somebody who holds the GIL may want, nobody is asked: the window is
-// noted in the log, and that is all.
+// On the thread of the program's call, which may hold the GIL and locks of the program. Where that
+// thread is inside torch's caching allocator, so that its lock would be held while ranks wait for
+// each other, nobody is asked: the window is noted in the log, and that is all.
 #pragma once
 
 #include "core/communicator.h"

@@ -1,0 +1,134 @@
+// Asks Python (symmetric_memory/guard.py) whether a window that the program registers may be made.
+//
+// On a thread of its own, because the program's thread may hold a lock that somebody wants who
+// holds the GIL: it must not wait for the GIL without end. If Python is not free in time, the call
+// goes to NCCL as if there were no guard. Python has the call made in between, and that the
+// program's thread does: NCCL's groups and the current device belong to it.
+#include "nccl/window_guard.h"
+
+#include "bindings/bindings.h"
+#include "bindings/symmetric_memory.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <pybind11/functional.h>
+#include <pybind11/stl.h>
+#include <thread>
+#include <utility>
+
+namespace tracehook {
+
+namespace {
+
+constexpr auto kForPython = std::chrono::seconds(5);
+
+// Between the program's thread and the one that asks.
+struct Conversation {
+    enum class State { kAsked, kTaken, kMake, kMade, kDone, kAbandoned };
+
+    std::mutex mutex;
+    std::condition_variable changed;
+    State state = State::kAsked;
+    int made = 0;              // NCCL's answer
+    std::uintptr_t handle = 0; // of the window; 0: none, or not yet
+    std::string why;
+    int result = 0;
+
+    using Lock = std::unique_lock<std::mutex>;
+    void move_to(State next) {
+        state = next;
+        changed.notify_all();
+    }
+};
+using State = Conversation::State;
+
+std::pair<int, std::uintptr_t> have_made(Conversation& talk) {
+    Conversation::Lock lock(talk.mutex);
+    talk.move_to(State::kMake);
+    talk.changed.wait(lock, [&] { return talk.state == State::kMade; });
+    return {talk.made, talk.handle};
+}
+
+// With the GIL.
+std::pair<std::string, int> answer_of_python(Conversation& talk,
+                                             const core::CommunicatorPtr& communicator,
+                                             std::size_t size, int flags) {
+    try {
+        const py::cpp_function make([&talk] {
+            const py::gil_scoped_release release;
+            return have_made(talk);
+        });
+        return py::module_::import("tracehook.symmetric_memory.guard")
+            .attr("register")(BoundCommunicator(communicator, process().bank()), size, flags, make)
+            .cast<std::pair<std::string, int>>();
+    } catch (const py::error_already_set& failure) {
+        return {std::string("tracehook: ") + failure.what(), 0};
+    }
+}
+
+void ask(const std::shared_ptr<Conversation>& talk, const core::CommunicatorPtr& communicator,
+         std::size_t size, int flags) {
+    const py::gil_scoped_acquire gil;
+    {
+        const Conversation::Lock lock(talk->mutex);
+        if (talk->state == State::kAbandoned) {
+            return;
+        }
+        talk->move_to(State::kTaken);
+    }
+    auto [why, result] = answer_of_python(*talk, communicator, size, flags);
+    const Conversation::Lock lock(talk->mutex);
+    talk->why = std::move(why);
+    talk->result = result;
+    talk->move_to(State::kDone);
+}
+
+std::string ask_guard(const nccl::WindowRequest& request, const nccl::MakeWindow& make,
+                      int& result) {
+    if (Py_IsInitialized() == 0 || is_finalizing() || !process().registrar().registering()) {
+        result = make();
+        return "";
+    }
+    std::optional<py::gil_scoped_release> release;
+    if (PyGILState_Check() == 1) {
+        release.emplace();
+    }
+    request.communicator->windows().note_caller(); // here: the asking thread makes no calls
+    const auto talk = std::make_shared<Conversation>();
+    std::thread(ask, talk, request.communicator, request.size, request.flags).detach();
+    Conversation::Lock lock(talk->mutex);
+    if (!talk->changed.wait_for(lock, kForPython, [&] { return talk->state != State::kAsked; })) {
+        talk->move_to(State::kAbandoned);
+        lock.unlock();
+        result = make();
+        return "";
+    }
+    while (talk->state != State::kDone) {
+        if (talk->state == State::kMake) {
+            lock.unlock();
+            const int made = make();
+            lock.lock();
+            const bool is_made = made == nccl::kSuccess && !request.in_group;
+            talk->made = made;
+            talk->handle = is_made ? reinterpret_cast<std::uintptr_t>(*request.window) : 0;
+            talk->move_to(State::kMade);
+        }
+        talk->changed.wait(
+            lock, [&] { return talk->state == State::kMake || talk->state == State::kDone; });
+    }
+    result = talk->result;
+    return talk->why;
+}
+
+} // namespace
+
+void bind_window_guard(py::module_& module) {
+    module.def("set_window_guard", [](bool on) {
+        nccl::set_window_guard(on ? nccl::WindowGuard(&ask_guard) : nccl::WindowGuard());
+    });
+}
+
+} // namespace tracehook

@@ -28,7 +28,7 @@ MATRIX_TESTS_2.13.0 = tests/unit tests/audit
 KEEP ?= yes
 
 .DEFAULT_GOAL := help
-.PHONY: help build wheel demo test check matrix test-gpu sanitize bench lint clean
+.PHONY: help build wheel demo test integrations check matrix test-gpu sanitize bench lint clean
 .NOTPARALLEL:
 
 help: ## Show this list
@@ -73,6 +73,10 @@ demo: $(STAMP) ## The main job: 4 ranks on emulated devices, a table per rank (T
 # More than there are cores: a third of the time a test waits.
 test: build ## All tests that need no GPU
 	$(BIN)/python -m pytest -n 4 tests
+
+integrations: build ## SGLang's and vLLM's own modules for NCCL in rehearsal (fetches 380 MB, keeps three files of each)
+	$(BIN)/python tests/servers/fetch.py build/servers
+	$(BIN)/python -m pytest -n 2 tests/servers
 
 # The tools of `make lint` and `make check`, in the versions that pyproject.toml names.
 TOOLS = $(VENV)/.tracehook-tools

@@ -42,17 +42,18 @@ SELECT process, any_value(rank) AS rank, pool_segment, max(pool) AS pool, max(de
 FROM event WHERE event IN ('pool.grow', 'pool.shrink') GROUP BY process, pool_segment;
 
 -- Each successful step of a registration, with the one before and the one after for the same memory and communicator.
+-- `memory` is the number of a segment (kind local) or of a segment of our pools (kind window). A window that the program
+-- registered has neither, and stands under a negative number made of its address: it may be made twice.
 CREATE TABLE step AS
 SELECT process, rank, device, comm, comm_id, comm_rank, kind, memory, addr, size, us, effective, ordinal, capturing,
        event, ns, seq, lag(event) OVER w AS before, lead(event) OVER w AS after, lead(ns) OVER w AS after_ns,
        lead(seq) OVER w AS after_seq
-FROM (SELECT *, split_part(event, '.', 2) AS kind, coalesce(segment, pool_segment) AS memory FROM event
-      WHERE event IN ('register.local', 'deregister.local', 'register.window', 'deregister.window')
+FROM (SELECT *, split_part(event, '.', 2) AS kind, coalesce(segment, pool_segment, -CAST(hash(addr) >> 2 AS BIGINT)) AS memory
+      FROM event WHERE event IN ('register.local', 'deregister.local', 'register.window', 'deregister.window')
         AND ok AND NOT (event = 'register.window' AND NOT coalesce(effective, true)))
 WINDOW w AS (PARTITION BY process, comm_id, kind, memory ORDER BY seq);
 
 -- One row a registration that was made. `how` it ended: deregistered, aborted, or NULL (held at the end of the log).
--- `memory` is a segment (kind local) or a segment of our pools (kind window).
 CREATE TABLE registration AS
 SELECT step.process, step.rank, step.device, step.comm, step.comm_id, step.comm_rank, kind, memory, addr, size, us,
        effective, ordinal, capturing, ns AS made_ns, seq AS made_seq,

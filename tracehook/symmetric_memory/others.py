@@ -20,6 +20,7 @@ class OtherWindows(GroupWindows):
     """The windows of one communicator that no group of torch stands for."""
 
     channel = "other/"
+    is_of_torch = False
 
     def __init__(
         self, communicator: Any, store: Store, settings: Settings, stalls: StallWatch, meetings: Meetings

@@ -30,7 +30,13 @@ class PlacementCheck:
         """Compare call number `call`; `communicator_id` is the native one."""
         found = self._group_of(communicator_id)
         if found is None:
-            return ""  # its windows are not ours
+            return ""  # its ranks compare nothing
+        why = self._compare(found, call, operation, send, receive)
+        if why and not found.is_of_torch:
+            warn(why.removeprefix("tracehook: "))  # torch puts it into its exception, others seldom do
+        return why
+
+    def _compare(self, found: GroupWindows, call: int, operation: str, send: Place, receive: Place) -> str:
         communicator = found.communicator()
         entries = divergence.wishes(send, receive)
         if communicator is not None:

@@ -34,6 +34,7 @@ class GroupRanks:
     """The part of :class:`GroupWindows` that knows no windows: who the ranks are, and how they reach each other."""
 
     channel = ""  # how the names of its sequences of rounds begin
+    is_of_torch = True  # a group of torch stands for it
 
     def __init__(
         self,

@@ -8,7 +8,8 @@ WITH tried AS (
               AS before
     FROM (SELECT *, split_part(event, '.', 2) AS kind, coalesce(segment, pool_segment) AS memory FROM event
           WHERE event IN ('register.local', 'deregister.local', 'register.window', 'deregister.window')
-            AND NOT (event = 'register.window' AND NOT coalesce(effective, true)) AND error IS DISTINCT FROM -1))
+            AND NOT (event = 'register.window' AND NOT coalesce(effective, true)) AND error IS DISTINCT FROM -1
+            AND coalesce(segment, pool_segment) IS NOT NULL))
 SELECT tried.process, [tried.rank] AS ranks, comm, ns, seq,
        format('{} deregistered {} {} at {} from communicator {}, {}',
               who(tried.rank, tried.process), CASE kind WHEN 'window' THEN 'a window on pool segment' ELSE 'segment' END,

@@ -5,4 +5,4 @@ SELECT process, [rank] AS ranks, comm, ns, seq,
               who(rank, process), CASE kind WHEN 'window' THEN 'a window on pool segment' ELSE 'segment' END,
               memory, addr, in_bytes(size), comm) AS message
 FROM step SEMI JOIN (FROM process WHERE lost = 0) USING (process)
-WHERE event LIKE 'register.%' AND before LIKE 'register.%';
+WHERE event LIKE 'register.%' AND before LIKE 'register.%' AND memory >= 0;

@@ -1,0 +1,39 @@
+"""Fetch the modules of servers that call NCCL, unchanged, out of their wheels. ``make integrations`` runs it.
+
+Argument: the folder for them.
+"""
+
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+WHEELS = {
+    "sglang==0.5.23": "sglang/srt/distributed/device_communicators/pynccl",
+    "vllm==0.33.0": "vllm/distributed/device_communicators/pynccl",
+}
+
+
+def fetch(wheel: str, wanted: str, target: Path) -> None:
+    """Unpack the files of a wheel whose names begin with `wanted`."""
+    with tempfile.TemporaryDirectory() as scratch:
+        download = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--dest", scratch, wheel]
+        subprocess.run(download, check=True)
+        (file,) = Path(scratch).glob("*.whl")
+        with zipfile.ZipFile(file) as archive:
+            names = [name for name in archive.namelist() if name.startswith(wanted)]
+            archive.extractall(target, names)
+    print(f"{wheel}: {len(names)} modules")
+
+
+def main() -> None:
+    """Fetch what is not there yet."""
+    target = Path(sys.argv[1])
+    for wheel, wanted in WHEELS.items():
+        if not (target / wanted.split("/")[0]).exists():
+            fetch(wheel, wanted, target)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""What the servers' own modules for NCCL import besides torch: stand-ins, as small as they can be."""
+
+import logging
+import os
+import subprocess
+import sys
+import types
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+import torch.utils.cpp_extension
+
+FETCHED = Path(os.environ["FETCHED"])  # see fetch.py
+LIBRARY = "libnccl.so.2"
+ALLOCATION = """
+typedef int ncclResult_t;
+extern "C" ncclResult_t ncclMemAlloc(void**, size_t);
+extern "C" ncclResult_t ncclMemFree(void*);
+"""
+
+
+def package(name: str) -> None:
+    """Let the modules of a package be found among those that were fetched, without its own __init__."""
+    parts = name.split(".")
+    for end in range(1, len(parts) + 1):
+        module = sys.modules.setdefault(".".join(parts[:end]), types.ModuleType(".".join(parts[:end])))
+        module.__path__ = [str(FETCHED.joinpath(*parts[:end]))]
+
+
+def module(name: str, **content: object) -> None:
+    """Make a module; its packages exist already, or are made."""
+    parent, _, last = name.rpartition(".")
+    package(parent)
+    made = types.ModuleType(name)
+    vars(made).update(content)
+    sys.modules[name] = made
+    setattr(sys.modules[parent], last, made)
+
+
+def load_inline(name: str, cpp_sources: str, build_directory: str, **_: object) -> str:
+    """Compile as torch's function of that name does, but with g++ alone: the sources have no device code."""
+    cuda = Path(torch.__file__).parent.parent / "nvidia" / "cu13" / "include"
+    target = Path(build_directory) / f"{name}.so"
+    own = target.with_suffix(f".{os.getpid()}.so")  # other ranks make the same file
+    # NCCL's own header includes parts of the CUDA toolkit that torch does not bring.
+    source = f"#include <cstdint>\n#include <cstdio>\n{cpp_sources.replace('#include <nccl.h>', ALLOCATION)}"
+    options = ["-x", "c++", "-", "-shared", "-fPIC", f"-I{cuda}", "-o", str(own)]
+    subprocess.run(["g++", *options], input=source, text=True, check=True)
+    own.rename(target)
+    return str(target)
+
+
+class StatelessProcessGroup:
+    """Nobody uses one here."""
+
+
+def sglang() -> None:
+    """Stand in for the rest of SGLang."""
+    enabled = SimpleNamespace(comm=SimpleNamespace(enable_symm_mem=True))
+    package("sglang.srt.distributed.device_communicators")
+    module("sglang.srt.distributed.utils", StatelessProcessGroup=StatelessProcessGroup)
+    module("sglang.srt.distributed.parallel_state", GroupCoordinator=object)
+    module("sglang.srt.environ", envs=None)
+    module("sglang.srt.runtime_context", get_exec=lambda: enabled)
+    module(
+        "sglang.srt.utils.common",
+        get_current_device_stream_fast=torch.cuda.current_stream,
+        torch_release=tuple(map(int, torch.__version__.split("+")[0].split(".")[:2])),
+    )
+
+
+def vllm() -> None:
+    """Stand in for the rest of vLLM."""
+    platform = SimpleNamespace(is_cuda=lambda: True, is_rocm=lambda: False, fp8_dtype=lambda: torch.float8_e4m3fn)
+    package("vllm.distributed.device_communicators")
+    module("vllm.envs", VLLM_USE_NCCL_SYMM_MEM=True, VLLM_DISABLE_PYNCCL=False)
+    module("vllm.distributed.utils", StatelessProcessGroup=StatelessProcessGroup)
+    module("vllm.logger", init_logger=logger)
+    module("vllm.platforms", current_platform=platform)
+    module("vllm.utils.torch_utils", current_stream=torch.cuda.current_stream)
+    module(
+        "vllm.utils.nccl",
+        find_nccl_library=lambda: LIBRARY,
+        find_nccl_include_paths=list,
+        find_nccl_library_paths=list,
+    )
+
+
+def logger(name: str) -> logging.Logger:
+    """Return a logger that has vLLM's one more method."""
+    made = logging.getLogger(name)
+    made.info_once = made.info
+    return made
+
+
+torch.utils.cpp_extension.load_inline = load_inline

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -42,7 +43,7 @@ def test_its_communicator_and_its_windows_are_known(server: str, tmp_path: Path)
         ]
         assert len(run.events("agreement.reached", rank)) == 2
     text, findings = audit(tmp_path)
-    assert findings.strip() == "[]", text
+    assert json.loads(findings) == [], text
 
 
 @pytest.mark.parametrize("case", ["swapped", "mixed"])

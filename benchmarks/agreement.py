@@ -104,6 +104,7 @@ def measure(device: torch.device) -> stats.Results:
 
 
 def main(arguments: list[str]) -> None:
+    os.environ.setdefault("SYMM_REGISTER_GUARD", "off")  # what is compared registers as without tracehook
     tracehook.enable()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)

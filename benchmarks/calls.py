@@ -30,21 +30,15 @@ def main(library: str) -> None:
     dist.all_reduce(torch.ones(4, device=device))
     pointer = ctypes.c_void_p(dist.group.WORLD._get_backend(device)._comm_ptr())
 
-    # Two copies of the same caller: the second is loaded after the interposer came, and keeps the plain slots.
-    wrapped, plain = ctypes.CDLL(library), None
+    caller = ctypes.CDLL(library)
     tracehook.enable()
-    copy = library.replace("libtorch_cuda_caller", "libplain_caller")
-    with open(library, "rb") as source, open(copy, "wb") as target:
-        target.write(source.read())
-    plain = ctypes.CDLL(copy)
-    for one in (wrapped, plain):
-        for name in ("time_empty_calls", "time_grouped_calls", "time_registrations"):
-            getattr(one, name).restype = ctypes.c_double
+    for name in ("time_empty_calls", "time_grouped_calls", "time_registrations"):
+        getattr(caller, name).restype = ctypes.c_double
 
     for name in ("time_empty_calls", "time_grouped_calls"):
         for _ in range(REPETITIONS):
-            with_hook = getattr(wrapped, name)(pointer, CALLS) / CALLS
-            without = getattr(plain, name)(pointer, CALLS) / CALLS
+            with_hook = getattr(caller, name)(pointer, CALLS, 0) / CALLS
+            without = getattr(caller, name)(pointer, CALLS, 1) / CALLS
             print(f"RESULT {name} {with_hook - without}")
 
     kept = [torch.empty(12 << 20, dtype=torch.uint8, device=device) for _ in range(SEGMENTS)]
@@ -61,7 +55,7 @@ def main(library: str) -> None:
     journal.stop_thread()
     for _ in range(REPETITIONS):
         journal.flush()
-        bare = plain.time_registrations(pointer, addresses, sizes, segments)
+        bare = caller.time_registrations(pointer, addresses, sizes, segments)
         begin = time.perf_counter_ns()
         _core.set_registering(True)  # what a new communicator gets: every segment of the ledger
         ours = time.perf_counter_ns() - begin

@@ -36,7 +36,7 @@ def hot_path() -> Path:
 
 def caller() -> Path:
     """Return the library that calls NCCL through slots, linked to ``libnccl.so.2``: the one that is loaded already."""
-    return build("caller.cpp", "torch_cuda_caller", "-Wl,-z,lazy", *_nccl())
+    return build("caller.cpp", "caller", "-Wl,-z,lazy", *_nccl())
 
 
 def peer_segments() -> Path:

@@ -302,6 +302,7 @@ def main(arguments: list[str]) -> None:
     os.environ.setdefault("MASTER_PORT", "29532")
     device = torch.device("cuda", 0)
     torch.cuda.set_device(device)
+    os.environ.setdefault("SYMM_REGISTER_GUARD", "off")  # what is compared registers as without tracehook
     tracehook.enable()
     dist.init_process_group("nccl", rank=0, world_size=1, device_id=device)
     found = measure(device)

@@ -169,6 +169,7 @@ def show(found: dict[str, Any]) -> None:
 
 
 def main() -> None:
+    os.environ.setdefault("SYMM_REGISTER_GUARD", "off")  # what is compared registers as without tracehook
     tracehook.enable()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)

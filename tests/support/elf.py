@@ -1,4 +1,4 @@
-"""What a shared library imports, read from its file."""
+"""What a shared library imports and exports, read from its file."""
 
 from __future__ import annotations
 
@@ -15,6 +15,15 @@ _UNDEFINED = 0
 
 def imported(library: Path) -> set[str]:
     """Return the names that a 64-bit library wants others to define."""
+    return {name for name, is_defined in _symbols(library) if not is_defined}
+
+
+def exported(library: Path) -> set[str]:
+    """Return the names that a 64-bit library defines for others."""
+    return {name for name, is_defined in _symbols(library) if is_defined}
+
+
+def _symbols(library: Path) -> set[tuple[str, bool]]:
     with library.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         assert data[:6] == b"\x7fELF\x02\x01", f"{library}: no 64-bit ELF file"
         start, size, count = _SECTIONS_AT.unpack_from(data)
@@ -25,6 +34,7 @@ def imported(library: Path) -> set[str]:
                 continue
             names = sections[section[6]][4]
             for name, _, _, defined_in, _, _ in _SYMBOL.iter_unpack(data[section[4] : section[4] + section[5]]):
-                if defined_in == _UNDEFINED and name:
-                    found.add(data[names + name : data.find(b"\0", names + name)].decode())
+                if name:
+                    text = data[names + name : data.find(b"\0", names + name)].decode()
+                    found.add((text, defined_in != _UNDEFINED))
         return found

@@ -105,6 +105,12 @@ def test_the_numbers_of_a_log_are_those_of_its_format():
         "all_to_all",
         "gather",
         "scatter",
+        "all_reduce_config",
+        "all_gather_config",
+        "reduce_scatter_config",
+        "all_to_all_config",
+        "gather_config",
+        "scatter_config",
     ]
     assert {compared for _, *both in tables.OPERATIONS for compared in both} == {"where", "whether", "nothing"}
 

@@ -13,6 +13,8 @@ namespace tracehook::nccl {
 using Comm = void*;   // ncclComm_t
 using Stream = void*; // cudaStream_t
 using Window = void*; // ncclWindow_t
+struct CollConfig;    // ncclCollConfig_t, since 2.31: only NCCL reads it
+struct SignalDesc;    // ncclWaitSignalDesc_t: likewise
 
 // ncclResult_t
 enum Result : int {

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <mutex>
 #include <tuple>
+#include <type_traits>
 
 namespace tracehook::nccl {
 
@@ -75,7 +76,10 @@ int placed(Args... args) {
     if (!communicator || communicator->windows().count_plain_call()) {
         return inside<Real, Args...>(communicator, args...);
     }
-    const Stream stream = std::get<sizeof...(Args) - 1>(arguments);
+    // The last argument, or the one before a configuration.
+    using Last = std::tuple_element_t<sizeof...(Args) - 1, std::tuple<Args...>>;
+    constexpr std::size_t kAfter = std::is_same_v<Last, const CollConfig*> ? 2 : 1;
+    const Stream stream = std::get<sizeof...(Args) - kAfter>(arguments);
     const int refused = check_placement(communicator, static_cast<std::uint32_t>(Number),
                                         std::get<0>(arguments), std::get<1>(arguments),
                                         std::get<2>(arguments), std::get<3>(arguments), stream);

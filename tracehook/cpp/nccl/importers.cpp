@@ -95,9 +95,9 @@ std::size_t calls_count() noexcept {
 }
 
 // All objects may call NCCL; some also look names up, or load others.
-std::size_t that_matter(const std::string& path) {
-    const std::string name = path.substr(path.rfind('/') + 1);
-    if (path.empty() || name.starts_with("libpython") || name.starts_with("_ctypes")) {
+std::size_t that_matter(const LoadedObject& object) {
+    const std::string name = object.name();
+    if (object.path.empty() || name.starts_with("libpython") || name.starts_with("_ctypes")) {
         return calls_count() + 2;
     }
     return calls_count() + (name.find(kOfNccl) != std::string::npos ? 1 : 0);
@@ -123,9 +123,14 @@ std::vector<std::string> rewrite_new(Importers& importers) {
     }
     importers.count = count;
     std::vector<std::string> names;
-    for (LoadedObject& object : loaded_objects(importers.all, that_matter)) {
-        if (object.slots.empty() || object.base == importers.nccl.base ||
-            !importers.seen.emplace(object.base, object.path).second) {
+    const auto is_new = [&](const LoadedObject& object) {
+        const bool is_known = object.base == importers.nccl.base ||
+                              importers.seen.contains({object.base, object.path});
+        return is_known ? std::size_t{0} : that_matter(object);
+    };
+    for (LoadedObject& object : loaded_objects(importers.all, is_new)) {
+        importers.seen.emplace(object.base, object.path);
+        if (object.slots.empty()) {
             continue;
         }
         const auto handle = hold(object);
@@ -181,7 +186,7 @@ void* on_dlopen(const char* path, int flags) {
 LoadedObject nccl_itself() {
     const void* const inside = reinterpret_cast<const void*>(api().ncclCommRegister);
     for (LoadedObject& object :
-         loaded_objects({}, [](const std::string&) { return std::size_t{0}; })) {
+         loaded_objects({}, [](const LoadedObject&) { return std::size_t{0}; })) {
         if (object.contains(inside)) {
             return std::move(object);
         }

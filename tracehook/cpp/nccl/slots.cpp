@@ -105,7 +105,7 @@ Tables read_tables(const dl_phdr_info& info, LoadedObject& object) {
 
 struct Search {
     std::span<const Replacement> replacements;
-    Choice choice;
+    const Choice& choice;
     std::vector<LoadedObject> objects;
 };
 
@@ -137,7 +137,7 @@ int visit(dl_phdr_info* info, std::size_t, void* user) {
     if (tables.symbols == nullptr || tables.names == nullptr) {
         return 0;
     }
-    const auto wanted = search.replacements.first(search.choice(object.path));
+    const auto wanted = search.replacements.first(search.choice(object));
     const bool imports = imports_any(tables, wanted);
     for (const auto table : {tables.plt, tables.data}) {
         for (const Elf64_Rela& relocation : imports ? table : table.first(0)) {
@@ -216,7 +216,8 @@ LoadCount load_count() noexcept {
     return count;
 }
 
-std::vector<LoadedObject> loaded_objects(std::span<const Replacement> replacements, Choice choice) {
+std::vector<LoadedObject> loaded_objects(std::span<const Replacement> replacements,
+                                         const Choice& choice) {
     Search search{replacements, choice, {}};
     dl_iterate_phdr(visit, &search);
     return std::move(search.objects);

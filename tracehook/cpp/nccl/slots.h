@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -50,12 +51,14 @@ struct LoadCount {
 };
 LoadCount load_count() noexcept;
 
-// How many of the replacements, from the first, matter for the object of that path.
-using Choice = std::size_t (*)(const std::string& path);
+// How many of the replacements, from the first, matter for that object, whose slots are not known
+// yet. None saves the look at them.
+using Choice = std::function<std::size_t(const LoadedObject& object)>;
 
 // Every loaded object with its slots for the symbols that matter for it. Another thread may unload
 // one meanwhile: hold it before its slots are touched. Throws std::bad_alloc.
-std::vector<LoadedObject> loaded_objects(std::span<const Replacement> replacements, Choice choice);
+std::vector<LoadedObject> loaded_objects(std::span<const Replacement> replacements,
+                                         const Choice& choice);
 
 // Writes the replacements into the slots, each atomically: other threads may be calling. Safe to
 // repeat. Throws std::runtime_error, before it has changed anything, if a slot cannot be written;

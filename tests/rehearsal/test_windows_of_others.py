@@ -84,3 +84,15 @@ def test_pools_that_torch_registers_are_compared(tmp_path: Path) -> None:
         assert run.facts(rank)["called"] == 0
     lines = run.finished.lines("rank 0 wants '33554432 bytes, flags 1'; rank 1 wants '67108864 bytes, flags 1'")
     assert len(lines) == 2
+
+
+def test_a_group_and_its_communicator_share_their_agreements(tmp_path: Path) -> None:
+    """One rank has asked about the group before, the other has not: both agree on a pool of torch's, and on a scope."""
+    run = play(tmp_path, "with_a_scope", TRACEHOOK_EMU_NCCL_VERSION=NEW)
+    run.assert_good()
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        assert (facts["raised"], facts["called"]) == ("", 1), run.output
+        assert (facts["sum"], facts["symmetric"]) == (3.0, True)
+        made = [(event["ordinal"], event.get("observed", False)) for event in run.events("register.window", rank)]
+        assert made == [(0, True), (1, False)]

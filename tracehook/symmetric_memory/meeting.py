@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from tracehook.symmetric_memory.alarm import Watch
@@ -27,6 +28,8 @@ class Meetings:
 
     def __init__(self) -> None:
         self._meetings: dict[Any, tuple[Store, Meeting]] = {}
+        # Who began the sequences of rounds of a communicator, by its native number: its group, or nobody's.
+        self.begun: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
 
     def at(self, store: Store) -> Meeting:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 class OtherWindows(GroupWindows):
     """The windows of one communicator that no group of torch stands for."""
 
-    channel = "other/"
     is_of_torch = False
 
     def __init__(

@@ -33,7 +33,6 @@ UNSURE = "The ranks may no longer make the same calls: abort the group"
 class GroupRanks:
     """The part of :class:`GroupWindows` that knows no windows: who the ranks are, and how they reach each other."""
 
-    channel = ""  # how the names of its sequences of rounds begin
     is_of_torch = True  # a group of torch stands for it
 
     def __init__(
@@ -98,9 +97,20 @@ class GroupRanks:
 
     def _begin(self, found: Any) -> None:
         """Begin with a new communicator: what was agreed on with a former one means nothing for it."""
-        # Two sequences, because a scope's end and a collective need not come in the same order where several threads
-        # work.
-        name = f"{self.channel}{found.key:016x}"
+        before = self._meetings.begun.setdefault(found.id, self)
+        if before is not self:
+            # One pair of sequences for a communicator: other ranks need not ask by its group, or not yet.
+            self._plans, self._uses = before._plans, before._uses
+        else:
+            self._begin_sequences(found)
+        self.refused = self.last_failure = None
+        self._is_apart = False
+        if self._communicator is not None:
+            self.deferred = []
+
+    def _begin_sequences(self, found: Any) -> None:
+        # Two, because a scope's end and a collective need not come in the same order where several threads work.
+        name = f"{found.key:016x}"
         plans, uses = _Follower(self, found, "plans"), _Follower(self, found, "uses")
         self._plans, self._uses = (
             self._agreement(f"{name}/windows", plans),
@@ -110,10 +120,6 @@ class GroupRanks:
         if self.facts.ranks > 1:
             uses.ends_with(plans)
             self._meetings.at(self.facts.store).watch.watch(_key(found), uses)
-        self.refused = self.last_failure = None
-        self._is_apart = False
-        if self._communicator is not None:
-            self.deferred = []
 
     def _agreement(self, name: str, follower: _Follower | None = None) -> Agreement:
         """A sequence of rounds of its own: a group may be made again under the same name, in the same store."""

@@ -17,6 +17,7 @@ from common import MB, RANK, nccl_calls, start, tell
 
 CASE = sys.argv[1]
 REGISTER = "ncclCommWindowRegister"
+POOLS: list[object] = []
 nccl = raw.nccl
 nccl.ncclGetLastError.restype = ctypes.c_char_p
 
@@ -77,21 +78,36 @@ def one_ordinary() -> None:
     tell(used=group.all_reduce(place, place), why=said())
 
 
-def of_torch() -> None:
+def of_torch(more: int = 32) -> None:
     """Torch registers its pool with a group: on one rank that has another size."""
     backend = dist.group.WORLD._get_backend(torch.device("cuda"))
     pool = torch.cuda.MemPool(backend.mem_allocator)
     with torch.cuda.use_mem_pool(pool):
-        kept = torch.empty((32 + 32 * RANK) * MB, dtype=torch.uint8, device="cuda")
+        kept = torch.empty((32 + more * RANK) * MB, dtype=torch.uint8, device="cuda")
     calls, raised = nccl_calls(REGISTER), ""
     try:
         backend.register_mem_pool(pool, symm=True)
     except RuntimeError as problem:
         raised = str(problem)
     tell(raised=raised, called=nccl_calls(REGISTER) - calls)
-    raw.meet("raised")
-    os._exit(0)  # at the end of the pool torch would deregister what was never registered, and end the process
-    del kept
+    if raised:
+        raw.meet("raised")
+        os._exit(0)  # at the end of the pool torch would deregister what was never registered, and end the process
+    POOLS.append((pool, kept))
+
+
+def with_a_scope() -> None:
+    """One rank asks about the group; all register a pool of torch's, and then enter a scope of the group."""
+    if RANK == 0:
+        tell(asked=tracehook.explain(torch.empty(4, device="cuda")).reason)
+    of_torch(more=0)
+    with tracehook.symmetric():
+        tensor = torch.empty(8 * MB, device="cuda")
+    tensor.copy_(torch.full(tensor.shape, RANK + 1.0))
+    dist.all_reduce(tensor)
+    tell(sum=float(tensor[0].cpu()), symmetric=tracehook.is_symmetric(tensor))
+    raw.meet("reduced")
+    os._exit(0)
 
 
 if CASE == "no_store":

@@ -11,8 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-import structlog
-
 from tracehook.log import ring
 from tracehook.log.file_name import new_file
 from tracehook.log.tables import Reason
@@ -93,6 +91,8 @@ class Journal:
             self._open(path, begin, descriptor)
 
     def _open(self, path: Path, begin: Mapping[str, Any], descriptor: int | None) -> None:
+        import structlog  # takes most of the time of our start, and many processes have no log
+
         try:
             self._file = _WholeLines(new_file(path) if descriptor is None else descriptor)
             # wrap_logger and not configure(): structlog's configuration belongs to the application.

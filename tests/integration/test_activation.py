@@ -58,10 +58,13 @@ def test_autoload_switched_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["tracehook._core", "structlog", "tracehook.hook.service", "tracehook.settings"])
-def test_broken_installation(missing: str) -> None:
-    """If a part of tracehook cannot be imported, `import torch` works, with one line that names it."""
+def test_broken_installation(missing: str, tmp_path: Path) -> None:
+    """If a part of tracehook cannot be imported, `import torch` works, with one line that names it.
+
+    With a log, because structlog is imported for that only.
+    """
     code = f"import sys; sys.modules[{missing!r}] = None; import torch; print(torch.zeros(2).sum().item())"
-    run = python(code, env={"SYMM_REGISTER_HOOK": "1"})
+    run = python(code, env={"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(tmp_path)})
     assert (run.out, run.status) == ("0.0\n", 0), run.output
     assert len(run.err.splitlines()) == 1, run.output
     assert run.err.startswith("tracehook is off: ")
@@ -71,7 +74,8 @@ def test_broken_installation(missing: str) -> None:
 def test_module_that_raises_while_imported(tmp_path: Path) -> None:
     """If a module that tracehook needs raises, `import torch` works, with one line."""
     Path(tmp_path, "structlog.py").write_text("raise ValueError('broken on purpose')\n")
-    run = python("import torch; print('here')", env={"SYMM_REGISTER_HOOK": "1", "PYTHONPATH": str(tmp_path)})
+    env = {"SYMM_REGISTER_HOOK": "1", "PYTHONPATH": str(tmp_path), "SYMM_REGISTER_LOG": str(tmp_path / "logs")}
+    run = python("import torch; print('here')", env=env)
     assert (run.out, run.status) == ("here\n", 0), run.output
     assert run.err == "tracehook is off: broken on purpose\n"
 

@@ -96,3 +96,13 @@ def test_a_group_and_its_communicator_share_their_agreements(tmp_path: Path) -> 
         assert (facts["sum"], facts["symmetric"]) == (3.0, True)
         made = [(event["ordinal"], event.get("observed", False)) for event in run.events("register.window", rank)]
         assert made == [(0, True), (1, False)]
+
+
+def test_a_rank_whose_interpreter_is_busy_refuses_too(tmp_path: Path) -> None:
+    """It cannot compare anything, so it does not go into NCCL alone; the other rank finds it missing."""
+    run = play(tmp_path, "interpreter_is_busy")
+    run.assert_good()
+    for rank in (0, 1):
+        assert (run.facts(rank)["result"], run.facts(rank)["called"]) == (REFUSED, 0), run.output
+    assert "held the interpreter for too long" in run.facts(0)["said"]
+    assert "rank 0 did not come" in run.facts(1)["said"]

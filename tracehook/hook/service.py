@@ -88,7 +88,7 @@ class Service:
         _core.set_local_mode(MODES.index(mode))
         if self.settings.check:
             _core.check_at_births()
-        _core.set_window_guard(self.settings.guard != "off")
+        _core.set_window_guard(self.settings.timeout if self.settings.guard != "off" else 0.0)
         try:
             _core.interpose()
         except RuntimeError as problem:

@@ -1,6 +1,6 @@
 """Windows that others register: the ranks compare them before NCCL is called.
 
-Called by the native side (cpp/bindings/window_guard.cpp) on a thread of its own, while the one that registers waits.
+The native side (cpp/bindings/window_guard.cpp) calls this on a thread of its own. The thread that registers waits.
 """
 
 from __future__ import annotations

@@ -6,7 +6,9 @@ The communicator is one of ctypes, as servers make them.
 import ctypes
 import os
 import sys
+import threading
 import time
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -28,9 +30,10 @@ def said() -> str:
     return text.decode() if text else ""
 
 
-def register(memory: int, size_mb: float) -> ctypes.c_void_p:
-    """Register a window; tell how that went, and whether NCCL was called."""
+def register(memory: int, size_mb: float, before: Callable[[], object] = int) -> ctypes.c_void_p:
+    """Register a window; tell how that went, and whether NCCL was called. Call `before` just before."""
     calls, begin = nccl_calls(REGISTER), time.monotonic()
+    before()
     window = group.window(memory, size_mb)
     seconds = round(time.monotonic() - begin, 2)
     tell(result=group.result, said=said(), seconds=seconds, called=nccl_calls(REGISTER) - calls)
@@ -60,6 +63,27 @@ def missing() -> None:
     if RANK == 0:
         register(memory, 4)
     raw.meet("registered")
+
+
+def interpreter_is_busy() -> None:
+    """On one rank another thread holds the interpreter for longer than an agreement may take."""
+    memory = raw.allocate(4)
+    calling = threading.Event()
+    keep = ctypes.PyDLL(None).usleep  # a call that keeps the GIL
+
+    def hold() -> None:
+        while not calling.is_set():
+            time.sleep(0)
+        keep(4_500_000)
+
+    sys.setswitchinterval(1)  # so the main thread gives the GIL up only when it is inside NCCL's function
+    thread = threading.Thread(target=hold)
+    if RANK == 0:
+        thread.start()
+    raw.meet("allocated")
+    register(memory, 4, before=calling.set)
+    if RANK == 0:
+        thread.join()
 
 
 def swapped() -> None:

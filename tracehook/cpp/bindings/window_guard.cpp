@@ -1,14 +1,16 @@
 // Asks Python (symmetric_memory/guard.py) whether a window that the program registers may be made.
 //
-// On a thread of its own, because the program's thread may hold a lock that somebody wants who
+// A thread of its own asks, because the program's thread may hold a lock that somebody wants who
 // holds the GIL: it must not wait for the GIL without end. If Python is not free in time, the call
-// goes to NCCL as if there were no guard. Python has the call made in between, and that the
-// program's thread does: NCCL's groups and the current device belong to it.
+// is refused, and the other ranks find this one missing: to go on alone would be a wait in NCCL for
+// ranks that refuse. In between Python has the call made. The program's thread makes it, because
+// NCCL's groups and the current device belong to that thread.
 #include "nccl/window_guard.h"
 
 #include "bindings/bindings.h"
 #include "bindings/symmetric_memory.h"
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <memory>
@@ -23,7 +25,8 @@ namespace tracehook {
 
 namespace {
 
-constexpr auto kForPython = std::chrono::seconds(5);
+// How long the program's thread waits for the GIL.
+std::atomic<double> seconds_for_python{0};
 
 // Between the program's thread and the one that asks.
 struct Conversation {
@@ -100,11 +103,11 @@ std::string ask_guard(const nccl::WindowRequest& request, const nccl::MakeWindow
     const auto talk = std::make_shared<Conversation>();
     std::thread(ask, talk, request.communicator, request.size, request.flags).detach();
     Conversation::Lock lock(talk->mutex);
-    if (!talk->changed.wait_for(lock, kForPython, [&] { return talk->state != State::kAsked; })) {
+    const std::chrono::duration<double> patience(seconds_for_python.load());
+    if (!talk->changed.wait_for(lock, patience, [&] { return talk->state != State::kAsked; })) {
         talk->move_to(State::kAbandoned);
-        lock.unlock();
-        result = make();
-        return "";
+        return "tracehook: the ranks could not compare this window, because another thread of this "
+               "process held the interpreter for too long (SYMM_REGISTER_TIMEOUT)";
     }
     while (talk->state != State::kDone) {
         if (talk->state == State::kMake) {
@@ -126,8 +129,10 @@ std::string ask_guard(const nccl::WindowRequest& request, const nccl::MakeWindow
 } // namespace
 
 void bind_window_guard(py::module_& module) {
-    module.def("set_window_guard", [](bool on) {
-        nccl::set_window_guard(on ? nccl::WindowGuard(&ask_guard) : nccl::WindowGuard());
+    // 0 seconds: off.
+    module.def("set_window_guard", [](double seconds) {
+        seconds_for_python.store(seconds);
+        nccl::set_window_guard(seconds > 0 ? nccl::WindowGuard(&ask_guard) : nccl::WindowGuard());
     });
 }
 

@@ -1,0 +1,226 @@
+// Communicators that begin and end.
+#include "nccl/birth.h"
+#include "nccl/caller.h"
+#include "nccl/importers.h"
+#include "nccl/interpose.h"
+#include "nccl/key.h"
+#include "nccl/wrappers.h"
+
+#include <atomic>
+
+namespace tracehook::nccl {
+
+namespace {
+
+std::atomic<LocalMode> local_mode{LocalMode::kAuto};
+
+} // namespace
+
+void set_local_mode(LocalMode mode) noexcept {
+    local_mode.store(mode, std::memory_order_relaxed);
+}
+
+core::Local local_of(bool registers_itself) noexcept {
+    switch (local_mode.load(std::memory_order_relaxed)) {
+    case LocalMode::kOurs:
+        return core::Local::kOurs;
+    case LocalMode::kObserve:
+        return core::Local::kObserved;
+    case LocalMode::kOff:
+        return core::Local::kOff;
+    case LocalMode::kAuto:
+        break;
+    }
+    return registers_itself ? core::Local::kObserved : core::Local::kOurs;
+}
+
+namespace {
+
+// After the call that makes `birth` returned `result`.
+int after_birth(int result, Birth birth) {
+    if (registrar().abandoned() || (result != kSuccess && result != kInProgress)) {
+        return result;
+    }
+    look_for_importers(); // whoever made it may have been loaded by another library
+    birth.local = local_of(called_by_nccl2());
+    if (result == kInProgress) {
+        birth.blocking = false; // whatever its configuration said: NCCL_COMM_BLOCKING overrides it
+    }
+    ThreadGroup& group = ThreadGroup::mine();
+    if (group.open()) {
+        group.expect(std::move(birth));
+    } else if (!deliver(registrar(), birth) && result == kInProgress) {
+        group.expect(std::move(birth));
+    }
+    return result;
+}
+
+// Children are counted per parent, by every rank of it: split and shrink are collective calls.
+std::uint64_t next_child(const core::CommunicatorPtr& parent) {
+    return parent ? parent->next_child() : 0;
+}
+
+} // namespace
+
+int on_ncclCommInitRank(Comm* out, int size, UniqueId id, int rank) {
+    Birth birth{out,  key_of_unique_ids({&id, 1}), current_device(), rank, size, true, nullptr,
+                false};
+    birth.shares = config_sharing(nullptr);
+    return after_birth(api().ncclCommInitRank(out, size, id, rank), std::move(birth));
+}
+
+int on_ncclCommInitRankConfig(Comm* out, int size, UniqueId id, int rank, Config* config) {
+    Birth birth{out,  key_of_unique_ids({&id, 1}), current_device(), rank,
+                size, config_blocking(config),     nullptr,          false};
+    birth.shares = config_sharing(config);
+    return after_birth(api().ncclCommInitRankConfig(out, size, id, rank, config), std::move(birth));
+}
+
+int on_ncclCommInitRankScalable(Comm* out, int size, int rank, int id_count, UniqueId* ids,
+                                Config* config) {
+    const std::span<const UniqueId> all(ids, static_cast<std::size_t>(id_count));
+    Birth birth{out,  key_of_unique_ids(all),  current_device(), rank,
+                size, config_blocking(config), nullptr,          false};
+    birth.shares = config_sharing(config);
+    return after_birth(api().ncclCommInitRankScalable(out, size, rank, id_count, ids, config),
+                       std::move(birth));
+}
+
+int on_ncclCommInitAll(Comm* out, int count, const int* devices) {
+    // One process holds all ranks, so the key needs to be unique in this process only.
+    static std::atomic<std::uint64_t> calls{0};
+    const std::uint64_t key = key_of_child(0, "all", count, calls.fetch_add(1));
+    const int result = api().ncclCommInitAll(out, count, devices);
+    for (int rank = 0; rank < count; ++rank) {
+        Birth birth{out + rank, key,  devices != nullptr ? devices[rank] : rank, rank, count, true,
+                    nullptr,    false};
+        birth.shares = config_sharing(nullptr);
+        after_birth(result, std::move(birth));
+    }
+    return result;
+}
+
+int on_ncclCommSplit(Comm comm, int colour, int key, Comm* out, Config* config) {
+    const core::CommunicatorPtr parent = registrar().find(comm);
+    Birth birth;
+    birth.out = out;
+    birth.device = parent ? parent->identity().device : current_device();
+    birth.key =
+        key_of_child(parent ? parent->identity().key : 0, "split", colour, next_child(parent));
+    birth.blocking = config_blocking(config);
+    birth.parent = parent;
+    // NCCL asks the parent's configuration; where that was not seen, the child's is a hint. To
+    // share a gate without need only lets calls wait for each other.
+    birth.shares = config_sharing(config, parent);
+    birth.shares_resources = birth.shares.splits || (parent && parent->identity().shares.splits);
+    const bool inside = parent && parent->gate().enter(*parent);
+    const int result = api().ncclCommSplit(comm, colour, key, out, config);
+    if (inside) {
+        parent->gate().leave();
+    }
+    return colour == kSplitNoColor ? result : after_birth(result, std::move(birth));
+}
+
+int on_ncclCommShrink(Comm comm, int* excluded, int excluded_count, Comm* out, Config* config,
+                      int flags) {
+    constexpr int kShrinkAbort = 1;
+    const core::CommunicatorPtr parent = registrar().find(comm);
+    std::uint64_t colour = 0;
+    for (int i = 0; i < excluded_count; ++i) {
+        colour = key_of_child(colour, "without", excluded[i], 0);
+    }
+    Birth birth;
+    birth.out = out;
+    birth.device = parent ? parent->identity().device : current_device();
+    birth.key = key_of_child(parent ? parent->identity().key : 0, "shrink",
+                             static_cast<std::int64_t>(colour), next_child(parent));
+    birth.blocking = config_blocking(config);
+    birth.parent = parent;
+    birth.shares = config_sharing(config, parent);
+    birth.shares_resources =
+        (flags & kShrinkAbort) == 0 &&
+        (birth.shares.shrinks || (parent && parent->identity().shares.shrinks));
+    // With the abort flag the parent may hang in another thread, and this call is what ends that:
+    // no waiting for it.
+    const bool inside = parent && (flags & kShrinkAbort) == 0 && parent->gate().enter(*parent);
+    const int result = api().ncclCommShrink(comm, excluded, excluded_count, out, config, flags);
+    if (inside) {
+        parent->gate().leave();
+    }
+    return after_birth(result, std::move(birth));
+}
+
+// Ranks that join know the unique id and nothing of the parent; of the others only one knows the
+// id. So nothing that all pass to NCCL could be a key for all: those that join have another one.
+int on_ncclCommGrow(Comm comm, int size, const UniqueId* id, int rank, Comm* out, Config* config) {
+    const core::CommunicatorPtr parent = registrar().find(comm);
+    Birth birth;
+    birth.out = out;
+    birth.device = parent ? parent->identity().device : current_device();
+    birth.rank = parent ? parent->identity().rank : rank;
+    birth.size = size;
+    birth.key = parent || id == nullptr ? key_of_child(parent ? parent->identity().key : 0, "grow",
+                                                       size, next_child(parent))
+                                        : key_of_unique_ids({id, 1});
+    birth.blocking = config_blocking(config);
+    birth.parent = parent;
+    birth.shares = config_sharing(config, parent);
+    const bool inside = parent && parent->gate().enter(*parent);
+    const int result = api().ncclCommGrow(comm, size, id, rank, out, config);
+    if (inside) {
+        parent->gate().leave();
+    }
+    return after_birth(result, std::move(birth));
+}
+
+int on_ncclCommGetAsyncError(Comm comm, int* state) {
+    const int result = api().ncclCommGetAsyncError(comm, state);
+    if (result != kSuccess || *state == kInProgress) {
+        return result;
+    }
+    ThreadGroup& group = ThreadGroup::mine();
+    if (*state != kSuccess) {
+        if (!group.open()) {
+            group.drop_expected();
+        }
+        return result;
+    }
+    if (!group.open()) {
+        group.deliver_all(registrar());
+    }
+    // It may just have become ready: what waited for that is registered now.
+    if (const core::CommunicatorPtr communicator = registrar().find(comm)) {
+        communicator->gate().poke();
+    }
+    return result;
+}
+
+// --- communicators that end ---
+
+int on_ncclCommFinalize(Comm comm) {
+    registrar().retire(comm);
+    return api().ncclCommFinalize(comm);
+}
+
+int on_ncclCommDestroy(Comm comm) {
+    ThreadGroup::mine().drop_expected_of(comm);
+    registrar().retire(comm);
+    const int result = api().ncclCommDestroy(comm);
+    registrar().ended(comm);
+    return result;
+}
+
+int on_ncclCommAbort(Comm comm) {
+    ThreadGroup::mine().drop_expected_of(comm);
+    const core::Registrar::Ending ending = registrar().kill(comm);
+    const int result = api().ncclCommAbort(comm);
+    registrar().ended(comm);
+    return result;
+}
+
+int on_ncclCommRevoke(Comm comm, int flags) {
+    const core::Registrar::Ending ending = registrar().kill(comm);
+    return api().ncclCommRevoke(comm, flags);
+}
+
+} // namespace tracehook::nccl

@@ -34,6 +34,20 @@ def test_windows_that_are_alike_work(tmp_path: Path, case: str) -> None:
     assert ("have no store: call torch.distributed.init_process_group" in run.output) == (case == "no_store")
 
 
+def test_windows_of_a_group_of_calls_are_compared(tmp_path: Path) -> None:
+    """NCCL makes them when the group ends, so the log does not say whether there were any."""
+    run = play(tmp_path, "grouped", TRACEHOOK_EMU_NCCL_VERSION=NEW)
+    run.assert_good()
+    for rank in (0, 1):
+        assert (run.facts(rank)["sum"], run.facts(rank)["made"]) == (3.0, [True, True])
+        made = run.events("register.window", rank)
+        assert [(event["ok"], "effective" in event, event["size"]) for event in made] == [
+            (True, False, 4 << 20),
+            (True, False, 8 << 20),
+        ]
+        assert len(run.events("agreement.reached", rank)) == 2
+
+
 def test_windows_of_other_sizes_are_refused(tmp_path: Path) -> None:
     """Both ranks hear what differs, from NCCL's own function, and NCCL is not called."""
     run = play(tmp_path, "unequal")

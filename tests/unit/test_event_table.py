@@ -36,7 +36,7 @@ def _records(event: str) -> Iterator[ring.Record]:
     """Yield records of an event with everything that a field of it can depend on."""
     own = {
         "value": (0, 1, 1 << 8 | 1, 1 << 32),
-        "extra": (0, 1, 2, 1 << 20, 1 << 30, 1 << 31),
+        "extra": (0, 1, 2, 1 << 20, 1 << 29, 1 << 30, 1 << 31),
         "result": (0, 3),
         "segment": (0, 5),
     }

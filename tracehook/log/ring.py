@@ -24,6 +24,7 @@ _ADOPTED = 1 << 8  # in `value` of communicator.pending; below it core::Local
 _BY_OTHERS = 1  # core::kByOthers, in `extra` of a local registration
 _WHILE_CAPTURING = 1 << 31  # core::kWhileCapturing
 _WINDOW_OF_OTHERS = 1 << 30  # core::kWindowOfOthers
+_WINDOW_LATER = 1 << 29  # core::kWindowLater
 _PEER_EVENTS = ("ipc.", "peer.")
 _OF_POOL = 1 << 20  # in `extra` of an event of a peer; see bindings_ipc.cpp
 
@@ -111,7 +112,8 @@ def _extra_fields(name: str, record: Record) -> dict[str, Any]:
             elif name == "register.window":
                 if not record.extra & _WINDOW_OF_OTHERS:
                     window["pool"] = record.extra & ~_WHILE_CAPTURING
-                window["effective"] = record.value != 0
+                if not record.extra & _WINDOW_LATER:
+                    window["effective"] = record.value != 0
                 if record.value:
                     window["ordinal"] = record.value - 1
                 if record.extra & _WHILE_CAPTURING:

@@ -24,7 +24,7 @@ def register(communicator: Any, size: int, flags: int, make: Make) -> tuple[str,
         communicator: the native one.
         size: bytes.
         flags: NCCL's flags of a window.
-        make: makes the call; returns NCCL's answer, and the window's handle, 0 if there is none yet.
+        make: makes the call; returns NCCL's answer and the window's handle: 0 if there is none, None if it comes later.
 
     Returns:
         why the call is refused (empty: it is not), and NCCL's answer.

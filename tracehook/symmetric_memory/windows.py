@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 REGISTER = "register windows"
 REGISTER_OTHER = "register a window of the program's own"
-Make = Callable[[], tuple[int, int]]
+Make = Callable[[], tuple[int, int | None]]
 _ADVICE = "Let the ranks allocate alike; tracehook.trim(group), on all ranks, gives back what is not used alike"
 NO_WINDOW = "NCCL gave no window: this communicator has no symmetric memory"
 
@@ -170,7 +170,8 @@ class GroupWindows(GroupRanks):
     def register_of_others(self, wanted: str, make: Make, on_difference: Callable[[str], str]) -> tuple[str, int]:
         """Have the ranks compare a window that the program registers, and NCCL make it. Collective.
 
-        `make` makes the call, and returns NCCL's answer and the window's handle, 0 if there is none (yet).
+        `make` makes the call, and returns NCCL's answer and the window's handle: 0 if there is none, None if it comes
+        later. Then collectives do not look for the window.
         `on_difference` returns why the call is refused if the ranks differ; an empty text if it is made all the same.
 
         Returns:
@@ -187,6 +188,8 @@ class GroupWindows(GroupRanks):
                 return (why, 0) if why else ("", make()[0])
             with self._stalls.watching((self, communicator)):
                 result, handle = make()
+            if handle is None:
+                return "", result
             begin = None
             calls = communicator.raise_fence()
             try:

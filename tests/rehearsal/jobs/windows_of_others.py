@@ -52,6 +52,16 @@ def alike() -> None:
     raw.must(group.drop(windows[0]))
 
 
+def grouped() -> None:
+    """Two windows are registered inside a group of NCCL's calls, which makes them at its end."""
+    memory = [raw.allocate(4, RANK + 1), raw.allocate(8, RANK + 1)]
+    raw.must(nccl.ncclGroupStart())
+    windows = [register(place, size) for place, size in zip(memory, (4, 8), strict=True)]
+    raw.must(nccl.ncclGroupEnd())
+    raw.must(group.all_reduce(memory[0], memory[0]))
+    tell(sum=raw.read(memory[0], 0)[0], made=[bool(window.value) for window in windows])
+
+
 def unequal() -> None:
     """The ranks register windows of other sizes."""
     register(raw.allocate(8), 4 + 4 * RANK)

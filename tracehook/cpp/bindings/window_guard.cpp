@@ -35,8 +35,9 @@ struct Conversation {
     std::mutex mutex;
     std::condition_variable changed;
     State state = State::kAsked;
-    int made = 0;              // NCCL's answer
-    std::uintptr_t handle = 0; // of the window; 0: none, or not yet
+    int made = 0; // NCCL's answer
+    std::optional<std::uintptr_t>
+        handle; // of the window; 0: NCCL gave none; absent: it comes later
     std::string why;
     int result = 0;
 
@@ -48,7 +49,7 @@ struct Conversation {
 };
 using State = Conversation::State;
 
-std::pair<int, std::uintptr_t> have_made(Conversation& talk) {
+std::pair<int, std::optional<std::uintptr_t>> have_made(Conversation& talk) {
     Conversation::Lock lock(talk.mutex);
     talk.move_to(State::kMake);
     talk.changed.wait(lock, [&] { return talk.state == State::kMade; });
@@ -114,9 +115,11 @@ std::string ask_guard(const nccl::WindowRequest& request, const nccl::MakeWindow
             lock.unlock();
             const int made = make();
             lock.lock();
-            const bool is_made = made == nccl::kSuccess && !request.in_group;
             talk->made = made;
-            talk->handle = is_made ? reinterpret_cast<std::uintptr_t>(*request.window) : 0;
+            if (!request.comes_later(made)) {
+                talk->handle =
+                    made == nccl::kSuccess ? reinterpret_cast<std::uintptr_t>(*request.window) : 0;
+            }
             talk->move_to(State::kMade);
         }
         talk->changed.wait(

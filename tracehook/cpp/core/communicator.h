@@ -88,10 +88,10 @@ class Communicator {
     bool observes(const Segment& segment) const noexcept { return observations_.holds(segment); }
 
     // Any thread: windows that the program makes and undoes. window_of_others() logs what came of
-    // the call, and keeps the window under its handle; from count_window_of_others() on, which says
-    // the number of the first such call, collectives look for it. take_...() before the call that
-    // undoes it.
-    void window_of_others(const Observation& seen) noexcept;
+    // the call (`later`: NCCL has not made it yet), and keeps the window under its handle; from
+    // count_window_of_others() on, which says the number of the first such call, collectives look
+    // for it. take_...() before the call that undoes it.
+    void window_of_others(const Observation& seen, bool later) noexcept;
     void count_window_of_others(const void* handle, std::uint64_t begin) noexcept;
     Window take_window_of_others(const void* handle) noexcept;
     void log_window_of_others_ended(const Observation& seen) noexcept;
@@ -159,6 +159,7 @@ class Communicator {
     void deregister_one(const Handles::Held& held) noexcept;
     Event event(EventKind kind) const noexcept;
     Event event(EventKind kind, const Segment& segment) const noexcept;
+    Event event_of_others(EventKind kind, const Observation& seen) const noexcept;
     Event seen_event(EventKind kind, const Segment& segment,
                      const Observation& seen) const noexcept;
     void emit(Event& event) noexcept; // counts it, and pushes it

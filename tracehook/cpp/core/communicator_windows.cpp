@@ -194,18 +194,24 @@ std::size_t Communicator::deregister_these(const std::vector<Window>& windows) n
     return undone;
 }
 
-void Communicator::window_of_others(const Observation& seen) noexcept {
-    Window window;
-    window.address = seen.address;
-    window.size = seen.size;
-    window.handle = seen.handle;
-    Event record = event(EventKind::kRegisterWindow);
+Event Communicator::event_of_others(EventKind kind, const Observation& seen) const noexcept {
+    Event record = event(kind);
     record.address = seen.address;
     record.size = seen.size;
     record.result = seen.result;
     record.extra = kWindowOfOthers;
     record.duration_ns = seen.duration_ns;
+    return record;
+}
+
+void Communicator::window_of_others(const Observation& seen, bool later) noexcept {
+    Event record = event_of_others(EventKind::kRegisterWindow, seen);
+    record.extra |= later ? kWindowLater : 0;
     if (seen.handle != nullptr) {
+        Window window;
+        window.address = seen.address;
+        window.size = seen.size;
+        window.handle = seen.handle;
         window.ordinal = windows_.number();
         record.value = 1 + std::uint64_t{window.ordinal};
         const std::lock_guard guard(unconfirmed_mutex_);
@@ -242,13 +248,8 @@ Window Communicator::take_window_of_others(const void* handle) noexcept {
 }
 
 void Communicator::log_window_of_others_ended(const Observation& seen) noexcept {
-    Event record = event(EventKind::kDeregisterWindow);
-    record.address = seen.address;
-    record.size = seen.size;
-    record.result = seen.result;
+    Event record = event_of_others(EventKind::kDeregisterWindow, seen);
     record.value = reinterpret_cast<std::uintptr_t>(seen.handle);
-    record.extra = kWindowOfOthers;
-    record.duration_ns = seen.duration_ns;
     emit(record);
 }
 

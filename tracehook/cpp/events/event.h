@@ -16,10 +16,11 @@ enum class EventKind : std::uint16_t {
 // The public name ("register.local") of a kind; "unknown" for a number outside the table.
 const char* event_name(EventKind kind) noexcept;
 
-// In `extra` of register.window: a stream of the device was being captured; and of that and
-// deregister.window: the call was not tracehook's. The rest is the pool.
+// In `extra` of register.window: a stream of the device was being captured; the call was not
+// tracehook's (also of deregister.window); NCCL makes the window later. The rest is the pool.
 constexpr std::uint32_t kWhileCapturing = 1u << 31;
 constexpr std::uint32_t kWindowOfOthers = 1u << 30;
+constexpr std::uint32_t kWindowLater = 1u << 29;
 
 // Fields that do not apply are zero (device: -1). 96 bytes, little endian; `log/ring.py` reads
 // the same layout.

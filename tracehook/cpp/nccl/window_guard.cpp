@@ -18,10 +18,12 @@ int make_and_log(const WindowRequest& request, const MakeWindow& make) {
     const std::uint64_t begin_ns = core::monotonic_ns();
     const int result = make();
     const std::uint64_t now_ns = core::monotonic_ns();
-    const bool is_made = result == kSuccess && !request.in_group;
+    const bool later = request.comes_later(result);
+    const bool is_made = result == kSuccess && !later;
     request.communicator->window_of_others({reinterpret_cast<std::uintptr_t>(request.buffer),
                                             request.size, is_made ? *request.window : nullptr,
-                                            result, now_ns, now_ns - begin_ns});
+                                            later ? kSuccess : result, now_ns, now_ns - begin_ns},
+                                           later);
     return result;
 }
 

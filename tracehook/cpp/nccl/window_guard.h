@@ -26,6 +26,11 @@ struct WindowRequest {
     int flags;
     Window* window; // where NCCL writes the handle: at once, unless a group is open
     bool in_group;  // of NCCL's calls: the handle comes at its end
+
+    // Whether NCCL took the call, and makes the window later.
+    bool comes_later(int result) const noexcept {
+        return result == kInProgress || (result == kSuccess && in_group);
+    }
 };
 
 // Makes the call, inside the gate; returns NCCL's answer.

@@ -53,13 +53,14 @@ def registrar() -> list[Path]:
 def placement() -> Path:
     """Return a library that measures the placement check, made of tracehook's own sources."""
     sources = HERE.parent / "tracehook" / "cpp"
-    files = [HERE / "placement.cpp", *registrar(), sources / "nccl" / "placement.cpp", sources / "nccl" / "api.cpp"]
+    nccl = [sources / "nccl" / name for name in ("placement.cpp", "graphs.cpp", "api.cpp")]
+    files = [HERE / "placement.cpp", *registrar(), *nccl]
     BUILD.mkdir(parents=True, exist_ok=True)
     # As one file: what they include takes most of the time.
     unit = BUILD / f"placement.{os.getpid()}.cpp"
     unit.write_text("".join(f'#include "{file}"\n' for file in files))
     try:
-        return build(str(unit), "placement", "-fvisibility=hidden", f"-I{sources}", "-ldl")
+        return build(str(unit), "placement", "-fvisibility=hidden", f"-I{sources}", "-ldl", "-Wl,-z,defs")
     finally:
         unit.unlink()
 

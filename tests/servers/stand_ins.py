@@ -40,12 +40,14 @@ def module(name: str, **content: object) -> None:
 
 def load_inline(name: str, cpp_sources: str, build_directory: str, **_: object) -> str:
     """Compile as torch's function of that name does, but with g++ alone: the sources have no device code."""
-    cuda = Path(torch.__file__).parent.parent / "nvidia" / "cu13" / "include"
+    nvidia = Path(torch.__file__).parent.parent / "nvidia"
     target = Path(build_directory) / f"{name}.so"
     own = target.with_suffix(f".{os.getpid()}.so")  # other ranks make the same file
     # NCCL's own header includes parts of the CUDA toolkit that torch does not bring.
     source = f"#include <cstdint>\n#include <cstdio>\n{cpp_sources.replace('#include <nccl.h>', ALLOCATION)}"
-    options = ["-x", "c++", "-", "-shared", "-fPIC", f"-I{cuda}", "-o", str(own)]
+    # Linked to the NCCL that is loaded. The servers' own -lnccl needs a link of that name, which a toolkit has.
+    linked = [f"-L{nvidia / 'nccl' / 'lib'}", f"-l:{LIBRARY}"]
+    options = ["-x", "c++", "-", "-shared", "-fPIC", f"-I{nvidia / 'cu13' / 'include'}", "-o", str(own), *linked]
     subprocess.run(["g++", *options], input=source, text=True, check=True)
     own.rename(target)
     return str(target)

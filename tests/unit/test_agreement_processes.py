@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -162,15 +164,71 @@ def test_a_server_that_is_stopped_does_not_keep_the_ranks():
     assert ["no answer within 0.5 s after the deadline" in outcome[1] for outcome in told] == [True, True]
 
 
-def test_an_interrupt_gets_through():
-    """Ctrl-C ends a wait at once, as KeyboardInterrupt."""
-    told = _run("""
-        rank = start(1, 2, 80)
-        rank.heard()
-        has_come(port, 1)
+@pytest.mark.parametrize("interrupted", [0, 1])
+def test_an_interrupt_gets_through(interrupted: int) -> None:
+    """Ctrl-C ends a wait at once, as KeyboardInterrupt, and the others hear it without waiting for their time-out."""
+    told = _run(f"""
+        interrupted = {interrupted}
+
+        def stay(say, *given):
+            try:
+                attend(say, *given)
+            except KeyboardInterrupt as problem:
+                say([type(problem).__name__])
+                time.sleep(80)
+
+        ranks = [Process(stay, port, rank, 3, 30, 1) for rank in (0, 1)]
+        started += ranks
+        for rank in (0, 1):
+            ranks[rank].heard()
+            has_come(port, rank)
         begin = time.monotonic()
-        rank.send(signal.SIGINT)
-        tell([rank.heard()[0], time.monotonic() - begin])
+        ranks[interrupted].send(signal.SIGINT)
+        tell([ranks[interrupted].heard(), ranks[1 - interrupted].heard(), time.monotonic() - begin])
     """)
-    assert told[0] == "KeyboardInterrupt"
-    assert told[1] < 35
+    own, other, seconds = told
+    assert own[0] == "KeyboardInterrupt"
+    assert other[0] == "RegistrationTimeout"
+    assert f"rank {interrupted} ended its wait at 'windows' by KeyboardInterrupt" in other[1]
+    assert other[2] == [interrupted]
+    assert seconds < 25
+
+
+ENDS_WHILE_A_LINE_WAITS = """
+    from datetime import timedelta
+    from tracehook.symmetric_memory import rounds
+    from tracehook.symmetric_memory.verdicts import Post, RoundVerdict
+    import ctypes, threading
+
+    def server(say):
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        say(store.port)
+        store.wait(["exits"], timedelta(seconds=80))
+        time.sleep(0.5)
+        store.set("p/1/1", "what the line waited for")
+        time.sleep(80)
+
+    helper = Process(server)
+    store = dist.TCPStore("127.0.0.1", helper.heard(), is_master=False)
+    own = lines.Lines(store)
+    part = rounds.Part("p", 0, 2, "communicator c", 80.0)
+    task = lines.Task(rounds.attend(part, 1, Post("compare", "windows", ["a"])), 80.0)
+    waiting = threading.Thread(target=own.carry_out, args=(task,))
+    waiting.start()
+    time.sleep(0.3)
+    task.overrule(RoundVerdict("mismatch", "the other rank made another call"))
+    waiting.join()
+    store.set("exits", "")
+    libc = ctypes.CDLL(None)
+    libc.on_exit(libc.sleep, None)  # for as many seconds as the exit status
+    print(helper.pid, flush=True)
+    sys.exit(2)
+"""
+
+
+def test_a_process_may_exit_while_a_line_still_waits() -> None:
+    """The exit ends the wait: a thread that came back from the store after that would end the process with SIGABRT."""
+    script = "\n".join(map(textwrap.dedent, (PRELUDE.split("    server = Process")[0], ENDS_WHILE_A_LINE_WAITS)))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
+    os.kill(int(done.stdout), signal.SIGKILL)
+    assert done.returncode == 2, done.stderr

@@ -157,9 +157,11 @@ class Model:
                 return [(store | {key: value}, None)]
             case Operation("check", (keys,)):
                 return [(store, all(key in store for key in keys))]
-            case Operation("wait", (keys,)):
+            case Operation("wait", (keys, *verdict)):
                 if all(key in store for key in keys):
                     return [(store, True)]
+                if any(key in store for key in verdict):
+                    return [(store, False)]
                 patient = self.in_last_call(rank, state.heard[rank]) and not state.dead and not state.alarm
                 return [] if patient else [(store, False)]
             case Operation("read", (keys,)):

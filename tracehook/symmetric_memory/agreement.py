@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
 from tracehook.symmetric_memory import rounds
 from tracehook.symmetric_memory.hosts import Board, Hosts, seen_by
-from tracehook.symmetric_memory.lines import Lines, Task
+from tracehook.symmetric_memory.lines import END, Lines, Task
 from tracehook.symmetric_memory.rounds import LEADER, Part
 from tracehook.symmetric_memory.verdicts import Post, RoundVerdict, judge
 
@@ -206,6 +206,10 @@ class Agreement:
                 f"{self.about}: the c10d store failed at {post.topic!r} ({what}); on this rank {post.consequence}. "
                 "The process that holds the store (rank 0 of the job) has likely ended"
             ) from problem
+        except BaseException as interruption:  # Ctrl-C: the others hear it at once, and so does the line that waits
+            steps = rounds.leave(part, number, post, type(interruption).__name__)
+            self._lines.submit(Task(steps, END, board=self._board))
+            raise
         finally:
             if task.trips:  # else the board was enough, and nothing was written to the store or removed
                 self.trips += task.trips + len(task.removable)

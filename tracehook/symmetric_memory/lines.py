@@ -1,14 +1,18 @@
 """Carries the steps of rounds out on a store: one connection and one thread for each process, however many groups.
 
-A second line exists only while two threads are in rounds at the same time.
+A second line exists only while two threads are in rounds at the same time. The exit of the process waits for what the
+lines do: a thread that comes back from torch's store after the interpreter's end would end the process with SIGABRT.
 """
 
 from __future__ import annotations
 
+import atexit
 import math
+import os
 import queue
 import threading
 import time
+import weakref
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -26,11 +30,12 @@ if TYPE_CHECKING:
 # Seconds after the deadline when a store that has not answered counts as gone. Not fewer: when the wait of a TCPStore
 # runs out of time, torch writes a warning and looks up names for it; a bad name server makes that take many seconds.
 GRACE = 30.0
-POLL_INTERVAL = 0.01
+LONGEST_POLL_INTERVAL = 0.25
+END = 5.0  # seconds that the exit waits for the lines
 ON_BOARD = {"post", "gather", "publish", "published"}  # operations that need no store
 
 
-@dataclass
+@dataclass(eq=False)
 class Task:
     """The steps of one rank in one round. Shares nothing with later rounds, because it may outlive its caller.
 
@@ -43,6 +48,7 @@ class Task:
     board: Board | None = None
     trips: int = 0
     overruled: bool = False
+    abandoned: bool = False  # the process ends
     outcome: queue.SimpleQueue[RoundVerdict | BaseException] = field(default_factory=queue.SimpleQueue)
 
     def __post_init__(self) -> None:
@@ -78,7 +84,7 @@ class Task:
             return verdict
 
     def overrule(self, verdict: RoundVerdict) -> None:
-        """Give the caller the verdict that stands, while the line still waits for something else."""
+        """Give the caller the verdict that stands; the line gives up what it still waits for."""
         self.overruled = True
         self.outcome.put(verdict)
 
@@ -109,6 +115,8 @@ class Task:
                 return store.check(keys)
             case Operation("wait", (keys,)):
                 return self._wait(store, keys)
+            case Operation("wait", (keys, verdict_key)):
+                return self._wait(store, keys, verdict_key)
             case Operation("read", (keys,)):
                 return store.multi_get(keys)
             case Operation("claim", (key, value)):
@@ -120,15 +128,11 @@ class Task:
                 return set(store.list_keys())
         raise AssertionError(wanted)
 
-    def _wait(self, store: Store, keys: list[str]) -> bool:
-        """Wait until all keys are there, or the time is up; tell whether they are there."""
-        if not store.has_extended_api():
-            # A FileStore would poll as well, and look at its time limit in steps of a whole second.
-            while not store.check(keys):
-                if time.monotonic() >= self.deadline:
-                    return False
-                time.sleep(POLL_INTERVAL)
-            return True
+    def _wait(self, store: Store, keys: list[str], verdict_key: str = "") -> bool:
+        """Wait until all keys are there, or a verdict, or the time is up; tell whether the keys are there."""
+        # The store's own wait knows no "or". That of a FileStore looks at its time limit in steps of a whole second.
+        if verdict_key or not store.has_extended_api():
+            return self._poll(store, keys, verdict_key)
         # Rounded up, so that an error before the deadline is a failure of the store. Zero would mean: for ever.
         left = max(1, math.ceil((self.deadline - time.monotonic()) * 1000) + 1)
         try:
@@ -137,6 +141,18 @@ class Task:
             if time.monotonic() < self.deadline:
                 raise
             return False
+        return True
+
+    def _poll(self, store: Store, keys: list[str], verdict_key: str) -> bool:
+        begin = time.monotonic()
+        while not store.check(keys):
+            now = time.monotonic()
+            if self.abandoned:
+                raise RuntimeError("the process ends")
+            if self.overruled or now >= self.deadline or (verdict_key and store.check([verdict_key])):
+                return False
+            # At most an eighth longer than the wait had to be, and few questions in a long one.
+            time.sleep(min(LONGEST_POLL_INTERVAL, (now - begin) / 8))
         return True
 
 
@@ -149,9 +165,16 @@ class Line:
 
     def __init__(self, store: Store) -> None:
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
-        threading.Thread(target=self._serve, args=(self._tasks, store), name="tracehook-agreement", daemon=True).start()
+        self.thread = threading.Thread(
+            target=self._serve, args=(self._tasks, store), name="tracehook-agreement", daemon=True
+        )
+        self.thread.start()
 
     def __del__(self) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """Let the thread end when it has run all that was submitted."""
         self._tasks.put(None)
 
     def submit(self, task: Task) -> None:
@@ -188,24 +211,63 @@ class Lines:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._free: list[Line] = []
+        self._threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+        self._running: weakref.WeakSet[Task] = weakref.WeakSet()
         self._lock = threading.Lock()
+        self.process = os.getpid()
+        _all.add(self)
 
     def submit(self, task: Task) -> None:
         """Run the steps on a line that is free, or on a new one, for nobody to wait for."""
-        with self._lock:
-            line = self._free.pop() if self._free else Line(self.store)
-            line.submit(task)
-            self._free.append(line)
+        line = self._take()
+        line.submit(task)
+        self._give_back(line)
 
     def carry_out(self, task: Task) -> RoundVerdict:
         """Run the steps on a line that is free, or on a new one, unless the board is enough; see `Line.carry_out`."""
         shown = task.begin()
         if shown is not None:
             return shown
-        with self._lock:
-            line = self._free.pop() if self._free else Line(self.store)
+        line = self._take()
+        self._running.add(task)
         verdict = line.carry_out(task)
-        with self._lock:
-            if not self._free and not task.overruled:  # more than one were needed only for a moment
-                self._free.append(line)
+        if not task.overruled:
+            self._give_back(line)
         return verdict
+
+    def _take(self) -> Line:
+        with self._lock:
+            if self._free:
+                return self._free.pop()
+            line = Line(self.store)
+            self._threads.add(line.thread)
+            return line
+
+    def _give_back(self, line: Line) -> None:
+        with self._lock:
+            if not self._free:  # more than one were needed only for a moment
+                self._free.append(line)
+
+    def end(self, deadline: float) -> None:
+        """At exit: give up every wait, and return when no line is in the store, or at that time."""
+        for task in list(self._running):
+            task.abandoned = True
+        with self._lock:
+            while self._free:
+                self._free.pop().end()
+            threads = list(self._threads)
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+
+_all: weakref.WeakSet[Lines] = weakref.WeakSet()
+
+
+def _at_exit() -> None:
+    deadline = time.monotonic() + END
+    for found in list(_all):
+        if found.process == os.getpid():  # a forked child has no thread of its parent, and maybe a lock that one held
+            found.end(deadline)
+
+
+atexit.register(_at_exit)

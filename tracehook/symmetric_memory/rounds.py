@@ -9,7 +9,8 @@ proposal. That is why no rank goes on while another one raises:
 * other rank late: it finds the time-out that the others wrote;
 * rank at the very deadline: the leader has seen its post or has not; either way there is one verdict;
 * rank dead after its post: it raises nothing any more; the others go on and meet its end in the collective call;
-* rank that cannot go on, such as one whose allocation failed: it writes the verdict at once (:func:`decline`).
+* rank that cannot go on, such as one whose allocation failed: it writes the verdict at once (:func:`decline`);
+* rank that was interrupted while it waited: it writes a time-out at once (:func:`leave`).
 
 A round that failed is over for everybody, and the next one has the next number. Each rank says its *position* in the
 program. A rank that is further than the position at which a round failed was never at that call, so it goes on to the
@@ -21,8 +22,8 @@ host, its *speaker*, gathers their posts there. It takes all of them to the stor
 verdict on the board. So a store serves one rank for each host. The board decides nothing: a rank that does not find
 there soon what it waits for does all in the store, as if there were no board.
 
-What cannot be had is agreement with a rank that lost the store, or was interrupted, between its post and the verdict:
-it raises, and cannot know whether the others go on.
+A rank cannot agree with the others if it loses the store, or is interrupted, between its post and the verdict: it
+raises, and cannot know whether the others go on.
 
 The steps are generators that yield operations of a store and receive their results. `lines.py` carries them out on a
 store of torch; a test carries them out in every order that two and three ranks can have.
@@ -43,9 +44,10 @@ LEADER = 0
 class Operation(NamedTuple):
     """What a step wants of the store, or of the board.
 
-    Of the store: ``set`` (key, value), ``check`` (keys) -> bool, ``wait`` (keys) -> bool, false when the time is up,
-    ``read`` (keys that exist) -> list of bytes, ``claim`` (key, value) -> bytes that stand there, ``peek`` (key) ->
-    bytes, empty if it is absent, ``keys`` () -> all keys.
+    Of the store: ``set`` (key, value), ``check`` (keys) -> bool, ``wait`` (keys) -> bool, false when the time is up;
+    ``wait`` (keys, verdict key) ends with false too when there is a verdict. ``read`` (keys that exist) -> list of
+    bytes, ``claim`` (key, value) -> bytes that stand there, ``peek`` (key) -> bytes, empty if it is absent, ``keys`` ()
+    -> all keys.
     Of the board: ``post`` (number, text), ``gather`` (number) -> texts by rank, empty if not all came at once,
     ``publish`` (number, text), ``published`` (number) -> text, empty if there is none.
     """
@@ -123,6 +125,12 @@ def decline(part: Part, number: int, post: Post, why: str) -> Steps:
     return stands
 
 
+def leave(part: Part, number: int, post: Post, why: str) -> Steps:
+    """End round `number`, to which this rank has come, because it waits no longer; return the verdict that stands."""
+    text = f"{part.about}: rank {part.rank} ended its wait at {post.topic!r} by {why}; {post.consequence}"
+    return (yield from _claim(part, number, RoundVerdict("timeout", text, [part.rank], position=post.position)))
+
+
 def _claim(part: Part, number: int, proposal: RoundVerdict | None) -> Steps:
     stands = yield Operation("claim", (part.verdict_key(number), json.dumps(proposal)))
     if part.has_neighbours and part.is_speaker:
@@ -154,7 +162,8 @@ def _lead(part: Part, number: int, post: Post) -> Generator[Operation, Any, Roun
             # A leader that comes late must not wait for posts: their ranks may have gone on to the next round.
             if (yield Operation("check", ([part.verdict_key(number)],))):
                 return None
-            missing = [] if (yield Operation("wait", (keys,))) else (yield from _missing(part, number))
+            came = yield Operation("wait", (keys, part.verdict_key(number)))
+            missing = [] if came else (yield from _missing(part, number))
             if missing:
                 return _give_up(part, post, missing)
         texts |= _unbundled(wanted, (yield Operation("read", (keys,))))

@@ -1,6 +1,6 @@
 """Windows that others register: the ranks compare them before NCCL is called.
 
-The native side (cpp/bindings/window_guard.cpp) calls this on a thread of its own. The thread that registers waits.
+cpp/bindings/window_guard.cpp starts a thread that calls this. The program's thread, which registers the window, waits.
 """
 
 from __future__ import annotations

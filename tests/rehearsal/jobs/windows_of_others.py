@@ -5,10 +5,10 @@ The communicator is one of ctypes, as servers make them.
 
 import ctypes
 import os
+import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -18,10 +18,42 @@ import raw
 from common import MB, RANK, nccl_calls, start, tell
 
 CASE = sys.argv[1]
+BUSY = """
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+typedef int function(void*, void*, size_t, void**, int);
+typedef const char* explanation(void*);
+struct call { function* make; explanation* error; void *comm, *memory; size_t size; int result; char why[999]; };
+static void* make(void* given) {
+    struct call* call = given;
+    void* window;
+    call->result = call->make(call->comm, call->memory, call->size, &window, 1);
+    snprintf(call->why, sizeof call->why, "%s", call->error(call->comm));
+    return NULL;
+}
+void register_while_busy(struct call* call) {
+    pthread_t thread;
+    pthread_create(&thread, NULL, make, call);
+    usleep(4500000);
+    pthread_join(thread, NULL);
+}
+"""
 REGISTER = "ncclCommWindowRegister"
 POOLS: list[object] = []
 nccl = raw.nccl
 nccl.ncclGetLastError.restype = ctypes.c_char_p
+
+
+class Call(ctypes.Structure):
+    """What `register_while_busy` takes and fills."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("make", "error", "comm", "memory")),
+        ("size", ctypes.c_size_t),
+        ("result", ctypes.c_int),
+        ("why", ctypes.c_char * 999),
+    )
 
 
 def said() -> str:
@@ -30,10 +62,9 @@ def said() -> str:
     return text.decode() if text else ""
 
 
-def register(memory: int, size_mb: float, before: Callable[[], object] = int) -> ctypes.c_void_p:
-    """Register a window; tell how that went, and whether NCCL was called. Call `before` just before."""
+def register(memory: int, size_mb: float) -> ctypes.c_void_p:
+    """Register a window; tell how that went, and whether NCCL was called."""
     calls, begin = nccl_calls(REGISTER), time.monotonic()
-    before()
     window = group.window(memory, size_mb)
     seconds = round(time.monotonic() - begin, 2)
     tell(result=group.result, said=said(), seconds=seconds, called=nccl_calls(REGISTER) - calls)
@@ -76,24 +107,20 @@ def missing() -> None:
 
 
 def interpreter_is_busy() -> None:
-    """On one rank another thread holds the interpreter for longer than an agreement may take."""
+    """On one rank a thread without Python registers, while another holds the interpreter for longer than is allowed."""
     memory = raw.allocate(4)
-    calling = threading.Event()
-    keep = ctypes.PyDLL(None).usleep  # a call that keeps the GIL
-
-    def hold() -> None:
-        while not calling.is_set():
-            time.sleep(0)
-        keep(4_500_000)
-
-    sys.setswitchinterval(1)  # so the main thread gives the GIL up only when it is inside NCCL's function
-    thread = threading.Thread(target=hold)
+    library = Path(os.environ["TEST_STORE"]).with_name(f"busy.{RANK}.so")
     if RANK == 0:
-        thread.start()
+        subprocess.run(["cc", "-shared", "-fPIC", "-o", library, "-xc", "-"], input=BUSY, text=True, check=True)
     raw.meet("allocated")
-    register(memory, 4, before=calling.set)
-    if RANK == 0:
-        thread.join()
+    if RANK:
+        register(memory, 4)
+        return
+    calls = nccl_calls(REGISTER)
+    pointers = (ctypes.cast(call, ctypes.c_void_p) for call in (nccl.ncclCommWindowRegister, nccl.ncclGetLastError))
+    call = Call(*pointers, group.comm, memory, 4 * MB)
+    ctypes.PyDLL(str(library)).register_while_busy(ctypes.byref(call))  # PyDLL: the call keeps the GIL
+    tell(result=call.result, said=call.why.decode(), called=nccl_calls(REGISTER) - calls)
 
 
 def swapped() -> None:

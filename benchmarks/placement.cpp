@@ -42,6 +42,10 @@ struct World {
         const core::Side side{buffer, kCount, core::Compare::kWhere};
         return communicator->windows().look(kAllReduce, side, side);
     }
+    void accept(void* buffer) {
+        const core::Side side{buffer, kCount, core::Compare::kWhere};
+        communicator->windows().accept(look(buffer), side, side);
+    }
 };
 
 template <typename Body> double nanoseconds(Body&& body) {
@@ -89,7 +93,7 @@ EXPORT World* make_world(std::size_t windows) {
     }
     std::shuffle(world->buffers.begin(), world->buffers.end(), std::mt19937(1));
     for (void* buffer : world->buffers) {
-        world->communicator->windows().accept(world->look(buffer));
+        world->accept(buffer);
     }
     return world;
 }
@@ -110,8 +114,9 @@ EXPORT double time_check(World* world, void* stream, std::size_t calls) {
     constexpr int kUint8 = 1;
     return for_buffers(*world, calls, [&](void* buffer) {
         const core::CommunicatorPtr& communicator = world->registrar.find(world);
+        core::CommunicatorPtr kept;
         return nccl::check_placement(communicator, kAllReduce, buffer, buffer, kCount, kUint8,
-                                     stream) == 0;
+                                     stream, kept) == 0;
     });
 }
 

@@ -401,13 +401,14 @@ class Job {
             all[static_cast<std::size_t>(pick(random, static_cast<int>(all.size())))];
         const void* const buffer = reinterpret_cast<void*>(window.address + 256);
         const Side side{buffer, window.size - 256, Compare::kWhere};
-        const Windows::Lookup look = windows.look(0, side, side);
+        Windows::Lookup look = windows.look(0, side, side);
         if (look.send.window == Place::kOverrun || look.send != look.receive) {
             violations().add("a place is wrong");
         }
-        if (!look.known) {
-            windows.accept(look);
+        while (!look.counted) { // windows change meanwhile
+            look = windows.accept(look, side, side);
         }
+        windows.land();
         if (pick(random, 4) == 0) {
             windows.pin(look);
         } else if (pick(random, 16) == 0) {

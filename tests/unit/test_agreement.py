@@ -125,7 +125,7 @@ def test_ranks_that_want_the_same_go_on(store, ranks):
     """Every rank returns, round after round, on every kind of store."""
     members = _ranks(store, ranks)
     for wish in (["a", "b"], [], ["ä 'quoted' \n line"]):
-        assert _compare(members, [wish] * ranks) == [None] * ranks
+        assert _compare(members, [wish] * ranks) == [False] * ranks
     assert [member.rounds for member in members] == [3] * ranks
 
 
@@ -135,7 +135,7 @@ def test_nobody_goes_on_before_the_last_has_come(store, background):
     waiting = [background(member.compare, "windows", ["a"], PATIENCE) for member in (first, second)]
     assert [call.returned() for call in waiting] == [False, False]
     last.compare("windows", ["a"], PATIENCE)
-    assert [call.result() for call in waiting] == [None, None]
+    assert [call.result() for call in waiting] == [False, False]
 
 
 def test_a_group_of_one_asks_nobody():
@@ -150,7 +150,7 @@ def test_a_group_of_one_asks_nobody():
 def test_sixty_four_ranks(store):
     """A whole rack agrees, and one rank among it that differs is found."""
     members = _ranks(store, 64)
-    assert _compare(members, [["a"]] * 64) == [None] * 64
+    assert _compare(members, [["a"]] * 64) == [False] * 64
     text = _one(_compare(members, [["a"]] * 40 + [["b"]] + [["a"]] * 23), RegistrationMismatch)
     assert "ranks 0-39, 41-63 want 'a'; the odd one out: rank 40 wants 'b'" in text
 
@@ -182,7 +182,7 @@ def test_channels_on_one_store_do_not_mix(store):
         thread.start()
     for thread in threads:
         thread.join(PATIENCE)
-    assert outcomes == {name: [None] * 3 for name in ("35fb/windows", "35fb/placement", "77aa/windows")}
+    assert outcomes == {name: [False] * 3 for name in ("35fb/windows", "35fb/placement", "77aa/windows")}
 
 
 def test_one_round_at_a_time(store, background, until):
@@ -195,7 +195,7 @@ def test_one_round_at_a_time(store, background, until):
     there.compare("windows", ["a"], PATIENCE)
     assert sum(call.returned() for call in calls) == 1
     there.compare("windows", ["a"], PATIENCE)
-    assert [call.result() for call in calls] == [None, None]
+    assert [call.result() for call in calls] == [False, False]
     assert here.rounds == 2
 
 
@@ -226,7 +226,7 @@ def test_a_store_without_a_clone_serves(store):
                 raise AttributeError(name)
             return getattr(store, name)
 
-    assert _compare(_ranks(Plain(), 3), [["a"]] * 3) == [None] * 3
+    assert _compare(_ranks(Plain(), 3), [["a"]] * 3) == [False] * 3
 
 
 # --- disagreeing ---
@@ -299,7 +299,7 @@ def test_usable_after_a_mismatch(store):
     """The round after a mismatch is a round like any other."""
     members = _ranks(store, 3)
     _one(_compare(members, [["a"], ["a"], ["b"]]), RegistrationMismatch)
-    assert _compare(members, [["a"]] * 3) == [None] * 3
+    assert _compare(members, [["a"]] * 3) == [False] * 3
 
 
 # --- confirming, and what all have in common ---
@@ -384,7 +384,7 @@ def test_who_comes_late_is_told_and_is_level_again_at_the_next_call(store, absen
     assert str(outcome) == f"{ABOUT}: this rank ({absent}) came late itself. {stood}"
     assert outcome.missing == (absent,)
     members[absent].compare("windows", ["b"], PATIENCE)
-    assert [call.result() for call in again] == [None, None]
+    assert [call.result() for call in again] == [False, False]
 
 
 @pytest.mark.parametrize("absent", [0, 2])
@@ -396,7 +396,7 @@ def test_who_missed_several_rounds_catches_up(store, absent):
         _one(_compare(in_time, [["a"]] * 2, SHORT / 4), RegistrationTimeout)
     for _ in range(3):
         assert isinstance(_outcome(members[absent].compare, "windows", ["a"], PATIENCE), RegistrationTimeout)
-    assert _compare(members, [["a"]] * 3) == [None] * 3
+    assert _compare(members, [["a"]] * 3) == [False] * 3
 
 
 def test_a_leader_that_judges_too_late_obeys_the_time_out(store, background, until):
@@ -414,7 +414,7 @@ def test_a_leader_that_judges_too_late_obeys_the_time_out(store, background, unt
     )
     assert gone[0].missing == (0,)
     scripted.after.clear()
-    assert _compare([leader, other], [["a"]] * 2) == [None] * 2
+    assert _compare([leader, other], [["a"]] * 2) == [False] * 2
 
 
 def test_a_rank_that_gives_up_too_late_obeys_the_verdict(store, background):
@@ -429,8 +429,8 @@ def test_a_rank_that_gives_up_too_late_obeys_the_verdict(store, background):
 
     scripted.before["wait"] = give_up
     scripted.after["list_keys"] = lambda *_: led.append(_outcome(leader.compare, "windows", ["a"], PATIENCE))
-    assert background(_outcome, other.compare, "windows", ["a"], SHORT).result() is None
-    assert led == [None]
+    assert background(_outcome, other.compare, "windows", ["a"], SHORT).result() is False
+    assert led == [False]
 
 
 def test_a_rank_that_comes_while_another_gives_up_obeys_the_time_out(store, background):
@@ -483,7 +483,7 @@ def test_whatever_the_delays_all_go_on_or_none(store, seed):
     by_round = list(zip(*_together([lambda rank=rank: live(rank) for rank in range(ranks)]), strict=True))
     assert [seen for seen in by_round if len(set(seen)) != 1] == []
     kinds = {name for seen in by_round for name in seen}
-    assert kinds == {"NoneType", "RegistrationTimeout"}
+    assert kinds == {"bool", "RegistrationTimeout"}
 
 
 # --- what stays behind ---
@@ -513,7 +513,7 @@ def test_keys_of_missed_rounds_go_when_all_have_met_again(store, absent, until):
     for _ in range(4):
         _outcome(members[absent].compare, "windows", ["a"], PATIENCE)
     for _ in range(2):
-        assert _compare(members, [["a"]] * 3) == [None] * 3
+        assert _compare(members, [["a"]] * 3) == [False] * 3
     until(lambda: store.num_keys() == _left(3))
 
 
@@ -565,9 +565,9 @@ def test_a_store_that_fails_is_told_in_one_line(store, operation, failure, backg
         "registered or called. The process that holds the store (rank 0 of the job) has likely ended"
     )
     # Who fails between its post and the verdict cannot know whether the others go on.
-    assert waiting.result() is None if operation == "wait" else isinstance(waiting.result(), RegistrationTimeout)
+    assert waiting.result() is False if operation == "wait" else isinstance(waiting.result(), RegistrationTimeout)
     scripted.before.clear()
-    assert _compare([failing, other][:: 1 - 2 * rank], [["a"]] * 2) == [None] * 2
+    assert _compare([failing, other][:: 1 - 2 * rank], [["a"]] * 2) == [False] * 2
     assert scripted.clones == 2
 
 
@@ -583,7 +583,7 @@ def test_a_store_that_does_not_answer_is_given_up(store, monkeypatch, background
     assert "(RuntimeError: no answer within 0.3 s after the deadline)" in str(outcome)
     assert isinstance(waiting.result(), RegistrationTimeout)
     scripted.before.clear()
-    assert _compare([leader, other], [["a"]] * 2) == [None] * 2
+    assert _compare([leader, other], [["a"]] * 2) == [False] * 2
     stuck.set()
 
 
@@ -602,7 +602,7 @@ def test_a_round_that_was_given_up_cannot_reach_into_the_next(store, monkeypatch
     until(lambda: store.check([f"tracehook/{CHANNEL}/1/verdict"]))
     assert isinstance(_outcome(other.compare, "windows", ["a"], PATIENCE), RegistrationTimeout)
     other.compare("windows", ["b"], PATIENCE)
-    assert leading.result() is None
+    assert leading.result() is False
 
 
 def test_a_mistake_of_our_own_is_not_blamed_on_the_store(store):
@@ -637,8 +637,8 @@ def test_who_skipped_a_call_joins_the_next_one(store, absent):
         RegistrationTimeout,
     )
     outcomes = _together([lambda one=one: one.compare("windows", ["b"], PATIENCE, (2,)) for one in members])
-    assert outcomes == [None] * 3
-    assert _compare(members, [["c"]] * 3) == [None] * 3
+    assert outcomes == [False] * 3
+    assert _compare(members, [["c"]] * 3) == [False] * 3
 
 
 @pytest.mark.parametrize("absent", [0, 2])
@@ -650,7 +650,7 @@ def test_who_skipped_several_calls_joins_the_newest_round(store, absent):
         calls = [lambda one=one, at=number: one.compare("windows", ["a"], SHORT / 4, (at,)) for one in there]
         _one(_together(calls), RegistrationTimeout)
     outcomes = _together([lambda one=one: one.compare("windows", ["b"], PATIENCE, (4,)) for one in members])
-    assert outcomes == [None] * 3
+    assert outcomes == [False] * 3
 
 
 @pytest.mark.parametrize("declining", [0, 1])
@@ -664,7 +664,7 @@ def test_who_declines_spares_the_others_the_wait(store, declining):
     told = f"rank {declining} could not go on: OutOfMemoryError: tried 2 GiB"
     assert text == f"{ABOUT}: {told}; nothing was registered or called"
     assert [outcome.failures for outcome in outcomes] == [{declining: "OutOfMemoryError: tried 2 GiB"}] * 2
-    assert _compare(members, [["b"]] * 3) == [None] * 3
+    assert _compare(members, [["b"]] * 3) == [False] * 3
 
 
 @pytest.mark.parametrize("declining", [0, 1])
@@ -673,7 +673,7 @@ def test_nobody_else_hears_of_a_call_that_was_declined(store, declining):
     members = _ranks(store, 3)
     members[declining].decline("windows", "ValueError: no", PATIENCE, (1,))
     outcomes = _together([lambda one=one: one.compare("windows", ["a"], PATIENCE, (2,)) for one in members])
-    assert outcomes == [None] * 3
+    assert outcomes == [False] * 3
 
 
 def test_no_further_round_when_the_ranks_can_no_longer_be_level(store):
@@ -689,4 +689,4 @@ def test_an_act_of_another_kind_does_not_hear_of_a_call_that_was_declined(store)
     members = _ranks(store, 3)
     members[1].decline("windows", "ValueError: no", PATIENCE, (0, 1))
     outcomes = _together([lambda one=one: one.compare("sync", ["a"], PATIENCE, (0, 0)) for one in members])
-    assert outcomes == [None] * 3
+    assert outcomes == [False] * 3

@@ -95,8 +95,11 @@ class Agreement:
         self._kept: list[str] = []
         self._removable: list[str] = []
 
-    def compare(self, topic: str, entries: Sequence[str], timeout: float, position: Sequence[int] = ()) -> None:
+    def compare(self, topic: str, entries: Sequence[str], timeout: float, position: Sequence[int] = ()) -> bool:
         """Return when all ranks have come with this topic and these entries.
+
+        Returns:
+            whether some rank's position is not known: its calls may be ahead of the others', or behind.
 
         Raises:
             RegistrationMismatch: they want different things; the text is the same on all ranks.
@@ -105,7 +108,22 @@ class Agreement:
             RegistrationError: the store has failed, or the ranks can no longer be level.
 
         """
-        self._hold(Post("compare", topic, list(entries), position), timeout)
+        return bool(self._hold(Post("compare", topic, list(entries), position), timeout).data)
+
+    def level(
+        self, topic: str, told: tuple[str, int, bool], timeout: float, position: Sequence[int] = ()
+    ) -> tuple[int, bool]:
+        """Tell the others how far this rank is, as :mod:`fence` has it, and return how far all are.
+
+        Raises:
+            RegistrationFailed: some rank could not come up to the others; the text is the same on all ranks.
+            RegistrationMismatch, RegistrationTimeout, RegistrationError: as for :meth:`compare`.
+
+        """
+        failure, calls, in_flight = told
+        entries = [failure, str(calls), "in flight" if in_flight else ""]
+        most, level = self._hold(Post("level", topic, entries, position), timeout).data
+        return most, level
 
     def use(self, topic: str, entries: Sequence[str], timeout: float, call: int) -> None:
         """Like :meth:`compare`, for a call into NCCL: ranks that come with calls of other numbers can't be level."""

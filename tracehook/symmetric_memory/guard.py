@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 _said: set[str] = set()
 
 
-def register(communicator: Any, size: int, flags: int, make: Make) -> tuple[str, int]:
+def register(communicator: Any, size: int, flags: int, flights: int, make: Make) -> tuple[str, int]:
     """Compare a window of `size` bytes between the ranks, and have NCCL make it.
 
     Args:
         communicator: the native one.
         size: bytes.
         flags: NCCL's flags of a window.
+        flights: calls of this communicator in an open group of the thread that registers.
         make: makes the call; returns NCCL's answer and the window's handle: 0 if there is none, None if it comes later.
 
     Returns:
@@ -39,7 +40,7 @@ def register(communicator: Any, size: int, flags: int, make: Make) -> tuple[str,
                 "store: call torch.distributed.init_process_group, or tracehook.use_store(store), before"
             )
         return "", make()[0]
-    return found.register_of_others(f"{size} bytes, flags {flags}", make, _on_difference)
+    return found.register_of_others(f"{size} bytes, flags {flags}", flights, make, _on_difference)
 
 
 def _on_difference(text: str) -> str:

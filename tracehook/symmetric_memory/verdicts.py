@@ -65,17 +65,19 @@ def judge(about: str, posts: Sequence[Post]) -> RoundVerdict:
         )
     if not all(is_same(post.position, first.position) for post in posts):
         return _apart(about, posts)
-    if act == "confirm":
+    if act in ("confirm", "level"):
         failed = {reason: ranks for reason, ranks in _grouped([post.entries[0] for post in posts]).items() if reason}
         told = "; ".join(f"on {named(ranks)}: {reason}" for reason, ranks in failed.items())
         text = f"{about}: {topic!r} failed {told}; {first.consequence}"
         reasons = {rank: reason for reason, ranks in failed.items() for rank in ranks}
-        return RoundVerdict("failed", text, data=reasons) if failed else RoundVerdict("ok", data=max(_numbers(posts)))
+        if failed:
+            return RoundVerdict("failed", text, data=reasons)
+        return RoundVerdict("ok", data=max(_numbers(posts)) if act == "confirm" else _levels(posts))
     if act == "share":
         everywhere = set(entries).intersection(*(post.entries for post in posts))
         return RoundVerdict("ok", data=[entry for entry in entries if entry in everywhere])
     if all(post.entries == entries for post in posts):
-        return RoundVerdict("ok")
+        return RoundVerdict("ok", data=any(UNKNOWN in post.position for post in posts))
     # Padded with None, so that a list which ends earlier differs there.
     columns = enumerate(itertools.zip_longest(*(post.entries for post in posts)), start=1)
     position, column = next((position, column) for position, column in columns if len(set(column)) > 1)
@@ -107,6 +109,13 @@ def _apart(about: str, posts: Sequence[Post]) -> RoundVerdict:
 
 def _numbers(posts: Sequence[Post]) -> list[int]:
     return [int(post.entries[1]) for post in posts]
+
+
+def _levels(posts: Sequence[Post]) -> tuple[int, bool]:
+    """Return the most calls that a rank made, if all can say, and whether all are level; see fence.py."""
+    calls = _numbers(posts)
+    most = UNKNOWN if UNKNOWN in calls else max(calls)
+    return most, not any(post.entries[2] for post in posts) and (most == UNKNOWN or min(calls) == most)
 
 
 def _told(wishes: Sequence[str]) -> str:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from tracehook import _core
 from tracehook.symmetric_memory import divergence
 from tracehook.symmetric_memory.alarm import Alarm
 from tracehook.symmetric_memory.rounds import LEADER
@@ -66,7 +67,7 @@ class Verification:
             self._answered.add(name)
             # Calls wait until all know the last one: a call that some ranks make and others refuse would not end.
             self._fenced = time.monotonic()
-            calls = self._communicator.raise_fence()
+            calls = self._communicator.raise_fence(_core.Fence.VERIFICATION)
             known, values = self._communicator.digests(first, last)
             uses = [divergence.described(self._communicator, call) for call in range(known, known + len(values))]
             store.set(f"{name}/{self._rank}", json.dumps([known, values, uses, calls]))
@@ -79,7 +80,7 @@ class Verification:
         """Let calls go on, up to the last."""
         if self._fenced is not None:
             self._fenced = None
-            self._communicator.lower_fence(None)
+            self._communicator.lower_fence(_core.Fence.VERIFICATION)
 
     def keys_at_end(self) -> list[str]:
         """Return the samples of all on rank 0, which alone reads them: to remove one under its eyes would stop it."""

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from tracehook import _core
 from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
+from tracehook.symmetric_memory.fence import Fence
+from tracehook.symmetric_memory.fence import position as place
 from tracehook.symmetric_memory.meeting import Meetings
 from tracehook.symmetric_memory.ranks import GroupRanks
-from tracehook.symmetric_memory.verdicts import UNKNOWN
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -66,7 +67,7 @@ class GroupWindows(GroupRanks):
         communicator = self.communicator()
         if communicator is not None and self._plans is not None and self.refused is None:
             communicator.note_caller()
-            self._plans.decline(REGISTER, why, self._timeout, _position(communicator, position))
+            self._plans.decline(REGISTER, why, self._timeout, place(communicator, position))
 
     def _agree(
         self,
@@ -75,25 +76,41 @@ class GroupWindows(GroupRanks):
         wanted: list[int],
         sizes: Mapping[int, int],
         point: int,
-        more: Sequence[str] = (),
+        more: Callable[[], list[str]] | None = None,
     ) -> int:
+        """Have the ranks compare what they want, and register it. `more` says what else they have to have alike."""
         # Held, so that none goes back to the driver between the agreement and NCCL: the others would wait there.
         if not _core.hold_segments(wanted):
             raise RegistrationError(
                 f"{self.about}: memory that needs a window was given back by another thread meanwhile"
             )
         try:
-            position = _position(communicator, point)
-            self._compare(communicator, topic, [*(f"{sizes[segment]} bytes" for segment in wanted), *more], position)
-            return self._register(communicator, wanted, position) if wanted else 0
+            with Fence(communicator) as fence:
+                position = fence.position(point)
+                entries = [f"{sizes[segment]} bytes" for segment in wanted]
+                self._compare(communicator, fence, topic, entries, position, more)
+                return self._register(communicator, fence, wanted, position) if wanted else 0
         finally:
             _core.unhold_segments(wanted)
 
-    def _compare(self, communicator: Any, topic: str, entries: Sequence[str], position: Sequence[int]) -> None:
-        assert self._plans is not None
+    def _compare(
+        self,
+        communicator: Any,
+        fence: Fence,
+        topic: str,
+        entries: Sequence[str],
+        position: Sequence[int],
+        more: Callable[[], list[str]] | None = None,
+    ) -> None:
+        """Return when all ranks want the same, and are level."""
+        plans = self._plans
+        assert plans is not None
         begin = time.monotonic_ns()
         try:
-            self._plans.compare(topic, entries, self._timeout, position)
+            if plans.compare(topic, entries, self._timeout, position):
+                fence.level(lambda *told: plans.level(topic, told, self._timeout, position), self._timeout / 2)
+            if more is not None:
+                plans.compare(topic, more(), self._timeout, position)
         except RegistrationError as problem:
             self._note(communicator, problem, time.monotonic_ns() - begin, len(entries))
             if topic == REGISTER and isinstance(problem, RegistrationMismatch) and problem.topic == REGISTER:
@@ -115,31 +132,24 @@ class GroupWindows(GroupRanks):
         else:
             communicator.log_agreement("agreement.failed", entries, 0, duration)
 
-    def _register(self, communicator: Any, segments: list[int], position: Sequence[int]) -> int:
-        begin = None
-        try:
-            begin = self._register_all(communicator, segments, position)
-            if begin is None:
-                return 0
-            if not communicator.confirm_windows(begin):
-                raise RegistrationError(f"the communicator of {self.about} ended while windows were registered with it")
-        finally:
-            # From here on calls of other threads get numbers again. They waited for the number that windows begin at.
-            communicator.lower_fence(begin)
+    def _register(self, communicator: Any, fence: Fence, segments: list[int], position: Sequence[int]) -> int:
+        fence.next = self._register_all(communicator, segments, position)
+        if fence.next is None:
+            return 0
+        if not communicator.confirm_windows():
+            raise RegistrationError(f"the communicator of {self.about} ended while windows were registered with it")
         self.last_failure = None
         return len(segments)
 
     def _register_all(self, communicator: Any, segments: list[int], position: Sequence[int]) -> int | None:
-        """Return the number of the first call that may use the windows; None: NCCL has no windows here."""
+        """Return the number of the next call, alike on all ranks; None: NCCL has no windows here."""
         assert self._plans is not None
         failure = ""
         try:
             with self._stalls.watching((self, communicator)):
                 outcomes = communicator.register_windows(segments, bool(_core.capturing(self.facts.device)))
             failure = _failure(outcomes, len(segments))
-            calls = communicator.raise_fence()
-            first = _core.RENUMBERED if communicator.adopted and calls < _core.RENUMBERED else calls
-            return self._plans.confirm(REGISTER, failure, self._timeout, position, first)
+            return self._plans.confirm(REGISTER, failure, self._timeout, position, _next_call(communicator))
         except RegistrationError as raised:
             problem = raised
             if failure and isinstance(raised, RegistrationTimeout):
@@ -167,9 +177,12 @@ class GroupWindows(GroupRanks):
             # Nor may windows be used that were made before. Those of captured graphs cannot be taken away.
             self._drop_all(("failed", str(problem)))
 
-    def register_of_others(self, wanted: str, make: Make, on_difference: Callable[[str], str]) -> tuple[str, int]:
+    def register_of_others(
+        self, wanted: str, flights: int, make: Make, on_difference: Callable[[str], str]
+    ) -> tuple[str, int]:
         """Have the ranks compare a window that the program registers, and NCCL make it. Collective.
 
+        `flights`: calls of an open group of the thread that registers; they are not waited for.
         `make` makes the call, and returns NCCL's answer and the window's handle: 0 if there is none, None if it comes
         later. Then collectives do not look for the window.
         `on_difference` returns why the call is refused if the ranks differ; an empty text if it is made all the same.
@@ -180,38 +193,33 @@ class GroupWindows(GroupRanks):
         """
         with self._lock:
             communicator = self.communicator()
-            position = _position(communicator, 0)
-            try:
-                self._compare(communicator, REGISTER_OTHER, [wanted], position)
-            except RegistrationError as problem:
-                why = on_difference(str(problem))
-                return (why, 0) if why else ("", make()[0])
-            with self._stalls.watching((self, communicator)):
-                result, handle = make()
-            if handle is None:
+            with Fence(communicator, flights) as fence:
+                position = fence.position(0)
+                try:
+                    self._compare(communicator, fence, REGISTER_OTHER, [wanted], position)
+                except RegistrationError as problem:
+                    fence.lower()
+                    why = on_difference(str(problem))
+                    return (why, 0) if why else ("", make()[0])
+                with self._stalls.watching((self, communicator)):
+                    result, handle = make()
+                if handle is None:
+                    return "", result
+                try:
+                    fence.next = self._confirm_other(communicator, result, handle, position)
+                    if fence.next is not None:
+                        communicator.count_window_of_others(handle)
+                except RegistrationError as problem:
+                    communicator.undo_window_of_others(handle)
+                    return ("", result) if result else (f"tracehook: {problem}", 0)
                 return "", result
-            begin = None
-            calls = communicator.raise_fence()
-            try:
-                begin = self._confirm_other(communicator, result, handle, position, calls)
-                if begin is not None:
-                    communicator.count_window_of_others(handle, begin)
-            except RegistrationError as problem:
-                communicator.undo_window_of_others(handle)
-                return ("", result) if result else (f"tracehook: {problem}", 0)
-            finally:
-                communicator.lower_fence(begin)
-            return "", result
 
-    def _confirm_other(
-        self, communicator: Any, result: int, handle: int, position: Sequence[int], calls: int
-    ) -> int | None:
-        """Return the number of the first call that may use the window; None: NCCL has no windows here."""
+    def _confirm_other(self, communicator: Any, result: int, handle: int, position: Sequence[int]) -> int | None:
+        """Return the number of the next call, alike on all ranks; None: NCCL has no windows here."""
         assert self._plans is not None
         failure = f"NCCL error {result}" if result else "" if handle else NO_WINDOW
-        first = _core.RENUMBERED if communicator.adopted and calls < _core.RENUMBERED else calls
         try:
-            return self._plans.confirm(REGISTER_OTHER, failure, self._timeout, position, first)
+            return self._plans.confirm(REGISTER_OTHER, failure, self._timeout, position, _next_call(communicator))
         except RegistrationFailed as problem:
             if set(problem.failures.values()) == {NO_WINDOW} and len(problem.failures) == self.facts.ranks:
                 return None
@@ -226,9 +234,7 @@ class GroupWindows(GroupRanks):
             communicator.note_caller()
             waiting = list(self.deferred)
             wanted = [segment for segment in communicator.missing(waiting) if segment in sizes and self.refused is None]
-            uses, digest = communicator.digest()
-            more = [f"{uses} collectives with windows so far, placements {digest:016x}"]
-            count = self._agree(communicator, "sync", wanted, sizes, 0, more)
+            count = self._agree(communicator, "sync", wanted, sizes, 0, lambda: [_uses(communicator)])
             self.deferred = [segment for segment in self.deferred if segment not in waiting]
             return count
 
@@ -248,7 +254,7 @@ class GroupWindows(GroupRanks):
             offered = [f"{window['ordinal']} {window['size']}" for window in mine]
             begin = time.monotonic_ns()
             try:
-                common = set(self._plans.common("trim", offered, self._timeout, _position(communicator, 0)))
+                common = set(self._plans.common("trim", offered, self._timeout, place(communicator, 0)))
             except RegistrationError as problem:
                 self._log_failure(communicator, problem, time.monotonic_ns() - begin, len(offered))
                 raise
@@ -286,9 +292,15 @@ class GroupWindows(GroupRanks):
             communicator.deregister_windows(windows)
 
 
-def _position(communicator: Any, point: int) -> tuple[int, int]:
-    """Where in the program this rank is; see rounds.py. Calls of other threads say nothing of it."""
-    return (UNKNOWN, UNKNOWN) if communicator.several_callers else (communicator.calls, point)
+def _next_call(communicator: Any) -> int:
+    """Return the number of the next call, or a new one if the other ranks may have numbered their calls differently."""
+    calls: int = communicator.calls
+    return _core.RENUMBERED if communicator.adopted and calls < _core.RENUMBERED else calls
+
+
+def _uses(communicator: Any) -> str:
+    uses, digest = communicator.digest()
+    return f"{uses} collectives with windows so far, placements {digest:016x}"
 
 
 def _kind(problem: RegistrationError) -> str:

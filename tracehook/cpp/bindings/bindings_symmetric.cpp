@@ -3,6 +3,7 @@
 #include "bindings/symmetric_memory.h"
 
 #include "bindings/bindings.h"
+#include "nccl/group.h"
 #include "nccl/placement.h"
 #include "nccl/pool_memory.h"
 #include "symmetric_memory/host_board.h"
@@ -120,6 +121,9 @@ py::object holder(const BoundCommunicator& communicator) {
 }
 
 void bind_member(py::module_& module) {
+    py::enum_<core::Windows::Fence>(module, "Fence", "Whose fence it is.")
+        .value("REGISTRATION", core::Windows::Fence::kRegistration)
+        .value("VERIFICATION", core::Windows::Fence::kVerification);
     py::class_<BoundCommunicator>(module, "Communicator",
                                   "A communicator to register windows with.")
         .def_property_readonly("id",
@@ -148,14 +152,31 @@ void bind_member(py::module_& module) {
                 return outcomes;
             },
             py::arg("segments"), py::arg("capturing") = false, NoGil())
-        .def("confirm_windows", &BoundCommunicator::confirm_windows, py::arg("begin") = 0, NoGil())
+        .def("confirm_windows", &BoundCommunicator::confirm_windows, NoGil())
         .def(
             "raise_fence",
-            [](const BoundCommunicator& self) { return self->windows().raise_fence(); }, NoGil())
-        .def("lower_fence",
-             [](const BoundCommunicator& self, std::optional<std::uint64_t> begin) {
-                 self->windows().lower_fence(begin);
-             })
+            [](const BoundCommunicator& self, core::Windows::Fence fence) {
+                return self->windows().raise_fence(fence);
+            },
+            NoGil())
+        .def(
+            "lower_fence",
+            [](const BoundCommunicator& self, core::Windows::Fence fence,
+               std::optional<std::uint64_t> next) { self->windows().lower_fence(fence, next); },
+            py::arg("fence"), py::arg("next") = py::none())
+        .def(
+            "wait_for_calls",
+            [](BoundCommunicator& self, std::uint64_t next, std::size_t own, double seconds) {
+                return self.wait_for_calls(next, own, std::chrono::duration<double>(seconds));
+            },
+            NoGil())
+        .def(
+            "in_flight",
+            [](const BoundCommunicator& self, std::size_t own) { return self->in_flight(own); },
+            NoGil())
+        .def_property_readonly(
+            "own_flights",
+            [](const BoundCommunicator& self) { return nccl::ThreadGroup::mine().flights(*self); })
         .def_property_readonly(
             "calls", [](const BoundCommunicator& self) { return self->windows().calls(); })
         .def("note_caller", [](const BoundCommunicator& self) { self->windows().note_caller(); })
@@ -179,10 +200,10 @@ void bind_member(py::module_& module) {
         .def("drop_windows", &BoundCommunicator::drop_windows, NoGil())
         .def(
             "count_window_of_others",
-            [](const BoundCommunicator& self, std::uintptr_t handle, std::uint64_t begin) {
-                self->count_window_of_others(reinterpret_cast<const void*>(handle), begin);
+            [](const BoundCommunicator& self, std::uintptr_t handle) {
+                self->count_window_of_others(reinterpret_cast<const void*>(handle));
             },
-            py::arg("handle"), py::arg("begin"), NoGil())
+            NoGil())
         .def("undo_window_of_others", &BoundCommunicator::undo_window_of_others, NoGil())
         .def("deregister_windows", &BoundCommunicator::deregister_windows, NoGil())
         .def("log_waiting", [](const BoundCommunicator& self) { self->log_waiting(); })

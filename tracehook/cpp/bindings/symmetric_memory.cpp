@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <thread>
 
 namespace tracehook {
 
@@ -51,14 +52,32 @@ BoundCommunicator::register_windows(const std::vector<std::uint64_t>& segments, 
                : std::vector<core::Outcome>{};
 }
 
-bool BoundCommunicator::confirm_windows(std::uint64_t begin) {
+bool BoundCommunicator::confirm_windows() {
     const Inside inside(*communicator_);
     if (inside) {
-        communicator_->confirm_windows(begin);
+        communicator_->confirm_windows();
     } else {
         communicator_->drop_unconfirmed_windows(); // dead: drops the records only
     }
     return static_cast<bool>(inside);
+}
+
+bool BoundCommunicator::wait_for_calls(std::uint64_t next, std::size_t own,
+                                       std::chrono::duration<double> patience) {
+    constexpr auto kPoll = std::chrono::microseconds(50);
+    core::Windows& windows = communicator_->windows();
+    windows.move_fence(core::Windows::Fence::kRegistration, next);
+    const auto begin = std::chrono::steady_clock::now();
+    while (windows.calls() < next || communicator_->in_flight(own)) {
+        if (communicator_->dead()) {
+            return true;
+        }
+        if (std::chrono::steady_clock::now() - begin > patience) {
+            return false;
+        }
+        std::this_thread::sleep_for(kPoll);
+    }
+    return true;
 }
 
 std::size_t BoundCommunicator::drop_windows() {

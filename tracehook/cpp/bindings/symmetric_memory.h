@@ -7,6 +7,7 @@
 #include "torch/pool.h"
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -33,8 +34,13 @@ class BoundCommunicator {
     // See core/communicator.h. Fewer outcomes than segments: it failed, or the communicator died.
     std::vector<core::Outcome> register_windows(const std::vector<std::uint64_t>& segments,
                                                 bool capturing = false);
-    bool confirm_windows(std::uint64_t begin = 0);
+    bool confirm_windows();
     std::size_t drop_windows();
+    // Moves the fence of registrations to call `next`, and waits until all calls before it were
+    // made and NCCL has taken them in; `own`: flights of this thread, which may go on. False if
+    // that takes longer. A dead communicator is not waited for.
+    bool wait_for_calls(std::uint64_t next, std::size_t own,
+                        std::chrono::duration<double> patience);
     void undo_window_of_others(std::uintptr_t handle);
     std::size_t deregister_windows(const std::vector<std::uint64_t>& segments);
 

@@ -9,6 +9,7 @@
 
 #include "bindings/bindings.h"
 #include "bindings/symmetric_memory.h"
+#include "nccl/group.h"
 
 #include <atomic>
 #include <chrono>
@@ -59,14 +60,15 @@ std::pair<int, std::optional<std::uintptr_t>> have_made(Conversation& talk) {
 // With the GIL.
 std::pair<std::string, int> answer_of_python(Conversation& talk,
                                              const core::CommunicatorPtr& communicator,
-                                             std::size_t size, int flags) {
+                                             std::size_t size, int flags, std::size_t flights) {
     try {
         const py::cpp_function make([&talk] {
             const py::gil_scoped_release release;
             return have_made(talk);
         });
         return py::module_::import("tracehook.symmetric_memory.guard")
-            .attr("register")(BoundCommunicator(communicator, process().bank()), size, flags, make)
+            .attr("register")(BoundCommunicator(communicator, process().bank()), size, flags,
+                              flights, make)
             .cast<std::pair<std::string, int>>();
     } catch (const py::error_already_set& failure) {
         return {std::string("tracehook: ") + failure.what(), 0};
@@ -74,7 +76,7 @@ std::pair<std::string, int> answer_of_python(Conversation& talk,
 }
 
 void ask(const std::shared_ptr<Conversation>& talk, const core::CommunicatorPtr& communicator,
-         std::size_t size, int flags) {
+         std::size_t size, int flags, std::size_t flights) {
     const py::gil_scoped_acquire gil;
     {
         const Conversation::Lock lock(talk->mutex);
@@ -83,7 +85,7 @@ void ask(const std::shared_ptr<Conversation>& talk, const core::CommunicatorPtr&
         }
         talk->move_to(State::kTaken);
     }
-    auto [why, result] = answer_of_python(*talk, communicator, size, flags);
+    auto [why, result] = answer_of_python(*talk, communicator, size, flags, flights);
     const Conversation::Lock lock(talk->mutex);
     talk->why = std::move(why);
     talk->result = result;
@@ -102,7 +104,9 @@ std::string ask_guard(const nccl::WindowRequest& request, const nccl::MakeWindow
     }
     request.communicator->windows().note_caller(); // here: the asking thread makes no calls
     const auto talk = std::make_shared<Conversation>();
-    std::thread(ask, talk, request.communicator, request.size, request.flags).detach();
+    std::thread(ask, talk, request.communicator, request.size, request.flags,
+                nccl::ThreadGroup::mine().flights(*request.communicator))
+        .detach();
     Conversation::Lock lock(talk->mutex);
     const std::chrono::duration<double> patience(seconds_for_python.load());
     if (!talk->changed.wait_for(lock, patience, [&] { return talk->state != State::kAsked; })) {

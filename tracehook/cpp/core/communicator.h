@@ -70,6 +70,9 @@ class Communicator {
     void log_digest() noexcept;
 
     Windows& windows() noexcept { return windows_; }
+    // Whether NCCL has not yet taken in some call that has its number, other than `own` flights of
+    // the thread that wants to know. Exact while a fence is up; else a plain call may begin.
+    bool in_flight(std::size_t own) const noexcept;
 
     const std::shared_ptr<LiveGraphs>& graphs() const noexcept { return graphs_; }
     // Any thread, before a call that ends the communicator: NCCL waits in it, without end, until
@@ -89,10 +92,10 @@ class Communicator {
 
     // Any thread: windows that the program makes and undoes. window_of_others() logs what came of
     // the call (`later`: NCCL has not made it yet), and keeps the window under its handle; from
-    // count_window_of_others() on, which says the number of the first such call, collectives look
-    // for it. take_...() before the call that undoes it.
+    // count_window_of_others() on collectives look for it. take_...() before the call that undoes
+    // it.
     void window_of_others(const Observation& seen, bool later) noexcept;
-    void count_window_of_others(const void* handle, std::uint64_t begin) noexcept;
+    void count_window_of_others(const void* handle) noexcept;
     Window take_window_of_others(const void* handle) noexcept;
     void log_window_of_others_ended(const Observation& seen) noexcept;
 
@@ -130,8 +133,7 @@ class Communicator {
     // `capturing`: a stream of this device is being captured now; only noted in the log.
     std::vector<Outcome> register_windows(const std::vector<PoolSegment>& segments,
                                           bool capturing = false) noexcept;
-    // `begin`: the number of the first call that may use them.
-    void confirm_windows(std::uint64_t begin = 0) noexcept;
+    void confirm_windows() noexcept;
     std::size_t drop_unconfirmed_windows() noexcept;
     // One that the program made, and that not all ranks have.
     void undo_window_of_others(const void* handle) noexcept;

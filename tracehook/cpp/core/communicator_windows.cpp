@@ -134,9 +134,12 @@ Outcome Communicator::finish_window(const Outcome& begun, const PoolSegment& seg
     return begun.result == kUnderWay ? Outcome{kNeverReady, nullptr} : begun;
 }
 
-void Communicator::confirm_windows(std::uint64_t begin) noexcept {
-    for (Window& window : take_unconfirmed()) {
-        window.begin = begin;
+bool Communicator::in_flight(std::size_t own) const noexcept {
+    return gate_->occupied() || windows_.flights() > own;
+}
+
+void Communicator::confirm_windows() noexcept {
+    for (const Window& window : take_unconfirmed()) {
         windows_.install(window);
     }
     drop_window_records_if_gone(); // should it have died just now
@@ -220,7 +223,7 @@ void Communicator::window_of_others(const Observation& seen, bool later) noexcep
     emit(record);
 }
 
-void Communicator::count_window_of_others(const void* handle, std::uint64_t begin) noexcept {
+void Communicator::count_window_of_others(const void* handle) noexcept {
     std::optional<Window> found;
     {
         const std::lock_guard guard(unconfirmed_mutex_);
@@ -230,7 +233,6 @@ void Communicator::count_window_of_others(const void* handle, std::uint64_t begi
         }
     }
     if (found) {
-        found->begin = begin;
         windows_.install(*found);
     }
 }

@@ -242,6 +242,11 @@ bool Gate::work_off(Lock& lock, const Communicator& communicator) noexcept {
     return true;
 }
 
+bool Gate::occupied() noexcept {
+    const Lock lock(*this);
+    return inside_;
+}
+
 void Gate::leave() noexcept {
     if (swap_way(Way::kTaken, Way::kOpen)) {
         return;

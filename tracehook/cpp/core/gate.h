@@ -70,6 +70,8 @@ class Gate {
     // what undoes a registration before an abort must not wait for what only the abort will end.
     bool enter_soon(const Communicator& communicator) noexcept;
     void leave() noexcept;
+    // Whether some thread is inside.
+    bool occupied() noexcept;
 
     // By the thread inside, around calls into `communicator` that are local: a kill() waits for
     // their end (five seconds at most), as it does for those that the gate itself makes. False, and

@@ -15,12 +15,17 @@ void ThreadGroup::touched(const core::CommunicatorPtr& communicator) {
     // end.
     if (touched_.empty() || touched_.back() != communicator) {
         touched_.push_back(communicator);
+        communicator->windows().take_off();
     }
 }
 
-std::vector<core::CommunicatorPtr> ThreadGroup::enter_all() {
-    std::vector<core::CommunicatorPtr> communicators = std::move(touched_);
-    touched_.clear();
+std::size_t ThreadGroup::flights(const core::Communicator& communicator) const noexcept {
+    return static_cast<std::size_t>(
+        std::ranges::count(touched_, &communicator, &core::CommunicatorPtr::get));
+}
+
+std::vector<core::CommunicatorPtr>
+ThreadGroup::enter_all(std::vector<core::CommunicatorPtr> communicators) {
     std::ranges::sort(communicators, std::less<>(),
                       [](const auto& communicator) { return &communicator->gate(); });
     std::vector<core::CommunicatorPtr> inside;

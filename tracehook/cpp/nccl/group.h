@@ -8,6 +8,7 @@
 #include "core/registrar.h"
 #include "nccl/birth.h"
 
+#include <utility>
 #include <vector>
 
 namespace tracehook::nccl {
@@ -23,7 +24,11 @@ class ThreadGroup {
         }
     }
 
+    // Inside the communicator's gate. NCCL takes in what was asked for when the group ends: until
+    // then it is in flight.
     void touched(const core::CommunicatorPtr& communicator);
+    // How many flights of the communicator the open group has; its thread need not wait for them.
+    std::size_t flights(const core::Communicator& communicator) const noexcept;
 
     // Runs `end` (NCCL's ncclGroupEnd). At the outermost level all gates of the group's
     // communicators are held meanwhile, entered in one global order so that two threads that end
@@ -67,20 +72,25 @@ class ThreadGroup {
             depth_ -= depth_ > 0;
             return end();
         }
-        const std::vector<core::CommunicatorPtr> inside = enter_all();
+        const std::vector<core::CommunicatorPtr> touched = std::exchange(touched_, {});
+        const std::vector<core::CommunicatorPtr> inside = enter_all(touched);
         const int result = end();
         depth_ = 0;
         leave_all(inside);
+        for (const core::CommunicatorPtr& communicator : touched) {
+            communicator->windows().land();
+        }
         return result;
     }
 
-    std::vector<core::CommunicatorPtr> enter_all();
+    static std::vector<core::CommunicatorPtr>
+    enter_all(std::vector<core::CommunicatorPtr> communicators);
     void completed(int result) noexcept;
     void drop_births_of_group() noexcept;
     static void leave_all(const std::vector<core::CommunicatorPtr>& inside) noexcept;
 
     int depth_ = 0;
-    std::vector<core::CommunicatorPtr> touched_;
+    std::vector<core::CommunicatorPtr> touched_; // each took off
     std::vector<Birth> expected_;
     std::size_t expected_before_ = 0; // those of calls before the open group
 };

@@ -44,22 +44,35 @@ int placed(Args... args) {
     const auto arguments = std::forward_as_tuple(args...);
     const Comm comm = std::get<Position>(arguments);
     const core::CommunicatorPtr& communicator = registrar().find(comm);
-    if (!communicator || communicator->windows().count_plain_call()) {
-        return inside<Real, Args...>(communicator, args...);
+    if (!communicator) {
+        return (api().*Real)(args...);
+    }
+    core::Windows& windows = communicator->windows();
+    if (!windows.engaged()) {
+        const bool entered = communicator->gate().enter(*communicator);
+        if (windows.count_plain_call()) {
+            return called<Real, Args...>(communicator, entered, args...);
+        }
+        if (entered) { // a fence came meanwhile
+            communicator->gate().leave();
+        }
     }
     // The last argument, or the one before a configuration.
     using Last = std::tuple_element_t<sizeof...(Args) - 1, std::tuple<Args...>>;
     constexpr std::size_t kAfter = std::is_same_v<Last, const CollConfig*> ? 2 : 1;
     const Stream stream = std::get<sizeof...(Args) - kAfter>(arguments);
-    const int refused = check_placement(communicator, static_cast<std::uint32_t>(Number),
-                                        std::get<0>(arguments), std::get<1>(arguments),
-                                        std::get<2>(arguments), std::get<3>(arguments), stream);
-    // Looked for anew: comparing may have looked for other communicators meanwhile.
+    // `communicator` is this thread's last find(), until a comparison finds others.
+    core::CommunicatorPtr kept;
+    const int refused = check_placement(
+        communicator, static_cast<std::uint32_t>(Number), std::get<0>(arguments),
+        std::get<1>(arguments), std::get<2>(arguments), std::get<3>(arguments), stream, kept);
     if (refused != kSuccess) {
         return refused;
     }
-    const core::CommunicatorPtr& found = registrar().find(comm);
-    return called<Real, Args...>(found, found && found->gate().enter(*found), args...);
+    const core::CommunicatorPtr& found = kept ? kept : communicator;
+    const int result = called<Real, Args...>(found, found->gate().enter(*found), args...);
+    windows.land();
+    return result;
 }
 
 // torch asks for it when a call did not succeed: what we refused, NCCL knows nothing of.

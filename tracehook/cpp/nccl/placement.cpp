@@ -2,6 +2,7 @@
 
 #include "nccl/api.h"
 #include "nccl/graphs.h"
+#include "nccl/group.h"
 
 #include <algorithm>
 #include <atomic>
@@ -91,7 +92,8 @@ int check_refusal(const core::Communicator& communicator) noexcept {
 }
 
 int check_placement(const core::CommunicatorPtr& found, std::uint32_t operation, const void* send,
-                    const void* receive, std::size_t count, int type, Stream stream) noexcept {
+                    const void* receive, std::size_t count, int type, Stream stream,
+                    core::CommunicatorPtr& kept) noexcept {
     const Operation& row = operations()[operation];
     const std::size_t one_size = bytes(count, type, 1);
     const std::size_t all_size = bytes(count, type, ranks_of(*found));
@@ -101,38 +103,33 @@ int check_placement(const core::CommunicatorPtr& found, std::uint32_t operation,
     using enum core::Windows::Count;
     const core::Side from{send, row.send == all ? all_size : one_size, row.compare_send};
     const core::Side to{receive, row.receive == all ? all_size : one_size, row.compare_receive};
-    core::Windows::Lookup look = windows.look(operation, from, to, always ? kNone : kKnown);
-    if (look.refused) {
-        return check_refusal(*found);
+    const bool in_group = ThreadGroup::mine().flights(*found) != 0;
+    core::Windows::Lookup look =
+        windows.look(operation, from, to, always ? kNone : kKnown, in_group);
+    if (look.milestone) {
+        found->log_digest();
     }
-    if (look.early) {
-        return kSuccess;
+    if (!look.counted && !look.refused) {
+        kept = found;
     }
-    core::CommunicatorPtr communicator;
-    if (!look.known || always) {
-        // The reference is to this thread's last find(), which the comparison may change: kept to
-        // the end of this function.
-        communicator = found;
+    while (!look.counted && !look.refused) {
         if (!look.known) {
-            communicator->log_placement(core::EventKind::kPlacementFirstUse, look);
+            kept->log_placement(core::EventKind::kPlacementFirstUse, look);
         }
-        if (const int result = compare_with_others(*communicator, look); result != kSuccess) {
+        if (const int result = compare_with_others(*kept, look); result != kSuccess) {
             return result;
         }
-        // The ranks may have dropped their windows together, and go on without.
-        look = windows.look(operation, from, to, kNone);
-        if (look.refused) {
-            return check_refusal(*communicator);
-        }
-        windows.accept(look);
-    } else if (look.milestone) {
-        found->log_digest();
+        // The ranks may have dropped their windows together, or made others.
+        look = windows.accept(look, from, to, in_group);
+    }
+    const core::Communicator& communicator = kept ? *kept : *found;
+    if (look.refused) {
+        return check_refusal(communicator);
     }
     if (look.in_window && capturing(stream)) {
         windows.pin(look);
-        const core::Communicator& captured = communicator ? *communicator : *found;
-        if (ranks_of(captured) > 1) { // else NCCL only copies, and waits for no graph
-            follow_graph(captured, stream);
+        if (ranks_of(communicator) > 1) { // else NCCL only copies, and waits for no graph
+            follow_graph(communicator, stream);
         }
     }
     return kSuccess;

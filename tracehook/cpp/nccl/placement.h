@@ -40,11 +40,12 @@ int refuse(std::string why) noexcept;
 // kInvalidUsage if no call may go to NCCL on this communicator any more, else kSuccess.
 int check_refusal(const core::Communicator& communicator) noexcept;
 
-// kSuccess, or what to return to the caller instead of calling NCCL. `communicator` has, or had,
-// windows.
+// kSuccess, or what to return to the caller instead of calling NCCL. `communicator` is engaged: see
+// symmetric_memory/windows.h. After kSuccess the call is in flight, and the caller lands it. `kept`
+// gets the communicator if the ranks compared something: then `communicator` may be another.
 int check_placement(const core::CommunicatorPtr& communicator, std::uint32_t operation,
                     const void* send, const void* receive, std::size_t count, int type,
-                    Stream stream) noexcept;
+                    Stream stream, core::CommunicatorPtr& kept) noexcept;
 
 // What this thread was last refused for, once; null if it was not. Valid until its next call.
 const char* take_refusal() noexcept;

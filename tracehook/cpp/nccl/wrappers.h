@@ -22,7 +22,7 @@ core::Registrar& registrar() noexcept;
 #undef PLACED
 #undef LIFECYCLE
 
-// `communicator` is this thread's last find(), and `entered`: whether we are inside its gate.
+// `communicator`: the thread keeps it meanwhile. `entered`: whether we are inside its gate.
 template <auto Real, typename... Args>
 int called(const core::CommunicatorPtr& communicator, bool entered, Args... args) {
     const auto real = api().*Real;
@@ -30,10 +30,10 @@ int called(const core::CommunicatorPtr& communicator, bool entered, Args... args
         return real(args...);
     }
     const int result = real(args...);
-    communicator->gate().leave();
     if (ThreadGroup& group = ThreadGroup::mine(); group.open()) {
         group.touched(communicator);
     }
+    communicator->gate().leave();
     return result;
 }
 

@@ -26,7 +26,6 @@ struct Side {
 struct Place {
     static constexpr std::uint32_t kNone = 0;
     static constexpr std::uint32_t kOverrun = 0xffffffff; // begins in a window and ends outside it
-    static constexpr std::uint32_t kEarly = 0xfffffffe;   // in one that counts from a later call on
 
     std::uint32_t window = kNone; // 1 + the window's ordinal on the communicator
     std::uint64_t offset = 0;     // bytes from the window's first

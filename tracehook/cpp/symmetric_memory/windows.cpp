@@ -27,8 +27,8 @@ Place reduced(const Place& place, Compare compare) noexcept {
     case Compare::kWhere:
         return place;
     case Compare::kWhether:
-        return {place.window >= Place::kEarly ? place.window
-                                              : static_cast<std::uint32_t>(place.window != 0),
+        return {place.window == Place::kOverrun ? place.window
+                                                : static_cast<std::uint32_t>(place.window != 0),
                 0};
     case Compare::kNothing:
         break;
@@ -45,21 +45,36 @@ Windows::Hashed::Hashed(const Use& hashed) noexcept : use(hashed), hash(use.oper
     hash = mix(hash, use.receive.offset);
 }
 
-std::uint64_t Windows::raise_fence() noexcept {
+std::uint64_t Windows::raise_fence(Fence fence) noexcept {
     const std::lock_guard guard(mutex_);
-    ++fences_;
-    return calls_.fetch_or(kEngaged, std::memory_order_relaxed) & ~kEngaged;
+    const std::uint64_t next = calls_.fetch_or(kEngaged, std::memory_order_relaxed) & ~kEngaged;
+    fences_[static_cast<std::size_t>(fence)] = next;
+    return next;
 }
 
-void Windows::lower_fence(std::optional<std::uint64_t> begin) noexcept {
+void Windows::move_fence(Fence fence, std::uint64_t to) noexcept {
     {
         const std::lock_guard guard(mutex_);
-        if (begin && *begin >= kRenumbered && calls() < kRenumbered) {
-            calls_.store(kEngaged | *begin, std::memory_order_relaxed);
-        }
-        --fences_;
+        fences_[static_cast<std::size_t>(fence)] = to;
     }
-    lowered_.notify_all();
+    moved_.notify_all();
+}
+
+void Windows::lower_fence(Fence fence, std::optional<std::uint64_t> next) noexcept {
+    {
+        const std::lock_guard guard(mutex_);
+        if (next && *next >= kRenumbered && calls() < kRenumbered) {
+            calls_.store(kEngaged | *next, std::memory_order_relaxed);
+        }
+        fences_[static_cast<std::size_t>(fence)] = kDown;
+    }
+    moved_.notify_all();
+}
+
+void Windows::wait_for_fences(std::unique_lock<std::mutex>& lock, bool in_group) noexcept {
+    if (!in_group) {
+        moved_.wait_for(lock, kFenced, [&] { return calls() < std::ranges::min(fences_); });
+    }
 }
 
 void Windows::install(Window window) {
@@ -67,7 +82,7 @@ void Windows::install(Window window) {
     if (window.segment != 0) {
         window.ordinal = next_ordinal_++;
     }
-    epoch_ = epoch_.value_or(window.begin);
+    had_window_ = true;
     calls_.fetch_or(kEngaged, std::memory_order_relaxed);
     windows_.insert(std::ranges::upper_bound(windows_, window.address, {}, &Window::address),
                     window);
@@ -151,16 +166,13 @@ std::optional<Window> Windows::covering(std::uintptr_t address, std::size_t size
                                                                 : std::nullopt;
 }
 
-Place Windows::place(const Side& side, std::uint64_t call, bool* in_window) const noexcept {
+Place Windows::place(const Side& side, bool* in_window) const noexcept {
     const auto address = reinterpret_cast<std::uintptr_t>(side.buffer);
     const Window* window = window_at(address);
     if (window == nullptr) {
         return {};
     }
     *in_window = true;
-    if (call < window->begin) {
-        return {Place::kEarly, 0};
-    }
     const bool overrun = side.size > window->end() - address;
     return {overrun ? Place::kOverrun : window->ordinal + 1, address - window->address};
 }
@@ -169,45 +181,63 @@ void Windows::count_use(const Hashed& use) {
     ++digest_.uses;
     digest_.value = mix(digest_.value, use.hash);
     history_.add(calls(), use.use, digest_.value);
+    count_call();
+}
+
+void Windows::count_call() noexcept {
+    take_off();
     calls_.fetch_add(1, std::memory_order_relaxed);
 }
 
-Windows::Lookup Windows::look(std::uint32_t operation, const Side& send, const Side& receive,
-                              Count count) noexcept {
-    note_caller();
-    std::unique_lock lock(mutex_);
-    lowered_.wait_for(lock, kFenced, [&] { return fences_ == 0; });
+Windows::Lookup Windows::places(std::uint32_t operation, const Side& send,
+                                const Side& receive) const noexcept {
     Lookup look;
     look.call = calls();
-    if (stop_ && look.call >= *stop_) {
-        look.refused = true;
-        return look;
-    }
-    look.send = place(send, look.call, &look.in_window);
-    look.receive = place(receive, look.call, &look.in_window);
+    look.refused = stop_ && look.call >= *stop_;
+    look.send = place(send, &look.in_window);
+    look.receive = place(receive, &look.in_window);
     look.use = {operation, reduced(look.send, send.compare),
                 reduced(look.receive, receive.compare)};
-    if (!epoch_ || look.call < *epoch_) {
-        look.early = look.send.window == Place::kNone && look.receive.window == Place::kNone;
-        if (look.early) {
-            calls_.fetch_add(1, std::memory_order_relaxed);
-        }
+    return look;
+}
+
+Windows::Lookup Windows::look(std::uint32_t operation, const Side& send, const Side& receive,
+                              Count count, bool in_group) noexcept {
+    note_caller();
+    std::unique_lock lock(mutex_);
+    wait_for_fences(lock, in_group);
+    Lookup look = places(operation, send, receive);
+    if (look.refused) {
+        return look;
+    }
+    if (!had_window_) {
+        look.counted = true;
+        count_call();
         return look;
     }
     const Hashed use(look.use);
     look.known = known_.contains(use);
     if (look.known && count == Count::kKnown) {
+        look.counted = true;
         count_use(use);
         look.milestone = digest_.uses % kMilestone == 0;
     }
     return look;
 }
 
-void Windows::accept(const Lookup& look) {
-    const std::lock_guard guard(mutex_);
+Windows::Lookup Windows::accept(const Lookup& agreed, const Side& send, const Side& receive,
+                                bool in_group) {
+    std::unique_lock lock(mutex_);
+    wait_for_fences(lock, in_group);
+    Lookup look = places(agreed.use.operation, send, receive);
     const Hashed use(look.use);
-    known_.insert(use);
-    count_use(use);
+    look.known = known_.contains(use);
+    look.counted = !look.refused && look.use == agreed.use;
+    if (look.counted) {
+        known_.insert(use);
+        count_use(use);
+    }
+    return look;
 }
 
 std::optional<Use> Windows::past(std::uint64_t call) const {

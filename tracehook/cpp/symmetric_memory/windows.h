@@ -5,18 +5,20 @@
 // that is equal on all ranks as long as their collectives used equal places, which is how a later
 // swap between two known uses is found.
 //
-// Calls are numbered from 0, alike on all ranks of a correct program. Windows begin at a number
-// that the ranks agree on, because the ranks make them while other threads of theirs make calls: a
-// call before that number is neither compared nor counted into the digest on any rank.
+// Calls are numbered from 0, alike on all ranks of a correct program. NCCL looks for windows when
+// it takes a call in, so windows may change only between two calls that are the same on all ranks.
+// A fence holds the calls of other threads back meanwhile. A call with a number is *in flight*
+// until NCCL has taken it in.
 //
-// Any thread. The mutex is a leaf: nothing is called while it is held, and only look() waits with
-// it, for a fence. It is not the gate's: a collective looks its buffers up before it enters the
-// gate.
+// Any thread. The mutex is a leaf: nothing is called while it is held. Only look() and accept()
+// wait with it, for a fence. It is not the gate's: a collective looks its buffers up before it
+// enters the gate.
 #pragma once
 
 #include "symmetric_memory/call_history.h"
 #include "symmetric_memory/placement.h"
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -34,8 +36,7 @@ struct Window {
     std::uintptr_t address = 0;
     std::size_t size = 0; // bytes
     void* handle = nullptr;
-    bool pinned = false;     // a captured graph uses it
-    std::uint64_t begin = 0; // number of the first call that may use it
+    bool pinned = false; // a captured graph uses it
 
     std::uintptr_t end() const noexcept { return address + size; }
 };
@@ -49,8 +50,12 @@ inline std::uint64_t this_thread() noexcept {
 
 class Windows {
   public:
-    // For the way of every collective: counts the call unless it has to go through look(), which
-    // it has to from the first fence on. True if it was counted.
+    // Whether calls have to go through look(): from the first fence, or window, on.
+    bool engaged() const noexcept {
+        return (calls_.load(std::memory_order_relaxed) & kEngaged) != 0;
+    }
+    // For the way of every collective, inside the gate, which shows that the call is in flight.
+    // Counts the call unless it has to go through look(). True if it was counted.
     bool count_plain_call() noexcept {
         note_caller();
         std::uint64_t calls = calls_.load(std::memory_order_relaxed);
@@ -83,13 +88,21 @@ class Windows {
     // It says this one, and all ranks go on from it.
     static constexpr std::uint64_t kRenumbered = std::uint64_t{1} << 40;
 
-    // From raise_fence(), which returns the number of the next call, to lower_fence() no call gets
-    // a number: look() waits. The ranks agree meanwhile on the number from which the windows that
-    // are new count, or on the last call of all. There may be several fences; each is lowered once,
-    // by somebody who makes no call in between.
-    std::uint64_t raise_fence() noexcept;
-    // `begin`: what the ranks agreed on, or nullopt if they made no windows.
-    void lower_fence(std::optional<std::uint64_t> begin) noexcept;
+    // While a fence is up, no call gets its number or one after it: look() and accept() wait. Only
+    // the calls of a thread whose open group has one in flight pass: that group could not end
+    // otherwise. raise_fence() returns the number of the next call, at which the fence stands.
+    // Whoever raises a fence makes no call until he lowers it.
+    enum class Fence : std::uint8_t { kRegistration, kVerification };
+    std::uint64_t raise_fence(Fence fence) noexcept;
+    void move_fence(Fence fence, std::uint64_t to) noexcept;
+    // `next`: the number of the next call, if the ranks agreed on a new one; see kRenumbered.
+    void lower_fence(Fence fence, std::optional<std::uint64_t> next = std::nullopt) noexcept;
+
+    // Of the calls that look() or accept() counted, and of the communicators in open groups.
+    void take_off() noexcept { flights_.fetch_add(1, std::memory_order_relaxed); }
+    void land() noexcept { flights_.fetch_sub(1, std::memory_order_release); }
+    std::size_t flights() const noexcept { return flights_.load(std::memory_order_acquire); }
+
     // No call gets this number, nor one after it: look() says `refused`.
     void stop_at(std::uint64_t call) noexcept;
 
@@ -112,17 +125,21 @@ class Windows {
         Place receive;
         std::uint64_t call = 0; // its number, if it is made next
         bool refused = false;
-        bool early = false; // before the first window counts, and in none: counted, nothing to do
+        bool counted = false; // it has this number, and is in flight: land() is due
         bool known = false;
         bool milestone = false; // time to log the digest
         bool in_window = false; // a buffer starts in one
     };
     enum class Count { kKnown, kNone };
     // Finds the places of a call. Unless told otherwise a known use is counted; a new one is only
-    // when it is accepted.
+    // when it is accepted. Before the first window every call is counted, and no use.
+    // `in_group`: the calling thread has an open group with a call of this communicator.
     Lookup look(std::uint32_t operation, const Side& send, const Side& receive,
-                Count count = Count::kKnown) noexcept;
-    void accept(const Lookup& look);
+                Count count = Count::kKnown, bool in_group = false) noexcept;
+    // The ranks agreed on `agreed`. Looks again, and counts the call if it uses the same. It may
+    // not, if windows changed meanwhile: then the ranks have to compare what this returns.
+    Lookup accept(const Lookup& agreed, const Side& send, const Side& receive,
+                  bool in_group = false);
 
     // A captured graph uses these places: their windows stay until unpin_all().
     void pin(const Lookup& look) noexcept;
@@ -155,22 +172,27 @@ class Windows {
         std::size_t operator()(const Hashed& use) const noexcept { return use.hash; }
     };
 
-    Place place(const Side& side, std::uint64_t call, bool* in_window) const noexcept;
+    void wait_for_fences(std::unique_lock<std::mutex>& lock, bool in_group) noexcept;
+    Lookup places(std::uint32_t operation, const Side& send, const Side& receive) const noexcept;
+    Place place(const Side& side, bool* in_window) const noexcept;
     const Window* window_at(std::uintptr_t address) const noexcept;
     void count_use(const Hashed& use);
+    void count_call() noexcept;
 
-    // In calls_: there was a fence, so calls are counted with the mutex only.
+    // In calls_: there was a fence or a window, so calls are counted with the mutex only.
     static constexpr std::uint64_t kEngaged = std::uint64_t{1} << 63;
     static constexpr std::uint64_t kSeveral = ~std::uint64_t{0};
+    static constexpr std::uint64_t kDown = ~std::uint64_t{0};
 
     std::atomic<std::size_t> count_{0};
     std::atomic<std::uint64_t> calls_{0};
     std::atomic<std::uint64_t> caller_{0}; // the only thread
-    mutable std::mutex mutex_;             // everything below
-    std::condition_variable lowered_;
-    int fences_ = 0;
-    std::optional<std::uint64_t> stop_;  // the first call that is refused
-    std::optional<std::uint64_t> epoch_; // the first call that is compared and counted
+    std::atomic<std::size_t> flights_{0};
+    mutable std::mutex mutex_; // everything below
+    std::condition_variable moved_;
+    std::array<std::uint64_t, 2> fences_{kDown, kDown}; // where each stands
+    std::optional<std::uint64_t> stop_;                 // the first call that is refused
+    bool had_window_ = false;                           // uses are compared and counted
     CallHistory history_;
     std::vector<Window> windows_; // by address
     std::unordered_set<Hashed, Hash> known_;

@@ -49,12 +49,12 @@ void bind_harness_memory(py::class_<Harness>& harness) {
             [](Harness&, BoundCommunicator& communicator, std::uint32_t operation,
                std::array<std::uintptr_t, 2> address, std::array<std::size_t, 2> size,
                const std::array<std::string, 2>& compare, bool accept, bool pin) {
-                const core::Windows::Lookup look = Harness::look(
-                    *communicator, operation,
-                    {address, size, {compare_named(compare[0]), compare_named(compare[1])}});
-                if (accept && !look.known) {
+                const Harness::Buffers buffers{
+                    address, size, {compare_named(compare[0]), compare_named(compare[1])}};
+                const core::Windows::Lookup look = Harness::look(*communicator, operation, buffers);
+                if (accept && !look.counted) {
                     communicator->log_placement(core::EventKind::kPlacementFirstUse, look);
-                    communicator->windows().accept(look);
+                    Harness::accept(*communicator, look, buffers);
                 }
                 if (pin) {
                     communicator->windows().pin(look);

@@ -321,13 +321,18 @@ bool Harness::mapped(std::uintptr_t address) {
     return memory.live.contains(address);
 }
 
+core::Side Harness::Buffers::side(std::size_t which) const {
+    return {reinterpret_cast<const void*>(address[which]), size[which], compare[which]};
+}
+
 core::Windows::Lookup Harness::look(core::Communicator& communicator, std::uint32_t operation,
                                     const Buffers& buffers) {
-    const auto side = [&](std::size_t which) {
-        return core::Side{reinterpret_cast<const void*>(buffers.address[which]),
-                          buffers.size[which], buffers.compare[which]};
-    };
-    return communicator.windows().look(operation, side(0), side(1));
+    return communicator.windows().look(operation, buffers.side(0), buffers.side(1));
+}
+
+void Harness::accept(core::Communicator& communicator, const core::Windows::Lookup& look,
+                     const Buffers& buffers) {
+    communicator.windows().accept(look, buffers.side(0), buffers.side(1));
 }
 
 std::vector<std::pair<std::uintptr_t, std::size_t>> Harness::held(std::uintptr_t pointer) {

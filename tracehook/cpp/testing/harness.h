@@ -77,9 +77,13 @@ class Harness {
         std::array<std::uintptr_t, 2> address; // send, receive
         std::array<std::size_t, 2> size;
         std::array<core::Compare, 2> compare;
+
+        core::Side side(std::size_t which) const;
     };
     static core::Windows::Lookup look(core::Communicator& communicator, std::uint32_t operation,
                                       const Buffers& buffers);
+    static void accept(core::Communicator& communicator, const core::Windows::Lookup& look,
+                       const Buffers& buffers);
 
     // Ranges held on the library's side of a communicator, by ascending address; empty after its
     // end.

@@ -24,8 +24,9 @@ def _say(line: str) -> None:
     import sys
 
     if sys.stderr is None:
-        return  # print() would take stdout instead, which is the program's
+        return
     try:
-        print(line, file=sys.stderr, flush=True)
+        sys.stderr.write(f"{line}\n")  # one write: see log/journal.py
+        sys.stderr.flush()
     except (OSError, ValueError):
         return  # no stderr: nobody to tell

@@ -152,6 +152,13 @@ def test_a_collective_of_another_thread_does_not_look_like_a_skipped_scope(ranks
     assert run.broken in ([], ["W16"]), run.output
 
 
+@pytest.mark.parametrize(("ranks", "version", "seed"), [(4, NEW, 615), (4, NEW, 657), (2, OLD, 1616), (2, NEW, 1969)])
+def test_a_window_and_a_call_of_another_thread_come_in_one_order(ranks: int, version: str, seed: int) -> None:
+    """No rank makes a window before a call that another rank makes after it; nor while the ranks compare that call."""
+    run = play(ranks, "some", "hangs", "threads", first=seed, seeds=1, version=version, verify="first-use")
+    assert failures(run, ranks) == {}, run.output
+
+
 def test_the_digest_finds_what_was_not_compared() -> None:
     """A rank that takes another tensor, at places that were compared before, makes sums wrong, and ``sync`` says so."""
     run = play(2, "known tensor", seeds=60, verify="first-use")

@@ -1,8 +1,9 @@
 """Every interleaving of ranks that make a window while other threads of theirs make calls.
 
 What runs here are the code's own steps (`fence.stand`, `fence.level`), on a model of the native fence: a call gets a
-number, unless a fence holds it back, and is in flight until NCCL takes it in, or the group that it is in. What a call
-sees of windows when NCCL takes it in has to be alike on all ranks, and no rank may wait for ever.
+number, unless a fence holds it back, and is in flight until NCCL takes it in, or the group that it is in. The ranks
+compare what a new call uses before it gets its number. What a call sees of windows, when the ranks compare it and when
+NCCL takes it in, has to be alike on all ranks, and no rank may wait for ever.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tracehook.symmetric_memory import fence
 from tracehook.symmetric_memory.fence import Wish
 from tracehook.symmetric_memory.verdicts import UNKNOWN, Post, judge
 
-CALL, GROUP = "call", "group"  # GROUP: two calls
+CALL, NEW, GROUP = "call", "new", "group"  # NEW: a call that the ranks compare; GROUP: two calls
 
 
 class Thread(NamedTuple):
@@ -27,6 +28,13 @@ class Thread(NamedTuple):
     step: int = 0  # micro-steps of the current act
     flights: tuple[int, ...] = ()
     came: bool = False
+    sees: bool | None = None  # of a call that is compared: whether there is a window
+    agreed: bool = False
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether the ranks compare its call now."""
+        return self.sees is not None
 
 
 class Rank(NamedTuple):
@@ -42,7 +50,7 @@ class Rank(NamedTuple):
     @property
     def flights(self) -> int:
         """How many calls of other threads are in flight."""
-        return sum(len(thread.flights) for thread in self.threads)
+        return sum(len(thread.flights) + thread.is_compared for thread in self.threads)
 
     @property
     def callers(self) -> int:
@@ -89,7 +97,7 @@ def alone(rank: Rank, wish: Wish) -> Rank | None:
         case "in flight":
             return hear(rank, rank.flights > 0)
         case "calls":
-            return hear(rank, rank.calls)
+            return hear(rank, rank.calls + sum(thread.is_compared for thread in rank.threads))
         case "let" if rank.limit != wish.given[0]:
             return rank._replace(limit=wish.given[0])
         case "let" if rank.calls >= wish.given[0] and not rank.flights:
@@ -124,9 +132,17 @@ def moved(rank: Rank, which: int) -> Rank | None:
 
     if not thread.came:
         return replace(thread._replace(came=True))
+    others = sum(other.is_compared for other in rank.threads) - thread.is_compared
+    is_held = rank.limit is not None and rank.calls + others >= rank.limit and not thread.flights
+    if thread.program[0] == NEW and not thread.step:
+        if (thread.is_compared and not thread.agreed) or is_held:
+            return None
+        if thread.sees != rank.has_window:  # compare it; again, if windows changed meanwhile
+            return replace(thread._replace(sees=rank.has_window, agreed=False))
+        return replace(thread._replace(step=1, flights=(rank.calls,), sees=None), calls=rank.calls + 1)
     calls = 2 if thread.program[0] == GROUP else 1
     if thread.step < calls:  # the number
-        if rank.limit is not None and rank.calls >= rank.limit and not thread.flights:
+        if is_held:
             return None
         flights = (*thread.flights, rank.calls)
         return replace(thread._replace(step=thread.step + 1, flights=flights), calls=rank.calls + 1)
@@ -137,12 +153,29 @@ def moved(rank: Rank, which: int) -> Rank | None:
 State = tuple[Rank, ...]
 
 
+def agreed(state: State, which: int) -> State | None:
+    """Let the ranks compare the call of one of the calling threads; None: they are not there, or it is done."""
+    threads = [rank.threads[which] for rank in state]
+    if not all(thread.is_compared and not thread.agreed for thread in threads):
+        return None
+    assert len({thread.sees for thread in threads}) == 1, "the ranks differ at a call that they make alike"
+    others = [
+        (*rank.threads[:which], thread._replace(agreed=True), *rank.threads[which + 1 :])
+        for rank, thread in zip(state, threads, strict=True)
+    ]
+    return tuple(rank._replace(threads=threads) for rank, threads in zip(state, others, strict=True))
+
+
 def after(state: State) -> Iterator[State]:
     """Return what may happen next."""
     wishes = [next_wish(rank.heard) for rank in state]
     there = together(state, [wish for wish in wishes if wish is not None]) if None not in wishes else None
     if there is not None:
         yield there
+    for which in range(len(state[0].threads)):
+        compared = agreed(state, which)
+        if compared is not None:
+            yield compared
     # NCCL makes the window on each rank at a moment of its own, once all have come.
     may_register = all(wish is None or wish.name in ("register", "lower") for wish in wishes)
     for index, (rank, wish) in enumerate(zip(state, wishes, strict=True)):
@@ -186,6 +219,8 @@ def wrong(ranks: int, programs: tuple[tuple[str, ...], ...]) -> str:
         ((CALL, GROUP, CALL),),
         ((CALL, CALL), (CALL,)),
         ((GROUP,), (CALL,)),
+        ((NEW,),),
+        ((CALL, NEW, CALL, NEW),),
     ],
     ids=lambda programs: " + ".join(",".join(program) for program in programs),
 )

@@ -7,6 +7,7 @@ import textwrap
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -85,6 +86,14 @@ def test_a_closed_stderr_is_no_error(monkeypatch):
 
 
 # --- without a log: warnings on stderr ---
+
+
+def test_a_warning_is_one_write(monkeypatch):
+    """Ranks share a terminal: where stderr is unbuffered, a second write for the end of the line lets lines mix."""
+    writes = []
+    monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=writes.append, flush=lambda: None))
+    logs.warn("something")
+    assert writes == ["tracehook: something\n"]
 
 
 def test_without_a_directory_only_warnings_are_said(core, capsys):

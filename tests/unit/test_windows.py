@@ -231,7 +231,7 @@ def test_a_use_is_new_once(windows):
 
 
 def test_each_use_counts_once(windows):
-    """New uses count when they are accepted, known ones when they are seen."""
+    """New uses count when they are accepted, known ones when a call looks for them."""
     address = windows.add()
     windows.look(address, accept=False)
     assert windows.member.digest() == (0, 0)
@@ -239,7 +239,7 @@ def test_each_use_counts_once(windows):
     assert windows.member.digest()[0] == 1
     windows.look(address)
     windows.look(address, accept=False)
-    assert windows.member.digest()[0] == 3
+    assert windows.member.digest()[0] == 2
 
 
 def _digest(windows, uses):

@@ -32,9 +32,11 @@ def _wall_time() -> str:
 def warn(text: str) -> None:
     """Say one line on stderr. Never raises: stderr may be closed."""
     if sys.stderr is None:
-        return  # print() would take stdout instead, which is the program's
+        return
     try:
-        print(f"tracehook: {text}", file=sys.stderr, flush=True)
+        # One write with the end of the line: print() makes two where stderr is unbuffered, and ranks share a terminal.
+        sys.stderr.write(f"tracehook: {text}\n")
+        sys.stderr.flush()
     except (OSError, ValueError):
         return
 

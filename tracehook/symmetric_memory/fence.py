@@ -22,8 +22,8 @@ class Wish(NamedTuple):
     """What a step wants of its own rank: of its communicator and fence, and of the round in which all ranks tell.
 
     ``several callers`` () -> whether several threads use the communicator. ``raise`` () and ``lower`` () the fence.
-    ``in flight`` () -> whether NCCL has not taken in some call. ``calls`` () -> how many were made (UNKNOWN: this rank
-    cannot say).
+    ``in flight`` () -> whether some call is compared, or NCCL has not taken it in. ``calls`` () -> how many were made,
+    or are compared (UNKNOWN: this rank cannot say).
     ``tell`` (failure, calls, in flight) -> the most calls that a rank made (UNKNOWN: some rank cannot say), and whether
     the ranks are level; it raises if some rank has a failure.
     ``let`` (calls) moves the fence there -> "" when so many were made and none is in flight, or why not.
@@ -123,7 +123,7 @@ class Fence:
             self._communicator.raise_fence(_core.Fence.REGISTRATION)
 
     def _calls(self) -> int:
-        calls: int = self._communicator.calls
+        calls: int = self._communicator.calls_begun
         # A communicator that was found later than on other ranks does not know of the calls before.
         return UNKNOWN if self._communicator.adopted and calls < _core.RENUMBERED else calls
 

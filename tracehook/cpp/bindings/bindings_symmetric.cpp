@@ -179,6 +179,9 @@ void bind_member(py::module_& module) {
             [](const BoundCommunicator& self) { return nccl::ThreadGroup::mine().flights(*self); })
         .def_property_readonly(
             "calls", [](const BoundCommunicator& self) { return self->windows().calls(); })
+        .def_property_readonly(
+            "calls_begun",
+            [](const BoundCommunicator& self) { return self->windows().calls_begun(); })
         .def("note_caller", [](const BoundCommunicator& self) { self->windows().note_caller(); })
         .def_property_readonly(
             "several_callers",

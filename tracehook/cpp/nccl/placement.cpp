@@ -100,12 +100,12 @@ int check_placement(const core::CommunicatorPtr& found, std::uint32_t operation,
     core::Windows& windows = found->windows();
     const Verification* const now = verification.load(std::memory_order_acquire);
     const bool always = now != nullptr && now->verify == Verify::kEveryUse;
-    using enum core::Windows::Count;
+    using enum core::Windows::Act;
     const core::Side from{send, row.send == all ? all_size : one_size, row.compare_send};
     const core::Side to{receive, row.receive == all ? all_size : one_size, row.compare_receive};
     const bool in_group = ThreadGroup::mine().flights(*found) != 0;
     core::Windows::Lookup look =
-        windows.look(operation, from, to, always ? kNone : kKnown, in_group);
+        windows.look(operation, from, to, always ? kCompare : kKnown, in_group);
     if (look.milestone) {
         found->log_digest();
     }
@@ -117,6 +117,7 @@ int check_placement(const core::CommunicatorPtr& found, std::uint32_t operation,
             kept->log_placement(core::EventKind::kPlacementFirstUse, look);
         }
         if (const int result = compare_with_others(*kept, look); result != kSuccess) {
+            windows.withdraw();
             return result;
         }
         // The ranks may have dropped their windows together, or made others.

@@ -71,9 +71,14 @@ void Windows::lower_fence(Fence fence, std::optional<std::uint64_t> next) noexce
     moved_.notify_all();
 }
 
-void Windows::wait_for_fences(std::unique_lock<std::mutex>& lock, bool in_group) noexcept {
+// The numbers of calls that are compared are taken. `is_compared`: this call is one of them.
+void Windows::wait_for_fences(std::unique_lock<std::mutex>& lock, bool in_group,
+                              bool is_compared) noexcept {
     if (!in_group) {
-        moved_.wait_for(lock, kFenced, [&] { return calls() < std::ranges::min(fences_); });
+        moved_.wait_for(lock, kFenced, [&] {
+            const std::uint64_t next = calls() + compared_ - (is_compared ? 1 : 0);
+            return next < std::ranges::min(fences_);
+        });
     }
 }
 
@@ -184,11 +189,6 @@ void Windows::count_use(const Hashed& use) {
     count_call();
 }
 
-void Windows::count_call() noexcept {
-    take_off();
-    calls_.fetch_add(1, std::memory_order_relaxed);
-}
-
 Windows::Lookup Windows::places(std::uint32_t operation, const Side& send,
                                 const Side& receive) const noexcept {
     Lookup look;
@@ -202,23 +202,23 @@ Windows::Lookup Windows::places(std::uint32_t operation, const Side& send,
 }
 
 Windows::Lookup Windows::look(std::uint32_t operation, const Side& send, const Side& receive,
-                              Count count, bool in_group) noexcept {
+                              Act act, bool in_group) noexcept {
     note_caller();
     std::unique_lock lock(mutex_);
-    wait_for_fences(lock, in_group);
+    wait_for_fences(lock, in_group, false);
     Lookup look = places(operation, send, receive);
-    if (look.refused) {
-        return look;
-    }
-    if (!had_window_) {
-        look.counted = true;
-        count_call();
-        return look;
-    }
     const Hashed use(look.use);
     look.known = known_.contains(use);
-    if (look.known && count == Count::kKnown) {
-        look.counted = true;
+    if (look.refused || act == Act::kPeek) {
+        return look;
+    }
+    take_off();
+    look.counted = !had_window_ || (look.known && act == Act::kKnown);
+    if (!look.counted) {
+        ++compared_;
+    } else if (!had_window_) {
+        count_call();
+    } else {
         count_use(use);
         look.milestone = digest_.uses % kMilestone == 0;
     }
@@ -228,7 +228,7 @@ Windows::Lookup Windows::look(std::uint32_t operation, const Side& send, const S
 Windows::Lookup Windows::accept(const Lookup& agreed, const Side& send, const Side& receive,
                                 bool in_group) {
     std::unique_lock lock(mutex_);
-    wait_for_fences(lock, in_group);
+    wait_for_fences(lock, in_group, true);
     Lookup look = places(agreed.use.operation, send, receive);
     const Hashed use(look.use);
     look.known = known_.contains(use);
@@ -237,7 +237,25 @@ Windows::Lookup Windows::accept(const Lookup& agreed, const Side& send, const Si
         known_.insert(use);
         count_use(use);
     }
+    if (look.counted || look.refused) {
+        --compared_;
+    }
+    if (look.refused) {
+        land();
+    }
     return look;
+}
+
+void Windows::withdraw() noexcept {
+    const std::lock_guard guard(mutex_);
+    --compared_;
+    count_call();
+    land();
+}
+
+std::uint64_t Windows::calls_begun() const {
+    const std::lock_guard guard(mutex_);
+    return calls() + compared_;
 }
 
 std::optional<Use> Windows::past(std::uint64_t call) const {

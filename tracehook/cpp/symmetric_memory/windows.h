@@ -7,8 +7,8 @@
 //
 // Calls are numbered from 0, alike on all ranks of a correct program. NCCL looks for windows when
 // it takes a call in, so windows may change only between two calls that are the same on all ranks.
-// A fence holds the calls of other threads back meanwhile. A call with a number is *in flight*
-// until NCCL has taken it in.
+// A fence holds the calls of other threads back meanwhile. A call is *in flight* from when it has
+// its number, or is compared, until NCCL has taken it in.
 //
 // Any thread. The mutex is a leaf: nothing is called while it is held. Only look() and accept()
 // wait with it, for a fence. It is not the gate's: a collective looks its buffers up before it
@@ -79,10 +79,13 @@ class Windows {
         return caller_.load(std::memory_order_relaxed) == kSeveral;
     }
 
-    // How many calls were made: the number of the next one.
+    // How many calls were made: the number of the next one. Those that are compared now come on
+    // top: other ranks may have made them.
     std::uint64_t calls() const noexcept {
         return calls_.load(std::memory_order_relaxed) & ~kEngaged;
     }
+
+    std::uint64_t calls_begun() const;
 
     // A rank that found its communicator later than others cannot know the number of the next call.
     // It says this one, and all ranks go on from it.
@@ -98,7 +101,8 @@ class Windows {
     // `next`: the number of the next call, if the ranks agreed on a new one; see kRenumbered.
     void lower_fence(Fence fence, std::optional<std::uint64_t> next = std::nullopt) noexcept;
 
-    // Of the calls that look() or accept() counted, and of the communicators in open groups.
+    // One for each call of look() that land() or withdraw() has not ended, and of the communicators
+    // in open groups.
     void take_off() noexcept { flights_.fetch_add(1, std::memory_order_relaxed); }
     void land() noexcept { flights_.fetch_sub(1, std::memory_order_release); }
     std::size_t flights() const noexcept { return flights_.load(std::memory_order_acquire); }
@@ -125,21 +129,28 @@ class Windows {
         Place receive;
         std::uint64_t call = 0; // its number, if it is made next
         bool refused = false;
-        bool counted = false; // it has this number, and is in flight: land() is due
+        bool counted = false; // it has this number: land() is due when NCCL has taken it in
         bool known = false;
         bool milestone = false; // time to log the digest
         bool in_window = false; // a buffer starts in one
     };
-    enum class Count { kKnown, kNone };
-    // Finds the places of a call. Unless told otherwise a known use is counted; a new one is only
-    // when it is accepted. Before the first window every call is counted, and no use.
+    enum class Act {
+        kKnown,   // counts a known use; compares a new one
+        kCompare, // compares every use
+        kPeek,    // does neither
+    };
+    // Finds the places of a call. If it is neither counted nor refused, it is in flight, and the
+    // ranks have to compare it: then accept() or withdraw(). Before the first window every call is
+    // counted, and no use.
     // `in_group`: the calling thread has an open group with a call of this communicator.
     Lookup look(std::uint32_t operation, const Side& send, const Side& receive,
-                Count count = Count::kKnown, bool in_group = false) noexcept;
+                Act act = Act::kKnown, bool in_group = false) noexcept;
     // The ranks agreed on `agreed`. Looks again, and counts the call if it uses the same. It may
     // not, if windows changed meanwhile: then the ranks have to compare what this returns.
     Lookup accept(const Lookup& agreed, const Side& send, const Side& receive,
                   bool in_group = false);
+    // The ranks did not agree, so the call is not made. Its number is gone on all of them.
+    void withdraw() noexcept;
 
     // A captured graph uses these places: their windows stay until unpin_all().
     void pin(const Lookup& look) noexcept;
@@ -172,12 +183,13 @@ class Windows {
         std::size_t operator()(const Hashed& use) const noexcept { return use.hash; }
     };
 
-    void wait_for_fences(std::unique_lock<std::mutex>& lock, bool in_group) noexcept;
+    void wait_for_fences(std::unique_lock<std::mutex>& lock, bool in_group,
+                         bool is_compared) noexcept;
     Lookup places(std::uint32_t operation, const Side& send, const Side& receive) const noexcept;
     Place place(const Side& side, bool* in_window) const noexcept;
     const Window* window_at(std::uintptr_t address) const noexcept;
     void count_use(const Hashed& use);
-    void count_call() noexcept;
+    void count_call() noexcept { calls_.fetch_add(1, std::memory_order_relaxed); }
 
     // In calls_: there was a fence or a window, so calls are counted with the mutex only.
     static constexpr std::uint64_t kEngaged = std::uint64_t{1} << 63;
@@ -191,6 +203,7 @@ class Windows {
     mutable std::mutex mutex_; // everything below
     std::condition_variable moved_;
     std::array<std::uint64_t, 2> fences_{kDown, kDown}; // where each stands
+    std::uint64_t compared_ = 0;                        // calls, now
     std::optional<std::uint64_t> stop_;                 // the first call that is refused
     bool had_window_ = false;                           // uses are compared and counted
     CallHistory history_;

@@ -326,8 +326,8 @@ core::Side Harness::Buffers::side(std::size_t which) const {
 }
 
 core::Windows::Lookup Harness::look(core::Communicator& communicator, std::uint32_t operation,
-                                    const Buffers& buffers) {
-    return communicator.windows().look(operation, buffers.side(0), buffers.side(1));
+                                    const Buffers& buffers, core::Windows::Act act) {
+    return communicator.windows().look(operation, buffers.side(0), buffers.side(1), act);
 }
 
 void Harness::accept(core::Communicator& communicator, const core::Windows::Lookup& look,

@@ -81,7 +81,7 @@ class Harness {
         core::Side side(std::size_t which) const;
     };
     static core::Windows::Lookup look(core::Communicator& communicator, std::uint32_t operation,
-                                      const Buffers& buffers);
+                                      const Buffers& buffers, core::Windows::Act act);
     static void accept(core::Communicator& communicator, const core::Windows::Lookup& look,
                        const Buffers& buffers);
 

@@ -75,6 +75,17 @@ def test_no_window_is_used_after_one_was_refused(tmp_path: Path) -> None:
     run.assert_good()
 
 
+def test_a_call_of_another_thread_that_does_not_come_is_named(tmp_path: Path) -> None:
+    """No rank makes a window while another rank lacks a call: all raise which rank, and the group works on."""
+    run = play(JOB, "behind", "works", log=tmp_path)
+    run.assert_good()
+    kind, text = alike(run, "error")
+    assert kind == "RegistrationFailed"
+    assert "failed on rank 1: its threads made 1 of the 2 calls that another rank made within" in text
+    assert "nothing was registered or called" in text
+    assert (alike(run, "windows"), alike(run, "sum"), alike(run, "right")) == (0, 4.0, True)
+
+
 @pytest.mark.parametrize("version", [OLD, NEW])
 def test_communicator_without_symmetric_memory(tmp_path: Path, version: str) -> None:
     """Null windows, and the handles of 2.28 that are none, are no windows: one line, scopes go on, sums are right."""

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 
 import torch
 import torch.distributed as dist
@@ -59,6 +60,31 @@ def third_window() -> None:
     tell(sums=[reduced(refill(one, RANK + 1)) for one in (early, *made)])
     symmetric(1)
     tell(later=windows())
+
+
+def behind() -> None:
+    """Another thread makes a call before the scope ends on rank 0, and after the scope was refused on rank 1."""
+    tensor, may_call = filled(1, 1, device), threading.Event()
+    calls: list[dist.Work | None] = []
+
+    def call() -> None:
+        may_call.wait()
+        calls.append(dist.all_reduce(tensor, async_op=True))
+
+    dist.all_reduce(tensor)
+    thread = threading.Thread(target=call)
+    thread.start()
+    if RANK == 0:
+        may_call.set()
+        thread.join()
+    meet()
+    attempt(lambda: symmetric(1))
+    may_call.set()
+    thread.join()
+    for work in calls:
+        assert work is not None
+        work.wait()
+    tell(windows=windows(), sum=tensor.cpu()[0].item())
 
 
 def warn_sizes() -> None:

@@ -115,8 +115,8 @@ EXPORT double time_check(World* world, void* stream, std::size_t calls) {
     return for_buffers(*world, calls, [&](void* buffer) {
         const core::CommunicatorPtr& communicator = world->registrar.find(world);
         core::CommunicatorPtr kept;
-        return nccl::check_placement(communicator, kAllReduce, buffer, buffer, kCount, kUint8,
-                                     stream, kept) == 0;
+        const nccl::Call call{kAllReduce, buffer, buffer, kCount, kUint8, stream, false};
+        return nccl::check_placement(communicator, call, kept) == 0;
     });
 }
 

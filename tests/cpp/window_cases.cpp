@@ -286,7 +286,9 @@ void a_comparison_that_outlives_its_communicator() {
     void* const buffer = World::pointer_of(world.at(segment).address);
     const core::CommunicatorPtr& found = world.registrar.find(World::pointer_of(1));
     // The address sanitizer tells if the communicator is touched after it is gone.
-    expect(nccl::check_placement(found, 0, buffer, buffer, 1, nccl::kFloat32, nullptr) == 0,
+    const nccl::Call call{0, buffer, buffer, 1, nccl::kFloat32, nullptr, false};
+    core::CommunicatorPtr kept;
+    expect(nccl::check_placement(found, call, kept) == 0,
            "a communicator that ends while its ranks compare is not touched after it is gone");
     nccl::pretend_capture = false;
     nccl::set_verification(nccl::Verify::kOff, {});

@@ -63,10 +63,14 @@ int placed(Args... args) {
     const Stream stream = std::get<sizeof...(Args) - kAfter>(arguments);
     // `communicator` is this thread's last find(), until a comparison finds others.
     core::CommunicatorPtr kept;
-    const int refused = check_placement(
-        communicator, static_cast<std::uint32_t>(Number), std::get<0>(arguments),
-        std::get<1>(arguments), std::get<2>(arguments), std::get<3>(arguments), stream, kept);
-    if (refused != kSuccess) {
+    const Call call{static_cast<std::uint32_t>(Number),
+                    std::get<0>(arguments),
+                    std::get<1>(arguments),
+                    std::get<2>(arguments),
+                    std::get<3>(arguments),
+                    stream,
+                    ThreadGroup::mine().flights(*communicator) != 0};
+    if (const int refused = check_placement(communicator, call, kept); refused != kSuccess) {
         return refused;
     }
     const core::CommunicatorPtr& found = kept ? kept : communicator;

@@ -2,7 +2,6 @@
 
 #include "nccl/api.h"
 #include "nccl/graphs.h"
-#include "nccl/group.h"
 
 #include <algorithm>
 #include <atomic>
@@ -91,21 +90,20 @@ int check_refusal(const core::Communicator& communicator) noexcept {
     return why == nullptr ? kSuccess : refuse(*why);
 }
 
-int check_placement(const core::CommunicatorPtr& found, std::uint32_t operation, const void* send,
-                    const void* receive, std::size_t count, int type, Stream stream,
+int check_placement(const core::CommunicatorPtr& found, const Call& call,
                     core::CommunicatorPtr& kept) noexcept {
-    const Operation& row = operations()[operation];
-    const std::size_t one_size = bytes(count, type, 1);
-    const std::size_t all_size = bytes(count, type, ranks_of(*found));
+    const Operation& row = operations()[call.operation];
+    const std::size_t one_size = bytes(call.count, call.type, 1);
+    const std::size_t all_size = bytes(call.count, call.type, ranks_of(*found));
     core::Windows& windows = found->windows();
     const Verification* const now = verification.load(std::memory_order_acquire);
     const bool always = now != nullptr && now->verify == Verify::kEveryUse;
     using enum core::Windows::Act;
-    const core::Side from{send, row.send == all ? all_size : one_size, row.compare_send};
-    const core::Side to{receive, row.receive == all ? all_size : one_size, row.compare_receive};
-    const bool in_group = ThreadGroup::mine().flights(*found) != 0;
+    const core::Side from{call.send, row.send == all ? all_size : one_size, row.compare_send};
+    const core::Side to{call.receive, row.receive == all ? all_size : one_size,
+                        row.compare_receive};
     core::Windows::Lookup look =
-        windows.look(operation, from, to, always ? kCompare : kKnown, in_group);
+        windows.look(call.operation, from, to, always ? kCompare : kKnown, call.in_group);
     if (look.milestone) {
         found->log_digest();
     }
@@ -121,16 +119,16 @@ int check_placement(const core::CommunicatorPtr& found, std::uint32_t operation,
             return result;
         }
         // The ranks may have dropped their windows together, or made others.
-        look = windows.accept(look, from, to, in_group);
+        look = windows.accept(look, from, to, call.in_group);
     }
     const core::Communicator& communicator = kept ? *kept : *found;
     if (look.refused) {
         return check_refusal(communicator);
     }
-    if (look.in_window && capturing(stream)) {
+    if (look.in_window && capturing(call.stream)) {
         windows.pin(look);
         if (ranks_of(communicator) > 1) { // else NCCL only copies, and waits for no graph
-            follow_graph(communicator, stream);
+            follow_graph(communicator, call.stream);
         }
     }
     return kSuccess;

@@ -40,12 +40,22 @@ int refuse(std::string why) noexcept;
 // kInvalidUsage if no call may go to NCCL on this communicator any more, else kSuccess.
 int check_refusal(const core::Communicator& communicator) noexcept;
 
+// What a program asks NCCL for.
+struct Call {
+    std::uint32_t operation; // its row
+    const void* send;
+    const void* receive;
+    std::size_t count;
+    int type;
+    Stream stream;
+    bool in_group; // the thread has an open group with a call of this communicator
+};
+
 // kSuccess, or what to return to the caller instead of calling NCCL. `communicator` is engaged: see
 // symmetric_memory/windows.h. After kSuccess the call is in flight, and the caller lands it. `kept`
 // gets the communicator if the ranks compared something: then `communicator` may be another.
-int check_placement(const core::CommunicatorPtr& communicator, std::uint32_t operation,
-                    const void* send, const void* receive, std::size_t count, int type,
-                    Stream stream, core::CommunicatorPtr& kept) noexcept;
+int check_placement(const core::CommunicatorPtr& communicator, const Call& call,
+                    core::CommunicatorPtr& kept) noexcept;
 
 // What this thread was last refused for, once; null if it was not. Valid until its next call.
 const char* take_refusal() noexcept;

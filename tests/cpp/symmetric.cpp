@@ -358,6 +358,9 @@ class Job {
                 undone_ += communicator.deregister_windows(chosen);
                 continue;
             }
+            Windows& windows = found->windows();
+            const std::uint64_t calls = windows.raise_fence(Windows::Fence::kRegistration);
+            const bool level = communicator.wait_for_calls(calls, 0, std::chrono::seconds(1));
             const auto wanted = communicator.missing(chosen);
             const auto outcomes = communicator.register_windows(wanted);
             const bool good = outcomes.size() == wanted.size() &&
@@ -371,6 +374,10 @@ class Job {
             } else if (pick(random, 8) != 0) { // else it was interrupted
                 communicator.drop_windows();
             }
+            if (level && (windows.calls() != calls || windows.flights() != 0)) {
+                violations().add("a call passed a fence");
+            }
+            windows.lower_fence(Windows::Fence::kRegistration);
         }
     }
 
@@ -383,19 +390,21 @@ class Job {
                 continue;
             }
             Windows& windows = found->windows();
-            if (windows.count() != 0) {
-                look(random, windows);
-            }
+            const bool looks = windows.count() != 0 && look(random, windows);
             if (found->gate().enter(*found)) {
+                if (looks) {
+                    windows.land();
+                }
                 found->gate().leave();
             }
         }
     }
 
-    void look(Random& random, Windows& windows) {
+    // True if a call was counted.
+    bool look(Random& random, Windows& windows) {
         const std::vector<Window> all = windows.list();
         if (all.empty()) {
-            return;
+            return false;
         }
         const Window& window =
             all[static_cast<std::size_t>(pick(random, static_cast<int>(all.size())))];
@@ -408,7 +417,6 @@ class Job {
         while (!look.counted) { // windows change meanwhile
             look = windows.accept(look, side, side);
         }
-        windows.land();
         if (pick(random, 4) == 0) {
             windows.pin(look);
         } else if (pick(random, 16) == 0) {
@@ -421,6 +429,7 @@ class Job {
             violations().add("a use was not counted");
         }
         ++looks_;
+        return true;
     }
 
     void release(Random& random) {

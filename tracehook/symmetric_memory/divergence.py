@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from tracehook.symmetric_memory.alarm import Alarm
 
 _OVERRUN = 0xFFFFFFFF
-_EARLY = 0xFFFFFFFE
 
 # 1 + the window's ordinal (0: outside of all windows), and the offset in bytes, or None where only whether it is in a
 # window has to be equal. None: that buffer is the rank's own affair.
@@ -45,7 +44,7 @@ def facts(communicator: Any, channel: str) -> dict[str, Any]:
 def is_in_windows(communicator: Any, call: int | None) -> bool:
     """Whether this rank made that call, with both buffers in windows: then NCCL took a symmetric kernel."""
     past = communicator.past(call) if call is not None and communicator.calls > call else None
-    return past is not None and all(place is None or place[0] not in (0, _EARLY) for place in past[1:])
+    return past is not None and all(place is None or place[0] != 0 for place in past[1:])
 
 
 def answer(alarm: Alarm, communicator: Any, rank: int, waiting: Callable[[], list[Waiting]]) -> RoundVerdict | None:
@@ -117,8 +116,6 @@ def _where(place: tuple[int, int | None]) -> str:
     window, offset = place
     if window == _OVERRUN:
         return "beginning in a window and ending outside it"
-    if window == _EARLY:
-        return "in a window that the others made after this call"
     if not window:
         return "outside of all windows"
     return "in a window" if offset is None else f"in window {window - 1} at byte {offset}"

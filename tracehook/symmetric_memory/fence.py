@@ -132,6 +132,8 @@ class Fence:
         wanted = communicator.calls if calls == UNKNOWN else calls
         if communicator.wait_for_calls(wanted, self._own_flights, patience):
             return ""
+        if communicator.dead:
+            return "the communicator ended"
         if communicator.calls < wanted:
             why = f"its threads made {communicator.calls} of the {wanted} calls that another rank made"
         else:

@@ -69,10 +69,7 @@ bool BoundCommunicator::wait_for_calls(std::uint64_t next, std::size_t own,
     windows.move_fence(core::Windows::Fence::kRegistration, next);
     const auto begin = std::chrono::steady_clock::now();
     while (windows.calls() < next || communicator_->in_flight(own)) {
-        if (communicator_->dead()) {
-            return true;
-        }
-        if (std::chrono::steady_clock::now() - begin > patience) {
+        if (communicator_->dead() || std::chrono::steady_clock::now() - begin > patience) {
             return false;
         }
         std::this_thread::sleep_for(kPoll);

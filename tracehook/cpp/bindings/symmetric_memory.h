@@ -38,7 +38,7 @@ class BoundCommunicator {
     std::size_t drop_windows();
     // Moves the fence of registrations to call `next`, and waits until all calls before it were
     // made and NCCL has taken them in; `own`: flights of this thread, which may go on. False if
-    // that takes longer. A dead communicator is not waited for.
+    // that takes longer, or the communicator died.
     bool wait_for_calls(std::uint64_t next, std::size_t own,
                         std::chrono::duration<double> patience);
     void undo_window_of_others(std::uintptr_t handle);

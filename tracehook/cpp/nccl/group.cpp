@@ -15,7 +15,7 @@ void ThreadGroup::touched(const core::CommunicatorPtr& communicator) {
     // end.
     if (touched_.empty() || touched_.back() != communicator) {
         touched_.push_back(communicator);
-        communicator->windows().take_off();
+        communicator->windows().begin_group();
     }
 }
 

@@ -78,7 +78,7 @@ class ThreadGroup {
         depth_ = 0;
         leave_all(inside);
         for (const core::CommunicatorPtr& communicator : touched) {
-            communicator->windows().land();
+            communicator->windows().end_group();
         }
         return result;
     }
@@ -90,7 +90,7 @@ class ThreadGroup {
     static void leave_all(const std::vector<core::CommunicatorPtr>& inside) noexcept;
 
     int depth_ = 0;
-    std::vector<core::CommunicatorPtr> touched_; // each took off
+    std::vector<core::CommunicatorPtr> touched_; // each with a begin_group()
     std::vector<Birth> expected_;
     std::size_t expected_before_ = 0; // those of calls before the open group
 };

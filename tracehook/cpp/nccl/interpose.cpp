@@ -51,7 +51,7 @@ int placed(Args... args) {
     if (!windows.engaged()) {
         const bool entered = communicator->gate().enter(*communicator);
         if (windows.count_plain_call()) {
-            return called<Real, Args...>(communicator, entered, args...);
+            return called<Real, false, Args...>(communicator, entered, args...);
         }
         if (entered) { // a fence came meanwhile
             communicator->gate().leave();
@@ -74,9 +74,7 @@ int placed(Args... args) {
         return refused;
     }
     const core::CommunicatorPtr& found = kept ? kept : communicator;
-    const int result = called<Real, Args...>(found, found->gate().enter(*found), args...);
-    windows.land();
-    return result;
+    return called<Real, true, Args...>(found, found->gate().enter(*found), args...);
 }
 
 // torch asks for it when a call did not succeed: what we refused, NCCL knows nothing of.

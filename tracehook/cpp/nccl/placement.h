@@ -52,7 +52,7 @@ struct Call {
 };
 
 // kSuccess, or what to return to the caller instead of calling NCCL. `communicator` is engaged: see
-// symmetric_memory/windows.h. After kSuccess the call is in flight, and the caller lands it. `kept`
+// symmetric_memory/windows.h. After kSuccess the call is in flight, and lands in the gate. `kept`
 // gets the communicator if the ranks compared something: then `communicator` may be another.
 int check_placement(const core::CommunicatorPtr& communicator, const Call& call,
                     core::CommunicatorPtr& kept) noexcept;

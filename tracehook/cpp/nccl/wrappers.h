@@ -23,7 +23,8 @@ core::Registrar& registrar() noexcept;
 #undef LIFECYCLE
 
 // `communicator`: the thread keeps it meanwhile. `entered`: whether we are inside its gate.
-template <auto Real, typename... Args>
+// `lands`: the call was counted, and is in flight.
+template <auto Real, bool lands, typename... Args>
 int called(const core::CommunicatorPtr& communicator, bool entered, Args... args) {
     const auto real = api().*Real;
     if (!entered) {
@@ -32,6 +33,9 @@ int called(const core::CommunicatorPtr& communicator, bool entered, Args... args
     const int result = real(args...);
     if (ThreadGroup& group = ThreadGroup::mine(); group.open()) {
         group.touched(communicator);
+    }
+    if constexpr (lands) {
+        communicator->windows().land();
     }
     communicator->gate().leave();
     return result;
@@ -42,8 +46,8 @@ int inside(const core::CommunicatorPtr& communicator, Args... args) {
     if (communicator && communicator->refusal() != nullptr) {
         return check_refusal(*communicator);
     }
-    return called<Real>(communicator, communicator && communicator->gate().enter(*communicator),
-                        args...);
+    return called<Real, false>(communicator,
+                               communicator && communicator->gate().enter(*communicator), args...);
 }
 
 } // namespace tracehook::nccl

@@ -74,11 +74,12 @@ void Windows::lower_fence(Fence fence, std::optional<std::uint64_t> next) noexce
 // The numbers of calls that are compared are taken. `is_compared`: this call is one of them.
 void Windows::wait_for_fences(std::unique_lock<std::mutex>& lock, bool in_group,
                               bool is_compared) noexcept {
-    if (!in_group) {
-        moved_.wait_for(lock, kFenced, [&] {
-            const std::uint64_t next = calls() + compared_ - (is_compared ? 1 : 0);
-            return next < std::ranges::min(fences_);
-        });
+    const auto may_pass = [&] {
+        const std::uint64_t next = calls() + compared_ - (is_compared ? 1 : 0);
+        return in_group || next < std::ranges::min(fences_);
+    };
+    if (!may_pass()) { // wait_for() would look at the clock first
+        moved_.wait_for(lock, kFenced, may_pass);
     }
 }
 
@@ -212,11 +213,13 @@ Windows::Lookup Windows::look(std::uint32_t operation, const Side& send, const S
     if (look.refused || act == Act::kPeek) {
         return look;
     }
-    take_off();
     look.counted = !had_window_ || (look.known && act == Act::kKnown);
     if (!look.counted) {
         ++compared_;
-    } else if (!had_window_) {
+        return look;
+    }
+    ++taken_off_;
+    if (!had_window_) {
         count_call();
     } else {
         count_use(use);
@@ -233,15 +236,13 @@ Windows::Lookup Windows::accept(const Lookup& agreed, const Side& send, const Si
     const Hashed use(look.use);
     look.known = known_.contains(use);
     look.counted = !look.refused && look.use == agreed.use;
-    if (look.counted) {
-        known_.insert(use);
-        count_use(use);
-    }
     if (look.counted || look.refused) {
         --compared_;
     }
-    if (look.refused) {
-        land();
+    if (look.counted) {
+        ++taken_off_;
+        known_.insert(use);
+        count_use(use);
     }
     return look;
 }
@@ -250,7 +251,15 @@ void Windows::withdraw() noexcept {
     const std::lock_guard guard(mutex_);
     --compared_;
     count_call();
-    land();
+}
+
+std::size_t Windows::flights() const {
+    // A call of an open group lands when the group has begun: in this order it is seen in one of
+    // them.
+    const std::uint64_t landed = landed_.load(std::memory_order_acquire);
+    const std::size_t groups = groups_.load(std::memory_order_acquire);
+    const std::lock_guard guard(mutex_);
+    return groups + compared_ + taken_off_ - landed;
 }
 
 std::uint64_t Windows::calls_begun() const {

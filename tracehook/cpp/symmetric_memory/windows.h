@@ -101,11 +101,15 @@ class Windows {
     // `next`: the number of the next call, if the ranks agreed on a new one; see kRenumbered.
     void lower_fence(Fence fence, std::optional<std::uint64_t> next = std::nullopt) noexcept;
 
-    // One for each call of look() that land() or withdraw() has not ended, and of the communicators
-    // in open groups.
-    void take_off() noexcept { flights_.fetch_add(1, std::memory_order_relaxed); }
-    void land() noexcept { flights_.fetch_sub(1, std::memory_order_release); }
-    std::size_t flights() const noexcept { return flights_.load(std::memory_order_acquire); }
+    // NCCL has taken in a call that look() or accept() counted. Inside the communicator's gate.
+    void land() noexcept {
+        landed_.store(landed_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+    }
+    // An open group of some thread has calls of this communicator.
+    void begin_group() noexcept { groups_.fetch_add(1, std::memory_order_relaxed); }
+    void end_group() noexcept { groups_.fetch_sub(1, std::memory_order_release); }
+    // Calls in flight; of groups one for each begin_group().
+    std::size_t flights() const;
 
     // No call gets this number, nor one after it: look() says `refused`.
     void stop_at(std::uint64_t call) noexcept;
@@ -199,10 +203,12 @@ class Windows {
     std::atomic<std::size_t> count_{0};
     std::atomic<std::uint64_t> calls_{0};
     std::atomic<std::uint64_t> caller_{0}; // the only thread
-    std::atomic<std::size_t> flights_{0};
-    mutable std::mutex mutex_; // everything below
+    std::atomic<std::size_t> groups_{0};
+    std::atomic<std::uint64_t> landed_{0}; // written by the thread inside the gate
+    mutable std::mutex mutex_;             // everything below
     std::condition_variable moved_;
     std::array<std::uint64_t, 2> fences_{kDown, kDown}; // where each stands
+    std::uint64_t taken_off_ = 0;                       // calls that landed, or will
     std::uint64_t compared_ = 0;                        // calls, now
     std::optional<std::uint64_t> stop_;                 // the first call that is refused
     bool had_window_ = false;                           // uses are compared and counted

@@ -30,6 +30,7 @@ _FILES_AT_ONCE = 64
 _MEMORY = "1200MB"
 _DISK = "8GB"  # beyond that memory, for one question
 _NAMED_LINES = 5
+_SMALL = 8 << 20  # bytes of logs: below that more threads of the database cost more than they do
 _OWN_SEQ = ("trace.begin", "trace.end", "log.dropped")  # have no place in the sequence of events
 
 Progress = Callable[[str, float], None]
@@ -105,6 +106,8 @@ class Store:
         database.execute(f"SET temp_directory = '{_quoted(self._scratch)}'")
         database.execute(f"SET max_temp_directory_size = '{_DISK}'")
         database.execute(f"CREATE TABLE line (file VARCHAR, {', '.join(f'{n} {t}' for n, t in FIELDS.items())})")
+        if sum(_size(log.text) for log in logs if log.text is not None) < _SMALL:
+            database.execute("SET threads = 1")
         database.execute("CREATE TABLE source (file VARCHAR, process INTEGER, recovered BOOLEAN)")
         texts: list[tuple[Path, int, bool]] = []
         for process, log in enumerate(logs):
@@ -277,6 +280,13 @@ def _text(value: object) -> str | None:
 
 def _first_line(problem: Exception) -> str:
     return str(problem).partition("\n")[0]
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:  # reading it says why
+        return 0
 
 
 def _quoted(path: Path) -> str:

@@ -176,16 +176,22 @@ class Run:
             except (tracehook.RegistrationError, dist.DistBackendError) as problem:
                 if rescue.has_aborted:
                     raise Left from None
-                text = str(problem).split("\nException raised from")[0]
-                if "tracehook" not in text and not isinstance(problem, tracehook.RegistrationError):
+                if not self.note(problem):
                     raise
-                self.outcome.announced.append((self.index, type(problem).__name__, text))
                 if not STUBBORN:
                     store.set(self.stop, "1")
                     raise Left from None
                 for make in step.made() if isinstance(step, Enter) else ():
                     if make.tensor not in self.tensors:
                         self.make(make)
+
+    def note(self, problem: BaseException) -> bool:
+        """Note what is announced; tell whether this is."""
+        text = str(problem).split("\nException raised from")[0]
+        announced = "tracehook" in text or isinstance(problem, tracehook.RegistrationError)
+        if announced:
+            self.outcome.announced.append((self.index, type(problem).__name__, text))
+        return announced
 
     def look_around(self) -> None:
         """Leave if another rank has announced something."""
@@ -249,6 +255,11 @@ class Run:
             self.enter(
                 step.scope, fill=False
             )  # to fill would wait for the collective, which may wait for a rank that left
+        except tracehook.RegistrationError:
+            thread.join()
+            for problem in problems:
+                self.note(problem)
+            raise
         finally:
             thread.join()
         if problems:

@@ -54,7 +54,7 @@ def receive(connection: _socket.socket, size: int) -> bytes:
 def _answer(connection: _socket.socket) -> tuple[int, int]:
     data = receive(connection, ANSWER)
     if len(data) < ANSWER:
-        sys.stderr.write("tracehook: the server of the warm start is gone\n")
+        print("tracehook: the server of the warm start is gone", file=sys.stderr)
         posix._exit(1)
     return int.from_bytes(data[:4], "little"), int.from_bytes(data[4:], "little")
 

@@ -79,7 +79,10 @@ class Torch(importlib.abc.Loader):
         module.__spec__ = self._spec
         late = changed_too_late(self._read_at_import, os.environ)
         if late:
-            sys.stderr.write(f"tracehook: {', '.join(late)} changed before `import torch`, too late for a warm start\n")
+            print(
+                f"tracehook: {', '.join(late)} changed before `import torch`, too late for a warm start",
+                file=sys.stderr,
+            )
         if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") == "1":
             for backend in self._backends:
                 backend.load()()

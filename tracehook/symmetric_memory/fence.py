@@ -19,7 +19,7 @@ from tracehook.symmetric_memory.verdicts import UNKNOWN
 
 
 class Wish(NamedTuple):
-    """What a step wants of its own rank: of its communicator and fence, and of the round in which all ranks tell.
+    """What a step asks its rank to do.
 
     ``several callers`` () -> whether several threads use the communicator. ``raise`` () and ``lower`` () the fence.
     ``in flight`` () -> whether some call is compared, or NCCL has not taken it in. ``calls`` () -> how many were made,

@@ -86,6 +86,12 @@ class Store:
             names = [column[0] for column in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
+    def keep(self, table: str, sql: str) -> int:
+        """Make what `sql` selects a table, in place of the one that was kept before; return the number of its rows."""
+        with _limits():
+            self._database.execute(f"CREATE OR REPLACE TEMP TABLE {table} AS {sql}")
+            return int(self._database.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0])
+
     def stream(self, sql: str, parameters: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
         """Yield the rows that `sql` selects, without holding all of them. One stream at a time."""
         with _limits():
@@ -103,6 +109,7 @@ class Store:
         database, logs = self._database, self.directory.logs
         database.execute(f"SET memory_limit = '{_MEMORY}'; SET preserve_insertion_order = false")
         database.execute("SET enable_progress_bar = false")  # DuckDB would draw it on stdout
+        database.execute("PRAGMA disable_checkpoint_on_shutdown")  # the file goes with the store
         database.execute(f"SET temp_directory = '{_quoted(self._scratch)}'")
         database.execute(f"SET max_temp_directory_size = '{_DISK}'")
         database.execute(f"CREATE TABLE line (file VARCHAR, {', '.join(f'{n} {t}' for n, t in FIELDS.items())})")

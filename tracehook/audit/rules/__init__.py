@@ -2,7 +2,9 @@
 
 A rule begins with comment lines ``-- severity: error`` (or ``warning``) and ``-- sentence: ...``, which says what is
 wrong if it selects a row; its name is that of the file. ``-- needs: EVENT, ...`` names events without any of which it
-selects nothing: then it is not asked, because to plan a question takes longer than to answer it. It selects the columns
+selects nothing: then it is not asked, because to plan a question takes longer than to answer it. For the same reason a
+rule may be two questions with a line ``-- then`` between: what the first selects is table ``suspect`` of the second,
+which is asked only if there is any. A rule selects the columns
 
 * ``process``: of table ``process``, or NULL
 * ``ranks``: the global ranks that it concerns, culprits first; may be empty
@@ -26,6 +28,7 @@ from typing import Any
 from tracehook.audit.store import Store, TooMuch
 
 SEVERITIES = ("error", "warning")
+_THEN = "\n-- then\n"
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class Rule:
     sentence: str
     sql: str
     needs: frozenset[str] = frozenset()  # events; empty: any
+    suspects: str = ""  # SQL too; empty: `sql` stands alone
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,8 @@ def rules() -> tuple[Rule, ...]:
 def _parse(name: str, text: str) -> Rule:
     facts = dict(re.findall(r"^-- (\w+): (.*)$", text, re.MULTILINE))
     needs = frozenset(facts["needs"].split(", ")) if "needs" in facts else frozenset[str]()
-    return Rule(name.removesuffix(".sql"), facts["severity"], facts["sentence"], text, needs)
+    suspects, _, sql = text.rpartition(_THEN)
+    return Rule(name.removesuffix(".sql"), facts["severity"], facts["sentence"], sql, needs, suspects)
 
 
 def check(store: Store, progress: Callable[[str, float], None] | None = None) -> list[Finding]:
@@ -77,10 +82,17 @@ def check(store: Store, progress: Callable[[str, float], None] | None = None) ->
         if progress is not None:
             progress(f"rule {rule.name}", index / len(rules()))
         try:
-            out.extend(_finding(rule, row) for row in store.rows(rule.sql))
+            out.extend(apply_rule(store, rule))
         except TooMuch as problem:
             out.append(Finding(rule.name, "error", f"this rule could not be checked: {problem}", (), *4 * [None]))
     return sorted(out, key=_when)
+
+
+def apply_rule(store: Store, rule: Rule) -> list[Finding]:
+    """Apply one rule; return what it found. Its macros have to be there (`Store.use_macros`)."""
+    if rule.suspects and not store.keep("suspect", rule.suspects):
+        return []
+    return [_finding(rule, row) for row in store.rows(rule.sql)]
 
 
 def _finding(rule: Rule, row: dict[str, Any]) -> Finding:

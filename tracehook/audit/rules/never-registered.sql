@@ -33,15 +33,15 @@ held AS (
     SELECT process, comm_id, count(DISTINCT segment) AS segments
     FROM claim JOIN registration r USING (process, comm_id) JOIN life ON life.process = claim.process
          AND life.device = claim.device AND life.segment = r.memory
-    WHERE r.kind = 'local' AND born_seq < over_seq AND gone_seq > ready_seq GROUP BY process, comm_id),
-suspect AS MATERIALIZED (
-    SELECT counted.* EXCLUDE (segments) FROM counted LEFT JOIN held USING (process, comm_id)
-    WHERE counted.segments > coalesce(held.segments, 0)),
-absent AS (
-    SELECT process, comm_id, segment FROM (FROM suspect JOIN life USING (process, device) WHERE born_seq > claims_from)
+    WHERE r.kind = 'local' AND born_seq < over_seq AND gone_seq > ready_seq GROUP BY process, comm_id)
+SELECT counted.* EXCLUDE (segments) FROM counted LEFT JOIN held USING (process, comm_id)
+WHERE counted.segments > coalesce(held.segments, 0);
+-- then
+WITH absent AS (
+    SELECT process, comm_id, segment FROM (FROM suspect JOIN segment USING (process, device) WHERE born_seq > claims_from)
     ANTI JOIN (SELECT process, comm_id, memory AS segment FROM registration WHERE kind = 'local')
               USING (process, comm_id, segment)
-    WHERE born_seq < over_seq AND gone_seq > ready_seq),
+    WHERE born_seq < over_seq AND coalesce(freed_seq > ready_seq, true)),
 pair AS (
     SELECT process, c.rank, c.comm, comm_id, c.device, c.ready_seq, c.ended_seq, c.ending, segment, s.addr, s.size, s.born_ns,
            s.born_seq, s.freed_seq, p.ended, p.last_ns

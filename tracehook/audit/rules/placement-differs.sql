@@ -32,6 +32,8 @@ position AS (
     FROM kind GROUP BY comm, place HAVING count(*) > 1),
 first AS (
     SELECT comm, min(place) AS place FROM position GROUP BY comm)
+FROM position JOIN first USING (comm, place);
+-- then
 SELECT NULL AS process,
        CASE WHEN len(told[1].ranks) > len(told[2].ranks) THEN flatten([t.ranks for t in told[2:]])
             ELSE flatten([t.ranks for t in told]) END AS ranks,
@@ -39,4 +41,4 @@ SELECT NULL AS process,
        format('communicator {}: the ranks used windows differently, first at use {}: ', comm, place) || (
            SELECT string_agg(format('{} on {} {}', t.e.operation, rank_list(t.ranks), use_of(t.e)), '; ' ORDER BY t.ranks[1])
            FROM (SELECT unnest(told) AS t)) AS message
-FROM position JOIN first USING (comm, place);
+FROM suspect;

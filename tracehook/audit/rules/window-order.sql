@@ -20,13 +20,12 @@ first AS (
     SELECT comm, min(place) AS place FROM position
     WHERE kinds > 1 OR NOT list_has_all(here, all_ranks) GROUP BY comm),
 sizes AS (
-    SELECT comm, process, list(size ORDER BY size) AS sorted, count(*) AS n FROM made GROUP BY comm, process),
+    SELECT comm, process, list(size ORDER BY size) AS sorted FROM made GROUP BY comm, process),
 likeness AS (
-    SELECT comm, count(DISTINCT sorted) = 1 AS permuted, count(DISTINCT n) = 1 AS as_many FROM sizes GROUP BY comm),
-found AS (
-    SELECT position.*, permuted, as_many,
-           list_filter(all_ranks, lambda r: NOT list_contains(here, r)) AS absent
-    FROM first JOIN position USING (comm, place) JOIN likeness USING (comm))
+    SELECT comm, count(DISTINCT sorted) = 1 AS permuted FROM sizes GROUP BY comm)
+SELECT position.*, permuted, list_filter(all_ranks, lambda r: NOT list_contains(here, r)) AS absent
+FROM first JOIN position USING (comm, place) JOIN likeness USING (comm);
+-- then
 SELECT NULL AS process,
        CASE WHEN len(absent) > 0 THEN absent
             WHEN len(told[1].ranks) > len(told[2].ranks) THEN flatten([t.ranks for t in told[2:]])
@@ -42,4 +41,4 @@ SELECT NULL AS process,
                    THEN format('; {} {} against the others', rank_list(flatten([t.ranks for t in told[2:]])),
                                CASE len(flatten([t.ranks for t in told[2:]])) WHEN 1 THEN 'stands' ELSE 'stand' END)
                    ELSE '' END) AS message
-FROM found;
+FROM suspect;

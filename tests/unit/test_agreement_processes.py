@@ -6,9 +6,14 @@ import json
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from support.rehearsal import rehearse
+
+Play = Callable[[str], Any]
 
 # Every process is forked from one that has imported torch and has no thread, because importing it takes seconds.
 PRELUDE = """
@@ -87,17 +92,23 @@ EPILOGUE = """
 """
 
 
-def _run(body: str) -> Any:
-    """Run a job of processes; return what it tells."""
-    script = "\n".join(textwrap.dedent(part) for part in (PRELUDE, body, EPILOGUE))
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+@pytest.fixture
+def play(tmp_path: Path) -> Play:
+    """Return what runs a job of processes, and returns what it tells."""
+
+    def run(body: str) -> Any:
+        job = tmp_path / "job.py"
+        job.write_text("\n".join(textwrap.dedent(part) for part in (PRELUDE, body, EPILOGUE)))
+        done = rehearse(job, timeout=100)
+        assert done.status == 0, done.output
+        return json.loads(done.finished.out)
+
+    return run
 
 
-def test_processes_agree():
+def test_processes_agree(play: Play) -> None:
     """Four processes agree, round after round."""
-    told = _run("""
+    told = play("""
         ranks = [start(rank, 4, 60, rounds=5) for rank in range(4)]
         tell([[rank.heard() for _ in range(10)] for rank in ranks])
     """)
@@ -105,9 +116,9 @@ def test_processes_agree():
 
 
 @pytest.mark.parametrize("killed", [0, 1])
-def test_a_rank_that_is_killed_does_not_keep_the_others(killed):
+def test_a_rank_that_is_killed_does_not_keep_the_others(play: Play, killed: int) -> None:
     """Ranks 0, 1 and 3 wait for rank 2, and one of them is killed: the others give up in time, for want of rank 2."""
-    told = _run(f"""
+    told = play(f"""
         ranks = {{rank: start(rank, 4, 1.0) for rank in (0, 1, 3)}}
         has_come(port, {killed})
         ranks.pop({killed}).send(signal.SIGKILL)
@@ -119,18 +130,18 @@ def test_a_rank_that_is_killed_does_not_keep_the_others(killed):
     assert all(outcome[3] < 30 for outcome in told)  # not 1: a TCPStore looks up names to warn of the time-out
 
 
-def test_a_leader_killed_before_its_first_word_is_named():
+def test_a_leader_killed_before_its_first_word_is_named(play: Play) -> None:
     """A rank 0 that has never come is what the others miss."""
-    told = _run("""
+    told = play("""
         ranks = [start(rank, 3, 1.0) for rank in (1, 2)]
         tell([[rank.heard() for _ in range(2)][-1] for rank in ranks])
     """)
     assert [(outcome[0], outcome[2]) for outcome in told] == [("RegistrationTimeout", [0])] * 2
 
 
-def test_the_end_of_the_server_is_told_in_one_line():
+def test_the_end_of_the_server_is_told_in_one_line(play: Play) -> None:
     """Ranks whose store is killed while they wait say so at once, in one line."""
-    told = _run("""
+    told = play("""
         ranks = [start(rank, 3, 70) for rank in (0, 1)]
         for rank in (0, 1):
             has_come(port, rank)
@@ -148,9 +159,9 @@ def test_the_end_of_the_server_is_told_in_one_line():
         assert taken < 35
 
 
-def test_a_server_that_is_stopped_does_not_keep_the_ranks():
+def test_a_server_that_is_stopped_does_not_keep_the_ranks(play: Play) -> None:
     """A store that neither answers nor ends is given up shortly after the deadline."""
-    told = _run("""
+    told = play("""
         lines.GRACE = 0.5
         ranks = [start(rank, 3, 1.0) for rank in (0, 1)]
         for rank in (0, 1):
@@ -163,9 +174,9 @@ def test_a_server_that_is_stopped_does_not_keep_the_ranks():
 
 
 @pytest.mark.parametrize("interrupted", [0, 1])
-def test_an_interrupt_gets_through(interrupted: int) -> None:
+def test_an_interrupt_gets_through(play: Play, interrupted: int) -> None:
     """Ctrl-C ends a wait at once, as KeyboardInterrupt, and the others hear it without waiting for their time-out."""
-    told = _run(f"""
+    told = play(f"""
         interrupted = {interrupted}
 
         def stay(say, *given):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from support.packages import install
+from support.rehearsal import JOBS
 from support.symmetric import alike, play
 
 MB = 1 << 20
@@ -51,6 +52,14 @@ def choose(request):
 '''
 
 
+# As if the package were installed: the interpreter itself would read PYTHONPATH, and has begun already.
+WITH_A_PACKAGE = """
+import runpy, sys
+sys.path[:0] = {folders}
+runpy.run_path({job!r}, run_name="__main__")
+"""
+
+
 @pytest.mark.parametrize(
     ("policy", "pools", "hinted"),
     [
@@ -68,8 +77,9 @@ def test_policies_choose_the_pools(tmp_path: Path, policy: str, pools: list[str]
         {"no_broadcast": NO_BROADCAST},
         {"no-broadcast": "no_broadcast:choose"},
     )
-    env = {"SYMM_REGISTER_POLICY": policy, "PYTHONPATH": str(tmp_path / "site")}
-    run = play(JOB, "policy", "works", log=tmp_path / "log", cold=True, **env)
+    job = tmp_path / "job.py"
+    job.write_text(WITH_A_PACKAGE.format(folders=[str(JOBS), str(tmp_path / "site")], job=str(JOBS / JOB)))
+    run = play(job, "policy", "works", log=tmp_path / "log", SYMM_REGISTER_POLICY=policy)
     run.assert_good()
     assert alike(run, "pools") == pools
     assert (alike(run, "symmetric"), alike(run, "both"), alike(run, "hinted")) == ([True] * 2, [True] * 2, hinted)

@@ -12,13 +12,12 @@ TIMEOUT = 2  # SYMM_REGISTER_TIMEOUT
 
 
 def play(
-    job: str,
+    job: str | Path,
     *arguments: str,
     log: Path,
     version: str = OLD,
     faults: str = "",
     timeout: float = 90,
-    cold: bool = False,
     **env: str,
 ) -> Rehearsal:
     """Run the job on two ranks with short deadlines."""
@@ -28,7 +27,7 @@ def play(
         "TRACEHOOK_EMU_WINDOW_TIMEOUT": str(3 * TIMEOUT),
         **env,
     }
-    return rehearse(job, *arguments, ranks=2, log=log, faults=faults, env=changes, timeout=timeout, cold=cold)
+    return rehearse(job, *arguments, ranks=2, log=log, faults=faults, env=changes, timeout=timeout)
 
 
 def both(run: Rehearsal, name: str) -> list[Any]:

@@ -6,6 +6,7 @@ play another one, so the next seed begins in new ones. The status is 0 if no see
 """
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from collections import Counter
 from pathlib import Path
 
 HERE = Path(__file__).parent
+PYTHON = os.environ.get("PYTHON_EXEC", sys.executable)  # as torchrun has it: of a warm start
 STUCK = 3  # the status of a job with a seed that left a device busy
 PATIENCE = 120.0  # seconds for the processes to start; a seed takes a second or two, and 60 at most
 SEED = 10.0
@@ -20,7 +22,7 @@ SEED = 10.0
 
 def played(ranks: int, first: int, count: int, arguments: list[str]) -> tuple[int, list[dict[str, object]]]:
     """Play seeds until one leaves a device busy; return the status, and what rank 0 told."""
-    job = [sys.executable, str(HERE / "random_schedule.py"), str(first), str(count), *arguments]
+    job = [PYTHON, str(HERE / "random_schedule.py"), str(first), str(count), *arguments]
     command = [sys.executable, str(HERE / "launch.py"), str(ranks), *job]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=PATIENCE + SEED * count)
     print(done.stdout, end="", flush=True)

@@ -95,6 +95,12 @@ class Settings:
         "who registers segments: auto (tracehook, except where torch does so by itself, which is recorded), "
         "own (always tracehook), observe (never tracehook, what others register is recorded) or off",
     )
+    local_min: int | None = _setting(
+        "SYMM_REGISTER_LOCAL_MIN",
+        None,
+        _bytes,
+        "bytes that a segment must have to be registered, such as 20MiB, alike on all ranks; unset: all segments",
+    )
     check: bool = _setting(
         "SYMM_REGISTER_CHECK",
         False,

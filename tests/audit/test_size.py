@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 from support.audits import CLEAN, FINDINGS, GOLDEN, UNUSABLE, Audit, change, log_of

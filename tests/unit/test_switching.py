@@ -39,6 +39,27 @@ def test_on_again_is_complete(harness):
     assert harness.held(X) == harness.held(Y) == [(0x20000, SIZE), (0x30000, SIZE)]
 
 
+def test_segments_below_the_least_size_are_followed_and_never_registered(harness, calls_of):
+    """Neither at their birth, nor by an adoption, a new communicator or a switch; their free makes no call."""
+    harness.set_least(2 * SIZE)
+    harness.alloc(0, 0x10000, SIZE)
+    harness.create(X)
+    harness.alloc(0, 0x20000, SIZE)
+    harness.begin_adoption()
+    harness.adopt(0, 0x30000, SIZE)
+    harness.end_adoption()
+    harness.alloc(0, 0x40000, 2 * SIZE)
+    harness.create(Y)
+    assert harness.held(X) == harness.held(Y) == [(0x40000, 2 * SIZE)]
+    harness.set_registering(False)
+    harness.set_registering(True)
+    assert harness.held(X) == harness.held(Y) == [(0x40000, 2 * SIZE)]
+    before = calls_of(X)
+    harness.free(0, 0x10000, SIZE)
+    assert calls_of(X) == before
+    assert len(harness.segments()) == 3
+
+
 def test_switching_to_the_present_state_does_nothing(harness, calls_of, events):
     """On when on, and off when off, are no calls and no events."""
     harness.create(X)

@@ -35,6 +35,7 @@ BEGIN: Final = (
     "host",
     "allocator",
     "policy",
+    "local_min",
     "emulated",
     "argv",
 )

@@ -86,6 +86,7 @@ class Service:
             _core.set_registering(False)
         mode = "observe" if self._record_only and self.settings.local == "auto" else self.settings.local
         _core.set_local_mode(MODES.index(mode))
+        _core.set_local_min(self.settings.local_min or 0)
         if self.settings.check:
             _core.check_at_births()
         _core.set_window_guard(self.settings.timeout if self.settings.guard != "off" else 0.0)

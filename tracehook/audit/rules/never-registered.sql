@@ -18,7 +18,8 @@ WITH claim AS (
       AND NOT EXISTS (FROM event e WHERE e.process = c.process AND e.event = 'hook.conflict')),
 life AS (
     SELECT process, device, segment, born_seq, coalesce(freed_seq, 4611686018427387903) AS gone_seq
-    FROM segment WHERE born_seq IS NOT NULL),
+    FROM segment JOIN process USING (process)
+    WHERE born_seq IS NOT NULL AND size >= coalesce(try_cast(local_min AS BIGINT), 0)),
 -- How many segments a communicator met follows from two counts, so only those that registered fewer have to be looked at.
 births AS (
     SELECT process, device, born_seq, row_number() OVER (PARTITION BY process, device ORDER BY born_seq) AS born FROM life),
@@ -33,19 +34,18 @@ held AS (
     SELECT process, comm_id, count(DISTINCT segment) AS segments
     FROM claim JOIN registration r USING (process, comm_id) JOIN life ON life.process = claim.process
          AND life.device = claim.device AND life.segment = r.memory
-    WHERE r.kind = 'local' AND born_seq < over_seq AND gone_seq > ready_seq GROUP BY process, comm_id)
-SELECT counted.* EXCLUDE (segments) FROM counted LEFT JOIN held USING (process, comm_id)
-WHERE counted.segments > coalesce(held.segments, 0);
+    WHERE r.kind = 'local' AND born_seq < over_seq AND gone_seq > ready_seq GROUP BY process, comm_id),
+lacking AS MATERIALIZED (
+    SELECT counted.* EXCLUDE (segments) FROM counted LEFT JOIN held USING (process, comm_id)
+    WHERE counted.segments > coalesce(held.segments, 0))
+SELECT process, comm_id, segment FROM (FROM lacking JOIN life USING (process, device) WHERE born_seq > claims_from)
+ANTI JOIN (SELECT process, comm_id, memory AS segment FROM registration WHERE kind = 'local') USING (process, comm_id, segment)
+WHERE born_seq < over_seq AND gone_seq > ready_seq;
 -- then
-WITH absent AS (
-    SELECT process, comm_id, segment FROM (FROM suspect JOIN segment USING (process, device) WHERE born_seq > claims_from)
-    ANTI JOIN (SELECT process, comm_id, memory AS segment FROM registration WHERE kind = 'local')
-              USING (process, comm_id, segment)
-    WHERE born_seq < over_seq AND coalesce(freed_seq > ready_seq, true)),
-pair AS (
+WITH pair AS (
     SELECT process, c.rank, c.comm, comm_id, c.device, c.ready_seq, c.ended_seq, c.ending, segment, s.addr, s.size, s.born_ns,
            s.born_seq, s.freed_seq, p.ended, p.last_ns
-    FROM absent JOIN communicator c USING (process, comm_id) JOIN segment s USING (process, segment) JOIN process p USING (process)),
+    FROM suspect JOIN communicator c USING (process, comm_id) JOIN segment s USING (process, segment) JOIN process p USING (process)),
 -- Where the undoing at a communicator's end, or while registration was switched off, began: what is born then has no claim.
 last_chance AS (
     SELECT r.process, r.comm_id, min(r.undone_seq) AS seq

@@ -3,7 +3,7 @@
 -- Of each thing that differs, the largest communicator in which it does.
 WITH told AS (
     SELECT process, rank, what, value FROM (FROM process WHERE communicators > 0)
-    UNPIVOT INCLUDE NULLS (value FOR what IN (tracehook, torch, cuda, nccl, allocator, policy))),
+    UNPIVOT INCLUDE NULLS (value FOR what IN (tracehook, torch, cuda, nccl, allocator, policy, local_min))),
 kind AS (
     SELECT comm, what, coalesce(value, 'unknown') AS value, list(told.rank ORDER BY told.rank) AS ranks, count(*) AS n,
            CASE WHEN count(told.rank) = count(*) THEN rank_list(list(told.rank ORDER BY told.rank))

@@ -40,6 +40,22 @@ std::vector<CommunicatorPtr> Registrar::communicators_on(int device) const {
     return communicators;
 }
 
+std::vector<Segment> Registrar::to_register(int device) const {
+    std::vector<Segment> segments = ledger_.segments(device);
+    std::erase_if(segments, [this](const Segment& segment) { return segment.size < least_; });
+    return segments;
+}
+
+void Registrar::queue(const Segment& segment,
+                      const std::vector<CommunicatorPtr>& communicators) noexcept {
+    if (segment.size < least_) {
+        return;
+    }
+    for (const CommunicatorPtr& communicator : communicators) {
+        communicator->gate().queue(*communicator, segment);
+    }
+}
+
 void Registrar::segment_allocated(int device, std::uintptr_t address, std::size_t size) noexcept {
     if (abandoned()) {
         return;
@@ -56,9 +72,7 @@ void Registrar::segment_allocated(int device, std::uintptr_t address, std::size_
         communicators = communicators_on(device);
         // Queued under the same lock that a free, a birth or a switch takes: none of them can come
         // in between.
-        for (const CommunicatorPtr& communicator : communicators) {
-            communicator->gate().queue(*communicator, segment);
-        }
+        queue(segment, communicators);
     }
     for (const CommunicatorPtr& communicator : communicators) {
         communicator->gate().poke();
@@ -146,9 +160,7 @@ void Registrar::adopt_segment(int device, std::uintptr_t address, std::size_t si
         ring_.push(segment_event(EventKind::kSegmentAdopt, *segment));
         observe_born(*segment);
         communicators = communicators_on(device);
-        for (const CommunicatorPtr& communicator : communicators) {
-            communicator->gate().queue(*communicator, *segment);
-        }
+        queue(*segment, communicators);
     }
     for (const CommunicatorPtr& communicator : communicators) {
         communicator->gate().poke();
@@ -178,7 +190,7 @@ CommunicatorPtr Registrar::add(Identity identity, const MakeRegistrationCalls& m
                           static_cast<std::uint64_t>(identity.local) |
                               (identity.adopted ? 1u << 8 : 0));
         const bool on = registering() && identity.local == Local::kOurs;
-        gate->join(communicator, on ? ledger_.segments(identity.device) : std::vector<Segment>{},
+        gate->join(communicator, on ? to_register(identity.device) : std::vector<Segment>{},
                    !on);
         former = std::exchange(by_pointer_[identity.pointer], communicator);
         if (former) {
@@ -341,7 +353,7 @@ void Registrar::set_registering(bool on) {
             communicators.push_back(communicator);
             if (on) {
                 communicator->gate().resume(*communicator,
-                                            ledger_.segments(communicator->identity().device));
+                                            to_register(communicator->identity().device));
             }
         }
     }

@@ -105,6 +105,9 @@ class Registrar {
     };
     Ending kill(const void* pointer) noexcept;
 
+    // Smaller segments are followed and never registered. To be called before there is a segment.
+    void set_least(std::size_t bytes) noexcept { least_ = bytes; }
+
     // --- switching (one caller at a time) ---
 
     // Off: everything is deregistered, and stays so; segments and communicators are still followed,
@@ -138,6 +141,8 @@ class Registrar {
     void log_range(EventKind kind, const Range& range, bool adopted = false) noexcept;
     Event segment_event(EventKind kind, const Segment& segment) const noexcept;
     std::vector<CommunicatorPtr> communicators_on(int device) const;
+    std::vector<Segment> to_register(int device) const;
+    void queue(const Segment& segment, const std::vector<CommunicatorPtr>& communicators) noexcept;
     static void kill_communicator(Communicator& communicator) noexcept;
     void wait_for_aborts(int device, std::unique_lock<std::mutex>& lock);
     void remove_stale(int device, std::uintptr_t address, std::size_t size,
@@ -155,6 +160,7 @@ class Registrar {
     Ring& ring_;
     Bank& bank_;
     const Patience patience_;
+    std::size_t least_ = 0; // bytes
     Ledger ledger_;
     Ranges ranges_;
     std::unordered_map<const void*, CommunicatorPtr> by_pointer_;

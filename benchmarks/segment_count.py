@@ -1,0 +1,89 @@
+"""What registered segments cost a small collective: NCCL searches the registrations of a communicator one by one.
+
+``SYMM_REGISTER_HOOK=1 torchrun --standalone --nproc-per-node 2 benchmarks/segment_count.py``, with ``tracehook rehearse
+--devices 2 --`` in front where there is no GPU; then again with ``SYMM_REGISTER_LOCAL_MIN=20MiB``. An all_reduce of 8 KiB
+with tracehook switched off and on in turn, in one process, on a device with more and more segments: three of four have
+2 MiB, as PyTorch's small ones do, the fourth 20 MiB. A value is the slowest rank's mean of a loop of calls.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+
+import stats
+import torch
+import torch.distributed as dist
+
+import tracehook
+
+COUNTS = (250, 1000, 2000, 4000)  # segments besides those of the buffer
+CALLS = 300  # of a loop
+REPETITIONS = 11
+MB = 1 << 20
+
+
+def loop(tensor: torch.Tensor) -> float:
+    """Return the microseconds of a call, the slowest rank's."""
+    torch.cuda.synchronize()
+    dist.barrier()
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    for _ in range(CALLS):
+        dist.all_reduce(tensor)
+    torch.cuda.synchronize()
+    mine = (time.perf_counter() - begin) / CALLS * 1e6
+    told: list[float | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(told, mine)
+    return max(each for each in told if each is not None)
+
+
+def grow(kept: list[torch.Tensor], segments: int, device: torch.device) -> None:
+    """Keep allocations until there are so many segments more."""
+    while len(kept) < segments:
+        size = 20 * MB if len(kept) % 4 == 3 else MB
+        kept.append(torch.empty(size, dtype=torch.uint8, device=device))
+        if size == MB:  # a small segment holds two of them
+            kept[-1] = torch.cat([kept[-1], torch.empty(MB - 512, dtype=torch.uint8, device=device)])
+
+
+def registered() -> int:
+    """Return the registrations of the default group's communicator."""
+    return max(int(each["segments"]) for each in tracehook.status()["communicators"])
+
+
+def measure(tensor: torch.Tensor) -> tuple[Sequence[float], Sequence[float], int]:
+    """Return the microseconds of a call without and with registrations, and how many these are."""
+    off, on = [], []
+    held = 0
+    for _ in range(REPETITIONS):
+        tracehook.disable()
+        off.append(loop(tensor))
+        tracehook.enable()
+        on.append(loop(tensor))
+        held = registered()
+    return off, on, held
+
+
+def main() -> None:
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", device_id=device)
+    tensor = torch.zeros(2048, device=device)
+    for _ in range(CALLS):
+        dist.all_reduce(tensor)
+    kept: list[torch.Tensor] = []
+    for count in COUNTS:
+        grow(kept, count, device)
+        off, on, held = measure(tensor)
+        if dist.get_rank() == 0:
+            segments = tracehook.status()["segments"]
+            print(f"{segments} segments, {held} of them registered:")
+            print(stats.describe("  8 KiB all_reduce, without registrations", off, "us"))
+            print(stats.describe("  with / without", [a / b for a, b in zip(on, off, strict=True)], "x"), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -11,7 +11,7 @@ MB = 1 << 20
 
 
 def test_only_segments_of_that_size_are_registered(tmp_path: Path) -> None:
-    """Of segments of 24 and 48 MiB only the larger one is registered, with each communicator, and the audit is clean."""
+    """Of segments of 24 and 48 MiB only the larger one is registered with the communicators. The audit is clean."""
     run = rehearse("plain.py", ranks=2, log=tmp_path, env={"SYMM_REGISTER_LOCAL_MIN": "32MiB"})
     run.assert_good()
     assert {event["size"] for event in run.events("segment.alloc")} >= {24 * MB, 48 * MB}

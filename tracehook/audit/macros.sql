@@ -30,7 +30,6 @@ CREATE OR REPLACE MACRO in_seconds(ns) AS format('{:.3f} s', ns / 1e9);
 -- Where a buffer lay: 'window 1 at byte 0 (segment 2 of our pools at 0x7e.., 32 MiB)'.
 CREATE OR REPLACE MACRO buffer_of(the_process, the_comm_id, its_window, its_offset, the_seq) AS CASE
     WHEN its_window IS NULL THEN 'outside of all windows'
-    WHEN its_window = 'early' THEN 'in a window that counts from a later call on'
     WHEN its_window = 'overrun' THEN 'beginning in a window and ending outside it'
     ELSE format('in window {} at byte {}', its_window, its_offset) || coalesce(
         (SELECT arg_max(format(' (pool segment {} at {}, {})', r.memory, r.addr, in_bytes(r.size)), r.made_seq)

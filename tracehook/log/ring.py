@@ -200,7 +200,7 @@ def _peer_fields(name: str, record: Record) -> dict[str, Any]:
     return out
 
 
-_NO_ORDINALS = {0xFFFFFFFF: "overrun", 0xFFFFFFFE: "early"}
+_NO_ORDINALS = {0xFFFFFFFF: "overrun"}
 
 
 def _placement(record: Record) -> dict[str, Any]:

@@ -190,8 +190,7 @@ CommunicatorPtr Registrar::add(Identity identity, const MakeRegistrationCalls& m
                           static_cast<std::uint64_t>(identity.local) |
                               (identity.adopted ? 1u << 8 : 0));
         const bool on = registering() && identity.local == Local::kOurs;
-        gate->join(communicator, on ? to_register(identity.device) : std::vector<Segment>{},
-                   !on);
+        gate->join(communicator, on ? to_register(identity.device) : std::vector<Segment>{}, !on);
         former = std::exchange(by_pointer_[identity.pointer], communicator);
         if (former) {
             drop_observed(*former);

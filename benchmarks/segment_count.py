@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 import tracehook
 
-COUNTS = (250, 1000, 2000, 4000)  # segments besides those of the buffer
+COUNTS = (250, 1000, 2000, 4000)  # segments
 CALLS = 300  # of a loop
 REPETITIONS = 11
 MB = 1 << 20
@@ -41,12 +41,10 @@ def loop(tensor: torch.Tensor) -> float:
 
 
 def grow(kept: list[torch.Tensor], segments: int, device: torch.device) -> None:
-    """Keep allocations until there are so many segments more."""
-    while len(kept) < segments:
-        size = 20 * MB if len(kept) % 4 == 3 else MB
-        kept.append(torch.empty(size, dtype=torch.uint8, device=device))
-        if size == MB:  # a small segment holds two of them
-            kept[-1] = torch.cat([kept[-1], torch.empty(MB - 512, dtype=torch.uint8, device=device)])
+    """Keep allocations until the device has so many segments."""
+    while (missing := segments - tracehook.status()["segments"]) > 0:
+        for _ in range(-(-missing // 4)):
+            kept += [torch.empty(size, dtype=torch.uint8, device=device) for size in (*6 * [MB], 20 * MB)]
 
 
 def registered() -> int:

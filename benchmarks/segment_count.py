@@ -3,8 +3,9 @@
 ``SYMM_REGISTER_HOOK=1 torchrun --standalone --nproc-per-node 2 benchmarks/segment_count.py``, with
 ``tracehook rehearse --devices 2 --`` in front where there is no GPU; then again with ``SYMM_REGISTER_LOCAL_MIN=20MiB``.
 An all_reduce of 8 KiB with tracehook switched off and on in turn, in one process, on a device with more and more
-segments: three of four have 2 MiB, as PyTorch's small ones do, the fourth 20 MiB. A value is the slowest rank's mean of
-a loop of calls.
+segments: three of four have 2 MiB, as PyTorch's small ones do, the fourth 20 MiB. NCCL's search begins at the lowest
+address and ends at the buffer's, so the buffer is the lowest, then the highest. A value is the slowest rank's mean of a
+loop of calls.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def grow(kept: list[torch.Tensor], segments: int, device: torch.device) -> None:
     """Keep allocations until the device has so many segments."""
     while (missing := segments - tracehook.status()["segments"]) > 0:
         for _ in range(-(-missing // 4)):
-            kept += [torch.empty(size, dtype=torch.uint8, device=device) for size in (*6 * [MB], 20 * MB)]
+            kept += [torch.zeros(size, dtype=torch.uint8, device=device) for size in (*6 * [MB], 20 * MB)]
 
 
 def registered() -> int:
@@ -69,18 +70,23 @@ def main() -> None:
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
-    tensor = torch.zeros(2048, device=device)
     for _ in range(CALLS):
-        dist.all_reduce(tensor)
+        dist.all_reduce(torch.zeros(2048, device=device))
     kept: list[torch.Tensor] = []
     for count in COUNTS:
         grow(kept, count, device)
-        off, on, held = measure(tensor)
-        if dist.get_rank() == 0:
-            segments = tracehook.status()["segments"]
-            print(f"{segments} segments, {held} of them registered:")
-            print(stats.describe("  8 KiB all_reduce, without registrations", off, "us"))
-            print(stats.describe("  with / without", [a / b for a, b in zip(on, off, strict=True)], "x"), flush=True)
+        kept.sort(key=torch.Tensor.data_ptr)
+        for where, buffer in (("lowest", kept[0]), ("highest", kept[-1])):
+            off, on, held = measure(buffer.view(torch.float32)[:2048])
+            if dist.get_rank() == 0:
+                print(
+                    f"{tracehook.status()['segments']} segments, {held} registered, the buffer at the {where} address:"
+                )
+                print(stats.describe("  8 KiB all_reduce, without registrations", off, "us"))
+                print(stats.describe("  with - without", [a - b for a, b in zip(on, off, strict=True)], "us"))
+                print(
+                    stats.describe("  with / without", [a / b for a, b in zip(on, off, strict=True)], "x"), flush=True
+                )
     dist.destroy_process_group()
 
 

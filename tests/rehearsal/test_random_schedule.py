@@ -22,13 +22,13 @@ STREAMS = 32  # that torch's pool has: each group takes the next one, and the em
 OLD, NEW = "22809", "23007"
 
 
-def variables(verify: str, policy: str = "shared", version: str = OLD) -> dict[str, str]:
-    """Return what the job of random schedules wants of the environment."""
+def variables(verify: str, policy: str = "shared", version: str = OLD, hang: int = 3) -> dict[str, str]:
+    """Return what the job of random schedules wants of the environment. NCCL hangs for `hang` seconds, if it does."""
     return {
         "SYMM_REGISTER_VERIFY": verify,
         "SYMM_REGISTER_POLICY": policy,
         "TRACEHOOK_EMU_NCCL_VERSION": version,
-        "TRACEHOOK_EMU_WINDOW_TIMEOUT": "3",
+        "TRACEHOOK_EMU_WINDOW_TIMEOUT": str(hang),
         # torch asks for the name of its own address at each connection to its store: by TCP, because a datagram of
         # the resolver's that is lost costs five seconds.
         "RES_OPTIONS": "use-vc attempts:1 timeout:1",
@@ -45,10 +45,11 @@ def play(
     version: str = OLD,
     verify: str = "every-use",
     policy: str = "shared",
+    hang: int = 3,
     log: Path | None = None,
 ) -> Rehearsal:
     """Play seeds one after the other on groups of their own."""
-    env = variables(verify, policy, version)
+    env = variables(verify, policy, version, hang)
     if log is None:
         env["SYMM_REGISTER_HOOK"] = "1"
     return rehearse(
@@ -157,6 +158,14 @@ def test_a_window_and_a_call_of_another_thread_come_in_one_order(ranks: int, ver
     """No rank makes a window before a call that another rank makes after it; nor while the ranks compare that call."""
     run = play(ranks, "some", "hangs", "threads", first=seed, seeds=1, version=version, verify="first-use")
     assert failures(run, ranks) == {}, run.output
+
+
+def test_what_all_ranks_know_may_hang_in_nccl_and_is_ended() -> None:
+    """A rank takes a window where the others take ordinary memory, all known: the group, which hangs, is aborted."""
+    run = play(3, "some", "hangs", "threads", first=2585, seeds=1, version=NEW, verify="first-use", hang=60)
+    assert failures(run, 3) == {}, run.output
+    assert run.broken == ["W16"], run.output
+    assert "some ranks are in a symmetric kernel of NCCL and the others are not" in run.finished.err
 
 
 def test_the_digest_finds_what_was_not_compared() -> None:

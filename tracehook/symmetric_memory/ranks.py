@@ -257,8 +257,11 @@ class _Follower:
         elif verdict.kind == "timeout":
             ranks.end(f"{verdict.text}. {UNSURE}")
         elif self._verification is not None:
-            ranks.end(verdict.text, verdict.data)
+            last, hanging = verdict.data
+            ranks.end(verdict.text, last)
             self._verification.lower_fence()
+            if hanging is not None:
+                ranks.come_apart(verdict._replace(data=hanging))
 
     def is_over(self) -> bool:
         """Whether nobody makes calls on the communicator any more."""

@@ -29,9 +29,10 @@ class RoundVerdict(NamedTuple):
     """What a round ended with, equal on all ranks.
 
     `kind` is ``ok``, ``mismatch``, ``failed``, ``timeout``, ``declined``, ``skipped``, ``diverged`` or ``differed``.
-    `data`: the reasons by rank (failed, declined), or what the ranks share (ok). `position`: where the rank was that
-    wrote the verdict before all had come, or that an alarm is about; of ``skipped`` the newest one. `hosts`: for each
-    rank the number of its host, if all said it.
+    `data`: the reasons by rank (failed, declined), or what the ranks share (ok); of ``differed`` how many calls ranks
+    have made, and the call at which they hang in NCCL, or None. `position`: where the rank was that wrote the verdict
+    before all had come, or that an alarm is about; of ``skipped`` the newest one. `hosts`: for each rank the number of
+    its host, if all said it.
     """
 
     kind: str

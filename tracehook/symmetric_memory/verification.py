@@ -31,6 +31,11 @@ MOST_FENCED = 10.0  # seconds that calls wait for the answers of all ranks
 MOST = 2048  # calls that an answer tells of
 
 
+# The first call that a rank knows, the digests from there on, what it used, whether NCCL took a symmetric kernel, and
+# the number of its calls.
+_Answer = tuple[int, list[int], list[str], list[bool], int]
+
+
 class Verification:
     """One rank's part for one communicator. Only the watch calls it."""
 
@@ -68,9 +73,11 @@ class Verification:
             # Calls wait until all know the last one: a call that some ranks make and others refuse would not end.
             self._fenced = time.monotonic()
             calls = self._communicator.raise_fence(_core.Fence.VERIFICATION)
-            known, values = self._communicator.digests(first, last)
-            uses = [divergence.described(self._communicator, call) for call in range(known, known + len(values))]
-            store.set(f"{name}/{self._rank}", json.dumps([known, values, uses, calls]))
+            known, values = self._communicator.digests(first, max(last, calls - 1))
+            numbers = range(known, known + len(values))
+            uses = [divergence.described(self._communicator, call) for call in numbers]
+            kernels = [divergence.is_in_windows(self._communicator, call) for call in numbers]
+            store.set(f"{name}/{self._rank}", json.dumps([known, values, uses, kernels, calls]))
         keys = [f"{name}/{rank}" for rank in range(self._ranks)]
         if self._rank != LEADER or not store.check(keys):
             return None
@@ -86,11 +93,11 @@ class Verification:
         """Return the samples of all on rank 0, which alone reads them: to remove one under its eyes would stop it."""
         return [self._key("sample", rank) for rank in range(self._ranks)] if self._rank == LEADER else []
 
-    def _verdict(self, first: int, last: int, answers: Sequence[tuple[int, list[int], list[str], int]]) -> RoundVerdict:
+    def _verdict(self, first: int, last: int, answers: Sequence[_Answer]) -> RoundVerdict:
         for call in range(first, last + 1):
             known = [
                 (values[call - begin], uses[call - begin]) if begin <= call < begin + len(values) else None
-                for begin, values, uses, _ in answers
+                for begin, values, uses, *_ in answers
             ]
             if None not in known and len({value for value, _ in known if value}) > 1:  # type: ignore[misc]
                 did = [use for _, use in known]  # type: ignore[misc]
@@ -104,7 +111,13 @@ class Verification:
             f"{self._about}: the ranks used different memory at {where}. Results since then may be wrong, so no rank "
             "makes another call on this communicator: start again from what was saved before"
         )
-        return RoundVerdict("differed", text, data=max(calls for _, _, _, calls in answers))
+        hanging = _mixed_call(first, answers)
+        if hanging is not None:
+            text += (
+                f". At call {divergence.number(hanging)} some ranks are in a symmetric kernel of NCCL and the others "
+                "are not, so none of them comes to an end: abort the group"
+            )
+        return RoundVerdict("differed", text, data=[max(calls for *_, calls in answers), hanging])
 
     def _compare(self, store: Store) -> Alarm | None:
         keys = [self._key("sample", rank) for rank in range(self._ranks)]
@@ -130,3 +143,12 @@ class Verification:
 
     def _key(self, what: str, which: int) -> str:
         return f"{self._prefix}/{what}/{which}"
+
+
+def _mixed_call(first: int, answers: Sequence[_Answer]) -> int | None:
+    """Return the first call for which NCCL took a symmetric kernel on some ranks only, as far as all know it."""
+    ends = [begin + len(kernels) for begin, _, _, kernels, _ in answers]
+    for call in range(max([first, *(answer[0] for answer in answers)]), min(ends)):
+        if len({kernels[call - begin] for begin, _, _, kernels, _ in answers}) > 1:
+            return call
+    return None

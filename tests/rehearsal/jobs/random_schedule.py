@@ -66,6 +66,7 @@ RULES = Rules(
 ONE_SIDED = (
     "did not come",
     "it was aborted",
+    "was aborted on rank",
     "gave no verdict",
     "could not go on",
     "may be inside NCCL",
@@ -189,6 +190,9 @@ class Run:
         """Note what is announced; tell whether this is."""
         text = str(problem).split("\nException raised from")[0]
         announced = "tracehook" in text or isinstance(problem, tracehook.RegistrationError)
+        # Once tracehook has said so and aborted the group, torch raises a sentence of its own.
+        refused = [row["refused"] for row in tracehook.status()["windows"]]
+        announced = announced or ("was aborted on rank" in text and "failed" in refused)
         if announced:
             self.outcome.announced.append((self.index, type(problem).__name__, text))
         return announced

@@ -89,8 +89,8 @@ class Store:
     def keep(self, table: str, sql: str) -> int:
         """Make what `sql` selects a table, in place of the one that was kept before; return the number of its rows."""
         with _limits():
-            self._database.execute(f"CREATE OR REPLACE TEMP TABLE {table} AS {sql}")
-            return int(self._database.execute(f"SELECT count(*) FROM {table}").fetchall()[0][0])
+            ((count,),) = self._database.execute(f"CREATE OR REPLACE TEMP TABLE {table} AS {sql}").fetchall()
+            return int(count)
 
     def stream(self, sql: str, parameters: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
         """Yield the rows that `sql` selects, without holding all of them. One stream at a time."""

@@ -53,7 +53,7 @@ def begin_fields(torch: Any, nccl: int, config: Settings) -> dict[str, Any]:
         "allocator": encodable(environment.get("PYTORCH_CUDA_ALLOC_CONF", "")),
         "policy": [encodable(name) for name in config.policy],
         "local": config.local,
-        "local_min": config.local_min,
+        "local_min": config.local_min or 0,
         "emulated": "TRACEHOOK_EMU_DEVICES" in environment,
         "argv": [encodable(part) for part in sys.argv[:1]],
     }

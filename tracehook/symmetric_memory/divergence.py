@@ -41,10 +41,13 @@ def facts(communicator: Any, channel: str) -> dict[str, Any]:
     return {"channel": channel, "call": communicator.calls, "alone": not communicator.several_callers}
 
 
-def is_in_windows(communicator: Any, call: int | None) -> bool:
-    """Whether this rank made that call, with both buffers in windows: then NCCL took a symmetric kernel."""
+def is_in_windows(communicator: Any, call: int | None) -> bool | None:
+    """Whether both buffers of a call lay in windows: then NCCL took a symmetric kernel.
+
+    None if this rank has not made the call, or no longer knows it.
+    """
     past = communicator.past(call) if call is not None and communicator.calls > call else None
-    return past is not None and all(place is None or place[0] != 0 for place in past[1:])
+    return all(place is None or place[0] != 0 for place in past[1:]) if past is not None else None
 
 
 def answer(alarm: Alarm, communicator: Any, rank: int, waiting: Callable[[], list[Waiting]]) -> RoundVerdict | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracehook import _core
 from tracehook.symmetric_memory import divergence
@@ -31,9 +31,14 @@ MOST_FENCED = 10.0  # seconds that calls wait for the answers of all ranks
 MOST = 2048  # calls that an answer tells of
 
 
-# The first call that a rank knows, the digests from there on, what it used, whether NCCL took a symmetric kernel, and
-# the number of its calls.
-_Answer = tuple[int, list[int], list[str], list[bool], int]
+class _Answer(NamedTuple):
+    """What a rank tells of the calls in question, and of those after them."""
+
+    first: int  # the call that `digests` and `uses` begin with
+    digests: list[int]
+    uses: list[str]
+    calls: int  # that this rank has made
+    kernels: dict[str, bool]  # by call, as far as the rank knows: whether NCCL took a symmetric kernel
 
 
 class Verification:
@@ -73,15 +78,16 @@ class Verification:
             # Calls wait until all know the last one: a call that some ranks make and others refuse would not end.
             self._fenced = time.monotonic()
             calls = self._communicator.raise_fence(_core.Fence.VERIFICATION)
-            known, values = self._communicator.digests(first, max(last, calls - 1))
-            numbers = range(known, known + len(values))
-            uses = [divergence.described(self._communicator, call) for call in numbers]
-            kernels = [divergence.is_in_windows(self._communicator, call) for call in numbers]
-            store.set(f"{name}/{self._rank}", json.dumps([known, values, uses, kernels, calls]))
+            known, values = self._communicator.digests(first, last)
+            uses = [divergence.described(self._communicator, call) for call in range(known, known + len(values))]
+            asked = range(max(first, calls - MOST), calls)
+            kernels = {str(call): divergence.is_in_windows(self._communicator, call) for call in asked}
+            told = {call: symmetric for call, symmetric in kernels.items() if symmetric is not None}
+            store.set(f"{name}/{self._rank}", json.dumps(_Answer(known, values, uses, calls, told)))
         keys = [f"{name}/{rank}" for rank in range(self._ranks)]
         if self._rank != LEADER or not store.check(keys):
             return None
-        return self._verdict(first, last, [json.loads(data) for data in store.multi_get(keys)])
+        return self._verdict(first, last, [_Answer(*json.loads(data)) for data in store.multi_get(keys)])
 
     def lower_fence(self) -> None:
         """Let calls go on, up to the last."""
@@ -96,8 +102,10 @@ class Verification:
     def _verdict(self, first: int, last: int, answers: Sequence[_Answer]) -> RoundVerdict:
         for call in range(first, last + 1):
             known = [
-                (values[call - begin], uses[call - begin]) if begin <= call < begin + len(values) else None
-                for begin, values, uses, *_ in answers
+                (told.digests[call - told.first], told.uses[call - told.first])
+                if told.first <= call < told.first + len(told.digests)
+                else None
+                for told in answers
             ]
             if None not in known and len({value for value, _ in known if value}) > 1:  # type: ignore[misc]
                 did = [use for _, use in known]  # type: ignore[misc]
@@ -111,13 +119,13 @@ class Verification:
             f"{self._about}: the ranks used different memory at {where}. Results since then may be wrong, so no rank "
             "makes another call on this communicator: start again from what was saved before"
         )
-        hanging = _mixed_call(first, answers)
+        hanging = _mixed_call(answers)
         if hanging is not None:
             text += (
                 f". At call {divergence.number(hanging)} some ranks are in a symmetric kernel of NCCL and the others "
                 "are not, so none of them comes to an end: abort the group"
             )
-        return RoundVerdict("differed", text, data=[max(calls for *_, calls in answers), hanging])
+        return RoundVerdict("differed", text, data=[max(told.calls for told in answers), hanging])
 
     def _compare(self, store: Store) -> Alarm | None:
         keys = [self._key("sample", rank) for rank in range(self._ranks)]
@@ -145,10 +153,8 @@ class Verification:
         return f"{self._prefix}/{what}/{which}"
 
 
-def _mixed_call(first: int, answers: Sequence[_Answer]) -> int | None:
-    """Return the first call for which NCCL took a symmetric kernel on some ranks only, as far as all know it."""
-    ends = [begin + len(kernels) for begin, _, _, kernels, _ in answers]
-    for call in range(max([first, *(answer[0] for answer in answers)]), min(ends)):
-        if len({kernels[call - begin] for begin, _, _, kernels, _ in answers}) > 1:
-            return call
-    return None
+def _mixed_call(answers: Sequence[_Answer]) -> int | None:
+    """Return the first call for which NCCL took a symmetric kernel on some ranks only, of those that all ranks know."""
+    common = set(answers[0].kernels).intersection(*(told.kernels for told in answers[1:]))
+    mixed = [int(call) for call in common if len({told.kernels[call] for told in answers}) > 1]
+    return min(mixed, default=None)

@@ -190,9 +190,10 @@ class Run:
         """Note what is announced; tell whether this is."""
         text = str(problem).split("\nException raised from")[0]
         announced = "tracehook" in text or isinstance(problem, tracehook.RegistrationError)
-        # Once tracehook has said so and aborted the group, torch raises a sentence of its own.
-        refused = [row["refused"] for row in tracehook.status()["windows"]]
-        announced = announced or ("was aborted on rank" in text and "failed" in refused)
+        # After tracehook has said why and aborted a group of this seed, torch raises a sentence of its own.
+        ended = {row["group"] for row in tracehook.status()["windows"] if row["refused"] == "failed"}
+        names = {group.group_name for group in self.groups.values()}
+        announced = announced or ("was aborted on rank" in text and not ended.isdisjoint(names))
         if announced:
             self.outcome.announced.append((self.index, type(problem).__name__, text))
         return announced

@@ -1,10 +1,10 @@
 """The rules that a job's logs are held against: one file of SQL each, in ``rules/``.
 
 A rule begins with comment lines ``-- severity: error`` (or ``warning``) and ``-- sentence: ...``, which says what is
-wrong if it selects a row; its name is that of the file. ``-- needs: EVENT, ...`` names events without any of which it
-selects nothing: then it is not asked, because to plan a question takes longer than to answer it. For the same reason a
-rule may be two questions with a line ``-- then`` between: what the first selects is table ``suspect`` of the second,
-which is asked only if there is any. A rule selects the columns
+wrong if it selects a row; its name is that of the file. DuckDB takes longer to plan a small question than to answer
+it. So ``-- needs: EVENT, ...`` names events: the audit leaves the rule out if no log has one of them. And a rule may
+have two questions, with a line ``-- then`` between them. The audit puts what the first one selects into the table
+``suspect``. It asks the second one only if that table has a row. A rule returns these columns:
 
 * ``process``: of table ``process``, or NULL
 * ``ranks``: the global ranks that it concerns, culprits first; may be empty

@@ -79,7 +79,8 @@ void bind_process(py::module_& module) {
         py::arg("registers_itself") = false);
     module.def("set_local_mode",
                [](int mode) { nccl::set_local_mode(static_cast<nccl::LocalMode>(mode)); });
-    module.def("set_local_min", [](std::size_t bytes) { process().registrar().set_least(bytes); });
+    module.def("set_local_min",
+               [](std::size_t bytes) { process().registrar().set_local_min(bytes); });
     module.def("log_overdue", [] { process().registrar().log_overdue(); }, NoGil());
     module.def(
         "retire_communicator",

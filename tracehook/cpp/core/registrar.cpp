@@ -42,13 +42,13 @@ std::vector<CommunicatorPtr> Registrar::communicators_on(int device) const {
 
 std::vector<Segment> Registrar::to_register(int device) const {
     std::vector<Segment> segments = ledger_.segments(device);
-    std::erase_if(segments, [this](const Segment& segment) { return segment.size < least_; });
+    std::erase_if(segments, [this](const Segment& segment) { return segment.size < local_min_; });
     return segments;
 }
 
 void Registrar::queue(const Segment& segment,
                       const std::vector<CommunicatorPtr>& communicators) noexcept {
-    if (segment.size < least_) {
+    if (segment.size < local_min_) {
         return;
     }
     for (const CommunicatorPtr& communicator : communicators) {

@@ -106,7 +106,7 @@ class Registrar {
     Ending kill(const void* pointer) noexcept;
 
     // Smaller segments are followed and never registered. To be called before there is a segment.
-    void set_least(std::size_t bytes) noexcept { least_ = bytes; }
+    void set_local_min(std::size_t bytes) noexcept { local_min_ = bytes; }
 
     // --- switching (one caller at a time) ---
 
@@ -160,7 +160,7 @@ class Registrar {
     Ring& ring_;
     Bank& bank_;
     const Patience patience_;
-    std::size_t least_ = 0; // bytes
+    std::size_t local_min_ = 0; // bytes
     Ledger ledger_;
     Ranges ranges_;
     std::unordered_map<const void*, CommunicatorPtr> by_pointer_;

@@ -155,8 +155,8 @@ void bind_harness(py::module_& module) {
         .def(
             "set_registering", [](Harness& self, bool on) { self.registrar().set_registering(on); },
             NoGil())
-        .def("set_least",
-             [](Harness& self, std::size_t bytes) { self.registrar().set_least(bytes); })
+        .def("set_local_min",
+             [](Harness& self, std::size_t bytes) { self.registrar().set_local_min(bytes); })
         .def("abandon", [](Harness& self) { self.registrar().abandon(); })
         .def("set_in_progress",
              [](Harness& self, std::uintptr_t pointer, bool on) {

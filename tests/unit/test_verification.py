@@ -20,12 +20,15 @@ class Store:
         self.values: dict[str, str] = {}
 
     def set(self, key: str, value: str) -> None:
+        """Keep a value."""
         self.values[key] = value
 
     def check(self, keys: list[str]) -> bool:
+        """Return whether all keys are there."""
         return all(key in self.values for key in keys)
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
+        """Return the values of the keys."""
         return [self.values[key].encode() for key in keys]
 
 
@@ -39,12 +42,15 @@ class Communicator:
         self.calls = len(places)
 
     def raise_fence(self, _fence: object) -> int:
+        """Return the number of calls."""
         return self.calls
 
     def digests(self, first: int, last: int) -> tuple[int, list[int]]:
+        """Return the first call that is known, and the digests from there on."""
         return first, [hash(self._places[call]) & 0xFF for call in range(first, min(last + 1, self.calls))]
 
     def past(self, call: int) -> tuple[str, Any, Any] | None:
+        """Return what a call used, if it is one of the last."""
         known = self.calls - KEPT <= call < self.calls
         return ("all_reduce", self._places[call], self._places[call]) if known else None
 

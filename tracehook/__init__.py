@@ -94,6 +94,7 @@ def enable() -> None:
         RuntimeError: this process was forked from one that had initialised CUDA, which cannot be used in it.
 
     """
+    import tracehook.symmetric_memory.public  # follows the service
     from tracehook.hook.service import service
 
     service().enable()

@@ -61,13 +61,16 @@ def test_windows_of_other_sizes_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_registers_nothing_is_named(tmp_path: Path) -> None:
-    """The rank that registers hears who did not come, in time, and NCCL is not called."""
+    """The rank that registers hears who did not come, in time. So does the other, which asked for nothing so far."""
     run = play(tmp_path, "missing")
     run.assert_good()
     facts = run.facts(0)
     assert (facts["result"], facts["called"]) == (REFUSED, 0)
     assert "rank 1 did not come" in facts["said"]
     assert facts["seconds"] < TIMEOUT + 3
+    line = facts["said"].removeprefix("tracehook: ")
+    assert len(run.finished.lines(line)) == 2, run.output
+    assert len(run.events("agreement.timeout", 1)) == 1
 
 
 def test_a_difference_is_only_said(tmp_path: Path) -> None:

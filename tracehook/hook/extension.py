@@ -28,6 +28,9 @@ class Extension(Protocol):
     def disabled(self) -> None:
         """Take no effect until :meth:`enabled` is called again."""
 
+    def communicator_born(self) -> None:
+        """Hear, on the log's thread, that there is one more communicator of several ranks. Does not wait."""
+
     def abandon(self) -> None:
         """Drop, in a forked child, what belongs to the parent."""
 
@@ -36,3 +39,9 @@ class Extension(Protocol):
 
 
 EXTENSIONS: list[Extension] = []  # tracehook.hook.service.extend() adds to it
+
+
+def tell_of_birth() -> None:
+    """Tell all rooms that there is one more communicator of several ranks. The log's thread calls this."""
+    for extension in EXTENSIONS:
+        extension.communicator_born()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracehook import settings
 from tracehook.hook import library, log_begin, registrants
-from tracehook.hook.extension import EXTENSIONS, Extension
+from tracehook.hook.extension import EXTENSIONS, Extension, tell_of_birth
 from tracehook.log import ring_place
 from tracehook.log.journal import RING_CAPACITY, Journal, warn
 from tracehook.log.tables import KINDS, MODES, REASONS, number_of
@@ -76,7 +76,7 @@ class Service:
         self._core = _core
         self._forked = False
         self._done_attaching = False
-        self._journal = Journal(_core, path, begin, descriptor)
+        self._journal = Journal(_core, path, begin, descriptor, tell_of_birth)
         self._journal.start()
         if torch.version.cuda is None:
             self._note("no_cuda", f"torch {torch.__version__}")

@@ -66,10 +66,19 @@ class Journal:
     Once the thread was started, it alone writes: the file server may be dead, and whoever calls must not hang with it.
 
     `descriptor` is that of `path`, open to append to; without it the file is made.
+    The thread calls `at_birth` when there is a new communicator of several ranks. It must not wait there.
     """
 
-    def __init__(self, core: Any, path: Path | None, begin: Mapping[str, Any], descriptor: int | None = None) -> None:
+    def __init__(
+        self,
+        core: Any,
+        path: Path | None,
+        begin: Mapping[str, Any],
+        descriptor: int | None = None,
+        at_birth: Callable[[], None] = lambda: None,
+    ) -> None:
         self._core = core
+        self._at_birth = at_birth
         self.path = path
         self._file: _WholeLines | None = None
         self._logger: Any = None
@@ -204,6 +213,8 @@ class Journal:
     def _tell(self, name: str, fields: dict[str, Any]) -> None:
         if name in ("hook.unsupported", "hook.conflict"):
             self.say_reason(Reason(name, fields["reason"], fields["advice"]))
+        elif name == "communicator.pending" and fields.get("ranks", 2) > 1:
+            self._at_birth()
         elif name == "communicator.failed":
             warn(
                 f"registering segment {fields.get('addr')} with communicator {fields['comm']} failed with NCCL error "

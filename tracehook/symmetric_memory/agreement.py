@@ -168,6 +168,11 @@ class Agreement:
         finally:
             self._lock.release()
 
+    def has_come_to(self, verdict_key: str) -> bool:
+        """Whether this rank is, or was, in the round whose verdict has that key."""
+        number, _, rest = verdict_key.removeprefix(f"{self.prefix}/").partition("/")
+        return rest == "verdict" and number.isdigit() and int(number) <= self.rounds
+
     def keys_at_end(self) -> list[str]:
         """Return those of this rank's keys that nobody reads once it has no communicator: all but the last verdict."""
         return [*self._removable, *([self._part(0.0).leader_key] if self._rank == LEADER else [])]

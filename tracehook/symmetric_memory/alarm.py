@@ -15,7 +15,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tracehook.hook.groups import cloned_store
@@ -61,6 +61,9 @@ class Subject(Protocol):
     def apart(self, verdict: RoundVerdict) -> None:
         """The ranks can no longer be level."""
 
+    def missed(self, verdict_key: str, verdict: RoundVerdict) -> None:
+        """Some ranks did not come to the round with that key, and the others went on without it."""
+
     def is_over(self) -> bool:
         """Whether the communicator is gone."""
 
@@ -81,11 +84,13 @@ class _Round(NamedTuple):
 class Watch:
     """Looks after the rounds of this process and the alarms of all, on a thread and a connection of its own.
 
-    Any thread.
+    Any thread. `know` is called with the key of a communicator that an alarm is about and that is not watched: it
+    calls :meth:`watch` if this process has it.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, know: Callable[[str], None] = lambda _: None) -> None:
         self._store = store
+        self._know = know
         self._changed = threading.Lock()
         self._over = threading.Event()
         self._subjects: dict[str, Subject] = {}
@@ -101,6 +106,11 @@ class Watch:
         """Look after communicator `key`."""
         with self._changed:
             self._subjects[key] = subject
+        self.start()
+
+    def start(self) -> None:
+        """Begin to look for the alarms of others."""
+        with self._changed:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="tracehook-watch", daemon=True)
                 self._thread.start()
@@ -218,7 +228,9 @@ class Watch:
 
     def _settle(self, store: Store, alarm: Alarm) -> bool:
         """Answer an alarm if this process can; tell whether it is over."""
-        with self._changed:
+        subject = self._subjects.get(alarm.key)
+        if subject is None:
+            self._know(alarm.key)
             subject = self._subjects.get(alarm.key)
         if subject is None:
             return False  # this process may get the communicator yet
@@ -235,6 +247,8 @@ class Watch:
             verdict = subject.answer(alarm, store) or verdict  # too late for the round, not for this rank
         if verdict.kind in ("diverged", "differed") or (verdict.kind, alarm.facts["channel"]) == ("timeout", "uses"):
             subject.apart(verdict)
+        elif verdict.kind in ("timeout", "mismatch"):
+            subject.missed(alarm.verdict_key, verdict)
         return True
 
 

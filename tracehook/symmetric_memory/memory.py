@@ -43,6 +43,7 @@ class SymmetricMemory:
         settings: Settings,
         note: Callable[[str, int, int], None],
         on_new_communicator: Callable[[ProcessGroup | None], None],
+        meetings: Meetings,
     ) -> None:
         self._settings = settings
         self.push = note
@@ -54,7 +55,7 @@ class SymmetricMemory:
         self._groups: dict[int, GroupWindows] = {}  # by id of the torch object
         self._users: dict[str, set[str]] = defaultdict(set)  # names of groups by pool
         self._lock = threading.RLock()
-        self._meetings = Meetings()
+        self._meetings = meetings
         self._others = OtherCommunicators(settings, self._stalls, self._meetings)
         self._placement = PlacementCheck(settings.on_error, self._windows_of)
         _core.set_verification(settings.verify, self._placement)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
 
+    from tracehook.symmetric_memory.meeting import Meetings
     from tracehook.symmetric_memory.memory import SymmetricMemory
 
     Groups: TypeAlias = ProcessGroup | Sequence[ProcessGroup] | None
@@ -31,6 +32,7 @@ class _Switch:
 
     host: Host | None = None
     memory: SymmetricMemory | None = None
+    meetings: Meetings | None = None
     members: Any = None  # torch.distributed's GroupMember, whose WORLD is the default group
     unavailable: tuple[str, str] | None = None  # why this process has no symmetric memory (code, text); warned of once
 
@@ -57,12 +59,18 @@ class _Extension:
         _scopes.clear()
 
     @staticmethod
+    def communicator_born() -> None:
+        """Hear what other ranks say of the communicator, also if this rank never enters a scope."""
+        if _Switch.host is not None and _Switch.host.settings.guard != "off":
+            _meetings().listen()
+
+    @staticmethod
     def abandon() -> None:
         """In a forked child: everything here belongs to the parent."""
         global _making
         _Extension.disabled()
         _making = threading.Lock()
-        _Switch.memory = None
+        _Switch.memory = _Switch.meetings = None
         _holders.clear()
 
     @staticmethod
@@ -274,6 +282,25 @@ def release_graphs() -> None:
         _Switch.memory.release_graphs()
 
 
+def _meetings() -> Meetings:
+    if _Switch.meetings is None:
+        from tracehook.symmetric_memory.meeting import Meetings
+
+        _Switch.meetings = Meetings(_know)
+    return _Switch.meetings
+
+
+def _know(key: str) -> None:
+    """Find the communicator of which another rank asks: from now on this process answers for it."""
+    from tracehook import _core
+
+    pointers = [row["pointer"] for row in _core.communicators() if f"{row['key']:016x}" == key]
+    found = _core.find_communicator(pointers[0]) if pointers else None
+    memory = _memory() if found is not None else None
+    if memory is not None:
+        memory.windows_of(found)
+
+
 def _existing() -> SymmetricMemory | None:
     """What was made while tracehook was enabled can be looked after also when it is not any more."""
     return _Switch.memory if _Switch.memory is not None else _memory()
@@ -301,7 +328,7 @@ def _make_memory(host: Host) -> None:
             if _Switch.unavailable is None:
                 from tracehook.symmetric_memory.memory import SymmetricMemory
 
-                _Switch.memory = SymmetricMemory(host.settings, host.push, _drop_holder)
+                _Switch.memory = SymmetricMemory(host.settings, host.push, _drop_holder, _meetings())
             else:
                 warn(f"no symmetric memory, scopes do nothing: {_Switch.unavailable[1]}")
     _Switch.members = GroupMember

@@ -263,6 +263,18 @@ class _Follower:
             if hanging is not None:
                 ranks.come_apart(verdict._replace(data=hanging))
 
+    def missed(self, verdict_key: str, verdict: RoundVerdict) -> None:
+        """On the watch's thread: say what the others waited for, if this rank did not come. It may wait in NCCL."""
+        ranks = self._ranks()
+        if ranks is not None and not self.has_come_to(verdict_key):
+            self._communicator.log_agreement("agreement.timeout", 0, ranks.facts.rank, 0)
+            warn(verdict.text)
+
+    def has_come_to(self, verdict_key: str) -> bool:
+        """Whether this rank takes part, or took part, in the round with that key."""
+        mine = self._agreement is not None and self._agreement.has_come_to(verdict_key)
+        return mine or (self._other is not None and self._other.has_come_to(verdict_key))
+
     def is_over(self) -> bool:
         """Whether nobody makes calls on the communicator any more."""
         return self._ranks() is None or self._communicator.dead

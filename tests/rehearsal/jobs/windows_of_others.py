@@ -104,6 +104,7 @@ def missing() -> None:
     if RANK == 0:
         register(memory, 4)
     raw.meet("registered")
+    time.sleep(2)  # until the other rank has heard of it
 
 
 def interpreter_is_busy() -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tracehook.symmetric_memory.outputs import all_gather, all_gather_into_tensor, empty, reduce_scatter_tensor
     from tracehook.symmetric_memory.pools import PoolLimitError
     from tracehook.symmetric_memory.public import explain, is_symmetric, release_graphs, symmetric, sync, trim
+    from tracehook.symmetric_memory.reserve import reserve
 
 __version__ = "0.1.0"
 
@@ -38,6 +39,7 @@ __all__ = [
     "is_symmetric",
     "reduce_scatter_tensor",
     "release_graphs",
+    "reserve",
     "status",
     "symmetric",
     "sync",
@@ -58,6 +60,7 @@ _LAZY = {
     "sync": "symmetric_memory.public",
     "trim": "symmetric_memory.public",
     "release_graphs": "symmetric_memory.public",
+    "reserve": "symmetric_memory.reserve",
     "empty": "symmetric_memory.outputs",
     "all_gather": "symmetric_memory.outputs",
     "all_gather_into_tensor": "symmetric_memory.outputs",
@@ -94,7 +97,7 @@ def enable() -> None:
         RuntimeError: this process was forked from one that had initialised CUDA, which cannot be used in it.
 
     """
-    import tracehook.symmetric_memory.public  # follows the service
+    import tracehook.symmetric_memory.state  # noqa: F401  # it follows the service
     from tracehook.hook.service import service
 
     service().enable()

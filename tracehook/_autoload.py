@@ -13,7 +13,7 @@ def autoload() -> None:
     if os.environ.get("SYMM_REGISTER_HOOK", "") in ("", "0"):
         return
     try:
-        import tracehook.symmetric_memory.public  # follows the service
+        import tracehook.symmetric_memory.state  # noqa: F401  # it follows the service
         from tracehook.hook.service import start_from_environment
 
         start_from_environment()

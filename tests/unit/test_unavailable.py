@@ -9,7 +9,7 @@ import pytest
 
 from tracehook import settings
 from tracehook.hook.service import Service
-from tracehook.symmetric_memory import public
+from tracehook.symmetric_memory import public, state
 
 NO_NCCL = "no NCCL is loaded in this process: torch was built without it, or not imported yet"
 CUDA_TENSOR: Any = SimpleNamespace(device=SimpleNamespace(type="cuda"))
@@ -17,10 +17,10 @@ CUDA_TENSOR: Any = SimpleNamespace(device=SimpleNamespace(type="cuda"))
 
 def explained(monkeypatch: pytest.MonkeyPatch, service: Service) -> tuple[str, str]:
     """Return the reason code and the sentence."""
-    monkeypatch.setattr(public._Switch, "host", service)
-    monkeypatch.setattr(public._Switch, "memory", None)
-    monkeypatch.setattr(public._Switch, "unavailable", None)
-    public._make_memory(service)
+    monkeypatch.setattr(state.Switch, "host", service)
+    monkeypatch.setattr(state.Switch, "memory", None)
+    monkeypatch.setattr(state.Switch, "unavailable", None)
+    state.make(service)
     return public.explain(CUDA_TENSOR)[1:]
 
 

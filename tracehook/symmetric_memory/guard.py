@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tracehook.hook.service import service
 from tracehook.log.journal import warn
-from tracehook.symmetric_memory import public
+from tracehook.symmetric_memory import state
 
 if TYPE_CHECKING:
     from tracehook.symmetric_memory.windows import Make
@@ -31,7 +31,7 @@ def register(communicator: Any, size: int, flags: int, flights: int, make: Make)
         why the call is refused (empty: it is not), and NCCL's answer.
 
     """
-    memory = public._memory()
+    memory = state.memory()
     found = memory.windows_of(communicator) if memory is not None else None
     if found is None:
         if memory is not None:

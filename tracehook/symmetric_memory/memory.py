@@ -17,6 +17,7 @@ from tracehook.policies.base import Answer, Request
 from tracehook.policies.chooser import Chooser
 from tracehook.symmetric_memory.answers import Explanation
 from tracehook.symmetric_memory.explain import explain
+from tracehook.symmetric_memory.handle import handle
 from tracehook.symmetric_memory.meeting import Meetings
 from tracehook.symmetric_memory.others import OtherCommunicators
 from tracehook.symmetric_memory.placement import PlacementCheck
@@ -63,10 +64,14 @@ class SymmetricMemory:
     # --- scopes ---
 
     def scope(
-        self, process_groups: Sequence[ProcessGroup], graph: bool, operation: str | None, nbytes: int | None
+        self,
+        windows: Sequence[GroupWindows],
+        process_groups: Sequence[ProcessGroup],
+        graph: bool,
+        operation: str | None,
+        nbytes: int | None,
     ) -> Scope | None:
         """Make the scope for these groups, None if a policy wants ordinary memory; see :func:`tracehook.symmetric`."""
-        windows = [self.windows(group) for group in process_groups]
         devices = {found.facts.device for found in windows}
         if len(devices) != 1:
             raise ValueError(f"the groups of one scope are on one device; these are on {sorted(devices)}")
@@ -100,7 +105,7 @@ class SymmetricMemory:
                 return None
 
     def _owner(self, windows: Sequence[GroupWindows]) -> int:
-        label = " and ".join(f"group {found.facts.name}" for found in windows)
+        label = " and ".join(_label(found) for found in windows)
         with self._lock:
             if label not in self._owners:
                 self._owners.append(label)
@@ -124,6 +129,32 @@ class SymmetricMemory:
                 weakref.finalize(group, self._groups.pop, id(group), None)
             return found
 
+    def chosen(self, group: Any, communicator: Any) -> list[GroupWindows]:
+        """Return the windows of the groups that are meant, or of a communicator that torch did not make.
+
+        Raises:
+            TypeError, ValueError, RuntimeError: see :func:`tracehook.symmetric`.
+
+        """
+        if communicator is None:
+            return [self.windows(one) for one in groups.resolve(group)]
+        if group is not None:
+            raise ValueError("tracehook: a group and a communicator were given: give one of them")
+        pointer = handle(communicator)
+        native = _core.find_communicator(pointer)
+        if native is None:
+            raise RuntimeError(
+                f"tracehook does not know communicator {pointer:#x}: it has ended, or was made before tracehook was "
+                "enabled, by other code than torch; then call tracehook.attach_communicator(pointer) first"
+            )
+        found = self.windows_of(native)
+        if found is None:
+            raise RuntimeError(
+                f"tracehook: the ranks of communicator {native.key:016x} have no store to agree at: call "
+                "torch.distributed.init_process_group, or tracehook.use_store(store), on all ranks before"
+            )
+        return [found]
+
     def register(self, windows: Sequence[GroupWindows], segments: Sequence[int], ends: Ends) -> None:
         """At the end of a scope: register what is missing, group by group in an order that all ranks share."""
         sizes = {segment.id: segment.size for segment in pool_segments()}
@@ -146,16 +177,14 @@ class SymmetricMemory:
 
     # --- the acts of all ranks that are asked for ---
 
-    def sync(self, group: Any) -> int:
+    def sync(self, chosen: Sequence[GroupWindows]) -> int:
         """See :func:`tracehook.sync`."""
         sizes = {segment.id: segment.size for segment in pool_segments()}
-        chosen = [self.windows(one) for one in groups.resolve(group)]
         self._refuse_in_capture("sync", chosen)
         return sum(self._guarded(found, lambda: found.sync(sizes)) for found in in_order(chosen))  # noqa: B023
 
-    def trim(self, group: Any) -> int:
+    def trim(self, chosen: Sequence[GroupWindows]) -> int:
         """See :func:`tracehook.trim`."""
-        chosen = [self.windows(one) for one in groups.resolve(group)]
         self._refuse_in_capture("trim", chosen)
         if _core.in_scope():
             raise RuntimeError(
@@ -176,7 +205,7 @@ class SymmetricMemory:
 
     def _pools_of(self, names: Set[str]) -> set[str]:
         """Return the pools that these groups may use, and those whose groups are gone."""
-        alive = {found.facts.name for found in list(self._groups.values()) if found.group() is not None}
+        alive = {found.facts.name for found in self._all() if not found.is_of_torch or found.group() is not None}
         with self._lock:
             users = {pool: set(used) for pool, used in self._users.items()}
         return {pool for pool, used in users.items() if pool == SHARED_POOL or used & names or not used & alive}
@@ -184,7 +213,7 @@ class SymmetricMemory:
     def release_graphs(self) -> None:
         """See :func:`tracehook.release_graphs`."""
         self._pools.graphs_are_gone()
-        for found in list(self._groups.values()):
+        for found in self._all():
             communicator = found.communicator()
             if communicator is not None:
                 communicator.unpin()
@@ -203,8 +232,10 @@ class SymmetricMemory:
         communicator = found.communicator() if found is not None else None
         return communicator.holder() if communicator is not None else None
 
-    def explain(self, tensor: Tensor, nbytes: int, group: ProcessGroup | None) -> Explanation:
+    def explain(self, tensor: Tensor, nbytes: int, group: ProcessGroup | None, communicator: Any) -> Explanation:
         """See :func:`tracehook.explain`."""
+        if communicator is not None:
+            return explain(tensor, nbytes, self.chosen(group, communicator)[0], self._pools)
         resolved = groups.resolve(group) if groups.any_exists() else ()
         return explain(tensor, nbytes, self.windows(resolved[0]) if resolved else None, self._pools)
 
@@ -226,7 +257,7 @@ class SymmetricMemory:
             row["bytes"] += segment.size
             row["retired_bytes"] += segment.size if segment.retired else 0
         windows = []
-        for found in list(self._groups.values()):
+        for found in self._all():
             communicator = found._communicator
             held = communicator.windows() if communicator is not None and not communicator.dead else []
             windows.append(
@@ -241,6 +272,9 @@ class SymmetricMemory:
             )
         scopes = [row._asdict() for row in self.open_scopes()]
         return {"pools": list(pools.values()), "windows": windows, "scopes": scopes}
+
+    def _all(self) -> list[GroupWindows]:
+        return [*self._groups.values(), *self._others.living()]
 
     def open_scopes(self) -> list[OpenScope]:
         """Return the open scopes of all threads."""
@@ -299,3 +333,7 @@ class SymmetricMemory:
         if text not in said:
             said.add(text)
             warn(text)
+
+
+def _label(found: GroupWindows) -> str:
+    return f"{'group' if found.is_of_torch else 'communicator'} {found.facts.name}"

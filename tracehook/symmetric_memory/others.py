@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from tracehook.errors import RegistrationError
 from tracehook.hook import groups
 from tracehook.symmetric_memory.windows import GroupWindows
 
@@ -36,6 +37,17 @@ class OtherWindows(GroupWindows):
         """Return the communicator, which may be dead."""
         return self._communicator
 
+    def connect(self) -> Any:
+        """Return the communicator.
+
+        Raises:
+            RegistrationError: it has ended.
+
+        """
+        if self._communicator.dead:
+            raise RegistrationError(f"{self.about} has ended: make the scope with a communicator that lives")
+        return self._communicator
+
     def _called(self, communicator: Any) -> str:
         return f"communicator {communicator.key:016x} ({self.facts.ranks} ranks)" if communicator is not None else "it"
 
@@ -53,6 +65,10 @@ class OtherCommunicators:
     def get(self, number: int) -> OtherWindows | None:
         """Return the windows of the communicator with this number, if they were asked for before."""
         return self._windows.get(number)
+
+    def living(self) -> list[OtherWindows]:
+        """Return those whose communicator lives."""
+        return [found for found in list(self._windows.values()) if not found.communicator().dead]
 
     def add(self, communicator: Any) -> OtherWindows | None:
         """Return the windows of a communicator; None if its rank or a store for its ranks is not known."""

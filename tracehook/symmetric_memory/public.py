@@ -5,83 +5,35 @@ Imports torch, and makes the memory of this process, only at the first use.
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tracehook.hook import groups as group_names
-from tracehook.hook.extension import Host
-from tracehook.hook.service import extend
-from tracehook.log.journal import warn
+from tracehook.symmetric_memory import state
 from tracehook.symmetric_memory.answers import Explanation
+from tracehook.symmetric_memory.handle import handle
 from tracehook.symmetric_memory.scope import NO_SCOPE, NoScope, Scope
+from tracehook.symmetric_memory.state import Switch, existing, holders, scopes
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
 
-    from tracehook.symmetric_memory.meeting import Meetings
-    from tracehook.symmetric_memory.memory import SymmetricMemory
+    from tracehook.symmetric_memory.windows import GroupWindows
 
     Groups: TypeAlias = ProcessGroup | Sequence[ProcessGroup] | None
 
 
-class _Switch:
-    """What follows the service's state; the memory is made at the first scope."""
-
-    host: Host | None = None
-    memory: SymmetricMemory | None = None
-    meetings: Meetings | None = None
-    members: Any = None  # torch.distributed's GroupMember, whose WORLD is the default group
-    unavailable: tuple[str, str] | None = None  # why this process has no symmetric memory (code, text); warned of once
-
-
-_scopes: dict[Any, Scope] = {}
 _MOST_SCOPES = 1024
 _followed: set[int] = set()  # ids of the groups whose end is watched
-_holders: dict[int, tuple[weakref.ref[Any], Any]] = {}
-_making = threading.Lock()  # one SymmetricMemory for each process; taken with none of ours held
-
-
-class _Extension:
-    """How the service, which must not import this room, tells it what happens."""
-
-    @staticmethod
-    def enabled(host: Host) -> None:
-        """Let scopes take effect."""
-        _Switch.host = host
-
-    @staticmethod
-    def disabled() -> None:
-        """Make scopes do nothing. What has windows keeps them."""
-        _Switch.host = None
-        _scopes.clear()
-
-    @staticmethod
-    def communicator_born() -> None:
-        """Hear what other ranks say of the communicator, also if this rank never enters a scope."""
-        if _Switch.host is not None and _Switch.host.settings.guard != "off":
-            _meetings().listen()
-
-    @staticmethod
-    def abandon() -> None:
-        """In a forked child: everything here belongs to the parent."""
-        global _making
-        _Extension.disabled()
-        _making = threading.Lock()
-        _Switch.memory = _Switch.meetings = None
-        _holders.clear()
-
-    @staticmethod
-    def status() -> dict[str, Any]:
-        """Return ``pools`` and ``windows`` of :func:`tracehook.status`; empty before the first scope."""
-        return _Switch.memory.status() if _Switch.memory is not None else {}
+_of_communicators: dict[Any, tuple[Scope, GroupWindows]] = {}
 
 
 def symmetric(
     group: Groups = None,
     *,
+    communicator: Any = None,
     disabled: bool = False,
     graph: bool = False,
     operation: str | None = None,
@@ -105,11 +57,19 @@ def symmetric(
 
     Args:
         group: a process group with an NCCL backend, or several; the default group if None.
+        communicator: instead of a group, a communicator that torch did not make: its ``ncclComm_t`` (int or
+            ``ctypes.c_void_p``), an object with that as ``comm``, or a group coordinator of SGLang or vLLM. Its ranks
+            meet at the default group's store, or at that of :func:`tracehook.use_store`.
         disabled: True: return a shared object that does nothing.
         graph: use the memory of captured graphs also outside of a capture: for the warm-up before it, on the same
             stream.
         operation: for policies, a hint: what the tensors are for, such as ``"all_reduce"``.
         nbytes: for policies, a hint: bytes that will be allocated.
+
+    Raises:
+        TypeError: `communicator` is none.
+        ValueError: `communicator` has no handle yet, or a group was given too.
+        RuntimeError: tracehook does not know the communicator, or its ranks have no store.
 
     Raises (by the scope, at its end):
         RegistrationMismatch: the ranks want different windows. Nothing was registered anywhere.
@@ -122,11 +82,13 @@ def symmetric(
     windows. Does nothing if tracehook is not enabled.
 
     """
-    if disabled or _Switch.host is None:
+    if disabled or Switch.host is None:
         return NO_SCOPE
-    if group is None and _Switch.members is not None:
-        group = _Switch.members.WORLD
-    scope = _scopes.get((id(group), graph, operation, nbytes))
+    if communicator is not None:
+        return _scope_of(group, communicator, graph, operation, nbytes)
+    if group is None and Switch.members is not None:
+        group = Switch.members.WORLD
+    scope = scopes.get((id(group), graph, operation, nbytes))
     if scope is not None and scope._refs[0]() is group:
         return scope
     return _scope(group, graph, operation, nbytes)
@@ -134,20 +96,21 @@ def symmetric(
 
 def _scope(group: Groups, graph: bool, operation: str | None, nbytes: int | None) -> Scope | NoScope:
 
-    memory = _memory()
+    memory = state.memory()
     if memory is None:
         return NO_SCOPE
     groups = group_names.resolve(group)
     if not groups:
         return _outside(())
     key = (*map(id, groups), graph, operation, nbytes)
-    scope = _scopes.get(key)
+    scope = scopes.get(key)
     if scope is not None and scope.belongs_to(groups):
         return scope
-    made = memory.scope(groups, graph, operation, nbytes) or _outside(groups)
-    if len(_scopes) >= _MOST_SCOPES:  # a size hint that is another one each time
-        _scopes.clear()
-    _scopes[key] = made
+    windows = [memory.windows(member) for member in groups]
+    made = memory.scope(windows, groups, graph, operation, nbytes) or _outside(groups)
+    if len(scopes) >= _MOST_SCOPES:  # a size hint that is another one each time
+        scopes.clear()
+    scopes[key] = made
     for member in groups:
         if id(member) not in _followed:
             _followed.add(id(member))
@@ -155,12 +118,32 @@ def _scope(group: Groups, graph: bool, operation: str | None, nbytes: int | None
     return made
 
 
+def _scope_of(
+    group: Groups, communicator: Any, graph: bool, operation: str | None, nbytes: int | None
+) -> Scope | NoScope:
+    memory = state.memory()
+    if memory is None:
+        return NO_SCOPE
+    key = (handle(communicator), graph, operation, nbytes)
+    known = _of_communicators.get(key)
+    if known is not None and group is None and not known[1].communicator().dead:  # addresses are used again
+        return known[0]
+    (windows,) = memory.chosen(group, communicator)
+    made = memory.scope([windows], (), graph, operation, nbytes) or _outside(())
+    for old in [old for old, (_, found) in _of_communicators.items() if found.communicator().dead]:
+        del _of_communicators[old]
+    if len(_of_communicators) >= _MOST_SCOPES:
+        _of_communicators.clear()
+    _of_communicators[key] = made, windows
+    return made
+
+
 def _group_is_gone(number: int) -> None:
     """Let go of what belongs to a group, or its connections and threads live for ever."""
     _followed.discard(number)
-    _holders.pop(number, None)
-    for key in [key for key in list(_scopes) if number in key[:-3]]:
-        _scopes.pop(key, None)
+    holders.pop(number, None)
+    for key in [key for key in list(scopes) if number in key[:-3]]:
+        scopes.pop(key, None)
 
 
 def _outside(groups: Sequence[ProcessGroup]) -> Scope:
@@ -171,14 +154,20 @@ def _outside(groups: Sequence[ProcessGroup]) -> Scope:
     return Scope(_core.enter_outside, leave, leave, lambda touched, error: None, False, groups)  # noqa: ARG005
 
 
-def is_symmetric(tensor: Tensor, group: ProcessGroup | None = None) -> bool:
+def is_symmetric(tensor: Tensor, group: ProcessGroup | None = None, *, communicator: Any = None) -> bool:
     """Return whether all of `tensor` lies in one window of `group`, so that NCCL may use its symmetric kernels.
+
+    `communicator`, instead of a group: see :func:`symmetric`.
 
     Local and cheap; it says nothing about the other ranks' tensors, which the placement check compares at first use.
     """
-    if group is None and _Switch.members is not None:
-        group = _Switch.members.WORLD
-    holder = _holders.get(id(group))
+    if communicator is not None:
+        memory = existing() if tensor.is_cuda else None
+        (windows,) = memory.chosen(group, communicator) if memory is not None else (None,)
+        return windows is not None and bool(windows.communicator().holds(tensor.data_ptr(), _span(tensor)))
+    if group is None and Switch.members is not None:
+        group = Switch.members.WORLD
+    holder = holders.get(id(group))
     if holder is None or holder[0]() is not group:
         return _is_symmetric(tensor, group)
     holds: bool = holder[1](tensor.data_ptr(), tensor.nbytes if tensor.is_contiguous() else _span(tensor))
@@ -186,17 +175,12 @@ def is_symmetric(tensor: Tensor, group: ProcessGroup | None = None) -> bool:
 
 
 def _is_symmetric(tensor: Tensor, group: ProcessGroup | None) -> bool:
-    found = _Switch.memory.holder(group) if _Switch.memory is not None and tensor.is_cuda else None
+    found = Switch.memory.holder(group) if Switch.memory is not None and tensor.is_cuda else None
     if found is None:
         return False
     if group is not None:
-        _holders[id(group)] = (weakref.ref(group), found)
+        holders[id(group)] = (weakref.ref(group), found)
     return bool(found(tensor.data_ptr(), _span(tensor)))
-
-
-def _drop_holder(group: ProcessGroup | None) -> None:
-    """The group has another communicator now."""
-    _holders.pop(id(group), None)
 
 
 def _span(tensor: Tensor) -> int:
@@ -207,17 +191,19 @@ def _span(tensor: Tensor) -> int:
     return int((last + 1) * tensor.element_size())
 
 
-def explain(tensor: Tensor, group: ProcessGroup | None = None) -> Explanation:
+def explain(tensor: Tensor, group: ProcessGroup | None = None, *, communicator: Any = None) -> Explanation:
     """Return why `tensor` is, or is not, symmetric in `group`: a reason code and a sentence.
+
+    `communicator`, instead of a group: see :func:`symmetric`.
 
     Codes: ``symmetric``, ``not_cuda``, ``not_enabled``, ``not_in_pool``, ``expandable_segment``, ``no_communicator``,
     ``not_registered``, ``deferred``, ``outside``, ``other_device``, ``mismatch``, ``timeout``, ``failed``,
     ``no_symmetric_support``, ``no_nccl``, ``nccl_too_old``, ``placement``, ``unavailable``.
     """
-    memory = _Switch.memory
+    memory = Switch.memory
     if tensor.device.type != "cuda":
         return Explanation(False, "not_cuda", f"the tensor is on {tensor.device}; windows are made on CUDA memory")
-    unavailable = _Switch.unavailable if _Switch.host is not None else None
+    unavailable = Switch.unavailable if Switch.host is not None else None
     if unavailable is not None:
         return Explanation(False, *unavailable)
     if memory is None:
@@ -227,11 +213,13 @@ def explain(tensor: Tensor, group: ProcessGroup | None = None) -> Explanation:
             "no scope was entered in this process yet, or tracehook is not enabled: set SYMM_REGISTER_HOOK=1 or call "
             "tracehook.enable(), and make the tensor inside `with tracehook.symmetric(group)`",
         )
-    return memory.explain(tensor, _span(tensor), group)
+    return memory.explain(tensor, _span(tensor), group, communicator)
 
 
-def sync(group: Groups = None) -> int:
+def sync(group: Groups = None, *, communicator: Any = None) -> int:
     """Register what waits for it (see :func:`symmetric`, captures), and check that the ranks still agree.
+
+    `communicator`, instead of a group: see :func:`symmetric`.
 
     Collective: all ranks of the group call it at the same point, outside of a capture. Besides the waiting windows the
     ranks compare how many collectives they made in windows, and where: a difference means that results since the
@@ -247,12 +235,14 @@ def sync(group: Groups = None) -> int:
         RegistrationFailed: NCCL refused a window on some rank. No rank uses it.
 
     """
-    memory = _existing()
-    return memory.sync(group) if memory is not None else 0
+    memory = existing()
+    return memory.sync(memory.chosen(group, communicator)) if memory is not None else 0
 
 
-def trim(group: Groups = None) -> int:
+def trim(group: Groups = None, *, communicator: Any = None) -> int:
     """Give back the memory of the group's pools that no tensor uses, on all ranks in the same order.
+
+    `communicator`, instead of a group: see :func:`symmetric`.
 
     Collective: all ranks of the group call it at the same point, outside of a capture and of all scopes of the calling
     thread. A segment leaves only if it is unused on every rank, and its memory only when its last group has let go of
@@ -272,66 +262,11 @@ def trim(group: Groups = None) -> int:
         RegistrationTimeout: some ranks did not come within ``SYMM_REGISTER_TIMEOUT`` seconds. Nothing was given back.
 
     """
-    memory = _existing()
-    return memory.trim(group) if memory is not None else 0
+    memory = existing()
+    return memory.trim(memory.chosen(group, communicator)) if memory is not None else 0
 
 
 def release_graphs() -> None:
     """Say that every CUDA graph which was captured so far is gone, so that :func:`trim` may give back its memory."""
-    if _Switch.memory is not None:
-        _Switch.memory.release_graphs()
-
-
-def _meetings() -> Meetings:
-    if _Switch.meetings is None:
-        from tracehook.symmetric_memory.meeting import Meetings
-
-        _Switch.meetings = Meetings(_know)
-    return _Switch.meetings
-
-
-def _know(key: str) -> None:
-    """Find the communicator of which another rank asks: from now on this process answers for it."""
-    from tracehook import _core
-
-    pointers = [row["pointer"] for row in _core.communicators() if f"{row['key']:016x}" == key]
-    found = _core.find_communicator(pointers[0]) if pointers else None
-    memory = _memory() if found is not None else None
-    if memory is not None:
-        memory.windows_of(found)
-
-
-def _existing() -> SymmetricMemory | None:
-    """What was made while tracehook was enabled can be looked after also when it is not any more."""
-    return _Switch.memory if _Switch.memory is not None else _memory()
-
-
-def _memory() -> SymmetricMemory | None:
-    if _Switch.memory is None and _Switch.host is not None:
-        _make_memory(_Switch.host)
-    return _Switch.memory if _Switch.host is not None else None
-
-
-def _make_memory(host: Host) -> None:
-    """Make this process's symmetric memory; one line on stderr if there cannot be one.
-
-    Brings CUDA up: who opens a scope is about to use it.
-    """
-    import torch
-    from torch.distributed.distributed_c10d import GroupMember
-
-    if torch.cuda.is_available():
-        torch.cuda.init()  # before any lock of ours: torch takes one under which it calls the service
-    with _making:
-        if _Switch.memory is None and _Switch.unavailable is None:
-            _Switch.unavailable = host.open_bank()
-            if _Switch.unavailable is None:
-                from tracehook.symmetric_memory.memory import SymmetricMemory
-
-                _Switch.memory = SymmetricMemory(host.settings, host.push, _drop_holder, _meetings())
-            else:
-                warn(f"no symmetric memory, scopes do nothing: {_Switch.unavailable[1]}")
-    _Switch.members = GroupMember
-
-
-extend(_Extension())
+    if Switch.memory is not None:
+        Switch.memory.release_graphs()

@@ -28,7 +28,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import tracehook
-from tracehook.symmetric_memory import public
+from tracehook.symmetric_memory import state
 
 from common import MB, RANK, WORLD, tell
 from rescue import Rescue, ends
@@ -488,7 +488,7 @@ divergence = {"some": None, "none": ""}.get(chosen, chosen)
 if divergence in MAY_HANG and not RULES.hangs:
     raise SystemExit(f"{divergence!r} needs SYMM_REGISTER_VERIFY=every-use, or 'hangs'")
 tracehook.trim()  # makes the memory, and the windows of the default group
-memory = public._Switch.memory
+memory = state.Switch.memory
 settings = memory._settings
 ended: Counter[str] = Counter()
 failures: dict[int, list[str]] = {}

@@ -10,7 +10,7 @@ import sys
 import torch
 import torch.distributed as dist
 import tracehook
-from tracehook.symmetric_memory import public
+from tracehook.symmetric_memory import state
 
 from common import MB, RANK, WORLD, filled, start, tell
 from symmetric_tools import (
@@ -245,7 +245,7 @@ def freed_while_registered() -> None:
     address = tensor.data_ptr()
     before = windows()
     del tensor
-    memory = public._Switch.memory
+    memory = state.Switch.memory
     memory._pools.release_cache(device.index, {"shared"})
     retired = tracehook.status()["pools"][0]["retired_bytes"]
     again = symmetric(RANK + 1)

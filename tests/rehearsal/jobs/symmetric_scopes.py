@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import tracehook
-from tracehook.symmetric_memory import public
+from tracehook.symmetric_memory import state
 
 from common import MB, RANK, WORLD, filled, nccl_calls, start, tell
 from symmetric_tools import SIZE, caught, empty, meet, reduced, refill, symmetric, windows, works
@@ -31,7 +31,7 @@ def nothing_new() -> Facts:
     group = new_group()
     tensor = symmetric(RANK + 1, group=group)
     del tensor
-    found = public._Switch.memory.windows(group)
+    found = state.Switch.memory.windows(group)
     names = ("ncclCommWindowRegister", "ncclCommWindowDeregister", "ncclAllReduce", "ncclCommRegister")
     before = (found._plans.trips, found._uses.trips, *map(nccl_calls, names))
     for _ in range(1000):

@@ -1,0 +1,116 @@
+"""Scopes of symmetric memory on a communicator that torch did not make. Argument: the case."""
+
+import ctypes
+import os
+import sys
+from types import SimpleNamespace
+
+import torch
+import torch.distributed as dist
+import tracehook
+
+import raw
+from common import MB, RANK, WORLD, filled, tell
+
+CASE = sys.argv[1]
+
+
+def reduced(tensor: torch.Tensor, value: float) -> float:
+    """Fill a tensor, reduce it with the communicator, and return its first element."""
+    tensor.copy_(filled(value, tensor.nbytes / MB, "cpu"))
+    raw.must(group.all_reduce(tensor.data_ptr(), tensor.data_ptr(), tensor.numel()))
+    torch.cuda.synchronize()
+    return float(tensor[0].cpu())
+
+
+def refusal(act: object, *given: object, **named: object) -> str:
+    """Return what a call raises."""
+    try:
+        act(*given, **named)
+    except (RuntimeError, TypeError, ValueError) as problem:
+        return f"{type(problem).__name__}: {problem}"
+    return ""
+
+
+def forms() -> None:
+    """The communicator is named by its handle, by an object with it, and by group coordinators: one and the same."""
+    pynccl = SimpleNamespace(comm=group.comm)
+    given = {
+        "int": group.comm.value,
+        "c_void_p": group.comm,
+        "object": pynccl,
+        "sglang": SimpleNamespace(pynccl_comm=pynccl),
+        "vllm": SimpleNamespace(device_communicator=SimpleNamespace(pynccl_comm=pynccl)),
+    }
+    made = {}
+    for name, communicator in given.items():
+        with tracehook.symmetric(communicator=communicator):
+            made[name] = torch.empty(4 * MB, device="cuda")
+        assert tracehook.symmetric(communicator=communicator) is tracehook.symmetric(communicator=group.comm)
+    tell(sums={name: reduced(tensor, RANK + 1.0) for name, tensor in made.items()})
+    tell(symmetric=[tracehook.is_symmetric(tensor, communicator=pynccl) for tensor in made.values()])
+    tell(why=tracehook.explain(made["int"], communicator=group.comm).reason)
+    tell(ordinary=tracehook.explain(torch.empty(4, device="cuda"), communicator=group.comm).reason)
+    tell(windows=[(row["group"], row["windows"]) for row in tracehook.status()["windows"]])
+    tell(synced=tracehook.sync(communicator=group.comm))
+    del made
+    tell(trimmed=tracehook.trim(communicator=group.comm))
+
+
+def unlike() -> None:
+    """One rank's tensor is larger: the scope raises on both."""
+    with tracehook.symmetric(communicator=group.comm):
+        torch.empty((4 + 2 * RANK) * MB, device="cuda")
+
+
+def bad() -> None:
+    """What is no communicator, has none yet, is not known, has ended, or comes with a group."""
+    symmetric = tracehook.symmetric
+    tell(
+        text=refusal(symmetric, communicator="tp"),
+        none=refusal(symmetric, communicator=ctypes.c_void_p()),
+        later=refusal(symmetric, communicator=SimpleNamespace(pynccl_comm=None)),
+        unknown=refusal(symmetric, communicator=4096),
+        both=refusal(symmetric, dist.group.WORLD, communicator=group.comm),
+    )
+    scope = symmetric(communicator=group.comm)
+    raw.must(raw.nccl.ncclCommAbort(group.comm))
+    tell(ended=refusal(symmetric, communicator=group.comm), entered=refusal(enter, scope))
+
+
+def enter(scope: object) -> None:
+    """Make a tensor in a scope."""
+    with scope:
+        torch.empty(4 * MB, device="cuda")
+
+
+def reserved() -> None:
+    """What is reserved at the start serves later scopes, which then register nothing."""
+    tracehook.reserve(64 * MB, communicator=group.comm, small_nbytes=3 * MB)
+    before = tracehook.status()["windows"][0]["windows"]
+    for step in range(3):
+        with tracehook.symmetric(communicator=group.comm):
+            large = torch.empty((4 + step) * MB, device="cuda")
+            small = [torch.empty(MB // 8, device="cuda") for _ in range(4)]
+        tell(sum=reduced(large, RANK + 1.0), symmetric=tracehook.is_symmetric(small[-1], communicator=group.comm))
+    tell(before=before, after=tracehook.status()["windows"][0]["windows"])
+    tell(negative=refusal(tracehook.reserve, -1, communicator=group.comm))
+
+
+torch.cuda.set_device(RANK)
+if CASE == "no_store":
+    torch.empty(1, device="cuda")
+    group = raw.Group()
+    tell(refused=refusal(tracehook.symmetric, communicator=group.comm))
+    store = dist.FileStore(os.environ["TEST_STORE"], WORLD)
+    tracehook.use_store(store)
+    CASE = "forms"
+else:
+    store = dist.FileStore(os.environ["TEST_STORE"], WORLD)
+    dist.init_process_group("gloo", store=store, rank=RANK, world_size=WORLD)
+    torch.empty(1, device="cuda")
+    group = raw.Group()
+tell(raised=refusal(globals()[CASE]))
+raw.meet("done")
+if CASE != "bad":
+    raw.nccl.ncclCommAbort(group.comm)

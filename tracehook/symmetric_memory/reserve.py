@@ -1,0 +1,51 @@
+"""Makes and registers memory at the start of a program, so that it registers nothing later."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tracehook.symmetric_memory.public import symmetric
+
+if TYPE_CHECKING:
+    from tracehook.symmetric_memory.public import Groups
+
+_SMALL = 1 << 20  # bytes: up to here PyTorch takes tensors from segments of their own, which have 2 MiB
+
+
+def reserve(
+    nbytes: int,
+    group: Groups = None,
+    *,
+    communicator: Any = None,
+    graph: bool = False,
+    small_nbytes: int = 2 << 20,
+) -> None:
+    """Grow the pool of `group` by so much, register it with the group, and let later scopes use it.
+
+    All ranks of the group call it at the same point of the program, with the same numbers. It is a
+    :func:`tracehook.symmetric` scope in which tensors of these sizes are made and dropped, and raises what that raises.
+    PyTorch keeps the memory in the pool until :func:`tracehook.trim`, for tensors made on the stream that is current
+    now. A later scope whose tensors fit registers nothing, and so waits for no other rank.
+
+    Args:
+        nbytes: bytes for tensors of more than 1 MiB, in one piece. What is free on some rank only is of no use.
+        group: a process group with an NCCL backend, or several; the default group if None.
+        communicator: instead of a group; see :func:`tracehook.symmetric`.
+        graph: for the memory of captured graphs, which is apart from that of other tensors.
+        small_nbytes: bytes for tensors of up to 1 MiB.
+
+    Raises:
+        ValueError: a number is negative.
+        PoolLimitError: ``SYMM_REGISTER_POOL_LIMIT`` would be passed.
+        torch.OutOfMemoryError: the device has no such piece. The other ranks get a RegistrationFailed that says so.
+
+    """
+    import torch
+
+    if nbytes < 0 or small_nbytes < 0:
+        raise ValueError(f"tracehook.reserve: expected bytes, got {nbytes} and small_nbytes={small_nbytes}")
+    large = [max(nbytes, _SMALL + 1)] if nbytes else []
+    sizes = large + [_SMALL] * -(-small_nbytes // _SMALL)
+    with symmetric(group, communicator=communicator, graph=graph):
+        made = [torch.empty(size, dtype=torch.uint8, device="cuda") for size in sizes]
+    del made

@@ -1,0 +1,132 @@
+"""The symmetric memory of this process: made at the first use, and switched on and off with the service.
+
+Imports torch only when the memory is made.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from tracehook.hook.extension import Host
+from tracehook.hook.service import extend
+from tracehook.log.journal import warn
+from tracehook.symmetric_memory.scope import Scope
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+    from tracehook.symmetric_memory.meeting import Meetings
+    from tracehook.symmetric_memory.memory import SymmetricMemory
+
+
+class Switch:
+    """What follows the service's state."""
+
+    host: Host | None = None
+    memory: SymmetricMemory | None = None
+    meetings: Meetings | None = None
+    members: Any = None  # torch.distributed's GroupMember, whose WORLD is the default group
+    unavailable: tuple[str, str] | None = None  # why this process has no symmetric memory (code, text); warned of once
+
+
+scopes: dict[Any, Scope] = {}
+holders: dict[int, tuple[weakref.ref[Any], Any]] = {}  # by id of the group: what tells whether it has a window
+_making = threading.Lock()  # one SymmetricMemory for each process; taken with none of ours held
+
+
+def memory() -> SymmetricMemory | None:
+    """Return the memory of this process; None if tracehook is not enabled, or there cannot be one."""
+    if Switch.memory is None and Switch.host is not None:
+        make(Switch.host)
+    return Switch.memory if Switch.host is not None else None
+
+
+def existing() -> SymmetricMemory | None:
+    """Return the memory, also if tracehook is not enabled any more: what has windows can still be looked after."""
+    return Switch.memory if Switch.memory is not None else memory()
+
+
+def make(host: Host) -> None:
+    """Make this process's symmetric memory; one line on stderr if there cannot be one.
+
+    Brings CUDA up: who opens a scope is about to use it.
+    """
+    import torch
+    from torch.distributed.distributed_c10d import GroupMember
+
+    if torch.cuda.is_available():
+        torch.cuda.init()  # before any lock of ours: torch takes one under which it calls the service
+    with _making:
+        if Switch.memory is None and Switch.unavailable is None:
+            Switch.unavailable = host.open_bank()
+            if Switch.unavailable is None:
+                from tracehook.symmetric_memory.memory import SymmetricMemory
+
+                Switch.memory = SymmetricMemory(host.settings, host.push, _drop_holder, _meetings())
+            else:
+                warn(f"no symmetric memory, scopes do nothing: {Switch.unavailable[1]}")
+    Switch.members = GroupMember
+
+
+def _drop_holder(group: ProcessGroup | None) -> None:
+    """The group has another communicator now."""
+    holders.pop(id(group), None)
+
+
+def _meetings() -> Meetings:
+    if Switch.meetings is None:
+        from tracehook.symmetric_memory.meeting import Meetings
+
+        Switch.meetings = Meetings(_know)
+    return Switch.meetings
+
+
+def _know(key: str) -> None:
+    """Find the communicator of which another rank asks: from now on this process answers for it."""
+    from tracehook import _core
+
+    pointers = [row["pointer"] for row in _core.communicators() if f"{row['key']:016x}" == key]
+    found = _core.find_communicator(pointers[0]) if pointers else None
+    mine = memory() if found is not None else None
+    if mine is not None:
+        mine.windows_of(found)
+
+
+class _Extension:
+    """How the service, which must not import this room, tells it what happens."""
+
+    @staticmethod
+    def enabled(host: Host) -> None:
+        """Let scopes take effect."""
+        Switch.host = host
+
+    @staticmethod
+    def disabled() -> None:
+        """Make scopes do nothing. What has windows keeps them."""
+        Switch.host = None
+        scopes.clear()
+
+    @staticmethod
+    def communicator_born() -> None:
+        """Hear what other ranks say of the communicator, also if this rank never enters a scope."""
+        if Switch.host is not None and Switch.host.settings.guard != "off":
+            _meetings().listen()
+
+    @staticmethod
+    def abandon() -> None:
+        """In a forked child: everything here belongs to the parent."""
+        global _making
+        _Extension.disabled()
+        _making = threading.Lock()
+        Switch.memory = Switch.meetings = None
+        holders.clear()
+
+    @staticmethod
+    def status() -> dict[str, Any]:
+        """Return ``pools`` and ``windows`` of :func:`tracehook.status`; empty before the first scope."""
+        return Switch.memory.status() if Switch.memory is not None else {}
+
+
+extend(_Extension())

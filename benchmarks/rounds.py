@@ -45,7 +45,7 @@ def speak(port: int, ranks: int, per_host: int, host: int, begin: float, period:
     if per_host > 1:
         member._meet_neighbours(numbers)
     mine = range(first, first + per_host)
-    others = [hosts.Board(member.prefix, mine, rank) for rank in mine[1:]]
+    others = [hosts.Board(f"{member.prefix}/0", mine, rank) for rank in mine[1:]]
     text = json.dumps(Post("compare", TOPIC, ENTRIES))
     times = []
     for number in range(1, WARM_UP + ROUNDS + 1):

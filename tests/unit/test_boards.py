@@ -107,6 +107,58 @@ def test_a_round_that_is_over_is_not_waited_for(board):
     assert first.gather(2, PATIENCE) == ["mine", "later"]
 
 
+def test_what_is_settled_holds(board):
+    """Whoever closes the board afterwards hears what was settled, and the board stays open."""
+    first, second = board
+    late = threading.Timer(0.1, first.settle, (1, "verdict"))
+    late.start()
+    assert second.settled(1, PATIENCE) == "verdict"
+    late.join()
+    assert second.close(1) == "verdict"
+    assert not first.is_closed
+    assert first.settle(2, "next")
+    assert second.close(1) == ""  # nobody wants the first any more
+
+
+def test_nothing_is_settled_on_a_board_that_is_closed(board):
+    """Whoever waits at it, for posts or for a verdict, wakes up at once; what was settled before holds."""
+    first, second = board
+    assert first.settle(1, "verdict")
+    begin = time.monotonic()
+    late = threading.Timer(0.1, second.close, (2,))
+    late.start()
+    assert first.gather(2, PATIENCE) == []
+    late.join()
+    assert second.settled(2, PATIENCE) is None
+    assert time.monotonic() - begin < PATIENCE / 2
+    assert not first.settle(2, "too late")
+    assert second.settled(1, 0) == second.close(1) == "verdict"
+    assert second.close(2) is None
+
+
+def test_a_text_that_is_too_long_is_not_settled(board):
+    """The others find it at the store."""
+    first, second = board
+    assert not first.settle(1, "x" * 8001)
+    assert second.close(1) is None
+
+
+def test_ranks_of_one_host_meet_on_a_new_board(channel):
+    """After a round that ended at the store it takes two or three rounds until nobody needs the store again."""
+    members = _members(channel, [[0, 1, 2]])
+    for _ in range(2):
+        assert set(_compare(members)) == {False}
+    found = _compare(members[:2], timeout=1.0)
+    assert {type(problem) for problem in found} == {RegistrationTimeout}
+    assert isinstance(_compare(members[2:])[0], RegistrationTimeout)
+    for _ in range(3):
+        assert set(_compare(members)) == {False}
+    before = [member.trips for member in members]
+    for _ in range(5):
+        assert set(_compare(members)) == {False}
+    assert [member.trips for member in members] == before
+
+
 def test_a_text_that_is_too_long_is_empty(board):
     """What does not fit on the board says so, and is sought in the store."""
     first, second = board
@@ -131,7 +183,7 @@ def test_a_link_is_not_followed(tmp_path):
 
 @pytest.mark.parametrize("by_host", [[[0, 1]], [[0, 1, 2, 3]], [[0, 1], [2, 3]], [[0, 2], [1, 3]], [[0], [1, 2, 3]]])
 def test_ranks_that_only_follow_need_no_store(channel, by_host):
-    """From the second round on, only the first rank of each host makes operations on the store."""
+    """From the second round on, only the first rank of each host needs the store; where all share one host, nobody."""
     members = _members(channel, by_host)
     for _ in range(3):
         assert set(_compare(members)) == {False}
@@ -139,7 +191,7 @@ def test_ranks_that_only_follow_need_no_store(channel, by_host):
     for _ in range(5):
         assert set(_compare(members)) == {False}
     needed = [member.trips > earlier for member, earlier in zip(members, before, strict=True)]
-    speakers = {ranks[0] for ranks in by_host}
+    speakers = {ranks[0] for ranks in by_host} if len(by_host) > 1 else set()
     assert needed == [rank in speakers for rank in range(len(members))]
 
 

@@ -189,6 +189,15 @@ class Model:
                 return [(store, texts) for texts in (Texts(), *found)]
             case Operation("publish", (number, text)):
                 return [(store | {f"board/{number}/all of {part.hosts.neighbours[0]}": text}, None)]
+            case Operation("settle", (number, text)):
+                stands = "board/closed" not in store
+                return [(store | {f"board/{number}/settled": text} if stands else store, stands)]
+            case Operation("settled", (number,)):
+                text = store.get(f"board/{number}/settled", "")
+                return [(store, shown) for shown in {"", text}]
+            case Operation("close", (number,)):
+                settled = store.get(f"board/{number}/settled")
+                return [(store if settled else store | {"board/closed": "yes"}, settled)]
             case Operation("published", (number,)):
                 text = store.get(f"board/{number}/all of {part.hosts.neighbours[0]}", "")
                 return [(store, shown) for shown in {"", text}]

@@ -32,6 +32,11 @@ class Waiting(NamedTuple):
     post: Post
     since: float
 
+    def is_settled(self) -> bool:
+        """Have the round end at the store; tell whether it ended on the board of the host before."""
+        board = self.task.board
+        return self.part.is_on_one_host and board is not None and board.close(self.number) is not None
+
 
 class RoundFollower(Protocol):
     """Hears of each round while it runs, and of a verdict that leaves the ranks apart."""
@@ -87,6 +92,7 @@ class Agreement:
         self._rank = rank
         self._ranks = ranks
         self._follower: RoundFollower = follower or _NOBODY
+        self._own_host = host
         self._host = host  # what names this rank's host to the others; empty when all know, and if there is no board
         self._hosts = Hosts()
         self._board: Board | None = None
@@ -211,7 +217,12 @@ class Agreement:
         """Meet the ranks of this host on a board from the next round on: all ranks have read who they are."""
         self._host, self._hosts = "", seen_by(self._rank, numbers)
         if self._hosts.neighbours:
-            self._board = Board(self.prefix, self._hosts.neighbours, self._rank)
+            self._board = Board(f"{self.prefix}/{self.rounds}", self._hosts.neighbours, self._rank)
+
+    def _leave_closed_board(self) -> None:
+        """Name this rank's host again: the ranks meet on a new board when all have done so."""
+        if self._board is not None and self._board.is_closed:
+            self._host, self._hosts, self._board = self._own_host, Hosts(), None
 
     def _own_key(self, part: Part, number: int) -> str:
         return part.verdict_key(number) if self._rank == LEADER else part.post_key(number, self._rank)
@@ -237,6 +248,7 @@ class Agreement:
             if task.trips:  # else the board was enough, and nothing was written to the store or removed
                 self.trips += task.trips + len(task.removable)
                 self._kept.append(self._own_key(part, number))
+        self._leave_closed_board()
         if verdict.hosts:
             self._meet_neighbours(verdict.hosts)
         if verdict.kind not in ("timeout", "declined", "skipped", "diverged"):

@@ -15,7 +15,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tracehook.hook.groups import cloned_store
@@ -174,12 +174,15 @@ class Watch:
         for token, found in late:
             waiting = found.waiting
             verdict_key = waiting.part.verdict_key(waiting.number)
-            if token not in self._raised:
+            if token not in self._raised and not waiting.is_settled():
                 self._raised.add(token)
                 self._raise(store, found, verdict_key)
-            # A leader waits for posts, and does not see that somebody ended the round.
-            elif waiting.part.rank == 0 and store.check([verdict_key]):
-                waiting.task.overrule(_standing(store, verdict_key))
+
+    def _settled_among(self, verdict_keys: Collection[str]) -> bool:
+        """Have this process's rounds with these keys end at the store; tell whether one ended on a board before."""
+        with self._changed:
+            mine = [found.waiting for found in self._waiting.values()]
+        return any(one.is_settled() for one in mine if one.part.verdict_key(one.number) in verdict_keys)
 
     @staticmethod
     def _raise(store: Store, found: _Round, verdict_key: str) -> None:
@@ -239,7 +242,10 @@ class Watch:
             if proposal is None:
                 return False
             # Both rounds end here, or one rank would go on while the other still waits.
-            for key, position in proposal.data if proposal.kind == "mismatch" and proposal.data else ():
+            others = dict(proposal.data) if proposal.kind == "mismatch" and proposal.data else {}
+            if self._settled_among(others):
+                return False
+            for key, position in others.items():
                 store.compare_set(key, "", json.dumps(proposal._replace(position=position, data=None)))
             store.compare_set(alarm.verdict_key, "", json.dumps(proposal))
         verdict = _standing(store, alarm.verdict_key)

@@ -83,6 +83,29 @@ class Board:
         if self._board is not None:
             self._board.publish(number, text)
 
+    def settle(self, number: int, text: str) -> bool:
+        """Let this verdict stand for all, unless the board is closed; tell whether it stands."""
+        if self._board is None:
+            return False
+        # Where it does not (it may be too long, too) nobody need wait for it here.
+        return self._board.settle(number, text) or self._board.close(number) is not None
+
+    def settled(self, number: int, patience: float) -> str:
+        """Return the verdict that stands; empty if there is none within `patience` seconds."""
+        if self._board is None or not self._board.is_complete:
+            return ""
+        return self._board.settled(number, patience) or ""
+
+    def close(self, number: int) -> str | None:
+        """See to it that nothing more is settled here; if round `number` was before, return its verdict instead."""
+        # Also while the board is not complete: it may be, a moment later.
+        return self._board.close(number) if self._board is not None else None
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing is settled here any more."""
+        return self._board is not None and self._board.is_closed
+
     def published(self, number: int, patience: float) -> str:
         """Return the verdict that the speaker shows; empty if there is none within `patience` seconds."""
         if self._board is None or not self._board.is_complete:

@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 GRACE = 30.0
 LONGEST_POLL_INTERVAL = 0.25
 END = 5.0  # seconds that the exit waits for the lines
-ON_BOARD = {"post", "gather", "publish", "published"}  # operations that need no store
+ON_BOARD = {"post", "gather", "publish", "published", "settle", "settled", "close"}  # operations that need no store
 
 
 @dataclass(eq=False)
 class Task:
     """The steps of one rank in one round. Shares nothing with later rounds, because it may outlive its caller.
 
-    `timeout` is in seconds. Whoever waits for the outcome gets it from the line, or from the watch, which is first.
+    `timeout` is in seconds. Whoever waits for the outcome gets it from the line.
     """
 
     steps: Steps
@@ -47,7 +47,6 @@ class Task:
     removable: Sequence[str] = ()
     board: Board | None = None
     trips: int = 0
-    overruled: bool = False
     abandoned: bool = False  # the process ends
     outcome: queue.SimpleQueue[RoundVerdict | BaseException] = field(default_factory=queue.SimpleQueue)
 
@@ -83,11 +82,6 @@ class Task:
             verdict: RoundVerdict = end.value
             return verdict
 
-    def overrule(self, verdict: RoundVerdict) -> None:
-        """Give the caller the verdict that stands; the line gives up what it still waits for."""
-        self.overruled = True
-        self.outcome.put(verdict)
-
     def clean(self, store: Store) -> None:
         """Remove this rank's keys of rounds that nobody reads any more."""
         for key in self.removable:
@@ -105,6 +99,12 @@ class Task:
                 return self.board.publish(number, text)
             case Operation("published", (number,)):
                 return self.board.published(number, patience)
+            case Operation("settle", (number, text)):
+                return self.board.settle(number, text)
+            case Operation("settled", (number,)):
+                return self.board.settled(number, patience)
+            case Operation("close", (number,)):
+                return self.board.close(number)
         raise AssertionError(wanted)
 
     def _perform(self, store: Store, wanted: Operation) -> Any:
@@ -149,7 +149,7 @@ class Task:
             now = time.monotonic()
             if self.abandoned:
                 raise RuntimeError("the process ends")
-            if self.overruled or now >= self.deadline or (verdict_key and store.check([verdict_key])):
+            if now >= self.deadline or (verdict_key and store.check([verdict_key])):
                 return False
             # At most an eighth longer than the wait had to be, and few questions in a long one.
             time.sleep(min(LONGEST_POLL_INTERVAL, (now - begin) / 8))
@@ -231,8 +231,7 @@ class Lines:
         line = self._take()
         self._running.add(task)
         verdict = line.carry_out(task)
-        if not task.overruled:
-            self._give_back(line)
+        self._give_back(line)
         return verdict
 
     def _take(self) -> Line:

@@ -22,6 +22,12 @@ host, its *speaker*, gathers their posts there. It takes all of them to the stor
 verdict on the board. So a store serves one rank for each host. The board decides nothing: a rank that does not find
 there soon what it waits for does all in the store, as if there were no board.
 
+Where all ranks share one host the board also decides, without the store. If all posts are there and agree, the leader
+settles the round on the board. Any rank that wants another verdict, or no longer waits, closes the board first, and
+then does all in the store. Whichever comes first holds: nothing is settled on a closed board, and who finds the round
+settled obeys that. A closed board stays closed. After that round the ranks name their hosts again, and meet on a new
+board.
+
 A rank cannot agree with the others if it loses the store, or is interrupted, between its post and the verdict: it
 raises, and cannot know whether the others go on.
 
@@ -49,7 +55,9 @@ class Operation(NamedTuple):
     bytes, ``claim`` (key, value) -> bytes that stand there, ``peek`` (key) -> bytes, empty if it is absent, ``keys`` ()
     -> all keys.
     Of the board: ``post`` (number, text), ``gather`` (number) -> texts by rank, empty if not all came at once,
-    ``publish`` (number, text), ``published`` (number) -> text, empty if there is none.
+    ``publish`` (number, text), ``published`` (number) -> text, empty if there is none. Of one that all ranks share:
+    ``settle`` (number, text) -> bool, ``settled`` (number) -> text, empty if there is none, ``close`` (number) -> None,
+    or the text if the round was settled before.
     """
 
     name: str
@@ -73,6 +81,11 @@ class Part(NamedTuple):
     def has_neighbours(self) -> bool:
         """Whether other ranks share this rank's host."""
         return bool(self.hosts.neighbours)
+
+    @property
+    def is_on_one_host(self) -> bool:
+        """Whether all ranks share this rank's host, so that its board decides."""
+        return len(self.hosts.neighbours) == self.ranks
 
     @property
     def is_speaker(self) -> bool:
@@ -105,7 +118,9 @@ def attend(part: Part, number: int, post: Post) -> Steps:
         yield Operation("set", (part.post_key(number, part.rank), _bundle(gathered) if gathered else text))
         proposal = yield from _follow(part, number, post)
     else:
-        shown = yield Operation("published", (number,))
+        shown = yield Operation("settled" if part.is_on_one_host else "published", (number,))
+        if not shown and part.is_on_one_host:
+            shown = yield Operation("close", (number,))
         if shown:
             return RoundVerdict(*json.loads(shown))
         yield Operation("set", (part.post_key(number, part.rank), text))
@@ -132,8 +147,17 @@ def leave(part: Part, number: int, post: Post, why: str) -> Steps:
 
 
 def _claim(part: Part, number: int, proposal: RoundVerdict | None) -> Steps:
-    stands = yield Operation("claim", (part.verdict_key(number), json.dumps(proposal)))
-    if part.has_neighbours and part.is_speaker:
+    text = json.dumps(proposal)
+    if part.is_on_one_host:
+        if part.rank == LEADER and proposal is not None and proposal.kind == "ok":
+            if (yield Operation("settle", (number, text))):
+                return proposal
+        else:
+            shown = yield Operation("close", (number,))
+            if shown:
+                return RoundVerdict(*json.loads(shown))
+    stands = yield Operation("claim", (part.verdict_key(number), text))
+    if part.has_neighbours and part.is_speaker and not part.is_on_one_host:
         yield Operation("publish", (number, stands.decode()))
     return RoundVerdict(*json.loads(stands))
 

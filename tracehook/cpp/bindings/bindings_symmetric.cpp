@@ -295,6 +295,15 @@ void bind_boards(py::module_& module) {
             },
             NoGil())
         .def("publish", &HostBoard::publish)
+        .def_property_readonly("is_closed", &HostBoard::is_closed)
+        .def("settle", &HostBoard::settle)
+        .def("close", &HostBoard::close)
+        .def(
+            "settled",
+            [](HostBoard& self, std::uint64_t number, double seconds) {
+                return self.settled(number, in_nanoseconds(seconds));
+            },
+            NoGil())
         .def(
             "published",
             [](const HostBoard& self, std::uint64_t number, double seconds) {

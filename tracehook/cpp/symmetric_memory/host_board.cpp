@@ -31,6 +31,10 @@ void wake_all(Word& word) noexcept {
     syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
+bool says_closed(std::uint64_t settled) noexcept {
+    return settled % 2 == 1;
+}
+
 constexpr std::size_t kWords = HostBoard::kLongest / sizeof(std::uint64_t);
 
 } // namespace
@@ -81,6 +85,7 @@ struct HostBoard::Page {
     Word publishes; // grows with each text for all, and with each round that is given up
     std::atomic<std::uint64_t>
         given_up; // the newest round for which the posts did not come together
+    std::atomic<std::uint64_t> settled; // twice the newest round; odd: closed
     Slot for_all;
 
     Slot* slots() noexcept { return reinterpret_cast<Slot*>(this + 1); }
@@ -103,7 +108,7 @@ HostBoard::HostBoard(std::string path, std::size_t ranks, std::size_t own)
         failure = base == MAP_FAILED ? errno : 0;
     }
     if (file >= 0) {
-        close(file);
+        ::close(file);
     }
     if (failure != 0) {
         unlink(path_.c_str());
@@ -124,6 +129,10 @@ HostBoard::~HostBoard() {
 
 bool HostBoard::is_complete() const noexcept {
     return page_->opened.load(std::memory_order_acquire) >= ranks_;
+}
+
+bool HostBoard::is_closed() const noexcept {
+    return says_closed(page_->settled.load(std::memory_order_acquire));
 }
 
 HostBoard::Slot& HostBoard::slot(std::size_t rank) const noexcept {
@@ -153,7 +162,8 @@ std::vector<std::string> HostBoard::gather(std::uint64_t number,
         if (texts.size() == ranks_) {
             return texts;
         }
-        const bool is_over = slot(texts.size()).number.load(std::memory_order_acquire) > number;
+        const bool is_over =
+            slot(texts.size()).number.load(std::memory_order_acquire) > number || is_closed();
         if (is_over || left <= left.zero()) {
             page_->given_up.store(number, std::memory_order_release);
             wake_all(page_->publishes);
@@ -167,6 +177,54 @@ void HostBoard::publish(std::uint64_t number, std::string_view text) {
     const std::lock_guard guard(writing_);
     page_->for_all.write(number, text);
     wake_all(page_->publishes);
+}
+
+bool HostBoard::settle(std::uint64_t number, std::string_view text) {
+    std::uint64_t before = page_->settled.load(std::memory_order_acquire);
+    if (!is_complete() || says_closed(before) || text.size() > kLongest) {
+        return false;
+    }
+    const std::lock_guard guard(writing_);
+    // All ranks have posted in this round, so nobody wants the text of the one before.
+    page_->for_all.write(number, text);
+    const bool stands =
+        page_->settled.compare_exchange_strong(before, 2 * number, std::memory_order_acq_rel);
+    wake_all(page_->publishes);
+    return stands;
+}
+
+std::optional<std::string> HostBoard::settled(std::uint64_t number,
+                                              std::chrono::nanoseconds patience) {
+    const auto deadline = Clock::now() + patience;
+    while (true) {
+        const std::uint32_t seen = page_->publishes.load(std::memory_order_acquire);
+        const std::uint64_t newest = page_->settled.load(std::memory_order_acquire);
+        if (newest / 2 >= number) {
+            return page_->for_all.read(number);
+        }
+        const auto left = deadline - Clock::now();
+        const bool is_over =
+            says_closed(newest) || page_->given_up.load(std::memory_order_acquire) >= number;
+        if (is_over || left <= left.zero()) {
+            return std::nullopt;
+        }
+        wait_for_change(page_->publishes, seen, left);
+    }
+}
+
+std::optional<std::string> HostBoard::close(std::uint64_t number) {
+    std::uint64_t before = page_->settled.load(std::memory_order_acquire);
+    while (before / 2 < number && !says_closed(before)) {
+        if (page_->settled.compare_exchange_weak(before, before + 1, std::memory_order_acq_rel)) {
+            wake_all(page_->posts);
+            wake_all(page_->publishes);
+            return std::nullopt;
+        }
+    }
+    if (before / 2 < number) {
+        return std::nullopt;
+    }
+    return page_->for_all.read(number).value_or("");
 }
 
 std::optional<std::string> HostBoard::published(std::uint64_t number,

@@ -6,6 +6,10 @@
 // a rank that dies, comes late or cannot open the file costs time and nothing else. A text is whole
 // or absent: its reader sees the number change if the writer goes on meanwhile.
 //
+// Where all ranks of the group share the board, a round can also be settled here. The rank that
+// gathers settles it, or any rank closes the board first; whichever comes first holds, for ever.
+// What is settled nobody decides at the store, and of a closed board nothing is settled any more.
+//
 // The number of a round grows; what comes late for an older one is left out. A text that is too
 // long for the board is empty there, which says: look in the store.
 //
@@ -48,6 +52,20 @@ class HostBoard {
 
     // Writes the text for all. For the rank that gathers.
     void publish(std::uint64_t number, std::string_view text);
+
+    // Makes the text that of round `number` for all. For the rank that gathers, when all ranks have
+    // posted in this round. False if the board is closed, not complete, or the text is too long.
+    bool settle(std::uint64_t number, std::string_view text);
+
+    // What was settled for round `number`. Waits at most that long; absent at once if the board is
+    // closed, or if the rank that gathers has given up.
+    std::optional<std::string> settled(std::uint64_t number, std::chrono::nanoseconds patience);
+
+    bool is_closed() const noexcept;
+
+    // Closes the board, and wakes all who wait at it. Does not, and returns the text, if round
+    // `number` was settled before (an empty text if a later one was, too).
+    std::optional<std::string> close(std::uint64_t number);
 
     // What was published for round `number`. Waits at most that long; absent at once if the round
     // is over, or if the rank that gathers has given up.

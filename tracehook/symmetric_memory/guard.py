@@ -10,20 +10,28 @@ from typing import TYPE_CHECKING, Any
 from tracehook.hook.service import service
 from tracehook.log.journal import warn
 from tracehook.symmetric_memory import state
+from tracehook.symmetric_memory.windows import REGISTER_OTHER
 
 if TYPE_CHECKING:
     from tracehook.symmetric_memory.windows import Make
 
+_IN_CAPTURE = (
+    "while a stream is captured, and this version of NCCL would end the capture; nothing was registered or called. "
+    "Register before the capture: run the same step once outside of it, so that it finds memory with windows"
+)
 _said: set[str] = set()
 
 
-def register(communicator: Any, size: int, flags: int, flights: int, make: Make) -> tuple[str, int]:
+def register(
+    communicator: Any, size: int, flags: int, loses_capture: bool, flights: int, make: Make
+) -> tuple[str, int]:
     """Compare a window of `size` bytes between the ranks, and have NCCL make it.
 
     Args:
         communicator: the native one.
         size: bytes.
         flags: NCCL's flags of a window.
+        loses_capture: the thread's stream is captured, and this NCCL would end the capture.
         flights: calls of this communicator in an open group of the thread that registers.
         make: makes the call; returns NCCL's answer and the window's handle: 0 if there is none, None if it comes later.
 
@@ -40,7 +48,10 @@ def register(communicator: Any, size: int, flags: int, flights: int, make: Make)
                 "store: call torch.distributed.init_process_group, or tracehook.use_store(store), before"
             )
         return "", make()[0]
-    return found.register_of_others(f"{size} bytes, flags {flags}", flights, make, _on_difference)
+    wanted, unfit = f"{size} bytes, flags {flags}", ""
+    if loses_capture:
+        wanted, unfit = f"{wanted}, during a capture", f"all ranks want to {REGISTER_OTHER} ({wanted}) {_IN_CAPTURE}"
+    return found.register_of_others(wanted, flights, make, _on_difference, unfit)
 
 
 def _on_difference(text: str) -> str:

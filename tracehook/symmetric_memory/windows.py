@@ -178,7 +178,7 @@ class GroupWindows(GroupRanks):
             self._drop_all(("failed", str(problem)))
 
     def register_of_others(
-        self, wanted: str, flights: int, make: Make, on_difference: Callable[[str], str]
+        self, wanted: str, flights: int, make: Make, on_difference: Callable[[str], str], unfit: str = ""
     ) -> tuple[str, int]:
         """Have the ranks compare a window that the program registers, and NCCL make it. Collective.
 
@@ -186,6 +186,7 @@ class GroupWindows(GroupRanks):
         `make` makes the call, and returns NCCL's answer and the window's handle: 0 if there is none, None if it comes
         later. Then collectives do not look for the window.
         `on_difference` returns why the call is refused if the ranks differ; an empty text if it is made all the same.
+        `unfit`: why the call is refused if all ranks want the same; then `wanted` tells it from a call that is not.
 
         Returns:
             why the call is refused (empty: it is not), and NCCL's answer.
@@ -197,6 +198,8 @@ class GroupWindows(GroupRanks):
                 position = fence.position(0)
                 try:
                     self._compare(communicator, fence, REGISTER_OTHER, [wanted], position)
+                    if unfit:
+                        raise RegistrationError(f"{self.about}: {unfit}")
                 except RegistrationError as problem:
                     fence.lower()
                     why = on_difference(str(problem))

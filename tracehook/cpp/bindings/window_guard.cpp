@@ -9,7 +9,9 @@
 
 #include "bindings/bindings.h"
 #include "bindings/symmetric_memory.h"
+#include "nccl/api.h"
 #include "nccl/group.h"
+#include "nccl/traits.h"
 
 #include <atomic>
 #include <chrono>
@@ -60,7 +62,8 @@ std::pair<int, std::optional<std::uintptr_t>> have_made(Conversation& talk) {
 // With the GIL.
 std::pair<std::string, int> answer_of_python(Conversation& talk,
                                              const core::CommunicatorPtr& communicator,
-                                             std::size_t size, int flags, std::size_t flights) {
+                                             std::size_t size, int flags, bool loses_capture,
+                                             std::size_t flights) {
     try {
         const py::cpp_function make([&talk] {
             const py::gil_scoped_release release;
@@ -68,7 +71,7 @@ std::pair<std::string, int> answer_of_python(Conversation& talk,
         });
         return py::module_::import("tracehook.symmetric_memory.guard")
             .attr("register")(BoundCommunicator(communicator, process().bank()), size, flags,
-                              flights, make)
+                              loses_capture, flights, make)
             .cast<std::pair<std::string, int>>();
     } catch (const py::error_already_set& failure) {
         return {std::string("tracehook: ") + failure.what(), 0};
@@ -76,7 +79,7 @@ std::pair<std::string, int> answer_of_python(Conversation& talk,
 }
 
 void ask(const std::shared_ptr<Conversation>& talk, const core::CommunicatorPtr& communicator,
-         std::size_t size, int flags, std::size_t flights) {
+         std::size_t size, int flags, bool loses_capture, std::size_t flights) {
     const py::gil_scoped_acquire gil;
     {
         const Conversation::Lock lock(talk->mutex);
@@ -85,11 +88,17 @@ void ask(const std::shared_ptr<Conversation>& talk, const core::CommunicatorPtr&
         }
         talk->move_to(State::kTaken);
     }
-    auto [why, result] = answer_of_python(*talk, communicator, size, flags, flights);
+    auto [why, result] = answer_of_python(*talk, communicator, size, flags, loses_capture, flights);
     const Conversation::Lock lock(talk->mutex);
     talk->why = std::move(why);
     talk->result = result;
     talk->move_to(State::kDone);
+}
+
+// On the program's thread, whose current stream is meant.
+bool loses_capture(const core::Communicator& communicator) {
+    return !nccl::has(nccl::Trait::kRegistersInCapture, nccl::version()) &&
+           process().hook_library().capturing(communicator.identity().device);
 }
 
 std::string ask_guard(const nccl::WindowRequest& request, const nccl::MakeWindow& make,
@@ -105,6 +114,7 @@ std::string ask_guard(const nccl::WindowRequest& request, const nccl::MakeWindow
     request.communicator->windows().note_caller(); // here: the asking thread makes no calls
     const auto talk = std::make_shared<Conversation>();
     std::thread(ask, talk, request.communicator, request.size, request.flags,
+                loses_capture(*request.communicator),
                 nccl::ThreadGroup::mine().flights(*request.communicator))
         .detach();
     Conversation::Lock lock(talk->mutex);

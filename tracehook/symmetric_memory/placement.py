@@ -14,6 +14,8 @@ from tracehook.symmetric_memory.ranks import UNSURE
 if TYPE_CHECKING:
     from tracehook.symmetric_memory.windows import GroupWindows
 
+_ADVICE = "Let all ranks allocate and free in one order, so that the same buffer lies in the same window on each"
+
 
 class PlacementCheck:
     """Called by the native side, on the thread that issues a collective whose placement is new.
@@ -38,14 +40,14 @@ class PlacementCheck:
 
     def _compare(self, found: GroupWindows, call: int, operation: str, send: Place, receive: Place) -> str:
         communicator = found.communicator()
-        entries = divergence.wishes(send, receive)
+        topic, entries = f"placement of {operation}", divergence.wishes(send, receive)
         if communicator is not None:
             uses, digest = communicator.digest()
             entries.append(f"{uses} collectives before, placements {digest:016x}")
         try:
-            found.compare_use(f"placement of {operation}", entries, call)
+            found.compare_use(topic, entries, call)
         except RegistrationMismatch as problem:
-            return self._mismatch(found, f"{problem}")
+            return self._mismatch(found, f"{problem}. {_ADVICE}" if problem.topic == topic else f"{problem}")
         except RegistrationTimeout as problem:
             found.end(f"{problem}. {UNSURE}")
             return f"tracehook: {problem}"

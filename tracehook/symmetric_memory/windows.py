@@ -23,7 +23,11 @@ if TYPE_CHECKING:
 REGISTER = "register windows"
 REGISTER_OTHER = "register a window of the program's own"
 Make = Callable[[], tuple[int, int | None]]
-_ADVICE = "Let the ranks allocate alike; tracehook.trim(group), on all ranks, gives back what is not used alike"
+_ADVICE = {
+    REGISTER: "Let the ranks allocate alike; tracehook.trim(group), on all ranks, gives back what is not used alike",
+    REGISTER_OTHER: "Let all ranks register the same sizes in one order; what each rank chooses by itself, as in "
+    "tuning or warm-up, has to be one choice for all",
+}
 NO_WINDOW = "NCCL gave no window: this communicator has no symmetric memory"
 
 
@@ -113,8 +117,8 @@ class GroupWindows(GroupRanks):
                 plans.compare(topic, more(), self._timeout, position)
         except RegistrationError as problem:
             self._note(communicator, problem, time.monotonic_ns() - begin, len(entries))
-            if topic == REGISTER and isinstance(problem, RegistrationMismatch) and problem.topic == REGISTER:
-                raise RegistrationMismatch(f"{problem}. {_ADVICE}") from None
+            if topic in _ADVICE and isinstance(problem, RegistrationMismatch) and problem.topic == topic:
+                raise RegistrationMismatch(f"{problem}. {_ADVICE[topic]}") from None
             raise
         communicator.log_agreement("agreement.reached", len(entries), 0, time.monotonic_ns() - begin)
 

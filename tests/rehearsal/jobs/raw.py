@@ -136,10 +136,13 @@ class Group:
         """Deregister a window."""
         return int(nccl.ncclCommWindowDeregister(self.comm, window))
 
-    def all_reduce(self, send: int, receive: int, count: int = 1024, type_: int = FLOAT, op: int = SUM) -> int:
-        """Enqueue an all-reduce on the default stream."""
+    def all_reduce(
+        self, send: int, receive: int, count: int = 1024, type_: int = FLOAT, op: int = SUM, stream: int = 0
+    ) -> int:
+        """Enqueue an all-reduce on a stream."""
         pointers = ctypes.c_void_p(send), ctypes.c_void_p(receive)
-        return int(nccl.ncclAllReduce(*pointers, ctypes.c_size_t(count), type_, op, self.comm, None))
+        where = self.comm, ctypes.c_void_p(stream)
+        return int(nccl.ncclAllReduce(*pointers, ctypes.c_size_t(count), type_, op, *where))
 
     def all_gather(self, send: int, receive: int, count: int = 1024) -> int:
         """Enqueue an all-gather on the default stream."""

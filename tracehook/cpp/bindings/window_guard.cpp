@@ -95,9 +95,9 @@ void ask(const std::shared_ptr<Conversation>& talk, const core::CommunicatorPtr&
     talk->move_to(State::kDone);
 }
 
-// On the program's thread, whose current stream is meant.
+// On the program's thread, whose current stream is meant. Without the hook library nobody knows it.
 bool loses_capture(const core::Communicator& communicator) {
-    return !nccl::has(nccl::Trait::kRegistersInCapture, nccl::version()) &&
+    return process().attached() && !nccl::has(nccl::Trait::kRegistersInCapture, nccl::version()) &&
            process().hook_library().capturing(communicator.identity().device);
 }
 

@@ -200,6 +200,9 @@ class _Registrar(RuleBasedStateMachine):
         known = self.communicators.get(parent) if parent != pointer else None
         if known is not None:
             device = known.device
+        if pointer in self.communicators and self.communicators[pointer].slow:
+            self.retire(pointer)  # a free may wait for it: its last calls would count as those of the new one
+            self.every_call_makes_sense()
         self.harness.fail_after(pointer, 1 << 30)
         self.harness.set_in_progress(pointer, False)
         self.harness.create(pointer, device=device, parent=parent if known is not None else 0)

@@ -11,6 +11,7 @@
 // none is deregistered at the communicator's end.
 #pragma once
 
+#include "core/gate.h"
 #include "core/handles.h"
 #include "core/live_graphs.h"
 #include "core/observations.h"
@@ -28,8 +29,6 @@
 #include <vector>
 
 namespace tracehook::core {
-
-class Gate;
 
 // Result of a deregistration that was never made: the communicator did not become ready in time.
 // Also of a window that was not finished when the communicator died.
@@ -210,5 +209,25 @@ class Communicator {
 };
 
 using CommunicatorPtr = std::shared_ptr<Communicator>;
+
+// The short way of the gate. Every call into NCCL goes by it, so it is compiled into the callers.
+
+// Inside: false, and outside again, if `communicator` is dead.
+inline bool Gate::stay_in(const Communicator& communicator) noexcept {
+    if (!communicator.dead()) {
+        return true;
+    }
+    leave();
+    return false;
+}
+
+inline bool Gate::enter(const Communicator& communicator) noexcept {
+    return swap_way(Way::kOpen, Way::kTaken) ? stay_in(communicator) : enter_slowly(communicator);
+}
+
+inline bool Gate::enter_soon(const Communicator& communicator) noexcept {
+    return swap_way(Way::kOpen, Way::kTaken) ? stay_in(communicator)
+                                             : enter_soon_slowly(communicator);
+}
 
 } // namespace tracehook::core

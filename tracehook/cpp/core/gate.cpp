@@ -27,11 +27,6 @@ Gate::Lock::~Lock() {
     }
 }
 
-bool Gate::swap_way(Way from, Way to) noexcept {
-    return way_.compare_exchange_strong(from, to, std::memory_order_acq_rel,
-                                        std::memory_order_relaxed);
-}
-
 void Gate::join(const std::shared_ptr<Communicator>& communicator, std::vector<Segment> existing,
                 bool suspended) {
     const Lock lock(*this);
@@ -196,27 +191,12 @@ void Gate::release(Lock& lock) noexcept {
     changed_.notify_all();
 }
 
-// Inside, by the short way: false, and outside again, if `communicator` is dead.
-bool Gate::stay_in(const Communicator& communicator) noexcept {
-    if (!communicator.dead()) {
-        return true;
-    }
-    leave();
-    return false;
-}
-
-bool Gate::enter(const Communicator& communicator) noexcept {
-    if (swap_way(Way::kOpen, Way::kTaken)) {
-        return stay_in(communicator);
-    }
+bool Gate::enter_slowly(const Communicator& communicator) noexcept {
     Lock lock(*this);
     return wait_inside(lock, communicator) && work_off(lock, communicator);
 }
 
-bool Gate::enter_soon(const Communicator& communicator) noexcept {
-    if (swap_way(Way::kOpen, Way::kTaken)) {
-        return stay_in(communicator);
-    }
+bool Gate::enter_soon_slowly(const Communicator& communicator) noexcept {
     Lock lock(*this);
     if (inside_ && turns_ == hopeless_turn_) {
         return false;
@@ -247,10 +227,7 @@ bool Gate::occupied() noexcept {
     return inside_;
 }
 
-void Gate::leave() noexcept {
-    if (swap_way(Way::kTaken, Way::kOpen)) {
-        return;
-    }
+void Gate::leave_slowly() noexcept {
     Lock lock(*this);
     release(lock);
 }

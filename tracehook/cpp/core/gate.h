@@ -69,7 +69,11 @@ class Gate {
     // Waits five seconds at most, and not at all where somebody waited so long for the same thread:
     // what undoes a registration before an abort must not wait for what only the abort will end.
     bool enter_soon(const Communicator& communicator) noexcept;
-    void leave() noexcept;
+    void leave() noexcept {
+        if (!swap_way(Way::kTaken, Way::kOpen)) {
+            leave_slowly();
+        }
+    }
     // Whether some thread is inside.
     bool occupied() noexcept;
 
@@ -108,8 +112,14 @@ class Gate {
     };
     enum class Way : std::uint32_t { kOpen, kTaken, kClosed };
 
-    bool swap_way(Way from, Way to) noexcept;
+    bool swap_way(Way from, Way to) noexcept {
+        return way_.compare_exchange_strong(from, to, std::memory_order_acq_rel,
+                                            std::memory_order_relaxed);
+    }
+    bool enter_slowly(const Communicator& communicator) noexcept;
+    bool enter_soon_slowly(const Communicator& communicator) noexcept;
     bool stay_in(const Communicator& communicator) noexcept;
+    void leave_slowly() noexcept;
     bool wait_inside(Lock& lock, const Communicator& communicator) noexcept;
     void pass_on(Lock& lock) noexcept;
     void go_in() noexcept;

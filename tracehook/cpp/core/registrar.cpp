@@ -206,21 +206,10 @@ CommunicatorPtr Registrar::add(Identity identity, const MakeRegistrationCalls& m
     return communicator;
 }
 
-const CommunicatorPtr& Registrar::find(const void* pointer) noexcept {
-    struct Last {
-        const Registrar* owner = nullptr;
-        std::uint64_t epoch = 0;
-        const void* pointer = nullptr;
-        CommunicatorPtr communicator;
-    };
-    static thread_local Last last;
+const CommunicatorPtr& Registrar::find_anew(Found& last, const void* pointer) noexcept {
     static const CommunicatorPtr none;
     if (abandoned()) {
         return none;
-    }
-    const std::uint64_t epoch = epoch_.load(std::memory_order_acquire);
-    if (last.owner == this && last.epoch == epoch && last.pointer == pointer) {
-        return last.communicator;
     }
     const std::lock_guard guard(mutex_);
     const auto found = by_pointer_.find(pointer);

@@ -78,7 +78,14 @@ class Registrar {
     CommunicatorPtr add(Identity identity, const MakeRegistrationCalls& make,
                         const CommunicatorPtr& parent = nullptr);
     // Null if unknown. The reference is the calling thread's own and lasts until its next find().
-    const CommunicatorPtr& find(const void* pointer) noexcept;
+    const CommunicatorPtr& find(const void* pointer) noexcept {
+        Found& last = last_found();
+        if (last.owner == this && last.pointer == pointer &&
+            last.epoch == epoch_.load(std::memory_order_acquire) && !abandoned()) {
+            return last.communicator;
+        }
+        return find_anew(last, pointer);
+    }
 
     // Before destroy / finalize. Unknown pointers are ignored. If graphs live that use windows, the
     // windows stay: the call waits for those graphs and ends the windows itself. They count until
@@ -140,6 +147,18 @@ class Registrar {
     CommunicatorPtr take(const void* pointer, const Communicator* only = nullptr) noexcept;
     void log_range(EventKind kind, const Range& range, bool adopted = false) noexcept;
     Event segment_event(EventKind kind, const Segment& segment) const noexcept;
+    // What a thread found last.
+    struct Found {
+        const Registrar* owner = nullptr;
+        std::uint64_t epoch = 0;
+        const void* pointer = nullptr;
+        CommunicatorPtr communicator;
+    };
+    static Found& last_found() noexcept {
+        static thread_local Found last;
+        return last;
+    }
+    const CommunicatorPtr& find_anew(Found& last, const void* pointer) noexcept;
     std::vector<CommunicatorPtr> communicators_on(int device) const;
     std::vector<Segment> to_register(int device) const;
     void queue(const Segment& segment, const std::vector<CommunicatorPtr>& communicators) noexcept;

@@ -5,11 +5,6 @@
 
 namespace tracehook::nccl {
 
-ThreadGroup& ThreadGroup::mine() noexcept {
-    static thread_local ThreadGroup group;
-    return group;
-}
-
 void ThreadGroup::touched(const core::CommunicatorPtr& communicator) {
     // Consecutive calls are nearly always on the same communicator; the rest is sorted out at the
     // end.

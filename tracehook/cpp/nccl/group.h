@@ -15,7 +15,10 @@ namespace tracehook::nccl {
 
 class ThreadGroup {
   public:
-    static ThreadGroup& mine() noexcept;
+    static ThreadGroup& mine() noexcept {
+        static thread_local ThreadGroup group;
+        return group;
+    }
 
     bool open() const noexcept { return depth_ > 0; }
     void started() noexcept {

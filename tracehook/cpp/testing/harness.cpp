@@ -122,6 +122,14 @@ class Harness::ScriptedRegistrationCalls final : public core::RegistrationCalls 
     // The library undoes its registrations itself now, in a while.
     void begin_abort() noexcept { dying_.store(true); }
 
+    // A library that is busy keeps what it has beyond the end of the registrar's patience. A free
+    // that waited for it then returns; whether that is before or after end() is chance.
+    void begin_destroy() noexcept {
+        if (!ready()) {
+            dying_.store(true);
+        }
+    }
+
     template <typename Is> bool holds(int device, Is&& is) const {
         if (device != device_ || dying_.load()) {
             return false;
@@ -175,11 +183,13 @@ class Harness::ScriptedRegistrationCalls final : public core::RegistrationCalls 
 namespace {
 
 core::Patience patience(int milliseconds) {
-    if (milliseconds == 0) {
-        return {};
+    core::Patience patience;
+    if (milliseconds != 0) {
+        const core::Patience::Duration each(milliseconds);
+        patience.others_for_gate = patience.free_until_notice = each;
+        patience.undoing_for_ready = patience.end_for_graphs = each;
     }
-    const core::Patience::Duration each(milliseconds);
-    return {each, each, each, each, each};
+    return patience;
 }
 
 } // namespace
@@ -280,6 +290,12 @@ bool Harness::by_others(std::uintptr_t pointer) {
 void Harness::retire(std::uintptr_t pointer) {
     const auto communicator =
         registrar_.find(reinterpret_cast<void*>(pointer)); // keeps it alive until we are done
+    {
+        const std::lock_guard guard(live_mutex_);
+        if (const auto found = live_.find(pointer); found != live_.end()) {
+            found->second->begin_destroy();
+        }
+    }
     registrar_.retire(reinterpret_cast<void*>(pointer));
     end(pointer, communicator != nullptr);
 }

@@ -74,7 +74,7 @@ demo: $(STAMP) ## The main job: 4 ranks on emulated devices, a table per rank (T
 test: build ## All tests that need no GPU
 	$(BIN)/python -m pytest -n 4 tests
 
-integrations: build ## SGLang's and vLLM's own modules for NCCL in rehearsal (fetches 380 MB, keeps three files of each)
+integrations: build ## SGLang and vLLM in rehearsal, their own modules for NCCL and tracehook's plug-ins (fetches 380 MB)
 	$(BIN)/python tests/servers/fetch.py build/servers
 	$(BIN)/python -m pytest -n 2 tests/servers
 

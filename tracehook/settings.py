@@ -47,6 +47,18 @@ def _names(text: str) -> tuple[str, ...]:
     return names
 
 
+INTEGRATIONS = ("sglang", "vllm", "megatron")
+
+
+def _integrations(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if names == ("auto",):
+        return INTEGRATIONS
+    if not names or not set(names) <= set(INTEGRATIONS):
+        raise SettingError(f"expected auto, or names of {', '.join(INTEGRATIONS)}, separated by commas")
+    return names
+
+
 _UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
@@ -136,6 +148,12 @@ class Settings:
         _one_of("on", "log", "off"),
         "windows that the program registers itself: on (ranks compare them before NCCL is called, and refuse what "
         "differs), log (they only say so) or off",
+    )
+    integrations: tuple[str, ...] | None = _setting(
+        "SYMM_REGISTER_INTEGRATIONS",
+        None,
+        _integrations,
+        "frameworks whose symmetric memory tracehook makes: sglang, vllm, megatron, or auto (all of them); unset: none",
     )
     pool_limit: int | None = _setting(
         "SYMM_REGISTER_POOL_LIMIT",

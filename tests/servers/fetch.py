@@ -10,13 +10,13 @@ import zipfile
 from pathlib import Path
 
 WHEELS = {
-    "sglang==0.5.23": "sglang/srt/distributed/device_communicators/pynccl",
-    "vllm==0.33.0": "vllm/distributed/device_communicators/pynccl",
+    "sglang==0.5.23": ("sglang/srt/distributed/device_communicators/pynccl", "sglang/srt/plugins/"),
+    "vllm==0.33.0": ("vllm/distributed/device_communicators/pynccl", "vllm/plugins/__init__.py"),
 }
 
 
-def fetch(wheel: str, wanted: str, target: Path) -> None:
-    """Unpack the files of a wheel whose names begin with `wanted`."""
+def fetch(wheel: str, wanted: tuple[str, ...], target: Path) -> None:
+    """Unpack the files of a wheel whose names begin with one of `wanted`."""
     with tempfile.TemporaryDirectory() as scratch:
         download = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--dest", scratch, wheel]
         subprocess.run(download, check=True)
@@ -31,7 +31,7 @@ def main() -> None:
     """Fetch what is not there yet."""
     target = Path(sys.argv[1])
     for wheel, wanted in WHEELS.items():
-        if not (target / wanted.split("/")[0]).exists():
+        if not all(list(target.glob(f"{beginning}*")) for beginning in wanted):
             fetch(wheel, wanted, target)
 
 

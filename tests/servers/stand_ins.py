@@ -18,6 +18,7 @@ typedef int ncclResult_t;
 extern "C" ncclResult_t ncclMemAlloc(void**, size_t);
 extern "C" ncclResult_t ncclMemFree(void*);
 """
+compiled: list[str] = []  # what load_inline was called for
 
 
 def package(name: str) -> None:
@@ -40,6 +41,7 @@ def module(name: str, **content: object) -> None:
 
 def load_inline(name: str, cpp_sources: str, build_directory: str, **_: object) -> str:
     """Compile as torch's function of that name does, but with g++ alone: the sources have no device code."""
+    compiled.append(name)
     nvidia = Path(torch.__file__).parent.parent / "nvidia"
     target = Path(build_directory) / f"{name}.so"
     own = target.with_suffix(f".{os.getpid()}.so")  # other ranks make the same file
@@ -57,13 +59,24 @@ class StatelessProcessGroup:
     """Nobody uses one here."""
 
 
-def sglang() -> None:
-    """Stand in for the rest of SGLang."""
+def variable(value: object) -> SimpleNamespace:
+    """Return an environment variable as SGLang has them."""
+    return SimpleNamespace(get=lambda: value)
+
+
+def sglang(coordinator: object) -> None:
+    """Stand in for the rest of SGLang, whose group of tensor parallelism is given."""
+    envs = SimpleNamespace(
+        SGLANG_PLUGINS=variable(None),
+        SGLANG_PLATFORM=variable(None),
+        SGLANG_DEBUG_SYMM_MEM=variable(True),
+        SGLANG_SYMM_MEM_PREALLOC_GB_SIZE=variable(1),
+    )
     enabled = SimpleNamespace(comm=SimpleNamespace(enable_symm_mem=True))
     package("sglang.srt.distributed.device_communicators")
     module("sglang.srt.distributed.utils", StatelessProcessGroup=StatelessProcessGroup)
-    module("sglang.srt.distributed.parallel_state", GroupCoordinator=object)
-    module("sglang.srt.environ", envs=None)
+    module("sglang.srt.distributed.parallel_state", GroupCoordinator=object, get_tp_group=lambda: coordinator)
+    module("sglang.srt.environ", envs=envs)
     module("sglang.srt.runtime_context", get_exec=lambda: enabled)
     module(
         "sglang.srt.utils.common",
@@ -76,7 +89,7 @@ def vllm() -> None:
     """Stand in for the rest of vLLM."""
     platform = SimpleNamespace(is_cuda=lambda: True, is_rocm=lambda: False, fp8_dtype=lambda: torch.float8_e4m3fn)
     package("vllm.distributed.device_communicators")
-    module("vllm.envs", VLLM_USE_NCCL_SYMM_MEM=True, VLLM_DISABLE_PYNCCL=False)
+    module("vllm.envs", VLLM_USE_NCCL_SYMM_MEM=True, VLLM_DISABLE_PYNCCL=False, VLLM_PLUGINS=None)
     module("vllm.distributed.utils", StatelessProcessGroup=StatelessProcessGroup)
     module("vllm.logger", init_logger=logger)
     module("vllm.platforms", current_platform=platform)

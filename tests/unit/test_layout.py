@@ -1,4 +1,4 @@
-"""Rooms import downwards only: commands -> views -> audit -> log; symmetric_memory, ipc -> hook -> log."""
+"""Rooms import downwards only: commands -> views -> audit -> log; symmetric_memory -> hook -> log, and so on."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ MAY_IMPORT = {
     "policies": ("log",),
     "symmetric_memory": ("hook", "log", "policies"),
     "ipc": ("hook", "log"),
+    "integrations": ("symmetric_memory", "hook", "log"),
     "rehearsal": ("hook", "log"),
     "commands": ("views", "audit", "hook", "log", "policies", "rehearsal"),
 }

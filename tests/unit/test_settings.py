@@ -25,6 +25,9 @@ GOOD = [
     ("ON_ERROR", "raise", "on_error", "raise"),
     ("ON_STALL", "log", "on_stall", "log"),
     ("ON_STALL", "abort", "on_stall", "abort"),
+    ("INTEGRATIONS", "auto", "integrations", ("sglang", "vllm", "megatron")),
+    ("INTEGRATIONS", "vllm", "integrations", ("vllm",)),
+    ("INTEGRATIONS", " megatron, sglang ,", "integrations", ("megatron", "sglang")),
     ("POOL_LIMIT", "8589934592", "pool_limit", 8 * 2**30),
     ("POOL_LIMIT", "1", "pool_limit", 1),
     ("POOL_LIMIT", "3KiB", "pool_limit", 3 * 2**10),
@@ -47,6 +50,10 @@ BAD = [
     ("TIMEOUT", "inf", "expected seconds above 0 and below a million"),
     ("ON_ERROR", "ignore", "expected raise or warn"),
     ("ON_STALL", "raise", "expected proven, log or abort"),
+    *(
+        ("INTEGRATIONS", text, "expected auto, or names of sglang, vllm, megatron, separated by commas")
+        for text in (",", "torch", "auto,vllm", "SGLang", "1")
+    ),
     *(
         ("POOL_LIMIT", text, "expected bytes above 0, such as 8589934592 or 8GiB")
         for text in ("0", "0GiB", "-1", "1.5GiB", "1e9", "1_000", "8G", "8GB", "8B", "GiB", "half", "8GiB8", "\u0668")

@@ -74,7 +74,7 @@ demo: $(STAMP) ## The main job: 4 ranks on emulated devices, a table per rank (T
 test: build ## All tests that need no GPU
 	$(BIN)/python -m pytest -n 4 tests
 
-integrations: build ## SGLang and vLLM in rehearsal, their own modules for NCCL and tracehook's plug-ins (fetches 380 MB)
+integrations: build ## SGLang, vLLM and Megatron in rehearsal: their own modules, with and without tracehook's plug-ins (fetches 380 MB)
 	$(BIN)/python tests/servers/fetch.py build/servers
 	$(BIN)/python -m pytest -n 2 tests/servers
 

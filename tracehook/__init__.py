@@ -101,6 +101,9 @@ def enable() -> None:
     from tracehook.hook.service import service
 
     service().enable()
+    from tracehook.integrations.entry import megatron
+
+    megatron()
 
 
 def disable() -> None:

@@ -17,6 +17,9 @@ def autoload() -> None:
         from tracehook.hook.service import start_from_environment
 
         start_from_environment()
+        from tracehook.integrations.entry import megatron
+
+        megatron()
     except Exception as problem:  # whatever it is, the user's program comes first
         _say(f"tracehook is off: {problem}")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 WHEELS = {
     "sglang==0.5.23": ("sglang/srt/distributed/device_communicators/pynccl", "sglang/srt/plugins/"),
     "vllm==0.33.0": ("vllm/distributed/device_communicators/pynccl", "vllm/plugins/__init__.py"),
+    "megatron-core==0.16.1": ("megatron/core/",),
 }
 
 

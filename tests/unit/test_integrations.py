@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tracehook.integrations import choice, entry, sglang, vllm
+from tracehook.integrations import choice, entry, megatron, sglang, vllm
 from tracehook.integrations.replacing import replace, when_imported
 from tracehook.symmetric_memory.scope import NoScope
 from tracehook.symmetric_memory.state import Switch
@@ -91,7 +91,7 @@ def test_without_tracehook_one_line_says_so(
 def test_without_the_variable_nothing_is_imported() -> None:
     """What the frameworks call in each process loads neither torch nor the rest of tracehook."""
     program = (
-        "import sys; from tracehook.integrations import entry; entry.sglang(), entry.vllm(); "
+        "import sys; from tracehook.integrations import entry; entry.sglang(), entry.vllm(), entry.megatron(); "
         "print([name for name in sys.modules if name == 'torch' or name.startswith('tracehook')])"
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env={})
@@ -224,3 +224,45 @@ def test_where_tracehook_has_no_memory_the_framework_serves(
         assert entered._scope.given == (group,)
     said = capsys.readouterr().err
     assert said.count("makes its symmetric memory itself") == (problem is not None)
+
+
+THEIRS = [
+    "init",
+    "create_nccl_mem_pool",
+    "register_mem_pool",
+    "deregister_mem_pool",
+    "nccl_mem",
+    "MultiGroupMemPoolAllocator",
+    "MemPoolAllocatorWithoutRegistration",
+]
+
+
+def test_megatron_is_replaced_when_it_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has no plug-ins, so tracehook's start waits for the import; a second start does nothing more."""
+    choose(monkeypatch, "megatron")
+    before = len(sys.meta_path)
+    for _ in range(2):
+        entry.megatron()
+    assert len(sys.meta_path) == before + 1
+    monkeypatch.setattr(entry, "_seen", set())
+    theirs = module(megatron.MODULE, **own(THEIRS))
+    entry.megatron()
+    assert [getattr(theirs, name).__module__ for name in THEIRS] == [megatron.__name__] * len(THEIRS)
+
+
+@pytest.mark.parametrize("memory", [None, object()])
+def test_megatron_keeps_what_is_not_symmetric(monkeypatch: pytest.MonkeyPatch, memory: object | None) -> None:
+    """Its own functions get its own pools: one that it made, or one that is made when a stand-in has to be one."""
+    monkeypatch.setattr(Switch, "memory", memory)
+    monkeypatch.setattr(Switch, "host", memory)
+    ours = megatron.replacements(module(megatron.MODULE, **own(THEIRS)))
+    pool = ours["create_nccl_mem_pool"](False)
+    assert pool == ("own", False)
+    assert ours["nccl_mem"](pool, True, "cuda", "group", False) == ("own", pool, True, "cuda", "group", False)
+    assert ours["MemPoolAllocatorWithoutRegistration"](pool) == ("own", pool)
+    assert ours["register_mem_pool"](pool, "group", False) is None
+    either = ours["create_nccl_mem_pool"]()
+    made = ("own",) if memory is not None else ("own", None)
+    assert ours["MultiGroupMemPoolAllocator"](either, ["group"], False) == ("own", made, ["group"], False)
+    if memory is None:
+        assert ours["MultiGroupMemPoolAllocator"](either, ["group"]) == ("own", made, ["group"], True)

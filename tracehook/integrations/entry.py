@@ -35,3 +35,11 @@ def vllm() -> None:
         from tracehook.integrations.vllm import install
 
         install()
+
+
+def megatron() -> None:
+    """Let tracehook make Megatron's symmetric memory. tracehook calls it when it starts: Megatron has no plug-ins."""
+    if _is_chosen("megatron"):
+        from tracehook.integrations.megatron import install
+
+        install()

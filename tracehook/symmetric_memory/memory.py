@@ -89,6 +89,12 @@ class SymmetricMemory:
         ended = ScopeEnd(self, native, windows, device)
         return Scope(native.enter, native.leave, native.pause, ended, graph, process_groups)
 
+    def unregistered(self, device: int, finish: Callable[[list[int] | None, BaseException | None], None]) -> Scope:
+        """Make a scope of the shared pool that registers nothing; `finish` gets the segments that were touched."""
+        pair = self._pools.pair(SHARED_POOL, device)
+        native = _core.PoolScope(pair.eager, pair.graph, 0)
+        return Scope(native.enter, native.leave, native.pause, finish, False, ())
+
     def _choose(
         self, windows: Sequence[GroupWindows], device: int, graph: bool, operation: str | None, nbytes: int | None
     ) -> str | None:

@@ -1,5 +1,6 @@
 """Megatron's own buffers of parameters and gradients, on tracehook's memory. Argument: the case, a function."""
 
+import functools
 import os
 import sys
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ import stand_ins
 import torch
 import torch.distributed as dist
 from server import MB, RANK, WORLD, tell
+from torch.distributed.device_mesh import init_device_mesh
 
 sys.path.insert(0, str(stand_ins.FETCHED))
 
@@ -70,6 +72,32 @@ def several_groups() -> None:
     with allocator.nccl_mem(pool, enabled=False):
         tell(disabled=tracehook.is_symmetric(torch.empty(MB, device="cuda")))
     dist.destroy_process_group(other)
+
+
+def sharded(later: bool = False) -> None:
+    """Shard a model with Megatron-FSDP, and take a step with it; register its buffers as they are made, or `later`."""
+    from megatron.core.distributed.fsdp.src.megatron_fsdp import fully_shard
+
+    module = sys.modules[fully_shard.__module__]
+    config = module.DistributedDataParallelConfig
+    module.DistributedDataParallelConfig = functools.partial(config, fsdp_manual_registration=later)
+    mesh = init_device_mesh("cuda", (WORLD,), mesh_dim_names=("dp",))
+    layers = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024, bias=False) for _ in range(2))).cuda()
+    model = module.fully_shard_model(
+        layers, device_mesh=mesh, dp_shard_dim="dp", fsdp_unit_modules=[torch.nn.Linear], nccl_ub=True
+    )
+    model(torch.ones(8, 1024, device="cuda")).sum().backward()
+    torch.cuda.synchronize()
+    tell(windows=[row["windows"] for row in tracehook.status()["windows"]])
+    if later:
+        model.param_and_grad_buffer.manual_buffer_registration()
+        model(torch.ones(8, 1024, device="cuda")).sum().backward()
+        tell(registered=[row["windows"] for row in tracehook.status()["windows"]])
+
+
+def sharded_later() -> None:
+    """Register by the function that Megatron-FSDP has for that."""
+    sharded(later=True)
 
 
 def unequal() -> None:

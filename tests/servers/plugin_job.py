@@ -159,5 +159,26 @@ def watched() -> None:
     tell(handle=server.communicator.comm.value, after=server.module.describe_registration_in_progress())
 
 
+def compiled() -> None:
+    """Enter a context in code for torch.compile, which leaves it to Python."""
+
+    def step(source: torch.Tensor) -> torch.Tensor:
+        tensor = made()
+        tensor.copy_(source)
+        return tensor
+
+    source = torch.full((MB,), RANK + 1.0).to("cuda")
+    results = [torch.compile(step, backend="eager")(source) for _ in range(3)]
+    tell(seen=[is_symmetric(result) for result in results], sums=[summed(result) for result in results])
+
+
+def switched_off() -> None:
+    """Without tracehook the server's own contexts serve, behind the names that are still replaced."""
+    first = made(8 * MB)
+    tracehook.disable()
+    second = made(16 * MB)
+    tell(symmetric=[is_symmetric(first), is_symmetric(second)], sums=[summed(first), summed(second)])
+
+
 globals()[sys.argv[2]]()
 end(server.communicator)

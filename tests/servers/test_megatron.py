@@ -52,6 +52,28 @@ def test_a_pool_is_registered_with_several_groups(tmp_path: Path) -> None:
     assert json.loads(findings) == [], text
 
 
+def test_a_sharded_model_takes_a_step(tmp_path: Path) -> None:
+    """Megatron-FSDP's double buffers are in windows, which are made once, and the audit finds nothing."""
+    run = play(tmp_path, "sharded")
+    run.assert_good()
+    for rank in (0, 1):
+        assert (run.facts(rank)["windows"], run.facts(rank)["compiled"]) == ([2], []), run.output
+        assert ["observed" in event for event in run.events("register.window", rank)] == [False] * 2
+    text, findings = audit(tmp_path)
+    assert json.loads(findings) == [], text
+
+
+def test_a_sharded_model_registers_later(tmp_path: Path) -> None:
+    """Its buffers get their windows when Megatron-FSDP's own function for that is called, after the first step."""
+    run = play(tmp_path, "sharded_later")
+    run.assert_good()
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        assert (facts["windows"], facts["registered"], facts["compiled"]) == ([], [2], []), run.output
+    text, findings = audit(tmp_path)
+    assert json.loads(findings) == [], text
+
+
 def test_buffers_of_other_sizes_raise_on_every_rank(tmp_path: Path) -> None:
     """Both ranks hear both sizes, and nothing was registered."""
     run = play(tmp_path, "unequal")

@@ -143,3 +143,24 @@ def test_the_watchdog_reads_which_registration_waits(tmp_path: Path) -> None:
     facts = run.facts(0)
     assert facts["registering"] == f"comm={facts['handle']} group=tp", run.output
     assert facts["after"] is None
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_code_for_torch_compile_may_enter_contexts(server: str, tmp_path: Path) -> None:
+    """What it makes inside is in windows."""
+    run = play(tmp_path, server, "compiled", plugin=server, job="plugin_job.py")
+    run.assert_good()
+    for rank in (0, 1):
+        assert (run.facts(rank)["seen"], run.facts(rank)["sums"]) == ([True] * 3, [3.0] * 3), run.output
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_without_tracehook_the_servers_own_contexts_serve(server: str, tmp_path: Path) -> None:
+    """After tracehook.disable() the server compiles its allocator and registers its own windows."""
+    run = play(tmp_path, server, "switched_off", plugin=server, job="plugin_job.py")
+    run.assert_good()
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        assert (facts["symmetric"], facts["sums"]) == ([True, True], [3.0, 3.0]), run.output
+        assert facts["compiled"] == ["nccl_allocator"]
+        assert ["observed" in event for event in run.events("register.window", rank)] == [False, True]

@@ -9,6 +9,8 @@ from support.rehearsal import RULES_BROKEN, rehearse
 
 MB = 1 << 20
 INVALID_VALUE, NOT_INITIALIZED, INVALID_DEVICE, INVALID_HANDLE, NOT_SUPPORTED = 1, 3, 101, 400, 801
+INVALID_ARGUMENT, VERSION_MISMATCH = 2, 25  # what NVML says
+UNWRITTEN = 99
 
 
 def share(scene: str, *arguments: str, job: str = "shared_memory.py", devices: int = 1) -> dict[str, Any]:
@@ -45,6 +47,19 @@ def test_memory_is_given_without_a_descriptor() -> None:
     assert (facts["written"], facts["status"]) == (9, 0)
     assert (facts["descriptor"], facts["both"]) == (INVALID_VALUE, [0, 0]), "as what it was made for"
     assert facts["foreign"] == INVALID_VALUE
+
+
+@pytest.mark.parametrize(("fabric", "state"), [("0", 0), ("1", 3)], ids=["none", "one"])
+def test_nvml_says_whether_there_is_a_fabric(fabric: str, state: int) -> None:
+    """It answers with success and a state (3: ready), as an H100 does; it refuses an unknown version or device."""
+    run = rehearse("fabric_info.py", env={"TRACEHOOK_EMU_FABRIC": fabric})
+    run.assert_good()
+    assert run.facts() == {
+        "second": [0, state],
+        "third": [0, state],
+        "other": [[VERSION_MISMATCH, UNWRITTEN]] * 3,
+        "no_device": [INVALID_ARGUMENT, UNWRITTEN],
+    }
 
 
 def test_memory_is_fetched_from_another_process() -> None:

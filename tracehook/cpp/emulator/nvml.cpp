@@ -20,11 +20,28 @@ enum NvmlStatus : int {
     kNvmlNotSupported = 3,
     kNvmlNotFound = 6,
     kNvmlInsufficientSize = 7,
+    kNvmlVersionMismatch = 25,
 };
 
 struct NvmlMemory {
     unsigned long long total, available, used;
 };
+
+// nvmlGpuFabricInfoV_t, as far as its version 2 goes; version 3 has one more byte behind it.
+struct NvmlFabricInfo {
+    unsigned version; // the size of the whole, and the version in the highest byte
+    unsigned char cluster[16];
+    int status;
+    unsigned clique;
+    unsigned char state;
+    unsigned health_mask;
+};
+
+constexpr unsigned kFabricInfo2 = 0x0200'0024;
+constexpr unsigned kFabricInfo3 = 0x0300'0028;
+constexpr unsigned char kFabricNotSupported = 0;
+constexpr unsigned char kFabricCompleted = 3;
+static_assert(sizeof(NvmlFabricInfo) == (kFabricInfo2 & 0xffffff));
 
 // A handle is the number of its device plus one, so that it is not null.
 void* handle_of(int physical) {
@@ -161,6 +178,18 @@ EMU_EXPORT int nvmlDeviceGetNvLinkRemotePciInfo_v2(void*, unsigned, void*) {
     return kNvmlNotSupported;
 }
 
-EMU_EXPORT int nvmlDeviceGetGpuFabricInfoV(void*, void*) {
-    return kNvmlNotSupported;
+// PyTorch asks this before it makes an expandable segment, and 2.13 takes a failure for an error.
+// An H100 without a fabric answers so: with success, and a state.
+EMU_EXPORT int nvmlDeviceGetGpuFabricInfoV(void* handle, NvmlFabricInfo* info) {
+    if (!is_device(physical_of(handle))) {
+        return kNvmlInvalidArgument;
+    }
+    if (info->version != kFabricInfo2 && info->version != kFabricInfo3) {
+        return kNvmlVersionMismatch;
+    }
+    const unsigned version = info->version;
+    *info = {};
+    info->version = version;
+    info->state = has_fabric() ? kFabricCompleted : kFabricNotSupported;
+    return kNvmlSuccess;
 }

@@ -16,7 +16,6 @@ class TorchVersion(NamedTuple):
     group: str
 
 
-# Of 2.13 no CUDA wheel was at hand: its NCCL is taken to be that of 2.12.
 ROWS = (
     TorchVersion("2.11", "2.11.0", 22809, "stock"),
     TorchVersion("2.12", "2.12.1", 22907, "stock"),

@@ -65,8 +65,7 @@ def test_the_document_has_every_row() -> None:
     for row in versions.ROWS:
         (line,) = (line for line in lines if line.startswith(f"| {row.torch} |"))
         assert row.group in line
-        if row.torch != "2.13":  # of which no CUDA build was at hand
-            assert f"| {_dotted(row.nccl)} |" in line
+        assert f"| {_dotted(row.nccl)} |" in line
 
 
 def test_the_document_has_what_differs_in_nccl() -> None:

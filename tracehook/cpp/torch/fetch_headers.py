@@ -1,7 +1,6 @@
 """Fetch the headers of each torch in the table of versions, for a wheel that has a hook library for every one.
 
-Run by `make wheel` in the building interpreter: fetch_headers.py FOLDER [RELEASE...], the folder to fill, and the
-releases of which there may be only a build without CUDA, so that the wheel goes without. Downloads wheels of torch
+Run by `make wheel` in the building interpreter: fetch_headers.py FOLDER, the folder to fill. Downloads wheels of torch
 (half a gigabyte each, without what they require), keeps their headers, and prints the folders, by semicolons.
 """
 
@@ -14,10 +13,10 @@ from pathlib import Path
 from tracehook import versions
 
 
-def fetch(release: str, folder: Path) -> bool:
-    """Fill `folder` with the headers of one torch; False if its wheel is not of a CUDA build."""
+def fetch(release: str, folder: Path) -> None:
+    """Fill `folder` with the headers of one torch; end the program if its wheel is not of a CUDA build."""
     if folder.exists():
-        return True
+        return
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:  # there, so that the move is one step
         download = [
@@ -31,32 +30,27 @@ def fetch(release: str, folder: Path) -> bool:
             "-d",
             scratch,
         ]
-        subprocess.run([*download, f"torch=={release}"], check=True)
+        # By three equal signs pip finds this very build. By two it may prefer 2.13.0+cpu to 2.13.0.
+        subprocess.run([*download, f"torch==={release}"], check=True)
         (wheel,) = Path(scratch).glob("torch-*.whl")
         with zipfile.ZipFile(wheel) as packed:
             names = packed.namelist()
             if "torch/lib/libc10_cuda.so" not in names:
-                return False
+                raise SystemExit(
+                    f"tracehook: torch {release}, as pip finds it, is a build without CUDA; "
+                    "the wheel needs the headers of one with CUDA"
+                )
             wanted = [name for name in names if name.startswith("torch/include/") or name == "torch/version.py"]
             packed.extractall(Path(scratch, "headers"), wanted)
         Path(scratch, "headers").rename(folder)
-    return True
 
 
 def main() -> None:
-    """Fetch all; say which could not be had."""
-    target, may_lack = Path(sys.argv[1]), sys.argv[2:]
-    folders = []
-    for row in versions.ROWS:
-        folder = target / row.release
-        if fetch(row.release, folder):
-            folders.append(str((folder / "torch").absolute()))
-            continue
-        found = f"tracehook: torch {row.release}, as pip finds it, is a build without CUDA"
-        if row.release not in may_lack:
-            raise SystemExit(f"{found}; the wheel needs the headers of one with CUDA")
-        print(f"{found}: no library", file=sys.stderr)
-    print(";".join(folders))
+    """Fetch all, and print where they are."""
+    folders = [Path(sys.argv[1], row.release) for row in versions.ROWS]
+    for row, folder in zip(versions.ROWS, folders, strict=True):
+        fetch(row.release, folder)
+    print(";".join(str((folder / "torch").absolute()) for folder in folders))
 
 
 if __name__ == "__main__":

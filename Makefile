@@ -78,7 +78,7 @@ demo: $(STAMP) ## The main job: 4 ranks on emulated devices, a table per rank (T
 test: build ## All tests that need no GPU
 	$(BIN)/python -m pytest -n 4 tests
 
-integrations: build ## SGLang, vLLM and Megatron in rehearsal: their own modules, with and without tracehook's plug-ins (fetches 380 MB)
+integrations: build ## SGLang, vLLM, Megatron, nccl4py and CuPy in rehearsal, with and without plug-ins (fetches 460 MB, keeps 50)
 	$(BIN)/python tests/servers/fetch.py build/servers
 	$(BIN)/python -m pytest -n 2 tests/servers
 

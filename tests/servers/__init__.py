@@ -1,1 +1,1 @@
-"""Servers that call NCCL themselves, by their own modules, in rehearsal."""
+"""Servers and libraries that call NCCL themselves, by their own modules, in rehearsal."""

@@ -1,4 +1,4 @@
-"""Fetch the modules of servers that call NCCL, unchanged, out of their wheels. ``make integrations`` runs it.
+"""Fetch the modules of others that call NCCL, unchanged, out of their wheels. ``make integrations`` runs it.
 
 Argument: the folder for them.
 """
@@ -9,10 +9,18 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+CUPY = "cupy_backends/cuda/"
+# What is kept of a wheel: the files whose names begin so.
 WHEELS = {
     "sglang==0.5.23": ("sglang/srt/distributed/device_communicators/pynccl", "sglang/srt/plugins/"),
     "vllm==0.33.0": ("vllm/distributed/device_communicators/pynccl", "vllm/plugins/__init__.py"),
     "megatron-core==0.16.1": ("megatron/core/",),
+    "nccl4py==0.6.0": ("nccl/",),
+    "cuda-core==1.2.2": ("cuda/core/",),  # nccl4py needs it
+    "cupy-cuda13x==14.2.0": (
+        *("cupy_backends/__init__.py", f"{CUPY}__init__.py", f"{CUPY}_softlink", f"{CUPY}stream", f"{CUPY}api/"),
+        *(f"{CUPY}libs/__init__.py", f"{CUPY}libs/nccl"),
+    ),
 }
 
 

@@ -1,9 +1,12 @@
-"""What the servers' own modules for NCCL import besides torch: stand-ins, as small as they can be."""
+"""What the servers' and Megatron's own modules for NCCL import besides torch: stand-ins, as small as they can be."""
 
+import fcntl
+import importlib.util
 import logging
 import os
 import subprocess
 import sys
+import sysconfig
 import types
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,10 +16,13 @@ import torch.utils.cpp_extension
 
 FETCHED = Path(os.environ["FETCHED"])  # see fetch.py
 LIBRARY = "libnccl.so.2"
+OF_TORCH = ("c10", "c10_cuda", "torch_cpu", "torch_cuda", "torch_python")
 ALLOCATION = """
 typedef int ncclResult_t;
 extern "C" ncclResult_t ncclMemAlloc(void**, size_t);
 extern "C" ncclResult_t ncclMemFree(void*);
+extern "C" const char* ncclGetErrorString(ncclResult_t);
+constexpr ncclResult_t ncclSuccess = 0;
 """
 compiled: list[str] = []  # what load_inline was called for
 
@@ -39,20 +45,46 @@ def module(name: str, **content: object) -> None:
     setattr(sys.modules[parent], last, made)
 
 
-def load_inline(name: str, cpp_sources: str, build_directory: str, **_: object) -> str:
+def load_inline(
+    name: str, cpp_sources: str, build_directory: str, is_python_module: bool = False, **_: object
+) -> str | types.ModuleType:
     """Compile as torch's function of that name does, but with g++ alone: the sources have no device code."""
     compiled.append(name)
+    # One of Python may be kept from a run with another torch.
+    target = Path(build_directory) / (f"{name}-{torch.__version__}.so" if is_python_module else f"{name}.so")
+    with target.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # other ranks make the same file
+        if not target.exists():
+            compile_library(name, cpp_sources, target)
+    if not is_python_module:
+        return str(target)
+    found = importlib.util.spec_from_file_location(name, target)
+    made = importlib.util.module_from_spec(found)
+    found.loader.exec_module(made)
+    return made
+
+
+def compile_library(name: str, text: str, target: Path) -> None:
+    """Compile C++ to a library that is linked to the NCCL that is loaded."""
     nvidia = Path(torch.__file__).parent.parent / "nvidia"
-    target = Path(build_directory) / f"{name}.so"
-    own = target.with_suffix(f".{os.getpid()}.so")  # other ranks make the same file
+    own = target.with_suffix(".part")
     # NCCL's own header includes parts of the CUDA toolkit that torch does not bring.
-    source = f"#include <cstdint>\n#include <cstdio>\n{cpp_sources.replace('#include <nccl.h>', ALLOCATION)}"
-    # Linked to the NCCL that is loaded. The servers' own -lnccl needs a link of that name, which a toolkit has.
+    source = f"#include <cstdint>\n#include <cstdio>\n{text.replace('#include <nccl.h>', ALLOCATION)}"
+    includes = [*torch.utils.cpp_extension.include_paths(), sysconfig.get_path("include"), nvidia / "cu13" / "include"]
+    # The sources' own -lnccl needs a link of that name, which a toolkit has.
     linked = [f"-L{nvidia / 'nccl' / 'lib'}", f"-l:{LIBRARY}"]
-    options = ["-x", "c++", "-", "-shared", "-fPIC", f"-I{nvidia / 'cu13' / 'include'}", "-o", str(own), *linked]
-    subprocess.run(["g++", *options], input=source, text=True, check=True)
+    linked += [f"-L{Path(torch.__file__).parent / 'lib'}", "-Wl,--as-needed", *(f"-l{each}" for each in OF_TORCH)]
+    options = [
+        "-shared",
+        "-fPIC",
+        "-std=c++20",
+        "-w",
+        f"-DTORCH_EXTENSION_NAME={name}",
+        *(f"-I{at}" for at in includes),
+    ]
+    command = ["g++", "-x", "c++", "-", *options, "-o", str(own), *linked]
+    subprocess.run(command, input=source, text=True, check=True)
     own.rename(target)
-    return str(target)
 
 
 class StatelessProcessGroup:
@@ -99,6 +131,17 @@ def vllm() -> None:
         find_nccl_library=lambda: LIBRARY,
         find_nccl_include_paths=list,
         find_nccl_library_paths=list,
+    )
+
+
+def megatron() -> None:
+    """Stand in for the rest of Megatron-LM."""
+    version = tuple(map(int, torch.__version__.split("+")[0].split(".")[:2]))
+    package("megatron.core")
+    module(
+        "megatron.core.utils",
+        is_torch_min_version=lambda least: tuple(map(int, least.split(".")[:2])) <= version,
+        log_single_rank=lambda to, level, text: to.log(level, text),
     )
 
 

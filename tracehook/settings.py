@@ -126,7 +126,7 @@ class Settings:
         "SYMM_REGISTER_VERIFY",
         "first-use",
         _one_of("first-use", "every-use", "off"),
-        "when ranks compare where symmetric buffers lie: first-use, every-use (slow, for a search) or off",
+        "when ranks compare buffers' places and calls' settings: first-use, every-use (slow, for a search) or off",
     )
     timeout: float = _setting("SYMM_REGISTER_TIMEOUT", 60.0, _seconds, "seconds that an agreement may take")
     on_error: str = _setting(

@@ -1,7 +1,8 @@
 """A communicator that nccl4py or CuPy makes, with the modules unchanged. Arguments: who makes it, the case.
 
 A rank allocates two buffers, registers a window for each, and reduces the first buffer. Cases: *alike*; *swapped*: the
-last rank registers in the opposite order; *unequal*: its first buffer is larger.
+last rank registers in the opposite order; *unequal*: its first buffer is larger; *configured* and *misconfigured*, by
+nccl4py alone: the all-reduce has a configuration, which is another one on the last rank.
 """
 
 import ctypes
@@ -65,7 +66,9 @@ class ByNccl4py:
 
     def reduce(self, tensor: torch.Tensor) -> None:
         """Sum over the ranks."""
-        self.made.allreduce(tensor, tensor, self.nccl.SUM)
+        most = {"configured": 4, "misconfigured": 4 + RANK}.get(CASE)
+        config = self.nccl.NCCLCollConfig(max_ctas=most) if most else None
+        self.made.allreduce(tensor, tensor, self.nccl.SUM, config=config)
 
     def end(self) -> None:
         """End the communicator; nccl4py ends the windows before."""
@@ -130,7 +133,8 @@ def main() -> None:
         tell(sum=float(buffers[0][0].cpu()))
     except Exception as problem:  # each has a class of its own
         raised = f"{type(problem).__name__}: {problem}"
-    tell(raised=raised, calls={name: count(name) for name in ("ncclCommWindowRegister", "ncclAllReduce")})
+    names = ("ncclCommWindowRegister", "ncclAllReduce", "ncclAllReduceConfig")
+    tell(raised=raised, calls={name: count(name) for name in names})
     dist.all_gather_object([None] * WORLD, RANK)  # nobody ends it while another uses it
     if CASE != "alike":
         os._exit(0)

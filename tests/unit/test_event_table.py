@@ -111,6 +111,8 @@ def test_the_numbers_of_a_log_are_those_of_its_format():
         "all_to_all_config",
         "gather_config",
         "scatter_config",
+        "broadcast_config",
+        "reduce_config",
     ]
     assert {compared for _, *both in tables.OPERATIONS for compared in both} == {"where", "whether", "nothing"}
 

@@ -49,10 +49,10 @@ class Communicator:
         """Return the first call that is known, and the digests from there on."""
         return first, [hash(self._places[call]) & 0xFF for call in range(first, min(last + 1, self.calls))]
 
-    def past(self, call: int) -> tuple[str, Any, Any] | None:
+    def past(self, call: int) -> tuple[str, Any, Any, list[str]] | None:
         """Return what a call used, if it is one of the last."""
         known = self.calls - KEPT <= call < self.calls
-        return ("all_reduce", self._places[call], self._places[call]) if known else None
+        return ("all_reduce", self._places[call], self._places[call], []) if known else None
 
 
 def _verdict(*ranks: list[tuple[int, int | None]], last: int) -> tuple[RoundVerdict, Store]:

@@ -36,12 +36,13 @@ CREATE OR REPLACE MACRO buffer_of(the_process, the_comm_id, its_window, its_offs
          FROM registration r WHERE r.process = the_process AND r.comm_id = the_comm_id AND r.kind = 'window'
          AND r.ordinal = try_cast(its_window AS BIGINT) AND r.made_seq < the_seq), '') END;
 
--- Where the buffers of an event placement.first_use lay.
-CREATE OR REPLACE MACRO use_of(e) AS CASE
+-- Where the buffers of an event placement.first_use lay, and which settings the call had.
+CREATE OR REPLACE MACRO use_of(e) AS (CASE
     WHEN e.send_window IS NOT DISTINCT FROM e.receive_window AND e.send_offset IS NOT DISTINCT FROM e.receive_offset
     THEN buffer_of(e.process, e.comm_id, e.send_window, e.send_offset, e.seq)
     ELSE format('from {}, to {}', buffer_of(e.process, e.comm_id, e.send_window, e.send_offset, e.seq),
-                buffer_of(e.process, e.comm_id, e.receive_window, e.receive_offset, e.seq)) END;
+                buffer_of(e.process, e.comm_id, e.receive_window, e.receive_offset, e.seq)) END
+    || coalesce(', with configuration ' || e.config, ''));
 
 -- 'segment 4 of peer 1 (32 MiB)', of a row of table mapping; allocations of the driver have no number
 CREATE OR REPLACE MACRO peer_memory(m) AS

@@ -206,6 +206,8 @@ _NO_ORDINALS = {0xFFFFFFFF: "overrun"}
 def _placement(record: Record) -> dict[str, Any]:
     """Where the buffers of a collective lay: window ordinal and offset in bytes; without a window, null."""
     out: dict[str, Any] = {"operation": OPERATIONS[record.extra][0] if record.extra < len(OPERATIONS) else record.extra}
+    if record.result:
+        out["config"] = f"{record.result & 0xFFFFFFFF:08x}"
     for side, window, offset in (
         ("send", record.value >> 32, record.address),
         ("receive", record.value & 0xFFFFFFFF, record.size),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tracehook import _core
@@ -47,7 +47,10 @@ def is_in_windows(communicator: Any, call: int | None) -> bool | None:
     None if this rank has not made the call, or no longer knows it.
     """
     past = communicator.past(call) if call is not None and communicator.calls > call else None
-    return all(place is None or place[0] != 0 for place in past[1:]) if past is not None else None
+    if past is None:
+        return None
+    places = [place for place in past[1:3] if place is not None]
+    return bool(places) and all(place[0] != 0 for place in places)
 
 
 def answer(alarm: Alarm, communicator: Any, rank: int, waiting: Callable[[], list[Waiting]]) -> RoundVerdict | None:
@@ -111,8 +114,13 @@ def described(communicator: Any, call: int) -> str:
     past = communicator.past(call)
     if past is None:
         return "a call that it no longer knows, or made before windows counted"
-    operation, *places = past
-    return ", ".join([operation, *wishes(*places)])
+    operation, send, receive, settings = past
+    return ", ".join([operation, *wishes(send, receive), *told(settings)])
+
+
+def told(settings: Sequence[str]) -> list[str]:
+    """Return what a call's configuration sets; the rest is NCCL's choice."""
+    return [setting for setting in settings if not setting.endswith(" not set")]
 
 
 def _where(place: tuple[int, int | None]) -> str:

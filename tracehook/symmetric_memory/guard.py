@@ -1,6 +1,7 @@
 """Windows that others register: the ranks compare them before NCCL is called.
 
-cpp/bindings/window_guard.cpp starts a thread that calls this. The program's thread, which registers the window, waits.
+cpp/bindings/window_guard.cpp starts a thread that calls `register`. The program's thread, which registers the window,
+waits. Where a call with a configuration needs no window, its own thread calls `introduce` before the ranks compare it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from tracehook.symmetric_memory import state
 from tracehook.symmetric_memory.windows import REGISTER_OTHER
 
 if TYPE_CHECKING:
-    from tracehook.symmetric_memory.windows import Make
+    from tracehook.symmetric_memory.windows import GroupWindows, Make
 
 _IN_CAPTURE = (
     "while a stream is captured, and this version of NCCL would end the capture; nothing was registered or called. "
@@ -39,19 +40,25 @@ def register(
         why the call is refused (empty: it is not), and NCCL's answer.
 
     """
-    memory = state.memory()
-    found = memory.windows_of(communicator) if memory is not None else None
+    found = introduce(communicator)
     if found is None:
-        if memory is not None:
-            _say_once(
-                f"communicator {communicator.key:016x}: its ranks cannot compare their windows, because they have no "
-                "store: call torch.distributed.init_process_group, or tracehook.use_store(store), before"
-            )
         return "", make()[0]
     wanted, unfit = f"{size} bytes, flags {flags}", ""
     if loses_capture:
         wanted, unfit = f"{wanted}, during a capture", f"all ranks want to {REGISTER_OTHER} ({wanted}) {_IN_CAPTURE}"
     return found.register_of_others(wanted, flights, make, _on_difference, unfit)
+
+
+def introduce(communicator: Any) -> GroupWindows | None:
+    """Return the windows of a communicator, through which its ranks compare; None if they cannot."""
+    memory = state.memory()
+    found = memory.windows_of(communicator) if memory is not None else None
+    if found is None and memory is not None:
+        _say_once(
+            f"communicator {communicator.key:016x}: its ranks cannot compare what they do, because they have no store: "
+            "call torch.distributed.init_process_group, or tracehook.use_store(store), before"
+        )
+    return found
 
 
 def _on_difference(text: str) -> str:

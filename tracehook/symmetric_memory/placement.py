@@ -1,8 +1,8 @@
-"""Compares between ranks, at its first use, where a collective's buffers lie."""
+"""Compares between ranks, at its first use, where a collective's buffers lie and how the call is configured."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tracehook.errors import RegistrationError, RegistrationMismatch, RegistrationTimeout
@@ -28,26 +28,31 @@ class PlacementCheck:
         self._on_error = on_error
         self._group_of = group_of
 
-    def __call__(self, communicator_id: int, call: int, operation: str, send: Place, receive: Place) -> str:
-        """Compare call number `call`; `communicator_id` is the native one."""
+    def __call__(
+        self, communicator_id: int, call: int, operation: str, send: Place, receive: Place, settings: Sequence[str]
+    ) -> str:
+        """Compare call number `call`; `communicator_id` is the native one, `settings` are those of the call alone."""
         found = self._group_of(communicator_id)
         if found is None:
             return ""  # its ranks compare nothing
-        why = self._compare(found, call, operation, send, receive)
+        why = self._compare(found, call, operation, send, receive, settings)
         if why and not found.is_of_torch:
             warn(why.removeprefix("tracehook: "))  # torch puts it into its exception, others seldom do
         return why
 
-    def _compare(self, found: GroupWindows, call: int, operation: str, send: Place, receive: Place) -> str:
+    def _compare(
+        self, found: GroupWindows, call: int, operation: str, send: Place, receive: Place, settings: Sequence[str]
+    ) -> str:
         communicator = found.communicator()
-        topic, entries = f"placement of {operation}", divergence.wishes(send, receive)
+        topic, entries = f"placement of {operation}", [*divergence.wishes(send, receive), *settings]
         if communicator is not None:
             uses, digest = communicator.digest()
             entries.append(f"{uses} collectives before, placements {digest:016x}")
         try:
             found.compare_use(topic, entries, call)
         except RegistrationMismatch as problem:
-            return self._mismatch(found, f"{problem}. {_ADVICE}" if problem.topic == topic else f"{problem}")
+            advice = f". {_ADVICE}" if problem.topic == topic and not settings else ""
+            return self._mismatch(found, f"{problem}{advice}", is_configured=bool(settings))
         except RegistrationTimeout as problem:
             found.end(f"{problem}. {UNSURE}")
             return f"tracehook: {problem}"
@@ -59,12 +64,13 @@ class PlacementCheck:
             return f"tracehook: the {side} buffer of {operation} {where}"
         return ""
 
-    def _mismatch(self, found: GroupWindows, text: str) -> str:
+    def _mismatch(self, found: GroupWindows, text: str, *, is_configured: bool) -> str:
         communicator = found.communicator()
         if communicator is not None:
             communicator.log_agreement("placement.mismatch", 0, 0, 0)
         pinned = communicator is not None and any(window["pinned"] for window in communicator.windows())
-        if self._on_error != "warn" or pinned or found.has_ended():
+        # To go on without windows would not make configurations equal.
+        if self._on_error != "warn" or pinned or is_configured or found.has_ended():
             return f"tracehook: {text}"
         found.drop_all(text)
         warn(

@@ -17,12 +17,12 @@ used AS (
     WHERE event = 'placement.first_use'
       AND coalesce(next NOT IN ('placement.mismatch', 'agreement.timeout', 'agreement.failed'), true)),
 distinct_use AS (
-    SELECT comm, process, comm_id, operation, send_place, receive_place, min(seq) AS seq, min(ns) AS ns,
+    SELECT comm, process, comm_id, operation, config, send_place, receive_place, min(seq) AS seq, min(ns) AS ns,
            any_value(coalesce(rank, comm_rank)) AS rank, arg_min(send_window, seq) AS send_window, arg_min(send_offset, seq) AS send_offset,
            arg_min(receive_window, seq) AS receive_window, arg_min(receive_offset, seq) AS receive_offset
-    FROM used GROUP BY comm, process, comm_id, operation, send_place, receive_place),
+    FROM used GROUP BY comm, process, comm_id, operation, config, send_place, receive_place),
 ordered AS (
-    SELECT *, operation || ' ' || send_place || ' ' || receive_place AS use,
+    SELECT *, operation || ' ' || send_place || ' ' || receive_place || coalesce(' ' || config, '') AS use,
            row_number() OVER (PARTITION BY comm, process, comm_id ORDER BY seq) AS place FROM distinct_use),
 kind AS (
     SELECT comm, place, use, list(rank ORDER BY rank) AS ranks, min(ns) AS ns, arg_min(ordered, rank) AS example

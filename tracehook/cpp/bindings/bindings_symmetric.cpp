@@ -3,6 +3,7 @@
 #include "bindings/symmetric_memory.h"
 
 #include "bindings/bindings.h"
+#include "nccl/coll_config.h"
 #include "nccl/group.h"
 #include "nccl/placement.h"
 #include "nccl/pool_memory.h"
@@ -35,11 +36,12 @@ py::object place(const core::Place& where, core::Compare compare) {
     return py::make_tuple(where.window, exact ? py::cast(where.offset) : py::none());
 }
 
-// Operation, place of the send buffer, place of the receive buffer, as the ranks compare them.
+// Operation, place of the send buffer, place of the receive buffer, settings of a configuration, as
+// the ranks compare them.
 py::tuple described(const core::Use& use) {
     const nccl::Operation& row = nccl::operations()[use.operation];
     return py::make_tuple(row.name, place(use.send, row.compare_send),
-                          place(use.receive, row.compare_receive));
+                          place(use.receive, row.compare_receive), nccl::settings_of(use.config));
 }
 
 py::object past(const BoundCommunicator& communicator, std::uint64_t call) {
@@ -65,6 +67,21 @@ nccl::Comparison comparison(const py::function& compare) {
                 return failure.what();
             }
         };
+}
+
+// Brings the ranks of a communicator together in Python, as a window would.
+void introduce(const core::CommunicatorPtr& communicator) {
+    Process& owner = process();
+    if (Py_IsInitialized() == 0 || is_finalizing() || !owner.registrar().registering()) {
+        return;
+    }
+    const py::gil_scoped_acquire gil;
+    try {
+        py::module_::import("tracehook.symmetric_memory.guard")
+            .attr("introduce")(BoundCommunicator(communicator, owner.bank()));
+    } catch (const py::error_already_set& failure) {
+        throw std::runtime_error(std::string("tracehook: ") + failure.what());
+    }
 }
 
 nccl::Verify verify_named(const std::string& name) {
@@ -377,6 +394,7 @@ void bind_symmetric(py::module_& module) {
     });
     module.def("release_idle", [] { return process().bank().release_idle(); }, NoGil());
     module.def("last_refusal", [] { return last_refusal(process().bank()); });
+    nccl::set_introduction(&introduce);
     module.def("set_verification", [](const std::string& verify, const py::function& compare) {
         nccl::set_verification(verify_named(verify), comparison(compare));
     });

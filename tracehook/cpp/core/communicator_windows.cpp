@@ -44,6 +44,7 @@ void Communicator::log_placement(EventKind kind, const Windows::Lookup& look) no
     record.address = look.send.offset;
     record.size = look.receive.offset;
     record.extra = look.use.operation;
+    record.result = static_cast<std::int32_t>(look.use.config);
     emit(record);
 }
 

@@ -7,14 +7,14 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 namespace tracehook::nccl {
 
 using Comm = void*;   // ncclComm_t
 using Stream = void*; // cudaStream_t
 using Window = void*; // ncclWindow_t
-struct CollConfig;    // ncclCollConfig_t, since 2.31: only NCCL reads it
-struct SignalDesc;    // ncclWaitSignalDesc_t: likewise
+struct SignalDesc;    // ncclWaitSignalDesc_t: only NCCL reads it
 
 // ncclResult_t
 enum Result : int {
@@ -96,6 +96,23 @@ struct Config {
     int shrink_share;      // 2.27
 };
 
+// ncclCollConfig_t, of one call; 2.31. `size` as in Config.
+struct CollConfig {
+    std::size_t size;
+    unsigned int magic;
+    unsigned int version;
+    const void* extensions; // a vendor's options
+    int min_ctas;
+    int max_ctas;
+    int nvls_ctas;
+    int cga_cluster_size;
+    const char* algorithms; // null or "": NCCL chooses
+    int force_algorithms;
+    int cta_policy;
+    std::uint64_t tag;       // for profilers
+    void* launch_completion; // cudaEvent_t; 2.32
+};
+
 // ncclSimInfo_t; 2.22
 struct Simulation {
     std::size_t size;
@@ -104,6 +121,7 @@ struct Simulation {
     float estimated_time;
 };
 
+inline constexpr unsigned int kConfigMagic = 0xcafebeef; // NCCL_API_MAGIC
 inline constexpr int kConfigUndefined = -2147483647 - 1; // NCCL_CONFIG_UNDEF_INT
 inline constexpr int kSplitNoColor = -1;                 // NCCL_SPLIT_NOCOLOR
 

@@ -1,5 +1,6 @@
 #include "nccl/interpose.h"
 
+#include "nccl/coll_config.h"
 #include "nccl/importers.h"
 #include "nccl/wrappers.h"
 
@@ -47,8 +48,16 @@ int placed(Args... args) {
     if (!communicator) {
         return (api().*Real)(args...);
     }
+    // The last argument, or the one before a configuration.
+    using Last = std::tuple_element_t<sizeof...(Args) - 1, std::tuple<Args...>>;
+    constexpr bool kHasConfig = std::is_same_v<Last, const CollConfig*>;
+    constexpr std::size_t kAfter = kHasConfig ? 2 : 1;
+    std::uint32_t config = 0;
+    if constexpr (kHasConfig) {
+        config = number_of(std::get<sizeof...(Args) - 1>(arguments));
+    }
     core::Windows& windows = communicator->windows();
-    if (!windows.engaged()) {
+    if (config == 0 && !windows.engaged()) {
         const bool entered = communicator->gate().enter(*communicator);
         if (windows.count_plain_call()) {
             return called<Real, false, Args...>(communicator, entered, args...);
@@ -57,9 +66,6 @@ int placed(Args... args) {
             communicator->gate().leave();
         }
     }
-    // The last argument, or the one before a configuration.
-    using Last = std::tuple_element_t<sizeof...(Args) - 1, std::tuple<Args...>>;
-    constexpr std::size_t kAfter = std::is_same_v<Last, const CollConfig*> ? 2 : 1;
     const Stream stream = std::get<sizeof...(Args) - kAfter>(arguments);
     // `communicator` is this thread's last find(), until a comparison finds others.
     core::CommunicatorPtr kept;
@@ -69,7 +75,8 @@ int placed(Args... args) {
                     std::get<2>(arguments),
                     std::get<3>(arguments),
                     stream,
-                    ThreadGroup::mine().flights(*communicator) != 0};
+                    ThreadGroup::mine().flights(*communicator) != 0,
+                    config};
     if (const int refused = check_placement(communicator, call, kept); refused != kSuccess) {
         return refused;
     }

@@ -24,6 +24,8 @@ struct Verification {
 // Leaked at each change: another thread may be using the former one.
 std::atomic<const Verification*> verification{nullptr};
 
+std::atomic<const Introduction*> introduction{nullptr};
+
 thread_local std::string refused_for;
 
 // Several ranks in one process, or a communicator that was found: then NCCL has to say how many
@@ -46,14 +48,18 @@ std::size_t bytes(std::size_t count, int type, int ranks) noexcept {
                : product;
 }
 
-int compare_with_others(core::Communicator& communicator,
+int compare_with_others(const core::CommunicatorPtr& communicator,
                         const core::Windows::Lookup& look) noexcept {
-    const Verification* const now = verification.load(std::memory_order_acquire);
-    if (now == nullptr || now->verify == Verify::kOff) {
-        return kSuccess;
-    }
     try {
-        const std::string why = now->compare(communicator, look);
+        const Introduction* const introduce = introduction.load(std::memory_order_acquire);
+        if (look.use.config != 0 && introduce != nullptr) {
+            (*introduce)(communicator);
+        }
+        const Verification* const now = verification.load(std::memory_order_acquire);
+        if (now == nullptr || now->verify == Verify::kOff) {
+            return kSuccess;
+        }
+        const std::string why = now->compare(*communicator, look);
         return why.empty() ? kSuccess : refuse(why);
     } catch (const std::exception& failure) {
         return refuse(failure.what());
@@ -85,6 +91,10 @@ void set_verification(Verify verify, Comparison comparison) {
     verification.store(new Verification{verify, std::move(comparison)}, std::memory_order_release);
 }
 
+void set_introduction(Introduction replacement) {
+    introduction.store(new Introduction(std::move(replacement)), std::memory_order_release);
+}
+
 int check_refusal(const core::Communicator& communicator) noexcept {
     const std::string* const why = communicator.refusal();
     return why == nullptr ? kSuccess : refuse(*why);
@@ -102,8 +112,8 @@ int check_placement(const core::CommunicatorPtr& found, const Call& call,
     const core::Side from{call.send, row.send == all ? all_size : one_size, row.compare_send};
     const core::Side to{call.receive, row.receive == all ? all_size : one_size,
                         row.compare_receive};
-    core::Windows::Lookup look =
-        windows.look(call.operation, from, to, always ? kCompare : kKnown, call.in_group);
+    core::Windows::Lookup look = windows.look(call.operation, from, to, always ? kCompare : kKnown,
+                                              call.in_group, call.config);
     if (look.milestone) {
         found->log_digest();
     }
@@ -114,7 +124,7 @@ int check_placement(const core::CommunicatorPtr& found, const Call& call,
         if (!look.known) {
             kept->log_placement(core::EventKind::kPlacementFirstUse, look);
         }
-        if (const int result = compare_with_others(*kept, look); result != kSuccess) {
+        if (const int result = compare_with_others(kept, look); result != kSuccess) {
             windows.withdraw();
             return result;
         }

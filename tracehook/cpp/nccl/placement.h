@@ -34,6 +34,11 @@ using Comparison = std::function<std::string(core::Communicator&, const core::Wi
 // Before the first window is made.
 void set_verification(Verify verify, Comparison comparison);
 
+// Sees to it that the ranks can compare a call with a configuration, which needs no window: may set
+// the verification. Called where a comparison is.
+using Introduction = std::function<void(const core::CommunicatorPtr&)>;
+void set_introduction(Introduction introduction);
+
 // Notes why this thread's call does not go to NCCL; returns what the caller hears.
 int refuse(std::string why) noexcept;
 
@@ -48,7 +53,8 @@ struct Call {
     std::size_t count;
     int type;
     Stream stream;
-    bool in_group; // the thread has an open group with a call of this communicator
+    bool in_group;            // the thread has an open group with a call of this communicator
+    std::uint32_t config = 0; // see coll_config.h
 };
 
 // kSuccess, or what to return to the caller instead of calling NCCL. `communicator` is engaged: see

@@ -36,6 +36,7 @@ struct Place {
 // What the ranks compare: the places, reduced to what has to be equal.
 struct Use {
     std::uint32_t operation = 0; // row of the table of operations
+    std::uint32_t config = 0;    // what the program set for the call; 0: nothing
     Place send;
     Place receive;
 

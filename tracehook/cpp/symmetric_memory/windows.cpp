@@ -38,7 +38,8 @@ Place reduced(const Place& place, Compare compare) noexcept {
 
 } // namespace
 
-Windows::Hashed::Hashed(const Use& hashed) noexcept : use(hashed), hash(use.operation) {
+Windows::Hashed::Hashed(const Use& hashed) noexcept
+    : use(hashed), hash(use.operation | std::uint64_t{use.config} << 32) {
     hash = mix(hash, use.send.window);
     hash = mix(hash, use.send.offset);
     hash = mix(hash, use.receive.window);
@@ -190,36 +191,37 @@ void Windows::count_use(const Hashed& use) {
     count_call();
 }
 
-Windows::Lookup Windows::places(std::uint32_t operation, const Side& send,
+Windows::Lookup Windows::places(std::uint32_t operation, std::uint32_t config, const Side& send,
                                 const Side& receive) const noexcept {
     Lookup look;
     look.call = calls();
     look.refused = stop_ && look.call >= *stop_;
     look.send = place(send, &look.in_window);
     look.receive = place(receive, &look.in_window);
-    look.use = {operation, reduced(look.send, send.compare),
+    look.use = {operation, config, reduced(look.send, send.compare),
                 reduced(look.receive, receive.compare)};
     return look;
 }
 
 Windows::Lookup Windows::look(std::uint32_t operation, const Side& send, const Side& receive,
-                              Act act, bool in_group) noexcept {
+                              Act act, bool in_group, std::uint32_t config) noexcept {
     note_caller();
     std::unique_lock lock(mutex_);
     wait_for_fences(lock, in_group, false);
-    Lookup look = places(operation, send, receive);
+    Lookup look = places(operation, config, send, receive);
     const Hashed use(look.use);
     look.known = known_.contains(use);
     if (look.refused || act == Act::kPeek) {
         return look;
     }
-    look.counted = !had_window_ || (look.known && act == Act::kKnown);
+    const bool is_use = had_window_ || config != 0;
+    look.counted = !is_use || (look.known && act == Act::kKnown);
     if (!look.counted) {
         ++compared_;
         return look;
     }
     ++taken_off_;
-    if (!had_window_) {
+    if (!is_use) {
         count_call();
     } else {
         count_use(use);
@@ -232,7 +234,7 @@ Windows::Lookup Windows::accept(const Lookup& agreed, const Side& send, const Si
                                 bool in_group) {
     std::unique_lock lock(mutex_);
     wait_for_fences(lock, in_group, true);
-    Lookup look = places(agreed.use.operation, send, receive);
+    Lookup look = places(agreed.use.operation, agreed.use.config, send, receive);
     const Hashed use(look.use);
     look.known = known_.contains(use);
     look.counted = !look.refused && look.use == agreed.use;

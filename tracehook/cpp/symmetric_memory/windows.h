@@ -145,10 +145,10 @@ class Windows {
     };
     // Finds the places of a call. If it is neither counted nor refused, it is in flight, and the
     // ranks have to compare it: then accept() or withdraw(). Before the first window every call is
-    // counted, and no use.
+    // counted, and only uses with a configuration are.
     // `in_group`: the calling thread has an open group with a call of this communicator.
     Lookup look(std::uint32_t operation, const Side& send, const Side& receive,
-                Act act = Act::kKnown, bool in_group = false) noexcept;
+                Act act = Act::kKnown, bool in_group = false, std::uint32_t config = 0) noexcept;
     // The ranks agreed on `agreed`. Looks again, and counts the call if it uses the same. It may
     // not, if windows changed meanwhile: then the ranks have to compare what this returns.
     Lookup accept(const Lookup& agreed, const Side& send, const Side& receive,
@@ -189,7 +189,8 @@ class Windows {
 
     void wait_for_fences(std::unique_lock<std::mutex>& lock, bool in_group,
                          bool is_compared) noexcept;
-    Lookup places(std::uint32_t operation, const Side& send, const Side& receive) const noexcept;
+    Lookup places(std::uint32_t operation, std::uint32_t config, const Side& send,
+                  const Side& receive) const noexcept;
     Place place(const Side& side, bool* in_window) const noexcept;
     const Window* window_at(std::uintptr_t address) const noexcept;
     void count_use(const Hashed& use);

@@ -27,6 +27,18 @@ Result operate(const char* call, Operation operation, Comm handle, Stream stream
     return submit(call, {entry.communicator(), operation, stream});
 }
 
+// With settings for this call alone, of which each rank's NCCL looks at its own.
+Result operate_as(const char* call, Operation operation, Comm handle, Stream stream,
+                  const CollConfig* config) {
+    if (config != nullptr && config->magic != kConfigMagic) {
+        const Entry entry(call, handle, Access::kUse);
+        return note(failed(kInvalidArgument, std::string(call) +
+                                                 ": the configuration was not made with "
+                                                 "NCCL_COLLCONFIG_INITIALIZER"));
+    }
+    return operate(call, operation, handle, stream);
+}
+
 } // namespace
 
 TRACEHOOK_NCCL(Result, ncclAllReduce, const void* send, void* receive, std::size_t count,
@@ -90,4 +102,56 @@ TRACEHOOK_NCCL(Result, ncclRecv, void* receive, std::size_t count, DataType type
                Comm comm, Stream stream) {
     return operate("ncclRecv", {Kind::kReceive, nullptr, receive, count, type, kSum, peer}, comm,
                    stream);
+}
+
+// --- with a configuration: since 2.31 ---
+
+TRACEHOOK_NCCL(Result, ncclAllReduceConfig, const void* send, void* receive, std::size_t count,
+               DataType type, int op, Comm comm, Stream stream, const CollConfig* config) {
+    return operate_as("ncclAllReduceConfig", {Kind::kAllReduce, send, receive, count, type, op},
+                      comm, stream, config);
+}
+
+TRACEHOOK_NCCL(Result, ncclReduceConfig, const void* send, void* receive, std::size_t count,
+               DataType type, int op, int root, Comm comm, Stream stream,
+               const CollConfig* config) {
+    return operate_as("ncclReduceConfig", {Kind::kReduce, send, receive, count, type, op, root},
+                      comm, stream, config);
+}
+
+TRACEHOOK_NCCL(Result, ncclReduceScatterConfig, const void* send, void* receive, std::size_t count,
+               DataType type, int op, Comm comm, Stream stream, const CollConfig* config) {
+    return operate_as("ncclReduceScatterConfig",
+                      {Kind::kReduceScatter, send, receive, count, type, op}, comm, stream, config);
+}
+
+TRACEHOOK_NCCL(Result, ncclBroadcastConfig, const void* send, void* receive, std::size_t count,
+               DataType type, int root, Comm comm, Stream stream, const CollConfig* config) {
+    return operate_as("ncclBroadcastConfig",
+                      {Kind::kBroadcast, send, receive, count, type, kSum, root}, comm, stream,
+                      config);
+}
+
+TRACEHOOK_NCCL(Result, ncclAllGatherConfig, const void* send, void* receive, std::size_t count,
+               DataType type, Comm comm, Stream stream, const CollConfig* config) {
+    return operate_as("ncclAllGatherConfig", {Kind::kAllGather, send, receive, count, type}, comm,
+                      stream, config);
+}
+
+TRACEHOOK_NCCL(Result, ncclAlltoAllConfig, const void* send, void* receive, std::size_t count,
+               DataType type, Comm comm, Stream stream, const CollConfig* config) {
+    return operate_as("ncclAlltoAllConfig", {Kind::kAllToAll, send, receive, count, type}, comm,
+                      stream, config);
+}
+
+TRACEHOOK_NCCL(Result, ncclGatherConfig, const void* send, void* receive, std::size_t count,
+               DataType type, int root, Comm comm, Stream stream, const CollConfig* config) {
+    return operate_as("ncclGatherConfig", {Kind::kGather, send, receive, count, type, kSum, root},
+                      comm, stream, config);
+}
+
+TRACEHOOK_NCCL(Result, ncclScatterConfig, const void* send, void* receive, std::size_t count,
+               DataType type, int root, Comm comm, Stream stream, const CollConfig* config) {
+    return operate_as("ncclScatterConfig", {Kind::kScatter, send, receive, count, type, kSum, root},
+                      comm, stream, config);
 }

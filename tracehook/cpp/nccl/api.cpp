@@ -118,7 +118,8 @@ int current_device() noexcept {
 bool capturing(Stream stream) noexcept {
     constexpr int kActive = 1; // cudaStreamCaptureStatusActive
     int status = 0;
-    return api().cudaStreamIsCapturing != nullptr &&
+    // CUDA never captures the default stream.
+    return stream != nullptr && api().cudaStreamIsCapturing != nullptr &&
            api().cudaStreamIsCapturing(stream, &status) == 0 && status == kActive;
 }
 

@@ -78,6 +78,11 @@ def main() -> None:
     print(stats.describe("new communicator, 1000 segments / bare calls", calls["new_communicator_ratio"], "x", 1.1))
     print(stats.describe("  (bare ncclCommRegister)", calls["bare_register_ns"], "ns"), flush=True)
 
+    through = results("ctypes_calls.py")
+    print(stats.describe("collective through ctypes, added", through["ctypes_call"], "ns", 100))
+    print(stats.describe("  (the same twice: the noise)", through["ctypes_call_noise"], "ns"))
+    print(stats.describe("  at a known place in a window, added", through["ctypes_call_in_window"], "ns"), flush=True)
+
     stats.show(symmetric.lines(), results("symmetric.py", "--raw"))
     most = torch.cuda.device_count() if torch.cuda.is_available() else MOST_RANKS
     for ranks in range(2, min(most, MOST_RANKS) + 1, 2):

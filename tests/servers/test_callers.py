@@ -71,6 +71,8 @@ def test_buffers_at_different_places_are_refused_on_every_rank(who: str, tmp_pat
     lines = run.finished.lines("the ranks differ at 'placement of all_reduce'")
     assert len(lines) == 2, run.output
     assert all("in window 0" in line and "in window 1" in line for line in lines)
+    text, _ = audit(tmp_path)
+    assert "all_reduce on rank 1 in window 1 at byte 0 (memory of the program at 0x" in text
 
 
 def test_a_configuration_of_nccl4py_works(tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ CREATE OR REPLACE MACRO buffer_of(the_process, the_comm_id, its_window, its_offs
     WHEN its_window IS NULL THEN 'outside of all windows'
     WHEN its_window = 'overrun' THEN 'beginning in a window and ending outside it'
     ELSE format('in window {} at byte {}', its_window, its_offset) || coalesce(
-        (SELECT arg_max(format(' (pool segment {} at {}, {})', r.memory, r.addr, in_bytes(r.size)), r.made_seq)
+        (SELECT arg_max(format(' ({} at {}, {})', CASE WHEN r.memory < 0 THEN 'memory of the program'
+                 ELSE format('pool segment {}', r.memory) END, r.addr, in_bytes(r.size)), r.made_seq)
          FROM registration r WHERE r.process = the_process AND r.comm_id = the_comm_id AND r.kind = 'window'
          AND r.ordinal = try_cast(its_window AS BIGINT) AND r.made_seq < the_seq), '') END;
 

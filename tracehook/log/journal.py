@@ -102,21 +102,26 @@ class Journal:
             self._open(path, begin, descriptor)
 
     def _open(self, path: Path, begin: Mapping[str, Any], descriptor: int | None) -> None:
-        import structlog  # takes most of the time of our start, and many processes have no log
-
+        first = {"event": "trace.begin", "schema": SCHEMA, "t_ns": time.monotonic_ns(), "time": _wall_time(), **begin}
         try:
             self._file = _WholeLines(new_file(path) if descriptor is None else descriptor)
-            # wrap_logger and not configure(): structlog's configuration belongs to the application.
-            self._logger = structlog.wrap_logger(
-                structlog.BytesLogger(cast("BinaryIO", self._file)),
-                processors=[structlog.processors.JSONRenderer(serializer=_dumps)],
-                wrapper_class=structlog.BoundLogger,
-                context_class=dict,
-                cache_logger_on_first_use=True,
-            )
-            self._logger.info("trace.begin", schema=SCHEMA, t_ns=time.monotonic_ns(), time=_wall_time(), **begin)
+            self._file.write(_dumps(first) + b"\n")
         except (OSError, ValueError, TypeError) as problem:
             self._give_up(problem)
+
+    def _new_logger(self) -> Any:
+        # With rich and pygments, which it imports where they are, this takes ten times as long as all else at our
+        # start. So it comes with the second line, on the log's thread, and `import torch` does not wait for it.
+        import structlog
+
+        # wrap_logger and not configure(): structlog's configuration belongs to the application.
+        return structlog.wrap_logger(
+            structlog.BytesLogger(cast("BinaryIO", self._file)),
+            processors=[structlog.processors.JSONRenderer(serializer=_dumps)],
+            wrapper_class=structlog.BoundLogger,
+            context_class=dict,
+            cache_logger_on_first_use=True,
+        )
 
     def start(self) -> None:
         """Start the thread. A daemon: it never keeps the interpreter from ending."""
@@ -200,9 +205,10 @@ class Journal:
         return count
 
     def _write_line(self, name: str, fields: dict[str, Any]) -> bool:
-        if self._logger is None:
+        if self._file is None:
             return False
         try:
+            self._logger = self._logger or self._new_logger()
             self._logger.info(name, **fields)
         except (OSError, ValueError, TypeError) as problem:  # the disk, or text that JSON cannot hold
             self._give_up(problem)
@@ -271,7 +277,7 @@ class Journal:
 
     def _give_up(self, problem: Exception) -> None:
         self.failed = f"{self.path}: {getattr(problem, 'strerror', None) or problem}"
-        self._logger = None
+        self._file = self._logger = None
         warn(f"no log from here on, {self.failed}; the job goes on")
 
     def close(self, finish: Callable[[], Mapping[str, Any]]) -> None:
@@ -296,10 +302,10 @@ class Journal:
                 self._end(finish)
 
     def _end(self, finish: Callable[[], Mapping[str, Any]]) -> None:
-        complete = self._logger is not None
+        complete = self._file is not None
         self._line("trace.end", dropped=self._core.dropped(), **finish())
         self._closed = True
-        if complete and self._logger is not None:
+        if complete and self._file is not None:
             self._core.remove_ring_file()
 
     def abandon(self) -> None:

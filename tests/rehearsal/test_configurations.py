@@ -94,11 +94,12 @@ def test_a_structure_that_nobody_initialised_is_left_to_nccl(tmp_path: Path) -> 
 
 
 def test_a_rank_without_settings_is_named(tmp_path: Path) -> None:
-    """It compares nothing, so the other one waits for it in vain, and does not go into NCCL."""
+    """It compares nothing, and hears that the other one does, which does not go into NCCL."""
     run = play(tmp_path, "one_without")
     facts = run.facts(0)
     assert (facts["result"], facts["called"]) == (REFUSED, 0), run.output
-    assert "rank 1 did not come" in facts["said"]
+    assert "the ranks differ at call 0: rank 1 made" in facts["said"]
+    assert len(run.finished.lines(facts["said"].removeprefix("tracehook: "))) >= 2, run.output
 
 
 def test_known_settings_that_a_rank_confuses_are_found(tmp_path: Path) -> None:

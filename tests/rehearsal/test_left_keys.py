@@ -15,7 +15,7 @@ POSTED = "2.0"  # seconds after which each rank has posted what it used
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_a_group_leaves_two_keys(ranks: int) -> None:
     """A second after a group has ended, its rounds, its counters and its samples are gone."""
-    run = rehearse("left_keys.py", POSTED, "3", ranks=ranks, env={"SYMM_REGISTER_HOOK": "1"}, timeout=120)
+    run = rehearse("left_keys.py", POSTED, "2", ranks=ranks, env={"SYMM_REGISTER_HOOK": "1"}, timeout=120)
     run.assert_good()
     for rank in range(ranks):
         assert run.facts(rank)["left"] == STAYS, run.output

@@ -207,8 +207,13 @@ class Journal:
     def _write_line(self, name: str, fields: dict[str, Any]) -> bool:
         if self._file is None:
             return False
+        if self._logger is None:
+            try:
+                self._logger = self._new_logger()
+            except Exception as problem:  # the user's program comes first, whatever an installation lacks
+                self._give_up(problem)
+                return False
         try:
-            self._logger = self._logger or self._new_logger()
             self._logger.info(name, **fields)
         except (OSError, ValueError, TypeError) as problem:  # the disk, or text that JSON cannot hold
             self._give_up(problem)

@@ -98,7 +98,7 @@ def test_configurations_of_nccl4py_that_differ_are_refused_on_every_rank(tmp_pat
 @needs_compiler
 def test_megatrons_pools_are_known(tmp_path: Path) -> None:
     """All seven functions: each registration of a pool is a window in the log that both ranks agreed on, and ends."""
-    run = play(tmp_path, "megatron.py", "alike")
+    run = play(tmp_path, "megatron_alone.py", "alike")
     run.assert_good()
     for rank in (0, 1):
         facts = run.facts(rank)
@@ -116,7 +116,7 @@ def test_megatrons_pools_are_known(tmp_path: Path) -> None:
 @needs_compiler
 def test_megatrons_pools_of_other_sizes_are_refused_on_every_rank(tmp_path: Path) -> None:
     """Both ranks name both sizes; Megatron says that it goes on without, on both, and its sum is right."""
-    run = play(tmp_path, "megatron.py", "unequal")
+    run = play(tmp_path, "megatron_alone.py", "unequal")
     run.assert_good()
     for rank in (0, 1):
         facts = run.facts(rank)
@@ -129,7 +129,7 @@ def test_megatrons_pools_of_other_sizes_are_refused_on_every_rank(tmp_path: Path
 @needs_compiler
 def test_megatrons_tensors_in_other_places_are_refused_on_every_rank(tmp_path: Path) -> None:
     """A rank made its tensors in the opposite order: torch raises on both ranks, and NCCL is not called."""
-    run = play(tmp_path, "megatron.py", "swapped")
+    run = play(tmp_path, "megatron_alone.py", "swapped")
     run.assert_good()
     for rank in (0, 1):
         facts = run.facts(rank)

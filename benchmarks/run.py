@@ -73,7 +73,7 @@ def main() -> None:
         beside("alloc+free pair, hook and torch's group / the group alone", "group", "group+hook", 1.05)
 
     calls = results("calls.py", str(native.caller()))
-    print(stats.describe("interposed call, added", calls["time_empty_calls"], "ns", 100))
+    print(stats.describe("interposed call, added", calls["time_empty_calls"], "ns", 40))
     print(stats.describe("call in a group of its own, added", calls["time_grouped_calls"], "ns"))
     print(stats.describe("new communicator, 1000 segments / bare calls", calls["new_communicator_ratio"], "x", 1.1))
     print(stats.describe("  (bare ncclCommRegister)", calls["bare_register_ns"], "ns"), flush=True)

@@ -10,11 +10,15 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
+from tracehook import versions
 from tracehook.audit.summary import Summary, summarise
 from tracehook.log import reader
 
 ROOT = Path(__file__).parents[2]
 JOBS = Path(__file__).parent / "jobs"
+IS_NCCL2 = versions.group_of(torch.__version__) == "nccl2"  # what "nccl" is with this torch
 
 
 @dataclass

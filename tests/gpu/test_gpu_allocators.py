@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import pytest
-from launch import ROOT, launch
+from launch import IS_NCCL2, ROOT, launch
 from test_gpu_symmetric import play, told
+
+ends_the_process = pytest.mark.xfail(
+    IS_NCCL2, strict=True, raises=AssertionError, reason="the end of nccl2 asks an allocator for what only torch's has"
+)
 
 
 @pytest.mark.parametrize(
     ("setting", "reason"),
     [
         ("expandable_segments:True", "expandable_segments"),
-        ("backend:cudaMallocAsync", "foreign_allocator"),
+        pytest.param("backend:cudaMallocAsync", "foreign_allocator", marks=ends_the_process),
     ],
 )
 def test_an_unsupported_allocator_is_named_once_and_the_job_runs(ranks, tmp_path, setting, reason) -> None:

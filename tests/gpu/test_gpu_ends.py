@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from launch import JOBS, launch
+from launch import IS_NCCL2, JOBS, launch
 
 _TORCH_HOOK = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
 
 
 def test_allocation_after_destroy_works_where_torchs_own_hook_raises(ranks, tmp_path) -> None:
-    """After destroy_process_group, torch's hook makes torch.empty raise; with ours it works."""
+    """After destroy_process_group, the stock group's hook makes torch.empty raise; with ours it works."""
     torchs = launch(JOBS / "after_destroy.py", ranks, None, **{_TORCH_HOOK: "1"})
     ours = launch(JOBS / "after_destroy.py", ranks, tmp_path)
 
-    assert ["DistBackendError"] * ranks == torchs.values("outcome"), torchs.output
+    assert ["fine" if IS_NCCL2 else "DistBackendError"] * ranks == torchs.values("outcome"), torchs.output
     assert ["fine"] * ranks == ours.values("outcome"), ours.output
     assert [0] * ranks == [counts.left for counts in ours.summaries]
 
 
 def test_a_watchdog_abort_ends_the_ranks_and_is_in_the_log(ranks, tmp_path) -> None:
-    """A rank that never arrives: the others abort in time, and their logs say so."""
+    """A rank that never arrives: the others abort in time, and their logs say so.
+
+    The stock group ends the process then; `nccl2` lets it end by itself, with status 0.
+    """
     quick = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
     result = launch(JOBS / "never_arrives.py", ranks, tmp_path, timeout=90, **quick)
 
-    assert result.status not in (0, -14), result.output
-    assert "Watchdog caught collective operation timeout" in result.output
+    assert result.status != -14, result.output
+    if not IS_NCCL2:
+        assert result.status != 0, result.output
+        assert "Watchdog caught collective operation timeout" in result.output
     aborts = result.events("communicator.abort")
     assert len(aborts) >= 1, result.output
     for log in result.logs:

@@ -89,6 +89,8 @@ GOLDENS: tuple[Golden, ...] = (
     Golden("left-at-end", "dist.destroy_process_group() is not called", "faults.py not_destroyed", ("left-at-end",)),
     Golden("ended-before-graphs", "destroy_process_group() while a CUDA graph lives", "graph_ends.py kept",
            ("ended-before-graphs",), broken=("C8",)),
+    Golden("registrations-uneven", "tracehook.disable() on the last of three ranks", "uneven.py one",
+           ("registrations-uneven", "switched-off"), ranks=3),
     Golden("switched-off", "tracehook.disable(), and enable() again", "faults.py switched_off", ("switched-off",)),
     Golden("missing-ranks", "the last of three ranks has no hook",
            "faults.py left_out", ("missing-ranks",), ranks=3, hook=False),

@@ -41,13 +41,16 @@ def test_equal_addresses_on_two_devices_are_two_segments(harness):
 
 
 def test_a_new_communicator_gets_every_live_segment(harness, calls_of):
-    """A communicator that comes late is given all that lives on its device, once each, and nothing that was freed."""
+    """A communicator that comes late is given all that lives on its device, once each, and nothing that was freed.
+
+    From the highest address down: NCCL looks for the place of each from the lowest on.
+    """
     for address in (0x30000, 0x10000, 0x20000):
         harness.alloc(0, address, 4 * KIB)
     harness.alloc(1, 0x40000, 4 * KIB)
     harness.free(0, 0x20000, 4 * KIB)
     harness.create(1, device=0)
-    assert calls_of(1) == [("register", 0x10000), ("register", 0x30000)]
+    assert calls_of(1) == [("register", 0x30000), ("register", 0x10000)]
 
 
 def test_a_segment_seen_by_event_and_snapshot_is_registered_once(harness, calls_of):

@@ -2,7 +2,9 @@
 
 #include "core/gate.h"
 
+#include <algorithm>
 #include <chrono>
+#include <functional>
 #include <thread>
 
 namespace tracehook::core {
@@ -81,7 +83,7 @@ void Communicator::log_stall(const Segment& segment) noexcept {
     emit(record);
 }
 
-bool Communicator::register_batch(const std::vector<Segment>& batch) noexcept {
+bool Communicator::register_batch(std::vector<Segment>& batch) noexcept {
     if (!calls_->ready()) {
         return false;
     }
@@ -95,8 +97,11 @@ bool Communicator::register_batch(const std::vector<Segment>& batch) noexcept {
     return true;
 }
 
-void Communicator::register_ready(const std::vector<Segment>& batch) noexcept {
+void Communicator::register_ready(std::vector<Segment>& batch) noexcept {
     const DeviceGuard visit(*calls_);
+    // NCCL keeps its registrations by address, and looks for the place of a new one from the lowest
+    // on: downwards it finds that place at once, upwards it passes all others.
+    std::ranges::sort(batch, std::greater<>(), &Segment::address);
     for (const Segment& segment : batch) {
         handles_.make_room(segment.slot);
     }

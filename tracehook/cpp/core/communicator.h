@@ -113,7 +113,7 @@ class Communicator {
     // ready for calls: then nothing was done and the caller keeps the batch. If one call fails, all
     // are undone and none is made again: NCCL does not define what a mixture of registered and
     // unregistered buffers does.
-    bool register_batch(const std::vector<Segment>& batch) noexcept;
+    bool register_batch(std::vector<Segment>& batch) noexcept; // brings it into another order
     // False if it holds the segment and is not ready for calls: then nothing was done.
     bool deregister(const Segment& segment) noexcept;
     // Returns how many were undone. Waits for a communicator that is not ready; what it holds when
@@ -155,7 +155,7 @@ class Communicator {
         return !dead() && (!pending_.empty() || !withdrawals_.empty() || !was_ready());
     }
     bool wait_ready() noexcept;
-    void register_ready(const std::vector<Segment>& batch) noexcept;
+    void register_ready(std::vector<Segment>& batch) noexcept;
     void report_stuck(const Segment& segment) noexcept;
     void deregister_one(const Handles::Held& held) noexcept;
     Event event(EventKind kind) const noexcept;

@@ -1,0 +1,8 @@
+-- severity: error
+-- sentence: Ranks differed in whether they registered segments with a communicator: NCCL may wait for ever where it uses registrations.
+-- needs: communicator.uneven
+SELECT NULL AS process, [global_rank(comm, other_rank)] AS ranks, comm, min(ns) AS ns, min(seq) AS seq,
+       format('communicator {}: {} {} segments with it, and {} {}', comm, who(global_rank(comm, other_rank), NULL),
+              CASE WHEN registered THEN 'registered' ELSE 'did not register' END,
+              rank_list(list(DISTINCT coalesce(rank, comm_rank))), CASE WHEN registered THEN 'did not' ELSE 'did' END) AS message
+FROM event WHERE event = 'communicator.uneven' GROUP BY comm, other_rank, registered;

@@ -13,7 +13,7 @@ from rich.table import Table
 
 import tracehook
 from tracehook import settings, versions
-from tracehook.hook import library, registrants
+from tracehook.hook import library, nccl_library, registrants
 from tracehook.rehearsal import emulation
 
 
@@ -79,6 +79,16 @@ def _state() -> list[tuple[str, str]]:
         ("NCCL", f"{nccl // 10000}.{nccl // 100 % 100}.{nccl % 100}" if nccl else "not loaded"),
         ("state", status["state"]),
     ]
+    for file in nccl_library.loaded():
+        maker = nccl_library.pretender(file)
+        if maker is not None:
+            rows.append(
+                (
+                    "  registers nothing",
+                    f"{file} is the NCCL of {maker}: it accepts registrations and windows, and makes none. What the "
+                    "log calls registered is not; start the job without this library to have it registered",
+                )
+            )
     rows.extend((f"  {name}", advice) for name, advice in status["reasons"].items())
     return rows
 

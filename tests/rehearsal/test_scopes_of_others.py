@@ -39,6 +39,13 @@ def test_a_scope_takes_every_form_of_a_communicator(tmp_path: Path, case: str) -
     assert json.loads(findings) == [], text
 
 
+def test_a_scope_is_made_anew_after_disable(tmp_path: Path) -> None:
+    """What disable() ended is not used again, and a new scope registers as before."""
+    run = play(tmp_path, "switched")
+    for rank in (0, 1):
+        assert (run.facts(rank)["made_anew"], run.facts(rank)["windows"]) == (True, 1), run.output
+
+
 def test_ranks_that_differ_raise_alike(tmp_path: Path) -> None:
     """Both ranks raise RegistrationMismatch with one text, and NCCL is not called."""
     run = play(tmp_path, "unlike")

@@ -1,4 +1,4 @@
-"""Whether a framework's symmetric memory becomes tracehook's, and what is said about it. Imports no torch."""
+"""Decides whether tracehook makes a framework's symmetric memory, and tells the user. Imports no torch."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class StandInPool:
 
     def __init__(self) -> None:
         self.unregistered: list[int] = []  # segments that were touched without registration, in that order
-        self.theirs: Any = None  # Megatron's own pool, made when it is asked for memory that is not symmetric
+        self.theirs: Any = None  # Megatron's own pool; its first request for memory that is not symmetric makes it
 
     def keep(self, touched: list[int] | None, error: BaseException | None) -> None:
         """Remember what a scope touched, for the registration that comes later."""

@@ -14,20 +14,17 @@ from tracehook.symmetric_memory import state
 from tracehook.symmetric_memory.answers import Explanation
 from tracehook.symmetric_memory.handle import handle
 from tracehook.symmetric_memory.scope import NO_SCOPE, NoScope, Scope
-from tracehook.symmetric_memory.state import Switch, existing, holders, scopes
+from tracehook.symmetric_memory.state import Switch, existing, holders, scopes, scopes_of_others
 
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
-
-    from tracehook.symmetric_memory.windows import GroupWindows
 
     Groups: TypeAlias = ProcessGroup | Sequence[ProcessGroup] | None
 
 
 _MOST_SCOPES = 1024
 _followed: set[int] = set()  # ids of the groups whose end is watched
-_of_communicators: dict[Any, tuple[Scope, GroupWindows]] = {}
 
 
 def symmetric(
@@ -125,16 +122,16 @@ def _scope_of(
     if memory is None:
         return NO_SCOPE
     key = (handle(communicator), graph, operation, nbytes)
-    known = _of_communicators.get(key)
+    known = scopes_of_others.get(key)
     if known is not None and group is None and not known[1].communicator().dead:  # addresses are used again
         return known[0]
     (windows,) = memory.chosen(group, communicator)
     made = memory.scope([windows], (), graph, operation, nbytes) or _outside(())
-    for old in [old for old, (_, found) in _of_communicators.items() if found.communicator().dead]:
-        del _of_communicators[old]
-    if len(_of_communicators) >= _MOST_SCOPES:
-        _of_communicators.clear()
-    _of_communicators[key] = made, windows
+    for old in [old for old, (_, found) in scopes_of_others.items() if found.communicator().dead]:
+        del scopes_of_others[old]
+    if len(scopes_of_others) >= _MOST_SCOPES:
+        scopes_of_others.clear()
+    scopes_of_others[key] = made, windows
     return made
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from tracehook.symmetric_memory.meeting import Meetings
     from tracehook.symmetric_memory.memory import SymmetricMemory
+    from tracehook.symmetric_memory.windows import GroupWindows
 
 
 class Switch:
@@ -32,6 +33,7 @@ class Switch:
 
 
 scopes: dict[Any, Scope] = {}
+scopes_of_others: dict[Any, tuple[Scope, GroupWindows]] = {}  # of communicators that torch did not make
 holders: dict[int, tuple[weakref.ref[Any], Any]] = {}  # by id of the group: what tells whether it has a window
 _making = threading.Lock()  # one SymmetricMemory for each process; taken with none of ours held
 
@@ -107,6 +109,7 @@ class _Extension:
         """Make scopes do nothing. What has windows keeps them."""
         Switch.host = None
         scopes.clear()
+        scopes_of_others.clear()
 
     @staticmethod
     def communicator_born() -> None:

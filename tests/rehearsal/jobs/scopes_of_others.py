@@ -57,6 +57,16 @@ def forms() -> None:
     tell(trimmed=tracehook.trim(communicator=group.comm))
 
 
+def switched() -> None:
+    """Registration is switched off and on again on all ranks."""
+    before = tracehook.symmetric(communicator=group.comm)
+    tracehook.disable()
+    tracehook.enable()
+    after = tracehook.symmetric(communicator=group.comm)
+    enter(after)
+    tell(made_anew=after is not before, windows=tracehook.status()["windows"][0]["windows"])
+
+
 def unlike() -> None:
     """One rank's tensor is larger: the scope raises on both."""
     with tracehook.symmetric(communicator=group.comm):

@@ -153,6 +153,7 @@ PYBIND11_MODULE(_core, module) {
                "(name, first version, first version without, sentence) of what differs in NCCL");
     module.def("key_of_name", &nccl::key_of_name);
     bind_process(module);
+    bind_boards(module);
     bind_symmetric(module);
     bind_window_guard(module);
     bind_ipc(module);

@@ -33,6 +33,9 @@ def variables(verify: str, policy: str = "shared", version: str = OLD, hang: int
         # the resolver's that is lost costs five seconds.
         "RES_OPTIONS": "use-vc attempts:1 timeout:1",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",  # as torch asks of those who abort groups themselves
+        # After an error torch waits four times as long for its dump, and so does the destructor of the group. The
+        # default is 15 s.
+        "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "100",
         "TORCH_CPP_LOG_LEVEL": "ERROR",  # a warning at each wait that ends by its time
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import tempfile
@@ -24,6 +25,10 @@ JOBS = ROOT / "tests" / "rehearsal" / "jobs"
 EXAMPLES = ROOT / "examples"
 RULES_BROKEN = 86
 CHOICE = "TORCH_DIST_USE_NCCL2"
+# 1: jobs run on real devices, so a test that reads nothing of the emulation holds there too.
+ON_DEVICES = os.environ.get("REHEARSE_ON_DEVICES", "0") == "1"
+# Of the machine: what keeps NCCL and torch from NVLink multicast, and where a torch of another folder lies.
+_OF_DEVICES = ("NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST", "NVSHMEM_DISABLE_NVLS", "PYTHONPATH")
 HAS_CHOICE = versions.group_of(metadata.version("torch"), {CHOICE: "1"}) == "nccl2"
 
 
@@ -109,6 +114,8 @@ def rehearse(
     program = [str(job if isinstance(job, Path) else JOBS / job), *arguments]
     wanted = _Wanted(program, ranks, max(devices, ranks), faults, log if hook else None)
     server = None
+    if ON_DEVICES:
+        return Rehearsal(_run_on_devices(wanted, changes, timeout), read_logs(log) if log is not None else [])
     if warm.WANTED and not cold:
         of_torch = {name: value for name, value in changes.items() if name.startswith(("PYTORCH_", "TORCH_"))}
         server = warm.server(environment(of_torch))
@@ -145,6 +152,15 @@ def _command(wanted: _Wanted, server: Warm | None, torchrun: bool) -> list[str |
     else:
         launcher = [python]
     return [*line, "--", *launcher, *wanted.program]
+
+
+def _run_on_devices(wanted: _Wanted, changes: Mapping[str, str], timeout: float) -> Finished:
+    """Run all ranks on real devices."""
+    kept = {name: os.environ[name] for name in _OF_DEVICES if name in os.environ}
+    if wanted.log is not None:
+        kept |= {"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(wanted.log.absolute())}
+    launcher = [sys.executable, JOBS / "launch.py", str(max(wanted.ranks, 1)), sys.executable]
+    return run([*launcher, *wanted.program], kept | changes, timeout)
 
 
 def _run_here(wanted: _Wanted, server: Warm, changes: Mapping[str, str], timeout: float) -> Finished:

@@ -35,7 +35,9 @@ class Meetings:
     def __init__(self, know: Callable[[str], None] = lambda _: None) -> None:
         self._know = know
         self._meetings: dict[Any, tuple[Store, Meeting]] = {}
-        # Who began the sequences of rounds of a communicator, by its native number: its group, or nobody's.
+        # Who began the sequences of rounds of a communicator, by its native number: its group, or nobody's. The watch
+        # may begin them while the program does.
+        self.beginning = threading.Lock()
         self.begun: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._lock = threading.Lock()
         self._is_listening = False

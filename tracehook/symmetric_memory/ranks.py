@@ -97,12 +97,14 @@ class GroupRanks:
 
     def _begin(self, found: Any) -> None:
         """Begin with a new communicator: what was agreed on with a former one means nothing for it."""
-        before = self._meetings.begun.setdefault(found.id, self)
-        if before is not self:
-            # One pair of sequences for a communicator: other ranks need not ask by its group, or not yet.
-            self._plans, self._uses = before._plans, before._uses
-        else:
-            self._begin_sequences(found)
+        with self._meetings.beginning:
+            before = self._meetings.begun.get(found.id)
+            if before is None or before is self:
+                self._begin_sequences(found)
+                self._meetings.begun[found.id] = self
+            else:
+                # One pair of sequences for a communicator: other ranks need not ask by its group, or not yet.
+                self._plans, self._uses = before._plans, before._uses
         self.refused = self.last_failure = None
         self._is_apart = False
         if self._communicator is not None:

@@ -194,8 +194,9 @@ class Run:
         ended = {row["group"] for row in tracehook.status()["windows"] if row["refused"] == "failed"}
         names = {group.group_name for group in self.groups.values()}
         announced = announced or ("was aborted on rank" in text and not ended.isdisjoint(names))
-        if announced:
-            self.outcome.announced.append((self.index, type(problem).__name__, text))
+        said = (self.index, type(problem).__name__, text)
+        if announced and said not in self.outcome.announced:
+            self.outcome.announced.append(said)
         return announced
 
     def look_around(self) -> None:
@@ -260,10 +261,11 @@ class Run:
             self.enter(
                 step.scope, fill=False
             )  # to fill would wait for the collective, which may wait for a rank that left
-        except tracehook.RegistrationError:
+        except tracehook.RegistrationError as problem:
+            self.note(problem)  # now: the other thread may wait inside NCCL until this rank's groups are aborted
             thread.join()
-            for problem in problems:
-                self.note(problem)
+            for other in problems:
+                self.note(other)
             raise
         finally:
             thread.join()
@@ -433,7 +435,7 @@ def one_verdict(outcomes: list[Outcome]) -> list[str]:
     for text, ranks in texts.items():
         group = re.search(r"\(group \S+, (\d+) ranks\)", text)
         if group is None or ranks % int(group[1]):
-            found.append(f"raised by {ranks} rank(s) only: {text}")
+            found.append(f"raised by {ranks} rank(s) only: {text}; of {[each.announced for each in outcomes]}")
     return found
 
 

@@ -1,0 +1,73 @@
+"""Who the ranks of a communicator are: two threads that ask at once get one pair of sequences of rounds."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tracehook.hook.groups import GroupFacts
+from tracehook.symmetric_memory.meeting import Meetings
+from tracehook.symmetric_memory.ranks import GroupRanks
+
+
+class Slow(GroupRanks):
+    """Ranks whose sequences begin when the test allows it."""
+
+    entered = threading.Event()
+    allowed = threading.Event()
+
+    def _begin_sequences(self, found: Any) -> None:
+        self.entered.set()
+        assert self.allowed.wait(10)
+        super()._begin_sequences(found)
+
+
+class Failing(GroupRanks):
+    """Ranks whose sequences cannot begin: the store is gone."""
+
+    def _begin_sequences(self, found: Any) -> None:
+        raise RuntimeError(f"the store is gone, which communicator {found.id} needs")
+
+
+def made(kind: type[GroupRanks], meetings: Meetings) -> GroupRanks:
+    """Return the ranks of a communicator with one rank, which needs no store."""
+    facts = GroupFacts("0", 0, 1, 0, None, None)
+    return kind(None, 1.0, meetings, lambda _: None, lambda *_: None, verifies=False, facts=facts)
+
+
+@pytest.fixture
+def communicator() -> Any:
+    """Return what stands for a communicator."""
+    return SimpleNamespace(id=7, key=0x1234, dead=False)
+
+
+def test_who_comes_while_the_sequences_begin_waits_for_them(communicator: Any) -> None:
+    """An alarm may make a process know its communicator while its program enters the first scope."""
+    meetings = Meetings()
+    first, second = made(Slow, meetings), made(GroupRanks, meetings)
+    threads = [threading.Thread(target=each._begin, args=(communicator,)) for each in (first, second)]
+    threads[0].start()
+    assert Slow.entered.wait(10)
+    threads[1].start()
+    threads[1].join(0.2)
+    Slow.allowed.set()
+    for thread in threads:
+        thread.join(10)
+
+    assert first._plans is not None
+    assert second._plans is first._plans
+    assert second._uses is first._uses
+
+
+def test_a_beginning_that_failed_is_made_again(communicator: Any) -> None:
+    """Who comes next begins the sequences, instead of taking none."""
+    meetings = Meetings()
+    first, second = made(Failing, meetings), made(GroupRanks, meetings)
+    with pytest.raises(RuntimeError, match="the store is gone"):
+        first._begin(communicator)
+    second._begin(communicator)
+
+    assert second._plans is not None

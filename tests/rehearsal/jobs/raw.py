@@ -136,6 +136,16 @@ class Group:
         """Deregister a window."""
         return int(nccl.ncclCommWindowDeregister(self.comm, window))
 
+    def make_device_communicator(self) -> ctypes.Array[ctypes.c_char]:
+        """Create a device communicator; the result is `self.result`. Emulated, nothing of what is given is read."""
+        made, requirements = ctypes.create_string_buffer(8192), ctypes.create_string_buffer(1024)
+        self.result = nccl.ncclDevCommCreate(self.comm, requirements, made)
+        return made
+
+    def drop_device_communicator(self, made: ctypes.Array[ctypes.c_char]) -> int:
+        """Destroy a device communicator."""
+        return int(nccl.ncclDevCommDestroy(self.comm, made))
+
     def all_reduce(
         self, send: int, receive: int, count: int = 1024, type_: int = FLOAT, op: int = SUM, stream: int = 0
     ) -> int:

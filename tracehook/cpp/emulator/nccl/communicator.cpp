@@ -150,6 +150,13 @@ void Communicator::wait_idle() {
     }
 }
 
+bool Communicator::remove_device_communicator() {
+    int live = device_communicators_;
+    while (live != 0 && !device_communicators_.compare_exchange_weak(live, live - 1)) {
+    }
+    return live != 0;
+}
+
 void Communicator::released() {
     const std::lock_guard lock(work_mutex_);
     --captured_;

@@ -108,6 +108,13 @@ class Communicator {
     std::uint64_t next_shrink() { return ++shrinks_; }
     std::uint64_t next_grow() { return ++grows_; }
     std::uint64_t grows() const { return grows_; }
+    std::uint64_t next_device_communicator() { return ++device_communicators_made_; }
+
+    // Those that live. remove: false if there is none. A program may copy one, so nothing tells
+    // them apart.
+    void add_device_communicator() { ++device_communicators_; }
+    bool remove_device_communicator();
+    int device_communicators() const { return device_communicators_; }
 
     // Made and destroyed under the guard.
     std::vector<PreMultiply>& operators() { return operators_; }
@@ -127,6 +134,7 @@ class Communicator {
     std::atomic<bool> stopped_{false};
     std::atomic<int> background_{0};
     std::atomic<int> captured_{0};
+    std::atomic<int> device_communicators_{0};
     std::unique_ptr<Rendezvous> meeting_;
     RegistrationCache registrations_;
     WindowTable windows_;
@@ -147,6 +155,7 @@ class Communicator {
     std::uint64_t splits_ = 0;
     std::uint64_t shrinks_ = 0;
     std::uint64_t grows_ = 0;
+    std::uint64_t device_communicators_made_ = 0;
     std::vector<std::uint64_t> sent_;
     std::vector<std::uint64_t> received_;
     std::vector<PreMultiply> operators_;

@@ -1,10 +1,12 @@
-// The exported functions about windows.
+// The exported functions about windows, and about the device communicators that use them.
 #include "calls.h"
 #include "entry.h"
 #include "exports.h"
 #include "group.h"
 #include "profile.h"
 #include "settings.h"
+
+#include <utility>
 
 using namespace tracehook::emulator::nccl;
 
@@ -16,7 +18,7 @@ Result no_device_side(const Entry& entry) {
     return entry.refused()
                ? entry.result()
                : failed(kInvalidUsage, std::string(entry.call()) +
-                                           ": the emulated NCCL has no device-side communicators");
+                                           ": the emulated NCCL runs nothing on the device");
 }
 
 } // namespace
@@ -81,10 +83,28 @@ TRACEHOOK_NCCL(Result, ncclWaitSignal, int, const void*, Comm handle, Stream) {
     return no_device_side(Entry("ncclWaitSignal", handle, Access::kUse));
 }
 
-TRACEHOOK_NCCL(Result, ncclDevCommCreate, Comm handle, const void*, void*) {
-    return no_device_side(Entry("ncclDevCommCreate", handle, Access::kUse));
+TRACEHOOK_NCCL(Result, ncclDevCommCreate, Comm handle, const void* requirements, void* made) {
+    const Entry entry("ncclDevCommCreate", handle, Access::kUse);
+    if (entry.refused()) {
+        return note(entry.result());
+    }
+    if (requirements == nullptr || made == nullptr) {
+        return note(failed(kInvalidArgument, "ncclDevCommCreate: null"));
+    }
+    if (settings().windows == WindowMode::kNull) {
+        return note(
+            failed(kInvalidUsage, "ncclDevCommCreate: the communicator has no symmetric memory"));
+    }
+    WindowRequest request{entry.communicator(), {}, 0, nullptr, entry.fault().holding};
+    request.is_device_communicator = true;
+    return submit(entry.call(), std::move(request));
 }
 
+// Acts at once, also inside a group, and on this rank alone.
 TRACEHOOK_NCCL(Result, ncclDevCommDestroy, Comm handle, const void*) {
-    return no_device_side(Entry("ncclDevCommDestroy", handle, Access::kUse));
+    const Entry entry("ncclDevCommDestroy", handle, Access::kUse);
+    if (entry.refused() || entry.communicator()->remove_device_communicator()) {
+        return entry.result();
+    }
+    return failed(kInvalidUsage, "ncclDevCommDestroy: no device communicator lives");
 }

@@ -68,7 +68,8 @@ bool exchange_choices(Communicator& parent, std::uint64_t number, Choice mine,
 }
 
 // Rule C4. Said once: a communicator that is finalizing was asked before. While a graph lives that
-// uses windows they have to stay (rule W13), and which of them it uses only the caller knows.
+// uses windows they have to stay (rule W13), and which of them it uses only the caller knows; so
+// they have to while a device communicator lives (rule W19), which NCCL ends here.
 void check_registrations(const Entry& entry) {
     Communicator& communicator = *entry.communicator();
     if (communicator.state() == State::kFinalizing) {
@@ -79,7 +80,7 @@ void check_registrations(const Entry& entry) {
                left);
     }
     if (const std::size_t left = communicator.windows().size();
-        left != 0 && !communicator.in_graphs()) {
+        left != 0 && !communicator.in_graphs() && communicator.device_communicators() == 0) {
         report(Rule::kC4, communicator.subject(), "%s with %zu window(s) left", entry.call(), left);
     }
 }

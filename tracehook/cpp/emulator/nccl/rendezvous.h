@@ -3,7 +3,7 @@
 // A *lane* is a sequence of exchanges in which all ranks take part: each posts a payload for
 // exchange k, waits for all, reads theirs, and passes; nobody posts k + 1 before all have passed k.
 // The stream lane belongs to whatever thread runs the communicator's work, the host lane and the
-// window lane to the one that calls into it: one thread per lane and rank. A *mailbox* goes from
+// other two to the one that calls into it: one thread per lane and rank. A *mailbox* goes from
 // one rank to one other: the sender posts the k-th payload, the receiver takes it.
 //
 // Every wait ends within 20 ms of `stopped` becoming true and then returns false. A rank that was
@@ -24,7 +24,7 @@
 
 namespace tracehook::emulator::nccl {
 
-enum class Lane { kStream, kHost, kWindow, kCount };
+enum class Lane { kStream, kHost, kWindow, kDevice, kCount };
 
 // How far a rank is in an exchange.
 enum class Mark { kPosted, kPassed, kCount };

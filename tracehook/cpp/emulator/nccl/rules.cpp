@@ -46,6 +46,8 @@ constexpr std::array<RuleText, kRules> kTexts = {{
     {"W15", "a buffer starts in a window and ends outside of it"},
     {"W16", "the ranks of one operation use different places of their windows"},
     {"W17", "memory was freed under a window"},
+    {"W18", "some ranks did not create a device communicator that others created"},
+    {"W19", "a window was deregistered while a device communicator lived"},
 }};
 
 struct Book {

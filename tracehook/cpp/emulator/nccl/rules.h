@@ -38,6 +38,8 @@ enum class Rule {
     kW15,
     kW16,
     kW17,
+    kW18,
+    kW19,
     kCount
 };
 

@@ -1,21 +1,17 @@
 #include "window_exchange.h"
 
+#include "attendance.h"
 #include "calls.h"
 #include "emulator/driver_support.h"
 #include "profile.h"
-#include "settings.h"
 
 #include <algorithm>
-#include <chrono>
-#include <cstdio>
 #include <cstring>
 #include <string>
 
 namespace tracehook::emulator::nccl {
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kBigUnit = 4UL << 30;
 
@@ -34,14 +30,15 @@ class Exchange {
     Exchange(Communicator& communicator, const Offer& offer)
         : communicator_(communicator), meeting_(communicator.meeting()), offer_(offer),
           number_(communicator.windows().next_exchange()),
-          deadline_(Clock::now() + settings().window_timeout),
+          attendance_(communicator, Lane::kWindow, number_, Rule::kW1,
+                      "ncclCommWindowRegister, exchange " + std::to_string(number_)),
           list_(offer.pieces.data(), offer.pieces.size() * sizeof(SharedRange)) {}
 
     Result run(std::shared_ptr<const MappedMemory>& mapped) {
         const Message mine{memory_bytes(), offer_.window_bytes, communicator_.windows().history(),
                            offer_.flags,   offer_.known,        list_.range()};
         meeting_.post(Lane::kWindow, number_, &mine, sizeof mine);
-        if (const Result result = await(Mark::kPosted, "come"); result != kSuccess) {
+        if (const Result result = attendance_.await(Mark::kPosted, "come"); result != kSuccess) {
             return result;
         }
         for (int rank = 0; rank < communicator_.ranks(); ++rank) {
@@ -52,45 +49,14 @@ class Exchange {
         // Also after a failure: the others wait, and see the same.
         const Result mapping = map(mapped);
         meeting_.pass(Lane::kWindow, number_);
-        const Result passing = await(Mark::kPassed, "stay");
+        const Result passing = attendance_.await(Mark::kPassed, "stay");
         return mapping != kSuccess ? mapping : passing;
     }
 
   private:
     std::size_t memory_bytes() const { return offer_.memory.end - offer_.memory.begin; }
 
-    std::string name() const {
-        return "ncclCommWindowRegister, exchange " + std::to_string(number_);
-    }
-
-    std::string ranks_at(Mark mark, bool yes) const {
-        std::string names;
-        for (int rank = 0; rank < communicator_.ranks(); ++rank) {
-            if (meeting_.has_reached(Lane::kWindow, mark, rank, number_) == yes) {
-                names += (names.empty() ? "" : ", ") + std::to_string(rank);
-            }
-        }
-        return names;
-    }
-
-    Result await(Mark mark, const char* verb) {
-        const bool running = meeting_.wait(
-            [&] { return ranks_at(mark, false).empty() || Clock::now() >= deadline_; });
-        if (ranks_at(mark, false).empty()) {
-            return kSuccess;
-        }
-        if (!running) {
-            return failed(kInternalError, name() + ": aborted while waiting for the other ranks");
-        }
-        const std::string text = name() + ": waited " +
-                                 std::to_string(settings().window_timeout.count() / 1000) +
-                                 " s; rank(s) " + ranks_at(mark, true) + " did " + verb +
-                                 ", rank(s) " + ranks_at(mark, false) + " did not";
-        report(Rule::kW1, communicator_.subject(), "%s", text.c_str());
-        std::fprintf(stderr, "rehearsal: rank %d: %s\n", communicator_.rank(), text.c_str());
-        communicator_.fail(kSystemError, text);
-        return failed(kSystemError, text);
-    }
+    const std::string& name() const { return attendance_.name(); }
 
     // The first rank in which `differs` sees another value than this rank's; -1 if there is none.
     template <typename Value> int other_rank(Value Message::* value) const {
@@ -173,7 +139,7 @@ class Exchange {
     Rendezvous& meeting_;
     const Offer& offer_;
     const std::uint64_t number_;
-    const Clock::time_point deadline_;
+    Attendance attendance_;
     const Publication list_;
     std::vector<Message> all_;
 };

@@ -1,5 +1,6 @@
 #include "window_registration.h"
 
+#include "attendance.h"
 #include "calls.h"
 #include "emulator/device.h"
 #include "emulator/driver_support.h"
@@ -116,13 +117,32 @@ Result attempt(Communicator& communicator, const WindowRequest& request) {
     return kSuccess;
 }
 
+// Nothing is read or written of what the program passed: that differs between versions, and no
+// kernel runs.
+Result create_device_communicator(Communicator& communicator) {
+    const std::uint64_t number = communicator.next_device_communicator();
+    Attendance attendance(communicator, Lane::kDevice, number, Rule::kW18,
+                          "ncclDevCommCreate, number " + std::to_string(number));
+    communicator.meeting().post(Lane::kDevice, number, &number, sizeof number);
+    if (const Result result = attendance.await(Mark::kPosted, "come"); result != kSuccess) {
+        return result;
+    }
+    communicator.meeting().pass(Lane::kDevice, number);
+    const Result result = attendance.await(Mark::kPassed, "stay");
+    if (result == kSuccess) {
+        communicator.add_device_communicator();
+    }
+    return result;
+}
+
 Result register_one(const char* call, const WindowRequest& request, bool guarded) {
     Communicator& communicator = *request.communicator;
     if (guarded && !communicator.enter(call)) {
         return failed(kInternalError, std::string(kCall) + ": aborted");
     }
     const DeviceScope scope(communicator.device());
-    const Result result = attempt(communicator, request);
+    const Result result = request.is_device_communicator ? create_device_communicator(communicator)
+                                                         : attempt(communicator, request);
     if (result != kSuccess) {
         communicator.windows().poison();
     }
@@ -180,8 +200,10 @@ Result register_together(const char* call, RequestIterator begin, RequestIterato
 } // namespace
 
 Result register_windows(const char* call, std::vector<WindowRequest> requests, bool guarded) {
+    // Of one communicator, windows first, as NCCL does.
     const auto name = [](const WindowRequest& request) {
-        return std::tuple(request.communicator->key(), request.communicator->rank());
+        return std::tuple(request.communicator->key(), request.communicator->rank(),
+                          request.is_device_communicator);
     };
     std::stable_sort(requests.begin(), requests.end(),
                      [&](const WindowRequest& left, const WindowRequest& right) {
@@ -215,6 +237,10 @@ Result deregister_window(Communicator& communicator, Window window) {
         if (removed->in_use) {
             report(Rule::kW13, communicator.subject(), "window [%#zx, %#zx)", removed->extent.begin,
                    removed->extent.end);
+        }
+        if (const int live = communicator.device_communicators(); live != 0) {
+            report(Rule::kW19, communicator.subject(), "window [%#zx, %#zx), %d live",
+                   removed->extent.begin, removed->extent.end, live);
         }
         registrations.remove(removed->registration, Holder::kWindow);
         return kSuccess;

@@ -1,4 +1,5 @@
-// ncclCommWindowRegister and ncclCommWindowDeregister.
+// ncclCommWindowRegister and ncclCommWindowDeregister, and ncclDevCommCreate, which waits and is
+// put off as a window is.
 //
 // Registering is collective and waits for the other ranks; it is put off to the end of a group.
 // What a rank finds wrong with its own memory it says before the exchange, so that the others wait
@@ -21,6 +22,7 @@ struct WindowRequest {
     int flags;
     Window* out; // written when the window is made
     std::chrono::microseconds holding;
+    bool is_device_communicator = false; // instead of a window
 };
 
 // Carries out the requests of one group (or of one call), communicators in the order of their keys,

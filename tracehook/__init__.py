@@ -128,14 +128,14 @@ def status() -> dict[str, Any]:
     """Return what tracehook does in this process.
 
     Keys: ``state`` (``off``, ``waiting`` for CUDA, ``on``, ``recording`` without registering, ``unsupported``,
-    ``forked``), ``reasons`` (names and advice, empty if all is well), ``segments``, ``bytes``,
-    ``expandable_bytes`` (mapped of expandable segments, which are followed and not registered), ``communicators`` (a
-    list of dicts with ``key``, ``device``, ``rank``, ``size``, ``held``, ``made``, ``undone``, ``ready``,
-    ``failed``), ``dropped`` (events lost), ``log`` (path or None), ``nccl``, ``hook_library``, ``pools`` (symmetric
-    memory: a dict for each pool and device, with ``segments``, ``bytes``, ``retired_bytes``), ``windows`` (a dict
-    for each group, with ``windows``, ``bytes``, ``pinned``, ``deferred``, ``refused``) and ``scopes`` (a dict for each
-    thread that is in scopes of a pool, with ``group``, ``pool``, ``device``, ``thread``, ``depth``, ``seconds``, the
-    longest first). Cheap; makes no call into CUDA or NCCL.
+    ``forked``), ``reasons`` (names and advice, empty if all is well), ``segments``, ``bytes``, ``expandable_bytes``
+    (mapped of expandable segments, which are followed and not registered), ``communicators`` (a list of dicts with
+    ``key``, ``device``, ``rank``, ``size``, ``held``, ``made``, ``undone``, ``ready``, ``failed``,
+    ``device_communicators``: how many live), ``dropped`` (events lost), ``log`` (path or None), ``nccl``,
+    ``hook_library``, ``pools`` (symmetric memory: a dict for each pool and device, with ``segments``, ``bytes``,
+    ``retired_bytes``), ``windows`` (a dict for each group, with ``windows``, ``bytes``, ``pinned``, ``deferred``,
+    ``refused``) and ``scopes`` (a dict for each thread that is in scopes of a pool, with ``group``, ``pool``,
+    ``device``, ``thread``, ``depth``, ``seconds``, the longest first). Cheap; makes no call into CUDA or NCCL.
     """
     from tracehook.hook.service import service
 

@@ -23,8 +23,6 @@ PASSED_BY = {
     "ncclGetVersion": "asks for a number",
     "ncclMemAlloc": "memory of its own, which the allocator's events name where it gets into a pool",
     "ncclMemFree": "the same memory",
-    "ncclDevCommCreate": "for kernels of the program's own, on windows of its own",
-    "ncclDevCommDestroy": "the same",
     "ncclCommMemStats": "asks for numbers",
     "ncclCommQueryProperties": "asks for numbers",
     "ncclResetDebugInit": "about NCCL's own log",

@@ -15,7 +15,7 @@ from tracehook.log import ring
 from tracehook.log.file_name import new_file
 from tracehook.log.tables import Reason
 
-SCHEMA = "1.9"
+SCHEMA = "1.10"
 _BATCH = 4096
 _PERIOD = 0.1  # seconds between two looks at the ring
 _PATIENCE = 5.0  # seconds in which the thread must have written a line, for others to wait on for it

@@ -148,6 +148,10 @@ def _extra_fields(name: str, record: Record) -> dict[str, Any]:
             return {"thread": record.thread, "graphs": record.value}
         case "communicator.uneven":
             return {"other_rank": record.extra, "registered": record.value != 0}
+        case "device_communicator.create" | "device_communicator.destroy":
+            error = {"error": record.result} if record.result else {}
+            counted = {"device_communicators": record.value}
+            return {"thread": record.thread, "ok": record.result == 0, **error, **counted}
         case "communicator.refused":
             return {"thread": record.thread, "call": record.value}
         case "range.map" | "range.unmap":

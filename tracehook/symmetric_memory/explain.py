@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -30,7 +30,9 @@ def explain(tensor: torch.Tensor, nbytes: int, found: GroupWindows | None, pools
             return _no("no_communicator", f"{about} has no communicator: {ENDED}")
         return _no("no_communicator", f"{about} has no communicator yet: it is made by the first collective or scope")
     if communicator.holds(address, nbytes):
-        return Explanation(True, "symmetric", f"all of its {nbytes} bytes lie in a window of {about}")
+        return Explanation(
+            True, "symmetric", f"all of its {nbytes} bytes lie in a window of {about}{_held(communicator)}"
+        )
     if not communicator.missing([segment]):
         return _no("outside", f"it begins in a window of {about} and ends outside it")
     if found.refused is not None:
@@ -48,6 +50,14 @@ def explain(tensor: torch.Tensor, nbytes: int, found: GroupWindows | None, pools
         f"it lies in pool {pools.name(pool)!r}, but in no window of {about}: it was made in a scope of another group, "
         "or in one that ended with an exception",
     )
+
+
+def _held(communicator: Any) -> str:
+    """Say what keeps windows that nobody uses."""
+    live = communicator.device_communicators
+    if not live:
+        return ""
+    return f", which stays while its {live} device communicator{'s' if live > 1 else ''} (ncclDevCommCreate) live"
 
 
 def _outside_of_pools(tensor: torch.Tensor) -> Explanation:

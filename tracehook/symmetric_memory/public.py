@@ -243,9 +243,10 @@ def trim(group: Groups = None, *, communicator: Any = None) -> int:
 
     Collective: all ranks of the group call it at the same point, outside of a capture and of all scopes of the calling
     thread. A segment leaves only if it is unused on every rank, and its memory only when its last group has let go of
-    it. What captured graphs used stays until :func:`release_graphs`. Waits for the device, and empties torch's own
-    cache too (``torch.cuda.empty_cache()``). With the ``shared`` policy the memory belongs to all groups of the device:
-    ranks that trim a subgroup alone have other memory afterwards than the rest, and no longer agree with it.
+    it. What captured graphs used stays until :func:`release_graphs`, and everything while a device communicator of the
+    group lives (``ncclDevCommCreate``). Waits for the device, and empties torch's own cache too
+    (``torch.cuda.empty_cache()``). With the ``shared`` policy the memory belongs to all groups of the device: ranks
+    that trim a subgroup alone have other memory afterwards than the rest, and no longer agree with it.
 
     While another thread is in a scope or in ``use_mem_pool`` on the device, or captures, PyTorch cannot give up memory
     of pools: then this rank offers nothing, so that no rank gives anything back, and a later call does it.

@@ -96,13 +96,14 @@ py::object find_member(std::uintptr_t pointer) {
 
 py::list windows(const BoundCommunicator& communicator) {
     py::list rows;
+    const bool held_by_kernels = communicator->device_communicators() != 0;
     for (const core::Window& window : communicator->windows().list()) {
         py::dict row;
         row["ordinal"] = window.ordinal;
         row["segment"] = window.segment;
         row["address"] = window.address;
         row["size"] = window.size;
-        row["pinned"] = window.pinned;
+        row["pinned"] = window.pinned || held_by_kernels;
         rows.append(row);
     }
     return rows;
@@ -151,6 +152,9 @@ void bind_member(py::module_& module) {
         .def_property_readonly("size",
                                [](const BoundCommunicator& self) { return self->identity().size; })
         .def_property_readonly("dead", [](const BoundCommunicator& self) { return self->dead(); })
+        .def_property_readonly(
+            "device_communicators",
+            [](const BoundCommunicator& self) { return self->device_communicators(); })
         .def("holds", &BoundCommunicator::holds)
         .def("holder", &holder)
         .def("missing", &BoundCommunicator::missing)

@@ -28,6 +28,7 @@ py::list communicators(const core::Registrar& registrar) {
         row["held"] = communicator->held();
         row["made"] = communicator->made();
         row["undone"] = communicator->undone();
+        row["device_communicators"] = communicator->device_communicators();
         row["local"] = static_cast<int>(who.local);
         rows.append(row);
     }

@@ -7,8 +7,8 @@
 // more: they have mutexes of their own.
 //
 // The bank counts a window from before it is made until the library has none: until it was
-// deregistered, or, after death, until library_is_gone(). While a graph lives that uses windows,
-// none is deregistered at the communicator's end.
+// deregistered, or, after death, until library_is_gone(). While a graph lives that uses windows, or
+// a device communicator, none is deregistered at the communicator's end.
 #pragma once
 
 #include "core/gate.h"
@@ -77,6 +77,19 @@ class Communicator {
     // Any thread, before a call that ends the communicator: NCCL waits in it, without end, until
     // these graphs are gone. Waits a moment itself. Logs, and tells, whether some live.
     bool has_graphs() noexcept;
+
+    // Any thread. Device communicators (ncclDevCommCreate) that the program has. Its kernels may
+    // use any window of this communicator through one, at any time, and nobody tells us which:
+    // while one lives, tracehook ends no window that the ranks confirmed. A program may copy one,
+    // so they are counted and not told apart. ..._begins() before the call that makes one,
+    // ..._created() after it. In a group NCCL makes it later; one that then fails counts on, so
+    // windows stay for longer than they have to.
+    std::size_t device_communicators() const noexcept {
+        return device_communicators_.load(std::memory_order_acquire);
+    }
+    void device_communicator_begins() noexcept;
+    void device_communicator_created(int result, std::uint64_t duration_ns) noexcept;
+    void device_communicator_destroyed(int result, std::uint64_t duration_ns) noexcept;
 
     // Any thread. From then on no call goes to NCCL, because the ranks can no longer be level;
     // `why` is what the caller hears. The first reason stands.
@@ -164,6 +177,7 @@ class Communicator {
     Event seen_event(EventKind kind, const Segment& segment,
                      const Observation& seen) const noexcept;
     void emit(Event& event) noexcept; // counts it, and pushes it
+    void log_device_communicators(EventKind kind, int result, std::uint64_t duration_ns) noexcept;
     void fail(const Segment& segment, int result) noexcept;
 
     const Identity identity_;
@@ -194,6 +208,7 @@ class Communicator {
     std::vector<Window> others_;      // windows of others, by unconfirmed_mutex_
     std::atomic<bool> gone_{false};   // library_is_gone() was called
     std::atomic<const std::string*> refusal_{nullptr}; // leaked: somebody may be reading it
+    std::atomic<std::size_t> device_communicators_{0};
     std::atomic<std::uint64_t> waiting_segment_{0};
     std::atomic<std::uint64_t> waiting_since_{0};
 

@@ -1,4 +1,4 @@
-// The part of Communicator that makes and undoes windows.
+// The part of Communicator that makes and undoes windows, and counts what may use them.
 #include "core/communicator.h"
 #include "core/gate.h"
 
@@ -290,6 +290,35 @@ bool Communicator::has_graphs() noexcept {
         log(EventKind::kCommunicatorGraphs, live);
     }
     return live != 0;
+}
+
+void Communicator::device_communicator_begins() noexcept {
+    device_communicators_.fetch_add(1, std::memory_order_acq_rel);
+}
+
+void Communicator::device_communicator_created(int result, std::uint64_t duration_ns) noexcept {
+    if (result != 0) {
+        device_communicators_.fetch_sub(1, std::memory_order_acq_rel);
+    }
+    log_device_communicators(EventKind::kDeviceCommunicatorCreate, result, duration_ns);
+}
+
+void Communicator::device_communicator_destroyed(int result, std::uint64_t duration_ns) noexcept {
+    std::size_t live = device_communicators();
+    while (
+        result == 0 && live != 0 && // 0: it is older than tracehook
+        !device_communicators_.compare_exchange_weak(live, live - 1, std::memory_order_acq_rel)) {
+    }
+    log_device_communicators(EventKind::kDeviceCommunicatorDestroy, result, duration_ns);
+}
+
+void Communicator::log_device_communicators(EventKind kind, int result,
+                                            std::uint64_t duration_ns) noexcept {
+    Event record = event(kind);
+    record.result = result;
+    record.value = device_communicators();
+    record.duration_ns = duration_ns;
+    emit(record);
 }
 
 void Communicator::library_is_gone() noexcept {

@@ -241,7 +241,8 @@ void Registrar::retire(const void* pointer) noexcept {
     if (!communicator) {
         return;
     }
-    const bool keeps_windows = communicator->has_graphs();
+    const bool keeps_windows =
+        communicator->has_graphs() || communicator->device_communicators() != 0;
     if (keeps_windows) {
         const std::lock_guard guard(mutex_);
         ending_[pointer] = communicator;

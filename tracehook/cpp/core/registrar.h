@@ -87,9 +87,9 @@ class Registrar {
         return find_anew(last, pointer);
     }
 
-    // Before destroy / finalize. Unknown pointers are ignored. If graphs live that use windows, the
-    // windows stay: the call waits for those graphs and ends the windows itself. They count until
-    // ended().
+    // Before destroy / finalize. Unknown pointers are ignored. If graphs live that use windows, or
+    // device communicators, the windows stay: the call waits for those graphs, and NCCL ends the
+    // windows itself. They count until ended().
     void retire(const void* pointer) noexcept;
     // After destroy / abort returned.
     void ended(const void* pointer) noexcept;

@@ -15,6 +15,10 @@ using Comm = void*;   // ncclComm_t
 using Stream = void*; // cudaStream_t
 using Window = void*; // ncclWindow_t
 struct SignalDesc;    // ncclWaitSignalDesc_t: only NCCL reads it
+// ncclDevCommRequirements_t, ncclDevComm_t; 2.28. Each version has others: only NCCL and kernels
+// read them.
+struct DevCommRequirements;
+struct DevComm;
 
 // ncclResult_t
 enum Result : int {

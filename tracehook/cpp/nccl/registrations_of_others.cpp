@@ -1,4 +1,4 @@
-// Registrations and windows that torch or the program makes itself.
+// Registrations, windows and device communicators that torch or the program makes itself.
 #include "nccl/window_guard.h"
 #include "nccl/wrappers.h"
 
@@ -73,6 +73,34 @@ int on_ncclCommWindowDeregister(Comm comm, Window window) {
     if (communicator) {
         communicator->log_window_of_others_ended(
             {taken.address, taken.size, window, result, now_ns, now_ns - begin_ns});
+    }
+    return result;
+}
+
+// A collective call: it waits for the other ranks as a window does.
+int on_ncclDevCommCreate(Comm comm, const DevCommRequirements* requirements, DevComm* made) {
+    const core::CommunicatorPtr communicator = registrar().find(comm);
+    const auto make = [&] {
+        return inside<&Api::ncclDevCommCreate>(communicator, comm, requirements, made);
+    };
+    if (!communicator || communicator->refusal() != nullptr) {
+        return make();
+    }
+    communicator->device_communicator_begins();
+    const std::uint64_t begin_ns = core::monotonic_ns();
+    const int result = make();
+    communicator->device_communicator_created(result == kInProgress ? kSuccess : result,
+                                              core::monotonic_ns() - begin_ns);
+    return result;
+}
+
+// This rank's own act.
+int on_ncclDevCommDestroy(Comm comm, const DevComm* made) {
+    const core::CommunicatorPtr communicator = registrar().find(comm);
+    const std::uint64_t begin_ns = core::monotonic_ns();
+    const int result = by_others<&Api::ncclDevCommDestroy>(communicator, comm, made);
+    if (communicator) {
+        communicator->device_communicator_destroyed(result, core::monotonic_ns() - begin_ns);
     }
     return result;
 }

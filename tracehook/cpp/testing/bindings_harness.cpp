@@ -45,6 +45,19 @@ void bind_harness_memory(py::class_<Harness>& harness) {
                  return found ? py::cast(BoundCommunicator(found, self.bank())) : py::none();
              })
         .def(
+            "create_device_communicator",
+            [](Harness&, BoundCommunicator& communicator, int result) {
+                communicator->device_communicator_begins();
+                communicator->device_communicator_created(result, 0);
+            },
+            py::arg("communicator"), py::arg("result") = 0)
+        .def(
+            "destroy_device_communicator",
+            [](Harness&, BoundCommunicator& communicator, int result) {
+                communicator->device_communicator_destroyed(result, 0);
+            },
+            py::arg("communicator"), py::arg("result") = 0)
+        .def(
             "look",
             [](Harness&, BoundCommunicator& communicator, std::uint32_t operation,
                std::array<std::uintptr_t, 2> address, std::array<std::size_t, 2> size,
@@ -144,6 +157,10 @@ void bind_harness(py::module_& module) {
         .def("leave", &Harness::leave, NoGil())
         .def("by_others", &Harness::by_others, NoGil())
         .def("retire", &Harness::retire, NoGil())
+        .def("ended",
+             [](Harness& self, std::uintptr_t pointer) {
+                 self.registrar().ended(reinterpret_cast<void*>(pointer));
+             })
         .def("kill", &Harness::kill, NoGil())
         .def("poke",
              [](Harness& self, std::uintptr_t pointer) {

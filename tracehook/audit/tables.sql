@@ -10,7 +10,8 @@ DROP TABLE line;
 DELETE FROM event WHERE recovered AND EXISTS (
     FROM event AS logged WHERE NOT logged.recovered AND logged.process = event.process AND logged.seq = event.seq);
 
--- One row a communicator of a process. `ending`: retire, abort or NULL (alive at the end of the log).
+-- One row a communicator of a process. `ending`: retire, abort or NULL (alive at the end of the log). `device_communicators`:
+-- how many lived last.
 CREATE TABLE communicator AS
 SELECT process, any_value(rank) AS rank, comm_id, any_value(comm) AS comm, max(comm_rank) AS comm_rank,
        max(ranks) AS ranks, coalesce(any_value(local), 'own') AS local, coalesce(bool_or(adopted), false) AS adopted,
@@ -22,7 +23,8 @@ SELECT process, any_value(rank) AS rank, comm_id, any_value(comm) AS comm, max(c
        min(seq) FILTER (event = 'communicator.failed') AS failed_seq,
        min(ns) FILTER (event IN ('communicator.retire', 'communicator.abort')) AS ended_ns,
        min(seq) FILTER (event IN ('communicator.retire', 'communicator.abort')) AS ended_seq,
-       min(event[14:]) FILTER (event IN ('communicator.retire', 'communicator.abort')) AS ending
+       min(event[14:]) FILTER (event IN ('communicator.retire', 'communicator.abort')) AS ending,
+       arg_max(device_communicators, seq) AS device_communicators
 FROM event WHERE comm_id IS NOT NULL GROUP BY process, comm_id;
 
 -- One row a segment of PyTorch's allocator.

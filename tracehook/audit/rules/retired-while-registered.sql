@@ -1,6 +1,7 @@
 -- severity: error
 -- sentence: A communicator was destroyed while memory was still registered with it.
 -- What NCCL refused to deregister is said by registration-failed. Windows that graphs use stay: ended-before-graphs.
+-- So do those that a device communicator may use: NCCL ends both with the communicator.
 WITH held AS (
     SELECT r.* FROM registration r JOIN process p USING (process)
     WHERE p.lost = 0 AND NOT EXISTS (
@@ -18,4 +19,5 @@ SELECT c.process, [c.rank] AS ranks, c.comm, c.ended_ns AS ns, c.ended_seq AS se
               arg_min(addr, made_seq), in_bytes(arg_min(size, made_seq))) AS message
 FROM communicator c JOIN held USING (process, comm_id)
 WHERE c.ending = 'retire' AND made_seq < ended_seq AND coalesce(undone_seq > ended_seq, true)
+  AND NOT (kind = 'window' AND coalesce(c.device_communicators > 0, false))
 GROUP BY c.process, c.rank, c.comm, c.comm_id, c.ended_ns, c.ended_seq;

@@ -150,6 +150,10 @@ class FakeCore:
         """Return how many were lost."""
         return self.lost
 
+    def take_calls(self, live: bool = False) -> list[bytes]:  # noqa: ARG002
+        """Return nothing: no communicator was called."""
+        return []
+
     def remove_ring_file(self) -> None:
         """Take note."""
         self.ring_removed += 1

@@ -45,7 +45,7 @@ def interposed() -> set[str]:
     """Return the calls that have a wrapper."""
     native = Path(tracehook.__file__).parent / "cpp" / "nccl"
     table = (native / "calls.def").read_text()
-    named = set(re.findall(r"^(?:GUARDED|PLACED|LIFECYCLE)\((nccl\w+)", table, re.MULTILINE))
+    named = set(re.findall(r"^(?:GUARDED|COUNTED|TRANSFER|PLACED|LIFECYCLE)\((nccl\w+)", table, re.MULTILINE))
     return named | {"ncclGetLastError"}  # which stands beside the table
 
 

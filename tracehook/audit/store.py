@@ -23,6 +23,7 @@ from tracehook.audit.selection import ALL, LATEST, Selection, integer, select, s
 from tracehook.log.directory import Directory, find_logs
 from tracehook.log.file import LogFile
 from tracehook.log.lines import LONGEST_LINE, LogError, parse_lines, whole_lines
+from tracehook.log.ring import RingFile
 from tracehook.log.tables import OPERATIONS
 from tracehook.log.text import encodable
 
@@ -31,7 +32,7 @@ _MEMORY = "1200MB"
 _DISK = "8GB"  # beyond that memory, for one question
 _NAMED_LINES = 5
 _SMALL = 8 << 20  # bytes of logs: below that more threads of the database cost more than they do
-_OWN_SEQ = ("trace.begin", "trace.end", "log.dropped")  # have no place in the sequence of events
+_OWN_SEQ = ("trace.begin", "trace.end", "log.dropped", "communicator.calls")  # have no place in the sequence of events
 
 Progress = Callable[[str, float], None]
 
@@ -120,7 +121,7 @@ class Store:
         for process, log in enumerate(logs):
             if log.text is not None:
                 texts.append((self._link(process, log.text), process, False))
-            if log.left is not None and log.left.records:
+            if log.left is not None and (log.left.records or log.left.slots):
                 texts.append((self._write_ring(process, log), process, True))
         for start in range(0, len(texts), _FILES_AT_ONCE):
             progress("reading", start / len(texts))
@@ -198,7 +199,7 @@ class Store:
             "rank INTEGER, world_size INTEGER, pid BIGINT, "
             f"{', '.join(f'{name} VARCHAR' for name in BEGIN)}, began TIMESTAMP, "
             "began_ns BIGINT, shift_ns BIGINT, ended BOOLEAN, torn BOOLEAN, ring BOOLEAN, ring_dropped UBIGINT, "
-            "alive_ns BIGINT, "
+            "alive_ns BIGINT, signal INTEGER, sender BIGINT, signal_ns BIGINT, "
             "foreign_lines INTEGER, foreign_at VARCHAR, complaint VARCHAR)"
         )
         foreign = self._foreign()
@@ -217,6 +218,7 @@ class Store:
                     *(log.began, integer(begin, "t_ns"), shift_of[process], log.ended, log.torn, log.left is not None),
                     min(log.left.dropped, LATEST) if log.left is not None else 0,
                     log.left.looked_ns if log.left is not None and 0 < log.left.looked_ns < LATEST else None,
+                    *_signal(log.left),
                     *(bad, ", ".join(map(str, islice(named, _NAMED_LINES))), encodable(log.complaint)),
                 )
             )
@@ -277,6 +279,13 @@ def _limits() -> Iterator[None]:
 def _foreign_lines(text: Path) -> Iterator[int]:
     """Yield the numbers of the lines that are no events. The last one, if it is torn, is not looked at."""
     return (number for number, event in parse_lines(whole_lines(text)) if event is None)
+
+
+def _signal(left: RingFile | None) -> tuple[int | None, int | None, int | None]:
+    """Return which signal ended a process, who sent it, and when."""
+    if left is None or not left.signal:
+        return None, None, None
+    return left.signal, left.sender or None, left.signal_ns if left.signal_ns < LATEST else None
 
 
 def _text(value: object) -> str | None:

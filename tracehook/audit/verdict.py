@@ -6,7 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tracehook.audit.rules import Finding, first_divergence, rules
+from tracehook.audit.finding import Finding
+from tracehook.audit.rules import first_divergence, rules
 from tracehook.audit.store import Store
 from tracehook.log.lines import LogError
 

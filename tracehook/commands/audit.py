@@ -10,7 +10,7 @@ import typer
 from tracehook.commands.logs_options import Job, LogDirectory, Since, plain, progress_bar, readable, selection
 
 if TYPE_CHECKING:
-    from tracehook.audit.rules import Finding
+    from tracehook.audit.finding import Finding
     from tracehook.audit.verdict import Verdict
 
 FINDINGS = 1  # exit status

@@ -73,6 +73,8 @@ class Service:
             begin["ring"] = encodable(str(ring))
         if _core.ring_error():
             warn(f"events are kept in memory only, so a kill would lose the last ones: {_core.ring_error()}")
+        elif ring:
+            _core.note_signals()
         self._core = _core
         self._forked = False
         self._done_attaching = False

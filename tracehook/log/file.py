@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tracehook.log import ring, ring_place
+from tracehook.log import calls, ring, ring_place
 from tracehook.log.file_name import told_by
 from tracehook.log.lines import LONGEST_LINE, Event, LogError, NotALog, parse_begin, parse_line, whole_number
 from tracehook.log.text import encodable
@@ -56,9 +56,13 @@ class LogFile:
 
     def events_left(self) -> Iterator[Event]:
         """Yield the events of the ring, as the file would have them. Some of them may be in the file."""
-        for record in self.left.records if self.left is not None else ():
+        if self.left is None:
+            return
+        for record in self.left.records:
             name, fields = ring.fields_of(record)
             yield {"event": name, **fields}
+        for found in calls.unlogged(self.left.slots):
+            yield {"event": "communicator.calls", "t_ns": found.moved_ns, **calls.fields_of(found)}
 
 
 def rank_of(begin: Event) -> int | None:

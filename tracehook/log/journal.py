@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from tracehook.log import ring
+from tracehook.log import calls, ring
 from tracehook.log.file_name import new_file
 from tracehook.log.tables import Reason
 
@@ -59,9 +59,9 @@ class _WholeLines:
 class Journal:
     """Drains the ring into one log file, or, without a directory, into warnings on stderr.
 
-    One instance per process, one thread of its own. `core` is the native module (or anything with ``peek(limit)`` and
-    ``mark_drained(count)`` and ``dropped()``). If writing fails, for example on a full disk, it says so once on
-    stderr and stops writing; the job goes on, and the newest events stay in the ring.
+    One instance per process, one thread of its own. `core` is the native module (or anything with ``peek(limit)``,
+    ``mark_drained(count)``, ``dropped()`` and ``take_calls(live)``). If writing fails, for example on a full disk, it
+    says so once on stderr and stops writing; the job goes on, and the newest events stay in the ring.
 
     Once the thread was started, it alone writes: the file server may be dead, and whoever calls must not hang with it.
 
@@ -147,6 +147,7 @@ class Journal:
                 return
             with self._lock:
                 self._drain()
+                self._write_calls()
                 if finish is not None:
                     self._end(finish)
             with self._turn:
@@ -277,6 +278,13 @@ class Journal:
             self._say_once("dropped", f"the ring was full, {lost} events are not in the log")
             self._line("log.dropped", count=lost)
 
+    def _write_calls(self, live: bool = False) -> None:
+        """Write what communicators were called for: those that have ended, or all."""
+        for slot in self._core.take_calls(live):
+            found = calls.unpack(slot)
+            if found is not None:
+                self._line("communicator.calls", **calls.fields_of(found))
+
     def _line(self, event: str, **fields: Any) -> None:
         self._write_line(event, {"t_ns": time.monotonic_ns(), **fields})
 
@@ -308,6 +316,7 @@ class Journal:
 
     def _end(self, finish: Callable[[], Mapping[str, Any]]) -> None:
         complete = self._file is not None
+        self._write_calls(live=True)
         self._line("trace.end", dropped=self._core.dropped(), **finish())
         self._closed = True
         if complete and self._file is not None:

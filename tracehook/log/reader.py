@@ -83,7 +83,7 @@ def _read_file(file: LogFile) -> ProcessLog:
     if file.left is not None:
         log.dropped = max(log.dropped, file.left.dropped)
     seen = {event.get("seq") for event in log.events}
-    left = [event for event in file.events_left() if event["seq"] not in seen]
+    left = [event for event in file.events_left() if "seq" not in event or event["seq"] not in seen]
     log.events += left
-    log.recovered = len(left)
+    log.recovered = sum("seq" in event for event in left)
     return log

@@ -8,12 +8,15 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tracehook.log.calls import SLOT_BYTES
 from tracehook.log.tables import ABOUT, ANSWERS, EVENTS, HANDLES, KINDS, OPERATIONS, reason_of
 
 MAGIC = b"THRING01"
 
 # struct RingHeader: magic, header bytes, record bytes, capacity, pushed, drained, dropped, epoch, pid, looked
 _HEADER = struct.Struct("<8sIIQQQQQQQ")
+# What it has since schema 1.10: the signal that ends the process, its sender, when; slots of calls, bytes of each
+_ENDING = struct.Struct("<IiQII")
 # struct Event, in its order; padding is explicit there, so there is none here
 _RECORD = struct.Struct("<9Q2I2iHhI")
 
@@ -232,6 +235,11 @@ class RingHeader(NamedTuple):
     epoch_ns: int
     pid: int
     looked_ns: int  # when the process last looked for events to write: it was alive then
+    signal: int = 0  # that ends the process; 0: none is known
+    sender: int = 0  # the process that sent it; 0: none, as for a fault
+    signal_ns: int = 0
+    call_slots: int = 0
+    call_slot_bytes: int = 0
 
 
 class RingFile(NamedTuple):
@@ -243,6 +251,10 @@ class RingFile(NamedTuple):
     drained: int
     records: list[Record]
     looked_ns: int = 0
+    signal: int = 0
+    sender: int = 0
+    signal_ns: int = 0
+    slots: bytes = b""  # of calls: see calls.py
 
 
 def read_file(path: Path) -> RingFile:
@@ -264,7 +276,7 @@ def read_header(path: Path) -> RingHeader:
 
 
 def _read_header(path: Path, file: FileIO) -> RingHeader:
-    data = file.read(_HEADER.size)
+    data = file.read(_HEADER.size + _ENDING.size)
     if not any(data):
         raise UnbornRing(f"{path}: nothing was written into this ring")
     if len(data) < _HEADER.size or data[:8] != MAGIC:
@@ -272,7 +284,8 @@ def _read_header(path: Path, file: FileIO) -> RingHeader:
     _, header_bytes, record_bytes, *rest = _HEADER.unpack_from(data)
     if record_bytes != RECORD_BYTES:
         raise RingError(f"{path}: records have {record_bytes} bytes, this tracehook reads {RECORD_BYTES}")
-    header = RingHeader(header_bytes, *rest)
+    ending = _ENDING.unpack_from(data.ljust(_HEADER.size + _ENDING.size, b"\0"), _HEADER.size)
+    header = RingHeader(header_bytes, *rest, *ending)
     capacity, pushed, drained = header.capacity, header.pushed, header.drained
     if capacity == 0 or not drained <= pushed <= drained + capacity:
         raise RingError(f"{path}: damaged header ({drained} of {pushed} events drained, room for {capacity})")
@@ -295,6 +308,10 @@ def _read(path: Path, file: FileIO) -> RingFile:
     # What the process has written into its log meanwhile may have been overwritten here.
     file.seek(0)
     now = _read_header(path, file)
-    return RingFile(
-        now.pid, now.epoch_ns, now.dropped, now.drained, records[max(0, now.drained - first.drained) :], now.looked_ns
-    )
+    left = records[max(0, now.drained - first.drained) :]
+    slots = b""
+    if now.call_slot_bytes == SLOT_BYTES and now.call_slots * SLOT_BYTES < now.header_bytes:
+        file.seek(now.header_bytes - now.call_slots * SLOT_BYTES)
+        slots = file.read(now.call_slots * SLOT_BYTES)
+    ending = (now.signal, now.sender, now.signal_ns)
+    return RingFile(now.pid, now.epoch_ns, now.dropped, now.drained, left, now.looked_ns, *ending, slots)

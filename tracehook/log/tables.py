@@ -66,6 +66,9 @@ OPERATIONS: Final = tuple(
 """The collectives whose buffers the ranks compare, by number: name, and what they compare of the send buffer and of the
 receive buffer (where it lies, whether it lies in a window, or nothing)."""
 
+COUNTED: Final = tuple(row[3] for row in rows("nccl/calls.def") if row[0] in ("COUNTED", "TRANSFER"))
+"""The other calls that are counted, by number."""
+
 MODES: Final = _names("events/local_modes.def")
 """Who registers segments with new communicators, as ``SYMM_REGISTER_LOCAL`` says it, by number."""
 

@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import Any, BinaryIO
 
 from tracehook.audit.fields import FIELDS
-from tracehook.audit.rules import Finding
+from tracehook.audit.finding import Finding
 from tracehook.audit.store import Progress, Store, quiet
 from tracehook.log.text import in_bytes
 from tracehook.views.lanes import Lanes, NestingLanes

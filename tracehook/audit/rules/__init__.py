@@ -25,6 +25,9 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from tracehook.audit import blame
+from tracehook.audit.called import job_of
+from tracehook.audit.finding import Finding
 from tracehook.audit.store import Store, TooMuch
 
 SEVERITIES = ("error", "warning")
@@ -43,25 +46,13 @@ class Rule:
     suspects: str = ""  # SQL too; empty: `sql` stands alone
 
 
-@dataclass(frozen=True)
-class Finding:
-    """Something that should not be. `ns`: nanoseconds since the job began; `ranks`: culprits first."""
-
-    rule: str
-    severity: str
-    message: str
-    ranks: tuple[int, ...]
-    comm: str | None
-    process: int | None
-    ns: int | None
-    seq: int | None
-
-
 @cache
 def rules() -> tuple[Rule, ...]:
-    """Return all rules, in the order of their names."""
+    """Return all rules, in the order of their names. Those of :mod:`blame` have no SQL."""
     found = [file for file in files("tracehook.audit.rules").iterdir() if file.name.endswith(".sql")]
-    return tuple(_parse(file.name, file.read_text()) for file in sorted(found, key=lambda file: file.name))
+    parsed = [_parse(file.name, file.read_text()) for file in found]
+    analysed = [Rule(name, "error", sentence, "") for name, sentence in blame.SENTENCES.items()]
+    return tuple(sorted(parsed + analysed, key=lambda rule: rule.name))
 
 
 def _parse(name: str, text: str) -> Rule:
@@ -77,7 +68,7 @@ def check(store: Store, progress: Callable[[str, float], None] | None = None) ->
     there = {row["event"] for row in store.rows("SELECT DISTINCT event FROM event")}
     out: list[Finding] = []
     for index, rule in enumerate(rules()):
-        if rule.needs and not rule.needs & there:
+        if not rule.sql or (rule.needs and not rule.needs & there):
             continue
         if progress is not None:
             progress(f"rule {rule.name}", index / len(rules()))
@@ -85,7 +76,7 @@ def check(store: Store, progress: Callable[[str, float], None] | None = None) ->
             out.extend(apply_rule(store, rule))
         except TooMuch as problem:
             out.append(Finding(rule.name, "error", f"this rule could not be checked: {problem}", (), *4 * [None]))
-    return sorted(out, key=_when)
+    return sorted(out + blame.findings(job_of(store)), key=_when)
 
 
 def apply_rule(store: Store, rule: Rule) -> list[Finding]:
@@ -102,9 +93,10 @@ def _finding(rule: Rule, row: dict[str, Any]) -> Finding:
     return Finding(rule.name, rule.severity, row["message"] or rule.sentence.rstrip("."), ranks, *where)
 
 
-def _when(finding: Finding) -> tuple[int, int, str, str]:
-    last = 1 << 62
-    return (finding.ns if finding.ns is not None else last, finding.seq or 0, finding.rule, finding.message)
+def _when(finding: Finding) -> tuple[int, bool, int, str, str]:
+    ns = finding.ns if finding.ns is not None else 1 << 62
+    # Of what shows at the same time, who is to blame comes first.
+    return ns, finding.rule not in blame.SENTENCES, finding.seq or 0, finding.rule, finding.message
 
 
 def first_divergence(findings: Iterable[Finding]) -> Finding | None:

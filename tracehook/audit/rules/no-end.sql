@@ -20,4 +20,4 @@ SELECT process, [rank] AS ranks, NULL AS comm, coalesce(alive_ns, last_ns) + 1 A
               CASE WHEN recovered > 0 THEN format('; {} read from its ring', plural(recovered, 'event'))
                    WHEN ring THEN '; its ring had nothing more' ELSE '; it left no ring, so what it did last may be missing' END) AS message
 FROM process LEFT JOIN segments USING (process) LEFT JOIN held USING (process) LEFT JOIN last USING (process)
-WHERE NOT ended AND (used_cuda OR rank IS NOT NULL) AND NOT helper;
+WHERE NOT ended AND signal IS NULL AND (used_cuda OR rank IS NOT NULL) AND NOT helper;

@@ -1,5 +1,6 @@
 // The module `_core`: the process, the versions of NCCL, and what all files of it share.
 #include "bindings/bindings.h"
+#include "bindings/last_signal.h"
 
 #include "nccl/api.h"
 #include "nccl/interpose.h"
@@ -118,6 +119,10 @@ void bind_process(py::module_& module) {
         "peek",
         [](std::size_t limit, std::size_t skip) { return peek(process().ring(), limit, skip); },
         py::arg("limit"), py::arg("skip") = 0);
+    module.def("note_signals", &note_signals);
+    module.def(
+        "take_calls", [](bool live) { return unlogged_calls(process().ring(), live); },
+        py::arg("live") = false);
     module.def("mark_drained", [](std::size_t count) { process().ring().mark_drained(count); });
     module.def("let_go", [](std::size_t count) { process().ring().let_go(count); });
     module.def("dropped", [] { return process().ring().dropped(); });

@@ -12,6 +12,14 @@ py::bytes peek(core::Ring& ring, std::size_t limit, std::size_t skip) {
     return {reinterpret_cast<const char*>(events.data()), count * sizeof(core::Event)};
 }
 
+py::list unlogged_calls(core::Ring& ring, bool live) {
+    py::list out;
+    for (const core::CallSlot* slot : ring.calls().unlogged(live)) {
+        out.append(py::bytes(reinterpret_cast<const char*>(slot), sizeof(*slot)));
+    }
+    return out;
+}
+
 py::list communicators(const core::Registrar& registrar) {
     py::list rows;
     for (const auto& communicator : registrar.communicators()) {

@@ -17,6 +17,9 @@ using NoGil = py::call_guard<py::gil_scoped_release>;
 
 // The events that were not drained yet, as bytes of core::Event.
 py::bytes peek(core::Ring& ring, std::size_t limit, std::size_t skip);
+// The counted calls of communicators that have ended, or of all (`live` too), each once: bytes of
+// core::CallSlot.
+py::list unlogged_calls(core::Ring& ring, bool live);
 py::list communicators(const core::Registrar& registrar);
 py::list segments(const core::Registrar& registrar);
 py::list ranges(const core::Registrar& registrar);

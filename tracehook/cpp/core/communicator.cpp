@@ -41,7 +41,8 @@ template <typename Counter> void add_one(Counter& counter) noexcept {
 Communicator::Communicator(const Identity& identity, std::unique_ptr<RegistrationCalls> calls,
                            std::shared_ptr<Gate> gate, Ring& ring, Bank& bank)
     : identity_(identity), calls_(std::move(calls)), gate_(std::move(gate)), ring_(ring),
-      bank_(bank) {}
+      bank_(bank), calls_counted_(ring.take_calls({identity.key, identity.id, identity.rank,
+                                                     identity.size, identity.adopted})) {}
 
 Communicator::~Communicator() {
     drop_window_records();

@@ -69,6 +69,13 @@ class Communicator {
     void log_digest() noexcept;
 
     Windows& windows() noexcept { return windows_; }
+    // Where its calls are counted, by the thread inside the gate; null if there is no room.
+    CallSlot* calls() const noexcept { return calls_counted_.get(); }
+    void end_calls(bool aborted) noexcept {
+        if (calls_counted_ != nullptr) {
+            calls_counted_->end(aborted);
+        }
+    }
     // Whether NCCL has not yet taken in some call that has its number, other than `own` flights of
     // the thread that wants to know. Exact while a fence is up; else a plain call may begin.
     bool in_flight(std::size_t own) const noexcept;
@@ -185,6 +192,7 @@ class Communicator {
     const std::shared_ptr<Gate> gate_;
     Ring& ring_;
     Bank& bank_;
+    const std::shared_ptr<CallSlot> calls_counted_;
 
     std::vector<Segment> pending_;  // gate's mutex
     Withdrawals withdrawals_;       // gate's mutex

@@ -253,6 +253,7 @@ void Registrar::retire(const void* pointer) noexcept {
     if (end.first) {
         communicator->log_digest();
         communicator->log(EventKind::kCommunicatorRetire, end.registrations);
+        communicator->end_calls(false);
     }
     bank_.release_idle();
 }
@@ -297,6 +298,7 @@ void Registrar::kill_communicator(Communicator& communicator) noexcept {
     if (end.first) {
         communicator.log_digest();
         communicator.log(EventKind::kCommunicatorAbort, end.registrations);
+        communicator.end_calls(true);
     }
 }
 

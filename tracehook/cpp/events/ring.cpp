@@ -4,6 +4,7 @@
 #include <cstring>
 #include <ctime>
 #include <fcntl.h>
+#include <memory>
 #include <new>
 #include <pthread.h>
 #include <sys/mman.h>
@@ -14,7 +15,7 @@ namespace tracehook::core {
 
 namespace {
 
-constexpr std::size_t kHeaderBytes = 4096;
+constexpr std::size_t kPage = 4096; // of the header alone
 
 // Pages are there from the beginning: a push() in the allocator's callback must not be the one that
 // faults them in.
@@ -45,22 +46,37 @@ std::uint64_t monotonic_ns() noexcept {
     return clock_ns(CLOCK_MONOTONIC);
 }
 
-Ring::Ring(const std::string& path, std::size_t capacity)
-    : bytes_(kHeaderBytes + capacity * sizeof(Event)), path_(path) {
-    if (path_.empty() || !map_file(bytes_)) {
-        map_memory(bytes_);
+Ring::Ring(const std::string& path, std::size_t capacity, std::size_t call_slots) : path_(path) {
+    const std::size_t header_bytes = kPage + call_slots * sizeof(CallSlot);
+    const std::size_t bytes = header_bytes + capacity * sizeof(Event);
+    if (path_.empty() || !map_file(bytes)) {
+        map_memory(bytes);
     }
     std::memcpy(header_->magic, "THRING01", 8);
-    header_->header_bytes = kHeaderBytes;
+    header_->header_bytes = static_cast<std::uint32_t>(header_bytes);
     header_->record_bytes = sizeof(Event);
     header_->capacity = capacity;
     header_->epoch_ns = clock_ns(CLOCK_REALTIME) - monotonic_ns();
     header_->pid = static_cast<std::uint64_t>(getpid());
-    records_ = reinterpret_cast<Event*>(reinterpret_cast<char*>(header_) + kHeaderBytes);
+    header_->call_slots = static_cast<std::uint32_t>(call_slots);
+    header_->call_slot_bytes = sizeof(CallSlot);
+    auto* const slots = reinterpret_cast<CallSlot*>(reinterpret_cast<char*>(header_) + kPage);
+    std::uninitialized_value_construct_n(slots, call_slots);
+    calls_ = CallTable({slots, call_slots});
+    records_ = reinterpret_cast<Event*>(reinterpret_cast<char*>(header_) + header_bytes);
 }
 
-Ring::~Ring() {
-    munmap(header_, bytes_);
+void Ring::mapped(void* base, std::size_t bytes) {
+    mapping_ = {base, [bytes](void* start) { munmap(start, bytes); }};
+    header_ = new (base) RingHeader{};
+}
+
+std::shared_ptr<CallSlot> Ring::take_calls(const CallSlot::Owner& owner) {
+    CallSlot* const slot = calls_.take(owner);
+    if (slot == nullptr) {
+        return nullptr;
+    }
+    return {slot, [mapping = mapping_](CallSlot* gone) { gone->let_go(); }};
 }
 
 bool Ring::map_file(std::size_t bytes) {
@@ -82,7 +98,7 @@ bool Ring::map_file(std::size_t bytes) {
         path_.clear();
         return false;
     }
-    header_ = new (base) RingHeader{};
+    mapped(base, bytes);
     return true;
 }
 
@@ -92,7 +108,7 @@ void Ring::map_memory(std::size_t bytes) {
     if (base == MAP_FAILED) {
         throw std::bad_alloc();
     }
-    header_ = new (base) RingHeader{};
+    mapped(base, bytes);
 }
 
 void Ring::push(const Event& event) noexcept {
@@ -120,11 +136,25 @@ void Ring::push(const Event& event) noexcept {
     header_->pushed.store(pushed + 1, std::memory_order_release);
 }
 
-std::size_t Ring::peek(std::span<Event> out, std::size_t skip) const noexcept {
+void Ring::note_signal(int signal, int sender) noexcept {
+    if (abandoned_.load(std::memory_order_relaxed) ||
+        header_->pid != static_cast<std::uint64_t>(getpid())) {
+        return;
+    }
+    const std::uint64_t now_ns = monotonic_ns();
+    calls_.look(now_ns);
+    header_->sender.store(sender, std::memory_order_relaxed);
+    header_->signal_ns.store(now_ns, std::memory_order_relaxed);
+    header_->signal.store(static_cast<std::uint32_t>(signal), std::memory_order_release);
+}
+
+std::size_t Ring::peek(std::span<Event> out, std::size_t skip) noexcept {
     if (abandoned_.load(std::memory_order_relaxed)) {
         return 0;
     }
-    header_->looked_ns.store(monotonic_ns(), std::memory_order_relaxed);
+    const std::uint64_t now_ns = monotonic_ns();
+    header_->looked_ns.store(now_ns, std::memory_order_relaxed);
+    calls_.look(now_ns);
     const std::uint64_t first = header_->drained.load(std::memory_order_relaxed) + skip;
     const std::uint64_t pushed = header_->pushed.load(std::memory_order_acquire);
     const std::uint64_t available = pushed > first ? pushed - first : 0;

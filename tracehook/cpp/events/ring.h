@@ -7,10 +7,12 @@
 // followed it.
 #pragma once
 
+#include "events/calls.h"
 #include "events/event.h"
 
 #include <atomic>
 #include <cstddef>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
@@ -32,6 +34,14 @@ struct RingHeader {
     std::uint64_t pid;
     // When the consumer last looked, about ten times a second: how long the process was alive.
     std::atomic<std::uint64_t> looked_ns;
+    // The signal that ends this process (last_signal.h), who sent it (0: the process itself, or the
+    // kernel), and when. 0: none.
+    std::atomic<std::uint32_t> signal;
+    std::atomic<std::int32_t> sender;
+    std::atomic<std::uint64_t> signal_ns;
+    // The slots of calls lie between this page and the first record. Zero in older files.
+    std::uint32_t call_slots;
+    std::uint32_t call_slot_bytes;
 };
 
 class Ring {
@@ -39,8 +49,8 @@ class Ring {
     // `path` empty: memory only. Else the file is created (its blocks reserved at once, so that a
     // full disk shows here and not as SIGBUS later); failure is not fatal: the ring then lives in
     // memory and error() says why.
-    Ring(const std::string& path, std::size_t capacity);
-    ~Ring();
+    Ring(const std::string& path, std::size_t capacity,
+         std::size_t call_slots = CallTable::kSlots);
     Ring(const Ring&) = delete;
     Ring& operator=(const Ring&) = delete;
 
@@ -48,7 +58,7 @@ class Ring {
 
     // Copies up to out.size() of the oldest undrained events, without the first `skip` of them;
     // they stay until mark_drained(). One consumer at a time.
-    std::size_t peek(std::span<Event> out, std::size_t skip = 0) const noexcept;
+    std::size_t peek(std::span<Event> out, std::size_t skip = 0) noexcept;
     void mark_drained(std::size_t count) noexcept;
     // Makes room for new events: the oldest `count` count as dropped, because no log has them.
     void let_go(std::size_t count) noexcept;
@@ -60,6 +70,13 @@ class Ring {
         return header_->dropped.load(std::memory_order_relaxed);
     }
     const std::string& error() const noexcept { return error_; }
+    CallTable& calls() noexcept { return calls_; }
+    // Any thread. Null if every slot is taken: the communicator's calls are not counted then. Who
+    // lets it go counts into it no more. It may outlive the ring.
+    std::shared_ptr<CallSlot> take_calls(const CallSlot::Owner& owner);
+
+    // Async-signal-safe. Says what ends this process; does nothing in a forked child.
+    void note_signal(int signal, int sender) noexcept;
 
     // Removes the file: everything in it stands in the log.
     void remove_file() noexcept;
@@ -71,13 +88,15 @@ class Ring {
   private:
     bool map_file(std::size_t bytes);
     void map_memory(std::size_t bytes);
+    void mapped(void* base, std::size_t bytes);
 
     std::atomic<bool> abandoned_{false};
     std::mutex mutex_; // orders pushers; nothing is locked inside it
     std::uint64_t seq_ = 0;
+    std::shared_ptr<void> mapping_;
     RingHeader* header_ = nullptr;
     Event* records_ = nullptr;
-    std::size_t bytes_ = 0;
+    CallTable calls_{{}};
     std::string path_;
     std::string error_;
 };

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 
@@ -29,6 +30,53 @@ template <auto Real, std::size_t Position, typename... Args> int guarded(Args...
     return inside<Real, Args...>(registrar().find(comm), args...);
 }
 
+// What is said of a call in `what` of its record.
+constexpr std::uint32_t described(std::uint32_t operation, int type, int reduction) noexcept {
+    return operation | (static_cast<std::uint32_t>(type) & 0xFF) << 8 |
+           static_cast<std::uint32_t>(reduction) << 16;
+}
+
+// The number of another counted call; those of PLACED are below.
+constexpr std::uint32_t kFirstCounted = 128;
+enum class Counted : std::uint32_t {
+    kBefore = kFirstCounted - 1,
+#define GUARDED(...)
+#define PLACED(...)
+#define LIFECYCLE(...)
+#define COUNTED(name, ...) name,
+#define TRANSFER(name, ...) name,
+#include "nccl/calls.def"
+#undef GUARDED
+#undef PLACED
+#undef LIFECYCLE
+};
+
+template <auto Real, std::size_t Position, Counted Number, std::size_t Count, std::size_t Type,
+          std::size_t Root, typename... Args>
+int counted_collective(Args... args) {
+    const auto arguments = std::forward_as_tuple(args...);
+    int reduction = 0;
+    if constexpr (Root == Type + 2) {
+        reduction = std::get<Type + 1>(arguments);
+    }
+    const Collective call{
+        described(static_cast<std::uint32_t>(Number), std::get<Type>(arguments), reduction),
+        std::get<Count>(arguments), std::get<Root>(arguments)};
+    return counted_inside<Real, Collective, Args...>(
+        registrar().find(std::get<Position>(arguments)), call, args...);
+}
+
+template <auto Real, std::size_t Position, Counted Number, std::size_t Count, std::size_t Type,
+          std::size_t Peer, typename... Args>
+int transferred(Args... args) {
+    const auto arguments = std::forward_as_tuple(args...);
+    const Transfer call{described(static_cast<std::uint32_t>(Number), std::get<Type>(arguments), 0),
+                        std::get<Count>(arguments), std::get<Peer>(arguments),
+                        Number == Counted::ncclSend};
+    return counted_inside<Real, Transfer, Args...>(registrar().find(std::get<Position>(arguments)),
+                                                   call, args...);
+}
+
 // The number of an operation in the table.
 enum class Placed : std::uint32_t {
 #define GUARDED(...)
@@ -39,6 +87,40 @@ enum class Placed : std::uint32_t {
 #undef LIFECYCLE
 #undef PLACED
 };
+
+constexpr std::string_view operation_name(Placed number) noexcept {
+    constexpr std::string_view kNames[] = {
+#define GUARDED(...)
+#define LIFECYCLE(...)
+#define PLACED(name, position, operation, ...) operation,
+#include "nccl/calls.def"
+#undef GUARDED
+#undef LIFECYCLE
+#undef PLACED
+    };
+    return kNames[static_cast<std::size_t>(number)];
+}
+
+constexpr bool has_root(std::string_view operation) noexcept {
+    return !operation.starts_with("all_") && !operation.starts_with("reduce_scatter");
+}
+
+// Between the type and the communicator stand a reduction, a root, both, or neither.
+template <Placed Number, std::size_t Position, typename Arguments>
+Collective as_collective(const Arguments& arguments) noexcept {
+    constexpr std::size_t kFirst = 4;
+    constexpr bool kHasRoot = has_root(operation_name(Number));
+    std::int32_t root = -1;
+    int reduction = 0;
+    if constexpr (kHasRoot) {
+        root = std::get<Position - 1>(arguments);
+    }
+    if constexpr (Position - (kHasRoot ? 1 : 0) > kFirst) {
+        reduction = std::get<kFirst>(arguments);
+    }
+    return {described(static_cast<std::uint32_t>(Number), std::get<3>(arguments), reduction),
+            std::get<2>(arguments), root};
+}
 
 template <auto Real, std::size_t Position, Placed Number, typename... Args>
 int placed(Args... args) {
@@ -60,7 +142,8 @@ int placed(Args... args) {
     if (config == 0 && !windows.engaged()) {
         const bool entered = communicator->gate().enter(*communicator);
         if (windows.count_plain_call()) {
-            return called<Real, false, Args...>(communicator, entered, args...);
+            return called<Real, false, Collective, Args...>(
+                communicator, entered, as_collective<Number, Position>(arguments), args...);
         }
         if (entered) { // a fence came meanwhile
             communicator->gate().leave();
@@ -81,7 +164,8 @@ int placed(Args... args) {
         return refused;
     }
     const core::CommunicatorPtr& found = kept ? kept : communicator;
-    return called<Real, true, Args...>(found, found->gate().enter(*found), args...);
+    return called<Real, true, Collective, Args...>(
+        found, found->gate().enter(*found), as_collective<Number, Position>(arguments), args...);
 }
 
 // torch asks for it when a call did not succeed: what we refused, NCCL knows nothing of.
@@ -131,6 +215,19 @@ std::vector<std::string> install_interposer(core::Registrar& owner) {
 #define LIFECYCLE(name, ...)                                                                       \
     if (real.name != nullptr) {                                                                    \
         replacements.push_back({#name, reinterpret_cast<void*>(&on_##name)});                      \
+    }
+#define COUNTED(name, position, operation, count, type, root, ...)                                 \
+    if (real.name != nullptr) {                                                                    \
+        replacements.push_back(                                                                    \
+            {#name,                                                                                \
+             reinterpret_cast<void*>(&counted_collective<&Api::name, position, Counted::name,      \
+                                                         count, type, root, __VA_ARGS__>)});       \
+    }
+#define TRANSFER(name, position, operation, count, type, peer, ...)                                \
+    if (real.name != nullptr) {                                                                    \
+        replacements.push_back(                                                                    \
+            {#name, reinterpret_cast<void*>(&transferred<&Api::name, position, Counted::name,      \
+                                                         count, type, peer, __VA_ARGS__>)});       \
     }
 #include "nccl/calls.def"
 #undef GUARDED

@@ -10,8 +10,9 @@ namespace {
 // to wait there without end for a thread that hangs in NCCL would keep the abort away.
 template <auto Real, typename... Args>
 int by_others(const core::CommunicatorPtr& communicator, Args... args) {
-    return called<Real, false>(
-        communicator, communicator && communicator->gate().enter_soon(*communicator), args...);
+    return called<Real, false>(communicator,
+                               communicator && communicator->gate().enter_soon(*communicator),
+                               Uncounted{}, args...);
 }
 
 // Past the gate altogether: we register nothing with such a communicator that could be met there.

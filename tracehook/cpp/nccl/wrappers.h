@@ -22,15 +22,48 @@ core::Registrar& registrar() noexcept;
 #undef PLACED
 #undef LIFECYCLE
 
+// What a call is counted as (events/calls.h).
+struct Uncounted {
+    static void begins(core::CallSlot& /*calls*/) noexcept {}
+    static void returned(core::CallSlot& /*calls*/) noexcept {}
+};
+struct Collective {
+    std::uint32_t what;
+    std::uint64_t count;
+    std::int32_t root;
+    void begins(core::CallSlot& calls) const noexcept {
+        calls.collective_begins(what, count, root);
+    }
+    static void returned(core::CallSlot& calls) noexcept { calls.collective_returned(); }
+};
+struct Transfer {
+    std::uint32_t what;
+    std::uint64_t count;
+    std::int32_t peer;
+    bool sends;
+    void begins(core::CallSlot& calls) const noexcept {
+        calls.transfer_begins(what, count, peer, sends);
+    }
+    static void returned(core::CallSlot& calls) noexcept { calls.transfer_returned(); }
+};
+
 // `communicator`: the thread keeps it meanwhile. `entered`: whether we are inside its gate.
-// `lands`: the call was counted, and is in flight.
-template <auto Real, bool lands, typename... Args>
-int called(const core::CommunicatorPtr& communicator, bool entered, Args... args) {
+// `lands`: the call was counted by its windows, and is in flight.
+template <auto Real, bool lands, typename Counted, typename... Args>
+int called(const core::CommunicatorPtr& communicator, bool entered, const Counted& counted,
+           Args... args) {
     const auto real = api().*Real;
     if (!entered) {
         return real(args...);
     }
+    core::CallSlot* const calls = communicator->calls();
+    if (calls != nullptr) {
+        counted.begins(*calls);
+    }
     const int result = real(args...);
+    if (calls != nullptr) {
+        counted.returned(*calls);
+    }
     if (ThreadGroup& group = ThreadGroup::mine(); group.open()) {
         group.touched(communicator);
     }
@@ -41,13 +74,19 @@ int called(const core::CommunicatorPtr& communicator, bool entered, Args... args
     return result;
 }
 
-template <auto Real, typename... Args>
-int inside(const core::CommunicatorPtr& communicator, Args... args) {
+template <auto Real, typename Counted, typename... Args>
+int counted_inside(const core::CommunicatorPtr& communicator, const Counted& counted,
+                   Args... args) {
     if (communicator && communicator->refusal() != nullptr) {
         return check_refusal(*communicator);
     }
-    return called<Real, false>(communicator,
-                               communicator && communicator->gate().enter(*communicator), args...);
+    return called<Real, false>(
+        communicator, communicator && communicator->gate().enter(*communicator), counted, args...);
+}
+
+template <auto Real, typename... Args>
+int inside(const core::CommunicatorPtr& communicator, Args... args) {
+    return counted_inside<Real>(communicator, Uncounted{}, args...);
 }
 
 } // namespace tracehook::nccl

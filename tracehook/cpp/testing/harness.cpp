@@ -195,7 +195,7 @@ core::Patience patience(int milliseconds) {
 } // namespace
 
 Harness::Harness(std::size_t ring_capacity, int patience_ms)
-    : ring_("", ring_capacity), registrar_(ring_, bank_, patience(patience_ms)) {}
+    : ring_("", ring_capacity, 16), registrar_(ring_, bank_, patience(patience_ms)) {}
 
 void Harness::allocate(int device, std::uintptr_t address, std::size_t size) {
     registrar_.segment_allocated(device, address, size);

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tracehook.audit.rules import SEVERITIES, Finding, Rule, first_divergence
+from tracehook.audit.finding import Finding
+from tracehook.audit.rules import SEVERITIES, Rule, first_divergence
 from tracehook.views.report.phrases import in_seconds, rank_ranges, short
 
 _MOST_ROWS = 10

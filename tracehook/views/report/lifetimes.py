@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tracehook.audit.rules import Finding
+from tracehook.audit.finding import Finding
 from tracehook.audit.store import Store
 from tracehook.log.text import in_bytes
 from tracehook.views.report.series import Place, Span, sql

@@ -1,0 +1,238 @@
+"""Who is to blame for a hang or a crash: the rank that ended, stopped calling, or did something else than the others.
+
+Three questions, of the calls that :mod:`called` has:
+
+* Did all ranks of a communicator make the same call under each number? (``calls-differ``)
+* Who ended by itself: an exception, a fault, or without a word? Who was ended by a launcher or an operator is a
+  consequence. (``rank-failed``)
+* Whoever waits in a call waits for the ranks that have not come to it. Who is at the end of that chain, and waits for
+  nobody? Where the chain is a circle, whose order of calls is another one than that of the ranks that run the same
+  program? (``rank-missing``)
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from tracehook.audit.called import Caller, Callers, Member
+from tracehook.audit.finding import Finding
+from tracehook.audit.programs import odd_ones
+from tracehook.audit.waits import Wait, waits
+from tracehook.log.text import in_bytes
+
+SENTENCES = {
+    "calls-differ": "The ranks of a communicator made different calls under one number.",
+    "rank-failed": "A process ended by an exception, by a fault of its own, or without a word.",
+    "rank-missing": "Ranks wait in a call to which another rank has not come.",
+}
+_SECOND = 1_000_000_000
+
+
+def findings(job: Callers) -> list[Finding]:
+    """Return who is to blame."""
+    found = [*_differences(job), *_failures(job)]
+    return [*found, *_missing(job, found)]
+
+
+# --- did all ranks make the same calls? ---
+
+
+def _differences(job: Callers) -> list[Finding]:
+    out = []
+    for comm, members in job.comparable():
+        number = _first_difference(members)
+        if number is None:
+            continue
+        is_first = number > max((member.calls.last[0].number for member in members.values()), default=0) or number == 0
+        made = {place: member.call(number) for place, member in members.items()}
+        texts = {place: call.described() for place, call in made.items() if call is not None and is_first}
+        odd = _odd_places(job, members, texts)
+        order = sorted(texts, key=lambda place: (place not in odd, place))
+        told = "; ".join(f"{members[place].process.name} made {texts[place]}" for place in order)
+        about = told or "that call is too long ago to name it"
+        out.append(
+            _finding(
+                "calls-differ",
+                f"{job.group(comm)}: the ranks made different calls, first the {_ordinal(number + 1)}: {about}",
+                [members[place].process for place in order] or [member.process for member in members.values()],
+                comm,
+                min((moved for member in members.values() if (moved := member.process.moved_ns)), default=None),
+            )
+        )
+    return out
+
+
+def _first_difference(members: Mapping[int, Member]) -> int | None:
+    """Return the number of the first collective whose digest differs, as far as all remember; None if none does."""
+    if not all(member.calls.last for member in members.values()):
+        return None
+    remembered = max(member.calls.last[0].number for member in members.values())
+    common = min(member.calls.collectives for member in members.values())
+    return next((number for number in range(remembered, common) if len(set(_digests_of(members, number))) > 1), None)
+
+
+def _digests_of(members: Mapping[int, Member], number: int) -> list[int]:
+    calls = (member.call(number) for member in members.values())
+    return [call.digest for call in calls if call is not None]
+
+
+def _odd_places(job: Callers, members: Mapping[int, Member], texts: Mapping[int, str]) -> list[int]:
+    """Return the ranks in the communicator whose call is not that of most; or, of two, whose program is another one."""
+    counts = Counter(texts.values())
+    most = max(counts.values(), default=0)
+    if list(counts.values()).count(most) == 1:
+        return [place for place, text in texts.items() if counts[text] < most]
+    odd = odd_ones(job, [members[place].process for place in texts])
+    return [place for place in texts if members[place].process in odd]
+
+
+# --- who ended by itself? ---
+
+
+def _failures(job: Callers) -> list[Finding]:
+    failed = [process for process in job.processes if _failure_of(process, job)]
+    if not failed:
+        return []
+    first = min(failed, key=lambda process: process.ended_ns if process.ended_ns is not None else 1 << 62)
+    same = [process for process in failed if _failure_of(process, job) == _failure_of(first, job)]
+    if len(same) == len(job.processes) > 1:
+        return [
+            _finding("rank-failed", f"{_ranks(same)} {_failure_of(first, job)}, all alike", same, None, first.ended_ns)
+        ]
+    return [_told_failure(job, process) for process in sorted(failed, key=lambda each: each.ended_ns or 0)]
+
+
+def _told_failure(job: Callers, process: Caller) -> Finding:
+    last = process.last_step
+    after = (
+        f", after its {_ordinal(last.call.number + 1)} call of {job.group(last.comm)}, {last.call.described()}"
+        if last
+        else ""
+    )
+    message = f"{process.name} {_failure_of(process, job)}{after}"
+    return _finding("rank-failed", message, [process], last.comm if last else None, process.ended_ns)
+
+
+def _failure_of(process: Caller, job: Callers) -> str:
+    """Say how a process failed by itself; empty if it did not."""
+    if process.exception:
+        return f"ended by {process.exception}"
+    if process.was_ended or process.ended:
+        return ""
+    if process.signal:
+        return f"ended by signal {process.signal} ({_signal_name(process.signal)})"
+    others = [other for other in job.processes if other is not process]
+    if not process.parts:
+        return ""  # its ring is not here, or is older than these counts
+    if not any(other.was_ended or other.ended or other.exception for other in others):
+        return ""  # all were killed, or all still run
+    return "ended without a word: SIGKILL (the kernel's, where memory ran out), or os._exit"
+
+
+# --- who did not come? ---
+
+
+def _missing(job: Callers, found: Sequence[Finding]) -> list[Finding]:
+    """Return who is at the end of the chains of ranks that wait."""
+    waiting = {wait.process.number: wait for wait in waits(job)}
+    blamed = {process for each in found for process in each.ranks}
+    culprits: dict[int, list[Wait]] = {}
+    for wait in waiting.values():
+        for culprit in _ends_of(job, wait, waiting):
+            culprits.setdefault(culprit.number, [])
+            if any(missing.number == culprit.number for missing in wait.missing):
+                culprits[culprit.number].append(wait)
+    by_number = {process.number: process for process in job.processes}
+    out = []
+    for number, its in culprits.items():
+        process = by_number[number]
+        if its and not (process.rank is not None and process.rank in blamed):
+            out.append(_told_missing(job, process, its, waiting.get(number)))
+    return out
+
+
+def _ends_of(job: Callers, wait: Wait, waiting: Mapping[int, Wait]) -> list[Caller]:
+    """Follow who waits for whom to those who wait for nobody; of a circle, to those whose program is another one."""
+    seen: dict[int, Caller] = {wait.process.number: wait.process}
+    ends: dict[int, Caller] = {}
+    ahead = list(wait.missing)
+    while ahead:
+        process = ahead.pop()
+        if process.number in seen:
+            continue
+        seen[process.number] = process
+        further = waiting.get(process.number)
+        if further is None:
+            ends[process.number] = process
+        else:
+            ahead += further.missing
+    return list(ends.values()) or odd_ones(job, list(seen.values())) or list(seen.values())
+
+
+def _told_missing(job: Callers, culprit: Caller, its: Sequence[Wait], own: Wait | None) -> Finding:
+    first = min(its, key=lambda wait: (wait.process.moved_ns or 0, wait.process.rank or 0))
+    ranks = sorted({wait.process for wait in its if wait.comm == first.comm}, key=lambda each: each.rank or 0)
+    what = f"{first.step.call.described()} ({in_bytes(first.step.call.nbytes)})"
+    message = (
+        f"{job.group(first.comm)}: {culprit.name} made {first.made} {_kind(first)}, {_ranks(ranks)} "
+        f"{'waits' if len(ranks) == 1 else 'wait'} in the {_ordinal(first.number + 1)}, {what}{_since(first.process)}; "
+        f"{_doing(job, culprit, own)}"
+    )
+    return _finding("rank-missing", message, [culprit, *ranks], first.comm, culprit.moved_ns or first.process.moved_ns)
+
+
+def _kind(wait: Wait) -> str:
+    if not wait.step.is_transfer:
+        return "calls" if wait.made != 1 else "call"
+    return f"{'receives' if wait.step.call.operation == 'send' else 'sends'} with {wait.process.name}"
+
+
+def _doing(job: Callers, culprit: Caller, own: Wait | None) -> str:
+    """Say what the culprit does instead."""
+    if own is not None:
+        return (
+            f"{culprit.name} went on to its {_ordinal(own.step.call.number + 1)} call of {job.group(own.comm)}, "
+            f"{own.step.call.described()}, and waits there for {_ranks(own.missing)}"
+        )
+    if culprit.ended and not culprit.exception:
+        return f"{culprit.name} ended in order without it"
+    quiet = _since(culprit)
+    last = culprit.last_step
+    after = f" after its {_ordinal(last.call.number + 1)} call of {job.group(last.comm)}" if last else ""
+    said = f"; the last thing that it logged was {culprit.last_event}" if culprit.last_event else ""
+    return f"{culprit.name} made no other call{after}{quiet}: it computes, or waits outside of NCCL{said}"
+
+
+def _since(process: Caller) -> str:
+    if process.moved_ns is None or process.ended_ns is None or process.ended_ns < process.moved_ns:
+        return ""
+    return f", for {(process.ended_ns - process.moved_ns) / _SECOND:.1f} s until it ended"
+
+
+# --- words ---
+
+
+def _finding(rule: str, message: str, processes: Sequence[Caller], comm: str | None, ns: int | None) -> Finding:
+    ranks = tuple(dict.fromkeys(process.rank for process in processes if process.rank is not None))
+    return Finding(rule, "error", message, ranks, comm, processes[0].number if processes else None, ns, None)
+
+
+def _ranks(processes: Sequence[Caller]) -> str:
+    names = [str(process.rank) for process in processes if process.rank is not None]
+    if len(names) != len(processes):
+        return ", ".join(process.name for process in processes)
+    return f"rank {names[0]}" if len(names) == 1 else f"ranks {', '.join(names[:-1])} and {names[-1]}"
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if 10 < number % 100 < 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "unknown"

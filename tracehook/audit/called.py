@@ -1,0 +1,175 @@
+"""What each process called each communicator for, and how it ended: what :mod:`blame` reasons about.
+
+Collectives of one communicator are numbered alike on all its ranks, so a rank that made fewer has not come to the next
+one. A send and its receive are counted for each pair of ranks.
+"""
+
+from __future__ import annotations
+
+import functools
+import signal
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tracehook.audit.store import Store
+from tracehook.log.calls import Call, Calls, parse
+
+BY_OTHERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # how launchers and operators end processes
+
+
+class Member(NamedTuple):
+    """One process's part in one communicator."""
+
+    process: Caller
+    calls: Calls
+
+    def call(self, number: int) -> Call | None:
+        """Return the collective of that number; None if it was not made, or is not remembered."""
+        last = self.calls.last
+        place = number - last[0].number if last else -1
+        return last[place] if 0 <= place < len(last) else None
+
+
+class Step(NamedTuple):
+    """One call in the order of its process."""
+
+    comm: str
+    role: int  # the communicator's number in its process: programs that are alike make them in one order
+    call: Call
+    is_transfer: bool
+
+    @property
+    def token(self) -> tuple[int, int, int, int]:
+        """What has to be alike in ranks that run the same program; the root and the peer need not."""
+        return self.role, self.call.what, self.call.elements, self.call.root if not self.is_transfer else -1
+
+
+@dataclass(eq=False)
+class Caller:
+    """One process. Times: nanoseconds since the job began; None: not known."""
+
+    number: int  # in table ``process``
+    rank: int | None
+    pid: int | None
+    ended: bool  # in order: its log has an end
+    exception: str | None  # type and first line, if one ended it
+    signal: int | None
+    sender: int | None  # the process that sent it
+    ended_ns: int | None  # when, as far as is known
+    last_event: str | None
+    shift_ns: int  # from CLOCK_MONOTONIC to the times here
+    parts: dict[str, Calls] = field(default_factory=dict)  # by communicator
+
+    @property
+    def name(self) -> str:
+        """What to call it."""
+        return f"rank {self.rank}" if self.rank is not None else f"pid {self.pid}"
+
+    @property
+    def was_ended(self) -> bool:
+        """Whether another process ended it: what it had not done by then is not its fault."""
+        return self.signal in BY_OTHERS and self.sender not in (None, self.pid)
+
+    @functools.cached_property
+    def steps(self) -> dict[int, Step]:
+        """The calls that are remembered, by their place in the order of the process."""
+        found: dict[int, Step] = {}
+        for comm, calls in self.parts.items():
+            found.update({call.order: Step(comm, calls.comm_id, call, False) for call in calls.last})
+            found.update({call.order: Step(comm, calls.comm_id, call, True) for call in calls.last_transfers})
+        return dict(sorted(found.items()))
+
+    def transfer_orders(self, comm: str, peer: int, operation: str) -> list[int]:
+        """Return the places of the transfers of one kind with one peer that are remembered."""
+        calls = self.parts[comm].last_transfers
+        return [call.order for call in calls if call.root == peer and call.operation == operation]
+
+    def transfers_before(self, step: Step) -> int:
+        """Return how many transfers of this kind with this peer came before this one."""
+        peer, sends = step.call.root, step.call.operation == "send"
+        made = sum(each.sent if sends else each.received for each in self.parts[step.comm].peers if each.rank == peer)
+        orders = self.transfer_orders(step.comm, peer, step.call.operation)
+        return made - len(orders) + orders.index(step.call.order)
+
+    @property
+    def last_step(self) -> Step | None:
+        """The last call."""
+        return next(reversed(self.steps.values()), None)
+
+    @property
+    def moved_ns(self) -> int | None:
+        """When it last called any communicator."""
+        moved = [calls.moved_ns + self.shift_ns for calls in self.parts.values()]
+        return max(moved, default=None)
+
+
+@dataclass
+class Callers:
+    """All processes that have a rank or used communicators, and who takes part in which communicator."""
+
+    processes: list[Caller]
+    names: dict[str, str]  # of groups, by communicator
+    members: dict[str, dict[int, Member]] = field(default_factory=dict)  # by communicator and rank in it
+
+    def __post_init__(self) -> None:
+        found: dict[str, dict[int, Member]] = defaultdict(dict)
+        for process in self.processes:
+            for comm, calls in process.parts.items():
+                if calls.rank >= 0:
+                    found[comm][calls.rank] = Member(process, calls)
+        self.members = dict(found)
+
+    def comparable(self) -> Iterator[tuple[str, dict[int, Member]]]:
+        """Yield the communicators of several ranks of whose calls all were counted from the beginning."""
+        for comm, members in self.members.items():
+            if len(members) > 1 and not any(member.calls.adopted for member in members.values()):
+                yield comm, members
+
+    def group(self, comm: str) -> str:
+        """Name a communicator for a person: its group, if that has a name, and its global ranks."""
+        members = self.members.get(comm, {})
+        ranks = [members[place].process.rank for place in sorted(members)]
+        told = f" (ranks {', '.join(map(str, ranks))})" if None not in ranks else ""
+        return f"{self.names[comm]}{told}" if comm in self.names else f"communicator {comm}{told}"
+
+
+def job_of(store: Store) -> Callers:
+    """Read the processes of a job, and what they called."""
+    processes = {row["process"]: _process(row) for row in store.rows(_PROCESSES)}
+    for row in store.rows("SELECT * FROM event WHERE event = 'communicator.calls'"):
+        calls = parse(row)
+        if calls is not None and row["process"] in processes:
+            processes[row["process"]].parts[calls.comm] = calls
+    wanted = [process for process in processes.values() if process.rank is not None or process.parts]
+    return Callers(wanted, _names(store))
+
+
+_PROCESSES = """
+    SELECT process.*, (SELECT arg_max(event.event, event.seq) FROM event
+                       WHERE event.process = process.process AND seq IS NOT NULL) AS last_event
+    FROM process WHERE NOT helper ORDER BY process
+"""
+
+
+def _process(row: dict[str, Any]) -> Caller:
+    exception = row.get("exception")
+    if exception is not None and row.get("message"):
+        exception = f"{exception}: {row['message']}"
+    at = row["signal_ns"] + row["shift_ns"] if row["signal_ns"] is not None else row["alive_ns"]
+    return Caller(
+        *(row["process"], row["rank"], row["pid"], row["ended"], exception, row["signal"], row["sender"]),
+        *(row["last_ns"] if row["ended"] else at, row["last_event"], row["shift_ns"]),
+    )
+
+
+def _names(store: Store) -> dict[str, str]:
+    columns = {row["column_name"] for row in store.rows("DESCRIBE event")}
+    if not {"group", "desc"} <= columns:
+        return {}
+    rows = store.rows(
+        """SELECT comm, any_value(coalesce("desc", 'group ' || "group")) AS name FROM event
+           WHERE event = 'communicator.group' GROUP BY comm"""
+    )
+    return {row["comm"]: row["name"] for row in rows if row["name"]}

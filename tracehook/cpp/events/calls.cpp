@@ -1,0 +1,105 @@
+#include "events/calls.h"
+
+#include "events/ring.h"
+
+namespace tracehook::core {
+
+void CallSlot::transfer_begins(std::uint32_t what, std::uint64_t count, std::int32_t peer,
+                               bool sends) noexcept {
+    const std::uint64_t number = transfers_.load(std::memory_order_relaxed);
+    last_transfers_[number % kTransfers] = {count, 0, next_order(), what, peer, 0};
+    Peer& found = peers_[static_cast<std::uint32_t>(peer) % kPeers];
+    const auto wanted = static_cast<std::uint32_t>(peer) + 1;
+    if (found.rank == 0) {
+        found.rank = wanted;
+    }
+    if (found.rank != wanted) {
+        crowded_.store(crowded_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    } else {
+        ++(sends ? found.sent : found.received);
+    }
+    transfers_.store(number + 1, std::memory_order_release);
+}
+
+void CallSlot::begin(const Owner& owner, std::uint64_t now_ns) noexcept {
+    key_ = owner.key;
+    comm_id_ = owner.comm_id;
+    rank_ = owner.rank;
+    size_ = owner.size;
+    adopted_ = owner.adopted ? 1 : 0;
+    born_ns_ = now_ns;
+    moved_ns_.store(now_ns, std::memory_order_relaxed);
+    state_.store(CallSlotState::kLive, std::memory_order_release);
+}
+
+void CallSlot::end(bool aborted) noexcept {
+    auto expected = CallSlotState::kLive;
+    if (aborted) {
+        aborted_.store(1, std::memory_order_relaxed);
+    }
+    state_.compare_exchange_strong(expected, CallSlotState::kEnded, std::memory_order_acq_rel);
+}
+
+void CallSlot::let_go() noexcept {
+    state_.store(CallSlotState::kGone, std::memory_order_release);
+}
+
+void CallSlot::clear() noexcept {
+    for (std::atomic<std::uint64_t>* counter :
+         {&collectives_, &collectives_returned_, &transfers_, &transfers_returned_, &moved_ns_}) {
+        counter->store(0, std::memory_order_relaxed);
+    }
+    aborted_.store(0, std::memory_order_relaxed);
+    crowded_.store(0, std::memory_order_relaxed);
+    digest_ = seen_ = 0;
+    logged_ = 0;
+    peers_ = {};
+    last_ = {};
+    last_transfers_ = {};
+    state_.store(CallSlotState::kFree, std::memory_order_release);
+}
+
+CallSlot* CallTable::take(const CallSlot::Owner& owner) noexcept {
+    for (CallSlot& slot : slots_) {
+        auto expected = CallSlotState::kFree;
+        if (slot.state_.compare_exchange_strong(expected, CallSlotState::kTaken,
+                                                std::memory_order_acq_rel)) {
+            slot.begin(owner, monotonic_ns());
+            return &slot;
+        }
+    }
+    return nullptr;
+}
+
+void CallTable::look(std::uint64_t now_ns) noexcept {
+    for (CallSlot& slot : slots_) {
+        if (slot.state_.load(std::memory_order_acquire) != CallSlotState::kLive) {
+            continue;
+        }
+        const std::uint64_t counts = slot.collectives_.load(std::memory_order_relaxed) +
+                                     slot.transfers_.load(std::memory_order_relaxed);
+        if (counts != slot.seen_) {
+            slot.seen_ = counts;
+            slot.moved_ns_.store(now_ns, std::memory_order_relaxed);
+        }
+    }
+}
+
+std::vector<CallSlot*> CallTable::unlogged(bool live) noexcept {
+    std::vector<CallSlot*> found;
+    for (CallSlot& slot : slots_) {
+        const CallSlotState state = slot.state_.load(std::memory_order_acquire);
+        if (state < CallSlotState::kLive || (state == CallSlotState::kLive && !live)) {
+            continue;
+        }
+        if (slot.logged_ == 0) {
+            slot.logged_ = 1;
+            found.push_back(&slot);
+        } else if (state == CallSlotState::kGone) {
+            slot.clear();
+        }
+    }
+    return found;
+}
+
+} // namespace tracehook::core

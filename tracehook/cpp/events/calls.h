@@ -1,0 +1,140 @@
+// What each communicator was called for, in the ring's file: who reads it after a kill knows which
+// call of which communicator this process had come to.
+//
+// One slot for each live communicator. Only the thread inside the communicator's gate counts into
+// it, with plain stores, so a slot has one writer at a time. The log's thread notes when a count
+// last moved (no clock is read for a call), and writes the slot into the log when its communicator
+// has ended. Another process may read at any time: `log/calls.py` knows the same layout.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace tracehook::core {
+
+// One call. 32 bytes.
+struct CallRecord {
+    std::uint64_t count = 0;  // elements, as the program gave them
+    std::uint64_t digest = 0; // of this collective and all before it on the communicator
+    std::uint32_t order = 0;  // counts the calls of the process; calls of two threads may share one
+    std::uint32_t what = 0;   // operation, type << 8, reduction << 16
+    std::int32_t root = -1;   // or the peer
+    std::uint32_t unused = 0;
+};
+static_assert(sizeof(CallRecord) == 32, "the ring's file format depends on it");
+
+enum class CallSlotState : std::uint32_t {
+    kFree,
+    kTaken, // not begun yet
+    kLive,
+    kEnded, // its communicator has ended, but a thread may still come out of a call
+    kGone,  // nobody can write to it any more
+};
+
+class CallSlot {
+  public:
+    static constexpr std::size_t kCollectives = 256; // that are remembered
+    static constexpr std::size_t kTransfers = 32;
+    static constexpr std::size_t kPeers = 64; // with other numbers modulo this; else `crowded`
+
+    // Each by the thread inside the gate: before the call goes to NCCL, and after it has come back.
+    void collective_begins(std::uint32_t what, std::uint64_t count, std::int32_t root) noexcept {
+        const std::uint64_t number = collectives_.load(std::memory_order_relaxed);
+        digest_ = mixed(mixed(digest_ ^ what, count), static_cast<std::uint32_t>(root));
+        last_[number % kCollectives] = {count, digest_, next_order(), what, root, 0};
+        collectives_.store(number + 1, std::memory_order_release);
+    }
+    void collective_returned() noexcept { add_one(collectives_returned_); }
+    void transfer_begins(std::uint32_t what, std::uint64_t count, std::int32_t peer,
+                         bool sends) noexcept;
+    void transfer_returned() noexcept { add_one(transfers_returned_); }
+
+    struct Owner {
+        std::uint64_t key;
+        std::uint32_t comm_id;
+        std::int32_t rank;
+        std::int32_t size;
+        bool adopted; // it had made calls before it was found
+    };
+    void begin(const Owner& owner, std::uint64_t now_ns) noexcept;
+    void end(bool aborted) noexcept; // once; any thread
+    void let_go() noexcept;          // the last one who could count into it
+
+  private:
+    friend class CallTable;
+
+    void clear() noexcept;
+
+    static std::uint64_t mixed(std::uint64_t a, std::uint64_t b) noexcept {
+        const std::uint64_t product = (a ^ b) * 0x9E3779B97F4A7C15ULL;
+        return product ^ (product >> 32);
+    }
+    static void add_one(std::atomic<std::uint64_t>& counter) noexcept {
+        counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+    }
+    // Without a lock: of two threads that take one at the same time, both may get the same.
+    static std::uint32_t next_order() noexcept {
+        const std::uint32_t order = order_.load(std::memory_order_relaxed) + 1;
+        order_.store(order, std::memory_order_relaxed);
+        return order;
+    }
+    static inline std::atomic<std::uint32_t> order_{0};
+
+    struct Peer { // rank + 1 in the communicator; 0: nobody yet
+        std::uint32_t rank = 0;
+        std::uint32_t sent = 0;
+        std::uint32_t received = 0;
+        std::uint32_t unused = 0;
+    };
+
+    std::atomic<CallSlotState> state_{CallSlotState::kFree};
+    std::uint32_t comm_id_ = 0;
+    std::uint64_t key_ = 0;
+    std::int32_t rank_ = -1;
+    std::int32_t size_ = 0;
+    std::uint32_t adopted_ = 0;
+    std::atomic<std::uint32_t> aborted_{0};
+    std::atomic<std::uint64_t> collectives_{0};
+    std::atomic<std::uint64_t> collectives_returned_{0};
+    std::atomic<std::uint64_t> transfers_{0};
+    std::atomic<std::uint64_t> transfers_returned_{0};
+    std::uint64_t digest_ = 0;
+    std::atomic<std::uint32_t> crowded_{0};  // transfers with peers that found no place
+    std::uint32_t logged_ = 0;               // log's thread
+    std::uint64_t seen_ = 0;                 // log's thread: all counts, at the last look
+    std::atomic<std::uint64_t> moved_ns_{0}; // when the log's thread saw a count move
+    std::uint64_t born_ns_ = 0;
+    std::array<std::uint64_t, 3> unused_{};
+    std::array<Peer, kPeers> peers_{};
+    std::array<CallRecord, kCollectives> last_{};
+    std::array<CallRecord, kTransfers> last_transfers_{};
+};
+static_assert(sizeof(CallSlot) == 128 + 1024 + 8192 + 1024, "the ring's file format depends on it");
+
+// All slots of a ring.
+class CallTable {
+  public:
+    static constexpr std::size_t kSlots = 128;
+
+    explicit CallTable(std::span<CallSlot> slots) noexcept : slots_(slots) {}
+
+    // Any thread. Null if every slot is taken.
+    CallSlot* take(const CallSlot::Owner& owner) noexcept;
+
+    // --- by the log's thread ---
+
+    // Notes which counts have moved since the last look.
+    void look(std::uint64_t now_ns) noexcept;
+    // The slots whose communicators have ended, or all (`live` too), each once: to be read before
+    // the next call of this. Then a slot is free as soon as nobody can count into it.
+    std::vector<CallSlot*> unlogged(bool live) noexcept;
+
+  private:
+    std::span<CallSlot> slots_;
+};
+
+} // namespace tracehook::core

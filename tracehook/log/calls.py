@@ -1,0 +1,223 @@
+"""What each communicator was called for: the slots of a ring's file (cpp/events/calls.h), and their lines in the log.
+
+A slot outlives a kill. When its communicator ends, or the process does in order, the log gets a line
+``communicator.calls`` with the same.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from tracehook.log.tables import COUNTED, OPERATIONS
+
+# class CallSlot, in its order: state, comm_id, key, rank, size, adopted, aborted, collectives and how many returned,
+# transfers and how many returned, digest, crowded, logged, seen, moved, born, unused
+_HEAD = struct.Struct("<2IQ2i2I4QQ2I3Q24x")
+_PEER = struct.Struct("<3I4x")
+_RECORD = struct.Struct("<QQ2Ii4x")
+_PEERS, _COLLECTIVES, _TRANSFERS = 64, 256, 32
+SLOT_BYTES: Final = _HEAD.size + _PEERS * _PEER.size + (_COLLECTIVES + _TRANSFERS) * _RECORD.size
+_FREE, _TAKEN, _LIVE = 0, 1, 2
+_LOGGED = 13  # place in _HEAD
+_FIRST_COUNTED = 128  # kFirstCounted in nccl/interpose.cpp
+_KEPT = 64  # calls that a line of the log has: the last ones
+
+# ncclDataType_t, and ncclRedOp_t
+_TYPES = (
+    *("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16"),
+    *("float8_e4m3", "float8_e5m2"),
+)
+_BYTES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)
+_REDUCTIONS = ("sum", "prod", "max", "min", "avg")
+
+
+class Call(NamedTuple):
+    """One call. `number`: of a collective, from 0, alike on all ranks; of a transfer, on this rank."""
+
+    number: int
+    what: int
+    elements: int
+    root: int  # or the peer, in the communicator; -1: none
+    order: int  # among all calls of the process
+    digest: int = 0  # of this collective and those before it
+
+    @property
+    def operation(self) -> str:
+        """Its name, such as ``all_reduce``."""
+        return operation_name(self.what & 0xFF)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the program named, of one rank."""
+        kind = self.what >> 8 & 0xFF
+        return self.elements * (_BYTES[kind] if kind < len(_BYTES) else 1)
+
+    @property
+    def takes_root(self) -> bool:
+        """Whether it has a root, or a peer."""
+        return self.root >= 0
+
+    def described(self) -> str:
+        """Say what was called, in words."""
+        kind, reduction = self.what >> 8 & 0xFF, self.what >> 16
+        parts = [f"{self.operation} of {self.elements:,} {_TYPES[kind] if kind < len(_TYPES) else f'type {kind}'}"]
+        if "reduce" in self.operation:
+            parts.append(_REDUCTIONS[reduction] if reduction < len(_REDUCTIONS) else f"reduction {reduction}")
+        if self.takes_root:
+            parts.append(f"root {self.root}")
+        return ", ".join(parts)
+
+
+class Partner(NamedTuple):
+    """How often this rank has sent to another rank of the communicator, and received from it."""
+
+    rank: int
+    sent: int
+    received: int
+
+
+class Calls(NamedTuple):
+    """What one communicator of one process was called for."""
+
+    comm: str
+    comm_id: int
+    rank: int  # in the communicator; -1: not known
+    size: int  # ranks; -1: not known
+    adopted: bool  # it had made calls before it was found: its counts say nothing
+    aborted: bool
+    ended: bool
+    collectives: int
+    collectives_returned: int
+    transfers: int
+    transfers_returned: int
+    digest: int
+    is_crowded: bool  # it has transfers with more peers than are counted
+    moved_ns: int  # when a count last moved, to a tenth of a second
+    born_ns: int
+    peers: tuple[Partner, ...]
+    last: tuple[Call, ...]  # collectives, the oldest first
+    last_transfers: tuple[Call, ...]
+
+
+def operation_name(number: int) -> str:
+    """Return the name of a counted operation."""
+    table = OPERATIONS if number < _FIRST_COUNTED else COUNTED
+    place = number % _FIRST_COUNTED
+    found: Any = table[place] if place < len(table) else f"operation {number}"
+    return found if isinstance(found, str) else str(found[0])
+
+
+def unpack(slot: bytes) -> Calls | None:
+    """Return what one slot holds; None if no communicator has it."""
+    state, comm_id, key, rank, size, adopted, aborted, *rest = _HEAD.unpack_from(slot)
+    if state in (_FREE, _TAKEN):
+        return None
+    collectives, returned, transfers, transfers_returned, digest, crowded, _, _, moved, born = rest
+    peers = (values for values in _PEER.iter_unpack(slot[_HEAD.size : _HEAD.size + _PEERS * _PEER.size]) if values[0])
+    at = _HEAD.size + _PEERS * _PEER.size
+    between = at + _COLLECTIVES * _RECORD.size
+    return Calls(
+        comm=f"{key:016x}",
+        comm_id=comm_id,
+        rank=rank,
+        size=size,
+        adopted=bool(adopted),
+        aborted=bool(aborted),
+        ended=state > _LIVE,
+        collectives=collectives,
+        collectives_returned=returned,
+        transfers=transfers,
+        transfers_returned=transfers_returned,
+        digest=digest,
+        is_crowded=bool(crowded),
+        moved_ns=moved,
+        born_ns=born,
+        peers=tuple(Partner(number - 1, sent, received) for number, sent, received in peers),
+        last=_calls(slot[at:between], collectives, _COLLECTIVES),
+        last_transfers=_calls(slot[between:], transfers, _TRANSFERS),
+    )
+
+
+def _calls(data: bytes, made: int, kept: int) -> tuple[Call, ...]:
+    found = []
+    for number in range(max(0, made - kept), made):
+        elements, digest, order, what, root = _RECORD.unpack_from(data, number % kept * _RECORD.size)
+        found.append(Call(number, what, elements, root, order, digest))
+    return tuple(found)
+
+
+def unlogged(slots: bytes) -> Iterator[Calls]:
+    """Yield what the slots of a ring's file hold, without those that have a line in the log."""
+    for start in range(0, len(slots) - SLOT_BYTES + 1, SLOT_BYTES):
+        slot = slots[start : start + SLOT_BYTES]
+        found = unpack(slot)
+        if found is not None and not _HEAD.unpack_from(slot)[_LOGGED]:
+            yield found
+
+
+def fields_of(calls: Calls) -> dict[str, Any]:
+    """Return the fields of ``communicator.calls``. Calls and peers are texts: lists of numbers, by commas."""
+    return {
+        "comm": calls.comm,
+        "comm_id": calls.comm_id,
+        **({"comm_rank": calls.rank} if calls.rank >= 0 else {}),
+        **({"ranks": calls.size} if calls.size > 0 else {}),
+        **({"adopted": True} if calls.adopted else {}),
+        "aborted": calls.aborted,
+        "calls": calls.collectives,
+        "calls_returned": calls.collectives_returned,
+        "transfers": calls.transfers,
+        "transfers_returned": calls.transfers_returned,
+        "moved_ns": calls.moved_ns,
+        "born_ns": calls.born_ns,
+        "peers": _packed(calls.peers) + (" more" if calls.is_crowded else ""),
+        "last": _packed(calls.last[-_KEPT:]),
+        "last_transfers": _packed(calls.last_transfers),
+    }
+
+
+def parse(event: Mapping[str, Any]) -> Calls | None:
+    """Return what a line ``communicator.calls`` tells; None if it is damaged."""
+    try:
+        peers, crowded, _ = str(event["peers"]).partition(" more")
+        last = _unpacked_calls(event["last"])
+        return Calls(
+            comm=str(event["comm"]),
+            comm_id=int(event["comm_id"]),
+            rank=_or_none(event.get("comm_rank")),
+            size=_or_none(event.get("ranks")),
+            adopted=bool(event.get("adopted")),
+            aborted=bool(event["aborted"]),
+            ended=True,
+            collectives=int(event["calls"]),
+            collectives_returned=int(event["calls_returned"]),
+            transfers=int(event["transfers"]),
+            transfers_returned=int(event["transfers_returned"]),
+            digest=last[-1].digest if last else 0,
+            is_crowded=bool(crowded),
+            moved_ns=int(event["moved_ns"]),
+            born_ns=int(event["born_ns"]),
+            peers=tuple(Partner(*numbers) for numbers in _unpacked(peers)),
+            last=last,
+            last_transfers=_unpacked_calls(event["last_transfers"]),
+        )
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _unpacked_calls(text: str) -> tuple[Call, ...]:
+    return tuple(Call(*numbers) for numbers in _unpacked(text))
+
+
+def _or_none(value: object) -> int:
+    return value if isinstance(value, int) else -1
+
+
+def _packed(rows: Iterable[tuple[int, ...]]) -> str:
+    return " ".join(",".join(map(str, row)) for row in rows)
+
+
+def _unpacked(text: str) -> Iterator[tuple[int, ...]]:
+    return (tuple(map(int, row.split(","))) for row in text.split())

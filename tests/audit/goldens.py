@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import lzma
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -60,6 +61,7 @@ class Golden:
     faults: str = ""
     hook: bool = True  # False: the job itself switches it on
     torchrun: bool = False
+    until: str = ""  # seconds and a signal: launch_and_end.py starts the ranks, and ends them so
     policy: str = ""  # a module beside the jobs, installed as a policy of that name
     mutation: str = ""  # a file of mutations/, without .patch
     broken: Sequence[str] = ()  # rules of NCCL that the emulation then names
@@ -73,6 +75,11 @@ class Golden:
 
 def _symmetric(name: str, case: str, *rules: str, cause: str, **more: object) -> Golden:
     return Golden(name, cause, f"symmetric_cases.py {case}", rules, **more)  # type: ignore[arg-type]
+
+
+def _planted(name: str, fault: str, *rules: str, cause: str, ends: str = "SIGTERM", **more: object) -> Golden:
+    more = {"ranks": 4, "until": f"4 {ends}"} | more
+    return Golden(name, cause, f"planted.py {fault}", rules, **more)  # type: ignore[arg-type]
 
 
 NEW = {"TRACEHOOK_EMU_NCCL_VERSION": "23007"}
@@ -152,6 +159,24 @@ GOLDENS: tuple[Golden, ...] = (
     Golden("registered-while-capturing", "a scope inside a capture registers, with the guard taken away",
            "unguarded.py capture", ("registered-while-capturing",), env=NEW),
 
+    # --- who is to blame for a hang, or a crash ---
+    _planted("calls-differ", "operation 2 3", "calls-differ", "ended-by-others", "left-at-end", broken=("M1",),
+             cause="rank 2 makes a broadcast instead of an all_reduce"),
+    _planted("calls-differ-count", "count 6 2", "calls-differ", "ended-by-others", "left-at-end", ranks=8,
+             broken=("M1",), cause="rank 6 reduces one element less"),
+    _planted("rank-missing-skipped", "skip 5 3", "rank-missing", "ended-by-others", ranks=8,
+             cause="rank 5 skips an all_reduce of its TP group"),
+    _planted("rank-missing-order", "order 1 3", "rank-missing", "ended-by-others",
+             cause="rank 1 calls two groups in the opposite order"),
+    _planted("rank-missing-receive", "receive 6 3", "rank-missing", "ended-by-others", ranks=8,
+             cause="rank 6 does not receive what rank 2 sends"),
+    _planted("rank-missing-computes", "compute 3 2", "rank-missing", "ended-by-others",
+             cause="rank 3 computes for ever"),
+    _planted("rank-failed-exit", "os_exit 2 3", "rank-failed", "ended-by-others", "no-end", cause="rank 2 calls os._exit"),
+    _planted("rank-failed-fault", "segfault 1 3", "rank-failed", "ended-by-others", cause="rank 1 reads address 0"),
+    _planted("rank-failed-killed", "killed 3 2", "rank-failed", "ended-by-others", "no-end",
+             cause="rank 3 gets SIGKILL, as from a kernel that is out of memory"),
+
     # --- peers that map each other's memory ---
     Golden("peer-mapping-left", "the program ends without closing its PeerGroup", "sharing.py left",
            ("peer-mapping-left",)),
@@ -193,11 +218,11 @@ GOLDENS: tuple[Golden, ...] = (
 
 
 def unpack(golden: Path, target: Path) -> Path:
-    """Copy a golden directory to audit it, with its rings unpacked (of a ring's 6 MiB nearly all is zero)."""
+    """Copy a golden directory to audit it, with its rings unpacked (of a ring's 7 MiB nearly all is zero)."""
     target = target / golden.name
     shutil.copytree(golden, target, ignore=shutil.ignore_patterns("expected.*"))
-    for ring in target.glob("*.ring.gz"):
-        ring.with_suffix("").write_bytes(gzip.decompress(ring.read_bytes()))
+    for ring in target.glob("*.ring.xz"):
+        ring.with_suffix("").write_bytes(lzma.decompress(ring.read_bytes()))
         ring.unlink()
     return target
 

@@ -7,8 +7,8 @@ need the last build of tracehook (`make build`).
 
 from __future__ import annotations
 
-import gzip
 import json
+import lzma
 import os
 import re
 import shutil
@@ -53,6 +53,8 @@ def rehearse(golden: Golden, scratch: Path) -> tuple[Path, list[str], str]:
         torchrun = os.path.relpath(SCRIPTS / "torchrun", folder)
         launcher = [torchrun, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--rdzv-id"]
         launcher += [golden.name, "--nproc-per-node", str(golden.ranks)]
+    elif golden.until:
+        launcher = [sys.executable, JOBS / "launch_and_end.py", str(golden.ranks), *golden.until.split()]
     else:
         launcher = [sys.executable, JOBS / "launch.py", str(golden.ranks), sys.executable]
     env |= {"PYTHONPATH": ":".join(map(str, paths))}
@@ -67,7 +69,7 @@ def damage(golden: Golden, log: Path) -> None:
         (file,) = log.glob(f"*.rank{rank}.*.jsonl")
         harm(file)
     for ring in log.glob("*.ring"):
-        ring.with_suffix(".ring.gz").write_bytes(gzip.compress(ring.read_bytes(), mtime=0))
+        ring.with_suffix(".ring.xz").write_bytes(lzma.compress(ring.read_bytes()))
         ring.unlink()
 
 

@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -40,6 +41,7 @@ for kind, each in members.items():
         if RANK in ranks:
             groups[kind] = made
 tensors = {name: filled(RANK, SIZE, device) for name in ("layer", "gradient", "loss", "passed")}
+Path(os.environ["TEST_STORE"]).with_name(f"started {RANK}").touch()
 
 
 def fails_now(step: int, *faults: str) -> bool:

@@ -2,7 +2,7 @@
 
 Arguments: how many ranks, for how many seconds they may run, the signal that ends all ranks then (``SIGTERM`` of a
 scheduler, ``SIGINT`` of a terminal), and the job with its arguments. A rank that fails ends the others at once by
-SIGTERM, as torchrun does.
+SIGTERM, as torchrun does. The seconds count from when all ranks have made the file ``started RANK`` beside TEST_STORE.
 """
 
 import os
@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 PYTHON = os.environ.get("PYTHON_EXEC", sys.executable)  # as torchrun has it: of a warm start
 LOOK, GRACE = 0.05, 10.0  # seconds
@@ -33,13 +34,15 @@ def main() -> None:
             subprocess.Popen([PYTHON, *sys.argv[4:]], env=common | {"RANK": str(rank), "LOCAL_RANK": str(rank)})
             for rank in range(ranks)
         ]
-        end = time.monotonic() + seconds
+        end = float("inf")
         while any(process.poll() is None for process in processes):
             if any(process.poll() for process in processes):
                 send(processes, signal.SIGTERM)
             elif time.monotonic() > end:
                 send(processes, number)
             else:
+                if end == float("inf") and len(list(Path(scratch).glob("started *"))) == ranks:
+                    end = time.monotonic() + seconds
                 time.sleep(LOOK)
                 continue
             deadline = time.monotonic() + GRACE

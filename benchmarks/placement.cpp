@@ -125,6 +125,36 @@ EXPORT double time_find(World* world, std::size_t calls) {
                        [&](void*) { return world->registrar.find(world) != nullptr; });
 }
 
+// What tracehook does at a collective without windows: find the communicator, pass its gate; and,
+// if it is to be `counted`, count the call in the ring (events/calls.h).
+EXPORT double time_passage(World* world, std::size_t calls, int counted) {
+    const auto passes = [&](const core::CommunicatorPtr& communicator) {
+        return communicator->gate().enter(*communicator);
+    };
+    if (counted == 0) {
+        return for_buffers(*world, calls, [&](void*) {
+            const core::CommunicatorPtr& communicator = world->registrar.find(world);
+            const bool entered = passes(communicator);
+            communicator->gate().leave();
+            return entered;
+        });
+    }
+    return for_buffers(*world, calls, [&](void*) {
+        const core::CommunicatorPtr& communicator = world->registrar.find(world);
+        const bool entered = passes(communicator);
+        core::CallSlot* const slot = communicator->calls();
+        if (slot != nullptr) {
+            slot->collective_begins(kAllReduce, kCount, -1);
+        }
+        asm volatile("" ::: "memory"); // where NCCL is called
+        if (slot != nullptr) {
+            slot->collective_returned();
+        }
+        communicator->gate().leave();
+        return entered;
+    });
+}
+
 // A mutex that nobody else wants.
 EXPORT double time_mutex(World* world, std::size_t calls) {
     std::mutex mutex;

@@ -102,3 +102,6 @@ def test_end_with_live_groups(tmp_path: Path, way: str, status: int, ended: bool
     _assert_no_call_after_abort(log)
     if way == "exception":
         assert "ValueError: on purpose" in run.finished.err
+        assert (log.events[-1]["exception"], log.events[-1]["message"]) == ("ValueError", "on purpose")
+    said = [event["status"] for event in log.events if "status" in event]
+    assert said == [status] * (way in ("exception", "sys.exit", "os._exit"))

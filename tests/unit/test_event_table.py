@@ -23,6 +23,7 @@ COMMON = {name for name, field in TABLE.items() if field.is_common}
 # What nobody fills: a peer that did not come has not told its life, and only what was found mapped is adopted.
 ALWAYS_ZERO = {"peer.timeout": {"value": (0,)}, "range.unmap": {"extra": (0,)}}
 BY_THE_JOURNAL = ("trace.begin", "trace.end", "log.dropped", "communicator.calls")  # never in the ring
+TEXTS = {"exception", "message", "thread_name"}  # which the journal adds to what the ring has
 DOCS = Path(__file__).parents[2] / "docs"
 ROOM = files("tracehook") / "cpp" / "events"
 
@@ -94,7 +95,7 @@ def test_warnings_are_what_a_user_must_see():
 def test_the_numbers_of_a_log_are_those_of_its_format():
     """A row that moved would give old logs another meaning."""
     assert tables.EVENTS[:3] == ("trace.begin", "trace.end", "segment.alloc")
-    assert tables.EVENTS[-2:] == ("device_communicator.destroy", "communicator.calls")
+    assert tables.EVENTS[-3:] == ("python.exception", "thread.exception", "python.exit")
     assert tables.KINDS == ("own", "observed", "off")
     assert tables.ANSWERS == ("shared", "isolated", "none") == tuple(answer.value for answer in Answer)
     assert tables.HANDLES == ("none", "runtime", "file", "fabric")
@@ -143,18 +144,21 @@ def test_a_reason_of_a_later_version_keeps_its_number():
 def test_an_event_has_the_fields_that_its_row_names(event):
     """All of them, and no others but the common ones."""
     found = set().union(*(ring.fields_of(record)[1] for record in _records(event)))
-    assert found - COMMON == set(tables.ABOUT[event].fields)
+    assert found - COMMON == set(tables.ABOUT[event].fields) - TEXTS
 
 
 def test_the_lines_of_the_journal_have_the_fields_that_their_rows_name(core, tmp_path):
-    """It writes the end and the losses itself."""
+    """It writes the end and the losses itself, and adds to an exception what the ring cannot hold."""
     written = []
     journal = Journal(core, tmp_path / "a.jsonl", {})
     journal._write_line = lambda event, fields: written.append((event, set(fields))) or True
     core.drop(3)
-    journal.close(lambda: {"segments": 0, "bytes": 0, "communicators": 0})
+    core.push("thread.exception", value=1)
+    journal.texts[1] = dict.fromkeys(TEXTS, "")
+    counts = {"segments": 0, "bytes": 0, "communicators": 0}
+    journal.close(lambda: counts | {"how": "exception", "exception": "", "message": "", "status": 1})
     assert {event: fields - COMMON for event, fields in written} == {
-        event: set(tables.ABOUT[event].fields) for event in ("log.dropped", "trace.end")
+        event: set(tables.ABOUT[event].fields) for event in ("thread.exception", "log.dropped", "trace.end")
     }
 
 

@@ -87,13 +87,32 @@ SELECT process, count(*) FILTER (event NOT LIKE 'trace.%') AS events, count(*) F
        max(segments) FILTER (event = 'trace.end') AS segments_left
 FROM event GROUP BY process;
 
+-- How each process ended, as far as its log tells. Without trace.end it called os._exit, or came no further than an
+-- exception; with it that line knows whether the exception was the end. `ended_ns`: when the first of these was logged.
+CREATE TABLE ending AS
+WITH said AS (
+    SELECT process, bool_or(event = 'trace.end') AS whole, min(ns) FILTER (event = 'python.exception') AS raised_ns,
+           min(ns) FILTER (event = 'python.exit') AS left_ns, min(ns) FILTER (event = 'trace.end') AS end_ns,
+           any_value(how) AS how, any_value(status) AS status,
+           {'exception': any_value(exception) FILTER (event = 'trace.end'), 'message': any_value(message) FILTER (event = 'trace.end')} AS at_end,
+           {'exception': any_value(exception) FILTER (event = 'python.exception'),
+            'message': any_value(message) FILTER (event = 'python.exception')} AS before
+    FROM event WHERE event IN ('trace.end', 'python.exit', 'python.exception') GROUP BY process)
+SELECT process, CASE WHEN whole THEN how WHEN left_ns IS NOT NULL THEN 'os._exit' ELSE 'exception' END AS how,
+       CASE WHEN whole THEN at_end.exception WHEN raised_ns IS NOT NULL THEN coalesce(before.exception, 'an exception') END AS exception,
+       CASE WHEN whole THEN at_end.message ELSE before.message END AS message, status,
+       least(CASE WHEN how = 'exception' OR NOT whole THEN raised_ns END, left_ns, end_ns) AS ended_ns
+FROM said;
+
 ALTER TABLE process RENAME TO told;
 CREATE TABLE process AS
 SELECT told.* REPLACE (greatest(alive_ns + shift_ns, last_ns) AS alive_ns), coalesce(events, 0) AS events, coalesce(recovered, 0) AS recovered, first_ns, last_ns,
        greatest(coalesce(lost, 0), coalesce(ring_dropped, 0)) AS lost, coalesce(used_cuda, false) AS used_cuda,
-       coalesce(communicators, 0) AS communicators
-FROM told LEFT JOIN fact USING (process);
+       coalesce(communicators, 0) AS communicators, how, exception, message, status, ended_ns,
+       coalesce(exception IS NOT NULL OR status != 0, false) AS failed
+FROM told LEFT JOIN fact USING (process) LEFT JOIN ending USING (process);
 DROP TABLE told;
+DROP TABLE ending;
 
 -- A child of a rank has the rank's number too (a data loader, a pool of processes). `helper`: it used no device while one did.
 ALTER TABLE process ADD COLUMN helper BOOLEAN DEFAULT false;

@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from tracehook import settings
-from tracehook.hook import library, log_begin, registrants
+from tracehook.hook import library, log_begin, program_end, registrants
 from tracehook.hook.extension import EXTENSIONS, Extension, tell_of_birth
 from tracehook.log import ring_place
 from tracehook.log.journal import RING_CAPACITY, Journal, warn
@@ -80,6 +80,7 @@ class Service:
         self._done_attaching = False
         self._journal = Journal(_core, path, begin, descriptor, tell_of_birth)
         self._journal.start()
+        program_end.follow(_core, self._journal)
         if torch.version.cuda is None:
             self._note("no_cuda", f"torch {torch.__version__}")
             return
@@ -305,13 +306,16 @@ class Service:
         if self._journal is not None and self._core is not None and not self._forked:
             core = self._core
             core.log_overdue()
-            self._journal.close(lambda: dict(zip(("segments", "bytes", "communicators"), core.totals(), strict=True)))
+            ended = program_end.fields()
+            counts = ("segments", "bytes", "communicators")
+            self._journal.close(lambda: dict(zip(counts, core.totals(), strict=True)) | ended)
 
     def after_fork_in_child(self) -> None:
         """Let go of everything that belongs to the parent. The native side has done so already."""
         self._lock = threading.RLock()
         self._switching = threading.Lock()
         self.is_enabled = False
+        program_end.forget()
         for extension in EXTENSIONS:
             extension.abandon()
         if self._core is not None:

@@ -15,7 +15,7 @@ from tracehook.log import calls, ring
 from tracehook.log.file_name import new_file
 from tracehook.log.tables import Reason
 
-SCHEMA = "1.10"
+SCHEMA = "1.11"
 _BATCH = 4096
 _PERIOD = 0.1  # seconds between two looks at the ring
 _PATIENCE = 5.0  # seconds in which the thread must have written a line, for others to wait on for it
@@ -92,6 +92,7 @@ class Journal:
         self._said: set[str] = set()
         self._said_lock = threading.Lock()  # reasons
         self.reasons: list[str] = []  # names, in the order in which they were first said
+        self.texts: dict[int, Mapping[str, str]] = {}  # fields of events of exceptions, which the ring cannot hold
         self._reported_drops = 0
         # Events that stay in the ring, because the file cannot be written, but whose warnings were said.
         self._told = 0
@@ -196,6 +197,8 @@ class Journal:
         count = 0
         for record in ring.unpack(data):
             name, fields = ring.fields_of(record)
+            if name in ("python.exception", "thread.exception"):
+                fields |= self.texts.pop(record.value, {})
             self._tell(name, fields)
             if self.path is None or self._write_line(name, fields):
                 count += 1

@@ -157,6 +157,10 @@ def _extra_fields(name: str, record: Record) -> dict[str, Any]:
             return {"thread": record.thread, "ok": record.result == 0, **error, **counted}
         case "communicator.refused":
             return {"thread": record.thread, "call": record.value}
+        case "python.exception" | "thread.exception":
+            return {"thread": record.thread}  # what it was, the journal adds
+        case "python.exit":
+            return {"thread": record.thread, "status": record.value}
         case "range.map" | "range.unmap":
             adopted = {"adopted": True} if record.extra else {}
             return {"thread": record.thread, "total": record.value, **adopted}

@@ -169,4 +169,5 @@ def _show(problem: BaseException) -> None:
     trace = problem.__traceback__
     while trace is not None and trace.tb_frame.f_code in (run.__code__, _run_script.__code__):
         trace = trace.tb_next
-    sys.excepthook(type(problem), problem.with_traceback(trace), trace)
+    sys.last_type, sys.last_value, sys.last_traceback = type(problem), problem.with_traceback(trace), trace
+    sys.excepthook(type(problem), problem, trace)

@@ -1,0 +1,236 @@
+"""What the log says of how Python ended."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tracehook.log import ring
+
+BEGIN = """
+import atexit, os, sys, threading
+from pathlib import Path
+from tracehook import _core
+from tracehook.hook import program_end
+from tracehook.log.journal import Journal
+
+log = Path("a.jsonl")
+_core.make_process("a.ring", 64)
+journal = Journal(_core, log, {})
+journal.start()
+program_end.follow(_core, journal)
+os.register_at_fork(after_in_child=program_end.forget)
+atexit.register(lambda: journal.close(program_end.fields))
+"""
+
+
+class Ended:
+    """A program that ran to its end: exit status, stderr, and the events of its log and its ring."""
+
+    def __init__(self, directory: Path, program: str, *options: str) -> None:
+        script = directory / "program.py"
+        script.write_text(BEGIN + textwrap.dedent(program))
+        line = [sys.executable, *options, str(script)]
+        done = subprocess.run(line, cwd=directory, capture_output=True, text=True, timeout=60, check=False)
+        self.status, self.out, self.err = done.returncode, done.stdout, done.stderr
+        self.events = [json.loads(text) for text in (directory / "a.jsonl").read_text().splitlines()]
+        if (directory / "a.ring").exists():
+            left = map(ring.fields_of, ring.read_file(directory / "a.ring").records)
+            self.events += [{"event": name, **fields} for name, fields in left]
+
+    def told(self, event: str = "trace.end") -> dict[str, Any]:
+        """Return what the one event of that name says of the end."""
+        (found,) = (one for one in self.events if one["event"] == event)
+        return {key: found[key] for key in ("how", "exception", "message", "status", "thread_name") if key in found}
+
+
+BOOM = {"how": "exception", "exception": "ValueError", "message": "boom", "status": 1}
+
+
+def test_an_exception_is_named(tmp_path: Path) -> None:
+    """Type and first line stand in the last line, and before it in an event of their own; the traceback is as ever."""
+    ended = Ended(tmp_path, r'raise ValueError("boom\nand more")')
+    assert ended.told() == BOOM
+    assert ended.told("python.exception") == {"exception": "ValueError", "message": "boom"}
+    assert ended.status == 1
+    assert ended.err.count("Traceback") == 1
+    assert "program_end.py" not in ended.err
+
+
+@pytest.mark.parametrize("calls_ours", [True, False])
+def test_a_hook_that_the_program_sets_later_runs(tmp_path: Path, calls_ours: bool) -> None:
+    """It runs once, and the last line names the exception also if it does not call ours."""
+    ended = Ended(
+        tmp_path,
+        f"""
+        before = sys.excepthook
+        def hook(*raised):
+            print("the program's own")
+            if {calls_ours}: before(*raised)
+        sys.excepthook = hook
+        raise ValueError("boom")
+        """,
+    )
+    assert ended.told() == BOOM
+    assert ended.out == "the program's own\n"
+    assert ("Traceback" in ended.err) == calls_ours
+
+
+def test_a_hook_that_was_there_before_runs(tmp_path: Path) -> None:
+    """Of the program or of torch: ours comes before it and does not take its place."""
+    ended = Ended(
+        tmp_path,
+        """
+        program_end._Followed.has_hooks = False
+        sys.excepthook = lambda *_: print("theirs")
+        program_end.follow(_core, journal)
+        raise ValueError("boom")
+        """,
+    )
+    assert ended.told() == BOOM
+    assert ended.out == "theirs\n"
+
+
+def test_an_exception_is_in_the_log_while_the_process_hangs_at_its_end(tmp_path: Path) -> None:
+    """A process that is killed in its exit handlers has told by what its program ended."""
+    ended = Ended(
+        tmp_path,
+        """
+        import signal, time
+        def hang():
+            while b"python.exception" not in log.read_bytes(): time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGKILL)
+        atexit.register(hang)
+        raise ValueError("boom")
+        """,
+    )
+    assert ended.status == -signal.SIGKILL
+    assert ended.told("python.exception") == {"exception": "ValueError", "message": "boom"}
+
+
+def test_a_printed_exception_ends_nothing(tmp_path: Path) -> None:
+    """Who calls the hook to print an exception that was caught goes on, and ends as it does."""
+    ended = Ended(
+        tmp_path,
+        """
+        try: raise ValueError("boom")
+        except ValueError: sys.excepthook(*sys.exc_info())
+        """,
+    )
+    assert ended.told() == {"how": "exit"}
+    assert "python.exception" not in {event["event"] for event in ended.events}
+
+
+def test_ctrl_c_is_an_exception(tmp_path: Path) -> None:
+    """It is named like any other; the process ends by the signal as it would without us."""
+    ended = Ended(
+        tmp_path,
+        """
+        import signal
+        _core.push("hook.enable")
+        journal.flush()  # its thread imports nothing any more: Python forgets the signal at an exec() of text
+        signal.raise_signal(signal.SIGINT)
+        """,
+    )
+    assert ended.told() == {"how": "exception", "exception": "KeyboardInterrupt", "message": "", "status": 130}
+    assert ended.status == -signal.SIGINT
+
+
+@pytest.mark.parametrize(
+    ("argument", "status"), [("", 0), ("None", 0), ("0", 0), ("3", 3), ("-1", 255), ("'no such file'", 1)]
+)
+def test_the_status_of_sys_exit_is_told(tmp_path: Path, argument: str, status: int) -> None:
+    """Whatever the program passes, it is what the parent sees."""
+    ended = Ended(tmp_path, f"sys.exit({argument})")
+    assert ended.told() == {"how": "exit", "status": status}
+    assert ended.status == status
+
+
+def test_a_status_that_nobody_said_is_not_told(tmp_path: Path) -> None:
+    """Neither that of a plain end, nor one of another thread."""
+    ended = Ended(tmp_path, "thread = threading.Thread(target=sys.exit, args=(3,)); thread.start(); thread.join()")
+    assert ended.told() == {"how": "exit"}
+    assert ended.status == 0
+
+
+def test_an_exception_that_the_program_caught_before_it_failed_is_told(tmp_path: Path) -> None:
+    """As torch.multiprocessing does with the exceptions of its workers."""
+    program = """
+        try: raise ValueError("boom")
+        except ValueError: sys.exit({})
+    """
+    assert Ended(tmp_path, program.format(7)).told() == BOOM | {"how": "exit", "status": 7}
+    (tmp_path / "a.jsonl").unlink()
+    assert Ended(tmp_path, program.format(0)).told() == {"how": "exit", "status": 0}
+
+
+@pytest.mark.parametrize(("argument", "status"), [("0", 0), ("4", 4), ("-1", 255)])
+def test_os_exit_leaves_its_status_in_the_ring(tmp_path: Path, argument: str, status: int) -> None:
+    """There is no last line then, and the ring stays."""
+    ended = Ended(tmp_path, f"os._exit({argument})")
+    assert ended.told("python.exit") == {"status": status}
+    assert ended.status == status
+    assert "trace.end" not in {event["event"] for event in ended.events}
+
+
+def test_a_forked_child_says_nothing_in_its_parents_log(tmp_path: Path) -> None:
+    """Neither its os._exit, nor its exceptions, nor the end of its threads."""
+    ended = Ended(
+        tmp_path,
+        """
+        def fail(): raise KeyError("of the child")
+        if not (child := os.fork()):
+            thread = threading.Thread(target=fail)
+            thread.start()
+            thread.join()
+            os._exit(5)
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        """,
+    )
+    assert ended.out == "5\n"
+    assert [event["event"] for event in ended.events] == ["trace.begin", "trace.end"]
+
+
+def test_an_exception_of_another_thread_is_told_and_ends_nothing(tmp_path: Path) -> None:
+    """With the thread's name; the traceback is printed as ever."""
+    ended = Ended(
+        tmp_path,
+        """
+        def fail(): raise KeyError("gone")
+        thread = threading.Thread(target=fail, name="loader")
+        thread.start()
+        thread.join()
+        """,
+    )
+    assert ended.told("thread.exception") == {"exception": "KeyError", "message": "'gone'", "thread_name": "loader"}
+    assert ended.told() == {"how": "exit"}
+    assert "Exception in thread loader" in ended.err
+
+
+@pytest.mark.parametrize("text", ["'x' * 10_000", r"'\udcff' * 400", "1 / 0", "(_ for _ in ()).throw(OSError)"])
+def test_any_text_of_an_exception_can_be_told(tmp_path: Path, text: str) -> None:
+    """One that is long, that is none in UTF-8, or that cannot be made."""
+    ended = Ended(
+        tmp_path,
+        f"""
+        class Odd(Exception):
+            def __str__(self): return {text}
+        raise Odd
+        """,
+    )
+    told = ended.told()
+    assert (told["how"], told["exception"]) == ("exception", "Odd")
+    assert len(told["message"]) in (0, 300)
+
+
+def test_an_interactive_line_ends_nothing(tmp_path: Path) -> None:
+    """The interpreter goes on after an exception there."""
+    ended = Ended(tmp_path, 'raise ValueError("boom")', "-i")  # and reads an empty stdin
+    assert ended.told()["how"] == "exit"

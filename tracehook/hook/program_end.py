@@ -1,0 +1,139 @@
+"""How the program ends, as far as Python knows: ``trace.end`` says it, and the ring if there is no such line.
+
+*An exception.* ``sys.excepthook`` is chained, for the moment: a process may hang for long after it, before its end. A
+hook that the program sets later may not call ours. So at the end ``sys.last_exc`` decides, which the interpreter sets
+before it calls any hook, and which nobody sets who only prints an exception.
+
+*An exit status.* The interpreter tells nobody with which one it ends. ``sys.exit`` is wrapped, and the last call of it
+on the main thread counts. The status of a ``raise SystemExit`` stays unknown.
+
+*os._exit.* It is wrapped: one event goes into the ring, which outlives the process. That waits for no other thread
+but for one that copies an event. A forked child has no ring; multiprocessing ends such children so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import os
+import signal
+import sys
+import threading
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Never
+
+from tracehook.log.text import encodable
+
+if TYPE_CHECKING:
+    from tracehook.log.journal import Journal
+
+_MOST = 300  # characters of a message
+_numbers = itertools.count(1)
+
+
+class _Followed:
+    """Where it is told, and what the program said of its end."""
+
+    core: ModuleType | None = None
+    journal: Journal | None = None
+    asked: dict[str, Any] | None = None  # by sys.exit
+    has_hooks = False
+
+
+def follow(core: ModuleType, journal: Journal) -> None:
+    """From now on, tell of the program's end in this log."""
+    _Followed.core, _Followed.journal = core, journal
+    if not _Followed.has_hooks:
+        _Followed.has_hooks = True
+        _chain_hooks()
+        _wrap_exits()
+
+
+def forget() -> None:
+    """In a forked child: the log is the parent's."""
+    _Followed.core = _Followed.journal = _Followed.asked = None
+
+
+def fields() -> dict[str, Any]:
+    """Return what ``trace.end`` says of how the program ends. At interpreter exit."""
+    problem = _uncaught()
+    if problem is None:
+        return {"how": "exit", **(_Followed.asked or {})}
+    # Of a KeyboardInterrupt the interpreter ends as if by the signal.
+    status = 128 + signal.SIGINT if isinstance(problem, KeyboardInterrupt) else 1
+    return {"how": "exception", **_told(problem), "status": status}
+
+
+def _uncaught() -> BaseException | None:
+    """Return the exception that ends the program. One of an interactive line, or of a callback from C, does not."""
+    problem = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    trace = getattr(problem, "__traceback__", None)
+    if trace is None or hasattr(sys, "ps1") or sys.flags.interactive:
+        return None
+    outermost = trace.tb_frame
+    room = outermost.f_globals.get("__name__")
+    is_program = room == "runpy" or (room == "__main__" and outermost.f_code.co_name == "<module>")
+    return problem if is_program else None
+
+
+def _told(problem: BaseException) -> dict[str, str]:
+    try:
+        message = str(problem).partition("\n")[0][:_MOST]
+    except Exception:  # of the program's own class
+        message = ""
+    return {"exception": encodable(type(problem).__name__), "message": encodable(message)}
+
+
+def _tell(event: str, problem: BaseException, **more: str) -> None:
+    core, journal = _Followed.core, _Followed.journal
+    if core is not None and journal is not None:
+        with contextlib.suppress(Exception):  # the program's own hook comes next
+            number = next(_numbers)
+            journal.texts[number] = _told(problem) | more
+            core.push(event, number)
+
+
+def _chain_hooks() -> None:
+    of_program, of_threads = sys.excepthook, threading.excepthook
+
+    def excepthook(*raised: Any) -> None:
+        if raised[1] is not None and raised[1] is _uncaught():
+            _tell("python.exception", raised[1])
+        of_program(*raised)
+
+    def thread_excepthook(raised: threading.ExceptHookArgs) -> None:
+        if raised.exc_value is not None and not isinstance(raised.exc_value, SystemExit):
+            name = raised.thread.name if raised.thread is not None else ""
+            _tell("thread.exception", raised.exc_value, thread_name=encodable(name))
+        of_threads(raised)
+
+    sys.excepthook, threading.excepthook = excepthook, thread_excepthook
+
+
+def _wrap_exits() -> None:
+    sys_exit, os_exit = sys.exit, os._exit
+
+    @functools.wraps(sys_exit)
+    def ask_to_exit(status: Any = None, /) -> Never:
+        if threading.current_thread() is threading.main_thread():
+            _Followed.asked = _asked(status)
+        sys_exit(status)
+
+    @functools.wraps(os_exit)
+    def exit_now(status: int) -> Never:
+        try:
+            with contextlib.suppress(Exception):
+                if _Followed.core is not None:
+                    _Followed.core.push("python.exit", status & 0xFF)
+        finally:  # also if Ctrl-C comes just now
+            os_exit(status)
+
+    sys.exit, os._exit = ask_to_exit, exit_now
+
+
+def _asked(status: Any) -> dict[str, Any]:
+    """Return the exit status that the interpreter makes of it; and what went wrong, if the program caught that."""
+    number = 0 if status is None else status & 0xFF if isinstance(status, int) else 1
+    caught = sys.exc_info()[1]
+    return {"status": number} | (_told(caught) if number and caught is not None else {})

@@ -20,6 +20,7 @@ from unittest import mock
 from typer.testing import CliRunner
 
 from tracehook.audit import rules
+from tracehook.audit.finding import Finding
 from tracehook.commands import app
 
 HERE = Path(__file__).parent
@@ -93,6 +94,12 @@ GOLDENS: tuple[Golden, ...] = (
            "faults.py killed", ("no-end",)),
     Golden("no-end-of-all", "kill -9 of rank 1, and torchrun ends rank 0",
            "faults.py killed_with_the_others", ("no-end",), torchrun=True),
+    Golden("ended-by-exception", "rank 2 raises RuntimeError", "faults.py raises", ("ended-by-exception",), ranks=4),
+    Golden("interrupted", "Ctrl-C on all ranks", "faults.py interrupted", ("interrupted",), ranks=4),
+    Golden("exit-status", "rank 1 calls sys.exit(3)", "faults.py exits sys.exit", ("exit-status",)),
+    Golden("exit-status-os-exit", "rank 1 calls os._exit(3)", "faults.py exits os._exit", ("exit-status",)),
+    Golden("thread-exception", "a thread of rank 1 raises ValueError", "faults.py raises_in_thread",
+           ("thread-exception",)),
     Golden("left-at-end", "dist.destroy_process_group() is not called", "faults.py not_destroyed", ("left-at-end",)),
     Golden("ended-before-graphs", "destroy_process_group() while a CUDA graph lives", "graph_ends.py kept",
            ("ended-before-graphs",), broken=("C8",)),
@@ -218,6 +225,16 @@ GOLDENS: tuple[Golden, ...] = (
 )
 # fmt: on
 
+# Those whose first finding shows no divergence: all ranks did so, or it is about a log or a setting.
+ALIKE = frozenset(
+    """address-used-twice agreement-failed damaged-file deregistered-unknown ended-before-graphs event-after-death
+    freed-while-registered freed-while-registered-window hook-stands-aside hook-stands-aside-expandable interrupted
+    ledger-differs left-at-end lost-events missing-ranks never-registered peer-mapped-after-free peer-mapped-twice
+    peer-mapping-left placement-overrun policy-failed pool-limit registered-after-free registered-elsewhere
+    registered-twice registered-while-capturing registration-without-effect retired-while-registered switched-off
+    window-under-device-communicator""".split()
+)
+
 
 def unpack(golden: Path, target: Path) -> Path:
     """Copy a golden directory to audit it, with its rings unpacked (of a ring's 7 MiB nearly all is zero)."""
@@ -231,9 +248,9 @@ def unpack(golden: Path, target: Path) -> Path:
 
 def audit(directory: Path) -> tuple[str, str]:
     """Return what the command says of a directory, with its exit status; and the findings, one a line."""
-    found: list[list[rules.Finding]] = []
+    found: list[list[Finding]] = []
 
-    def check_once(*given: Any) -> list[rules.Finding]:
+    def check_once(*given: Any) -> list[Finding]:
         """Ask the rules for the first of two commands only: that takes most of their time."""
         if not found:
             found.append(check(*given))

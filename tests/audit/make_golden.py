@@ -92,11 +92,11 @@ def expect(golden: Golden) -> list[str]:
     (golden.path / "expected.txt").write_text(text)
     (golden.path / "expected.json").write_text(findings)
     rules = [row[0] for row in json.loads(findings or "[]")]
-    first = re.search(r"^First divergence, .*? \(([\w-]+)\):", text, re.MULTILINE)
+    first = re.search(r"^First (?:divergence|finding), .*? \(([\w-]+)\):", text, re.MULTILINE)
     told = list(dict.fromkeys([first[1]] if first else []) | dict.fromkeys(rules))
     wrong = _different("rules", set(golden.rules), set(told), text)
     if golden.rules and told[:1] != list(golden.rules[:1]):
-        wrong.append(f"the first divergence is {told[:1]}, expected {golden.rules[0]}\n{text}")
+        wrong.append(f"the first finding is {told[:1]}, expected {golden.rules[0]}\n{text}")
     size = sum(file.stat().st_size for file in golden.path.iterdir())
     return wrong + [f"{size} bytes are many"] * (size > MOST_BYTES)
 

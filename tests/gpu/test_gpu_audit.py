@@ -8,7 +8,8 @@ from pathlib import Path
 from launch import ROOT, launch
 from test_gpu_symmetric import play, told
 
-from tracehook.audit.rules import check, first_divergence
+from tracehook.audit.order import first_finding
+from tracehook.audit.rules import check
 from tracehook.audit.store import Store
 from tracehook.audit.verdict import Filter, Verdict, judge
 
@@ -45,7 +46,7 @@ def test_the_silent_wrong_sum_is_named(ranks: int, tmp_path: Path) -> None:
         "symmetric_cases.py", "swapped_unseen", "leave", ranks=ranks, log=tmp_path, SYMM_REGISTER_VERIFY="off"
     )
     wrong = [facts["wrong"] for facts in told(result, ranks)]
-    first = first_divergence(audited(tmp_path).findings)
+    first = first_finding(audited(tmp_path).findings)
 
     assert any(value != ranks * (ranks + 1) / 2 for pair in wrong for value in pair), wrong
     assert first is not None

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from support.rehearsal import rehearse
 
-from tracehook.audit.rules import Finding, check
+from tracehook.audit.finding import Finding
+from tracehook.audit.rules import check
 from tracehook.audit.store import Store
 from tracehook.log import ring
 

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 pytest.importorskip("duckdb")
 pytest.importorskip("plotly")
 
-from tracehook.audit.rules import Finding
+from tracehook.audit.finding import Finding
 from tracehook.audit.store import Store
 from tracehook.commands import app
 from tracehook.views.report import lifetimes, make_page, page, phrases

@@ -11,7 +11,7 @@ pytest.importorskip("perfetto")
 from support import trace
 from support.generated_logs import write_job
 
-from tracehook.audit.rules import Finding
+from tracehook.audit.finding import Finding
 from tracehook.audit.store import Store
 from tracehook.views import timeline
 from tracehook.views.output import replacing

@@ -22,10 +22,26 @@ from tracehook.audit.programs import odd_ones
 from tracehook.audit.waits import Wait, waits
 from tracehook.log.text import in_bytes
 
-SENTENCES = {
-    "calls-differ": "The ranks of a communicator made different calls under one number.",
-    "rank-failed": "A process ended by an exception, by a fault of its own, or without a word.",
-    "rank-missing": "Ranks wait in a call to which another rank has not come.",
+# Severity, sentence, advice and divergence of each, as the files of rules/ have them.
+RULES = {
+    "calls-differ": (
+        "error",
+        "The ranks of a communicator made different calls under one number.",
+        "Compare what the named ranks do before that call; all ranks of a group have to make the same calls.",
+        "always",
+    ),
+    "rank-failed": (
+        "error",
+        "A process ended by a fault of its own, or without a word.",
+        "Read this rank's own output; SIGKILL without a sender is mostly the kernel's, so look for its memory (dmesg).",
+        "unless all",
+    ),
+    "rank-missing": (
+        "error",
+        "Ranks wait in a call to which another rank has not come.",
+        "Look at what the named rank did instead; py-spy dump, or --flight-recorder, shows where it was.",
+        "always",
+    ),
 }
 _SECOND = 1_000_000_000
 
@@ -117,16 +133,14 @@ def _told_failure(job: Callers, process: Caller) -> Finding:
 
 def _failure_of(process: Caller, job: Callers) -> str:
     """Say how a process failed by itself; empty if it did not."""
-    if process.exception:
-        return f"ended by {process.exception}"
-    if process.was_ended or process.ended:
-        return ""
+    if process.was_ended or process.ended or process.how:
+        return ""  # the rules say how Python ended
     if process.signal:
         return f"ended by signal {process.signal} ({_signal_name(process.signal)})"
     others = [other for other in job.processes if other is not process]
     if not process.parts:
         return ""  # its ring is not here, or is older than these counts
-    if not any(other.was_ended or other.ended or other.exception for other in others):
+    if not any(other.was_ended or other.ended or other.how for other in others):
         return ""  # all were killed, or all still run
     return "ended without a word: SIGKILL (the kernel's, where memory ran out), or os._exit"
 
@@ -196,7 +210,7 @@ def _doing(job: Callers, culprit: Caller, own: Wait | None) -> str:
             f"{culprit.name} went on to its {_ordinal(own.step.call.number + 1)} call of {job.group(own.comm)}, "
             f"{own.step.call.described()}, and waits there for {_ranks(own.missing)}"
         )
-    if culprit.ended and not culprit.exception:
+    if culprit.ended and culprit.how != "exception":
         return f"{culprit.name} ended in order without it"
     quiet = _since(culprit)
     last = culprit.last_step
@@ -216,7 +230,9 @@ def _since(process: Caller) -> str:
 
 def _finding(rule: str, message: str, processes: Sequence[Caller], comm: str | None, ns: int | None) -> Finding:
     ranks = tuple(dict.fromkeys(process.rank for process in processes if process.rank is not None))
-    return Finding(rule, "error", message, ranks, comm, processes[0].number if processes else None, ns, None)
+    severity, _, advice, divergence = RULES[rule]
+    first = processes[0].number if processes else None
+    return Finding(rule, severity, message, ranks, comm, first, ns, None, advice, divergence)
 
 
 def _ranks(processes: Sequence[Caller]) -> str:

@@ -54,6 +54,7 @@ class Caller:
     rank: int | None
     pid: int | None
     ended: bool  # in order: its log has an end
+    how: str | None  # Python ended: exit, exception, os._exit; None: it did not say
     exception: str | None  # type and first line, if one ended it
     signal: int | None
     sender: int | None  # the process that sent it
@@ -159,8 +160,17 @@ def _process(row: dict[str, Any]) -> Caller:
         exception = f"{exception}: {row['message']}"
     at = row["signal_ns"] + row["shift_ns"] if row["signal_ns"] is not None else row["alive_ns"]
     return Caller(
-        *(row["process"], row["rank"], row["pid"], row["ended"], exception, row["signal"], row["sender"]),
-        *(row["last_ns"] if row["ended"] else at, row["last_event"], row["shift_ns"]),
+        number=row["process"],
+        rank=row["rank"],
+        pid=row["pid"],
+        ended=row["ended"],
+        how=row["how"],
+        exception=exception,
+        signal=row["signal"],
+        sender=row["sender"],
+        ended_ns=row["ended_ns"] if row["ended_ns"] is not None else at,
+        last_event=row["last_event"],
+        shift_ns=row["shift_ns"],
     )
 
 

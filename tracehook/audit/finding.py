@@ -1,13 +1,24 @@
-"""Something that should not be, as the rules and the analysis of calls report it."""
+"""What a rule found, and findings of ranks that did alike as one."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+_OWN = re.compile(r"\b\d+\.\d{3}(?= m?s\b)| at 0x[0-9a-f]+")  # times and addresses, each process's own
+_VERBS = {"was": "were", "is": "are", "has": "have"}
+_VERB = re.compile(rf"^(ranks [\d, -]+) ({'|'.join(_VERBS)})\b")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that should not be. `ns`: nanoseconds since the job began; `ranks`: culprits first."""
+    """Something that should not be. `ns`: nanoseconds since the job began; `ranks`: culprits first.
+
+    `advice`: what to do. `divergence`: whether it shows that ranks diverged, see order.py.
+    """
 
     rule: str
     severity: str
@@ -17,3 +28,54 @@ class Finding:
     process: int | None
     ns: int | None
     seq: int | None
+    advice: str = ""
+    divergence: str = "never"
+
+
+def fold(findings: Sequence[Finding]) -> list[Finding]:
+    """Make one finding of those of a rule whose messages differ by rank, times and addresses only. The order stays.
+
+    The first, second, ... such finding of each rank go together: what one rank did twice stays two.
+    """
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    count: Counter[tuple[object, ...]] = Counter()
+    for number, finding in enumerate(findings):
+        if len(finding.ranks) != 1:
+            groups[(number,)] = [finding]
+            continue
+        skeleton = (finding.rule, finding.severity, finding.comm, _OWN.sub("#", _without_rank(finding, "rank #")))
+        count[skeleton, finding.ranks] += 1
+        groups.setdefault((*skeleton, count[skeleton, finding.ranks]), []).append(finding)
+    return [_one(group) for group in groups.values()]
+
+
+def _without_rank(finding: Finding, instead: str) -> str:
+    return re.sub(rf"\brank {finding.ranks[0]}\b", instead, finding.message)
+
+
+def _one(alike: Sequence[Finding]) -> Finding:
+    first = alike[0]
+    if len(alike) == 1:
+        return first
+    ranks = tuple(sorted(finding.ranks[0] for finding in alike))
+    spans = iter([_span(values) for values in zip(*(_OWN.findall(one.message) for one in alike), strict=True)])
+    message = _OWN.sub(lambda _: next(spans), _without_rank(first, f"ranks {ranges(ranks)}"))
+    message = _VERB.sub(lambda found: f"{found[1]} {_VERBS[found[2]]}", message)
+    return replace(first, message=message, ranks=ranks)
+
+
+def _span(values: Iterable[str]) -> str:
+    """Return a value that all have, from when to when they were, or no address."""
+    known = list(dict.fromkeys(values))
+    if len(known) == 1:
+        return known[0]
+    if " at 0x" in known[0]:
+        return ""
+    return f"{min(known, key=float)}-{max(known, key=float)}"
+
+
+def ranges(ranks: Sequence[int]) -> str:
+    """Return ranks, which ascend, as ``0-3, 7, 8``: runs of three and more are cut short."""
+    begins = [0, *(place for place, (one, other) in enumerate(pairwise(ranks), 1) if other > one + 1), len(ranks)]
+    runs = [ranks[begin:end] for begin, end in pairwise(begins)]
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)

@@ -6,8 +6,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tracehook.audit.finding import Finding
-from tracehook.audit.rules import first_divergence, rules
+from tracehook.audit.finding import Finding, fold
+from tracehook.audit.order import first_finding, is_divergence
+from tracehook.audit.rules import rules
 from tracehook.audit.store import Store
 from tracehook.log.lines import LogError
 
@@ -66,6 +67,8 @@ class Verdict:
     directory: str
     looked: Looked
     findings: tuple[Finding, ...]
+    rows: tuple[Finding, ...]  # the same; what ranks did alike is one
+    diverged: bool  # the first row shows that ranks diverged
     others: int  # findings that were not asked for
     asked: str  # what was asked for, in words; empty: everything
     files: tuple[str, ...]  # of the processes
@@ -78,11 +81,13 @@ class Verdict:
 
     @property
     def sentence(self) -> str:
-        """One sentence: the first divergence, or what was proved."""
-        first = first_divergence(self.findings)
+        """What comes first and what to do now, or what was proved."""
+        first = first_finding(self.rows)
         if first is not None:
+            kind = "divergence" if self.diverged else "finding"
             moment = f"at {first.ns / 1e9:.3f} s" if first.ns is not None else "at no known moment"
-            return f"First divergence, {moment} ({first.rule}): {first.message}."
+            stop = "" if first.message.endswith((".", "!", "?")) else "."
+            return f"First {kind}, {moment} ({first.rule}): {first.message}{stop} What to do now: {first.advice}"
         if self.others:
             there = "is" if self.others == 1 else "are"
             return f"No finding {self.asked}; there {there} {many(self.others, 'other finding')}."
@@ -96,13 +101,15 @@ class Verdict:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as what ``--json`` prints (docs/audit.md)."""
-        first = first_divergence(self.findings)
+        first = first_finding(self.rows)
+        told = self._told(first) if first is not None else None
         return {
             "version": 1,
             "directory": self.directory,
             "clean": self.clean,
             "sentence": self.sentence,
-            "first_divergence": self._told(first) if first is not None else None,
+            "first_finding": told,
+            "first_divergence": told if self.diverged else None,
             "looked": asdict(self.looked),
             "counts": _counts(self.findings),
             "findings": [self._told(finding) for finding in self.findings],
@@ -112,7 +119,7 @@ class Verdict:
 
     def _told(self, finding: Finding) -> dict[str, Any]:
         told = asdict(finding)
-        process = told.pop("process")
+        process, _ = told.pop("process"), told.pop("divergence")
         return told | {"file": None if process is None else self.files[process]}
 
 
@@ -136,10 +143,23 @@ def judge(store: Store, findings: Sequence[Finding], wanted: Filter) -> Verdict:
             "the ranks started with SYMM_REGISTER_HOOK=1, and did they use CUDA yet?"
         )
     asked = tuple(finding for finding in findings if wanted.accepts(finding))
+    folded = fold(findings)
+    rows = tuple(row for row in folded if wanted.accepts(row))
+    first = first_finding(rows)
+    diverged = first is not None and is_divergence(first, folded, _everybody(store, first.comm))
     ignored = sum(wanted.incomplete and finding.rule == _ABOUT_RANKS for finding in findings)
     files = tuple(row["file"] for row in processes)
     others = len(findings) - len(asked) - ignored
-    return Verdict(str(place), _look(store), asked, others, wanted.description, files, tuple(store.directory.foreign))
+    foreign = tuple(store.directory.foreign)
+    return Verdict(str(place), _look(store), asked, rows, diverged, others, wanted.description, files, foreign)
+
+
+def _everybody(store: Store, comm: str | None) -> set[int]:
+    """Return the ranks of a communicator, or of the job: those that left a log."""
+    sql = "SELECT rank FROM process WHERE rank IS NOT NULL AND NOT helper"
+    if comm is not None:
+        sql = "SELECT coalesce(rank, comm_rank) AS rank FROM communicator WHERE comm = ?"
+    return {row["rank"] for row in store.rows(sql, [comm] if comm is not None else [])}
 
 
 def _look(store: Store) -> Looked:

@@ -29,7 +29,7 @@ def waits(job: Callers) -> list[Wait]:
     while True:
         before = {number: wait.step.call.order for number, wait in found.items()}
         for process in job.processes:
-            if not process.ended or process.exception:
+            if not process.ended or process.how == "exception":
                 wait = _first_wait(job, process, found)
                 if wait is not None:
                     found[process.number] = wait

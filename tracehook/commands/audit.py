@@ -1,4 +1,4 @@
-"""``tracehook audit``: hold the logs of a job against the rules, and name the first divergence."""
+"""``tracehook audit``: hold the logs of a job against the rules, and say what came first and what to do now."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def _show(verdict: Verdict, most: int) -> None:
     )
     for line in verdict.skipped:
         typer.echo(f"skipped: {plain(line)}")
-    if verdict.findings:
-        _table(verdict.findings, most)
+    if verdict.rows:
+        _table(verdict.rows, most)
     typer.echo(plain(verdict.sentence))
 
 

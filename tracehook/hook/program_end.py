@@ -98,8 +98,9 @@ def _chain_hooks() -> None:
     of_program, of_threads = sys.excepthook, threading.excepthook
 
     def excepthook(*raised: Any) -> None:
-        if raised[1] is not None and raised[1] is _uncaught():
-            _tell("python.exception", raised[1])
+        problem = _uncaught()
+        if problem is not None and problem is raised[1]:
+            _tell("python.exception", problem)
         of_program(*raised)
 
     def thread_excepthook(raised: threading.ExceptHookArgs) -> None:

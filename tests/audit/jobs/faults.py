@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 import time
 
 if sys.argv[1] == "other_settings" and os.environ["RANK"] == "1":
@@ -44,6 +45,41 @@ def not_destroyed() -> None:
     """The process ends with its group."""
     dist.all_reduce(filled(1, 24, start()))
     torch.cuda.synchronize()
+
+
+def raises() -> None:
+    """Rank 2 raises; the others do not hear of it, abort, and end."""
+    dist.all_reduce(filled(1, 24, start()))
+    torch.cuda.synchronize()
+    if RANK == 2:
+        raise RuntimeError("user bug on rank 2\nwith more lines")
+    dist.group.WORLD.abort()
+
+
+def raises_in_thread() -> None:
+    """A thread of rank 1 ends by an exception, and the program goes on."""
+    dist.all_reduce(filled(1, 24, start()))
+    if RANK == 1:
+        thread = threading.Thread(target=int, args=("no number",), name="loader")
+        thread.start()
+        thread.join()
+    dist.destroy_process_group()
+
+
+def interrupted() -> None:
+    """Ctrl-C on all ranks."""
+    dist.all_reduce(filled(1, 24, start()))
+    torch.cuda.synchronize()
+    signal.raise_signal(signal.SIGINT)
+
+
+def exits() -> None:
+    """Rank 1 ends itself, in the way that the second argument names."""
+    dist.all_reduce(filled(1, 24, start()))
+    torch.cuda.synchronize()
+    if RANK == 1:
+        {"sys.exit": sys.exit, "os._exit": os._exit}[sys.argv[2]](3)
+    dist.group.WORLD.abort()
 
 
 def switched_off() -> None:

@@ -1,7 +1,8 @@
 """The rules that a job's logs are held against: one file of SQL each, in ``rules/``.
 
-A rule begins with comment lines ``-- severity: error`` (or ``warning``) and ``-- sentence: ...``, which says what is
-wrong if it selects a row; its name is that of the file. DuckDB takes longer to plan a small question than to answer
+A rule begins with comment lines ``-- severity: error`` (or ``warning``), ``-- sentence: ...``, which says what is
+wrong if it selects a row, ``-- advice: ...``, which says in one sentence what to do then, and ``-- divergence: ...``
+(order.py); its name is that of the file. DuckDB takes longer to plan a small question than to answer
 it. So ``-- needs: EVENT, ...`` names events: the audit leaves the rule out if no log has one of them. And a rule may
 have two questions, with a line ``-- then`` between them. The audit puts what the first one selects into the table
 ``suspect``. It asks the second one only if that table has a row. A rule returns these columns:
@@ -19,7 +20,7 @@ and may use the macros of ``macros.sql``.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -28,9 +29,13 @@ from typing import Any
 from tracehook.audit import blame
 from tracehook.audit.called import job_of
 from tracehook.audit.finding import Finding
+from tracehook.audit.order import in_order
 from tracehook.audit.store import Store, TooMuch
 
 SEVERITIES = ("error", "warning")
+DIVERGENCES = ("always", "unless all", "unless alike", "never")
+_FACTS = ("severity", "sentence", "advice", "divergence")
+_NO_ROOM = "Make room on the disk of TMPDIR; if there is some, this job is too large for this rule."
 _THEN = "\n-- then\n"
 
 
@@ -41,6 +46,8 @@ class Rule:
     name: str
     severity: str
     sentence: str
+    advice: str
+    divergence: str  # whether a finding shows that ranks diverged: see order.py
     sql: str
     needs: frozenset[str] = frozenset()  # events; empty: any
     suspects: str = ""  # SQL too; empty: `sql` stands alone
@@ -51,7 +58,7 @@ def rules() -> tuple[Rule, ...]:
     """Return all rules, in the order of their names. Those of :mod:`blame` have no SQL."""
     found = [file for file in files("tracehook.audit.rules").iterdir() if file.name.endswith(".sql")]
     parsed = [_parse(file.name, file.read_text()) for file in found]
-    analysed = [Rule(name, "error", sentence, "") for name, sentence in blame.SENTENCES.items()]
+    analysed = [Rule(name, *facts, "") for name, facts in blame.RULES.items()]
     return tuple(sorted(parsed + analysed, key=lambda rule: rule.name))
 
 
@@ -59,7 +66,7 @@ def _parse(name: str, text: str) -> Rule:
     facts = dict(re.findall(r"^-- (\w+): (.*)$", text, re.MULTILINE))
     needs = frozenset(facts["needs"].split(", ")) if "needs" in facts else frozenset[str]()
     suspects, _, sql = text.rpartition(_THEN)
-    return Rule(name.removesuffix(".sql"), facts["severity"], facts["sentence"], sql, needs, suspects)
+    return Rule(name.removesuffix(".sql"), *(facts[name] for name in _FACTS), sql, needs, suspects)
 
 
 def check(store: Store, progress: Callable[[str, float], None] | None = None) -> list[Finding]:
@@ -75,8 +82,9 @@ def check(store: Store, progress: Callable[[str, float], None] | None = None) ->
         try:
             out.extend(apply_rule(store, rule))
         except TooMuch as problem:
-            out.append(Finding(rule.name, "error", f"this rule could not be checked: {problem}", (), *4 * [None]))
-    return sorted(out + blame.findings(job_of(store)), key=_when)
+            text = f"this rule could not be checked: {problem}"
+            out.append(Finding(rule.name, "error", text, (), None, None, None, None, _NO_ROOM))
+    return in_order(out + blame.findings(job_of(store)))
 
 
 def apply_rule(store: Store, rule: Rule) -> list[Finding]:
@@ -90,17 +98,5 @@ def _finding(rule: Rule, row: dict[str, Any]) -> Finding:
     ranks = tuple(rank for rank in row["ranks"] or () if rank is not None)
     where = (row["comm"], row["process"], row["ns"], row["seq"])
     # A text is NULL as soon as one part of it is, and what a damaged log lacks may be any.
-    return Finding(rule.name, rule.severity, row["message"] or rule.sentence.rstrip("."), ranks, *where)
-
-
-def _when(finding: Finding) -> tuple[int, bool, int, str, str]:
-    ns = finding.ns if finding.ns is not None else 1 << 62
-    # Of what shows at the same time, who is to blame comes first.
-    return ns, finding.rule not in blame.SENTENCES, finding.seq or 0, finding.rule, finding.message
-
-
-def first_divergence(findings: Iterable[Finding]) -> Finding | None:
-    """Return the finding where things first went wrong: the earliest error, or else the earliest warning."""
-    found = list(findings)
-    errors = [finding for finding in found if finding.severity == "error"]
-    return min(errors or found, key=_when, default=None)
+    message = row["message"] or rule.sentence.rstrip(".")
+    return Finding(rule.name, rule.severity, message, ranks, *where, rule.advice, rule.divergence)

@@ -1,5 +1,7 @@
 -- severity: error
 -- sentence: An agreement was given up: some rank never joined it.
+-- advice: See what the rank that did not join did last: `tracehook report DIR`; if it was only slow, raise SYMM_REGISTER_TIMEOUT.
+-- divergence: always
 -- needs: agreement.timeout
 SELECT NULL AS process, [global_rank(comm, missing_rank)] AS ranks, comm, min(ns) AS ns, min(seq) AS seq,
        format('communicator {}: {} did not join an agreement on {}{}; {} waited', comm,

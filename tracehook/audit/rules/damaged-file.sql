@@ -1,5 +1,7 @@
 -- severity: error
 -- sentence: A file could not be read to its end, or has lines that are no events.
+-- advice: Copy the file once more from the host that wrote it; if it is damaged there too, look at the disk.
+-- divergence: never
 -- Before what follows from it: events that are missing, ranks that are.
 WITH gap AS (
     SELECT process, min(coalesce(before_ns, ns)) AS ns

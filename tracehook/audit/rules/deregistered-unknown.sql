@@ -1,5 +1,7 @@
 -- severity: error
 -- sentence: Memory was deregistered from a communicator that did not hold it: twice, or without a registration.
+-- advice: This is a bug of tracehook, or the program deregisters memory itself: look for its own calls of ncclCommDeregister, or report it with the logs.
+-- divergence: unless all
 -- needs: deregister.local, deregister.window
 -- NCCL may accept that or not.
 WITH tried AS (

@@ -1,5 +1,7 @@
 -- severity: error
 -- sentence: A communicator was used after it had been destroyed or aborted.
+-- advice: Do not use a communicator on other threads while one ends it; if only tracehook used it, report it with the logs.
+-- divergence: unless all
 SELECT process, [event.rank] AS ranks, event.comm, min(ns) AS ns, min(seq) AS seq,
        format('{} logged {} on communicator {} after its {}, the first of them {}',
               who(any_value(event.rank), process), plural(count(*), 'event'), event.comm, any_value(ending), arg_min(event, seq))

@@ -1,5 +1,7 @@
 -- severity: warning
 -- sentence: Registrations were neither undone nor ended with their communicator when the process ended.
+-- advice: Call dist.destroy_process_group() at the end of the program, on all ranks.
+-- divergence: unless all
 SELECT r.process, [r.rank] AS ranks, CASE WHEN count(DISTINCT r.comm) = 1 THEN any_value(r.comm) END AS comm,
        max(p.last_ns) AS ns, NULL AS seq,
        format('{} ended with {} on {}: {}; {} neither destroyed (dist.destroy_process_group) nor aborted', who(r.rank, r.process),
@@ -12,5 +14,6 @@ SELECT r.process, [r.rank] AS ranks, CASE WHEN count(DISTINCT r.comm) = 1 THEN a
               plural(count(DISTINCT r.comm), 'communicator'), array_to_string(list_sort(list(DISTINCT r.comm))[:4], ', '),
               CASE count(DISTINCT r.comm) WHEN 1 THEN 'it was' ELSE 'they were' END) AS message
 FROM registration r JOIN process p USING (process) JOIN communicator c USING (process, comm_id)
-WHERE how IS NULL AND p.ended AND c.ended_seq IS NULL AND p.lost = 0
+-- After a failure nobody undoes anything: that is said of the failure.
+WHERE r.how IS NULL AND (p.ended OR p.how = 'os._exit') AND NOT p.failed AND c.ended_seq IS NULL AND p.lost = 0
 GROUP BY r.process, r.rank;

@@ -1,5 +1,7 @@
 -- severity: error
 -- sentence: A log has no trace.end: the process was killed, still runs, or ended without Python's exit handlers (os._exit).
+-- advice: Look at the launcher's output and the host's kernel log (`dmesg`) for what ended the process; if it still runs, look where it hangs with `py-spy dump --pid PID`.
+-- divergence: unless alike
 WITH segments AS (
     SELECT process, count(*) AS n, sum(size) AS bytes FROM segment WHERE freed_seq IS NULL GROUP BY process),
 held AS (
@@ -20,4 +22,4 @@ SELECT process, [rank] AS ranks, NULL AS comm, coalesce(alive_ns, last_ns) + 1 A
               CASE WHEN recovered > 0 THEN format('; {} read from its ring', plural(recovered, 'event'))
                    WHEN ring THEN '; its ring had nothing more' ELSE '; it left no ring, so what it did last may be missing' END) AS message
 FROM process LEFT JOIN segments USING (process) LEFT JOIN held USING (process) LEFT JOIN last USING (process)
-WHERE NOT ended AND signal IS NULL AND (used_cuda OR rank IS NOT NULL) AND NOT helper;
+WHERE NOT ended AND process.how IS NULL AND signal IS NULL AND (used_cuda OR rank IS NOT NULL) AND NOT helper;

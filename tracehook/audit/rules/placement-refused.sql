@@ -1,5 +1,7 @@
 -- severity: error
 -- sentence: The ranks were about to use windows at different places, or different configurations; the call was not made, or made without windows.
+-- advice: Let all ranks allocate and free in one order inside their scopes, and give a call the same configuration on all ranks.
+-- divergence: always
 -- needs: placement.mismatch
 WITH refused AS (
     SELECT *, row_number() OVER (PARTITION BY process, comm_id ORDER BY seq) AS nth,

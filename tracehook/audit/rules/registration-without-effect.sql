@@ -1,5 +1,7 @@
 -- severity: warning
 -- sentence: NCCL accepted registrations and gave no handle for them: nothing is registered.
+-- advice: Leave NCCL_LOCAL_REGISTER unset and NCCL_WIN_ENABLE at 1; `tracehook doctor` tells what this NCCL and these devices can do.
+-- divergence: unless all
 SELECT process, [rank] AS ranks, comm, min(ns) AS ns, min(seq) AS seq,
        format('{} made {} with communicator {} that had no effect ({})', who(any_value(rank), process),
               plural(count(*), 'registration'), comm,

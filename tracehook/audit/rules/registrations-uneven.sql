@@ -1,5 +1,7 @@
 -- severity: error
 -- sentence: Ranks differed in whether they registered segments with a communicator: NCCL may wait for ever where it uses registrations.
+-- advice: Call tracehook.disable() on all ranks, or on none; after a failed registration restart the job with SYMM_REGISTER_LOCAL=off.
+-- divergence: always
 -- needs: communicator.uneven
 SELECT NULL AS process, [global_rank(comm, other_rank)] AS ranks, comm, min(ns) AS ns, min(seq) AS seq,
        format('communicator {}: {} {} segments with it, and {} {}', comm, who(global_rank(comm, other_rank), NULL),

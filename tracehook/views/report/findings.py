@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tracehook.audit.finding import Finding
-from tracehook.audit.rules import SEVERITIES, Rule, first_divergence
+from tracehook.audit.order import first_finding
+from tracehook.audit.rules import SEVERITIES, Rule
 from tracehook.views.report.phrases import in_seconds, rank_ranges, short
 
 _MOST_ROWS = 10
@@ -64,7 +65,7 @@ def group_findings(findings: Sequence[Finding], rules: Sequence[Rule], places: M
     errors = sum(finding.severity == "error" for finding in findings)
     ordered = sorted(groups.values(), key=lambda group: _weight(group.severity))
     shown = Findings(errors, len(findings) - errors, ordered)
-    first = first_divergence(findings)
+    first = first_finding(findings)
     if first is not None:
         shown.first, shown.first_rule = _shown(first, places), short(first.rule)
     return shown

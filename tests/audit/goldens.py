@@ -51,7 +51,7 @@ def bad_block(log: Path) -> None:
 
 @dataclass(frozen=True)
 class Golden:
-    """One directory. `rules`: all that are reported, that of the first divergence first."""
+    """One directory. `rules`: all that are reported, that of the first finding first."""
 
     name: str
     cause: str
@@ -226,14 +226,17 @@ GOLDENS: tuple[Golden, ...] = (
 # fmt: on
 
 # Those whose first finding shows no divergence: all ranks did so, or it is about a log or a setting.
-ALIKE = frozenset(
-    """address-used-twice agreement-failed damaged-file deregistered-unknown ended-before-graphs event-after-death
-    freed-while-registered freed-while-registered-window hook-stands-aside hook-stands-aside-expandable interrupted
-    ledger-differs left-at-end lost-events missing-ranks never-registered peer-mapped-after-free peer-mapped-twice
-    peer-mapping-left placement-overrun policy-failed pool-limit registered-after-free registered-elsewhere
-    registered-twice registered-while-capturing registration-without-effect retired-while-registered switched-off
-    window-under-device-communicator""".split()
-)
+# fmt: off
+ALIKE = {
+    "address-used-twice", "agreement-failed", "damaged-file", "deregistered-unknown", "ended-before-graphs",
+    "event-after-death", "freed-while-registered", "freed-while-registered-window", "hook-stands-aside",
+    "hook-stands-aside-expandable", "interrupted", "ledger-differs", "left-at-end", "lost-events", "missing-ranks",
+    "never-registered", "peer-mapped-after-free", "peer-mapped-twice", "peer-mapping-left", "placement-overrun",
+    "policy-failed", "pool-limit", "registered-after-free", "registered-elsewhere", "registered-twice",
+    "registered-while-capturing", "registration-without-effect", "retired-while-registered", "switched-off",
+    "window-under-device-communicator",
+}
+# fmt: on
 
 
 def unpack(golden: Path, target: Path) -> Path:

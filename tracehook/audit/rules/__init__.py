@@ -66,7 +66,8 @@ def _parse(name: str, text: str) -> Rule:
     facts = dict(re.findall(r"^-- (\w+): (.*)$", text, re.MULTILINE))
     needs = frozenset(facts["needs"].split(", ")) if "needs" in facts else frozenset[str]()
     suspects, _, sql = text.rpartition(_THEN)
-    return Rule(name.removesuffix(".sql"), *(facts[name] for name in _FACTS), sql, needs, suspects)
+    said = {fact: facts[fact] for fact in _FACTS}
+    return Rule(name.removesuffix(".sql"), **said, sql=sql, needs=needs, suspects=suspects)
 
 
 def check(store: Store, progress: Callable[[str, float], None] | None = None) -> list[Finding]:

@@ -1,0 +1,96 @@
+"""Findings of ranks that did alike are one row, and a row shows a divergence only where ranks differ."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tracehook.audit.finding import Finding, fold, ranges
+from tracehook.audit.order import first_finding, in_order, is_divergence
+
+
+def found(message: str, *ranks: int, rule: str = "a", **more: object) -> Finding:
+    """Return a finding as rules make them."""
+    made = Finding(rule, "error", message, ranks, None, None, 1000 * (ranks[0] if ranks else 0), None)
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def told(*findings: Finding) -> list[tuple[str, tuple[int, ...]]]:
+    """Return messages and ranks of the rows."""
+    return [(row.message, row.ranks) for row in fold(findings)]
+
+
+def test_what_ranks_did_alike_is_one_row() -> None:
+    """With all ranks, the moment of the first, and a verb for several."""
+    rows = fold([found(f"rank {rank} was interrupted", rank) for rank in range(4)])
+    assert [(row.message, row.ranks, row.ns) for row in rows] == [("ranks 0-3 were interrupted", (0, 1, 2, 3), 0)]
+
+
+def test_times_and_addresses_may_differ() -> None:
+    """Times become a span. An address is one process's own, so it goes unless it is the same."""
+    one = found("rank 0 waited 2.001 s for segment 1 at 0x7f00 (2 MiB) of 3", 0)
+    other = found("rank 1 waited 1.999 s for segment 1 at 0x7e00 (2 MiB) of 3", 1)
+    assert told(one, other) == [("ranks 0, 1 waited 1.999-2.001 s for segment 1 (2 MiB) of 3", (0, 1))]
+    same = found("rank 1 waited 2.001 s for segment 1 at 0x7f00 (2 MiB) of 3", 1)
+    assert told(one, same) == [("ranks 0, 1 waited 2.001 s for segment 1 at 0x7f00 (2 MiB) of 3", (0, 1))]
+
+
+def test_whatever_else_differs_stays_apart() -> None:
+    """Another size, communicator, severity or rule; and another rank that is not the rank's own."""
+    assert len(fold([found("rank 0 held 2 MiB", 0), found("rank 1 held 4 MiB", 1)])) == 2
+    assert len(fold([found("rank 0 ended", 0), found("rank 1 ended", 1, rule="b")])) == 2
+    assert len(fold([found("rank 0 ended", 0), found("rank 1 ended", 1, comm="c")])) == 2
+    assert len(fold([found("rank 0 ended", 0), found("rank 1 ended", 1, severity="warning")])) == 2
+    assert len(fold([found("rank 0 waited for rank 1", 0), found("rank 1 waited for rank 0", 1)])) == 2
+    assert len(fold([found("ranks 1, 2 differ", 1, 2), found("ranks 1, 2 differ", 1, 2)])) == 2
+    assert len(fold([found("pid 4 ended"), found("pid 4 ended")])) == 2
+
+
+def test_what_a_rank_did_twice_stays_two() -> None:
+    """The first of each rank go together, and the second."""
+    rows = told(*[found(f"rank {rank} freed it", rank) for rank in (0, 1, 0)])
+    assert rows == [("ranks 0, 1 freed it", (0, 1)), ("rank 0 freed it", (0,))]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"), [([3], "3"), ([0, 1], "0, 1"), ([0, 1, 2, 4, 6, 7, 8, 9], "0-2, 4, 6-9"), ([], "")]
+)
+def test_ranks_are_named_in_runs(ranks: list[int], text: str) -> None:
+    """Runs of three and more."""
+    assert ranges(ranks) == text
+
+
+@pytest.mark.parametrize(
+    ("divergence", "one_of_two", "both_apart", "both_alike"),
+    [
+        ("always", True, True, True),
+        ("unless all", True, False, False),
+        ("unless alike", True, True, False),
+        ("never", False, False, False),
+    ],
+)
+def test_a_rule_says_what_shows_a_divergence(
+    divergence: str, one_of_two: bool, both_apart: bool, both_alike: bool
+) -> None:
+    """A finding of one rank of two, of both in other words, and of both as one row."""
+    zero, one, both = (found("", *ranks, divergence=divergence) for ranks in ((0,), (1,), (0, 1)))
+    assert is_divergence(zero, [zero], {0, 1}) == one_of_two
+    assert is_divergence(zero, [zero, one], {0, 1}) == both_apart
+    assert is_divergence(both, [both], {0, 1}) == both_alike
+
+
+def test_a_rank_alone_does_not_diverge() -> None:
+    """Nor does a finding that names no rank."""
+    assert not is_divergence(found("", 0, divergence="unless alike"), [], {0})
+    assert not is_divergence(found("", divergence="unless alike"), [], {0, 1})
+
+
+def test_the_earliest_error_comes_first() -> None:
+    """Or else the earliest warning; one of no known moment last."""
+    warning = found("early", 0, severity="warning", ns=1)
+    error, unknown = found("late", 0, ns=2), found("no moment", 0, ns=None)
+    assert first_finding([unknown, error, warning]) is error
+    assert first_finding([warning]) is warning
+    assert first_finding([]) is None
+    assert in_order([unknown, error, warning]) == [warning, error, unknown]

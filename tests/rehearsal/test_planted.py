@@ -18,17 +18,19 @@ SEEDS = int(os.environ.get("PLANTED", "3"))
 FIRST = int(os.environ.get("PLANTED_FROM", "0"))
 RANKS = 8
 FAULTS = {  # the rules that may come first
-    "exception": ("rank-failed",),
-    "os_exit": ("rank-failed",),
+    "exception": ("ended-by-exception",),
+    "os_exit": ("exit-status",),
     "segfault": ("rank-failed",),
     "killed": ("rank-failed",),
-    "out_of_memory": ("rank-failed",),
+    "out_of_memory": ("ended-by-exception",),
     "compute": ("rank-missing",),
     "skip": ("rank-missing",),
     "order": ("rank-missing",),
     "operation": ("calls-differ",),
     "count": ("calls-differ",),
     "receive": ("rank-missing",),
+    "scope": ("agreement-timeout",),
+    "swap": ("placement-refused",),
 }
 STEPS = range(2, 5)
 

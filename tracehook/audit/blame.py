@@ -162,7 +162,8 @@ def _missing(job: Callers, found: Sequence[Finding]) -> list[Finding]:
     out = []
     for number, its in culprits.items():
         process = by_number[number]
-        if its and not (process.rank is not None and process.rank in blamed):
+        # Who ended by itself is named for that; that others wait for it follows.
+        if its and not process.failed and not (process.rank is not None and process.rank in blamed):
             out.append(_told_missing(job, process, its, waiting.get(number)))
     return out
 

@@ -73,6 +73,11 @@ class Caller:
         """Whether another process ended it: what it had not done by then is not its fault."""
         return self.signal in BY_OTHERS and self.sender not in (None, self.pid)
 
+    @property
+    def failed(self) -> bool:
+        """Whether Python said that it ended otherwise than in order."""
+        return self.how in ("exception", "os._exit") or self.exception is not None
+
     @functools.cached_property
     def steps(self) -> dict[int, Step]:
         """The calls that are remembered, by their place in the order of the process."""

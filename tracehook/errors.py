@@ -1,12 +1,32 @@
-"""What goes wrong when ranks register or share memory together, as exceptions."""
+"""What goes wrong when ranks register or share memory together, as exceptions. Each ends with what to do now."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 
-class RegistrationError(RuntimeError):
+class _Advised(RuntimeError):
+    """An error whose text ends with one sentence of advice.
+
+    `text`: what went wrong, without it. `advice`: that of this error, or else of its class; empty if `text` has it.
+    """
+
+    ADVICE: ClassVar[str] = ""
+
+    def __init__(self, text: str, *, advice: str | None = None) -> None:
+        super().__init__(text)
+        self.text = text
+        self.advice = self.ADVICE if advice is None else advice
+
+    def __str__(self) -> str:
+        return f"{self.text}. {self.advice}" if self.advice else self.text
+
+
+class RegistrationError(_Advised):
     """Windows could not be registered, or must not be used. The text names ranks, communicator and what to do."""
+
+    ADVICE = "tracehook.explain(tensor, group) tells what holds now, and docs/failure-modes.md what each failure means"
 
 
 class RegistrationMismatch(RegistrationError):
@@ -15,33 +35,47 @@ class RegistrationMismatch(RegistrationError):
     `topic`: what all of them were about to do, with different things; None if they were about to do something else.
     """
 
-    def __init__(self, text: str, topic: str | None = None) -> None:
-        super().__init__(text)
+    ADVICE = "Let all ranks make the same calls, and end the same scopes, in one order"
+
+    def __init__(self, text: str, topic: str | None = None, *, advice: str | None = None) -> None:
+        super().__init__(text, advice=advice)
         self.topic = topic
 
 
 class RegistrationTimeout(RegistrationError):
     """Some ranks did not come within ``SYMM_REGISTER_TIMEOUT`` seconds. `missing` has their ranks in the group."""
 
-    def __init__(self, text: str, missing: Sequence[int] = ()) -> None:
-        super().__init__(text)
+    ADVICE = "Look at what the rank that did not come was doing; if it was only slow, raise SYMM_REGISTER_TIMEOUT"
+
+    def __init__(self, text: str, missing: Sequence[int] = (), *, advice: str | None = None) -> None:
+        super().__init__(text, advice=advice)
         self.missing = tuple(missing)
 
 
 class RegistrationFailed(RegistrationError):
     """NCCL refused a window on at least one rank, so no rank uses it. `failures` has the reason of each such rank."""
 
+    ADVICE = "Mend what failed on that rank; NCCL_DEBUG=INFO says more of what NCCL refused"
+
     def __init__(self, text: str, failures: Mapping[int, str] | None = None) -> None:
         super().__init__(text)
         self.failures = dict(failures or {})
 
 
-class PeerError(RuntimeError):
+class PeerError(_Advised):
     """Memory could not be shared with a peer. The text names the group, the ranks and what to do."""
+
+    ADVICE = "docs/ipc.md says what can be shared, and what each failure means"
+
+    def within(self, about: str) -> PeerError:
+        """Return this error as one of something larger."""
+        return PeerError(f"{about}: {self.text}", advice=self.advice)
 
 
 class PeerTimeout(PeerError):
     """Some peers did not come in time. `missing` has their ranks in the group."""
+
+    ADVICE = "Look at what they were doing; if they were only slow, give PeerGroup a longer timeout"
 
     def __init__(self, text: str, missing: Sequence[int] = ()) -> None:
         super().__init__(text)
@@ -51,6 +85,8 @@ class PeerTimeout(PeerError):
 class PeerLost(PeerError):
     """A peer's process has ended, or it closed its end of the group. `peer` is its rank in the group."""
 
+    ADVICE = "Look at why it ended; then close this group, and make another one with the ranks that live"
+
     def __init__(self, text: str, peer: int = -1) -> None:
         super().__init__(text)
         self.peer = peer
@@ -58,3 +94,5 @@ class PeerLost(PeerError):
 
 class PeerTensorGone(PeerError):
     """The owner of this memory asked for it back, or the group was closed: exchange the tensor again."""
+
+    ADVICE = "Exchange the tensor again, in a group that is open"

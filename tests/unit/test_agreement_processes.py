@@ -62,7 +62,7 @@ PRELUDE = """
                 say("agreed")
             except Exception as problem:
                 missing = getattr(problem, "missing", None)
-                say([type(problem).__name__, str(problem), missing, time.monotonic() - begin])
+                say([type(problem).__name__, getattr(problem, "text", str(problem)), missing, time.monotonic() - begin])
 
     def has_come(port, rank, number=1):
         store = dist.PrefixStore("0", dist.TCPStore("127.0.0.1", port, is_master=False))

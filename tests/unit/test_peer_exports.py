@@ -278,7 +278,7 @@ def test_memory_that_cannot_be_shared(table):
     with pytest.raises(PeerError, match=r"\(0x.*\) was made neither by torch's caching allocator nor by cuMemCreate"):
         table.prepare(torch.zeros(4), 0, writable=False)
     table_of_a_peer = Exports(lambda _: True)
-    with pytest.raises(PeerError, match="is a peer's: share it from its owner"):
+    with pytest.raises(PeerError, match=r"is a peer's\. Share it from its owner"):
         table_of_a_peer.prepare(torch.zeros(4), 0, writable=False)
 
 

@@ -168,6 +168,15 @@ def test_an_exception_that_the_program_caught_before_it_failed_is_told(tmp_path:
     """
     assert Ended(tmp_path, program.format(7)).told() == BOOM | {"how": "exit", "status": 7}
     (tmp_path / "a.jsonl").unlink()
+    passed_on = """
+        try:
+            try: raise ValueError("boom")
+            except ValueError: sys.exit(1)
+        except SystemExit as end: code = end.code
+        sys.exit(code)
+    """
+    assert Ended(tmp_path, passed_on).told() == BOOM | {"how": "exit"}
+    (tmp_path / "a.jsonl").unlink()
     assert Ended(tmp_path, program.format(0)).told() == {"how": "exit", "status": 0}
 
 

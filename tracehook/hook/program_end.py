@@ -137,4 +137,7 @@ def _asked(status: Any) -> dict[str, Any]:
     """Return the exit status that the interpreter makes of it; and what went wrong, if the program caught that."""
     number = 0 if status is None else status & 0xFF if isinstance(status, int) else 1
     caught = sys.exc_info()[1]
-    return {"status": number} | (_told(caught) if number and caught is not None else {})
+    if number and caught is not None:
+        return {"status": number} | _told(caught)
+    before = _Followed.asked or {}  # multiprocessing catches the SystemExit, and passes its status on
+    return before if before.get("status") == number else {"status": number}

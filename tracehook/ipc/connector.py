@@ -117,7 +117,8 @@ class Connector:
             address = PeerAddress(*json.loads(self._store.get(key))[: len(PeerAddress._fields)])
             problem = obstacle(self._mine, address)
             if problem:
-                raise PeerError(f"{self.about}: rank {peer} cannot share memory with rank {self._rank}: {problem}")
+                text = f"{self.about}: rank {peer} cannot share memory with rank {self._rank}: {problem}"
+                raise PeerError(text, advice="")
             self._addresses[peer] = address
         return self._addresses[peer]
 
@@ -137,14 +138,16 @@ class Connector:
             sock.close()
             raise PeerError(
                 f"{self.about}: rank {peer} (pid {address.pid}) does not answer on its socket ({problem.strerror}): "
-                "its process has ended, or has closed its PeerGroup"
+                "its process has ended, or has closed its PeerGroup",
+                advice="Look at why, in its stderr and its log",
             ) from None
         found = credentials_of(sock)
         if not self._is_owner(found, address):
             sock.close()
             raise PeerError(
                 f"{self.about}: pid {found.pid} of user {found.user} listens for rank {peer}; expected pid "
-                f"{address.pid} of user {os.geteuid()}: look at what that process is"
+                f"{address.pid} of user {os.geteuid()}: look at what that process is",
+                advice="",
             )
         link = Link(sock, peer)
         self._unanswered[peer] = link
@@ -186,7 +189,8 @@ class Connector:
                 if problem.errno in (errno.EMFILE, errno.ENFILE):
                     raise PeerError(
                         f"{self.about}: rank {self._rank} cannot accept its peers, because this process may open no "
-                        "more files: raise its limit (ulimit -n)"
+                        "more files: raise its limit (ulimit -n)",
+                        advice="",
                     ) from None
                 continue  # who wanted to connect is gone
             if credentials_of(sock).user != os.geteuid():
@@ -218,14 +222,16 @@ class Connector:
                 message = link.receive()
             except PeerLost as problem:
                 self._unanswered.pop(peer).close()
-                raise PeerError(f"{self.about}: {problem}, or has turned rank {self._rank} away") from None
+                text = f"{self.about}: {problem.text}, or has turned rank {self._rank} away"
+                raise PeerError(text, advice=problem.advice) from None
             if message is None:
                 continue
             del self._unanswered[peer]
             hello = wire.unpack_hello(message)
             if hello.rank != peer or not secrets.compare_digest(hello.secret, self._secret):
                 link.close()
-                raise PeerError(f"{self.about}: whoever answers for rank {peer} is not that rank")
+                text = f"{self.about}: whoever answers for rank {peer} is not that rank"
+                raise PeerError(text, advice="Look at which processes of other jobs run on this host")
             link.life = hello.life
             made.append(link)
         return made

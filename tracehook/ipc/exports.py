@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 ALLOCATIONS = "allocations"  # the kind of an export that is no segment
 _ALONE = 2  # what sys.getrefcount says of an object that only the loan refers to
+_VIEW = "Share a plain tensor, or a view of it with another shape and type"
+_MOVE = "Copy the tensor to that device first"
 _DTYPES = {getattr(torch, name): number for number, name in enumerate(wire.DTYPES) if hasattr(torch, name)}
 
 
@@ -183,11 +185,11 @@ class Exports:
             return (kind, segment), base, size, device
         address = storage.data_ptr()
         if self._is_of_peer(address):
-            raise PeerError(f"its memory ({address:#x}) is a peer's: share it from its owner, or copy it first")
+            raise PeerError(f"its memory ({address:#x}) is a peer's", advice="Share it from its owner, or a copy")
         if not native.has_handles(address):
             raise PeerError(
-                f"its memory ({address:#x}) was made neither by torch's caching allocator nor by cuMemCreate: "
-                "copy it first"
+                f"its memory ({address:#x}) was made neither by torch's caching allocator nor by cuMemCreate",
+                advice="Copy it first",
             )
         return (ALLOCATIONS, 0), address, storage.nbytes(), tensor.device.index
 
@@ -338,10 +340,10 @@ def _check(tensor: Any, device: int) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise PeerError(f"a {type(tensor).__name__} was given, expected a torch.Tensor, a list of them or None")
     if tensor.layout != torch.strided or tensor.is_quantized or tensor.is_conj() or tensor.is_neg():
-        raise PeerError("a tensor that is sparse, quantised, conjugated or negated lazily cannot be shared")
+        raise PeerError("sparse, quantised, conjugated or lazily negated tensors cannot be shared", advice=_VIEW)
     if not tensor.is_cuda:
-        raise PeerError(f"a tensor on {tensor.device} was given, expected one on cuda:{device}")
+        raise PeerError(f"a tensor on {tensor.device} was given, expected one on cuda:{device}", advice=_MOVE)
     if tensor.device.index != device:
-        raise PeerError(f"a tensor on {tensor.device} was given, but this group's device here is cuda:{device}")
+        raise PeerError(f"a tensor on {tensor.device} was given; this group's device is cuda:{device}", advice=_MOVE)
     if tensor.dtype not in _DTYPES:
-        raise PeerError(f"tensors of {tensor.dtype} cannot be shared")
+        raise PeerError(f"tensors of {tensor.dtype} cannot be shared", advice=_VIEW)

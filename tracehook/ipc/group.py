@@ -151,7 +151,7 @@ class PeerGroup:
             try:
                 outgoing = {rank: outbox.pack(tensors[rank], self.device.index, writable) for rank in changed}
             except PeerError as problem:
-                raise PeerError(f"{self.about}: rank {self.rank} cannot share a tensor: {problem}") from None
+                raise problem.within(f"{self.about}: rank {self.rank} cannot share a tensor") from None
             for rank, peer in peers.items():
                 unsent.discard(rank)
                 if rank in outgoing:
@@ -267,7 +267,7 @@ class PeerGroup:
             for link in links:
                 link.try_send(wire.pack_head(wire.Kind.BYE))
                 link.unmap_page()
-                IMPORTS.mark_unwanted(link, PeerTensorGone(str(self._error())))
+                IMPORTS.mark_unwanted(link, PeerTensorGone(self._error().text))
             self._connector.close()
             self._inbox.semaphores = None
             self._inbox.is_closed = self.is_closing = True
@@ -303,7 +303,7 @@ class PeerGroup:
         self.close()
 
     def _error(self) -> PeerError:
-        return PeerError(f"{self.about}: {self._unusable}")
+        return PeerError(f"{self.about}: {self._unusable}", advice="Make another PeerGroup")
 
     def send_bye(self) -> None:
         """At interpreter exit: peers shall know that this is no crash. Makes no call into CUDA."""

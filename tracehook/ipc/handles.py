@@ -18,6 +18,8 @@ from tracehook.ipc import wire
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_MORE_FILES = "Raise the number of files that the process may open (ulimit -n)"
+
 
 class ReceivedHandles:
     """Of one link. Any thread; the lock is held during calls into CUDA, and comes after all others of peers."""
@@ -69,7 +71,7 @@ class ReceivedHandles:
             problem = self._problems.pop(offer.export, None)
             expected = self._expected.pop(offer.export, 0)
         if allocations is None:
-            raise PeerError("its handles did not arrive")
+            raise PeerError("its handles did not arrive", advice=_MORE_FILES)
         try:
             if problem is not None:
                 raise PeerError(problem)
@@ -77,7 +79,8 @@ class ReceivedHandles:
                 limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
                 raise PeerError(
                     f"{len(allocations)} of its {expected} handles arrived; descriptors are lost if this process may "
-                    f"not open as many files (ulimit -n: {limit})"
+                    f"not open as many files (ulimit -n: {limit})",
+                    advice=_MORE_FILES,
                 )
             return allocations.map(offer.handle_kind, offer.size, bool(offer.flags & wire.Flag.WRITABLE))
         finally:

@@ -66,7 +66,7 @@ class ImportedLoan:
     def error(self) -> PeerError:
         """Return a new exception of why it must not be used."""
         assert self.gone is not None
-        text = str(self.gone)
+        text = self.gone.text
         return PeerLost(text, self.link.peer) if isinstance(self.gone, PeerLost) else PeerTensorGone(text)
 
     def when_gone(self, method: Callable[[], None]) -> None:
@@ -144,7 +144,10 @@ class Imports:
             link.try_send(wire.pack_head(wire.Kind.NOT_MAPPED, offer.export))
             taken = time.monotonic_ns() - begin
             events.write("ipc.open", link.peer, **fields, duration_ns=taken, result=getattr(problem, "code", -1))
-            raise PeerError(f"a segment of rank {link.peer} ({offer.size} bytes) cannot be mapped: {problem}") from None
+            about = f"a segment of rank {link.peer} ({offer.size} bytes) cannot be mapped"
+            if isinstance(problem, PeerError):
+                raise problem.within(about) from None
+            raise PeerError(f"{about}: {problem}") from None
         taken = time.monotonic_ns() - begin
         events.write("ipc.open", link.peer, **fields, address=mapping.address, duration_ns=taken)
         return Import((link.life, offer.export), offer, mapping)

@@ -65,7 +65,9 @@ class Inbox:
                 case Kind.REFUSED:
                     text = message[wire.HEAD_BYTES :].decode(errors="replace")
                     peer.partial, peer.problem = [], None
-                    peer.record(head.number, PeerError(f"rank {peer.rank} gave up: {text}"))
+                    peer.record(
+                        head.number, PeerError(f"rank {peer.rank} gave up: {text}", advice="Mend that on its side")
+                    )
                 case Kind.SEMAPHORES:
                     self._import_semaphores(peer, message)
                 case Kind.BYE:
@@ -74,10 +76,11 @@ class Inbox:
                 case _:
                     self._act_on_memory(peer, head.kind, head.number)
         except wire.WireError as problem:
-            raise PeerError(f"{self._about}: rank {peer.rank} sent what cannot be read: {problem}") from None
+            text = f"{self._about}: rank {peer.rank} sent what cannot be read: {problem}"
+            raise PeerError(text, advice="Install one version of tracehook on all ranks") from None
 
     def _act_on_memory(self, peer: Peer, kind: int, number: int) -> None:
-        wanted = f"{self._about}: rank {peer.rank} wants this memory back: exchange a tensor again"
+        wanted = f"{self._about}: rank {peer.rank} wants this memory back"
         match kind:
             case Kind.RECALL:
                 IMPORTS.on_recall(peer.link, number, PeerTensorGone(wanted))
@@ -118,6 +121,6 @@ class Inbox:
         try:
             loan = IMPORTS.map_loan(peer.link, peer.events, offer, self._device.index)
         except PeerError as problem:
-            raise PeerError(f"{self._about}: {problem}") from None
+            raise problem.within(self._about) from None
         if self.semaphores is not None:
             self.semaphores.add_peer(peer.rank, loan, offer.offset)

@@ -51,7 +51,7 @@ def send(peer: Peer, outgoing: OutgoingExchange, timeout: float) -> None:
         raise peer.handle_loss() from None
     except PeerError as problem:
         _send_refusal(peer, problem)
-        raise PeerError(f"{peer.about}: a tensor cannot be shared with rank {peer.rank}: {problem}") from None
+        raise problem.within(f"{peer.about}: a tensor cannot be shared with rank {peer.rank}") from None
     peer.form, peer.writable = outgoing.form, outgoing.writable
     both = zip(outgoing.tensors, outgoing.loans, strict=True)
     peer.last_sent = [TensorIdentity(tensor, loan) for tensor, loan in both]
@@ -74,7 +74,7 @@ def refuse(peer: Peer, problem: BaseException) -> None:
 
 
 def _send_refusal(peer: Peer, problem: BaseException) -> None:
-    lines = str(problem).splitlines()
+    lines = (problem.text if isinstance(problem, PeerError) else str(problem)).splitlines()
     text = (lines[0] if lines else type(problem).__name__).encode()[:1000]
     peer.link.try_send(wire.pack_head(wire.Kind.REFUSED, peer.number) + text)
 
@@ -88,4 +88,4 @@ def send_semaphores(peer: Peer, words: Tensor, device: int, timeout: float) -> N
     except PeerLost:
         raise peer.handle_loss() from None
     except PeerError as problem:
-        raise PeerError(f"{peer.about}: {problem}") from None
+        raise problem.within(peer.about) from None

@@ -95,7 +95,7 @@ class Peer:
             if number >= self.number:
                 self._taken = self.number
                 if isinstance(outcome, PeerError):
-                    raise PeerError(f"{self.about}: {outcome}")
+                    raise outcome.within(self.about)
                 return True, outcome
         return False, None
 
@@ -133,7 +133,8 @@ class Peer:
         """Return what "the same as last time" stands for."""
         if self.can_repeat:
             return self.result
-        return PeerError(f"rank {self.rank} refers to tensors that this rank could not map")
+        text = f"rank {self.rank} refers to tensors that this rank could not map"
+        return PeerError(text, advice="Look at the error of the exchange before, which says why")
 
     # --- its end ---
 

@@ -29,7 +29,8 @@ class PeerTensor:
     def __init__(self, peer: int, offer: wire.Offer, loan: ImportedLoan | None, device: torch.device) -> None:
         name = wire.DTYPES[offer.dtype]
         if not hasattr(torch, name):
-            raise PeerError(f"rank {peer} shares a tensor of torch.{name}, which this torch does not have")
+            text = f"rank {peer} shares a tensor of torch.{name}, which this torch does not have"
+            raise PeerError(text, advice="Install one version of torch on all ranks")
         self.peer = peer
         self.shape = torch.Size(offer.shape)
         self.dtype: torch.dtype = getattr(torch, name)
@@ -70,7 +71,8 @@ class PeerTensor:
     def put(self, source: Tensor) -> None:
         """Copy `source` there, on the current stream."""
         if not self.writable:
-            raise PeerError(f"rank {self.peer} shares it for reading only: exchange it with writable=True there")
+            text = f"rank {self.peer} shares it for reading only: exchange it with writable=True there"
+            raise PeerError(text, advice="")
         self._usable().copy_(source)
 
     def _drop_cached(self) -> None:
@@ -139,7 +141,8 @@ def _refuse(func: Any, value: Any) -> None:
         if isinstance(one, ReadOnlyTensor):
             raise PeerError(
                 f"{func}: this tensor is a peer's, shared for reading only; copy it (.get()), or exchange it with "
-                "writable=True on its owner's side"
+                "writable=True on its owner's side",
+                advice="",
             )
 
 

@@ -195,14 +195,17 @@ class Agreement:
         if verdict.kind == "diverged":
             self._follower.diverged(verdict)
         if verdict.kind != "ok":
-            raise RegistrationMismatch(verdict.text, verdict.data if verdict.kind == "mismatch" else None)
+            advice = "" if verdict.kind == "diverged" else None  # whose text ends with it
+            raise RegistrationMismatch(
+                verdict.text, verdict.data if verdict.kind == "mismatch" else None, advice=advice
+            )
         return verdict
 
     def _verdict(self, post: Post, timeout: float) -> RoundVerdict:
         deadline = time.monotonic() + timeout
         while True:
             if self.ended is not None:
-                raise RegistrationError(self.ended)
+                raise RegistrationError(self.ended, advice="")
             self.rounds += 1
             if self._ranks == 1:
                 return judge(self.about, [post])
@@ -238,7 +241,8 @@ class Agreement:
             what = f"{type(problem).__name__}: {(str(problem).splitlines() or ['no message'])[0]}"
             raise RegistrationError(
                 f"{self.about}: the c10d store failed at {post.topic!r} ({what}); on this rank {post.consequence}. "
-                "The process that holds the store (rank 0 of the job) has likely ended"
+                "The process that holds the store (rank 0 of the job) has likely ended",
+                advice="Look at why it ended, and restart the job",
             ) from problem
         except BaseException as interruption:  # Ctrl-C: the others hear it at once, and so does the line that waits
             steps = rounds.leave(part, number, post, type(interruption).__name__)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tracehook.hook.service import service
 from tracehook.log.journal import warn
 from tracehook.symmetric_memory import state
+from tracehook.symmetric_memory.answers import say_once
 from tracehook.symmetric_memory.windows import REGISTER_OTHER
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ _IN_CAPTURE = (
     "while a stream is captured, and this version of NCCL would end the capture; nothing was registered or called. "
     "Register before the capture: run the same step once outside of it, so that it finds memory with windows"
 )
-_said: set[str] = set()
 
 
 def register(
@@ -46,7 +46,10 @@ def register(
     wanted, unfit = f"{size} bytes, flags {flags}", ""
     if loses_capture:
         wanted, unfit = f"{wanted}, during a capture", f"all ranks want to {REGISTER_OTHER} ({wanted}) {_IN_CAPTURE}"
-    return found.register_of_others(wanted, flights, make, _on_difference, unfit)
+    why, result = found.register_of_others(wanted, flights, make, _on_difference, unfit)
+    if why:
+        say_once(why.removeprefix("tracehook: "))  # torch's own error for a window does not have it
+    return why, result
 
 
 def introduce(communicator: Any) -> GroupWindows | None:
@@ -54,7 +57,7 @@ def introduce(communicator: Any) -> GroupWindows | None:
     memory = state.memory()
     found = memory.windows_of(communicator) if memory is not None else None
     if found is None and memory is not None:
-        _say_once(
+        say_once(
             f"communicator {communicator.key:016x}: its ranks cannot compare what they do, because they have no store: "
             "call torch.distributed.init_process_group, or tracehook.use_store(store), before"
         )
@@ -63,13 +66,6 @@ def introduce(communicator: Any) -> GroupWindows | None:
 
 def _on_difference(text: str) -> str:
     if service().settings.guard == "on":
-        warn(text)  # torch's own error for a window does not have it
         return f"tracehook: {text}"
     warn(f"{text}; registering all the same (SYMM_REGISTER_GUARD=log)")
     return ""
-
-
-def _say_once(text: str) -> None:
-    if text not in _said:
-        _said.add(text)
-        warn(text)

@@ -45,7 +45,7 @@ class OtherWindows(GroupWindows):
 
         """
         if self._communicator.dead:
-            raise RegistrationError(f"{self.about} has ended: make the scope with a communicator that lives")
+            raise RegistrationError(f"{self.about} has ended: make the scope with a communicator that lives", advice="")
         return self._communicator
 
     def _called(self, communicator: Any) -> str:

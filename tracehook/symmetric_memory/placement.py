@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tracehook.errors import RegistrationError, RegistrationMismatch, RegistrationTimeout
 from tracehook.log.journal import warn
 from tracehook.symmetric_memory import divergence
+from tracehook.symmetric_memory.answers import say_once
 from tracehook.symmetric_memory.divergence import Place
 from tracehook.symmetric_memory.ranks import UNSURE
 
@@ -36,8 +37,8 @@ class PlacementCheck:
         if found is None:
             return ""  # its ranks compare nothing
         why = self._compare(found, call, operation, send, receive, settings)
-        if why and not found.is_of_torch:
-            warn(why.removeprefix("tracehook: "))  # torch puts it into its exception, others seldom do
+        if why:
+            say_once(why.removeprefix("tracehook: "))
         return why
 
     def _compare(
@@ -51,16 +52,17 @@ class PlacementCheck:
         try:
             found.compare_use(topic, entries, call)
         except RegistrationMismatch as problem:
-            advice = f". {_ADVICE}" if problem.topic == topic and not settings else ""
-            return self._mismatch(found, f"{problem}{advice}", is_configured=bool(settings))
+            text = f"{problem.text}. {_ADVICE}" if problem.topic == topic and not settings else str(problem)
+            return self._mismatch(found, text, is_configured=bool(settings))
         except RegistrationTimeout as problem:
-            found.end(f"{problem}. {UNSURE}")
-            return f"tracehook: {problem}"
+            text = f"{problem.text}. {UNSURE}"
+            found.end(text)
+            return f"tracehook: {text}"
         except RegistrationError as problem:
             return f"tracehook: {problem}"
         side = divergence.overrun(send, receive)
         if side is not None:
-            where = f"begins in a window of {found.about} and ends outside it"
+            where = f"begins in a window of {found.about} and ends outside it: pass one that lies in it whole"
             return f"tracehook: the {side} buffer of {operation} {where}"
         return ""
 

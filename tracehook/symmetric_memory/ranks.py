@@ -14,7 +14,7 @@ from tracehook.hook import groups, registrants
 from tracehook.log.journal import warn
 from tracehook.symmetric_memory import divergence
 from tracehook.symmetric_memory.agreement import Agreement, Waiting
-from tracehook.symmetric_memory.answers import ENDED
+from tracehook.symmetric_memory.answers import ENDED, say_once
 from tracehook.symmetric_memory.hosts import own_host
 from tracehook.symmetric_memory.meeting import Meetings, token
 from tracehook.symmetric_memory.verification import CHANNEL, Verification
@@ -149,7 +149,7 @@ class GroupRanks:
             if agreement is not None:
                 agreement.ended = text
         communicator.refuse(f"tracehook: {text}", from_call)
-        warn(text)
+        say_once(text)
 
     def come_apart(self, verdict: RoundVerdict) -> None:
         """End, because some rank may be inside NCCL for a call that others did not make: only an abort ends that."""
@@ -186,7 +186,8 @@ class GroupRanks:
             groups.make_communicator(self.group(), self.facts)
             found = self.communicator()
         if found is None:
-            raise RegistrationError(f"{self.about} has no communicator on device {self.facts.device}: {ENDED}")
+            text = f"{self.about} has no communicator on device {self.facts.device}: {ENDED}"
+            raise RegistrationError(text, advice="Make a new group, or configure this one, before a scope of it")
         return found
 
     def was_made(self) -> bool:

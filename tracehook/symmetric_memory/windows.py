@@ -86,7 +86,8 @@ class GroupWindows(GroupRanks):
         # Held, so that none goes back to the driver between the agreement and NCCL: the others would wait there.
         if not _core.hold_segments(wanted):
             raise RegistrationError(
-                f"{self.about}: memory that needs a window was given back by another thread meanwhile"
+                f"{self.about}: memory that needs a window was given back by another thread meanwhile",
+                advice="Let no other thread call tracehook.trim or empty the cache while a scope ends",
             )
         try:
             with Fence(communicator) as fence:
@@ -118,7 +119,7 @@ class GroupWindows(GroupRanks):
         except RegistrationError as problem:
             self._note(communicator, problem, time.monotonic_ns() - begin, len(entries))
             if topic in _ADVICE and isinstance(problem, RegistrationMismatch) and problem.topic == topic:
-                raise RegistrationMismatch(f"{problem}. {_ADVICE[topic]}") from None
+                raise RegistrationMismatch(problem.text, advice=_ADVICE[topic]) from None
             raise
         communicator.log_agreement("agreement.reached", len(entries), 0, time.monotonic_ns() - begin)
 
@@ -141,7 +142,8 @@ class GroupWindows(GroupRanks):
         if fence.next is None:
             return 0
         if not communicator.confirm_windows():
-            raise RegistrationError(f"the communicator of {self.about} ended while windows were registered with it")
+            text = f"the communicator of {self.about} ended while windows were registered with it"
+            raise RegistrationError(text, advice="Destroy or abort a group only when no scope of it is open or ends")
         self.last_failure = None
         return len(segments)
 
@@ -158,7 +160,7 @@ class GroupWindows(GroupRanks):
             problem = raised
             if failure and isinstance(raised, RegistrationTimeout):
                 # Why the others did not come: they wait in NCCL for what failed here, or that wait was ended.
-                problem = RegistrationTimeout(f"{raised}. On rank {self.facts.rank}: {failure}", raised.missing)
+                problem = RegistrationTimeout(f"{raised.text}. On rank {self.facts.rank}: {failure}", raised.missing)
             communicator.drop_windows()
             self._note(communicator, problem, 0, len(segments))
             self._refuse(problem)
@@ -203,7 +205,7 @@ class GroupWindows(GroupRanks):
                 try:
                     self._compare(communicator, fence, REGISTER_OTHER, [wanted], position)
                     if unfit:
-                        raise RegistrationError(f"{self.about}: {unfit}")
+                        raise RegistrationError(f"{self.about}: {unfit}", advice="")
                 except RegistrationError as problem:
                     fence.lower()
                     why = on_difference(str(problem))

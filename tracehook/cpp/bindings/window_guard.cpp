@@ -22,6 +22,7 @@
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 #include <thread>
+#include <unistd.h>
 #include <utility>
 
 namespace tracehook {
@@ -52,6 +53,15 @@ struct Conversation {
 };
 using State = Conversation::State;
 
+// One line on stderr for what symmetric_memory/guard.py cannot say itself: whoever called seldom
+// shows NCCL's last error.
+std::string refused(std::string why) {
+    const std::string line = why + '\n';
+    static_cast<void>(
+        !write(STDERR_FILENO, line.data(), line.size())); // a closed stderr: no matter
+    return why;
+}
+
 std::pair<int, std::optional<std::uintptr_t>> have_made(Conversation& talk) {
     Conversation::Lock lock(talk.mutex);
     talk.move_to(State::kMake);
@@ -74,7 +84,7 @@ std::pair<std::string, int> answer_of_python(Conversation& talk,
                               loses_capture, flights, make)
             .cast<std::pair<std::string, int>>();
     } catch (const py::error_already_set& failure) {
-        return {std::string("tracehook: ") + failure.what(), 0};
+        return {refused(std::string("tracehook: ") + failure.what()), 0};
     }
 }
 
@@ -121,8 +131,10 @@ std::string ask_guard(const nccl::WindowRequest& request, const nccl::MakeWindow
     const std::chrono::duration<double> patience(seconds_for_python.load());
     if (!talk->changed.wait_for(lock, patience, [&] { return talk->state != State::kAsked; })) {
         talk->move_to(State::kAbandoned);
-        return "tracehook: the ranks could not compare this window, because another thread of this "
-               "process held the interpreter for too long (SYMM_REGISTER_TIMEOUT)";
+        return refused(
+            "tracehook: the ranks could not compare this window, because another thread of this "
+            "process held the interpreter for too long. Look for it with py-spy, or raise "
+            "SYMM_REGISTER_TIMEOUT");
     }
     while (talk->state != State::kDone) {
         if (talk->state == State::kMake) {

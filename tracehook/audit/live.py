@@ -15,6 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
+from tracehook.audit.group import NAMED, NamedGroup, group_in
 from tracehook.audit.summary import Summary
 from tracehook.log.file import rank_of
 from tracehook.log.growing import GrowingDirectory
@@ -46,6 +47,7 @@ class Process:
         self.foreign = 0  # lines that are no events
         self.dropped = 0
         self.latest: dict[str, Any] | None = None  # the event that somebody should look at
+        self.groups: dict[str, NamedGroup] = {}  # by the key of their communicator
         self._lines = 0
         self._news_at = now - quiet
         self._drained_at = self._looked_at = now
@@ -81,6 +83,8 @@ class Process:
         if name.startswith("segment."):
             total = whole_number(event.get("total"))
             self.bytes = self.bytes if total is None else total
+        elif name == NAMED:
+            self.groups[str(event.get("comm"))] = group_in(event)
         elif name == "log.dropped":
             self.dropped += whole_number(event.get("count")) or 0
         elif name == "trace.end":

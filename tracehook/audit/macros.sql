@@ -21,9 +21,25 @@ CREATE OR REPLACE MACRO rank_list(ranks) AS CASE
     WHEN len(ranks) <= 8 THEN 'ranks ' || array_to_string(list_sort(ranks), ', ')
     ELSE 'ranks ' || array_to_string(list_sort(ranks)[:8], ', ') || format(' and {} more', len(ranks) - 8) END;
 
--- The global rank of a communicator's rank; its own number if the launcher gave none.
+-- The global rank of a communicator's rank; its own number if neither its log nor its group tells.
 CREATE OR REPLACE MACRO global_rank(the_comm, its_rank) AS coalesce(
-    (SELECT min(c.rank) FROM communicator c WHERE c.comm = the_comm AND c.comm_rank = its_rank), its_rank);
+    (SELECT min(c.rank) FROM communicator c WHERE c.comm = the_comm AND c.comm_rank = its_rank),
+    (SELECT g.members[its_rank + 1] FROM communicator_group g WHERE g.comm = the_comm), its_rank);
+
+-- A communicator's rank: 'rank 5', or 'rank 5 (1 of tp_1)' where its group counts otherwise.
+CREATE OR REPLACE MACRO member(the_comm, its_rank) AS format('rank {}', global_rank(the_comm, its_rank)) || coalesce(
+    (SELECT format(' ({} of {})', its_rank, g.name) FROM communicator_group g
+     WHERE g.comm = the_comm AND g.members[its_rank + 1] != its_rank), '');
+
+-- 'group tp_1 (communicator 43875d59c706ba92; ranks 4, 5)'; without a group of torch 'communicator 43875d59c706ba92'
+CREATE OR REPLACE MACRO group_of(the_comm) AS coalesce(
+    (SELECT format('group {} (communicator {}{})', g.name, g.comm, coalesce('; ' || rank_list(nullif(g.members, [])), ''))
+     FROM communicator_group g WHERE g.comm = the_comm),
+    'communicator ' || the_comm);
+
+-- '43875d59c706ba92 (group tp_1)', for lists
+CREATE OR REPLACE MACRO key_of(the_comm) AS the_comm || coalesce(
+    (SELECT format(' (group {})', g.name) FROM communicator_group g WHERE g.comm = the_comm), '');
 
 CREATE OR REPLACE MACRO in_seconds(ns) AS format('{:.3f} s', ns / 1e9);
 

@@ -32,7 +32,8 @@ _MEMORY = "1200MB"
 _DISK = "8GB"  # beyond that memory, for one question
 _NAMED_LINES = 5
 _SMALL = 8 << 20  # bytes of logs: below that more threads of the database cost more than they do
-_OWN_SEQ = ("trace.begin", "trace.end", "log.dropped", "communicator.calls")  # have no place in the sequence of events
+# Have no place in the sequence of events.
+_OWN_SEQ = ("trace.begin", "trace.end", "log.dropped", "communicator.calls", "communicator.group", "rank.known")
 
 Progress = Callable[[str, float], None]
 
@@ -113,7 +114,7 @@ class Store:
         database.execute("PRAGMA disable_checkpoint_on_shutdown")  # the file goes with the store
         database.execute(f"SET temp_directory = '{_quoted(self._scratch)}'")
         database.execute(f"SET max_temp_directory_size = '{_DISK}'")
-        database.execute(f"CREATE TABLE line (file VARCHAR, {', '.join(f'{n} {t}' for n, t in FIELDS.items())})")
+        database.execute(f"CREATE TABLE line (file VARCHAR, {_columns('{} {}')})")
         if sum(_size(log.text) for log in logs if log.text is not None) < _SMALL:
             database.execute("SET threads = 1")
         database.execute("CREATE TABLE source (file VARCHAR, process INTEGER, recovered BOOLEAN)")
@@ -164,12 +165,12 @@ class Store:
 
     def _read_files(self, paths: Sequence[Path]) -> None:
         names = ", ".join(f"'{_quoted(path)}'" for path in paths)
-        columns = ", ".join(f"{name}: '{kind}'" for name, kind in FIELDS.items())
+        typed = _columns("{}: '{}'")
         self._database.execute(
-            f"INSERT INTO line SELECT filename, {', '.join(FIELDS)} FROM read_json([{names}], "
+            f"INSERT INTO line SELECT filename, {_columns('{}')} FROM read_json([{names}], "
             f"format = 'newline_delimited', compression = 'none', ignore_errors = true, filename = true, "
             f"hive_partitioning = false, "
-            f"columns = {{{columns}}})"
+            f"columns = {{{typed}}})"
         )
 
     def _link(self, process: int, text: Path) -> Path:
@@ -203,6 +204,7 @@ class Store:
             "foreign_lines INTEGER, foreign_at VARCHAR, complaint VARCHAR)"
         )
         foreign = self._foreign()
+        places = self._places()
         shift_of = shifts(logs)
         rows = []
         for process, log in enumerate(logs):
@@ -210,10 +212,11 @@ class Store:
             if damaged := foreign.get((process, True)):
                 log.complaint = log.complaint or f"{damaged} records of its ring are damaged"
             named = _foreign_lines(log.text) if bad and log.text is not None else ()
+            rank, world_size = places.get(process, (None, None)) if log.rank is None else (log.rank, None)
             rows.append(
                 (
-                    *(process, encodable(log.path.name), log.job, integer(begin, "attempt"), log.rank),
-                    *(integer(begin, "world_size"), integer(begin, "pid")),
+                    *(process, encodable(log.path.name), log.job, integer(begin, "attempt"), rank),
+                    *(integer(begin, "world_size") or world_size, integer(begin, "pid")),
                     *(_text(begin.get(name)) for name in BEGIN),
                     *(log.began, integer(begin, "t_ns"), shift_of[process], log.ended, log.torn, log.left is not None),
                     min(log.left.dropped, LATEST) if log.left is not None else 0,
@@ -224,6 +227,14 @@ class Store:
             )
         marks = ", ".join("?" * len(rows[0]))
         database.executemany(f"INSERT INTO process VALUES ({marks})", rows)
+
+    def _places(self) -> dict[int, tuple[int, int]]:
+        """Return rank and number of ranks of each process that knew them only from its first group."""
+        found = self._database.execute(
+            "SELECT process, any_value(line.rank), any_value(line.world_size) FROM line JOIN source USING (file) "
+            "WHERE event = 'rank.known' AND line.rank >= 0 GROUP BY process"
+        ).fetchall()
+        return {process: (rank, world_size) for process, rank, world_size in found}
 
     def _foreign(self) -> dict[tuple[int, bool], int]:
         """Count, for each process, the lines that are no events, and the records of its ring; and take them out."""
@@ -274,6 +285,11 @@ def _limits() -> Iterator[None]:
         if str(problem) == "Query interrupted":  # DuckDB's answer to a signal handler that raised
             raise KeyboardInterrupt from problem
         raise
+
+
+def _columns(form: str) -> str:
+    """Return the columns of table ``line`` in a form of name and type. Some are called as words of SQL are."""
+    return ", ".join(form.format(f'"{name}"', kind) for name, kind in FIELDS.items())
 
 
 def _foreign_lines(text: Path) -> Iterator[int]:

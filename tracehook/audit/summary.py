@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tracehook.log import tables
+from tracehook.log.file import rank_of
 from tracehook.log.lines import whole_number
 from tracehook.log.reader import ProcessLog
 
@@ -92,6 +93,8 @@ class Summary:
         number = event.get("comm_id")
         comm = number if isinstance(number, int) else 0
         match name:
+            case "rank.known" if self.rank is None:
+                self.rank = rank_of(event)
             case "segment.alloc" | "segment.adopt":
                 self.segments += 1
             case "segment.free":

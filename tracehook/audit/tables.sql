@@ -1,7 +1,7 @@
 -- What the rules, the report and the timeline ask about. `ns`: nanoseconds since the first process began.
 
 CREATE TABLE event AS
-SELECT source.process, process.rank, source.recovered, line.t_ns + process.shift_ns AS ns, line.* EXCLUDE (file)
+SELECT source.process, process.rank, source.recovered, line.t_ns + process.shift_ns AS ns, line.* EXCLUDE (file, rank, world_size)
 FROM line JOIN source USING (file) JOIN process USING (process);
 
 DROP TABLE line;
@@ -26,6 +26,11 @@ SELECT process, any_value(rank) AS rank, comm_id, any_value(comm) AS comm, max(c
        min(event[14:]) FILTER (event IN ('communicator.retire', 'communicator.abort')) AS ending,
        arg_max(device_communicators, seq) AS device_communicators
 FROM event WHERE comm_id IS NOT NULL GROUP BY process, comm_id;
+
+-- One row a communicator that a group of torch stands for. `members`: global ranks, in the order of the group.
+CREATE TABLE communicator_group AS
+SELECT comm, arg_min(coalesce("desc", "group"), process) AS name, arg_min(members, process) AS members
+FROM event WHERE event = 'communicator.group' AND comm IS NOT NULL GROUP BY comm;
 
 -- One row a segment of PyTorch's allocator.
 CREATE TABLE segment AS

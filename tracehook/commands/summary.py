@@ -10,10 +10,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from tracehook.audit.group import groups_of
 from tracehook.audit.summary import Summary, summarise
 from tracehook.log.lines import LogError
 from tracehook.log.reader import read_directory
-from tracehook.log.text import in_bytes
+from tracehook.log.text import in_bytes, printable
 
 _COLUMNS = (
     "rank",
@@ -30,6 +31,7 @@ _COLUMNS = (
 )
 _OF_WINDOWS = ("windows", "undone", "dropped", "left")
 _LAST = ("failed", "warnings", "log")
+_MOST_GROUPS = 12  # that are named
 _LEGEND = (
     "ended, aborted: of the comms; dropped: registrations that went with an aborted one; left: never undone; failed: "
     "calls that NCCL refused; open: still running, killed, or ended without Python's exit"
@@ -78,6 +80,10 @@ def show(directory: Path, since: float = 0.0) -> None:
             f"expandable segments in {len(expandable)} processes, up to {most} in one: followed, but not counted "
             "above, and never registered"
         )
+    if groups := groups_of(logs):
+        more = f" and {len(groups) - _MOST_GROUPS} more" if len(groups) > _MOST_GROUPS else ""
+        named = "; ".join(printable(group.in_words(", "), 80, instead="?") for group in groups[:_MOST_GROUPS])
+        console.print(f"groups: {named}{more}", highlight=False, markup=False)
     for line in unreadable:
         typer.echo(f"tracehook: not read: {line}", err=True)
     for log in logs:

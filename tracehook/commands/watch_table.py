@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tracehook.audit.live import Follower, Process, State
+from tracehook.log.lines import whole_number
 from tracehook.log.tables import ABOUT
 from tracehook.log.text import in_bytes, printable
 
@@ -56,13 +57,23 @@ def sentence(follower: Follower) -> str:
 def alert(process: Process) -> str:
     """Return the latest event of a process that somebody should look at, in words."""
     event = process.latest or {"event": ""}
-    text = _words(event).format_map(_Fields(event))
+    text = _words(event).format_map(_Fields(event | _named(process, event)))
     when = process.time_of(event)
     clock = ""
     if when is not None and 0 <= when < 1 << 33:
         clock = f"{datetime.fromtimestamp(when):%H:%M:%S} "
     who = f"pid {process.summary.pid}" if process.summary.rank is None else f"rank {process.summary.rank}"
     return clean(f"{clock}{who}: {text}", 300)
+
+
+def _named(process: Process, event: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fields that name a communicator and ranks of it as the job knows them."""
+    group = process.groups.get(str(event.get("comm")))
+    if group is None:
+        return {}
+    ranks = {name: whole_number(event.get(name)) for name in ("missing_rank", "other_rank")}
+    told = {name: group.rank(rank) for name, rank in ranks.items() if rank is not None}
+    return told | {"comm": f"{event['comm']} (group {group.in_words('; ')})"}
 
 
 def _words(event: Mapping[str, Any]) -> str:

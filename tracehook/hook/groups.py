@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracehook.hook import registrants
+from tracehook.hook.group_names import name_of
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store
@@ -34,7 +35,7 @@ def existing() -> Iterator[Found]:
 
     world: Any = distributed_c10d._world
     for group in list(world.pg_map):
-        backend = _nccl_backend(group)
+        backend = nccl_backend(group)
         if backend is not None:
             name = f"group:{world.pg_names.get(group, '?')}"
             for ordinal, (device, pointer) in enumerate(_communicators(backend)):
@@ -43,7 +44,7 @@ def existing() -> Iterator[Found]:
 
 
 class GroupFacts(NamedTuple):
-    """What all ranks of a group know alike (name, ranks, store), and this rank's own place in it."""
+    """What all ranks of a group know alike (names, ranks, store), and this rank's own place in it."""
 
     name: str
     rank: int
@@ -51,6 +52,8 @@ class GroupFacts(NamedTuple):
     device: int
     store: Any
     backend: Any
+    desc: str | None = None  # see GroupName
+    members: tuple[int, ...] = ()
 
 
 def any_exists() -> bool:
@@ -97,7 +100,7 @@ def resolve(group: ProcessGroup | Sequence[ProcessGroup] | None) -> tuple[Proces
 
 def facts(group: ProcessGroup) -> GroupFacts:
     """Return the facts of a group with an NCCL backend."""
-    backend = _nccl_backend(group)
+    backend = nccl_backend(group)
     if backend is None:
         raise RuntimeError(f"tracehook: group {group.group_name} {_why_no_nccl(group)}, so it has no windows")
     return _facts(group, backend)
@@ -126,7 +129,9 @@ def _facts(group: ProcessGroup, backend: Any) -> GroupFacts:
     _, store = world.pg_map[group]
     bound = group.bound_device_id
     device = bound.index if bound is not None else torch.cuda.current_device()
-    return GroupFacts(group.group_name, dist.get_rank(group), dist.get_world_size(group), device, store, backend)
+    _, desc, members = name_of(group)
+    ranks = dist.get_world_size(group)
+    return GroupFacts(group.group_name, dist.get_rank(group), ranks, device, store, backend, desc, members)
 
 
 def is_known(group: ProcessGroup) -> bool:
@@ -161,10 +166,15 @@ def make_communicator(group: ProcessGroup | None, found: GroupFacts) -> None:
 
 def communicator_pointer(found: GroupFacts) -> int:
     """Return the raw ``ncclComm_t`` of the group on its device, or 0 if torch did not make it yet."""
+    return pointer_on(found.backend, found.device)
+
+
+def pointer_on(backend: Any, device: int) -> int:
+    """Return the raw ``ncclComm_t`` of a backend on a device, or 0 if it has none."""
     import torch
 
-    with torch.cuda.device(found.device):
-        return _pointer(found.backend)
+    with torch.cuda.device(device):
+        return _pointer(backend)
 
 
 def _communicators(backend: Any) -> list[tuple[int, int]]:
@@ -175,8 +185,7 @@ def _communicators(backend: Any) -> list[tuple[int, int]]:
     for device in range(torch.cuda.device_count()):
         # Looking must not make a context where the program has none.
         if torch._C._cuda_hasPrimaryContext(device):
-            with torch.cuda.device(device):
-                pointer = _pointer(backend)
+            pointer = pointer_on(backend, device)
             if pointer:
                 found.append((device, pointer))
     return found
@@ -198,7 +207,8 @@ def _is_aborted(backend: Any) -> bool:
     return False
 
 
-def _nccl_backend(group: Any) -> Any | None:
+def nccl_backend(group: Any) -> Any | None:
+    """Return the backend of a group that can tell its communicator; None if it has none."""
     backend = _cuda_backend(group)
     return backend if hasattr(backend, "_comm_ptr") else None
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tracehook import settings
 from tracehook.hook import library, log_begin, program_end, registrants
 from tracehook.hook.extension import EXTENSIONS, Extension, tell_of_birth
+from tracehook.hook.namer import Namer
 from tracehook.log import ring_place
 from tracehook.log.journal import RING_CAPACITY, Journal, warn
 from tracehook.log.tables import KINDS, MODES, REASONS, number_of
@@ -78,7 +79,8 @@ class Service:
         self._core = _core
         self._forked = False
         self._done_attaching = False
-        self._journal = Journal(_core, path, begin, descriptor, tell_of_birth)
+        namer = Namer(_core, has_rank=begin["rank"] is not None)
+        self._journal = Journal(_core, path, begin, descriptor, tell_of_birth, namer)
         self._journal.start()
         program_end.follow(_core, self._journal)
         if torch.version.cuda is None:

@@ -66,7 +66,7 @@ class LogFile:
 
 
 def rank_of(begin: Event) -> int | None:
-    """Return the global rank of the process that wrote this first line."""
+    """Return the global rank in a first line, or in an event ``rank.known``."""
     return whole_number(begin.get("rank"), 1 << 31)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from tracehook.log import calls, ring
+from tracehook.log.aside import Aside
 from tracehook.log.file_name import new_file
 from tracehook.log.tables import Reason
 
@@ -67,6 +68,7 @@ class Journal:
 
     `descriptor` is that of `path`, open to append to; without it the file is made.
     The thread calls `at_birth` when there is a new communicator of several ranks. It must not wait there.
+    What `aside` says is written beside the events of the ring, without a `seq`.
     """
 
     def __init__(
@@ -76,9 +78,11 @@ class Journal:
         begin: Mapping[str, Any],
         descriptor: int | None = None,
         at_birth: Callable[[], None] = lambda: None,
+        aside: Aside | None = None,
     ) -> None:
         self._core = core
         self._at_birth = at_birth
+        self._aside = aside
         self.path = path
         self._file: _WholeLines | None = None
         self._logger: Any = None
@@ -149,6 +153,7 @@ class Journal:
             with self._lock:
                 self._drain()
                 self._write_calls()
+                self._look_aside()
                 if finish is not None:
                     self._end(finish)
             with self._turn:
@@ -156,6 +161,10 @@ class Journal:
                 self._turn.notify_all()
             if finish is not None:
                 return
+
+    def _look_aside(self) -> None:
+        for event, fields in self._aside.look() if self._aside is not None else ():
+            self._line(event, **fields)
 
     def _has_thread(self) -> bool:
         thread = self._thread
@@ -200,6 +209,8 @@ class Journal:
             if name in ("python.exception", "thread.exception"):
                 fields |= self.texts.pop(record.value, {})
             self._tell(name, fields)
+            if self._aside is not None and name.startswith("communicator."):
+                self._aside.hear(name, fields)
             if self.path is None or self._write_line(name, fields):
                 count += 1
             else:

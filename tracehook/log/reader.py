@@ -29,11 +29,13 @@ class ProcessLog:
     dropped: int = 0
     foreign_lines: list[int] = field(default_factory=list)
     complaint: str = ""
+    rank_of_group: int | None = None  # from its first group, if the launcher said none
 
     @property
     def rank(self) -> int | None:
-        """The global rank, if the launcher said one."""
-        return rank_of(self.begin)
+        """The global rank, if the launcher or the first group said one."""
+        of_launcher = rank_of(self.begin)
+        return self.rank_of_group if of_launcher is None else of_launcher
 
 
 def read_process(path: Path) -> ProcessLog:
@@ -64,6 +66,7 @@ def read_directory(directory: Path, since: float = 0.0, unreadable: list[str] | 
                 logs.append(_read_file(file))
             except OSError as problem:
                 found.unreadable.append(f"{file.path}: {problem.strerror}")
+    logs.sort(key=lambda log: (log.rank is None, log.rank or 0))  # a rank may stand within the log
     if unreadable is not None:
         unreadable += found.misnamed + found.unreadable
     elif problems := found.unreadable + [log.complaint for log in logs if log.complaint]:
@@ -78,6 +81,8 @@ def _read_file(file: LogFile) -> ProcessLog:
             log.foreign_lines.append(number)
         else:
             log.events.append(event)
+            if event["event"] == "rank.known":
+                log.rank_of_group = rank_of(event)
     if log.ended and log.events:
         log.dropped = whole_number(log.events[-1].get("dropped")) or 0
     if file.left is not None:

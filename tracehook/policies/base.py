@@ -1,7 +1,7 @@
 """What a policy is asked and what it may answer.
 
-**A policy answers from what is equal on all ranks of the groups, and from nothing else**: the names and sizes of the
-groups, the operation, the size and the graph flag, which the program gives alike on every rank. Never from what is
+**A policy answers from what is equal on all ranks of the groups, and from nothing else**: the names, members and sizes
+of the groups, the operation, the size and the graph flag, which the program gives alike on every rank. Never from what is
 this rank's own: its device index, its free memory, its clock, a random number, a file that only one host has. Ranks
 that choose differently do not meet: one waits for a window that another never makes. The agreement, which comes before
 any collective call, then fails with the names of those ranks and registers nothing.
@@ -32,7 +32,7 @@ class Request:
     """For whom, where and for what memory is wanted. Equal requests get equal answers: a policy is asked once."""
 
     groups: tuple[str, ...]
-    """Names of the process groups, in the order in which the program gave them."""
+    """torch's names of the process groups, in the order in which the program gave them."""
 
     ranks: tuple[int, ...]
     """Number of ranks of each group, in the same order."""
@@ -48,6 +48,12 @@ class Request:
 
     graph: bool = False
     """Whether a captured CUDA graph will use the memory, so that it has to stay where it is."""
+
+    descriptions: tuple[str | None, ...] = ()
+    """What the program calls each group: its ``group_desc``, or the name of the dimension of its mesh; None without."""
+
+    members: tuple[tuple[int, ...], ...] = ()
+    """Global ranks of each group, in its order; empty if torch does not know them. Equal on all ranks of that group."""
 
 
 class Policy(Protocol):

@@ -16,6 +16,7 @@ from tracehook.errors import RegistrationError, RegistrationFailed, Registration
 from tracehook.symmetric_memory import rounds
 from tracehook.symmetric_memory.hosts import Board, Hosts, seen_by
 from tracehook.symmetric_memory.lines import END, Lines, Task
+from tracehook.symmetric_memory.members import NOBODY, Members
 from tracehook.symmetric_memory.rounds import LEADER, Part
 from tracehook.symmetric_memory.verdicts import Post, RoundVerdict, judge
 
@@ -82,10 +83,12 @@ class Agreement:
         about: str,
         follower: RoundFollower | None = None,
         host: str = "",
+        members: Members = NOBODY,
     ) -> None:
         self.rounds = 0
         self.trips = 0
         self.about = about
+        self._members = members
         self.ended: str | None = None  # why there is no further round
         self._lines = lines if isinstance(lines, Lines) else Lines(lines)
         self.prefix = f"tracehook/{channel}"
@@ -188,7 +191,7 @@ class Agreement:
             verdict = self._verdict(post, timeout)
         if verdict.kind == "timeout":
             is_late = self._rank in verdict.missing
-            late = f"{self.about}: this rank ({self._rank}) came late itself. " if is_late else ""
+            late = f"{self.about}: this rank ({self._members.number(self._rank)}) came late itself. " if is_late else ""
             raise RegistrationTimeout(late + verdict.text, verdict.missing)
         if verdict.kind in ("failed", "declined"):
             raise RegistrationFailed(verdict.text, {int(rank): why for rank, why in verdict.data.items()})
@@ -208,13 +211,13 @@ class Agreement:
                 raise RegistrationError(self.ended, advice="")
             self.rounds += 1
             if self._ranks == 1:
-                return judge(self.about, [post])
+                return judge(self.about, [post], self._members)
             verdict = self._attend(post, timeout, max(0.0, deadline - time.monotonic()))
             if rounds.is_for(verdict, post):
                 return verdict
 
     def _part(self, timeout: float) -> Part:
-        return Part(self.prefix, self._rank, self._ranks, self.about, timeout, self._hosts)
+        return Part(self.prefix, self._rank, self._ranks, self.about, timeout, self._hosts, self._members)
 
     def _meet_neighbours(self, numbers: Sequence[int]) -> None:
         """Meet the ranks of this host on a board from the next round on: all ranks have read who they are."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tracehook import _core
+from tracehook.symmetric_memory.members import NOBODY, Members
 from tracehook.symmetric_memory.verdicts import RoundVerdict
 
 if TYPE_CHECKING:
@@ -53,52 +54,55 @@ def is_in_windows(communicator: Any, call: int | None) -> bool | None:
     return bool(places) and all(place[0] != 0 for place in places)
 
 
-def answer(alarm: Alarm, communicator: Any, rank: int, waiting: Callable[[], list[Waiting]]) -> RoundVerdict | None:
+def answer(
+    alarm: Alarm, communicator: Any, rank: int, waiting: Callable[[], list[Waiting]], members: Members = NOBODY
+) -> RoundVerdict | None:
     """Return how the round ends that `alarm` is about, if this rank has made another call instead of coming."""
     if rank == alarm.rank or communicator.dead:
         return None
     call, calls = alarm.facts["call"], communicator.calls
+    asker, own = members.named([alarm.rank]), members.named([rank])
     single = alarm.facts["alone"] and not communicator.several_callers
     if calls > call:
         if alarm.facts["channel"] == "uses":
-            return _made(alarm, communicator, rank)
-        return _passed(alarm, communicator, rank) if single else None
+            return _made(alarm, communicator, asker, own)
+        return _passed(alarm, communicator, asker, own) if single else None
     if single and calls == call:
-        return _elsewhere(alarm, rank, waiting())
+        return _elsewhere(alarm, asker, own, waiting())
     return None
 
 
-def _made(alarm: Alarm, communicator: Any, rank: int) -> RoundVerdict:
+def _made(alarm: Alarm, communicator: Any, asker: str, own: str) -> RoundVerdict:
     call = alarm.facts["call"]
     wanted = ", ".join([alarm.topic.removeprefix("placement of "), *_places(alarm)])
     return RoundVerdict(
         "diverged",
-        f"{alarm.about}: the ranks differ at call {number(call)}: rank {rank} made {described(communicator, call)}; "
-        f"rank {alarm.rank} wants {wanted}. rank {rank} may be inside NCCL, so no rank makes another call on this "
+        f"{alarm.about}: the ranks differ at call {number(call)}: {own} made {described(communicator, call)}; "
+        f"{asker} wants {wanted}. {own} may be inside NCCL, so no rank makes another call on this "
         "communicator: abort the group",
         data=call,
     )
 
 
-def _passed(alarm: Alarm, communicator: Any, rank: int) -> RoundVerdict:
+def _passed(alarm: Alarm, communicator: Any, asker: str, own: str) -> RoundVerdict:
     call = alarm.facts["call"]
     return RoundVerdict(
         "mismatch",
-        f"{alarm.about}: the ranks are not at the same point: rank {alarm.rank} waits at {alarm.topic!r} before call "
-        f"{number(call)}; rank {rank} made call {number(call)} ({described(communicator, call)}) without it; nothing "
+        f"{alarm.about}: the ranks are not at the same point: {asker} waits at {alarm.topic!r} before call "
+        f"{number(call)}; {own} made call {number(call)} ({described(communicator, call)}) without it; nothing "
         "was registered",
         position=alarm.position,
     )
 
 
-def _elsewhere(alarm: Alarm, rank: int, waiting: list[Waiting]) -> RoundVerdict | None:
+def _elsewhere(alarm: Alarm, asker: str, own: str, waiting: list[Waiting]) -> RoundVerdict | None:
     mine = [one for one in waiting if one.part.verdict_key(one.number) != alarm.verdict_key]
     mine = [one for one in mine if one.part.prefix not in alarm.verdict_key]  # another channel
     if not mine:
         return None
     return RoundVerdict(
         "mismatch",
-        f"{alarm.about}: the ranks are not at the same point: rank {alarm.rank} waits at {alarm.topic!r}, rank {rank} "
+        f"{alarm.about}: the ranks are not at the same point: {asker} waits at {alarm.topic!r}, {own} "
         f"at {mine[0].post.topic!r}; no rank goes on",
         position=alarm.position,
         data=[(one.part.verdict_key(one.number), one.post.position) for one in mine],

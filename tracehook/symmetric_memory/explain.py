@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tracehook import _core
+from tracehook.policies.base import Answer
 from tracehook.symmetric_memory.answers import ENDED, Explanation
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def explain(tensor: torch.Tensor, nbytes: int, found: GroupWindows | None, pools
         return _no("other_device", f"the tensor is on {tensor.device}, {about} on cuda:{found.facts.device}")
     segment = _core.pool_segment_at(address)
     if not segment:
-        return _outside_of_pools(tensor)
+        return _outside_of_pools(tensor, found)
     communicator = found.communicator()
     if communicator is None:
         if found.was_made():
@@ -60,7 +61,7 @@ def _held(communicator: Any) -> str:
     return f", which stays while its {live} device communicator{'s' if live > 1 else ''} (ncclDevCommCreate) live"
 
 
-def _outside_of_pools(tensor: torch.Tensor) -> Explanation:
+def _outside_of_pools(tensor: torch.Tensor, found: GroupWindows) -> Explanation:
     mapped = _core.range_at(tensor.data_ptr())
     if mapped is not None:
         return _no(
@@ -68,7 +69,14 @@ def _outside_of_pools(tensor: torch.Tensor) -> Explanation:
             f"it lies in an expandable segment ({mapped[1] >> 20} MiB are mapped there), which changes its size in "
             "place, and nothing that is registered with NCCL can: make it inside `with tracehook.symmetric(group)`",
         )
-    return _no("not_in_pool", "it is ordinary memory: make it inside `with tracehook.symmetric(group)`")
+    refusing = [repr(policy) for policy, answer in sorted(found.choices, key=str) if answer is Answer.NONE]
+    if not refusing:
+        return _no("not_in_pool", "it is ordinary memory: make it inside `with tracehook.symmetric(group)`")
+    # Which scope a tensor was made in is not kept. If all had ordinary memory, only the policy is to blame.
+    always = all(answer is Answer.NONE for _, answer in found.choices)
+    who, scopes = f"policy {' and policy '.join(refusing)}", f"{'all' if always else 'some'} scopes of {found.about}"
+    text = f"it is ordinary memory: {who} answered NONE for {scopes}, or it was made outside of scopes"
+    return _no("policy" if always else "not_in_pool", text)
 
 
 def _no(reason: str, text: str) -> Explanation:

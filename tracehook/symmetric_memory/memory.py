@@ -98,10 +98,14 @@ class SymmetricMemory:
     def _choose(
         self, windows: Sequence[GroupWindows], device: int, graph: bool, operation: str | None, nbytes: int | None
     ) -> str | None:
-        names = tuple(found.facts.name for found in windows)
-        ranks = tuple(found.facts.ranks for found in windows)
-        choice = self._chooser.choose(Request(names, ranks, device, operation, nbytes, graph))
+        facts = [found.facts for found in windows]
+        names, descriptions = tuple(one.name for one in facts), tuple(one.desc for one in facts)
+        ranks, members = tuple(one.ranks for one in facts), tuple(one.members for one in facts)
+        request = Request(names, ranks, device, operation, nbytes, graph, descriptions, members)
+        choice = self._chooser.choose(request)
         self.push("policy.chosen", choice.index + 1, list(Answer).index(choice.answer))
+        for found in windows:
+            found.choices.add((choice.policy, choice.answer))
         match choice.answer:
             case Answer.SHARED:
                 return SHARED_POOL
@@ -342,4 +346,4 @@ class SymmetricMemory:
 
 
 def _label(found: GroupWindows) -> str:
-    return f"{'group' if found.is_of_torch else 'communicator'} {found.facts.name}"
+    return f"group {found.members.group}" if found.is_of_torch else f"communicator {found.facts.name}"

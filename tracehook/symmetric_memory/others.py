@@ -1,4 +1,7 @@
-"""Communicators that torch did not make: their ranks meet at the job's store, as those of a group do."""
+"""Communicators that are used without their group: their ranks meet at the job's store, as those of a group do.
+
+Most of them torch did not make. A group of torch may stand for one all the same; then messages name it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,8 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from tracehook.errors import RegistrationError
-from tracehook.hook import groups
+from tracehook.hook import groups, namer
+from tracehook.symmetric_memory.members import NOBODY, Members, of_group
 from tracehook.symmetric_memory.windows import GroupWindows
 
 if TYPE_CHECKING:
@@ -18,13 +22,14 @@ if TYPE_CHECKING:
 
 
 class OtherWindows(GroupWindows):
-    """The windows of one communicator that no group of torch stands for."""
+    """The windows of one communicator that is used without a group of torch."""
 
     is_of_torch = False
 
     def __init__(
         self, communicator: Any, store: Store, settings: Settings, stalls: StallWatch, meetings: Meetings
     ) -> None:
+        self._group_name = namer.known(communicator.id)
         name = f"{communicator.key:016x}"
         facts = groups.GroupFacts(name, communicator.rank, communicator.size, communicator.device, store, None)
         super().__init__(
@@ -48,7 +53,15 @@ class OtherWindows(GroupWindows):
             raise RegistrationError(f"{self.about} has ended: make the scope with a communicator that lives", advice="")
         return self._communicator
 
+    @property
+    def members(self) -> Members:
+        """Who the ranks are in the job, if a group of torch stands for the communicator."""
+        found = self._group_name
+        return of_group(found.name, found.desc, self.facts.ranks, found.members) if found is not None else NOBODY
+
     def _called(self, communicator: Any) -> str:
+        if communicator is not None and self._group_name is not None:
+            return super()._called(communicator)
         return f"communicator {communicator.key:016x} ({self.facts.ranks} ranks)" if communicator is not None else "it"
 
 

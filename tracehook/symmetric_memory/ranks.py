@@ -17,11 +17,13 @@ from tracehook.symmetric_memory.agreement import Agreement, Waiting
 from tracehook.symmetric_memory.answers import ENDED, say_once
 from tracehook.symmetric_memory.hosts import own_host
 from tracehook.symmetric_memory.meeting import Meetings, token
+from tracehook.symmetric_memory.members import Members, of_group
 from tracehook.symmetric_memory.verification import CHANNEL, Verification
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store
 
+    from tracehook.policies.base import Answer
     from tracehook.symmetric_memory.alarm import Alarm, Watch
     from tracehook.symmetric_memory.verdicts import RoundVerdict
 
@@ -62,6 +64,7 @@ class GroupRanks:
         self.deferred: list[int] = []  # segments that were touched during a capture
         self.refused: tuple[str, str] | None = None  # reason code and sentence: no window is made any more
         self.last_failure: tuple[str, str] | None = None
+        self.choices: set[tuple[str, Answer]] = set()  # what policies answered for scopes, and which did
 
     # --- the communicator ---
 
@@ -127,12 +130,14 @@ class GroupRanks:
         """A sequence of rounds of its own: a group may be made again under the same name, in the same store."""
         facts = self.facts
         if facts.ranks == 1:
-            return Agreement(facts.store, name, facts.rank, facts.ranks, self.about)
+            return Agreement(facts.store, name, facts.rank, facts.ranks, self.about, members=self.members)
         channel = f"{token(facts.store)}/{name}"
         meeting = self._meetings.at(facts.store)
         born_key = f"tracehook/{channel}/born/{facts.rank}"
         channel = f"{channel}/{meeting.store.add(born_key, 1)}"
-        made = Agreement(meeting.lines, channel, facts.rank, facts.ranks, self.about, follower, own_host())
+        made = Agreement(
+            meeting.lines, channel, facts.rank, facts.ranks, self.about, follower, own_host(), self.members
+        )
         if follower is not None:
             follower.follows(made, born_key)
         return made
@@ -173,8 +178,13 @@ class GroupRanks:
         """What messages call it."""
         return self._called(self._communicator)
 
+    @property
+    def members(self) -> Members:
+        """Who the ranks are in the job."""
+        return of_group(self.facts.name, self.facts.desc, self.facts.ranks, self.facts.members)
+
     def _called(self, communicator: Any) -> str:
-        group = f"group {self.facts.name}, {self.facts.ranks} ranks"
+        group = self.members.described(self.facts.ranks)
         return f"communicator {communicator.key:016x} ({group})" if communicator is not None else group
 
     def connect(self) -> Any:
@@ -235,8 +245,9 @@ class _Follower:
             return None
         if self._verification is None:
             facts = ranks.facts
+            prefix, about = ranks._uses.prefix, ranks._uses.about
             self._verification = Verification(
-                self._communicator, ranks._uses.prefix, facts.rank, facts.ranks, ranks._uses.about
+                self._communicator, prefix, facts.rank, facts.ranks, about, ranks.members
             )
         return self._verification.step(store)
 
@@ -248,7 +259,9 @@ class _Follower:
         if alarm.facts["channel"] == CHANNEL:
             return self._verification.answer(alarm, store) if self._verification is not None else None
         key = _key(self._communicator)
-        return divergence.answer(alarm, self._communicator, ranks.facts.rank, lambda: watch.rounds_of(key))
+        return divergence.answer(
+            alarm, self._communicator, ranks.facts.rank, lambda: watch.rounds_of(key), ranks.members
+        )
 
     def apart(self, verdict: RoundVerdict) -> None:
         """On the watch's thread: some rank is, or may be, inside NCCL alone."""

@@ -42,7 +42,8 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tracehook.symmetric_memory.hosts import Hosts, numbered
-from tracehook.symmetric_memory.verdicts import Post, RoundVerdict, is_further, judge, named
+from tracehook.symmetric_memory.members import NOBODY, Members
+from tracehook.symmetric_memory.verdicts import Post, RoundVerdict, is_further, judge
 
 LEADER = 0
 
@@ -76,6 +77,12 @@ class Part(NamedTuple):
     about: str  # what messages call the communicator
     timeout: float  # seconds, for messages
     hosts: Hosts = Hosts()
+    members: Members = NOBODY
+
+    @property
+    def who(self) -> str:
+        """What messages call this rank."""
+        return self.members.named([self.rank])
 
     @property
     def has_neighbours(self) -> bool:
@@ -130,7 +137,7 @@ def attend(part: Part, number: int, post: Post) -> Steps:
 
 def decline(part: Part, number: int, post: Post, why: str) -> Steps:
     """End round `number` at once, because this rank cannot go on; return the verdict that stands."""
-    text = f"{part.about}: rank {part.rank} could not go on: {why}; {post.consequence}"
+    text = f"{part.about}: {part.who} could not go on: {why}; {post.consequence}"
     proposal = RoundVerdict("declined", text, data={str(part.rank): why}, position=post.position, topic=post.topic)
     stands = yield from _claim(part, number, proposal)
     if part.rank != LEADER:  # the leader may wait for it
@@ -142,7 +149,7 @@ def decline(part: Part, number: int, post: Post, why: str) -> Steps:
 
 def leave(part: Part, number: int, post: Post, why: str) -> Steps:
     """End round `number`, to which this rank has come, because it waits no longer; return the verdict that stands."""
-    text = f"{part.about}: rank {part.rank} ended its wait at {post.topic!r} by {why}; {post.consequence}"
+    text = f"{part.about}: {part.who} ended its wait at {post.topic!r} by {why}; {post.consequence}"
     return (yield from _claim(part, number, RoundVerdict("timeout", text, [part.rank], position=post.position)))
 
 
@@ -193,7 +200,7 @@ def _lead(part: Part, number: int, post: Post) -> Generator[Operation, Any, Roun
         texts |= _unbundled(wanted, (yield Operation("read", (keys,))))
     # Most often all are equal: parse each different one once.
     known = {text: Post(*json.loads(text)) for text in set(texts.values())}
-    verdict = judge(part.about, [known[texts[rank]] for rank in everybody])
+    verdict = judge(part.about, [known[texts[rank]] for rank in everybody], part.members)
     if verdict.kind == "ok":
         verdict = verdict._replace(hosts=numbered([known[texts[rank]].host for rank in everybody]))
     return verdict
@@ -206,8 +213,9 @@ def _follow(part: Part, number: int, post: Post) -> Generator[Operation, Any, Ro
 
 
 def _give_up(part: Part, post: Post, missing: Sequence[int]) -> RoundVerdict:
-    what = f"{named(missing)} did not come" if missing else f"rank {LEADER} came, but gave no verdict"
-    waited = f"within the {part.timeout:g} s that rank {part.rank} waited at {post.topic!r}"
+    named = part.members.named
+    what = f"{named(missing)} did not come" if missing else f"{named([LEADER])} came, but gave no verdict"
+    waited = f"within the {part.timeout:g} s that {part.who} waited at {post.topic!r}"
     text = f"{part.about}: {what} {waited}; {post.consequence}"
     return RoundVerdict("timeout", text, missing or [LEADER], position=post.position)
 

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracehook import _core
-from tracehook.hook import groups
+from tracehook.hook import namer
 from tracehook.log.journal import warn
 from tracehook.log.tables import KINDS
+from tracehook.symmetric_memory.members import of_group
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -115,12 +116,15 @@ def _registers(row: dict[str, Any]) -> bool:
 def _notice(key: str, row: dict[str, Any], registered: bool) -> Notice:
     import torch.distributed as dist
 
-    name = next((found.name for found in groups.existing() if found.pointer == row["pointer"]), "")
-    group = f"{name.replace(':', ' ', 1)}, " if name else ""
     world = f" (global rank {dist.get_rank()})" if dist.is_initialized() else ""
+    who, group = f"rank {row['rank']}{world}", f"{row['size']} ranks"
+    name = namer.known(row["id"])
+    if name is not None:
+        members = of_group(name.name, name.desc, row["size"], name.members)
+        who = members.named([row["rank"]]) if members.ranks else who
+        group = members.described(row["size"])
     why = "" if registered else "a registration failed" if row["failed"] else "they were switched off"
-    about = f"communicator {key} ({group}{row['size']} ranks)"
-    return Notice(key, row["rank"], f"rank {row['rank']}{world}", about, registered, why)
+    return Notice(key, row["rank"], who, f"communicator {key} ({group})", registered, why)
 
 
 def _sentence(notice: Notice) -> str:

@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from tracehook.symmetric_memory.members import NOBODY, Members
+
 UNKNOWN = -1  # in a position: other threads work on the communicator too, so the number of calls says nothing
 MOST_GROUPS = 8  # different wishes that a message shows
 
@@ -55,20 +57,20 @@ def is_further(one: Sequence[int], other: Sequence[int]) -> bool:
     return [mine for mine, _ in known] > [theirs for _, theirs in known]
 
 
-def judge(about: str, posts: Sequence[Post]) -> RoundVerdict:
+def judge(about: str, posts: Sequence[Post], members: Members = NOBODY) -> RoundVerdict:
     """Compare the posts of all ranks, in the order of the ranks."""
     first = posts[0]
     act, topic, entries = first[:3]
     if any(post[:2] != first[:2] for post in posts):
         wishes = [f"to {post.act} {post.topic!r}" for post in posts]
         return RoundVerdict(
-            "mismatch", f"{about}: the ranks are not at the same point: {_told(wishes)}; no rank goes on"
+            "mismatch", f"{about}: the ranks are not at the same point: {_told(wishes, members)}; no rank goes on"
         )
     if not all(is_same(post.position, first.position) for post in posts):
-        return _apart(about, posts)
+        return _apart(about, posts, members)
     if act in ("confirm", "level"):
         failed = {reason: ranks for reason, ranks in _grouped([post.entries[0] for post in posts]).items() if reason}
-        told = "; ".join(f"on {named(ranks)}: {reason}" for reason, ranks in failed.items())
+        told = "; ".join(f"on {members.named(ranks)}: {reason}" for reason, ranks in failed.items())
         text = f"{about}: {topic!r} failed {told}; {first.consequence}"
         reasons = {rank: reason for reason, ranks in failed.items() for rank in ranks}
         if failed:
@@ -82,28 +84,28 @@ def judge(about: str, posts: Sequence[Post]) -> RoundVerdict:
     # Padded with None, so that a list which ends earlier differs there.
     columns = enumerate(itertools.zip_longest(*(post.entries for post in posts)), start=1)
     position, column = next((position, column) for position, column in columns if len(set(column)) > 1)
-    told = _told(["nothing" if entry is None else repr(entry) for entry in column])
+    told = _told(["nothing" if entry is None else repr(entry) for entry in column], members)
     text = f"{about}: the ranks differ at {topic!r}, entry {position}: {told}; {first.consequence}"
     return RoundVerdict("mismatch", text, data=topic)
 
 
-def _apart(about: str, posts: Sequence[Post]) -> RoundVerdict:
+def _apart(about: str, posts: Sequence[Post], members: Members) -> RoundVerdict:
     """Judge ranks that do the same at different places of the program."""
     places = range(len(posts[0].position))
     shared = [place for place in places if all(post.position[place] != UNKNOWN for post in posts)]
     newest = max((post.position for post in posts), key=lambda position: [position[place] for place in shared])
     behind = [rank for rank, post in enumerate(posts) if not is_same(post.position, newest)]
     ahead = [rank for rank, post in enumerate(posts) if is_same(post.position, newest)]
-    first = posts[0]
+    first, further, others = posts[0], members.named(ahead), members.named(behind)
     if first.act == "use":
         text = (
-            f"{about}: the ranks are not at the same call: {named(ahead)} came to {first.topic!r} as call {newest[0]}, "
-            f"{named(behind)} as an earlier one. A call may wait inside NCCL: abort the group"
+            f"{about}: the ranks are not at the same call: {further} came to {first.topic!r} as call {newest[0]}, "
+            f"{others} as an earlier one. A call may wait inside NCCL: abort the group"
         )
         return RoundVerdict("diverged", text)
     text = (
-        f"{about}: {named(ahead)} did not come to {first.topic!r} where {named(behind)} did, and went on in the "
-        f"program; {first.consequence}"
+        f"{about}: {further} did not come to {first.topic!r} where {others} did, and went on in the program; "
+        f"{first.consequence}"
     )
     return RoundVerdict("skipped", text, position=newest)
 
@@ -119,10 +121,10 @@ def _levels(posts: Sequence[Post]) -> tuple[int, bool]:
     return most, not any(post.entries[2] for post in posts) and (most == UNKNOWN or min(calls) == most)
 
 
-def _told(wishes: Sequence[str]) -> str:
+def _told(wishes: Sequence[str], members: Members) -> str:
     """Say who wants what: the majority first, then the odd ones."""
     groups = sorted(_grouped(wishes).items(), key=lambda group: -len(group[1]))
-    parts = [f"{named(ranks)} want{'s' * (len(ranks) == 1)} {wish}" for wish, ranks in groups[:MOST_GROUPS]]
+    parts = [f"{members.named(ranks)} want{'s' * (len(ranks) == 1)} {wish}" for wish, ranks in groups[:MOST_GROUPS]]
     if len(groups) > MOST_GROUPS:
         parts.append(f"and {len(groups) - MOST_GROUPS} more wishes")
     if len(groups[0][1]) > len(groups[1][1]):
@@ -132,10 +134,3 @@ def _told(wishes: Sequence[str]) -> str:
 
 def _grouped(values: Sequence[str]) -> dict[str, list[int]]:
     return {value: [rank for rank, own in enumerate(values) if own == value] for value in dict.fromkeys(values)}
-
-
-def named(ranks: Sequence[int]) -> str:
-    """Name ranks, which ascend, with runs of three and more as ``4-7``."""
-    runs = [[rank for _, rank in run] for _, run in itertools.groupby(enumerate(ranks), lambda pair: pair[1] - pair[0])]
-    told = (f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(told)}"

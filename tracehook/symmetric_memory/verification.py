@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tracehook import _core
 from tracehook.symmetric_memory import divergence
 from tracehook.symmetric_memory.alarm import Alarm
+from tracehook.symmetric_memory.members import NOBODY, Members
 from tracehook.symmetric_memory.rounds import LEADER
 from tracehook.symmetric_memory.verdicts import RoundVerdict
 
@@ -44,12 +45,15 @@ class _Answer(NamedTuple):
 class Verification:
     """One rank's part for one communicator. Only the watch calls it."""
 
-    def __init__(self, communicator: Any, prefix: str, rank: int, ranks: int, about: str) -> None:
+    def __init__(
+        self, communicator: Any, prefix: str, rank: int, ranks: int, about: str, members: Members = NOBODY
+    ) -> None:
         self._communicator = communicator
         self._prefix = prefix
         self._rank = rank
         self._ranks = ranks
         self._about = about
+        self._members = members
         self._due = 0.0
         self._posted = -1  # calls at the last post
         self._same = -1  # the last call up to which all ranks are known to have used the same
@@ -110,7 +114,7 @@ class Verification:
             if None not in known and len({value for value, _ in known if value}) > 1:  # type: ignore[misc]
                 did = [use for _, use in known]  # type: ignore[misc]
                 where = f"call {divergence.number(call)}: " + "; ".join(
-                    f"rank {rank} made {use}" for rank, use in enumerate(did) if use != did[0] or rank == 0
+                    f"{self._members.named([rank])} made {use}" for rank, use in enumerate(did) if use != did[0] or rank == 0
                 )
                 break
         else:

@@ -160,7 +160,8 @@ class GroupWindows(GroupRanks):
             problem = raised
             if failure and isinstance(raised, RegistrationTimeout):
                 # Why the others did not come: they wait in NCCL for what failed here, or that wait was ended.
-                problem = RegistrationTimeout(f"{raised.text}. On rank {self.facts.rank}: {failure}", raised.missing)
+                where = self.members.named([self.facts.rank])
+                problem = RegistrationTimeout(f"{raised.text}. On {where}: {failure}", raised.missing)
             communicator.drop_windows()
             self._note(communicator, problem, 0, len(segments))
             self._refuse(problem)

@@ -38,7 +38,10 @@ _OF_CALLS = (
     *("capturing", "count"),
 )
 # The others are said by where an event stands, and by its name.
-_SAID = ("event", "t_ns", "device", "comm", "comm_id", "comm_seq", "comm_rank")
+_SAID = (
+    *("event", "t_ns", "device", "comm", "comm_id", "comm_seq", "comm_rank"),
+    *("group", "desc", "members", "rank", "world_size"),
+)
 _OF_EVENTS = tuple(name for name in FIELDS if name not in _SAID)
 _AT_ONCE = 100_000  # events whose rows are held
 
@@ -140,10 +143,10 @@ class _Timeline:
         """A track for each communicator, and on it how long it lived."""
         order: Counter[int] = Counter()
         for row in self._stream("communicators"):
-            process, comm_id, comm, rank, ranks, device, found, ended, ending = row
+            process, comm_id, comm, rank, ranks, device, found, ended, ending, group = row
             order[process] += 1
             member = f"rank {known(rank)} of {known(ranks)}"
-            name, about = f"comm {comm or '?'} #{comm_id}", f"{member}, device {known(device)}"
+            name, about = f"comm {comm or '?'} {group or ''}#{comm_id}", f"{member}, device {known(device)}"
             track = self.out.track(name, self._process(process), 1000 + order[process], about)
             self._tracks[process, "communicator", comm_id] = track
             start, end = self._lived(process, found, ended)

@@ -11,6 +11,6 @@ WITH given_up AS (
               AND w.seq < event.seq) AS had_effect
     FROM event WHERE event = 'agreement.failed')
 SELECT NULL AS process, list(coalesce(rank, comm_rank) ORDER BY comm_rank) AS ranks, comm, min(ns) AS ns, NULL AS seq,
-       format('communicator {}: {} gave up a registration of windows together', comm,
+       format('{}: {} gave up a registration of windows together', group_of(comm),
               rank_list(list(coalesce(rank, comm_rank) ORDER BY comm_rank))) AS message
 FROM given_up GROUP BY comm, nth HAVING bool_or(coalesce(had_effect, true));

@@ -14,7 +14,7 @@ WITH refused AS (
                               AND coalesce(r.undone_seq > event.seq, true))) AS bare
     FROM event WHERE event = 'agreement.mismatch')
 SELECT NULL AS process, list(coalesce(rank, comm_rank) ORDER BY comm_rank) AS ranks, comm, min(ns) AS ns, NULL AS seq,
-       format('communicator {}: the ranks ', comm) ||
+       format('{}: the ranks ', group_of(comm)) ||
        CASE WHEN count(bare) = 0 THEN 'had used windows at different places, or were at different points of the program'
        ELSE 'did not agree on what to register, so nothing was; memory without a window: ' ||
             string_agg(format('{} on {}', coalesce(bare, 'none'), who(coalesce(rank, comm_rank), process)), '; ' ORDER BY comm_rank)

@@ -13,9 +13,9 @@ WITH tried AS (
             AND NOT (event = 'register.window' AND NOT coalesce(effective, true)) AND error IS DISTINCT FROM -1
             AND coalesce(segment, pool_segment) IS NOT NULL))
 SELECT tried.process, [tried.rank] AS ranks, comm, ns, seq,
-       format('{} deregistered {} {} at {} from communicator {}, {}',
+       format('{} deregistered {} {} at {} from {}, {}',
               who(tried.rank, tried.process), CASE kind WHEN 'window' THEN 'a window on pool segment' ELSE 'segment' END,
-              memory, addr, comm,
+              memory, addr, group_of(comm),
               CASE WHEN before IS NULL THEN 'which never held it' ELSE 'for the second time' END) AS message
 FROM tried JOIN process USING (process)
 WHERE event LIKE 'deregister.%' AND (before IS NULL OR before LIKE 'deregister.%') AND lost = 0;

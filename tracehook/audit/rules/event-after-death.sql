@@ -3,8 +3,8 @@
 -- advice: Do not use a communicator on other threads while one ends it; if only tracehook used it, report it with the logs.
 -- divergence: unless all
 SELECT process, [event.rank] AS ranks, event.comm, min(ns) AS ns, min(seq) AS seq,
-       format('{} logged {} on communicator {} after its {}, the first of them {}',
-              who(any_value(event.rank), process), plural(count(*), 'event'), event.comm, any_value(ending), arg_min(event, seq))
+       format('{} logged {} on {} after its {}, the first of them {}',
+              who(any_value(event.rank), process), plural(count(*), 'event'), group_of(event.comm), any_value(ending), arg_min(event, seq))
        AS message
 FROM event JOIN communicator USING (process, comm_id)
 WHERE seq > ended_seq

@@ -11,7 +11,7 @@ SELECT r.process, [r.rank] AS ranks, CASE WHEN count(DISTINCT r.comm) = 1 THEN a
                         CASE WHEN count(*) FILTER (kind = 'window') > 0 THEN
                             format('{} ({})', plural(count(*) FILTER (kind = 'window'), 'window'),
                                    in_bytes(sum(size) FILTER (kind = 'window'))) END),
-              plural(count(DISTINCT r.comm), 'communicator'), array_to_string(list_sort(list(DISTINCT r.comm))[:4], ', '),
+              plural(count(DISTINCT r.comm), 'communicator'), array_to_string(list_sort(list(DISTINCT key_of(r.comm)))[:4], ', '),
               CASE count(DISTINCT r.comm) WHEN 1 THEN 'it was' ELSE 'they were' END) AS message
 FROM registration r JOIN process p USING (process) JOIN communicator c USING (process, comm_id)
 -- After a failure nobody undoes anything: that is said of the failure.

@@ -24,10 +24,12 @@ SELECT NULL AS process, missing AS ranks, NULL AS comm, ns, NULL AS seq,
        format('{} of {} left no log: {}', len(missing), plural(size, 'rank'), rank_list(missing)) AS message
 FROM absent WHERE len(missing) > 0
 UNION ALL
-SELECT NULL, [], comm, ns, NULL,
-       format('communicator {} has {}, and the logs know {} of them; not {} of it', comm, plural(ranks, 'rank'), here,
-              rank_list(missing))
-FROM partial, torn WHERE torn.logs = 0 AND NOT EXISTS (FROM absent WHERE len(missing) > 0)
+SELECT NULL, coalesce(global, []), comm, ns, NULL,
+       format('{} has {}, and the logs know {} of them; not {} of it', group_of(comm), plural(ranks, 'rank'), here,
+              rank_list(coalesce(global, missing)))
+FROM (SELECT partial.*, CASE WHEN len(members) > 0 THEN list_transform(missing, lambda r: members[r + 1]) END AS global
+      FROM partial LEFT JOIN communicator_group USING (comm)) AS partial, torn
+WHERE torn.logs = 0 AND NOT EXISTS (FROM absent WHERE len(missing) > 0)
   -- A process that was killed may have been about to join; of that tells no-end.
   AND len(missing) > (SELECT count(*) FROM process p WHERE NOT p.ended AND (p.used_cuda OR p.rank IS NOT NULL) AND NOT p.helper
                       AND NOT EXISTS (FROM communicator c WHERE c.process = p.process AND c.comm = partial.comm));

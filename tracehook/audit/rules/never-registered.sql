@@ -96,8 +96,8 @@ found AS (
                AND NOT EXISTS (FROM switched_off off WHERE off.process = known.process AND to_seq > ready_seq)))
       AND NOT EXISTS (FROM switched_off off WHERE off.process = known.process AND born_seq > from_seq AND born_seq < to_seq))
 SELECT process, [rank] AS ranks, comm, min(born_ns) AS ns, min(born_seq) AS seq,
-       format('{} never registered {} with communicator {} (device {}), the first of them segment {} at {} ({})',
-              who(any_value(rank), process), plural(count(*), 'segment'), comm, any_value(device),
+       format('{} never registered {} with {} (device {}), the first of them segment {} at {} ({})',
+              who(any_value(rank), process), plural(count(*), 'segment'), group_of(comm), any_value(device),
               arg_min(segment, born_seq), arg_min(addr, born_seq), in_bytes(arg_min(size, born_seq)))
        || coalesce((SELECT format('; {}: {}', event, reason) FROM event e WHERE e.process = found.process
                     AND e.event = 'hook.unsupported' ORDER BY seq LIMIT 1), '') AS message

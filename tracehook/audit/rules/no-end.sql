@@ -6,7 +6,7 @@ WITH segments AS (
     SELECT process, count(*) AS n, sum(size) AS bytes FROM segment WHERE freed_seq IS NULL GROUP BY process),
 held AS (
     SELECT process, count(*) AS n, count(*) FILTER (kind = 'window') AS windows, count(DISTINCT comm) AS communicators,
-           array_to_string(list_sort(list(DISTINCT comm))[:4], ', ') AS comms
+           array_to_string(list_sort(list(DISTINCT key_of(comm)))[:4], ', ') AS comms
     FROM registration WHERE how IS NULL GROUP BY process),
 last AS (SELECT process, arg_max(event, seq) AS event FROM event GROUP BY process)
 -- Its end came after its last event, so what that event shows comes first. A ring tells, to a tenth of a second, how long

@@ -40,7 +40,7 @@ SELECT NULL AS process,
        CASE WHEN len(told[1].ranks) > len(told[2].ranks) THEN flatten([t.ranks for t in told[2:]])
             ELSE flatten([t.ranks for t in told]) END AS ranks,
        comm, ns, NULL AS seq,
-       format('communicator {}: the ranks used windows differently, first at use {}: ', comm, place) || (
+       format('{}: the ranks used windows differently, first at use {}: ', group_of(comm), place) || (
            SELECT string_agg(format('{} on {} {}', t.e.operation, rank_list(t.ranks), use_of(t.e)), '; ' ORDER BY t.ranks[1])
            FROM (SELECT unnest(told) AS t)) AS message
 FROM suspect;

@@ -17,7 +17,7 @@ first AS (SELECT comm, min(uses) AS uses FROM milestone WHERE kinds > 1 GROUP BY
 SELECT NULL AS process,
        list_sort(CASE WHEN len(told[1]) > len(told[2]) THEN flatten(told[2:]) ELSE flatten(told) END) AS ranks, comm, ns,
        NULL AS seq,
-       format('communicator {}: the ranks used windows differently within {} with windows{}: {}', comm, plural(uses, 'collective'),
+       format('{}: the ranks used windows differently within {} with windows{}: {}', group_of(comm), plural(uses, 'collective'),
               coalesce((SELECT format(', after the first {}', max(m.uses)) FROM milestone m WHERE m.comm = milestone.comm
                         AND m.kinds = 1 AND m.uses < milestone.uses), ''),
               CASE WHEN len(told[1]) > len(told[2])

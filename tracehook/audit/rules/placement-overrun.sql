@@ -4,8 +4,8 @@
 -- divergence: unless all
 -- needs: placement.first_use
 SELECT process, [any_value(rank)] AS ranks, comm, min(ns) AS ns, min(seq) AS seq,
-       format('{}: {} on communicator {} with a {} buffer that begins in a window and ends outside of it{}',
-              who(any_value(rank), process), operation, comm,
+       format('{}: {} on {} with a {} buffer that begins in a window and ends outside of it{}',
+              who(any_value(rank), process), operation, group_of(comm),
               CASE WHEN bool_or(send_window = 'overrun') AND bool_or(receive_window = 'overrun') THEN 'send and receive'
                    WHEN bool_or(send_window = 'overrun') THEN 'send' ELSE 'receive' END,
               CASE count(*) WHEN 1 THEN '' ELSE format(', the first of {} such uses', count(*)) END) AS message

@@ -9,7 +9,7 @@ WITH refused AS (
             AND f.event = 'placement.first_use' AND f.seq < event.seq) AS use
     FROM event WHERE event = 'placement.mismatch')
 SELECT NULL AS process, list(coalesce(rank, comm_rank) ORDER BY comm_rank) AS ranks, comm, min(ns) AS ns, NULL AS seq,
-       format('communicator {}: refused, because the ranks used different {}', comm,
+       format('{}: refused, because the ranks used different {}', group_of(comm),
               CASE WHEN count(DISTINCT coalesce(use.config, '')) > 1 THEN 'configurations' ELSE 'places' END) ||
        -- A use of known places is not in the log.
        CASE WHEN count(*) > 1 AND count(DISTINCT (use.operation, use.send_window, use.send_offset, use.receive_window,

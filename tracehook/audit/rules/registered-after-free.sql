@@ -10,7 +10,7 @@ tried AS (
     SELECT process, comm, event[10:] AS kind, coalesce(segment, pool_segment) AS memory, addr, ns, seq
     FROM event WHERE event IN ('register.local', 'register.window'))
 SELECT memory.process, [memory.rank] AS ranks, comm, ns, seq,
-       format('{} registered {} {} at {} with communicator {} after it was freed', who(memory.rank, memory.process),
-              CASE memory.kind WHEN 'window' THEN 'pool segment' ELSE 'segment' END, memory.memory, addr, comm) AS message
+       format('{} registered {} {} at {} with {} after it was freed', who(memory.rank, memory.process),
+              CASE memory.kind WHEN 'window' THEN 'pool segment' ELSE 'segment' END, memory.memory, addr, group_of(comm)) AS message
 FROM memory JOIN tried USING (process, kind, memory)
 WHERE seq > freed_seq;

@@ -4,6 +4,6 @@
 -- divergence: unless all
 -- needs: register.window
 SELECT process, [rank] AS ranks, comm, made_ns AS ns, made_seq AS seq,
-       format('{} registered a window on pool segment {} ({}) with communicator {} while device {} was capturing',
-              who(rank, process), memory, in_bytes(size), comm, device) AS message
+       format('{} registered a window on pool segment {} ({}) with {} while device {} was capturing',
+              who(rank, process), memory, in_bytes(size), group_of(comm), device) AS message
 FROM registration WHERE capturing;

@@ -5,13 +5,13 @@
 SELECT process, [rank] AS ranks, comm, ns, seq,
        CASE event
        WHEN 'communicator.failed' THEN
-           format('{} has nothing registered with communicator {} any more: segment {} at {} failed with {}, and {} undone',
-                  who(rank, process), comm, segment, addr, nccl_error(error),
+           format('{} has nothing registered with {} any more: segment {} at {} failed with {}, and {} undone',
+                  who(rank, process), group_of(comm), segment, addr, nccl_error(error),
                   CASE registrations WHEN 1 THEN 'the other registration was'
                   ELSE format('{} other registrations were', registrations) END)
-       ELSE format('{}: {} of {} {} at {} ({}) on communicator {} failed{}', who(rank, process), event,
+       ELSE format('{}: {} of {} {} at {} ({}) on {} failed{}', who(rank, process), event,
                    CASE WHEN segment IS NULL THEN 'pool segment' ELSE 'segment' END, coalesce(segment, pool_segment), addr,
-                   in_bytes(size), comm,
+                   in_bytes(size), group_of(comm),
                    CASE WHEN error = -1 THEN ': the communicator did not become ready' ELSE ' with ' || nccl_error(error) END
                    || CASE WHEN event = 'register.window' AND EXISTS (
                           FROM communicator c WHERE c.process = event.process AND c.comm_id = event.comm_id AND c.ended_seq < event.seq)

@@ -12,7 +12,7 @@ WITH held AS (
       AND NOT (r.kind = 'window' AND EXISTS (
         FROM event e WHERE e.process = r.process AND e.comm_id = r.comm_id AND e.event = 'communicator.graphs')))
 SELECT c.process, [c.rank] AS ranks, c.comm, c.ended_ns AS ns, c.ended_seq AS seq,
-       format('{} destroyed communicator {} while it held {}, the first of them of {} {} at {} ({})', who(c.rank, c.process), c.comm,
+       format('{} destroyed {} while it held {}, the first of them of {} {} at {} ({})', who(c.rank, c.process), group_of(c.comm),
               concat_ws(' and ', CASE WHEN count(*) FILTER (kind = 'local') > 0
                                  THEN plural(count(*) FILTER (kind = 'local'), 'registration') END,
                         CASE WHEN count(*) FILTER (kind = 'window') > 0

@@ -21,12 +21,12 @@ awaited AS (
       AND NOT EXISTS (FROM window_wait w WHERE w.process = other.process AND w.comm_id = other.comm_id AND w.nth = wait.nth)
     GROUP BY wait.process, wait.comm_id, wait.nth)
 SELECT process, coalesce(awaited.ranks, [rank]) AS ranks, comm, ns, seq,
-       format('{} waited {} or more in NCCL for a window on pool segment {} ({}) with communicator {}: {} did not come',
-              who(rank, process), in_seconds(us * 1e3), pool_segment, in_bytes(size), comm,
+       format('{} waited {} or more in NCCL for a window on pool segment {} ({}) with {}: {} did not come',
+              who(rank, process), in_seconds(us * 1e3), pool_segment, in_bytes(size), group_of(comm),
               coalesce(rank_list(awaited.ranks), 'another rank')) AS message
 FROM window_wait LEFT JOIN awaited USING (process, comm_id, nth)
 UNION ALL
 SELECT process, [rank], comm, min(ns), min(seq),
-       format('{} could not free segment {} at {}: a call into NCCL on communicator {} did not come back',
-              who(rank, process), segment, any_value(addr), comm)
+       format('{} could not free segment {} at {}: a call into NCCL on {} did not come back',
+              who(rank, process), segment, any_value(addr), group_of(comm))
 FROM event WHERE event = 'deregister.stalled' GROUP BY process, rank, comm, segment;

@@ -33,7 +33,7 @@ SELECT NULL AS process,
             WHEN len(told[1].ranks) > len(told[2].ranks) THEN flatten([t.ranks for t in told[2:]])
             ELSE flatten([t.ranks for t in told]) END AS ranks,
        comm, ns, NULL AS seq,
-       format('communicator {}: {} at window {}: {}{}{}', comm,
+       format('{}: {} at window {}: {}{}{}', group_of(comm),
               CASE WHEN len(absent) > 0 AND kinds = 1 THEN 'the number of windows differs'
                    WHEN permuted THEN 'the order of windows differs' ELSE 'the sizes of windows differ' END,
               place - 1,

@@ -51,12 +51,13 @@ class Cost:
 
 
 def name_communicators(store: Store) -> dict[str, str]:
-    """Return a short name for each key: c1 for the communicator that was found first."""
+    """Return a short name for each key: c1, with the group's name, for the communicator that was found first."""
     rows = store.rows(
-        f"""SELECT comm, row_number() OVER (ORDER BY min(found_ns) NULLS LAST, comm) AS number
-            FROM communicator WHERE comm IS NOT NULL GROUP BY comm ORDER BY number LIMIT {_MOST_NAMED}"""
+        f"""SELECT comm, row_number() OVER (ORDER BY min(found_ns) NULLS LAST, comm) AS number, any_value(name) AS label
+            FROM communicator LEFT JOIN communicator_group USING (comm)
+            WHERE comm IS NOT NULL GROUP BY comm ORDER BY number LIMIT {_MOST_NAMED}"""
     )
-    return {row["comm"]: f"c{row['number']}" for row in rows}
+    return {row["comm"]: f"c{row['number']} {short(row['label'] or '', 20)}".rstrip() for row in rows}
 
 
 def read_cost(store: Store, names: dict[str, str]) -> tuple[list[Cost], dict[str, Any], int]:

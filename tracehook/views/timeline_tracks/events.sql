@@ -3,7 +3,8 @@ SELECT process, device, comm_id, event,
        if(us > 0 AND us < 1e12, greatest(ns - CAST(us * 1000 AS BIGINT), process.first_ns), ns) AS start, ns, $details
 FROM event JOIN process USING (process)
 WHERE process BETWEEN ? AND ?
-  AND event NOT IN ('trace.begin', 'trace.end', 'segment.alloc', 'segment.adopt', 'segment.free', 'pool.grow', 'pool.shrink')
+  AND event NOT IN ('trace.begin', 'trace.end', 'communicator.group', 'rank.known', 'segment.alloc',
+                    'segment.adopt', 'segment.free', 'pool.grow', 'pool.shrink')
   AND (comm_id IS NULL OR event NOT IN
        ('register.local', 'deregister.local', 'register.window', 'deregister.window', 'register.batch'))
 ORDER BY process, comm_id NULLS FIRST, start, ns DESC, seq

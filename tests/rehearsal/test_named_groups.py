@@ -1,0 +1,133 @@
+"""Groups by the names that people know, and ranks by their number in the job: in the log and in exceptions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.audits import Audit
+from support.packages import install
+from support.rehearsal import Rehearsal, rehearse
+
+from tracehook.log import reader
+
+JOB = "named_groups.py"
+POLICY = """
+from tracehook.policies import Answer
+
+def large_only(request):
+    print(f"asked {request.groups} {request.descriptions} {request.members} {request.operation} {request.nbytes}")
+    if request.nbytes is not None and request.nbytes < 1 << 20:
+        return Answer.NONE
+    return None
+"""
+
+
+def play(log: Path, *arguments: str, **env: str) -> Rehearsal:
+    """Run the job on four ranks with a short deadline."""
+    return rehearse(JOB, *arguments, ranks=4, log=log, env={"SYMM_REGISTER_TIMEOUT": "2"} | env)
+
+
+def named(run: Rehearsal, rank: int) -> dict[str | None, list[int]]:
+    """Return the groups in the log of a rank, with their global ranks."""
+    return {event["desc"]: event["members"] for event in run.events("communicator.group", rank)}
+
+
+def errors(run: Rehearsal, ranks: tuple[int, ...]) -> tuple[str, str]:
+    """Return class and text of the error that these ranks tell alike."""
+    told = {tuple(run.facts(rank)["error"]) for rank in ranks}
+    assert len(told) == 1, run.output
+    kind, text = told.pop()
+    return kind, text
+
+
+def findings(log: Path) -> list[dict[str, Any]]:
+    """Return what the audit found."""
+    found: list[dict[str, Any]] = json.loads(Audit(log, "--json").out)["findings"]
+    return found
+
+
+def test_the_log_names_groups(tmp_path: Path) -> None:
+    """Each communicator of a group has one line, with the ranks of the job."""
+    run = play(tmp_path, "sizes")
+    run.assert_good()
+    for rank in range(4):
+        pair = rank // 2
+        assert named(run, rank) == {None: [0, 1, 2, 3], f"tp_{pair}": [2 * pair, 2 * pair + 1]}, run.output
+        lines = run.events("communicator.group", rank)
+        ready = {event["comm_id"]: event["comm"] for event in run.events("communicator.ready", rank)}
+        assert {line["comm_id"]: line["comm"] for line in lines} == ready
+
+
+def test_ranks_that_differ_are_named_by_the_job(tmp_path: Path) -> None:
+    """With their rank in the group beside it, alike on all ranks that raise."""
+    kind, text = errors(play(tmp_path, "sizes"), (2, 3))
+    assert kind == "RegistrationMismatch"
+    assert "(group tp_1, ranks 2, 3): the ranks differ" in text
+    assert "rank 2 (0 of tp_1) wants '33554432 bytes'; rank 3 (1 of tp_1) wants '67108864 bytes'" in text
+
+
+def test_a_rank_that_does_not_come_is_named_by_the_job(tmp_path: Path) -> None:
+    """In the exception of those that waited, and in the audit."""
+    run = play(tmp_path, "late")
+    kind, text = errors(run, (2,))
+    assert kind == "RegistrationTimeout"
+    assert "rank 3 (1 of tp_1) did not come within the 2 s that rank 2 (0 of tp_1) waited" in text
+    (finding,) = [one for one in findings(tmp_path) if one["rule"] == "agreement-timeout"]
+    assert finding["ranks"] == [3]
+    assert finding["message"].startswith(f"group tp_1 (communicator {finding['comm']}; ranks 2, 3): rank 3 (1 of tp_1)")
+
+
+def test_a_swap_is_named_by_the_job(tmp_path: Path) -> None:
+    """The ranks find out before the call."""
+    kind, text = errors(play(tmp_path, "swapped"), (2, 3))
+    assert kind == "DistBackendError"
+    assert "rank 2 (0 of tp_1) wants" in text
+    assert "rank 3 (1 of tp_1) wants" in text
+
+
+def test_a_group_of_a_mesh_is_called_by_its_dimension(tmp_path: Path) -> None:
+    """torch gives it a description of its own."""
+    run = play(tmp_path, "mesh")
+    run.assert_good()
+    assert [named(run, rank)["tp"] for rank in range(4)] == [[0, 1], [0, 1], [2, 3], [2, 3]]
+    assert [named(run, rank)["dp"] for rank in range(4)] == [[0, 2], [1, 3], [0, 2], [1, 3]]
+
+
+def test_workers_of_mp_spawn_have_ranks(tmp_path: Path) -> None:
+    """Their environment says none, so the first group does; and all readers know it."""
+    run = rehearse(JOB, "spawned", str(tmp_path / "store"), devices=2, log=tmp_path / "log", hook=False)
+    assert run.status == 0, run.output
+    logs = [log for log in reader.read_directory(tmp_path / "log") if log.events]
+    assert [log.rank for log in logs] == [0, 1]
+    assert [log.begin["rank"] for log in logs] == [None, None]
+    with_rank = [event for log in logs for event in log.events if event["event"] == "rank.known"]
+    assert [(event["rank"], event["world_size"]) for event in with_rank] == [(0, 2), (1, 2)]
+    assert findings(tmp_path / "log") == []
+
+
+@pytest.fixture
+def refused(tmp_path: Path) -> Any:
+    """Run a job with a policy that refuses small requests."""
+    install(tmp_path / "site", "large_only", "1.0", {"large_only": POLICY}, {"large-only": "large_only:large_only"})
+    env = {"SYMM_REGISTER_POLICY": "large-only", "PYTHONPATH": str(tmp_path / "site")}
+    run = rehearse(JOB, "refused", ranks=4, log=tmp_path / "log", env=env, cold=True)
+    run.assert_good()
+    return run
+
+
+def test_a_policy_knows_groups_by_name_and_ranks(refused: Any) -> None:
+    """It can tell the group of tensors from that of experts."""
+    assert "('tp_1',) ((2, 3),) all_reduce 4096" in refused.output
+
+
+def test_explain_names_the_policy_that_refused(refused: Any) -> None:
+    """Once memory was given to another scope of the group, it may also have been made elsewhere."""
+    facts = refused.facts(3)
+    assert facts["one"][1] == "policy"
+    assert "policy 'large-only' answered NONE for all scopes of" in facts["one"][2]
+    assert facts["two"][1] == "not_in_pool"
+    assert "policy 'large-only' answered NONE for some scopes of" in facts["two"][2]
+    assert facts["large"][1] == "symmetric"

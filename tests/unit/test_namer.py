@@ -1,0 +1,264 @@
+"""Which group of torch stands behind a communicator: asked seldom, and never of a group that may be ending."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tracehook.hook import group_names, namer
+from tracehook.hook.namer import MOST_TRIES, Namer
+
+PAIR = [4, 5]
+
+
+class Group:
+    """A process group of torch, with the communicator that its backend gives."""
+
+    def __init__(self, name: str, desc: str, rank: int, members: list[int], pointer: int = 0) -> None:
+        self.group_name, self.group_desc, self._rank = name, desc, rank
+        self.members = members
+        self.pointer = pointer
+        self.asked = 0
+        self.bound_device_id: Any = None
+
+    def rank(self) -> int:
+        """Return this process's rank in it."""
+        return self._rank
+
+    def size(self) -> int:
+        """Return the number of ranks."""
+        return len(self.members)
+
+    def _get_backend(self, _: object) -> Group:
+        return self
+
+    def _comm_ptr(self) -> int:
+        self.asked += 1
+        return self.pointer
+
+
+class Torch:
+    """What the namer looks at in torch and in the native core."""
+
+    def __init__(self) -> None:
+        self.groups: list[Group] = []
+        self.rows: list[dict[str, int | bool]] = []
+        self.now = 100.0
+        self.namer = Namer(self, has_rank=True, clock=lambda: self.now)
+
+    def add(self, *args: Any) -> Group:
+        """Make a group."""
+        self.groups.append(Group(*args))
+        return self.groups[-1]
+
+    def birth(self, number: int, rank: int, size: int, ready: bool = True) -> int:
+        """Make a communicator; return its pointer."""
+        pointer = 0x1000 * number
+        row = {"id": number, "pointer": pointer, "rank": rank, "size": size, "device": 0, "ready": ready}
+        self.rows.append(row)
+        fields = {"comm": f"{number:016x}", "comm_id": number, "comm_rank": rank, "ranks": size, "device": 0}
+        self.namer.hear("communicator.pending", fields)
+        if ready:
+            self.namer.hear("communicator.ready", fields)
+        return pointer
+
+    def end(self, number: int, how: str = "abort") -> None:
+        """End a communicator."""
+        self.rows = [row for row in self.rows if row["id"] != number]
+        self.namer.hear(f"communicator.{how}", {"comm_id": number})
+
+    def look(self, later: float = 0.0) -> list[tuple[str, dict[str, Any]]]:
+        """Let time pass and look."""
+        self.now += later
+        return list(self.namer.look())
+
+    # --- the native core ---
+
+    def communicators(self) -> list[dict[str, int | bool]]:
+        """Return the communicators that live."""
+        return self.rows
+
+    def find_communicator(self, pointer: int) -> Any:
+        """Return a communicator that lives."""
+        found = [row["id"] for row in self.rows if row["pointer"] == pointer]
+        return SimpleNamespace(id=found[0], dead=False) if found else None
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Torch]:
+    """Return a torch of which the test makes the groups."""
+    made = Torch()
+
+    class World:
+        """torch's tables of groups."""
+
+        @property
+        def pg_map(self) -> list[Group]:
+            return list(made.groups)
+
+        @property
+        def pg_group_ranks(self) -> dict[Group, dict[int, int]]:
+            return {group: {rank: place for place, rank in enumerate(group.members)} for group in made.groups}
+
+    c10d = SimpleNamespace(_world=World())
+    monkeypatch.setattr(group_names, "_c10d", lambda: c10d)
+    monkeypatch.setattr(namer, "_pointer_on", lambda backend, _: backend._comm_ptr())
+    yield made
+
+
+def test_a_communicator_is_logged_with_its_group(torch: Torch) -> None:
+    """With torch's name, the program's and the global ranks; and once."""
+    torch.add("7", "mesh_tp", 1, PAIR, torch.birth(1, rank=1, size=2))
+    (line,) = torch.look()
+    assert line == (
+        "communicator.group",
+        {"comm": "0" * 15 + "1", "comm_id": 1, "group": "7", "desc": "tp", "members": PAIR},
+    )
+    assert namer.known(1) is not None
+    assert torch.look(100.0) == []
+
+
+@pytest.mark.parametrize("text", ["undefined", "default_pg", "default_pg:split:0", "undefined:split:3", ""])
+def test_text_of_torch_is_no_description(torch: Torch, text: str) -> None:
+    """A program that gave no description has none."""
+    torch.add("7", text, 1, PAIR, torch.birth(1, rank=1, size=2))
+    ((_, fields),) = torch.look()
+    assert fields["desc"] is None
+
+
+def test_a_group_that_has_its_communicator_later_is_found_later(torch: Torch) -> None:
+    """NCCL tells of a communicator before torch keeps it."""
+    group = torch.add("7", "tp", 1, PAIR)
+    pointer = torch.birth(1, rank=1, size=2)
+    assert torch.look() == []
+    group.pointer = pointer
+    assert len(torch.look(10.0)) == 1
+
+
+def test_a_communicator_of_nobody_is_asked_about_a_few_times(torch: Torch) -> None:
+    """One of ctypes or CuPy never gets a group: nobody asks torch for it for ever."""
+    torch.birth(1, rank=1, size=2)
+    group = torch.add("7", "tp", 1, PAIR)
+    for _ in range(1000):
+        torch.look(1.0)
+    assert group.asked == MOST_TRIES
+
+
+def test_tries_become_rare(torch: Torch) -> None:
+    """The first second has a few of them, and no later one has two."""
+    torch.birth(1, rank=1, size=2)
+    group = torch.add("7", "tp", 1, PAIR)
+    for _ in range(10):
+        torch.look(0.1)
+    assert 1 < group.asked <= 3
+    before = group.asked
+    for _ in range(10):
+        torch.look(0.1)
+    assert group.asked <= before + 1
+
+
+def test_nobody_is_asked_without_a_communicator_that_lacks_a_name(torch: Torch) -> None:
+    """A group that waits for its first collective is left alone."""
+    group = torch.add("7", "tp", 1, PAIR)
+    torch.add("8", "dp", 0, [1, 5], torch.birth(1, rank=0, size=2))
+    torch.look()
+    torch.look(100.0)
+    assert group.asked == 0
+
+
+@pytest.mark.parametrize("how", ["abort", "retire"])
+def test_a_group_that_may_be_ending_is_not_asked(torch: Torch, how: str) -> None:
+    """To ask takes a mutex of torch that an abort holds, perhaps with the interpreter's lock."""
+    ending = torch.add("7", "tp", 1, PAIR, torch.birth(1, rank=1, size=2))
+    torch.end(1, how)
+    other = torch.add("8", "dp", 1, [1, 5], torch.birth(2, rank=1, size=2))
+    (line,) = torch.look()
+    assert line[1]["desc"] == "dp"
+    assert (ending.asked, other.asked) == (0, 1)
+
+
+def test_a_group_whose_communicator_is_dead_is_not_asked_before_the_event(torch: Torch) -> None:
+    """The event of the abort may wait in the ring."""
+    ending = torch.add("7", "tp", 1, PAIR, torch.birth(1, rank=1, size=2))
+    torch.rows.clear()
+    torch.add("8", "dp", 1, [1, 5], torch.birth(2, rank=1, size=2))
+    torch.look()
+    assert ending.asked == 0
+
+
+def test_a_named_group_whose_communicator_ended_is_not_asked(torch: Torch) -> None:
+    """Its abort may still be under way."""
+    ended = torch.add("7", "tp", 1, PAIR, torch.birth(1, rank=1, size=2))
+    torch.look()
+    torch.end(1)
+    torch.birth(2, rank=1, size=2)
+    torch.look(1.0)
+    assert ended.asked == 1
+    assert namer.known(1) is None
+
+
+def test_a_group_whose_communicator_is_in_progress_is_not_asked(torch: Torch) -> None:
+    """torch would wait for it, and so would the whole interpreter."""
+    slow = torch.add("7", "tp", 1, PAIR, torch.birth(1, rank=1, size=2, ready=False))
+    torch.birth(2, rank=1, size=2)
+    torch.look()
+    assert slow.asked == 0
+    torch.rows[0]["ready"] = True
+    torch.namer.hear("communicator.ready", {"comm_id": 1, "comm_rank": 1, "ranks": 2, "device": 0, "comm": "1"})
+    assert len(torch.look(1.0)) == 1
+
+
+def test_a_group_of_other_ranks_is_not_asked(torch: Torch) -> None:
+    """It cannot be the one."""
+    others = [torch.add("7", "tp", 0, PAIR), torch.add("8", "dp", 1, [0, 1, 2])]
+    torch.birth(1, rank=1, size=2)
+    torch.look()
+    assert [group.asked for group in others] == [0, 0]
+
+
+def test_a_failure_ends_the_looking_with_one_line(torch: Torch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The job goes on, and its log has no more names."""
+    group = torch.add("7", "tp", 1, PAIR)
+    group.size = None  # type: ignore[method-assign,assignment]
+    torch.birth(1, rank=1, size=2)
+    assert torch.look() == torch.look(100.0) == []
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_a_program_that_never_imports_torch_distributed(torch: Torch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking does not import it."""
+    monkeypatch.setattr(group_names, "_c10d", lambda: sys.modules.get("no.such.module"))
+    torch.birth(1, rank=1, size=2)
+    assert torch.look() == []
+
+
+# --- the rank of a process whose launcher said none ---
+
+
+@pytest.fixture
+def places(monkeypatch: pytest.MonkeyPatch) -> Callable[[tuple[int, int] | None], None]:
+    """Say what the default group tells of this process."""
+    return lambda place: monkeypatch.setattr(group_names, "own_place", lambda: place)
+
+
+def test_a_worker_of_mp_spawn_gets_its_rank_with_the_first_group(places: Any) -> None:
+    """It is logged once."""
+    now = [0.0]
+    namer_ = Namer(None, has_rank=False, clock=lambda: now[0])
+    places(None)
+    assert list(namer_.look()) == []
+    places((3, 8))
+    now[0] += 10.0
+    assert list(namer_.look()) == [("rank.known", {"rank": 3, "world_size": 8})]
+    now[0] += 10.0
+    assert list(namer_.look()) == []
+
+
+def test_a_process_with_a_rank_keeps_it(places: Any) -> None:
+    """What the launcher says holds."""
+    places((3, 8))
+    assert list(Namer(None, has_rank=True).look()) == []

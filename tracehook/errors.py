@@ -43,7 +43,11 @@ class RegistrationMismatch(RegistrationError):
 
 
 class RegistrationTimeout(RegistrationError):
-    """Some ranks did not come within ``SYMM_REGISTER_TIMEOUT`` seconds. `missing` has their ranks in the group."""
+    """Some ranks did not come within ``SYMM_REGISTER_TIMEOUT`` seconds.
+
+    `missing` has their ranks in the group, as ``torch.distributed.get_global_rank`` takes them. The text has those in
+    the job.
+    """
 
     ADVICE = "Look at what the rank that did not come was doing; if it was only slow, raise SYMM_REGISTER_TIMEOUT"
 
@@ -53,7 +57,10 @@ class RegistrationTimeout(RegistrationError):
 
 
 class RegistrationFailed(RegistrationError):
-    """NCCL refused a window on at least one rank, so no rank uses it. `failures` has the reason of each such rank."""
+    """NCCL refused a window on at least one rank, so no rank uses it.
+
+    `failures` has the reason of each such rank, by its rank in the group. The text has those in the job.
+    """
 
     ADVICE = "Mend what failed on that rank; NCCL_DEBUG=INFO says more of what NCCL refused"
 

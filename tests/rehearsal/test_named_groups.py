@@ -89,7 +89,7 @@ def test_a_swap_is_named_by_the_job(tmp_path: Path) -> None:
 
 
 def test_a_group_of_a_mesh_is_called_by_its_dimension(tmp_path: Path) -> None:
-    """torch gives it a description of its own."""
+    """Torch gives it a description of its own."""
     run = play(tmp_path, "mesh")
     run.assert_good()
     assert [named(run, rank)["tp"] for rank in range(4)] == [[0, 1], [0, 1], [2, 3], [2, 3]]

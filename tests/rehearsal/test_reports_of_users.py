@@ -39,7 +39,7 @@ def sentence(run: Rehearsal, fact: str) -> str:
     first, second = (run.facts(rank)[fact].partition("tracehook: ")[2] for rank in (0, 1))
     assert first, run.output
     assert first == second, run.output
-    assert re.match(r"communicator [0-9a-f]{16} \(2 ranks\): ", first)
+    assert re.match(r"communicator [0-9a-f]{16} \((group 0, )?2 ranks\): ", first)
     return str(first)
 
 

@@ -176,3 +176,29 @@ def test_an_unknown_reason_does_not_end_the_log(core, journal):
     core.push("hook.unsupported", value=99)
     core.push("segment.alloc", **SEGMENT)
     assert journal.flush() == 2
+
+
+def test_what_is_said_aside_has_no_number(core, tmp_path, until):
+    """The log's thread asks for it after each look at the ring, and tells what it found of communicators there."""
+
+    class Aside:
+        def __init__(self):
+            self.heard = []
+
+        def hear(self, event, fields):
+            self.heard.append((event, fields["comm_id"]))
+
+        def look(self):
+            if self.heard:
+                yield "communicator.group", {"comm_id": self.heard.pop()[1], "group": "3"}
+
+    journal = logs.Journal(core, tmp_path / "a.jsonl", {}, aside=Aside())
+    core.push("segment.alloc", **SEGMENT)
+    core.push("communicator.ready", **COMM)
+    journal.start()
+    until(lambda: len(_lines_of(journal)) == 4)
+    journal.close(dict)
+    _, _, ready, group, _ = _lines_of(journal)
+    assert ready["event"] == "communicator.ready"
+    assert group.pop("t_ns") > 0
+    assert group == {"event": "communicator.group", "comm_id": 1, "group": "3"}

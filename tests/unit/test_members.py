@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from tracehook.hook import namer
+from tracehook.hook.group_names import GroupName
+from tracehook.settings import Settings
+from tracehook.symmetric_memory.meeting import Meetings
 from tracehook.symmetric_memory.members import Members, of_group
+from tracehook.symmetric_memory.others import OtherWindows
 
 
 @pytest.mark.parametrize(
@@ -21,7 +28,9 @@ def test_ranks_are_those_of_the_job(ranks: list[int], text: str) -> None:
     assert Members("tp_1", (4, 5, 6, 7)).named(ranks) == text
 
 
-@pytest.mark.parametrize(("ranks", "text"), [([0], "rank 0"), ([1], "rank 2 (1 of dp)"), ([0, 1], "ranks 0, 2 (0, 1 of dp)")])
+@pytest.mark.parametrize(
+    ("ranks", "text"), [([0], "rank 0"), ([1], "rank 2 (1 of dp)"), ([0, 1], "ranks 0, 2 (0, 1 of dp)")]
+)
 def test_a_rank_that_is_the_same_in_both_is_named_once(ranks: list[int], text: str) -> None:
     """The first rank of a group may be rank 0 of the job, too."""
     assert Members("dp", (0, 2)).named(ranks) == text
@@ -44,3 +53,21 @@ def test_a_group_is_called_as_the_program_calls_it() -> None:
     assert of_group("7", "tp", 2, (4, 5)).described(2) == "group tp, ranks 4, 5"
     assert of_group("7", "all", 2, (0, 1)).described(2) == "group all, 2 ranks"
     assert of_group("7", None, 2, (4, 5)).described(2) == "group 7, ranks 4, 5"
+
+
+@pytest.mark.parametrize(
+    ("known", "text"),
+    [
+        (GroupName("7", "tp_1", (5,)), "communicator 0000000000001234 (group tp_1, rank 5)"),
+        (None, "communicator 0000000000001234 (1 ranks)"),
+    ],
+)
+def test_a_communicator_that_is_used_without_its_group_is_named_by_it(
+    monkeypatch: pytest.MonkeyPatch, known: GroupName | None, text: str
+) -> None:
+    """As by the ranks that use the group, because one of them may write what all raise."""
+    monkeypatch.setattr(namer, "known", lambda _: known)
+    communicator = SimpleNamespace(id=7, key=0x1234, rank=0, size=1, device=0, dead=False)
+    found = OtherWindows(communicator, None, Settings(), None, Meetings())  # type: ignore[arg-type]
+    assert found.about == text
+    assert found.members.named([0]) == ("rank 5 (0 of tp_1)" if known else "rank 0")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 
 from tracehook.hook import group_names, namer
 from tracehook.hook.namer import MOST_TRIES, Namer
+from tracehook.log.tables import ABOUT
 
 PAIR = [4, 5]
 
@@ -89,7 +90,7 @@ class Torch:
 
 
 @pytest.fixture
-def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Torch]:
+def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
     """Return a torch of which the test makes the groups."""
     made = Torch()
 
@@ -107,7 +108,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Torch]:
     c10d = SimpleNamespace(_world=World())
     monkeypatch.setattr(group_names, "_c10d", lambda: c10d)
     monkeypatch.setattr(namer, "_pointer_on", lambda backend, _: backend._comm_ptr())
-    yield made
+    return made
 
 
 def test_a_communicator_is_logged_with_its_group(torch: Torch) -> None:
@@ -118,6 +119,7 @@ def test_a_communicator_is_logged_with_its_group(torch: Torch) -> None:
         "communicator.group",
         {"comm": "0" * 15 + "1", "comm_id": 1, "group": "7", "desc": "tp", "members": PAIR},
     )
+    assert set(line[1]) - {"comm", "comm_id"} == set(ABOUT["communicator.group"].fields)
     assert namer.known(1) is not None
     assert torch.look(100.0) == []
 
@@ -202,7 +204,7 @@ def test_a_named_group_whose_communicator_ended_is_not_asked(torch: Torch) -> No
 
 
 def test_a_group_whose_communicator_is_in_progress_is_not_asked(torch: Torch) -> None:
-    """torch would wait for it, and so would the whole interpreter."""
+    """To ask waits for it, and so would the whole interpreter."""
     slow = torch.add("7", "tp", 1, PAIR, torch.birth(1, rank=1, size=2, ready=False))
     torch.birth(2, rank=1, size=2)
     torch.look()

@@ -20,9 +20,13 @@ class NamedGroup:
     label: str
     members: tuple[int, ...]
 
-    def in_words(self, joint: str) -> str:
-        """Return it with its ranks: ``tp_1; ranks 4, 5``."""
-        return f"{self.label}{joint}{_ranks(self.members)}" if self.members else self.label
+    def __str__(self) -> str:
+        """Return it with its ranks: ``tp_1 (ranks 4, 5)``."""
+        return f"{self.label} ({_ranks(self.members)})" if self.members else self.label
+
+    def beside(self, key: str) -> str:
+        """Return a communicator's key with it: ``43875d59c706ba92 (group tp_1; ranks 4, 5)``."""
+        return f"{key} (group {self.label}{'; ' * bool(self.members)}{_ranks(self.members)})"
 
     def rank(self, own: int) -> str:
         """Return a rank of the group as the job knows it: ``5 (1 of tp_1)``, or ``5`` where the group counts alike."""
@@ -46,5 +50,7 @@ def groups_of(logs: Iterable[ProcessLog]) -> list[NamedGroup]:
 
 
 def _ranks(ranks: tuple[int, ...]) -> str:
+    if not ranks:
+        return ""
     shown, more = sorted(ranks)[:_MOST_RANKS], len(ranks) - _MOST_RANKS
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, shown))}" + (f" and {more} more" if more > 0 else "")

@@ -82,7 +82,7 @@ def show(directory: Path, since: float = 0.0) -> None:
         )
     if groups := groups_of(logs):
         more = f" and {len(groups) - _MOST_GROUPS} more" if len(groups) > _MOST_GROUPS else ""
-        named = "; ".join(printable(group.in_words(", "), 80, instead="?") for group in groups[:_MOST_GROUPS])
+        named = ", ".join(printable(str(group), 80, instead="?") for group in groups[:_MOST_GROUPS])
         console.print(f"groups: {named}{more}", highlight=False, markup=False)
     for line in unreadable:
         typer.echo(f"tracehook: not read: {line}", err=True)

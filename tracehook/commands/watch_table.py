@@ -73,7 +73,7 @@ def _named(process: Process, event: Mapping[str, Any]) -> dict[str, str]:
         return {}
     ranks = {name: whole_number(event.get(name)) for name in ("missing_rank", "other_rank")}
     told = {name: group.rank(rank) for name, rank in ranks.items() if rank is not None}
-    return told | {"comm": f"{event['comm']} (group {group.in_words('; ')})"}
+    return told | {"comm": group.beside(str(event["comm"]))}
 
 
 def _words(event: Mapping[str, Any]) -> str:

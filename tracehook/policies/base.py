@@ -1,8 +1,8 @@
 """What a policy is asked and what it may answer.
 
 **A policy answers from what is equal on all ranks of the groups, and from nothing else**: the names, members and sizes
-of the groups, the operation, the size and the graph flag, which the program gives alike on every rank. Never from what is
-this rank's own: its device index, its free memory, its clock, a random number, a file that only one host has. Ranks
+of the groups, the operation, the size and the graph flag, which the program gives alike on every rank. Never from what
+is this rank's own: its device index, its free memory, its clock, a random number, a file that only one host has. Ranks
 that choose differently do not meet: one waits for a window that another never makes. The agreement, which comes before
 any collective call, then fails with the names of those ranks and registers nothing.
 """

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-
 MOST_RUNS = 8  # of ranks of the job: those of a group may all stand apart, and those in the group do not
 
 

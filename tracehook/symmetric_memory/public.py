@@ -193,9 +193,9 @@ def explain(tensor: Tensor, group: ProcessGroup | None = None, *, communicator: 
 
     `communicator`, instead of a group: see :func:`symmetric`.
 
-    Codes: ``symmetric``, ``not_cuda``, ``not_enabled``, ``not_in_pool``, ``policy``, ``expandable_segment``, ``no_communicator``,
-    ``not_registered``, ``deferred``, ``outside``, ``other_device``, ``mismatch``, ``timeout``, ``failed``,
-    ``no_symmetric_support``, ``no_nccl``, ``nccl_too_old``, ``placement``, ``unavailable``.
+    Codes: ``symmetric``, ``not_cuda``, ``not_enabled``, ``not_in_pool``, ``policy``, ``expandable_segment``,
+    ``no_communicator``, ``not_registered``, ``deferred``, ``outside``, ``other_device``, ``mismatch``, ``timeout``,
+    ``failed``, ``no_symmetric_support``, ``no_nccl``, ``nccl_too_old``, ``placement``, ``unavailable``.
     """
     memory = Switch.memory
     if tensor.device.type != "cuda":

@@ -246,9 +246,7 @@ class _Follower:
         if self._verification is None:
             facts = ranks.facts
             prefix, about = ranks._uses.prefix, ranks._uses.about
-            self._verification = Verification(
-                self._communicator, prefix, facts.rank, facts.ranks, about, ranks.members
-            )
+            self._verification = Verification(self._communicator, prefix, facts.rank, facts.ranks, about, ranks.members)
         return self._verification.step(store)
 
     def answer(self, alarm: Alarm, store: Store) -> RoundVerdict | None:

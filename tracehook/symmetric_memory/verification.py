@@ -114,7 +114,9 @@ class Verification:
             if None not in known and len({value for value, _ in known if value}) > 1:  # type: ignore[misc]
                 did = [use for _, use in known]  # type: ignore[misc]
                 where = f"call {divergence.number(call)}: " + "; ".join(
-                    f"{self._members.named([rank])} made {use}" for rank, use in enumerate(did) if use != did[0] or rank == 0
+                    f"{self._members.named([rank])} made {use}"
+                    for rank, use in enumerate(did)
+                    if use != did[0] or rank == 0
                 )
                 break
         else:

@@ -18,7 +18,12 @@ from tracehook.audit.fields import BEGIN, FIELDS
 from tracehook.log import tables
 
 PAGE = (ROOT / "docs" / "log-schema.md").read_text()
-OF_SQL = {"VARCHAR": str, "BOOLEAN": bool, "DOUBLE": int, "INTEGER": int, "BIGINT": int, "UBIGINT": int}
+OF_SQL = {
+    "VARCHAR": str,
+    "BOOLEAN": bool,
+    "INTEGER[]": list,
+    **dict.fromkeys(("DOUBLE", "INTEGER", "BIGINT", "UBIGINT"), int),
+}
 WINDOWS = {"send_window", "receive_window"}  # a number, or "overrun"
 
 

@@ -178,27 +178,41 @@ def test_an_unknown_reason_does_not_end_the_log(core, journal):
     assert journal.flush() == 2
 
 
+class Aside:
+    """Names the group of each communicator that it hears of."""
+
+    def __init__(self):
+        self.heard = []
+
+    def hear(self, event, fields):
+        """Take an event."""
+        self.heard.append((event, fields["comm_id"]))
+
+    def look(self):
+        """Name one."""
+        if self.heard:
+            yield "communicator.group", {"comm_id": self.heard.pop()[1], "group": "3"}
+
+
 def test_what_is_said_aside_has_no_number(core, tmp_path, until):
     """The log's thread asks for it after each look at the ring, and tells what it found of communicators there."""
-
-    class Aside:
-        def __init__(self):
-            self.heard = []
-
-        def hear(self, event, fields):
-            self.heard.append((event, fields["comm_id"]))
-
-        def look(self):
-            if self.heard:
-                yield "communicator.group", {"comm_id": self.heard.pop()[1], "group": "3"}
-
     journal = logs.Journal(core, tmp_path / "a.jsonl", {}, aside=Aside())
     core.push("segment.alloc", **SEGMENT)
     core.push("communicator.ready", **COMM)
     journal.start()
     until(lambda: len(_lines_of(journal)) == 4)
     journal.close(dict)
-    _, _, ready, group, _ = _lines_of(journal)
+    ready, group = _lines_of(journal)[2:4]
     assert ready["event"] == "communicator.ready"
     assert group.pop("t_ns") > 0
     assert group == {"event": "communicator.group", "comm_id": 1, "group": "3"}
+
+
+def test_nothing_is_said_aside_at_the_end(core, tmp_path):
+    """While the interpreter exits, torch is not asked any more."""
+    journal = logs.Journal(core, tmp_path / "a.jsonl", {}, aside=Aside())
+    core.push("communicator.ready", **COMM)
+    journal._finish = dict  # as close() does, but before the thread's first turn
+    journal.start()
+    journal.close(dict)
+    assert [line["event"] for line in _lines_of(journal)] == ["trace.begin", "communicator.ready", "trace.end"]

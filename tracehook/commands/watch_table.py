@@ -68,12 +68,13 @@ def alert(process: Process) -> str:
 
 def _named(process: Process, event: Mapping[str, Any]) -> dict[str, str]:
     """Return the fields that name a communicator and ranks of it as the job knows them."""
-    group = process.groups.get(str(event.get("comm")))
+    key = str(event.get("comm"))
+    group = process.groups.get(key)
     if group is None:
         return {}
     ranks = {name: whole_number(event.get(name)) for name in ("missing_rank", "other_rank")}
     told = {name: group.rank(rank) for name, rank in ranks.items() if rank is not None}
-    return told | {"comm": group.beside(str(event["comm"]))}
+    return told | {"comm": group.beside(key)}
 
 
 def _words(event: Mapping[str, Any]) -> str:

@@ -153,9 +153,10 @@ class Journal:
             with self._lock:
                 self._drain()
                 self._write_calls()
-                self._look_aside()
                 if finish is not None:
                     self._end(finish)
+                else:
+                    self._look_aside()
             with self._turn:
                 self._answered = asked
                 self._turn.notify_all()

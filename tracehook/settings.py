@@ -10,6 +10,8 @@ from typing import Any
 
 from tracehook.log.tables import MODES
 
+JOB = "SYMM_REGISTER_JOB"  # also what a process leaves for its children (hook/job.py)
+
 
 class SettingError(ValueError):
     """A variable holds what it cannot mean. The text says what was seen, what was expected and what is used instead."""
@@ -99,6 +101,13 @@ class Settings:
         None,
         _directory,
         "directory for one JSON-lines log (and ring file) per process; unset: warnings on stderr only",
+    )
+    job: str | None = _setting(
+        JOB,
+        None,
+        str,
+        "id of the job in the logs and their names, alike on all ranks; unset: that of torchrun (--rdzv-id) or SLURM, "
+        "or else one that the first process of the job makes and leaves to its children in this variable",
     )
     local: str = _setting(
         "SYMM_REGISTER_LOCAL",

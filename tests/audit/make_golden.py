@@ -33,7 +33,7 @@ def rehearse(golden: Golden, scratch: Path) -> tuple[Path, list[str], str]:
     log, site = scratch / "log", scratch / "site"
     paths = [JOBS, site]
     site.mkdir()
-    env = TIMEOUTS | golden.env
+    env = TIMEOUTS | {"SYMM_REGISTER_JOB": golden.name} | golden.env
     if golden.policy:
         code = (HERE / "jobs" / f"{golden.policy}.py").read_text()
         install(site, golden.policy, "1.0", {golden.policy: code}, {golden.policy: f"{golden.policy}:choose"})

@@ -53,9 +53,11 @@ def test_help(command: tuple[str, ...], words: tuple[str, ...]) -> None:
 
 
 def test_run_sets_the_variables(tmp_path: Path) -> None:
-    """`run` sets the variables that its options name, and becomes the command."""
+    """`run` sets the variables that its options name, begins a job, and becomes the command."""
     finished = _tracehook("run", "--log", tmp_path, "--check", "--", sys.executable, "-c", SHOW)
-    assert json.loads(finished.out) == {
+    variables = json.loads(finished.out)
+    assert variables.pop("SYMM_REGISTER_JOB")
+    assert variables == {
         "SYMM_REGISTER_HOOK": "1",
         "SYMM_REGISTER_LOG": str(tmp_path),
         "SYMM_REGISTER_CHECK": "1",
@@ -120,6 +122,17 @@ def test_bad_number_of_devices(devices: str) -> None:
     finished = _tracehook("rehearse", "--devices", devices, "--", "no-such-command")
     assert finished.status == 2
     assert "--devices" in finished.err
+
+
+@pytest.mark.parametrize("command", ["run", "rehearse"])
+def test_a_log_directory_that_cannot_be_used(tmp_path: Path, command: str) -> None:
+    """It is refused before anything runs, in one line with the cause."""
+    file = tmp_path / "file"
+    file.touch()
+    for directory in (file, file / "below"):
+        finished = _tracehook(command, "--log", directory, "--", "echo", "ran")
+        assert (finished.status, finished.out, len(finished.err.splitlines())) == (2, "", 1), finished.output
+        assert f"--log {str(directory)!r} cannot be made a directory" in finished.err
 
 
 def test_rehearse_shows_devices() -> None:

@@ -72,13 +72,17 @@ def test_fork_before_cuda(tmp_path: Path, way: str) -> None:
 
 
 def test_spawn(tmp_path: Path) -> None:
-    """A spawned child has a service and a log of its own."""
+    """A spawned child has a service and a log of its own, and is of the job of its parent."""
     run = rehearse("forks.py", "spawn", log=tmp_path, timeout=60)
     run.assert_good()
     assert run.facts()["statuses"] == [0]
     child = run.facts(CHILD)
     assert (child["state"], child["held"]) == ("on", [1])
     assert child["pid"] in {log.begin["pid"] for log in run.logs}
+    logs = reader.read_directory(tmp_path)
+    (job,) = {log.begin["job"] for log in logs}
+    assert len(logs) == 2
+    assert all(log.path.name.startswith(f"{job}.") for log in logs)
 
 
 def test_fork_without_cuda(tmp_path: Path) -> None:
@@ -116,3 +120,11 @@ def test_a_fork_beside_calls_of_other_threads_leaves_no_lock_behind(tmp_path: Pa
     run = rehearse("forks_beside_calls.py", log=tmp_path, timeout=120)
     assert run.status == 0, run.output
     assert run.facts()["hung"] == 0
+
+
+def test_two_runs_are_two_jobs(tmp_path: Path) -> None:
+    """Without a launcher that names them, into one directory."""
+    for _ in range(2):
+        python("import torch", env={"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(tmp_path)})
+    jobs = {log.begin["job"] for log in reader.read_directory(tmp_path)}
+    assert len(jobs - {None}) == 2

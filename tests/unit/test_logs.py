@@ -141,12 +141,13 @@ def test_a_forked_child_leaves_the_file_to_its_parent(core, journal):
 
 
 def test_the_name_of_a_log(monkeypatch):
-    """Job, rank, host and process make it unique on shared storage; odd characters of the job's name are replaced."""
+    """Job, rank, host and process make it unique on shared storage; odd characters of the job's id are replaced."""
     monkeypatch.setattr(file_name.socket, "gethostname", lambda: "node-7")
-    stem = file_name.file_stem({"TORCHELASTIC_RUN_ID": "a/b c", "SLURM_JOB_ID": "12", "RANK": "3"})
+    stem = file_name.file_stem("a/b c", {"RANK": "3"})
     assert stem == f"a_b_c.rank3.node-7.{os.getpid()}"
-    assert file_name.file_stem({"SLURM_JOB_ID": "12"}) == f"12.rank-.node-7.{os.getpid()}"
-    assert file_name.file_stem({}) == f"job.rank-.node-7.{os.getpid()}"
+    assert file_name.file_stem("12", {}) == f"12.rank-.node-7.{os.getpid()}"
+    assert file_name.file_stem(None, {}) == f"job.rank-.node-7.{os.getpid()}"
+    assert len(file_name.file_stem("x" * 300, {})) < 200, "a file's name has at most 255 bytes"
 
 
 def test_a_reason_is_said_once(core, journal, capsys):

@@ -12,6 +12,7 @@ GOOD = [
     ("HOOK", "0", "hook", False),
     ("LOG", "/var/log/job", "log", Path("/var/log/job")),
     ("LOG", "~/job", "log", Path.home() / "job"),
+    ("JOB", "night 3/a", "job", "night 3/a"),
     ("CHECK", "1", "check", True),
     ("CHECK", "0", "check", False),
     ("POLICY", "measured", "policy", ("measured",)),

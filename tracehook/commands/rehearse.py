@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from tracehook.commands import summary as summary_command
+from tracehook.hook import job, log_begin
 from tracehook.log.lines import LogError
 from tracehook.rehearsal import emulation, warm
 
@@ -41,11 +42,15 @@ def rehearse(
 
     The same PyTorch runs on emulated CUDA devices and an emulated NCCL. Collectives move and compute real data;
     kernels do nothing. Calls that break NCCL's rules are named at the end, and the exit status is then 86; else it is
-    the command's.
+    the command's. Exit status 2 if it cannot be started so, or the directory of --log cannot be used.
     """
     command = context.args
     if not command:
         raise typer.BadParameter("no command; expected: tracehook rehearse [OPTIONS] -- COMMAND ...")
+    unusable = log_begin.why_unusable(log) if log is not None else ""
+    if unusable:
+        typer.echo(f"tracehook rehearse: --log {unusable}; nothing was started", err=True)
+        raise typer.Exit(2)
     with tempfile.TemporaryDirectory(prefix="tracehook-rehearsal-", ignore_cleanup_errors=True) as scratch:
         try:
             emulation.require_cuda_build()
@@ -54,6 +59,7 @@ def rehearse(
                 if log is not None:
                     environment["SYMM_REGISTER_HOOK"] = "1"
                     environment["SYMM_REGISTER_LOG"] = str(log.absolute())
+                    job.begin(environment)
                 if python is not None:
                     environment["PYTHON_EXEC"] = str(python)  # what torchrun starts its ranks with
                     command = warm.command(command, python, environment.get("PATH"))

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from tracehook.hook import job, log_begin
+
 
 def run(
     context: typer.Context,
@@ -17,14 +19,20 @@ def run(
     """Run a command with the hook on: tracehook run -- torchrun train.py.
 
     The same as putting SYMM_REGISTER_HOOK=1 before it. The command replaces this process, so signals and the exit
-    status are its own.
+    status are its own. Exit status 2 if the directory of --log cannot be used.
     """
     command = context.args
     if not command:
         raise typer.BadParameter("no command; expected: tracehook run [OPTIONS] -- COMMAND ...")
     os.environ["SYMM_REGISTER_HOOK"] = "1"
     if log is not None:
+        unusable = log_begin.why_unusable(log)
+        if unusable:
+            typer.echo(f"tracehook run: --log {unusable}; nothing was started", err=True)
+            raise typer.Exit(2)
         os.environ["SYMM_REGISTER_LOG"] = str(log.absolute())
+    if os.environ.get("SYMM_REGISTER_LOG"):
+        job.begin()
     if check:
         os.environ["SYMM_REGISTER_CHECK"] = "1"
     try:

@@ -10,32 +10,38 @@ from pathlib import Path
 from typing import Any
 
 from tracehook import __version__
-from tracehook.log.file_name import job_name, make_log
+from tracehook.hook.job import JobId
+from tracehook.log.file_name import make_log
 from tracehook.log.journal import warn
 from tracehook.log.text import encodable
 from tracehook.settings import Settings
 
 
-def new_log(directory: Path | None) -> tuple[Path, int] | tuple[None, None]:
+def new_log(directory: Path | None, job: str | None) -> tuple[Path, int] | tuple[None, None]:
     """Return path and descriptor of the log of this process; None, and perhaps one line on stderr, if it has none."""
     if directory is None:
         return None, None
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as problem:
-        warn(f"no log: SYMM_REGISTER_LOG={str(directory)!r} cannot be made a directory ({problem.strerror})")
-        return None, None
-    if not os.access(directory, os.W_OK):
-        warn(f"no log: SYMM_REGISTER_LOG={str(directory)!r} is not writable for this user")
+    unusable = why_unusable(directory)
+    if unusable:
+        warn(f"no log: SYMM_REGISTER_LOG={unusable}")
         return None, None
     try:
-        return make_log(directory)
+        return make_log(directory, job)
     except OSError as problem:
         warn(f"no log: {problem.filename} cannot be made ({problem.strerror}); the job goes on")
         return None, None
 
 
-def begin_fields(torch: Any, nccl: int, config: Settings) -> dict[str, Any]:
+def why_unusable(directory: Path) -> str:
+    """Make a directory for logs, if there is none; return why that cannot be, or nothing."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        return f"{str(directory)!r} cannot be made a directory ({problem.strerror})"
+    return "" if os.access(directory, os.W_OK) else f"{str(directory)!r} is not writable for this user"
+
+
+def begin_fields(torch: Any, nccl: int, config: Settings, job: JobId) -> dict[str, Any]:
     """Return what the first line of the log says of this process."""
     environment = os.environ
     return {
@@ -46,7 +52,8 @@ def begin_fields(torch: Any, nccl: int, config: Settings) -> dict[str, Any]:
         "python": platform.python_version(),
         "host": encodable(socket.gethostname()),
         "pid": os.getpid(),
-        "job": encodable(job_name() or "") or None,
+        "job": encodable(job.id or "") or None,
+        **({"launcher_job": encodable(job.launcher)} if job.launcher else {}),
         "attempt": _number(environment.get("TORCHELASTIC_RESTART_COUNT", "")),
         "rank": _number(environment.get("RANK", "")),
         "world_size": _number(environment.get("WORLD_SIZE", "")),

@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from tracehook import settings
-from tracehook.hook import library, log_begin, program_end, registrants
+from tracehook.hook import job, library, log_begin, program_end, registrants
 from tracehook.hook.extension import EXTENSIONS, Extension, tell_of_birth
 from tracehook.hook.namer import Namer
 from tracehook.log import ring_place
@@ -66,8 +66,9 @@ class Service:
     def _start(self, torch: Any) -> None:
         from tracehook import _core
 
-        path, descriptor = log_begin.new_log(self.settings.log)
-        begin = log_begin.begin_fields(torch, _core.nccl_version(), self.settings)
+        named = job.join() if self.settings.log else job.NONE
+        path, descriptor = log_begin.new_log(self.settings.log, named.id)
+        begin = log_begin.begin_fields(torch, _core.nccl_version(), self.settings, named)
         ring = ring_place.choose(path) if path else None
         _core.make_process(str(ring or ""), RING_CAPACITY)
         if path and ring and ring.parent != path.parent:

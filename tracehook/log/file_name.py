@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 _STEM = re.compile(r"([^.]*)\.rank(\d{1,9}|-)\.[^.]*\.(\d{1,9})(\.\d+)?")
 _NO_JOB = "job"
+_LONGEST_JOB = 100  # characters; a file's name has 255 bytes
 
 
 class Told(NamedTuple):
@@ -23,23 +24,18 @@ class Told(NamedTuple):
     pid: int
 
 
-def job_name(environment: Mapping[str, str] = os.environ) -> str | None:
-    """Return what the launcher calls this job, the same on all its ranks; None if it does not say."""
-    return environment.get("TORCHELASTIC_RUN_ID") or environment.get("SLURM_JOB_ID") or None
-
-
-def file_stem(environment: Mapping[str, str] = os.environ) -> str:
+def file_stem(job: str | None, environment: Mapping[str, str] = os.environ) -> str:
     """Return ``<job>.rank<R>.<host>.<pid>``: unique on shared storage, and readable in a directory listing."""
-    job, rank = _safe(job_name(environment) or _NO_JOB), _safe(environment.get("RANK", "-"))
-    return f"{job}.rank{rank}.{_safe(socket.gethostname())}.{os.getpid()}"
+    name, rank = _safe(job or _NO_JOB)[:_LONGEST_JOB], _safe(environment.get("RANK", "-"))
+    return f"{name}.rank{rank}.{_safe(socket.gethostname())}.{os.getpid()}"
 
 
-def make_log(directory: Path) -> tuple[Path, int]:
+def make_log(directory: Path, job: str | None) -> tuple[Path, int]:
     """Make a new log of this process; return its path and a descriptor to append to. Its ring has the same name.
 
     No log is written over, and no link is followed. Raises OSError.
     """
-    stem = file_stem()
+    stem = file_stem(job)
     # A process may start anew (exec), and a container may give the same number again.
     names = itertools.chain([stem], (f"{stem}.{count}" for count in itertools.count(2)))
     taken = {path.name for path in directory.glob(f"{stem}.*")}

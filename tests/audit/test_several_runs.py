@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.audits import CLEAN, FINDINGS, UNUSABLE, Audit, log_of, with_begin
+from support.audits import CLEAN, FINDINGS, GOLDEN, UNUSABLE, Audit, log_of, with_begin
+from typer.testing import CliRunner
+
+from tracehook.commands import app
 
 
 def test_gzip(logs: Path) -> None:
@@ -41,19 +44,75 @@ def _copy_as(logs: Path, pid: int, **fields: Any) -> None:
 
 
 def test_two_jobs(logs: Path) -> None:
-    """The logs of two jobs are refused with their names; `--job` chooses."""
-    _copy_as(logs, 5, job="[red]other[/]")
-    Audit(logs).expect(UNUSABLE, "2 jobs", "--job", "[red]other[/]", "clean")
-    Audit(logs, "--job", "clean").expect(CLEAN, "job clean")
-    Audit(logs, "--job", "[red]other[/]").expect(CLEAN, "job [red]other[/]")
-    Audit(logs, "--job", "third").expect(UNUSABLE, "third", "clean")
+    """Of two jobs the one that began last is taken, which one line says; `--job` chooses."""
+    _copy_as(logs, 5, job="[red]other[/]", time="2036-11-21T12:00:00+00:00", argv=["/x/b.py"])
+    done = Audit(logs)
+    assert (done.status, len(done.err.splitlines())) == (CLEAN, 1), done
+    assert "job [red]other[/], 2 ranks" in done.out
+    for word in (
+        "[red]other[/] (b.py, began 2036-11-21T12:00:00 UTC, ranks 0-1)",
+        "left out: clean (clean.py",
+        "--job",
+    ):
+        assert word in done.err, done
+    assert "job clean, 2 ranks" in Audit(logs, "--job", "clean").out
+    assert "job [red]other[/], 2 ranks" in Audit(logs, "--job", "[red]other[/]").out
 
 
-def test_job_without_a_name(logs: Path) -> None:
-    """What a job is called that has no name can be chosen too."""
+def test_a_job_that_is_not_there(logs: Path) -> None:
+    """The jobs that there are stand in the refusal, with program, time and ranks."""
+    _copy_as(logs, 5, job="other", time="2036-11-21T12:00:00+00:00", argv=["/x/b.py"])
+    Audit(logs, "--job", "third").expect(
+        UNUSABLE, "'third'", "other (b.py, began 2036-11-21T12:00:00 UTC, ranks 0-1)", "clean (clean.py, began"
+    )
+
+
+def test_job_without_an_id(logs: Path) -> None:
+    """A job that has no id can be chosen too."""
     _copy_as(logs, 5, job=None)
-    Audit(logs).expect(UNUSABLE, "(no name)")
-    Audit(logs, "--job", "(no name)").expect(CLEAN)
+    assert "(no id)" in Audit(logs).err
+    assert Audit(logs, "--job", "(no id)").status == CLEAN
+
+
+def test_the_launcher_is_of_the_job_that_it_started(logs: Path) -> None:
+    """It has an id of its own where torchrun was given one; it is no job by itself, and of no other one."""
+    _copy_as(logs, 5, job="other", launcher_job="made", time="2036-11-21T12:00:00+00:00")
+    (launcher,) = GOLDEN.glob("*.rank-.*.jsonl")
+    with_begin(Path(shutil.copy(launcher, logs)), job="made")
+    for job, processes in (("other", 3), ("clean", 2)):
+        found = json.loads(Audit(logs, "--job", job, "--json").out)
+        assert found["looked"]["processes"] == processes
+    assert "made" not in Audit(logs).err
+
+
+def test_workers_that_made_an_id_each_are_one_job(logs: Path) -> None:
+    """They share a communicator, so they are of one job, whose id is that of the first one."""
+    for rank in (0, 1):
+        with_begin(log_of(logs, rank), job=f"20261121-12000{rank}-abcdef", rank=None, world_size=None)
+    done = Audit(logs)
+    assert done.err == "", done
+    assert json.loads(Audit(logs, "--json").out)["looked"]["processes"] == 2
+
+
+def test_the_jobs_of_a_directory(logs: Path) -> None:
+    """`tracehook jobs` lists them, the newest last; as JSON too."""
+    _copy_as(logs, 5, job="other", time="2036-11-21T12:00:00+00:00", argv=["/x/b.py"])
+    done = CliRunner().invoke(app, ["jobs", str(logs)])
+    assert done.exit_code == 0
+    assert [line.split() for line in done.stdout.splitlines()][1] == (
+        ["other", "2036-11-21T12:00:00", "UTC", "b.py,", "ranks", "0-1,", "2", "logs"]
+    )
+    found = json.loads(CliRunner().invoke(app, ["jobs", str(logs), "--json"]).stdout)
+    assert found["version"] == 1
+    assert [job["id"] for job in found["jobs"]] == ["clean", "other"]
+    assert found["jobs"][1] == {
+        "id": "other",
+        "began": "2036-11-21T12:00:00Z",
+        "program": "b.py",
+        "ranks": [0, 1],
+        "processes": 2,
+    }
+    assert CliRunner().invoke(app, ["jobs", str(logs / "none")]).exit_code == UNUSABLE
 
 
 def _later(logs: Path, **fields: Any) -> None:
@@ -72,7 +131,7 @@ def _later(logs: Path, **fields: Any) -> None:
 
 
 def test_two_runs(logs: Path) -> None:
-    """Two runs without a job's name, one after the other, are refused; `--since` chooses the later one."""
+    """Two runs without an id, one after the other, are refused; `--since` chooses the later one."""
     for rank in (0, 1):
         with_begin(log_of(logs, rank), job=None)
     _later(logs)

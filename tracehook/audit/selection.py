@@ -1,4 +1,4 @@
-"""Which processes of a directory an audit is about, and the clock that they share."""
+"""Which processes of a directory a command is about, and the clock that they share."""
 
 from __future__ import annotations
 
@@ -9,46 +9,58 @@ from typing import Any
 
 from tracehook.log.directory import Directory
 from tracehook.log.file import LogFile
+from tracehook.log.jobs import LoggedJob, choose, jobs_of, left_out
 from tracehook.log.lines import LogError, whole_number
 
 LATEST = 1 << 61  # a number beyond this one counts nothing; nanoseconds of 73 years
-_NO_NAME = "(no name)"  # of a job
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which processes of the directory are meant: those of a job, those that began at or after a time."""
+    """Which processes of the directory are meant: those of a job, those that began at or after a time.
+
+    Without a job, it is the one that began last.
+    """
 
     job: str | None = None
     since: datetime | None = None
 
 
-ALL = Selection()
+NEWEST = Selection()
 
 
-def select(directory: Directory, selection: Selection) -> list[LogFile]:
-    """Return the logs that are meant. Raises :class:`LogError` if there is none, or if they are of several jobs."""
-    logs = directory.logs
-    if selection.since is not None:
-        since = selection.since.astimezone(UTC).replace(tzinfo=None)
-        logs = [log for log in logs if log.began is not None and log.began >= since]
-    jobs = sorted({log.job or _NO_NAME for log in logs if _of_a_job(log)})
-    if selection.job is not None:
-        # A process without either is the launcher, or a tool that was run beside the job.
-        logs = [log for log in logs if (log.job or _NO_NAME) == selection.job or not _of_a_job(log)]
-        if selection.job not in jobs:
-            raise LogError(f"{directory.path}: no job {selection.job!r} in it; there are: {', '.join(jobs) or 'none'}")
-    elif len(jobs) > 1:
-        raise LogError(
-            f"{directory.path}: holds the logs of {len(jobs)} jobs; choose one with --job: {', '.join(jobs)}"
-        )
+@dataclass(frozen=True)
+class Selected:
+    """The logs that are meant. `left_out`: what is said of other jobs; empty if there are none."""
+
+    logs: list[LogFile]
+    left_out: str = ""
+
+
+def jobs_in(directory: Directory, since: datetime | None = None) -> list[LoggedJob[LogFile]]:
+    """Return the jobs of a directory, the one that began last first. Raises :class:`LogError` if no log is left."""
+    return jobs_of(_since(directory, since))
+
+
+def select(directory: Directory, selection: Selection) -> Selected:
+    """Return the logs that are meant. Raises :class:`LogError` if there is none."""
+    logs = _since(directory, selection.since)
+    jobs = jobs_of(logs)
+    job = choose(directory.path, jobs, selection.job)
+    if job is None:
+        return Selected(logs)
+    meant = {id(log) for log in (*job.workers, *job.launchers)}
+    return Selected([log for log in logs if id(log) in meant], left_out(job, jobs))
+
+
+def _since(directory: Directory, since: datetime | None) -> list[LogFile]:
+    if since is None:
+        return directory.logs
+    moment = since.astimezone(UTC).replace(tzinfo=None)
+    logs = [log for log in directory.logs if log.began is not None and log.began >= moment]
     if not logs:
-        raise LogError(f"{directory.path}: no log in it began at or after {selection.since}")
+        raise LogError(f"{directory.path}: no log in it began at or after {since}")
     return logs
-
-
-def _of_a_job(log: LogFile) -> bool:
-    return log.rank is not None or log.job is not None
 
 
 def shifts(logs: Sequence[LogFile]) -> list[int]:

@@ -19,7 +19,7 @@ from typing import Any, Self
 import duckdb
 
 from tracehook.audit.fields import BEGIN, FIELDS
-from tracehook.audit.selection import ALL, LATEST, Selection, integer, select, shifts
+from tracehook.audit.selection import LATEST, NEWEST, Selection, integer, select, shifts
 from tracehook.log.directory import Directory, find_logs
 from tracehook.log.file import LogFile
 from tracehook.log.lines import LONGEST_LINE, LogError, parse_lines, whole_lines
@@ -49,18 +49,19 @@ class TooMuch(LogError):
 class Store:
     """Reads a directory into a database of its own, which goes with it. A context manager; for one thread.
 
-    Raises :class:`LogError` if the directory has no log, those of several jobs, or one of a newer schema: then the
-    others may mean something else too.
+    `left_out` says which other jobs the directory has. Raises :class:`LogError` if it has no log, those of several runs
+    under one id, or one of a newer schema: then the others may mean something else too.
     """
 
-    def __init__(self, path: Path, selection: Selection = ALL, progress: Progress = quiet) -> None:
+    def __init__(self, path: Path, selection: Selection = NEWEST, progress: Progress = quiet) -> None:
         self._stack = contextlib.ExitStack()
         self._scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tracehook-audit-")))
         try:
             self.directory: Directory = find_logs(path, self._scratch)
             if self.directory.newer:
                 raise LogError(self.directory.newer)
-            self.directory.logs = select(self.directory, selection)
+            selected = select(self.directory, selection)
+            self.directory.logs, self.left_out = selected.logs, selected.left_out
             self._database = duckdb.connect(str(self._scratch / "audit.duckdb"))
             self._stack.callback(self._database.close)
             with _limits():
@@ -267,7 +268,8 @@ class Store:
         for row in twice:
             raise LogError(
                 f"{self.directory.path}: holds several runs (rank {row['rank']} began at {row['before']} and again at "
-                f"{row['began']}, UTC); choose with --since, or keep one directory a run"
+                f"{row['began']}, UTC) under one id; choose with --since; keep one directory a run, or set "
+                "SYMM_REGISTER_JOB for each"
             )
 
 

@@ -8,6 +8,7 @@ from tracehook.commands import (
     audit,
     build_hook,
     doctor,
+    jobs,
     policies,
     rehearse,
     report,
@@ -32,6 +33,7 @@ app.command("rehearse", context_settings=_PASS_ON)(rehearse.rehearse)
 app.command("doctor")(doctor.doctor)
 app.command("build-hook")(build_hook.build_hook)
 app.command("policies")(policies.policies)
+app.command("jobs")(jobs.jobs)
 app.command("summary")(summary.summary)
 app.command("watch")(watch.watch)
 app.command("audit")(audit.audit)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracehook.commands.logs_options import Job, LogDirectory, Since, plain, progress_bar, readable, selection
+from tracehook.commands.logs_options import Job, LogDirectory, Since, plain, progress_bar, readable, selection, tell
 
 if TYPE_CHECKING:
     from tracehook.audit.finding import Finding
@@ -42,6 +42,8 @@ def audit(
         wanted = Filter(tuple(rank or ()), tuple(comm or ()), allow_incomplete)
         with progress_bar() as progress, Store(directory, selection(job, since), progress) as store:
             verdict = judge(store, check(store, progress), wanted)
+            left_out = store.left_out
+    tell("audit", left_out)
     if as_json:
         typer.echo(json.dumps(verdict.as_json(), indent=1))
     else:

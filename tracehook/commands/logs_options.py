@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 UNUSABLE = 2  # exit status
 
 LogDirectory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory that SYMM_REGISTER_LOG named.")]
-Job = Annotated[str | None, typer.Option(help="Only this job, where the directory has the logs of several.")]
+Job = Annotated[
+    str | None,
+    typer.Option(metavar="ID", help="The job, where the directory has several (tracehook jobs DIR); else the newest."),
+]
 Since = Annotated[
     datetime | None,
     typer.Option(
@@ -38,6 +41,12 @@ def selection(job: str | None, since: datetime | None) -> Selection:
     if since is not None and since.tzinfo is None:
         since = since.replace(tzinfo=UTC)
     return Selection(job, since)
+
+
+def tell(command: str, left_out: str) -> None:
+    """Say in one line which jobs of the directory are not looked at, if there are any."""
+    if left_out:
+        typer.echo(f"tracehook {command}: {plain(left_out)}", err=True)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tracehook.commands.logs_options import Job, LogDirectory, Since, progress_bar, readable, selection
+from tracehook.commands.logs_options import Job, LogDirectory, Since, progress_bar, readable, selection, tell
 
 
 def report(
@@ -32,4 +32,6 @@ def report(
             replacing(output) as file,
         ):
             size = file.write(make_page(store, progress).encode())
+            left_out = store.left_out
+    tell("report", left_out)
     typer.echo(f"{output}: {size / 1e6:.1f} MB")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tracehook.commands.logs_options import Job, LogDirectory, Since, plain, progress_bar, readable, selection
+from tracehook.commands.logs_options import Job, LogDirectory, Since, plain, progress_bar, readable, selection, tell
 
 _READABLE = 500_000_000  # bytes; a browser takes longer and longer with more
 
@@ -36,7 +36,8 @@ def snapshot(
         ):
             shown = devices(store, rank or ())
             entries = write(store, shown, file, progress)
-            skipped = store.directory.foreign + store.directory.unreadable
+            skipped, left_out = store.directory.foreign + store.directory.unreadable, store.left_out
+    tell("snapshot", left_out)
     for line in skipped:
         typer.echo(f"skipped: {plain(line)}", err=True)
     for number, device in enumerate(shown):

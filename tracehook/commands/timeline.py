@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tracehook.commands.logs_options import Job, LogDirectory, Since, plain, progress_bar, readable, selection
+from tracehook.commands.logs_options import Job, LogDirectory, Since, plain, progress_bar, readable, selection, tell
 
 
 def timeline(
@@ -33,7 +33,8 @@ def timeline(
         ):
             written = write(store, check(store, progress), file, progress)
             processes = len(store.directory.logs)
-            skipped = store.directory.foreign + store.directory.unreadable
+            skipped, left_out = store.directory.foreign + store.directory.unreadable, store.left_out
+    tell("timeline", left_out)
     for line in skipped:
         typer.echo(f"skipped: {plain(line)}", err=True)
     typer.echo(

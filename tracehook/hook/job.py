@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
-import secrets
 import sys
 from collections.abc import Mapping, MutableMapping
-from datetime import UTC, datetime
 from typing import NamedTuple
 
+from tracehook.log import job_id
 from tracehook.settings import JOB
 
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 _NO_CHOICE = "none"  # what torchrun calls every job that has no --rdzv-id
 _FROM_A_SHELL = "/interactive"  # stands behind the id of a process in which a person types
-_MADE = re.compile(rf"\d{{8}}-\d{{6}}-[0-9a-f]{{6}}({_FROM_A_SHELL})?")
 
 _joined = ""  # what this process, or the one that it was forked from, has left for its children
 
@@ -40,7 +37,7 @@ def join(environment: MutableMapping[str, str] = os.environ) -> JobId:
     if not given or _is_another_job(given):
         begin(environment)
     given = _joined = environment.get(JOB, "")
-    if given and not _MADE.fullmatch(given):
+    if _is_chosen(given):
         return JobId(given, None)
     inherited = _slurm(environment) or given.removesuffix(_FROM_A_SHELL) or None
     chosen = _torchrun(environment) or inherited
@@ -50,11 +47,14 @@ def join(environment: MutableMapping[str, str] = os.environ) -> JobId:
 def begin(environment: MutableMapping[str, str] = os.environ) -> None:
     """Begin a job here: leave a new id in `environment`, unless somebody else began it, or a person chose its id."""
     given = environment.get(JOB, "")
-    if _slurm(environment) or any(name in environment for name in _RANKS) or (given and not _MADE.fullmatch(given)):
+    if _slurm(environment) or any(name in environment for name in _RANKS) or _is_chosen(given):
         return
     is_shell = hasattr(sys, "ps1") or sys.flags.interactive  # IPython and notebooks set ps1 too
-    made = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
-    environment[JOB] = made + (_FROM_A_SHELL if is_shell else "")
+    environment[JOB] = job_id.make() + (_FROM_A_SHELL if is_shell else "")
+
+
+def _is_chosen(given: str) -> bool:
+    return bool(given) and not job_id.is_made(given.removesuffix(_FROM_A_SHELL))
 
 
 def _is_another_job(given: str) -> bool:

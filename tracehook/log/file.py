@@ -7,14 +7,26 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 
 from tracehook.log import calls, ring, ring_place
 from tracehook.log.file_name import told_by
-from tracehook.log.lines import LONGEST_LINE, Event, LogError, NotALog, parse_begin, parse_line, whole_number
+from tracehook.log.lines import (
+    LONGEST_LINE,
+    Event,
+    LogError,
+    NotALog,
+    parse_begin,
+    parse_line,
+    parse_lines,
+    whole_number,
+)
+from tracehook.log.participation import Participation
 from tracehook.log.text import encodable
 
 _TAIL = 1 << 16
+_HEAD = 1 << 18
 _CHUNK = 1 << 22
 _LAST_YEAR = 2100  # nanoseconds since 1970 in 63 bits, and as much again for a difference
 _NO_EVENTS = ring.RingFile(0, 0, 0, 0, [])
@@ -41,18 +53,30 @@ class LogFile:
 
     @property
     def job(self) -> str | None:
-        """The launcher's name of the job."""
-        name = self.begin.get("job")
-        return encodable(name) if isinstance(name, str) else None
+        """The id of the job."""
+        return job_of(self.begin)
 
     @property
     def began(self) -> datetime | None:
         """When the process began, in UTC, without saying so: what DuckDB calls a TIMESTAMP."""
-        try:
-            time = datetime.fromisoformat(str(self.begin.get("time"))).astimezone(UTC)
-        except (ValueError, OverflowError):
-            return None
-        return time.replace(tzinfo=None) if 1970 <= time.year < _LAST_YEAR else None
+        return began_of(self.begin)
+
+    @cached_property
+    def participation(self) -> Participation:
+        """What the process took part in, of which the beginning of the log tells, and the ring."""
+        found = Participation()
+        for _, event in parse_lines(self._first_lines()):
+            if event is not None:
+                found.add(event)
+        for event in self.events_left():
+            found.add(event)
+        return found
+
+    def _first_lines(self) -> list[bytes]:
+        if self.text is None:
+            return []
+        with self.text.open("rb") as file:
+            return file.read(_HEAD).split(b"\n")[:-1]
 
     def events_left(self) -> Iterator[Event]:
         """Yield the events of the ring, as the file would have them. Some of them may be in the file."""
@@ -68,6 +92,27 @@ class LogFile:
 def rank_of(begin: Event) -> int | None:
     """Return the global rank in a first line, or in an event ``rank.known``."""
     return whole_number(begin.get("rank"), 1 << 31)
+
+
+def job_of(begin: Event) -> str | None:
+    """Return the id of the job that this first line names."""
+    name = begin.get("job")
+    return encodable(name) if isinstance(name, str) else None
+
+
+def launcher_job_of(begin: Event) -> str | None:
+    """Return the id that the job has in its launcher's own log, if it is another one."""
+    name = begin.get("launcher_job")
+    return encodable(name) if isinstance(name, str) else None
+
+
+def began_of(begin: Event) -> datetime | None:
+    """Return when the process of this first line began, in UTC, without saying so."""
+    try:
+        time = datetime.fromisoformat(str(begin.get("time"))).astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
+    return time.replace(tzinfo=None) if 1970 <= time.year < _LAST_YEAR else None
 
 
 def open_log(path: Path, unpacked: Path) -> LogFile:

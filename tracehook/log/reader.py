@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tracehook.log.directory import find_logs
+from tracehook.log.directory import Directory, find_logs
 from tracehook.log.file import LogFile, open_log, rank_of
 from tracehook.log.lines import Event, LogError, parse_lines, whole_lines, whole_number
 
@@ -51,8 +52,15 @@ def read_process(path: Path) -> ProcessLog:
             raise LogError(f"{path}: {problem.strerror}") from None
 
 
-def read_directory(directory: Path, since: float = 0.0, unreadable: list[str] | None = None) -> list[ProcessLog]:
+def read_directory(
+    directory: Path,
+    since: float = 0.0,
+    unreadable: list[str] | None = None,
+    select: Callable[[Directory], list[LogFile]] = lambda found: found.logs,
+) -> list[ProcessLog]:
     """Read every log of `directory` that was written at or after `since`, by rank and then by process.
+
+    Of these `select` returns those that are read.
 
     If `unreadable` is given, it gets one line for each file that has the name of a log and is left out. Otherwise a log
     that cannot be read, or not all of it, raises :class:`LogError`. A missing directory and one without any log always
@@ -61,7 +69,7 @@ def read_directory(directory: Path, since: float = 0.0, unreadable: list[str] | 
     with tempfile.TemporaryDirectory(prefix="tracehook-log-") as scratch:
         found = find_logs(directory, Path(scratch), since)
         logs = []
-        for file in found.logs:
+        for file in select(found):
             try:
                 logs.append(_read_file(file))
             except OSError as problem:

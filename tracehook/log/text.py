@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
+_MOST_RANGES = 8
+
 
 def encodable(text: str) -> str:
     """Return text that may have come from any bytes as one that UTF-8, and so JSON, can hold."""
@@ -35,3 +39,21 @@ def in_bytes(size: float | None, exact: bool = False) -> str:
         if size % one == 0:
             return f"{round(size) // one} {unit}"
     return f"{round(size)} bytes"
+
+
+def ranges_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Return whole numbers as ranges, each with its first and its last number."""
+    ranges: list[tuple[int, int]] = []
+    for number in sorted(set(numbers)):
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], number)
+        else:
+            ranges.append((number, number))
+    return ranges
+
+
+def told_ranges(ranges: Sequence[tuple[int, int]], dash: str = "-") -> str:
+    """Return ranges as ``0-3, 7, 9-511``; at most eight, then how many more numbers there are."""
+    named = [str(first) if first == last else f"{first}{dash}{last}" for first, last in ranges[:_MOST_RANGES]]
+    more = sum(last - first + 1 for first, last in ranges[_MOST_RANGES:])
+    return ", ".join(named) + (f" and {more} more" if more else "")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tracehook.log.text import printable
+from tracehook.log.text import printable, ranges_of, told_ranges
 
-_MOST_RANGES = 8
+_DASH = "\u2013"
 
 
 def short(text: object, most: int = 200) -> str:
@@ -30,14 +30,8 @@ def in_time(us: float | None) -> str:
 
 
 def rank_ranges(ranks: Iterable[int]) -> str:
-    """Return ranks as ``0-3, 7, 9-511``; at most eight ranges, then how many more ranks there are."""
-    ranges: list[tuple[int, int]] = []
-    for rank in sorted(set(ranks)):
-        if ranges and rank == ranges[-1][1] + 1:
-            ranges[-1] = (ranges[-1][0], rank)
-        else:
-            ranges.append((rank, rank))
-    return _listed(ranges)
+    """Return ranks as ranges, such as 0 to 3, 7; at most eight, then how many more ranks there are."""
+    return told_ranges(ranges_of(ranks), _DASH)
 
 
 def missing_ranks(present: Iterable[int], world_size: int) -> tuple[int, str]:
@@ -50,10 +44,4 @@ def missing_ranks(present: Iterable[int], world_size: int) -> tuple[int, str]:
         expected = max(expected, rank + 1)
         if expected >= world_size:
             break
-    return sum(last - first + 1 for first, last in ranges), _listed(ranges)
-
-
-def _listed(ranges: list[tuple[int, int]]) -> str:
-    named = [str(first) if first == last else f"{first}\u2013{last}" for first, last in ranges[:_MOST_RANGES]]
-    more = sum(last - first + 1 for first, last in ranges[_MOST_RANGES:])
-    return ", ".join(named) + (f" and {more} more" if more else "")
+    return sum(last - first + 1 for first, last in ranges), told_ranges(ranges, _DASH)

@@ -1,0 +1,177 @@
+"""The jobs whose logs lie in one directory, and which of them is meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from tracehook.log.file import began_of, job_of, launcher_job_of, rank_of
+from tracehook.log.job_id import is_made
+from tracehook.log.lines import Event, LogError
+from tracehook.log.participation import Participation
+from tracehook.log.text import printable, ranges_of, told_ranges
+
+NO_ID: Final = "(no id)"  # stands for that of a job without one
+_MOST_TOLD = 3
+
+
+class Participant(Protocol):
+    """A process of a job: a log, or one that is still being read."""
+
+    @property
+    def begin(self) -> Event:
+        """The first line of its log."""
+
+    @property
+    def participation(self) -> Participation:
+        """What it took part in."""
+
+
+P = TypeVar("P", bound=Participant)
+
+
+@dataclass(frozen=True)
+class LoggedJob(Generic[P]):
+    """The processes of one job. Launchers have neither a rank nor a device: they start the others, or stand beside."""
+
+    ids: tuple[str, ...]  # the first is the one that it is called
+    workers: tuple[P, ...]
+    launchers: tuple[P, ...]
+
+    @property
+    def id(self) -> str:
+        """What it is called."""
+        return self.ids[0]
+
+    @property
+    def began(self) -> datetime:
+        """When the first of its processes began, in UTC."""
+        return min((_began(process) for process in self.workers), default=datetime.min)
+
+    @property
+    def program(self) -> str:
+        """The program, without its folders."""
+        argv = self.workers[0].begin.get("argv")
+        return Path(str(argv[0])).name if isinstance(argv, list) and argv and argv[0] else "?"
+
+    @property
+    def ranks(self) -> str:
+        """Its ranks, and how many processes there are that have none, in words."""
+        known = [_rank(process) for process in self.workers]
+        without = known.count(None)
+        ranks = {rank for rank in known if rank is not None}
+        words = [f"rank{'s' if len(ranks) > 1 else ''} {told_ranges(ranges_of(ranks))}"] if ranks else []
+        if without:
+            words.append(f"{without} process{'es' if without > 1 else ''} without rank")
+        return " and ".join(words)
+
+    @property
+    def description(self) -> str:
+        """Id, program, time and ranks, in one line."""
+        return f"{printable(self.id, 100)} ({printable(self.program, 60)}, began {told_time(self.began)}, {self.ranks})"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as ``--json`` prints it (docs/audit.md)."""
+        ranks = sorted({rank for process in self.workers if (rank := _rank(process)) is not None})
+        return {
+            "id": self.id,
+            "began": None if self.began == datetime.min else f"{self.began.isoformat()}Z",
+            "program": self.program,
+            "ranks": ranks,
+            "processes": len(self.workers),
+        }
+
+
+def jobs_of(processes: Iterable[P]) -> list[LoggedJob[P]]:
+    """Return the jobs of these processes, the one that began last first.
+
+    Processes are of one job if they have one id. They also are if they share a communicator and tracehook made their
+    ids: workers that were started without the id, as by a service that runs for long, have each made one.
+    """
+    everybody = list(processes)
+    groups: dict[str | None, list[P]] = {}
+    for process in everybody:
+        if _is_worker(process):
+            groups.setdefault(job_of(process.begin), []).append(process)
+    launchers = [process for process in everybody if not _is_worker(process)]
+    found = [_job(ids, groups, launchers) for ids in _joined(groups)]
+    if len(found) == 1:
+        found = [LoggedJob(found[0].ids, found[0].workers, tuple(launchers))]
+    return sorted(found, key=lambda job: job.began, reverse=True)
+
+
+def choose(place: object, jobs: Sequence[LoggedJob[P]], wanted: str | None) -> LoggedJob[P] | None:
+    """Return the job called `wanted`, or the one that began last; None if there is none, and none is wanted.
+
+    Raises :class:`LogError`, with the jobs that there are.
+    """
+    if wanted is None:
+        return jobs[0] if jobs else None
+    for job in jobs:
+        if wanted in job.ids:
+            return job
+    there = "; ".join(job.description for job in jobs[:_MOST_TOLD]) or "none"
+    raise LogError(f"{place}: no job {wanted!r} in it; there are: {there}{_more(jobs[_MOST_TOLD:])}")
+
+
+def left_out(job: LoggedJob[P], jobs: Sequence[LoggedJob[P]]) -> str:
+    """Say which job is looked at, and which are not; nothing if there is only one."""
+    others = [other for other in jobs if other is not job]
+    if not others:
+        return ""
+    told = "; ".join(other.description for other in others[:_MOST_TOLD])
+    newest = ", the newest of " if job is jobs[0] else ", one of "
+    return f"job {job.description}{newest}{len(jobs)}; left out: {told}{_more(others[_MOST_TOLD:])}; --job ID chooses"
+
+
+def told_time(time: datetime) -> str:
+    """Return a time as people and --since write it."""
+    return "at no known time" if time == datetime.min else f"{time:%Y-%m-%dT%H:%M:%S} UTC"
+
+
+def _more(jobs: Sequence[object]) -> str:
+    return f"; and {len(jobs)} more (tracehook jobs)" if jobs else ""
+
+
+def _job(ids: Sequence[str | None], groups: dict[str | None, list[P]], launchers: Sequence[P]) -> LoggedJob[P]:
+    workers = [process for name in ids for process in groups[name]]
+    theirs = {*ids, *(launcher_job_of(process.begin) for process in workers)} - {None}
+    return LoggedJob(
+        tuple(name or NO_ID for name in ids),
+        tuple(workers),
+        tuple(process for process in launchers if job_of(process.begin) in theirs),
+    )
+
+
+def _joined(groups: dict[str | None, list[P]]) -> list[list[str | None]]:
+    """Return the ids of each job, that of the earliest process first."""
+    jobs: list[tuple[list[str | None], set[str]]] = []
+    for name in sorted(groups, key=lambda name: min(map(_began, groups[name]))):
+        ids, keys = [name], _keys(groups[name]) if name is not None and is_made(name) else set[str]()
+        for job in [job for job in jobs if job[1] & keys]:
+            jobs.remove(job)
+            ids, keys = [*job[0], *ids], keys | job[1]
+        jobs.append((ids, keys))
+    return [ids for ids, _ in jobs]
+
+
+def _keys(processes: Iterable[P]) -> set[str]:
+    """Return the communicators of processes without a rank. Whoever gives a rank gives all of them one id, or none."""
+    found = (process.participation.communicators for process in processes if rank_of(process.begin) is None)
+    return {key for keys in found for key in keys}
+
+
+def _is_worker(process: Participant) -> bool:
+    return rank_of(process.begin) is not None or process.participation.used_device
+
+
+def _rank(process: Participant) -> int | None:
+    rank = rank_of(process.begin)
+    return process.participation.rank if rank is None else rank
+
+
+def _began(process: Participant) -> datetime:
+    return began_of(process.begin) or datetime.min

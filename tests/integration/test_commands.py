@@ -202,6 +202,17 @@ def test_doctor_in_a_rehearsal() -> None:
         assert word in finished.out
 
 
+def test_doctor_as_json() -> None:
+    """`--json` has what was found, what was set and whether the hook works."""
+    finished = _warmly("rehearse", "--", TRACEHOOK, "doctor", "--json", SYMM_REGISTER_TIMEOUT="5")
+    told = json.loads(finished.out.partition("rehearsal:")[0])
+    assert finished.status == 0, finished.output
+    assert (told["version"], told["works"], told["settings"]) == (1, True, {"SYMM_REGISTER_TIMEOUT": "5"})
+    assert told["self_test"].startswith("1 segment seen allocated, 1 seen freed")
+    assert {"tracehook", "torch", "hook libraries", "rehearsal", "registers", "NCCL", "state"} == set(told["found"])
+    assert told["remarks"] == {}
+
+
 @pytest.mark.parametrize(
     ("mode", "word"),
     [("own", "tracehook, always"), ("observe", "what others do is recorded"), ("off", "is not recorded")],
@@ -249,10 +260,55 @@ def test_summary_of_a_job(tmp_path: Path) -> None:
     later = _warmly("summary", tmp_path, COLUMNS="200")
     assert later.status == 0
     assert later.out.strip() in finished.out
-    assert "clean" in later.out
+    assert "ended" in later.out.splitlines()[3]
+    assert "0 lost" not in later.out
     (log,) = tmp_path.glob("*.jsonl")
     log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
-    assert "killed" in _warmly("summary", tmp_path, COLUMNS="200").out
+    assert "open" in _warmly("summary", tmp_path, COLUMNS="200").out.splitlines()[3]
+
+
+def test_the_widest_summary_fits_100_columns(tmp_path: Path) -> None:
+    """Where no terminal says how wide it is: with windows, counts of four digits, and all that is said below."""
+    lines = [{"event": "trace.begin", "schema": "1.2", "t_ns": 1, "rank": 1023, "pid": 1234567}]
+    lines += [{"event": "segment.alloc", "seq": 1, "t_ns": 2, "device": 0}, {"event": "segment.free"}] * 1500
+    lines += [{"event": "register.local", "ok": True, "comm_id": 1}, {"event": "agreement.failed"}] * 9000
+    lines += [{"event": "register.window", "ok": True, "comm_id": 1}, {"event": "register.window"}] * 1500
+    lines += [{"event": "range.map", "total": 1 << 30}]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    finished = _tracehook("summary", tmp_path)
+    assert finished.status == 0, finished.output
+    assert "9000" in finished.out
+    assert max(map(len, finished.out.splitlines())) <= 100, finished.out
+    narrow = _tracehook("summary", tmp_path, COLUMNS="60").out
+    assert max(map(len, narrow.splitlines())) <= 60, narrow
+
+
+def test_summary_as_json(tmp_path: Path) -> None:
+    """`--json` has the counts of each process, and the files that could not be read; of the job that is chosen."""
+    for pid, job, time in ((6, "old", "2026-11-21T12:00:00Z"), (7, "new", "2026-11-21T13:00:00Z")):
+        who = {"rank": 0, "pid": pid, "job": job, "time": time}
+        lines = (
+            {"event": "trace.begin", "schema": "1.2", "t_ns": 1, **who},
+            {"event": "segment.alloc", "device": 0},
+            {"event": "trace.end", "dropped": 0},
+        )
+        (tmp_path / f"{job}.rank0.h.{pid}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / "bad.jsonl").write_text("text\n")
+    finished = _tracehook("summary", tmp_path, "--json")
+    assert finished.status == 0, finished.output
+    assert "left out: old" in finished.err
+    told = json.loads(finished.out)
+    (process,) = told["processes"]
+    assert (told["version"], told["not_shown"], len(told["unreadable"])) == (1, 0, 1)
+    none = {"made": 0, "undone": 0, "dropped": 0, "left": 0}
+    assert process == {
+        "file": "new.rank0.h.7.jsonl", "host": None, "job": "new", "rank": 0, "pid": 7, "ended": True, "recovered": 0,
+        "lost": 0, "segments": 1, "segments_freed": 0, "expandable_bytes": 0, "communicators": 0, "destroyed": 0,
+        "aborted": 0, "registrations": none, "windows": none, "failures": 0, "warnings": 0,
+    }  # fmt: skip
+    older = _tracehook("summary", tmp_path, "--json", "--job", "old")
+    assert (json.loads(older.out)["processes"][0]["job"], older.err) == ("old", "")
+    assert json.loads(_tracehook("summary", tmp_path, "--json", "--since", "2026-11-21T12:30:00").out) == told
 
 
 def test_summary_of_what_is_no_log(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -89,6 +90,22 @@ def test_policy_that_is_broken(site: Path, names: str, status: int, place: str) 
     assert (_row(finished, "large-only")[0], _row(finished, "large-only")[-1]) == (place, "BROKEN")
     (line,) = finished.err.splitlines()
     assert line.endswith("(my-policies 1.0) cannot be loaded: RuntimeError: [bold] not today")
+
+
+def test_policies_as_json(site: Path) -> None:
+    """`--json` has the rows of the table, in its order."""
+    env = {"SYMM_REGISTER_POLICY": "large-only", "PYTHONPATH": str(site)}
+    finished = run([SCRIPTS / "tracehook", "policies", "--json"], env)
+    assert (finished.status, finished.err) == (0, ""), finished.output
+    told = json.loads(finished.out)
+    assert told["version"] == 1
+    assert [(row["name"], row["asked"]) for row in told["policies"]] == [
+        ("large-only", 1), ("isolated", None), ("shared", None),
+    ]  # fmt: skip
+    assert told["policies"][0] == {
+        "asked": 1, "name": "large-only", "package": "my-policies 1.0", "target": "my_policies:large_only",
+        "summary": "No window for less than 1 MiB.", "problem": "",
+    }  # fmt: skip
 
 
 def test_value_that_names_no_policy() -> None:

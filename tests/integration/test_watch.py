@@ -279,6 +279,24 @@ def test_once_without_a_log(tmp_path: Path) -> None:
         assert str(directory) in finished.err
 
 
+def test_once_as_json(tmp_path: Path) -> None:
+    """`--once --json` has what the table has, for programs; without `--once` it is refused."""
+    _log(tmp_path, 3, {"event": "segment.alloc", "seq": 1, "t_ns": 2, "device": 0, "total": 512}, END)
+    finished = run([TRACEHOOK, "watch", tmp_path, "--once", "--json"])
+    assert (finished.status, finished.err) == (0, ""), finished.output
+    told = json.loads(finished.out)
+    (process,) = told.pop("processes")
+    assert process.pop("seconds") >= 0
+    assert told == {"version": 1, "directory": str(tmp_path), "not_read": {}}
+    assert process == {
+        "file": "job.rank3.host.103.jsonl", "host": None, "job": None, "rank": 3, "pid": 103, "state": "ended",
+        "segments": 1, "bytes": 512, "communicators": 0, "held": 0, "warnings": 0, "waiting": 0, "dropped": 0,
+        "latest": None,
+    }  # fmt: skip
+    refused = run([TRACEHOOK, "watch", tmp_path, "--json"])
+    assert (refused.status, "--once" in refused.err) == (2, True)
+
+
 def test_an_interval_that_is_too_short() -> None:
     """It is refused with the shortest one."""
     finished = run([TRACEHOOK, "watch", "x", "--interval", "0.01"])

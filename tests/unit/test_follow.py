@@ -257,7 +257,7 @@ def test_a_file_that_is_no_log_is_named_and_left_alone(tmp_path, follower, data)
     follower.look()
     assert list(follower.skipped) == ["foreign.jsonl"]
     foreign.unlink()
-    _append(foreign, BEGIN, *[ALLOC] * 100)
+    _append(foreign, BEGIN | {"rank": 1}, *[ALLOC] * 100)
     follower.look()
     follower.look()  # a file system may give the new file the number of the old one
     assert (follower.skipped, len(follower.processes)) == ({}, 2)
@@ -499,3 +499,53 @@ def test_a_table_fits_a_terminal_of_80_columns(tmp_path, follower, clock, core):
     assert "…" not in text
     assert "quiet 100 s" in text
     assert QUIET_AFTER < 100
+
+
+# --- several jobs, and launchers ---
+
+USED = {"event": "segment.alloc", "seq": 1, "t_ns": 2, "device": 0, "total": 512}
+
+
+def _write(directory, name, *events, **begin):
+    first = {"event": "trace.begin", "schema": "1.11", "t_ns": 1, "pid": 1, "argv": ["/x/train.py"], **begin}
+    lines = (json.dumps(event) + "\n" for event in (first, *events))
+    directory.joinpath(f"{name}.jsonl").write_text("".join(lines))
+
+
+def test_the_newest_job_is_followed(tmp_path):
+    """What is left out is said; a job that begins later takes its place; one that was chosen stays."""
+    newest, chosen = Follower(tmp_path), Follower(tmp_path, job="a")
+    _write(tmp_path, "a", job="a", rank=0, time="2026-11-21T12:00:00+00:00")
+    for follower in (newest, chosen):
+        follower.look()
+        assert (list(follower.processes), follower.left_out) == (["a.jsonl"], "")
+    _write(tmp_path, "b", job="b", rank=0, time="2026-11-21T13:00:00+00:00")
+    for follower in (newest, chosen):
+        follower.look()
+    assert (list(newest.processes), list(chosen.processes), chosen.left_out) == (["b.jsonl"], ["a.jsonl"], "")
+    assert "left out: a (train.py, began 2026-11-21T12:00:00 UTC, rank 0)" in newest.left_out
+
+
+def test_a_job_that_is_not_there_yet(tmp_path):
+    """It may still begin: until then there are no processes, and why is said."""
+    follower = Follower(tmp_path, job="b")
+    _write(tmp_path, "a", job="a", rank=0)
+    follower.look()
+    assert follower.processes == {}
+    assert "no job 'b' in it; there are: a (train.py" in follower.missing
+    _write(tmp_path, "b", job="b", rank=0)
+    follower.look()
+    assert (list(follower.processes), follower.missing) == (["b.jsonl"], "")
+
+
+def test_launchers_are_followed_and_not_shown(tmp_path):
+    """Until a process has a rank or a device they are all there is; the job ends when they have ended too."""
+    quiet, everybody = Follower(tmp_path), Follower(tmp_path, show_all=True)
+    _write(tmp_path, "launcher", job="a")
+    quiet.look()
+    assert list(quiet.processes) == ["launcher.jsonl"]
+    _write(tmp_path, "worker", USED, {"event": "trace.end", "t_ns": 3}, job="a")
+    for follower in (quiet, everybody):
+        follower.look()
+    assert (set(quiet.processes), quiet.all_ended) == ({"worker.jsonl"}, False)
+    assert set(everybody.processes) == {"worker.jsonl", "launcher.jsonl"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tracehook.audit.summary import summarise
+from tracehook.audit.summary import launchers, summarise
 from tracehook.log import ring, tables
 from tracehook.log.reader import ProcessLog
 
@@ -177,3 +177,15 @@ def test_no_event_of_the_table_breaks_the_counting(core, tmp_path):
         core.push(name)
     rows = (ring.fields_of(record) for record in ring.unpack(core.data))
     _summary_of(tmp_path, [{"event": name, **fields} for name, fields in rows])
+
+
+def _row(tmp_path, rank, is_busy):
+    events = [{"event": "segment.alloc", "segment": 1}] if is_busy else []
+    return _summary_of(tmp_path, events, rank=rank)
+
+
+def test_launchers_and_helpers_have_no_row(tmp_path):
+    """A rank that did nothing yet has one; of two processes of one rank the one that did nothing has none."""
+    rows = [_row(tmp_path, *who) for who in ((None, False), (0, True), (0, False), (1, False), (None, True))]
+    assert launchers(rows) == {0, 2}
+    assert launchers([_row(tmp_path, None, False)]) == set(), "where nobody did anything, all are shown"

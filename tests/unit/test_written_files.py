@@ -82,3 +82,12 @@ def test_a_failure_leaves_the_old_file(tmp_path):
         file.write(bytes(1 // 0))
     assert [file.name for file in tmp_path.iterdir()] == ["out"]
     assert target.read_text() == "old"
+
+
+def test_a_launcher_has_no_track_unless_asked_for(log, tmp_path):
+    """It has neither a rank nor a device, so there is nothing to draw."""
+    line = {"event": "trace.begin", "schema": "1.2", "t_ns": 1_000, "rank": None, "pid": 9, "host": "a"}
+    log.joinpath("job.rank-.a.9.jsonl").write_text(json.dumps(line) + "\n")
+    for options, count in (((), "1 processes"), (("--all",), "2 processes")):
+        out = CliRunner().invoke(app, ["timeline", str(log), "-o", str(tmp_path / "out"), *options])
+        assert f": {count}, " in out.stdout, out.output

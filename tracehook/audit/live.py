@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -19,7 +19,9 @@ from tracehook.audit.group import NAMED, NamedGroup, group_in
 from tracehook.audit.summary import Summary
 from tracehook.log.file import rank_of
 from tracehook.log.growing import GrowingDirectory
-from tracehook.log.lines import parse_lines, whole_number
+from tracehook.log.jobs import choose, jobs_of, left_out
+from tracehook.log.lines import LogError, parse_lines, whole_number
+from tracehook.log.participation import Participation
 from tracehook.log.ring import RingHeader
 
 QUIET_AFTER: Final = 5.0  # seconds without anything new after which a process is quiet
@@ -42,6 +44,7 @@ class Process:
 
     def __init__(self, begin: dict[str, Any], now: float, quiet: float) -> None:
         self.begin = begin
+        self.participation = Participation()
         self.summary = Summary(rank_of(begin), whole_number(begin.get("pid")) or 0)
         self.bytes = 0
         self.foreign = 0  # lines that are no events
@@ -77,6 +80,7 @@ class Process:
     def _count(self, event: dict[str, Any]) -> None:
         name, before = event["event"], self.alerts
         self.summary.count(event)
+        self.participation.add(event)
         if self.alerts > before:
             self.latest = event
         self._lines += "seq" in event
@@ -146,11 +150,27 @@ class Process:
 
 
 class Follower:
-    """The processes whose logs are in a directory, as of the last :meth:`look`, by the name of the log."""
+    """The processes of one job whose logs are in a directory, as of the last :meth:`look`, by the name of the log.
 
-    def __init__(self, directory: Path, clock: Callable[[], float] = time.monotonic) -> None:
+    The job is the one called `job`, or the one that began last. `show_all`: with its launchers. `left_out` says which
+    jobs are not shown, `missing` that there is no job of that id.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        clock: Callable[[], float] = time.monotonic,
+        job: str | None = None,
+        show_all: bool = False,
+    ) -> None:
         self.directory = directory
         self.processes: dict[str, Process] = {}
+        self.left_out = ""
+        self.missing = ""
+        self._job = job
+        self._show_all = show_all
+        self._everybody: dict[str, Process] = {}
+        self._meant: Collection[Process] = ()  # those of the job, with its launchers
         self.now = clock()
         self._clock = clock
         self._logs = GrowingDirectory(directory)
@@ -167,8 +187,8 @@ class Follower:
 
     @property
     def all_ended(self) -> bool:
-        """Whether there are processes, and each wrote its last line."""
-        return bool(self.processes) and all(process.summary.ended for process in self.processes.values())
+        """Whether there are processes, and each wrote its last line, launchers too."""
+        return bool(self.processes) and all(process.summary.ended for process in self._meant)
 
     def look(self, seconds: float = math.inf) -> None:
         """Read what is new, each file in turn; after `seconds`, leave the rest to the next look.
@@ -184,25 +204,46 @@ class Follower:
                 break
         self._drop_replaced()
         behind = self._logs.unfinished
-        for name, process in self.processes.items():
+        for name, process in self._everybody.items():
             process.see_ring(None if process.summary.ended else self._logs.ring_header(name), self.now)
             if name not in behind:  # else the rates would be those of our reading
                 process.sample(self.now)
+        self._choose()
+
+    def _choose(self) -> None:
+        """Keep the processes that are meant."""
+        jobs = jobs_of(self._everybody.values())
+        self.left_out = left_out(jobs) if self._job is None else ""
+        self.missing = ""
+        try:
+            job = choose(self.directory, jobs, self._job)
+        except LogError as problem:
+            self._meant, self.missing = (), str(problem)
+        else:
+            self._meant = (*job.workers, *job.launchers) if job else tuple(self._everybody.values())
+            if job is not None and not self._show_all:
+                self._show(job.workers)
+                return
+        self._show(self._meant)
+
+    def _show(self, processes: Collection[Process]) -> None:
+        shown = set(map(id, processes))
+        self.processes = {name: process for name, process in self._everybody.items() if id(process) in shown}
 
     def _take(self, name: str, lines: list[bytes | None]) -> None:
         tail = self._logs.tails.get(name)
         if tail is None or tail.begin is None:
             return
-        if name not in self.processes:
-            self.processes[name] = Process(tail.begin, self.now, max(0.0, time.time() - tail.changed))
+        if name not in self._everybody:
+            self._everybody[name] = Process(tail.begin, self.now, max(0.0, time.time() - tail.changed))
         if lines:
-            self.processes[name].take(lines, self.now)
+            self._everybody[name].take(lines, self.now)
 
     def _drop_replaced(self) -> None:
         """Drop the processes whose logs are gone, or are those of other processes by now."""
         tails = self._logs.tails
-        self.processes = {
+        self._everybody = {
             name: process
-            for name, process in self.processes.items()
+            for name, process in self._everybody.items()
             if name in tails and tails[name].begin is process.begin
         }

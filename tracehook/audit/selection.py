@@ -19,11 +19,12 @@ LATEST = 1 << 61  # a number beyond this one counts nothing; nanoseconds of 73 y
 class Selection:
     """Which processes of the directory are meant: those of a job, those that began at or after a time.
 
-    Without a job, it is the one that began last.
+    Without a job, it is the one that began last. `launchers`: with the processes that only started the others.
     """
 
     job: str | None = None
     since: datetime | None = None
+    launchers: bool = True
 
 
 NEWEST = Selection()
@@ -31,7 +32,7 @@ NEWEST = Selection()
 
 @dataclass(frozen=True)
 class Selected:
-    """The logs that are meant. `left_out`: what is said of other jobs; empty if there are none."""
+    """The logs that are meant. `left_out`: which jobs are not, if nobody chose one and there are several."""
 
     logs: list[LogFile]
     left_out: str = ""
@@ -49,8 +50,8 @@ def select(directory: Directory, selection: Selection) -> Selected:
     job = choose(directory.path, jobs, selection.job)
     if job is None:
         return Selected(logs)
-    meant = {id(log) for log in (*job.workers, *job.launchers)}
-    return Selected([log for log in logs if id(log) in meant], left_out(job, jobs))
+    meant = {id(log) for log in (*job.workers, *(job.launchers if selection.launchers else ()))}
+    return Selected([log for log in logs if id(log) in meant], left_out(jobs) if selection.job is None else "")
 
 
 def _since(directory: Directory, since: datetime | None) -> list[LogFile]:

@@ -49,8 +49,8 @@ class TooMuch(LogError):
 class Store:
     """Reads a directory into a database of its own, which goes with it. A context manager; for one thread.
 
-    `left_out` says which other jobs the directory has. Raises :class:`LogError` if it has no log, those of several runs
-    under one id, or one of a newer schema: then the others may mean something else too.
+    `left_out` says which jobs are not looked at, if nobody chose one. Raises :class:`LogError` if the directory has no
+    log, those of several runs under one id, or one of a newer schema: then the others may mean something else too.
     """
 
     def __init__(self, path: Path, selection: Selection = NEWEST, progress: Progress = quiet) -> None:

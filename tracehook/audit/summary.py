@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +36,10 @@ class RegistrationCounts:
         self.undone += 1
         self.by_communicator[comm] = self.by_communicator.get(comm, 0) - 1
 
+    def as_json(self) -> dict[str, int]:
+        """Return it as ``--json`` prints it."""
+        return {"made": self.made, "undone": self.undone, "dropped": self.dropped, "left": self.left}
+
     def drop_communicator(self, comm: int) -> None:
         """Count those of a communicator that took them with it: they went without a call."""
         self.dropped += self.by_communicator.pop(comm, 0)
@@ -66,6 +71,11 @@ class Summary:
     windows: RegistrationCounts = field(default_factory=RegistrationCounts)
 
     @property
+    def is_busy(self) -> bool:
+        """Whether it did anything that is counted here."""
+        return bool(self.segments or self.expandable or self.communicators)
+
+    @property
     def made(self) -> int:
         """Local registrations made."""
         return self.local.made
@@ -84,6 +94,17 @@ class Summary:
     def left(self) -> int:
         """Local registrations of communicators that were alive at the last event."""
         return self.local.left
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as ``--json`` prints it (docs/audit.md)."""
+        names = ("rank", "pid", "ended", "recovered", "lost", "segments", "segments_freed")
+        more = ("communicators", "destroyed", "aborted", "failures", "warnings")
+        return {
+            **{name: getattr(self, name) for name in (*names, *more)},
+            "expandable_bytes": self.expandable,
+            "registrations": self.local.as_json(),
+            "windows": self.windows.as_json(),
+        }
 
     def count(self, event: dict[str, Any]) -> None:
         """Count one event."""
@@ -136,3 +157,13 @@ def summarise(log: ProcessLog) -> Summary:
     for event in log.events:
         out.count(event)
     return out
+
+
+def launchers(rows: Sequence[Summary]) -> set[int]:
+    """Return which rows are of launchers and helpers: processes that did nothing, and have no rank of their own.
+
+    None are if nobody did anything.
+    """
+    ranks = {row.rank for row in rows if row.is_busy} | {None}
+    found = {number for number, row in enumerate(rows) if not row.is_busy and row.rank in ranks}
+    return found if len(found) < len(rows) else set()

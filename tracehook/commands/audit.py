@@ -10,6 +10,8 @@ import typer
 from tracehook.commands.logs_options import Job, LogDirectory, Since, plain, progress_bar, readable, selection, tell
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from tracehook.audit.finding import Finding
     from tracehook.audit.verdict import Verdict
 
@@ -69,8 +71,24 @@ def _show(verdict: Verdict, most: int) -> None:
 
 
 def _table(findings: tuple[Finding, ...], most: int) -> None:
-    from rich import box
     from rich.console import Console
+
+    shown: dict[str, int] = {}
+    kept = []
+    for finding in findings:
+        count = shown[finding.rule] = shown.get(finding.rule, 0) + 1
+        if not most or count <= most:
+            kept.append(finding)
+    more = {rule: count - most for rule, count in shown.items() if most and count > most}
+    console = Console()
+    if console.is_terminal:
+        _print_table(console, kept, more)
+    else:
+        _print_lines(kept, more)
+
+
+def _print_table(console: Console, findings: list[Finding], more: dict[str, int]) -> None:
+    from rich import box
     from rich.table import Table
     from rich.text import Text
 
@@ -79,17 +97,26 @@ def _table(findings: tuple[Finding, ...], most: int) -> None:
     table.add_column("", no_wrap=True)
     table.add_column("rule", no_wrap=True)
     table.add_column("finding", overflow="fold")
-    shown: dict[str, int] = {}
     for finding in findings:
-        count = shown[finding.rule] = shown.get(finding.rule, 0) + 1
-        if most and count > most:
-            continue
-        moment = "" if finding.ns is None else f"{finding.ns / 1e9:.3f} s"
         style = "bold red" if finding.severity == "error" else "yellow"
-        table.add_row(moment, Text(finding.severity, style), finding.rule, Text(plain(finding.message)))
-    for rule, count in shown.items():
-        if most and count > most:
-            table.add_row("", "", rule, Text(f"and {count - most:,} more (--max-findings)", "dim"))
-    console = Console()
-    # Not cut where nobody looks at the width: a file, a pipe.
-    (console if console.is_terminal else Console(width=160)).print(table)
+        table.add_row(_moment(finding), Text(finding.severity, style), finding.rule, Text(plain(finding.message)))
+    for rule, count in more.items():
+        table.add_row("", "", rule, Text(_told_more(count), "dim"))
+    console.print(table)
+
+
+def _print_lines(findings: list[Finding], more: dict[str, int]) -> None:
+    """Print one line a finding, for what reads lines."""
+    width = max(len(finding.rule) for finding in findings)
+    for finding in findings:
+        typer.echo(f"{_moment(finding):>9}  {finding.severity:7}  {finding.rule:{width}}  {plain(finding.message)}")
+    for rule, count in more.items():
+        typer.echo(f"{'':18}  {rule:{width}}  {_told_more(count)}")
+
+
+def _moment(finding: Finding) -> str:
+    return "" if finding.ns is None else f"{finding.ns / 1e9:.3f} s"
+
+
+def _told_more(count: int) -> str:
+    return f"and {count:,} more (--max-findings)"

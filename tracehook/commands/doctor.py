@@ -2,40 +2,54 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 import tracehook
 from tracehook import settings, versions
+from tracehook.commands.printed import console_for
 from tracehook.hook import library, nccl_library, registrants
 from tracehook.rehearsal import emulation
 
 
-def doctor() -> None:
+def doctor(
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
+) -> None:
     """Show versions and settings, and test the hook: one segment allocated, one freed, two events.
 
     Exit status 0 if the hook works here, 1 if not (the table says why).
     """
+    # Before the test, which begins a job if there is a log, and leaves its id in the environment.
+    changed = {variable: os.environ[variable] for variable, _, _ in settings.table() if variable in os.environ}
+    found = _versions()
+    works, result = _self_test()
+    found += _state()
+    if as_json:
+        facts = {name: text for name, text in found if not name.startswith(" ")}
+        remarks = {name.strip(): text for name, text in found if name.startswith(" ")}
+        out = {"version": 1, "works": works, "self_test": result, "found": facts, "remarks": remarks}
+        out |= {"settings": changed}
+        typer.echo(json.dumps(out, indent=1))
+    else:
+        _show([*found, ("self-test", result)], changed)
+    raise typer.Exit(0 if works else 1)
+
+
+def _show(rows: list[tuple[str, str]], changed: dict[str, str]) -> None:
     table = Table(show_header=False, title="tracehook doctor", title_justify="left")
     table.add_column("what", style="bold", no_wrap=True)
     table.add_column("found", overflow="fold")
-    for name, text in _versions():
-        table.add_row(name, text)
-    works, result = _self_test()
-    for name, text in _state():
-        table.add_row(name, text)
-    table.add_row("self-test", result)
-    for variable, default, _ in settings.table():
-        if variable in os.environ:
-            table.add_row(variable, f"{os.environ[variable]!r} (default: {default})")
-    Console(width=max(100, Console().width)).print(table)
-    raise typer.Exit(0 if works else 1)
+    defaults = {variable: default for variable, default, _ in settings.table()}
+    for name, text in (*rows, *((name, f"{value!r} (default: {defaults[name]})") for name, value in changed.items())):
+        table.add_row(name, Text(text))
+    console_for(table).print(table)
 
 
 def _versions() -> list[tuple[str, str]]:

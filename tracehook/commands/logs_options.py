@@ -25,6 +25,7 @@ Job = Annotated[
     str | None,
     typer.Option(metavar="ID", help="The job, where the directory has several (tracehook jobs DIR); else the newest."),
 ]
+All = Annotated[bool, typer.Option("--all", help="Show launchers too: processes that have no rank and use no device.")]
 Since = Annotated[
     datetime | None,
     typer.Option(
@@ -34,13 +35,13 @@ Since = Annotated[
 ]
 
 
-def selection(job: str | None, since: datetime | None) -> Selection:
-    """Return what --job and --since select."""
+def selection(job: str | None, since: datetime | None, launchers: bool = True) -> Selection:
+    """Return what --job and --since select, with or without launchers."""
     from tracehook.audit.selection import Selection
 
     if since is not None and since.tzinfo is None:
         since = since.replace(tzinfo=UTC)
-    return Selection(job, since)
+    return Selection(job, since, launchers)
 
 
 def tell(command: str, left_out: str) -> None:

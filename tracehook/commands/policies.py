@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+from typing import Annotated
+
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from tracehook import settings
+from tracehook.commands.printed import console_for
 from tracehook.policies.installed import PolicyEntry, available, find
 
 
-def policies() -> None:
+def policies(
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
+) -> None:
     """Show the installed pool policies, and which of them SYMM_REGISTER_POLICY chooses, in which order.
 
     Exit status 1 if a chosen one is missing or cannot be loaded, else 0.
@@ -22,9 +28,22 @@ def policies() -> None:
         typer.echo(f"tracehook policies: {line}", err=True)
     chosen = find(values.policy)
     others = [row for row in available() if row.name not in values.policy]
-    how = " (default)" if values.policy == settings.Settings().policy else ""
+    if as_json:
+        asked = [_as_json(row, number) for number, row in enumerate(chosen, start=1)]
+        told = {"version": 1, "policies": [*asked, *(_as_json(row, None) for row in others)]}
+        typer.echo(json.dumps(told, indent=1))
+    else:
+        _show(values.policy, chosen, others)
+    for row in (*chosen, *others):
+        if row.problem:
+            typer.echo(f"tracehook policies: {row.name}: {row.problem}", err=True)
+    raise typer.Exit(1 if any(row.problem for row in chosen) else 0)
+
+
+def _show(names: Sequence[str], chosen: Sequence[PolicyEntry], others: Sequence[PolicyEntry]) -> None:
+    how = " (default)" if names == settings.Settings().policy else ""
     table = Table(
-        title=f"SYMM_REGISTER_POLICY={','.join(values.policy)}{how}",
+        title=f"SYMM_REGISTER_POLICY={','.join(names)}{how}",
         title_justify="left",
         box=box.SIMPLE_HEAD,
         padding=(0, 1),
@@ -40,13 +59,14 @@ def policies() -> None:
         table.add_row(str(index), *_cells(row))
     for row in others:
         table.add_row("-", *_cells(row))
-    console = Console(width=max(130, Console().width))
+    console = console_for(table)
     console.print(table)
     console.print("The first that answers decides; if none does: shared. '-': not asked.", style="dim")
-    for row in (*chosen, *others):
-        if row.problem:
-            typer.echo(f"tracehook policies: {row.name}: {row.problem}", err=True)
-    raise typer.Exit(1 if any(row.problem for row in chosen) else 0)
+
+
+def _as_json(row: PolicyEntry, asked: int | None) -> dict[str, str | int | None]:
+    told = {name: getattr(row, name) for name in ("name", "package", "target", "summary", "problem")}
+    return {"asked": asked, **told}
 
 
 def _cells(row: PolicyEntry) -> list[Text]:

@@ -7,12 +7,23 @@ from typing import Annotated
 
 import typer
 
-from tracehook.commands.logs_options import Job, LogDirectory, Since, plain, progress_bar, readable, selection, tell
+from tracehook.commands.logs_options import (
+    All,
+    Job,
+    LogDirectory,
+    Since,
+    plain,
+    progress_bar,
+    readable,
+    selection,
+    tell,
+)
 
 
 def timeline(
     directory: LogDirectory,
     output: Annotated[Path, typer.Option("--output", "-o", help="The trace to write.")] = Path("trace.pftrace"),
+    show_all: All = False,
     job: Job = None,
     since: Since = None,
 ) -> None:
@@ -28,7 +39,7 @@ def timeline(
 
         with (
             progress_bar() as progress,
-            Store(directory, selection(job, since), progress) as store,
+            Store(directory, selection(job, since, show_all), progress) as store,
             replacing(output) as file,
         ):
             written = write(store, check(store, progress), file, progress)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 import time
@@ -16,6 +17,9 @@ from rich.console import Console
 from rich.live import Live
 
 from tracehook.audit.live import Follower
+from tracehook.commands import watch_table
+from tracehook.commands.logs_options import All, Job, tell
+from tracehook.commands.printed import console_for
 from tracehook.commands.watch_table import alert, clean, nothing, picture, sentence
 
 
@@ -24,16 +28,21 @@ def watch(
     interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks at the files.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Print one table and end.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Watch on when all processes have ended.")] = False,
+    show_all: All = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --once: print everything as one JSON object.")] = False,
+    job: Job = None,
 ) -> None:
     """Show what the processes of a running job do, until all have ended or Control-C.
 
     Reads the job's files only. Where stdout is no terminal, prints a line each interval. Exit status 2 if the directory
     cannot be read, or, with --once, if it holds no log.
     """
-    follower = Follower(directory)
+    if as_json and not once:
+        raise typer.BadParameter("--json is for one look; expected --once with it")
+    follower = Follower(directory, job=job, show_all=show_all)
     try:
         if once:
-            _show_once(follower)
+            _show_once(follower, as_json)
         elif sys.stdout.isatty() and not Console().is_dumb_terminal:
             _show_live(follower, interval, keep)
         else:
@@ -47,14 +56,16 @@ def watch(
         return
 
 
-def _show_once(follower: Follower) -> None:
+def _show_once(follower: Follower, as_json: bool) -> None:
     follower.look()
     if not follower.processes:
         typer.echo(f"tracehook watch: {nothing(follower)}", err=True)
         raise typer.Exit(2)
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = max(120, console.width)
+    if as_json:
+        tell("watch", follower.left_out)
+        typer.echo(json.dumps(watch_table.as_json(follower), indent=1))
+        return
+    console = console_for(picture(follower))
     console.print(picture(follower, console.height if console.is_terminal else None))
 
 
@@ -74,13 +85,16 @@ def _show_live(follower: Follower, interval: float, keep: bool) -> None:
 
 
 def _print_lines(follower: Follower, interval: float, keep: bool) -> None:
-    said = ""
+    said, left_out = "", ""
     known: dict[str, dict[str, Any]] = {}
     for _ in _looks(follower, interval, keep):
         text = sentence(follower) if follower.processes else nothing(follower)
         if text != said or follower.processes:
             print(f"{datetime.now():%H:%M:%S} {text}", flush=True)
         said = text
+        if follower.left_out != left_out:
+            left_out = follower.left_out
+            tell("watch", left_out)
         for name, process in follower.processes.items():
             if process.latest is not None and process.latest is not known.get(name):
                 known[name] = process.latest

@@ -54,6 +54,38 @@ def sentence(follower: Follower) -> str:
     )
 
 
+def as_json(follower: Follower) -> dict[str, Any]:
+    """Return what ``watch --once --json`` prints (docs/watch.md)."""
+    shown = sorted(follower.processes.items(), key=lambda item: _by_rank(item[1]))
+    return {
+        "version": 1,
+        "directory": str(follower.directory),
+        "processes": [{"file": name, **_told(process, follower.now)} for name, process in shown],
+        "not_read": follower.skipped,
+    }
+
+
+def _told(process: Process, now: float) -> dict[str, Any]:
+    summary = process.summary
+    state, seconds = process.state(now)
+    return {
+        "host": process.begin.get("host"),
+        "job": process.begin.get("job"),
+        "rank": summary.rank,
+        "pid": summary.pid,
+        "state": state.value,
+        "seconds": round(seconds, 3),
+        "segments": max(0, summary.segments - summary.segments_freed),
+        "bytes": process.bytes,
+        "communicators": max(0, summary.communicators - summary.destroyed - summary.aborted),
+        "held": summary.left + summary.windows.left,
+        "warnings": process.alerts,
+        "waiting": process.waiting,
+        "dropped": process.dropped,
+        "latest": process.latest,
+    }
+
+
 def alert(process: Process) -> str:
     """Return the latest event of a process that somebody should look at, in words."""
     event = process.latest or {"event": ""}
@@ -103,6 +135,8 @@ def clean(text: str, most: int = 200) -> str:
 def nothing(follower: Follower) -> str:
     """Return why there is nothing to show."""
     directory = clean(str(follower.directory))
+    if follower.missing:
+        return clean(follower.missing, 600)
     if follower.skipped:
         return f"{directory}: no log that can be read; {_skipped(follower)}"
     if not follower.directory.is_dir():
@@ -124,6 +158,8 @@ def _states(follower: Follower) -> str:
 
 
 def _remarks(follower: Follower) -> Iterator[str]:
+    if follower.left_out:
+        yield clean(follower.left_out)
     if follower.behind:
         yield f"still reading: {in_bytes(follower.behind)} to go"
     if follower.skipped:

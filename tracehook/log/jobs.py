@@ -117,14 +117,13 @@ def choose(place: object, jobs: Sequence[LoggedJob[P]], wanted: str | None) -> L
     raise LogError(f"{place}: no job {wanted!r} in it; there are: {there}{_more(jobs[_MOST_TOLD:])}")
 
 
-def left_out(job: LoggedJob[P], jobs: Sequence[LoggedJob[P]]) -> str:
-    """Say which job is looked at, and which are not; nothing if there is only one."""
-    others = [other for other in jobs if other is not job]
-    if not others:
+def left_out(jobs: Sequence[LoggedJob[P]]) -> str:
+    """Say which job is looked at where nobody chose one, and which are not; nothing if there is only one."""
+    if len(jobs) < 2:
         return ""
-    told = "; ".join(other.description for other in others[:_MOST_TOLD])
-    newest = ", the newest of " if job is jobs[0] else ", one of "
-    return f"job {job.description}{newest}{len(jobs)}; left out: {told}{_more(others[_MOST_TOLD:])}; --job ID chooses"
+    told = "; ".join(job.description for job in jobs[1 : 1 + _MOST_TOLD])
+    more = _more(jobs[1 + _MOST_TOLD :])
+    return f"the newest of {len(jobs)} jobs, {jobs[0].description}; --job ID chooses another; left out: {told}{more}"
 
 
 def told_time(time: datetime) -> str:

@@ -1,5 +1,5 @@
 -- severity: error
--- sentence: A log has no trace.end: the process was killed, still runs, or ended without Python's exit handlers (os._exit).
+-- sentence: A log has no trace.end: the process was killed, still runs, or ended without Python's exit handlers (os._exit), or its log could not be written.
 -- advice: Look at the launcher's output and the host's kernel log (`dmesg`) for what ended the process; if it still runs, look where it hangs with `py-spy dump --pid PID`.
 -- divergence: unless alike
 WITH segments AS (
@@ -12,7 +12,7 @@ last AS (SELECT process, arg_max(event, seq) AS event FROM event GROUP BY proces
 -- Its end came after its last event, so what that event shows comes first. A ring tells, to a tenth of a second, how long
 -- its process lived after that: of several that ended, the first is the one to look at.
 SELECT process, [rank] AS ranks, NULL AS comm, coalesce(alive_ns, last_ns) + 1 AS ns, NULL AS seq,
-       format('{} never said its end (killed, still running, or os._exit){}{}; it held {} ({}) and {}{}{}',
+       format('{} never said its end (killed, still running, os._exit, or its log could not be written){}{}; it held {} ({}) and {}{}{}',
               who(rank, process), coalesce(format('; it was last alive at {}', in_seconds(alive_ns)), ''),
               coalesce(format(', and logged {} last, at {}', last.event, in_seconds(last_ns)), ''),
               plural(coalesce(segments.n, 0), 'segment'), in_bytes(coalesce(segments.bytes, 0)),

@@ -187,11 +187,12 @@ def _ends_of(job: Callers, wait: Wait, waiting: Mapping[int, Wait]) -> list[Call
 
 
 def _told_missing(job: Callers, culprit: Caller, its: Sequence[Wait], own: Wait | None) -> Finding:
-    first = min(its, key=lambda wait: (wait.process.moved_ns or 0, wait.process.rank or 0))
+    # Of several groups the smallest says most.
+    first = min(its, key=lambda wait: (len(job.members[wait.comm]), wait.process.moved_ns or 0, wait.process.rank or 0))
     ranks = sorted({wait.process for wait in its if wait.comm == first.comm}, key=lambda each: each.rank or 0)
     what = f"{first.step.call.described()} ({in_bytes(first.step.call.nbytes)})"
     message = (
-        f"{job.group(first.comm)}: {culprit.name} made {first.made} {_kind(first)}, {_ranks(ranks)} "
+        f"{job.group(first.comm)}: {culprit.name} came to {first.made} {_kind(first)}, {_ranks(ranks)} "
         f"{'waits' if len(ranks) == 1 else 'wait'} in the {_ordinal(first.number + 1)}, {what}{_since(first.process)}; "
         f"{_doing(job, culprit, own)}"
     )

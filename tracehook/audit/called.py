@@ -116,7 +116,7 @@ class Callers:
     """All processes that have a rank or used communicators, and who takes part in which communicator."""
 
     processes: list[Caller]
-    names: dict[str, str]  # of groups, by communicator
+    names: dict[str, str]  # by communicator: what messages call it, if a group of torch stands for it
     members: dict[str, dict[int, Member]] = field(default_factory=dict)  # by communicator and rank in it
 
     def __post_init__(self) -> None:
@@ -138,7 +138,7 @@ class Callers:
         members = self.members.get(comm, {})
         ranks = [members[place].process.rank for place in sorted(members)]
         told = f" (ranks {', '.join(map(str, ranks))})" if None not in ranks else ""
-        return f"{self.names[comm]}{told}" if comm in self.names else f"communicator {comm}{told}"
+        return self.names.get(comm) or f"communicator {comm}{told}"
 
 
 def job_of(store: Store) -> Callers:
@@ -180,11 +180,6 @@ def _process(row: dict[str, Any]) -> Caller:
 
 
 def _names(store: Store) -> dict[str, str]:
-    columns = {row["column_name"] for row in store.rows("DESCRIBE event")}
-    if not {"group", "desc"} <= columns:
-        return {}
-    rows = store.rows(
-        """SELECT comm, any_value(coalesce("desc", 'group ' || "group")) AS name FROM event
-           WHERE event = 'communicator.group' GROUP BY comm"""
-    )
-    return {row["comm"]: row["name"] for row in rows if row["name"]}
+    return {
+        row["comm"]: row["name"] for row in store.rows("SELECT comm, group_of(comm) AS name FROM communicator_group")
+    }

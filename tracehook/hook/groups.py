@@ -43,6 +43,13 @@ def existing() -> Iterator[Found]:
                 yield Found(pointer, device, f"{name}#{ordinal}" if ordinal else name, backend)
 
 
+def adopt_existing(core: Any) -> None:
+    """Have the native core follow the communicators that are there already."""
+    for found in existing():
+        by_itself = registrants.registers_itself(found.backend)
+        core.adopt_communicator(found.pointer, found.device, found.name, by_itself)
+
+
 class GroupFacts(NamedTuple):
     """What all ranks of a group know alike (names, ranks, store), and this rank's own place in it."""
 

@@ -122,6 +122,8 @@ class Service:
         try:
             import torch
 
+            from tracehook.hook import groups
+
             with self._lock:
                 if self._forked:
                     # Forked before CUDA came up, as launchers do: a process like any other, with a log of its own.
@@ -129,7 +131,7 @@ class Service:
                 if not self._done_attaching:
                     self._done_attaching = True
                     self._attach_to_allocator(str(torch.__version__))
-                    self._adopt_communicators()
+                    groups.adopt_existing(self._native())
         except Exception as problem:
             self._note("attach_failed", str(problem))
 
@@ -153,13 +155,6 @@ class Service:
             return
         if reason and REASONS[reason].name not in self._reasons():
             self._note(REASONS[reason].name)
-
-    def _adopt_communicators(self) -> None:
-        from tracehook.hook import groups
-
-        for found in groups.existing():
-            by_itself = registrants.registers_itself(found.backend)
-            self._native().adopt_communicator(found.pointer, found.device, found.name, by_itself)
 
     # --- switching, asking ---
 

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, cast
 
 from tracehook.log import calls, ring
 from tracehook.log.aside import Aside
+from tracehook.log.encoding import dumps
 from tracehook.log.file_name import new_file
 from tracehook.log.tables import Reason
 
@@ -110,7 +111,7 @@ class Journal:
         first = {"event": "trace.begin", "schema": SCHEMA, "t_ns": time.monotonic_ns(), "time": _wall_time(), **begin}
         try:
             self._file = _WholeLines(new_file(path) if descriptor is None else descriptor)
-            self._file.write(_dumps(first) + b"\n")
+            self._file.write(dumps(first) + b"\n")
         except (OSError, ValueError, TypeError) as problem:
             self._give_up(problem)
 
@@ -122,7 +123,7 @@ class Journal:
         # wrap_logger and not configure(): structlog's configuration belongs to the application.
         return structlog.wrap_logger(
             structlog.BytesLogger(cast("BinaryIO", self._file)),
-            processors=[structlog.processors.JSONRenderer(serializer=_dumps)],
+            processors=[structlog.processors.JSONRenderer(serializer=dumps)],
             wrapper_class=structlog.BoundLogger,
             context_class=dict,
             cache_logger_on_first_use=True,
@@ -342,21 +343,3 @@ class Journal:
         self._logger = None
         self.path = None
         self._file = None
-
-
-def _dumps(event: Mapping[str, Any], **_: Any) -> bytes:
-    # The event's name first: lines of one kind line up when a person reads them.
-    name = event["event"]
-    rest = {key: value for key, value in event.items() if key != "event"}
-    return _encode({"event": name, **rest})
-
-
-try:
-    import orjson
-
-    _encode: Callable[[Any], bytes] = orjson.dumps
-except ImportError:
-    import json
-
-    def _encode(value: Any) -> bytes:
-        return json.dumps(value, separators=(",", ":")).encode()

@@ -53,7 +53,7 @@ def test_ring_without_a_log(logs: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b'{"event":"trace.begin","sch'])
 def test_log_without_a_line(logs: Path, content: bytes) -> None:
-    """A process that was killed before the first line of its log was whole is a rank that never said its end."""
+    """A process that was killed before the first line of its log was whole is a rank that did not end in order."""
     log = log_of(logs)
     log.write_bytes(content)
     log.with_suffix(".ring").write_bytes(ring_of(2))

@@ -40,7 +40,7 @@ COUNTED = {
 ALONE = 3  # exit status of a rank that noticed that the other one is gone
 REMOTE_ERROR = 6  # ncclRemoteError
 LONGEST_STEP = 80  # events; a group that begins or ends, with all that is registered
-HELD = re.compile(r"it held (\d+) segments? \((.*?)\) and (\d+) registrations?(?:, (\d+) of them windows)?")
+HELD = re.compile(r"held: (\d+) segments? \((.*?)\) and (\d+) registrations?(?:, (\d+) of them windows)?")
 
 
 @dataclass

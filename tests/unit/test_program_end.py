@@ -56,7 +56,7 @@ BOOM = {"how": "exception", "exception": "ValueError", "message": "boom", "statu
 
 def test_an_exception_is_named(tmp_path: Path) -> None:
     """Type and first line stand in the last line, and before it in an event of their own; the traceback is as ever."""
-    ended = Ended(tmp_path, r'raise ValueError("boom\nand more")')
+    ended = Ended(tmp_path, r'raise ValueError("\nboom\nand more")')
     assert ended.told() == BOOM
     assert ended.told("python.exception") == {"exception": "ValueError", "message": "boom"}
     assert ended.status == 1

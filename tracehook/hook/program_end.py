@@ -79,7 +79,7 @@ def _uncaught() -> BaseException | None:
 
 def _told(problem: BaseException) -> dict[str, str]:
     try:
-        message = str(problem).partition("\n")[0][:_MOST]
+        message = str(problem).strip().partition("\n")[0][:_MOST]
     except Exception:  # of the program's own class
         message = ""
     return {"exception": encodable(type(problem).__name__), "message": encodable(message)}

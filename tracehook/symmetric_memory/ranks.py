@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tracehook import _core
-from tracehook.errors import RegistrationError
+from tracehook.errors import RegistrationError, RegistrationMismatch, RegistrationTimeout
 from tracehook.hook import groups, registrants
 from tracehook.log.journal import warn
 from tracehook.symmetric_memory import divergence
@@ -282,7 +282,8 @@ class _Follower:
         ranks = self._ranks()
         if ranks is not None and not self.has_come_to(verdict_key):
             self._communicator.log_agreement("agreement.timeout", 0, ranks.facts.rank, 0)
-            warn(verdict.text)
+            kind = RegistrationTimeout if verdict.kind == "timeout" else RegistrationMismatch
+            warn(str(kind(verdict.text)))
 
     def has_come_to(self, verdict_key: str) -> bool:
         """Whether this rank takes part, or took part, in the round with that key."""

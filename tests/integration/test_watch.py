@@ -287,7 +287,7 @@ def test_once_as_json(tmp_path: Path) -> None:
     told = json.loads(finished.out)
     (process,) = told.pop("processes")
     assert process.pop("seconds") >= 0
-    assert told == {"version": 1, "directory": str(tmp_path), "not_read": {}}
+    assert told == {"version": 1, "directory": str(tmp_path), "waits": [], "not_read": {}}
     assert process == {
         "file": "job.rank3.host.103.jsonl", "host": None, "job": None, "rank": 3, "pid": 103, "state": "ended",
         "segments": 1, "bytes": 512, "communicators": 0, "held": 0, "warnings": 0, "waiting": 0, "dropped": 0,

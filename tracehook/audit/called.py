@@ -11,10 +11,12 @@ import signal
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tracehook.audit.store import Store
 from tracehook.log.calls import Call, Calls, parse
+
+if TYPE_CHECKING:  # watch reads no database
+    from tracehook.audit.store import Store
 
 BY_OTHERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # how launchers and operators end processes
 

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from tracehook.audit.group import NAMED, NamedGroup, group_in
+from tracehook.audit.live_waits import Hang, LiveWaits, Running
 from tracehook.audit.summary import Summary
+from tracehook.log.calls import Calls, parse
 from tracehook.log.file import rank_of
 from tracehook.log.growing import GrowingDirectory
 from tracehook.log.jobs import choose, jobs_of, left_out
@@ -51,6 +53,7 @@ class Process:
         self.dropped = 0
         self.latest: dict[str, Any] | None = None  # the event that somebody should look at
         self.groups: dict[str, NamedGroup] = {}  # by the key of their communicator
+        self._called: dict[str, Calls] = {}  # communicators that ended
         self._lines = 0
         self._news_at = now - quiet
         self._drained_at = self._looked_at = now
@@ -89,6 +92,8 @@ class Process:
             self.bytes = self.bytes if total is None else total
         elif name == NAMED:
             self.groups[str(event.get("comm"))] = group_in(event)
+        elif name == "communicator.calls" and (calls := parse(event)) is not None:
+            self._called[calls.comm] = calls
         elif name == "log.dropped":
             self.dropped += whole_number(event.get("count")) or 0
         elif name == "trace.end":
@@ -139,6 +144,15 @@ class Process:
             return State.RUNNING, quiet
         return (State.QUIET if self._ring else State.NO_END), quiet
 
+    def running(self, now: float) -> Running:
+        """Return what is to be known of it when its slots of calls are looked at."""
+        lives = self.state(now)[0] in (State.RUNNING, State.QUIET, State.STUCK) and self._ring is not None
+        since_ns = int((now - self._looked_at) * 1e9)
+        clock = self._ring.looked_ns + since_ns if lives and self._ring and self._ring.looked_ns else None
+        names = {comm: group.label for comm, group in self.groups.items()}
+        summary = self.summary
+        return Running(summary.rank, summary.pid, summary.ended, clock, self._called, names)
+
     def time_of(self, event: dict[str, Any]) -> float | None:
         """Return when an event happened, in seconds since 1970; None if the log does not say."""
         begin_ns, event_ns = whole_number(self.begin.get("t_ns")), whole_number(event.get("t_ns"))
@@ -174,6 +188,7 @@ class Follower:
         self.now = clock()
         self._clock = clock
         self._logs = GrowingDirectory(directory)
+        self._waits = LiveWaits()
 
     @property
     def skipped(self) -> dict[str, str]:
@@ -184,6 +199,11 @@ class Follower:
     def behind(self) -> int:
         """Bytes that the last look found and did not come to read."""
         return self._logs.behind
+
+    @property
+    def hangs(self) -> list[Hang]:
+        """Who waits for whom, in which call."""
+        return self._waits.hangs
 
     @property
     def all_ended(self) -> bool:
@@ -209,6 +229,8 @@ class Follower:
             if name not in behind:  # else the rates would be those of our reading
                 process.sample(self.now)
         self._choose()
+        running = {name: process.running(self.now) for name, process in self.processes.items()}
+        self._waits.look(running, self._logs.ring_slots, self.now)
 
     def _choose(self) -> None:
         """Keep the processes that are meant."""

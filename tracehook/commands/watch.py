@@ -20,7 +20,7 @@ from tracehook.audit.live import Follower
 from tracehook.commands import watch_table
 from tracehook.commands.logs_options import All, Job, tell
 from tracehook.commands.printed import console_for
-from tracehook.commands.watch_table import alert, clean, nothing, picture, sentence
+from tracehook.commands.watch_table import alert, clean, nothing, picture, sentence, told_hangs
 
 
 def watch(
@@ -87,6 +87,7 @@ def _show_live(follower: Follower, interval: float, keep: bool) -> None:
 def _print_lines(follower: Follower, interval: float, keep: bool) -> None:
     said, left_out = "", ""
     known: dict[str, dict[str, Any]] = {}
+    waited: set[tuple[str, str]] = set()
     for _ in _looks(follower, interval, keep):
         text = sentence(follower) if follower.processes else nothing(follower)
         if text != said or follower.processes:
@@ -95,6 +96,11 @@ def _print_lines(follower: Follower, interval: float, keep: bool) -> None:
         if follower.left_out != left_out:
             left_out = follower.left_out
             tell("watch", left_out)
+        hangs = told_hangs(follower)
+        for call, line in hangs.items():
+            if call not in waited:
+                print(line, flush=True)
+        waited = set(hangs)
         for name, process in follower.processes.items():
             if process.latest is not None and process.latest is not known.get(name):
                 known[name] = process.latest

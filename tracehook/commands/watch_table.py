@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -12,13 +12,16 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from tracehook.audit.finding import ranges
 from tracehook.audit.live import Follower, Process, State
+from tracehook.audit.live_waits import Hang
 from tracehook.log.lines import whole_number
 from tracehook.log.tables import ABOUT
 from tracehook.log.text import in_bytes, printable
 
 _COLUMNS = ("rank", "pid", "state", "segs", "bytes", "comms", "held", "ev/s", "reg/s", "warn", "ring", "dropped")
 _LINES_AROUND = 9  # of the terminal, that are no rows of processes
+_HANGS = 2  # that are shown
 _STYLES = {State.STUCK: "red", State.SILENT: "red", State.NO_END: "red", State.QUIET: "yellow", State.ENDED: "dim"}
 
 
@@ -31,7 +34,8 @@ def picture(follower: Follower, height: int | None = None) -> Group:
         table.add_column(column, justify="right", no_wrap=True)
     everyone = list(follower.processes.values())
     table.add_row(*_total(everyone), style="bold")
-    rows = _chosen(follower, None if height is None else max(1, height - _LINES_AROUND))
+    around = _LINES_AROUND + 2 * len(told_hangs(follower))  # each may take two lines
+    rows = _chosen(follower, None if height is None else max(1, height - around))
     for process in rows:
         state, _ = process.state(follower.now)
         style = "bold red" if process.alerts else _STYLES.get(state, "")
@@ -61,8 +65,14 @@ def as_json(follower: Follower) -> dict[str, Any]:
         "version": 1,
         "directory": str(follower.directory),
         "processes": [{"file": name, **_told(process, follower.now)} for name, process in shown],
+        "waits": [_told_hang(hang) for hang in follower.hangs],
         "not_read": follower.skipped,
     }
+
+
+def _told_hang(hang: Hang) -> dict[str, Any]:
+    made = [{"calls": count, "by": names} for count, names in hang.made.items()]
+    return hang._asdict() | {"made": made}
 
 
 def _told(process: Process, now: float) -> dict[str, Any]:
@@ -157,7 +167,31 @@ def _states(follower: Follower) -> str:
     return f"{count} process{'' if count == 1 else 'es'}: {', '.join(parts)}"
 
 
+def told_hangs(follower: Follower) -> dict[tuple[str, str], str]:
+    """Return who waits for whom, in words, by group and call: at most two, the causes first."""
+    return {(hang.group, hang.call): _hang(hang) for hang in follower.hangs[:_HANGS]}
+
+
+def _hang(hang: Hang) -> str:
+    counts = ((_many(names), f"{count} call{'' if count == 1 else 's'}") for count, names in hang.made.items())
+    made = "; ".join(f"{names} made {count}" for names, count in counts)
+    waits = "waits" if len(hang.waiting) == 1 else "wait"
+    return clean(
+        f"{hang.group}: {f'{made}; ' if made else ''}{_many(hang.waiting)} {waits} for {_many(hang.missing)} in "
+        f"{hang.call}, for {_seconds(hang.seconds)}",
+        300,
+    )
+
+
+def _many(names: Sequence[str]) -> str:
+    ranks = sorted(int(name.removeprefix("rank ")) for name in names if name.startswith("rank "))
+    return f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}" if len(ranks) == len(names) else ", ".join(names)
+
+
 def _remarks(follower: Follower) -> Iterator[str]:
+    yield from told_hangs(follower).values()
+    if len(follower.hangs) > _HANGS:
+        yield f"ranks wait in {len(follower.hangs) - _HANGS} more calls"
     if follower.left_out:
         yield clean(follower.left_out)
     if follower.behind:

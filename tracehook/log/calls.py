@@ -18,9 +18,10 @@ _HEAD = struct.Struct("<2IQ2i2I4QQ2I3Q24x")
 _PEER = struct.Struct("<3I4x")
 _RECORD = struct.Struct("<QQ2Ii4x")
 _PEERS, _COLLECTIVES, _TRANSFERS = 64, 256, 32
+HEAD_BYTES: Final = _HEAD.size
 SLOT_BYTES: Final = _HEAD.size + _PEERS * _PEER.size + (_COLLECTIVES + _TRANSFERS) * _RECORD.size
 _FREE, _TAKEN, _LIVE = 0, 1, 2
-_LOGGED = 13  # place in _HEAD
+_LOGGED, _MOVED = 13, 15  # places in _HEAD
 _FIRST_COUNTED = 128  # kFirstCounted in nccl/interpose.cpp
 _KEPT = 64  # calls that a line of the log has: the last ones
 
@@ -138,6 +139,16 @@ def unpack(slot: bytes) -> Calls | None:
         last=_calls(slot[at:between], collectives, _COLLECTIVES),
         last_transfers=_calls(slot[between:], transfers, _TRANSFERS),
     )
+
+
+def counted(head: bytes) -> tuple[int, int, int] | None:
+    """Return of the first bytes of a slot its communicator's number, how many calls were made, and when last.
+
+    None if no communicator that lives has the slot.
+    """
+    if len(head) < HEAD_BYTES or (values := _HEAD.unpack_from(head))[0] != _LIVE:
+        return None
+    return values[1], values[7] + values[9], values[_MOVED]
 
 
 def _calls(data: bytes, made: int, kept: int) -> tuple[Call, ...]:

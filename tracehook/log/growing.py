@@ -8,9 +8,10 @@ import stat
 from collections import deque
 from pathlib import Path
 
+from tracehook.log.calls import SLOT_BYTES
 from tracehook.log.file_name import stem_of
 from tracehook.log.lines import LogError, parse_begin
-from tracehook.log.ring import RingError, RingHeader, read_header
+from tracehook.log.ring import RingError, RingHeader, read_header, read_slots
 from tracehook.log.ring_place import named_by
 from tracehook.log.tail import Tail
 
@@ -75,14 +76,21 @@ class GrowingDirectory:
 
     def ring_header(self, name: str) -> RingHeader | None:
         """Return what the ring of a log says of itself; None if there is none that can be read."""
+        path = self._ring(name)
+        with contextlib.suppress(OSError, RingError):
+            return None if path is None else read_header(path)
+        return None
+
+    def ring_slots(self, name: str, most: int = SLOT_BYTES) -> list[bytes]:
+        """Return the first `most` bytes of each slot of calls in the ring of a log; none if it cannot be read."""
+        path = self._ring(name)
+        with contextlib.suppress(OSError, RingError):
+            return [] if path is None else read_slots(path, most)
+        return []
+
+    def _ring(self, name: str) -> Path | None:
         stem, tail = stem_of(name), self.tails.get(name)
-        path = self.path / f"{stem}.ring" if stem in self._rings else named_by((tail and tail.begin) or {})
-        if path is None:
-            return None
-        try:
-            return read_header(path)
-        except (OSError, RingError):
-            return None
+        return self.path / f"{stem}.ring" if stem in self._rings else named_by((tail and tail.begin) or {})
 
     def _has_grown(self, entry: os.DirEntry[str]) -> bool:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator
 from io import FileIO
@@ -279,6 +280,24 @@ def read_header(path: Path) -> RingHeader:
         return _read_header(path, file)
 
 
+def read_slots(path: Path, most: int = SLOT_BYTES) -> list[bytes]:
+    """Read the first `most` bytes of each slot of calls; nothing if the file has none that this tracehook knows."""
+    with path.open("rb", buffering=0) as file:
+        header = _read_header(path, file)
+        start = _slots_at(header)
+        slots = []
+        for place in range(start, header.header_bytes, SLOT_BYTES) if start is not None else ():
+            slots.append(os.pread(file.fileno(), most, place))
+            if not any(slots[-1]):
+                break  # never used: a communicator takes the first free slot, so those behind it were not, either
+        return slots
+
+
+def _slots_at(header: RingHeader) -> int | None:
+    size = header.call_slots * SLOT_BYTES
+    return header.header_bytes - size if header.call_slot_bytes == SLOT_BYTES and size < header.header_bytes else None
+
+
 def _read_header(path: Path, file: FileIO) -> RingHeader:
     data = file.read(_HEADER.size + _ENDING.size)
     if not any(data):
@@ -314,8 +333,8 @@ def _read(path: Path, file: FileIO) -> RingFile:
     now = _read_header(path, file)
     left = records[max(0, now.drained - first.drained) :]
     slots = b""
-    if now.call_slot_bytes == SLOT_BYTES and now.call_slots * SLOT_BYTES < now.header_bytes:
-        file.seek(now.header_bytes - now.call_slots * SLOT_BYTES)
-        slots = file.read(now.call_slots * SLOT_BYTES)
+    if (start := _slots_at(now)) is not None:
+        file.seek(start)
+        slots = file.read(now.header_bytes - start)
     ending = (now.signal, now.sender, now.signal_ns)
     return RingFile(now.pid, now.epoch_ns, now.dropped, now.drained, left, now.looked_ns, *ending, slots)

@@ -1,0 +1,67 @@
+"""Who waits for whom in a job that runs, as ``tracehook watch`` tells it: rings of real jobs, as if they lived."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from audit.goldens import DIRECTORY, unpack
+from rich.console import Console
+
+from tracehook.audit import live
+from tracehook.audit.live import Follower
+from tracehook.commands import watch_table
+from tracehook.log.ring import read_header
+
+
+def _follow(name: str, scratch: Path, monkeypatch: pytest.MonkeyPatch, after: float) -> tuple[Follower, str]:
+    """Look at a job `after` seconds after its processes last looked at their rings."""
+    directory = unpack(DIRECTORY / name, scratch)
+    headers = [read_header(path) for path in directory.glob("*.ring")]
+    now = max(header.epoch_ns + header.looked_ns for header in headers) / 1e9 + after
+    monkeypatch.setattr(live.time, "time", lambda: now)
+    follower = Follower(directory)
+    follower.look()
+    console = Console(width=400, file=io.StringIO(), record=True)
+    console.print(watch_table.picture(follower))
+    return follower, console.export_text()
+
+
+def test_who_did_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a skipped collective: how many calls each rank made, who waits in which call for whom, and for how long."""
+    _, text = _follow("rank-missing-skipped", tmp_path, monkeypatch, 2.0)
+    below = text.splitlines()[-2:]
+    assert below[0].startswith("communicator e871599422afbbd6: rank 5 made 11 calls; rank 4 made 12 calls; ")
+    assert below[0].endswith("rank 4 waits for rank 5 in all_reduce of 16,384 float32, sum, for 6 s")
+    assert "ranks 0-3 wait for ranks 4-7 in all_reduce" in below[1]  # because of that
+
+
+def test_who_does_not_send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a receive without its send."""
+    _, text = _follow("rank-missing-receive", tmp_path, monkeypatch, 2.0)
+    assert " waits for " in text
+
+
+@pytest.mark.parametrize("after", [0.0, 60.0], ids=["ahead for less than 5 s", "killed a minute ago"])
+def test_what_is_no_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: float) -> None:
+    """A rank that is ahead for a moment waits for nobody; nor does one that does not run any more."""
+    follower, text = _follow("rank-missing-skipped", tmp_path, monkeypatch, after)
+    assert follower.hangs == []
+    assert "wait" not in text
+
+
+def test_a_job_that_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever called all, and ended, waits for nobody."""
+    monkeypatch.setattr(live.time, "time", lambda: 0.0)
+    follower = Follower(unpack(DIRECTORY / "clean", tmp_path))
+    follower.look()
+    assert follower.hangs == []
+
+
+def test_watch_needs_no_database() -> None:
+    """DuckDB is not installed where only the log is written, and watch works there."""
+    code = "import sys, tracehook.commands.watch as _; sys.exit('duckdb' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -29,6 +29,14 @@ _FIRST_WITH_NCCL2 = "2.14"
 _FIRST_TO_FREE_BESIDE_POOLS = "2.13"
 
 
+def nccl_name(code: int | str) -> str:
+    """Return what people call a version of NCCL: ``2.28.9`` for 22809; text that is no such number, as it is."""
+    if not str(code).isdecimal():
+        return str(code)
+    number = int(code)
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+
+
 def of_torch(version: str) -> TorchVersion:
     """Return the row for a version such as ``2.11.0+cu130``; of one that is not in the table, that of the nearest."""
     wanted = _order(version)

@@ -13,6 +13,8 @@ from support.generated_logs import write_job
 pytest.importorskip("duckdb")
 pytest.importorskip("plotly")
 
+from audit.goldens import DIRECTORY, unpack
+
 from tracehook.audit.store import Store
 from tracehook.views.report import make_page
 
@@ -142,6 +144,56 @@ def test_hostile_texts_do_not_run(chromium: browser.Page, tmp_path: Path) -> Non
     chromium.value("document.querySelectorAll('.moment, .place').forEach((button) => button.click())")
     assert chromium.value("document.title") == "tracehook report"
     assert chromium.value("document.querySelectorAll('img').length") == 0
+    _quiet(chromium)
+
+
+def test_linked_pictures_lie_below_each_other(chromium: browser.Page, report: Path) -> None:
+    """A moment has the same place in each of them, and plotly's buttons lie on no title, legend or scale."""
+    _open(chromium, report)
+    sizes = [
+        chromium.value(
+            f"(() => {{ const l = document.getElementById('{picture}')._fullLayout;"
+            "return [l.width, l._size.l, l._size.w]; })()"
+        )
+        for picture in ("memory", "heat", "lifetimes", "pools", "windows")
+    ]
+    assert len({tuple(size) for size in sizes}) == 1
+    below = chromium.value(
+        """[...document.querySelectorAll('.picture')].flatMap((picture) => {
+             const bar = picture.querySelector('.modebar-group').getBoundingClientRect();
+             return [...picture.querySelectorAll('.g-xtitle, .g-ytitle, .traces, .cbtitle, .cbaxis')]
+               .map((text) => text.getBoundingClientRect())
+               .filter((box) => box.width && box.right > bar.left && box.left < bar.right
+                 && box.bottom > bar.top && box.top < bar.bottom).map((box) => picture.id);
+           })"""
+    )
+    assert below == []
+
+
+def test_a_hang_is_seen(chromium: browser.Page, tmp_path: Path) -> None:
+    """Who waits for whom is drawn, the silence of each rank too, and a click on a late finding shows its moment."""
+    path = tmp_path / "report.html"
+    with Store(unpack(DIRECTORY / "rank-missing-skipped", tmp_path)) as store:
+        path.write_bytes(make_page(store).encode())
+    chromium.complaints.clear()
+    chromium.requests.clear()
+    chromium.open(path)
+    chromium.wait(
+        "Boolean(document.querySelector('#heat .main-svg') && document.querySelector('#lifetimes .main-svg'))"
+    )
+    assert chromium.value("document.querySelectorAll('#waiting .culprit').length") == 2
+    spilt = chromium.value(
+        """[...document.querySelectorAll('#waiting g')].filter((box) => [...box.querySelectorAll('text')].some(
+             (text) => text.getBBox().width > box.querySelector('rect').width.baseVal.value - 12)).length"""
+    )
+    assert spilt == 0
+    assert chromium.value("document.querySelectorAll('#heat .bars path').length") == 8
+    chromium.value("[...document.querySelectorAll('.findings button.moment')].at(-1).click()")
+    chromium.wait("document.getElementById('memory').layout.shapes.length > 1")
+    late = chromium.value("Number([...document.querySelectorAll('.findings button.moment')].at(-1).dataset.seconds)")
+    drawn = chromium.value("document.getElementById('memory').data.find((d) => d.name === 'held').x.at(-1)")
+    assert late <= drawn
+    assert "silent" in chromium.value("document.getElementById('memory').textContent")
     _quiet(chromium)
 
 

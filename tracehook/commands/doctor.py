@@ -90,7 +90,7 @@ def _state() -> list[tuple[str, str]]:
     status = tracehook.status()
     nccl = status["nccl"]
     rows = [
-        ("NCCL", f"{nccl // 10000}.{nccl // 100 % 100}.{nccl % 100}" if nccl else "not loaded"),
+        ("NCCL", versions.nccl_name(nccl) if nccl else "not loaded"),
         ("state", status["state"]),
     ]
     for file in nccl_library.loaded():

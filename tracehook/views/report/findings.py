@@ -23,6 +23,7 @@ class ShownFinding:
     when: str
     seconds: float | None
     place: int | None
+    advice: str
 
 
 @dataclass
@@ -32,6 +33,7 @@ class Group:
     rule: str
     severity: str
     sentence: str
+    advice: str
     count: int
     rows: list[ShownFinding] = field(default_factory=list)
 
@@ -58,7 +60,9 @@ def group_findings(findings: Sequence[Finding], rules: Sequence[Rule], places: M
     groups: dict[str, Group] = {}
     for finding in findings:
         sentence = short(sentences.get(finding.rule, ""), 300)
-        group = groups.setdefault(finding.rule, Group(short(finding.rule), finding.severity, sentence, 0))
+        group = groups.setdefault(
+            finding.rule, Group(short(finding.rule), finding.severity, sentence, short(finding.advice, 300), 0)
+        )
         group.count += 1
         if len(group.rows) < _MOST_ROWS:
             group.rows.append(_shown(finding, places))
@@ -77,7 +81,9 @@ def _shown(finding: Finding, places: Mapping[int, int]) -> ShownFinding:
         named = rank_ranges(finding.ranks)
     place = next((places[rank] for rank in finding.ranks if rank in places), None)
     seconds = None if finding.ns is None else finding.ns / 1e9
-    return ShownFinding(short(finding.message, 600), named, in_seconds(finding.ns), seconds, place)
+    return ShownFinding(
+        short(finding.message, 600), named, in_seconds(finding.ns), seconds, place, short(finding.advice, 300)
+    )
 
 
 def _weight(severity: str) -> int:

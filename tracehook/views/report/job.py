@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from tracehook.audit.store import Store
+from tracehook.versions import nccl_name
 from tracehook.views.report.phrases import in_seconds, missing_ranks, rank_ranges, short
 
 _MOST_VALUES = 4
 _MOST_LINES = 10
 _DIFFERING = ("tracehook", "torch", "nccl", "cuda", "python", "policy", "allocator", "argv", "schema")
+_SAID: dict[str, Callable[[str], str]] = {"nccl": nccl_name}
 _USED = "(used_cuda OR NOT EXISTS (FROM process WHERE used_cuda))"
 
 
@@ -39,7 +42,7 @@ def describe(store: Store) -> Job:
     total = store.rows(
         f"""SELECT count(*) AS processes, (SELECT count(*) FROM process) AS files,
               list(rank) FILTER (rank IS NOT NULL) AS ranks, max(world_size) AS world, count(DISTINCT host) AS hosts,
-              min(began)::VARCHAR AS began, max(last_ns) AS last_ns, sum(events)::BIGINT AS events,
+              min(began)::VARCHAR AS began, max(greatest(last_ns, alive_ns)) AS last_ns, sum(events)::BIGINT AS events,
               count(*) FILTER (ended) AS ended, list(rank) FILTER (NOT ended) AS unended,
               count(*) FILTER (recovered > 0) AS killed, sum(recovered)::BIGINT AS recovered,
               sum(lost)::DOUBLE AS lost, count(*) FILTER (torn) AS torn, sum(foreign_lines)::BIGINT AS "foreign",
@@ -76,6 +79,7 @@ def _ranks(total: dict[str, Any]) -> Fact:
 
 
 def _values(store: Store, column: str, name: str, may_differ: bool = False) -> Fact:
+    say = _SAID.get(column, str)
     rows = store.rows(
         f"""SELECT left(any_value({column}), 400) AS value, list(rank) FILTER (rank IS NOT NULL) AS ranks,
                    count(*) AS n, count(*) OVER () AS distinct_values
@@ -84,7 +88,7 @@ def _values(store: Store, column: str, name: str, may_differ: bool = False) -> F
     several = len(rows) > 1
     values = [
         (
-            "\u2013" if row["value"] in (None, "") else short(row["value"], 300),
+            "\u2013" if row["value"] in (None, "") else short(say(row["value"]), 300),
             f"rank{'s' if len(row['ranks']) > 1 else ''} {rank_ranges(row['ranks'])}"
             if several and row["ranks"]
             else "",

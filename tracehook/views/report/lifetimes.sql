@@ -8,7 +8,7 @@ life AS (
     UNION ALL
     SELECT 'window', pool_segment, pool, addr, size, born_ns, freed_ns FROM pool_segment JOIN here USING (process, device))
 SELECT kind, memory, pool, CASE WHEN regexp_full_match(addr, '0x[0-9a-f]{1,16}') THEN addr ELSE '?' END AS addr, size,
-       greatest(born_ns, here.first_ns) AS born_ns, least(coalesce(freed_ns, here.last_ns), here.last_ns) AS gone_ns,
+       greatest(born_ns, here.first_ns) AS born_ns, least(coalesce(freed_ns, here.gone_ns), here.gone_ns) AS gone_ns,
        freed_ns IS NOT NULL AS freed, count(*) OVER (PARTITION BY kind) AS bars
 FROM life, here WHERE born_ns IS NOT NULL
 QUALIFY row_number() OVER (PARTITION BY kind ORDER BY size::DOUBLE * (gone_ns - born_ns) DESC, memory) <= getvariable('most_bars');
@@ -16,14 +16,14 @@ QUALIFY row_number() OVER (PARTITION BY kind ORDER BY size::DOUBLE * (gone_ns - 
 CREATE OR REPLACE TEMP TABLE span AS
 WITH here AS (FROM place WHERE place = getvariable('place')),
 hold AS (
-    SELECT kind, memory, comm, made_ns AS from_ns, coalesce(undone_ns, here.last_ns) AS until_ns
+    SELECT kind, memory, comm, made_ns AS from_ns, coalesce(undone_ns, here.gone_ns) AS until_ns
     FROM registration JOIN here USING (process, device)),
 rest AS (
     SELECT pool_segment AS memory, event, ns AS from_ns,
-           coalesce(lead(ns) OVER (PARTITION BY pool_segment ORDER BY seq), here.last_ns) AS until_ns
+           coalesce(lead(ns) OVER (PARTITION BY pool_segment ORDER BY seq), here.gone_ns) AS until_ns
     FROM event JOIN here USING (process, device) WHERE event IN ('segment.retire', 'segment.reuse', 'pool.shrink')),
 alive AS (
-    SELECT ready_ns AS from_ns, coalesce(least(ended_ns, failed_ns), here.last_ns) AS until_ns
+    SELECT ready_ns AS from_ns, coalesce(least(ended_ns, failed_ns), here.gone_ns) AS until_ns
     FROM communicator JOIN here USING (process, device) WHERE ready_ns IS NOT NULL),
 cut AS (
     SELECT kind, memory, born_ns AS ns FROM bar UNION SELECT kind, memory, gone_ns FROM bar

@@ -24,7 +24,7 @@
     if (shown.mark === null) return layout;
     const c = colours();
     const line = (colour, width) => ({ type: "line", x0: shown.mark, x1: shown.mark, y0: 0, y1: 1, yref: "paper", line: { color: colour, width } });
-    layout.shapes = [line(c.back, 5), line(c.error, 2)];
+    layout.shapes = [...layout.shapes, line(c.back, 5), line(c.error, 2)];
     return layout;
   }
 
@@ -111,7 +111,7 @@
       shown.place = place;
       at("place").value = String(place);
     }
-    at("said").textContent = `marked: ${moment.toFixed(6)} s`;
+    at("said").textContent = `marked: ${moment.toFixed(3)} s`;
     drawAll();
     at("controls").scrollIntoView();
   }

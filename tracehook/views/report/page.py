@@ -17,9 +17,10 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from tracehook.audit.called import job_of
 from tracehook.audit.rules import check, rules
 from tracehook.audit.store import Progress, Store, quiet
-from tracehook.views.report import cost, findings, job, lifetimes, pools, series, spread
+from tracehook.views.report import cost, findings, job, lifetimes, pools, series, spread, waiting
 
 _SCRIPTS = ("pictures.js", "page.js")
 _UNSAFE = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
@@ -35,10 +36,12 @@ def make_page(store: Store, progress: Progress = quiet) -> str:
     measures = spread.read_spread(store, places)
     far = [place for measure in measures for place, _, _ in measure.far]
     detailed = lifetimes.choose_places(places, found, far)
+    callers = job_of(store)
     names = cost.name_communicators(store)
     data: dict[str, Any] = {
         "places": [[place.name, place.about] for place in places],
         "time": time,
+        "silent": [place.silent for place in places],
         "steps": series.read_steps(store, detailed),
     }
     progress("lifetimes", 0.0)
@@ -51,6 +54,7 @@ def make_page(store: Store, progress: Progress = quiet) -> str:
         data,
         job=job.describe(store),
         verdict=findings.group_findings(found, rules(), place_of),
+        waiting=waiting.draw_waiting(callers, found, names),
         places=places,
         detailed={place.number for place in detailed},
         cost=rows,

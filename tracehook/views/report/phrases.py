@@ -15,8 +15,8 @@ def short(text: object, most: int = 200) -> str:
 
 
 def in_seconds(ns: float | None) -> str:
-    """Return a time since the job began, in seconds."""
-    return "\u2013" if ns is None else f"{ns / 1e9:,.6f} s"
+    """Return a time since the job began, in seconds, to the millisecond."""
+    return "\u2013" if ns is None else f"{ns / 1e9:,.3f} s"
 
 
 def in_time(us: float | None) -> str:

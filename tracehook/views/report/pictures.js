@@ -25,9 +25,25 @@ function layout(height, more) {
   const axis = { gridcolor: c.line, zerolinecolor: c.line, linecolor: c.line, tickfont: { color: c.quiet }, automargin: true };
   return {
     height, paper_bgcolor: c.back, plot_bgcolor: c.back, font: { color: c.text, size: 12, family: "system-ui, sans-serif" },
-    margin: { l: 120, r: 70, t: 10, b: 42 }, hoverlabel: { bgcolor: c.soft, bordercolor: c.line, font: { color: c.text } },
-    legend: { orientation: "h", y: 1, yanchor: "bottom", x: 0, font: { color: c.text } }, shapes: [],
+    margin: { l: 120, r: 70, t: STRIP, b: 42 }, hoverlabel: { bgcolor: c.soft, bordercolor: c.line, font: { color: c.text } },
+    legend: { orientation: "h", y: 1, yanchor: "bottom", x: 0, font: { color: c.text } }, shapes: [], annotations: [],
     ...more, xaxis: { ...axis, ...more.xaxis }, yaxis: { ...axis, ...more.yaxis },
+  };
+}
+
+// Pictures with a time axis lie exactly below each other, whatever their labels; plotly's buttons have the strip above.
+const STRIP = 34;
+const aligned = (top, bottom) => ({ l: 150, r: 90, t: top, b: bottom, autoexpand: false });
+const label = (text) => plain(text.length > 22 ? `${text.slice(0, 21)}\u2026` : text);
+
+// Where a process was silent: from its last event or call to its end.
+function silence(data, place) {
+  const span = place === null || place === undefined ? null : data.silent[place];
+  if (!span) return {};
+  const c = colours();
+  return {
+    shapes: [{ type: "rect", x0: span[0], x1: span[1], y0: 0, y1: 1, yref: "paper", layer: "above", line: { width: 0 }, fillcolor: c.quiet, opacity: 0.2 }],
+    annotations: [{ x: span[1], xanchor: "right", y: 1, yanchor: "top", yref: "paper", text: "silent", showarrow: false, font: { color: c.quiet } }],
   };
 }
 
@@ -68,7 +84,7 @@ function levels(data, names, place, view) {
     traces.push(line(curve.mid, { ...say(curve.low ? ", median" : "", null) }));
   });
   const top = { title: { text: word }, rangemode: "tozero", fixedrange: true };
-  return [traces, layout(280, { hovermode: "x", xaxis: seconds(data, view), yaxis: top })];
+  return [traces, layout(304, { hovermode: "x", margin: aligned(STRIP, 42), ...silence(data, place), xaxis: seconds(data, view), yaxis: top })];
 }
 
 function spreadOf(data, name) {
@@ -97,9 +113,17 @@ function heatRows(data, measure) {
   for (let first = 0; first < all.length; first += together) {
     const group = all.slice(first, first + together);
     const who = mid.map((_, bin) => group.reduce((far, row, i) => (distance(row[bin], bin) > distance(group[far][bin], bin) ? i : far), 0));
-    rows.push({ name: plain(data.time.rows[first]), who: who.map((i) => first + i), values: who.map((i, bin) => group[i][bin]) });
+    rows.push({ first, many: group.length, name: plain(data.time.rows[first]), who: who.map((i) => first + i), values: who.map((i, bin) => group[i][bin]) });
   }
   return { rows, together };
+}
+
+// Of a row that stands for several: when all of them were silent.
+function silentRow(data, row) {
+  const spans = data.silent.slice(row.first * data.time.together, (row.first + row.many) * data.time.together);
+  if (!spans.length || spans.includes(null)) return null;
+  const from = Math.max(...spans.map((span) => span[0])), until = Math.min(...spans.map((span) => span[1]));
+  return from < until ? [from, until] : null;
 }
 
 function heat(data, measure, view) {
@@ -112,13 +136,21 @@ function heat(data, measure, view) {
     type: "heatmap", x: readings(data), y: names.map((_, i) => i), z: rows.map((row) => row.values.map((v) => (v === null ? null : v / scale))),
     zmin: 0, colorscale: dark ? [[0, "#1b2330"], [0.5, "#2f6db5"], [1, "#ffd37a"]] : [[0, "#eef3f9"], [0.5, "#5b9bd5"], [1, "#5a1e6b"]],
     hoverongaps: false, text: rows.map((row) => row.who.map((i) => plain(data.time.rows[i]))), customdata: rows.map((row) => row.who),
-    hovertemplate: `%{text}<br>at %{x:.6~g} s: %{z:.4~g} ${word}<extra></extra>`,
+    hovertemplate: `%{text}<br>at %{x:.3f} s: %{z:.4~g} ${word}<extra></extra>`,
     colorbar: { title: { text: word }, thickness: 12, outlinewidth: 0, nticks: 5, tickfont: { color: colours().quiet } },
   };
   if (!rows.some((row) => row.values.some((v) => v > 0))) trace.zmax = 1;
-  return [[trace], layout(Math.max(170, 90 + names.length * Math.max(4, Math.min(16, 512 / names.length))), {
-    plot_bgcolor: dark ? "#5a4c36" : "#ecdcb8", xaxis: seconds(data, view),
-    yaxis: { autorange: "reversed", tickvals: ticks, ticktext: ticks.map((i) => names[i]), showgrid: false, fixedrange: true },
+  const quiet = rows.map((row, i) => ({ i, row, span: silentRow(data, row) })).filter((one) => one.span);
+  const hatched = {
+    type: "bar", orientation: "h", showlegend: false, y: quiet.map((one) => one.i), base: quiet.map((one) => one.span[0]),
+    x: quiet.map((one) => one.span[1] - one.span[0]), width: 1,
+    marker: { color: "rgba(0,0,0,0)", line: { width: 0 }, pattern: { shape: "/", size: 7, solidity: 0.25, fgcolor: colours().text, bgcolor: "rgba(0,0,0,0)" } },
+    customdata: quiet.map((one) => [one.row.who[0], one.row.name, ...one.span]),
+    hovertemplate: "%{customdata[1]}: silent from %{customdata[2]:.3f} to %{customdata[3]:.3f} s<extra></extra>",
+  };
+  return [[trace, hatched], layout(Math.max(194, 114 + names.length * Math.max(4, Math.min(16, 512 / names.length))), {
+    plot_bgcolor: dark ? "#5a4c36" : "#ecdcb8", margin: aligned(STRIP, 42), barmode: "overlay", bargap: 0, xaxis: seconds(data, view),
+    yaxis: { range: [names.length - 0.5, -0.5], tickvals: ticks, ticktext: ticks.map((i) => label(data.time.rows[rows[i].first])), showgrid: false, fixedrange: true },
   }), together];
 }
 
@@ -146,14 +178,16 @@ function lifetimes(data, place, kind, view) {
       pattern: entry.state === "missing" || entry.state === "idle" ? { shape: "/", size: 5, solidity: 0.4, fgcolor: entry.colour, bgcolor: c.back } : { shape: "" },
     },
     customdata: entry.spans.map((s, i) => [plain(found.names[s[0]]), plain(found.about[s[0]]), s[1], s[2], plain(entry.holders[i] || entry.label)]),
-    hovertemplate: "%{customdata[0]}<br>%{customdata[1]}<br>%{customdata[4]}<br>%{customdata[2]:.6f} to %{customdata[3]:.6f} s<extra></extra>",
+    hovertemplate: "%{customdata[0]}<br>%{customdata[1]}<br>%{customdata[4]}<br>%{customdata[2]:.3f} to %{customdata[3]:.3f} s<extra></extra>",
   }));
   const lines = found.names.map((_, i) => i);
-  return [traces, layout(90 + 15 * found.names.length, {
-    barmode: "overlay", bargap: 0, hovermode: "closest", margin: { l: 120, r: 55, t: 76, b: 8 },
-    legend: { orientation: "h", y: 1, yanchor: "top", yref: "container", x: 0, font: { color: c.text } },
+  const letters = traces.reduce((sum, trace) => sum + trace.name.length + 8, 0);
+  const top = STRIP + 46 + 20 * Math.ceil(letters / 130), height = top + 14 + 15 * found.names.length; // its legend may have several lines
+  return [traces, layout(height, {
+    barmode: "overlay", bargap: 0, hovermode: "closest", margin: aligned(top, 8), ...silence(data, place),
+    legend: { orientation: "h", y: 1 - STRIP / height, yanchor: "top", yref: "container", x: 0, font: { color: c.text } },
     xaxis: { ...seconds(data, view), side: "top" },
-    yaxis: { range: [found.names.length - 0.4, -0.6], tickvals: lines, ticktext: found.names.map(plain), showgrid: false, zeroline: false, fixedrange: true },
+    yaxis: { range: [found.names.length - 0.4, -0.6], tickvals: lines, ticktext: found.names.map(label), showgrid: false, zeroline: false, fixedrange: true },
   })];
 }
 

@@ -1,4 +1,4 @@
--- All series read at the same moments, the ends of equal spans of the job; NULL before a process began and after its last event.
+-- All series read at the same moments, the ends of equal spans of the job; NULL before a process began and after its last sign of life.
 
 CREATE OR REPLACE TEMP TABLE reading AS
 WITH moved AS (
@@ -28,4 +28,4 @@ spent AS (
 SELECT place, bin, held, registered, "window", pool, idle,
        CASE WHEN live > 0 THEN greatest(held - registered, 0) ELSE 0 END AS missing, coalesce(ms, 0) AS ms
 FROM wide LEFT JOIN spent USING (place, bin) JOIN place USING (place)
-WHERE until_ns >= first_ns AND from_ns <= last_ns;
+WHERE until_ns >= first_ns AND from_ns <= gone_ns;

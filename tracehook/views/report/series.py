@@ -18,6 +18,7 @@ _STEPS = ("held", "registered", "window", "pool", "idle")
 _MOST_CELLS = 1 << 16  # of one heat map
 _MOST_ROWS = 1024
 _MOST_STEPS = 3000  # of one place
+_SILENCE_NS = 500_000_000  # at the end of a process; a shorter one is not drawn
 
 
 @dataclass
@@ -28,11 +29,12 @@ class Place:
     rank: int | None
     name: str
     about: str
+    silent: tuple[float, float] | None = None  # seconds: from its last event or call to its end
 
 
 @dataclass
 class Span:
-    """The time that the pictures show, in nanoseconds since the job began: from first to last event of all places."""
+    """What the pictures show: nanoseconds since the job began, from the first event to the last sign of life."""
 
     from_ns: int
     until_ns: int
@@ -56,7 +58,7 @@ def find_places(store: Store) -> list[Place]:
 
 def find_span(store: Store, moments: Iterable[int]) -> Span:
     """Return the time that the pictures show. `moments` of findings may lie after the last event, but not far."""
-    row = store.rows("SELECT min(first_ns) AS first, max(last_ns) AS last FROM place")[0]
+    row = store.rows("SELECT min(first_ns) AS first, max(gone_ns) AS last FROM place")[0]
     first, last = row["first"] or 0, row["last"] or 0
     last = max([last, *(moment for moment in moments if moment < 2 * last - first)])
     margin = max((last - first) // 50, 500_000)
@@ -136,7 +138,9 @@ def _place(row: dict[str, Any]) -> Place:
         name += f", device {row['device']}"
     if row["rank"] is not None and row["namesakes"] > 1:
         name += f" (pid {row['pid']})"
-    return Place(row["place"], row["rank"], name, f"{short(row['short_host'], 40)}, device {row['device']}")
+    quiet = row["gone_ns"] - row["last_ns"]
+    silent = (row["last_ns"] / 1e9, row["gone_ns"] / 1e9) if quiet >= _SILENCE_NS else None
+    return Place(row["place"], row["rank"], name, f"{short(row['short_host'], 40)}, device {row['device']}", silent)
 
 
 def _name_of(places: list[Place]) -> str:

@@ -1,8 +1,10 @@
 -- Bytes over time. A place is a device as one process sees it; `change` says by how much a series of it rises or falls, and when.
+-- `gone_ns`: the last sign of life of its process, which may come long after its last event or call.
 
 CREATE OR REPLACE TEMP TABLE place AS
 SELECT row_number() OVER (ORDER BY rank NULLS LAST, process, device) - 1 AS place, *
-FROM (SELECT process, rank, pid, host, device, said, greatest(first_ns, 0) AS first_ns, last_ns,
+FROM (SELECT process, rank, pid, host, device, said, greatest(first_ns, 0) AS first_ns, last_ns, ended,
+             CASE WHEN ended THEN last_ns ELSE greatest(last_ns, alive_ns, signal_ns + shift_ns) END AS gone_ns,
              count(*) OVER (PARTITION BY process) AS devices, count(*) OVER (PARTITION BY rank, device) AS namesakes
       FROM (SELECT process, device, count(*) AS said FROM event WHERE device >= 0 GROUP BY ALL) JOIN process USING (process)
       ORDER BY said DESC LIMIT 8192);

@@ -74,10 +74,17 @@ def _differences(job: Callers) -> list[Finding]:
                 f"{job.group(comm)}: the ranks made different calls, first the {_ordinal(number + 1)}: {about}",
                 [members[place].process for place in order] or [member.process for member in members.values()],
                 comm,
-                min((moved for member in members.values() if (moved := member.process.moved_ns)), default=None),
+                _before_ends([member.process for member in members.values()]),
             )
         )
     return out
+
+
+def _before_ends(processes: Sequence[Caller]) -> int | None:
+    """Return when they last called; before their ends, because when they called is known to a tenth of a second."""
+    moved = [process.moved_ns for process in processes if process.moved_ns is not None]
+    ended = [process.ended_ns - 1 for process in processes if process.ended_ns is not None]
+    return min(moved + ended, default=None)
 
 
 def _first_difference(members: Mapping[int, Member]) -> int | None:

@@ -181,7 +181,7 @@ def test_a_hang_is_seen(chromium: browser.Page, tmp_path: Path) -> None:
     chromium.wait(
         "Boolean(document.querySelector('#heat .main-svg') && document.querySelector('#lifetimes .main-svg'))"
     )
-    assert chromium.value("document.querySelectorAll('#waiting .culprit').length") == 2
+    assert chromium.value("document.querySelectorAll('#waiting .culprit').length") == 1
     spilt = chromium.value(
         """[...document.querySelectorAll('#waiting g')].filter((box) => [...box.querySelectorAll('text')].some(
              (text) => text.getBBox().width > box.querySelector('rect').width.baseVal.value - 12)).length"""

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from tracehook.audit import blame
 from tracehook.audit.called import Caller, Callers
 from tracehook.audit.waits import Wait, waits
 from tracehook.log.calls import HEAD_BYTES, SLOT_BYTES, Calls, counted, unpack
 
 STILL_AFTER: Final = 5.0  # seconds without a call after which a rank that is ahead waits
 _LOOK_EVERY: Final = 2.0  # seconds, or more: to look at the slots of a thousand rings takes a while
+_BEFORE: Final = 4096  # calls of one communicator, of all processes together
 _SHARE: Final = 20  # of that time, so that looking takes at most a twentieth of a core
 
 ReadSlots = Callable[[str, int], list[bytes]]
@@ -55,6 +57,7 @@ class Hang(NamedTuple):
     missing: list[str]
     call: str
     seconds: float  # for which the first of them waits
+    is_cause: bool  # the audit would blame a missing rank for it
     behind: int  # missing ranks that wait themselves, in another call: then this is a consequence
 
 
@@ -112,32 +115,21 @@ class LiveWaits:
 
 
 def _in_question(processes: Sequence[Caller]) -> list[Caller]:
-    """Leave of the calls those that not all ranks of their communicator made: who waits, waits in one of them."""
-    parts: dict[str, list[Calls]] = defaultdict(list)
+    """Leave of the calls those that not all ranks of their communicator made, and, of few processes, more before them.
+
+    Who waits, waits in one of these; those before tell in which call ranks first came apart.
+    """
+    least: dict[str, int] = {}
     for process in processes:
         for comm, calls in process.parts.items():
-            parts[comm].append(calls)
-    least = {comm: min(calls.collectives for calls in found) for comm, found in parts.items()}
-    paired = {comm for comm, found in parts.items() if _is_paired(found)}
+            least[comm] = min(calls.collectives, least.get(comm, calls.collectives))
+    before = _BEFORE // len(processes)
     for process in processes:
         process.parts = {
-            comm: calls._replace(
-                last=tuple(call for call in calls.last if call.number >= least[comm]),
-                last_transfers=() if comm in paired else calls.last_transfers,
-            )
+            comm: calls._replace(last=tuple(call for call in calls.last if call.number >= least[comm] - before))
             for comm, calls in process.parts.items()
         }
     return list(processes)
-
-
-def _is_paired(found: Iterable[Calls]) -> bool:
-    """Whether each send of a communicator met a receive."""
-    sent, received = {}, {}
-    for calls in found:
-        for peer in calls.peers:
-            sent[calls.rank, peer.rank] = peer.sent
-            received[peer.rank, calls.rank] = peer.received
-    return all(sent.get(pair, 0) == received.get(pair, 0) for pair in sent.keys() | received.keys())
 
 
 def _hangs(job: Callers, still: Mapping[str, float], names: Sequence[str]) -> list[Hang]:
@@ -145,8 +137,9 @@ def _hangs(job: Callers, still: Mapping[str, float], names: Sequence[str]) -> li
     by_call: dict[tuple[str, int, bool], list[Wait]] = defaultdict(list)
     for wait in found.values():
         by_call[wait.comm, wait.number, wait.step.is_transfer].append(wait)
-    hangs = [_hang(job, comm, alike, found, still, names) for (comm, _, _), alike in by_call.items()]
-    return sorted(hangs, key=lambda hang: (hang.behind, -hang.seconds))
+    causes = {(each.comm, each.process) for each in blame.findings(job) if each.rule == "rank-missing"}
+    hangs = [_hang(job, comm, alike, found, still, names, causes) for (comm, _, _), alike in by_call.items()]
+    return sorted(hangs, key=lambda hang: (not hang.is_cause, hang.behind, -hang.seconds))
 
 
 def _hang(
@@ -156,6 +149,7 @@ def _hang(
     found: Mapping[int, Wait],
     still: Mapping[str, float],
     names: Sequence[str],
+    causes: Collection[tuple[str | None, int | None]],
 ) -> Hang:
     made: dict[int, list[str]] = defaultdict(list)
     if not alike[0].step.is_transfer:
@@ -169,5 +163,6 @@ def _hang(
         missing=[process.name for process in missing.values()],
         call=alike[0].step.call.described(),
         seconds=max(still[names[wait.process.number]] for wait in alike),
+        is_cause=any((comm, number) in causes for number in missing),
         behind=sum(number in found for number in missing),
     )

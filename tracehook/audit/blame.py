@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tracehook.audit.called import Caller, Callers, Member
 from tracehook.audit.finding import Finding
 from tracehook.audit.programs import odd_ones
 from tracehook.audit.waits import Wait, waits
+from tracehook.log.calls import Call
 from tracehook.log.text import in_bytes
 
 # Severity, sentence, advice and divergence of each, as the files of rules/ have them.
@@ -75,6 +76,7 @@ def _differences(job: Callers) -> list[Finding]:
                 [members[place].process for place in order] or [member.process for member in members.values()],
                 comm,
                 _before_ends([member.process for member in members.values()]),
+                [(members[place].process, made[place]) for place in order],
             )
         )
     return out
@@ -135,7 +137,8 @@ def _told_failure(job: Callers, process: Caller) -> Finding:
         else ""
     )
     message = f"{process.name} {_failure_of(process, job)}{after}"
-    return _finding("rank-failed", message, [process], last.comm if last else None, process.ended_ns)
+    steps = [(process, last.call)] if last else []
+    return _finding("rank-failed", message, [process], last.comm if last else None, process.ended_ns, steps)
 
 
 def _failure_of(process: Caller, job: Callers) -> str:
@@ -203,7 +206,11 @@ def _told_missing(job: Callers, culprit: Caller, its: Sequence[Wait], own: Wait 
         f"{'waits' if len(ranks) == 1 else 'wait'} in the {_ordinal(first.number + 1)}, {what}{_since(first.process)}; "
         f"{_doing(job, culprit, own)}"
     )
-    return _finding("rank-missing", message, [culprit, *ranks], first.comm, culprit.moved_ns or first.process.moved_ns)
+    last = own.step if own is not None else culprit.last_step
+    steps = [(culprit, last.call if last else None)]
+    steps += [(wait.process, wait.step.call) for wait in its if wait.comm == first.comm]
+    moved_ns = culprit.moved_ns or first.process.moved_ns
+    return _finding("rank-missing", message, [culprit, *ranks], first.comm, moved_ns, steps)
 
 
 def _kind(wait: Wait) -> str:
@@ -237,11 +244,19 @@ def _since(process: Caller) -> str:
 # --- words ---
 
 
-def _finding(rule: str, message: str, processes: Sequence[Caller], comm: str | None, ns: int | None) -> Finding:
+def _finding(
+    rule: str,
+    message: str,
+    processes: Sequence[Caller],
+    comm: str | None,
+    ns: int | None,
+    steps: Iterable[tuple[Caller, Call | None]] = (),
+) -> Finding:
     ranks = tuple(dict.fromkeys(process.rank for process in processes if process.rank is not None))
     severity, _, advice, divergence = RULES[rule]
     first = processes[0].number if processes else None
-    return Finding(rule, severity, message, ranks, comm, first, ns, None, advice, divergence)
+    calls = tuple((process.number, call.order) for process, call in steps if call is not None)
+    return Finding(rule, severity, message, ranks, comm, first, ns, None, advice, divergence, calls)
 
 
 def _ranks(processes: Sequence[Caller]) -> str:

@@ -11,6 +11,7 @@ import signal
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracehook.log.calls import Call, Calls, parse
@@ -63,6 +64,9 @@ class Caller:
     ended_ns: int | None  # when, as far as is known
     last_event: str | None
     shift_ns: int  # from CLOCK_MONOTONIC to the times here
+    wall_ns: int = 0  # from CLOCK_MONOTONIC to the wall clock
+    began_ns: int | None = None  # by CLOCK_MONOTONIC
+    world_size: int | None = None
     parts: dict[str, Calls] = field(default_factory=dict)  # by communicator
 
     @property
@@ -165,6 +169,7 @@ def _process(row: dict[str, Any]) -> Caller:
     exception = row.get("exception")
     if exception is not None and row.get("message"):
         exception = f"{exception}: {row['message']}"
+    began = row["began"] is not None and row["began_ns"] is not None
     at = row["signal_ns"] + row["shift_ns"] if row["signal_ns"] is not None else row["alive_ns"]
     return Caller(
         number=row["process"],
@@ -178,7 +183,14 @@ def _process(row: dict[str, Any]) -> Caller:
         ended_ns=row["ended_ns"] if row["ended_ns"] is not None else at,
         last_event=row["last_event"],
         shift_ns=row["shift_ns"],
+        wall_ns=_since_1970(row["began"]) - row["began_ns"] if began else 0,
+        began_ns=row["began_ns"] if began else None,
+        world_size=row["world_size"],
     )
+
+
+def _since_1970(moment: datetime) -> int:
+    return round((moment - datetime(1970, 1, 1)).total_seconds() * 1e6) * 1000
 
 
 def _names(store: Store) -> dict[str, str]:

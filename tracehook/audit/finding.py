@@ -17,7 +17,8 @@ _VERB = re.compile(rf"^(ranks [\d, -]+) ({'|'.join(_VERBS)})\b")
 class Finding:
     """Something that should not be. `ns`: nanoseconds since the job began; `ranks`: culprits first.
 
-    `advice`: what to do. `divergence`: whether it shows that ranks diverged, see order.py.
+    `advice`: what to do. `divergence`: whether it shows that ranks diverged, see order.py. `calls`: those that the
+    message names, each as the number of its process and its place in the order of that process.
     """
 
     rule: str
@@ -30,6 +31,7 @@ class Finding:
     seq: int | None
     advice: str = ""
     divergence: str = "never"
+    calls: tuple[tuple[int, int], ...] = ()
 
 
 def fold(findings: Sequence[Finding]) -> list[Finding]:
@@ -61,7 +63,7 @@ def _one(alike: Sequence[Finding]) -> Finding:
     spans = iter([_span(values) for values in zip(*(_OWN.findall(one.message) for one in alike), strict=True)])
     message = _OWN.sub(lambda _: next(spans), _without_rank(first, f"ranks {ranges(ranks)}"))
     message = _VERB.sub(lambda found: f"{found[1]} {_VERBS[found[2]]}", message)
-    return replace(first, message=message, ranks=ranks)
+    return replace(first, message=message, ranks=ranks, calls=tuple(call for one in alike for call in one.calls))
 
 
 def _span(values: Iterable[str]) -> str:

@@ -119,7 +119,7 @@ class Verdict:
 
     def _told(self, finding: Finding) -> dict[str, Any]:
         told = asdict(finding)
-        process, _ = told.pop("process"), told.pop("divergence")
+        process, _, _ = told.pop("process"), told.pop("divergence"), told.pop("calls")
         return told | {"file": None if process is None else self.files[process]}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tracehook.audit.finding import Finding
+    from tracehook.audit.recorded import Join
+    from tracehook.audit.store import Store
     from tracehook.audit.verdict import Verdict
 
 FINDINGS = 1  # exit status
@@ -31,6 +34,14 @@ def audit(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
     job: Job = None,
     since: Since = None,
+    flight_recorder: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="The dumps of torch's Flight Recorder (TORCH_FR_DUMP_TEMP_FILE): print the stack and torch's sequence "
+            "number of each call that a finding names.",
+        ),
+    ] = None,
 ) -> None:
     """Tell from the logs of all ranks whether every buffer was registered where and when it had to be.
 
@@ -44,16 +55,25 @@ def audit(
         wanted = Filter(tuple(rank or ()), tuple(comm or ()), allow_incomplete)
         with progress_bar() as progress, Store(directory, selection(job, since), progress) as store:
             verdict = judge(store, check(store, progress), wanted)
+            joined = _join(store, verdict, flight_recorder) if flight_recorder is not None else None
             left_out = store.left_out
     tell("audit", left_out)
     if as_json:
-        typer.echo(json.dumps(verdict.as_json(), indent=1))
+        more = {"flight_recorder": joined.as_json()} if joined is not None else {}
+        typer.echo(json.dumps(verdict.as_json() | more, indent=1))
     else:
-        _show(verdict, max_findings)
+        _show(verdict, max_findings, joined)
     raise typer.Exit(0 if verdict.clean else FINDINGS)
 
 
-def _show(verdict: Verdict, most: int) -> None:
+def _join(store: Store, verdict: Verdict, dumps: Path) -> Join:
+    from tracehook.audit.called import job_of
+    from tracehook.audit.recorded import join
+
+    return join(job_of(store), verdict.rows, dumps)
+
+
+def _show(verdict: Verdict, most: int, joined: Join | None) -> None:
     from tracehook.audit.verdict import many
 
     seen = verdict.looked
@@ -67,6 +87,9 @@ def _show(verdict: Verdict, most: int) -> None:
         typer.echo(f"skipped: {plain(line)}")
     if verdict.rows:
         _table(verdict.rows, most)
+    if joined is not None:
+        for line in joined.lines:
+            typer.echo(plain(line))
     typer.echo(plain(verdict.sentence))
 
 

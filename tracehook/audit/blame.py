@@ -267,7 +267,7 @@ def _ranks(processes: Sequence[Caller]) -> str:
 
 
 def _ordinal(number: int) -> str:
-    ending = "th" if 10 < number % 100 < 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    ending = "th" if 10 < number % 100 < 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")  # codespell:ignore
     return f"{number}{ending}"
 
 

@@ -184,6 +184,7 @@ class Follower:
         self._job = job
         self._show_all = show_all
         self._everybody: dict[str, Process] = {}
+        self._known: list[tuple[Process, bool, int]] = []  # what the choice was made of
         self._meant: Collection[Process] = ()  # those of the job, with its launchers
         self.now = clock()
         self._clock = clock
@@ -233,7 +234,14 @@ class Follower:
         self._waits.look(running, self._logs.ring_slots, self.now)
 
     def _choose(self) -> None:
-        """Keep the processes that are meant."""
+        """Keep the processes that are meant. Telling jobs apart takes as long as a look, so it waits for news."""
+        known = [
+            (process, process.participation.used_device, len(process.participation.communicators))
+            for process in self._everybody.values()
+        ]
+        if known == self._known:
+            return
+        self._known = known
         jobs = jobs_of(self._everybody.values())
         self.left_out = left_out(jobs) if self._job is None else ""
         self.missing = ""

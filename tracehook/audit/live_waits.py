@@ -97,7 +97,6 @@ class LiveWaits:
                 slots = read(name, SLOT_BYTES) if seen.heads else []
                 found = (unpack(slot) for slot in slots if len(slot) == SLOT_BYTES)
                 seen.parts = {calls.comm: calls for calls in found if calls is not None}
-            nothing = {"how": None, "exception": None, "signal": None, "sender": None, "ended_ns": None}
             processes.append(
                 Caller(
                     number=number,
@@ -107,7 +106,11 @@ class LiveWaits:
                     last_event=None,
                     shift_ns=0,
                     parts={**process.called, **seen.parts},
-                    **nothing,
+                    how=None,
+                    exception=None,
+                    signal=None,
+                    sender=None,
+                    ended_ns=None,
                 )
             )
             names.update(process.names)

@@ -164,7 +164,8 @@ def _everybody(store: Store, comm: str | None) -> set[int]:
 
 def _look(store: Store) -> Looked:
     (row,) = store.rows(
-        """SELECT (SELECT list(DISTINCT job ORDER BY job) FROM process WHERE job IS NOT NULL) AS jobs,
+        """SELECT (SELECT list(DISTINCT job ORDER BY job) FROM process
+                   WHERE job IS NOT NULL AND (rank IS NOT NULL OR used_cuda)) AS jobs,
                   (SELECT count(DISTINCT coalesce(rank, -1 - process)) FROM process
                    WHERE rank IS NOT NULL OR used_cuda) AS ranks,
                   (SELECT count(*) FROM process) AS processes, (SELECT count(DISTINCT host) FROM process) AS hosts,

@@ -34,9 +34,7 @@ def jobs(
         return
     width = max((len(plain(job.id, 100)) for job in found), default=0)
     for job in found:
-        logs = len(job.workers) + len(job.launchers)
-        typer.echo(
-            f"{plain(job.id, 100):{width}}  {told_time(job.began)}  {plain(job.program, 60)}, {job.ranks}, {logs} logs"
-        )
+        about = f"{plain(job.program, 60)}, {job.ranks}"
+        typer.echo(f"{plain(job.id, 100):{width}}  {told_time(job.began)}  {about}")
     if not found:
         typer.echo(f"tracehook jobs: {plain(str(directory))}: no process in it has a rank or used a device", err=True)

@@ -63,12 +63,12 @@ def summary(
 
 
 def show(directory: Path, since: float) -> None:
-    """Print the table for the logs of `directory` that were written at or after `since` (seconds, as time.time()).
+    """Print the table of a rehearsal: of the logs of `directory` written at or after `since` (as time.time()).
 
     Files that cannot be read, or not all of them, get a line each. Raises :class:`LogError` if there is no log.
     """
     read = _read(directory, NEWEST, since)
-    tell("summary", read.left_out)
+    tell("rehearse", read.left_out)
     _show(read, show_all=False)
 
 

@@ -22,6 +22,7 @@ from tracehook.log.text import in_bytes, printable
 _COLUMNS = ("rank", "pid", "state", "segs", "bytes", "comms", "held", "ev/s", "reg/s", "warn", "ring", "dropped")
 _LINES_AROUND = 9  # of the terminal, that are no rows of processes
 _HANGS = 2  # that are shown
+_LINES_ABOUT_JOBS = 3  # more, that the sentence about other jobs may take
 _STYLES = {State.STUCK: "red", State.SILENT: "red", State.NO_END: "red", State.QUIET: "yellow", State.ENDED: "dim"}
 
 
@@ -34,7 +35,8 @@ def picture(follower: Follower, height: int | None = None) -> Group:
         table.add_column(column, justify="right", no_wrap=True)
     everyone = list(follower.processes.values())
     table.add_row(*_total(everyone), style="bold")
-    around = _LINES_AROUND + 2 * len(told_hangs(follower))  # each may take two lines
+    # A hang may take two lines.
+    around = _LINES_AROUND + 2 * len(told_hangs(follower)) + (_LINES_ABOUT_JOBS if follower.left_out else 0)
     rows = _chosen(follower, None if height is None else max(1, height - around))
     for process in rows:
         state, _ = process.state(follower.now)
@@ -193,7 +195,7 @@ def _remarks(follower: Follower) -> Iterator[str]:
     if len(follower.hangs) > _HANGS:
         yield f"ranks wait in {len(follower.hangs) - _HANGS} more calls"
     if follower.left_out:
-        yield clean(follower.left_out)
+        yield clean(follower.left_out, 300)
     if follower.behind:
         yield f"still reading: {in_bytes(follower.behind)} to go"
     if follower.skipped:

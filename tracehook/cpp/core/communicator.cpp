@@ -42,7 +42,7 @@ Communicator::Communicator(const Identity& identity, std::unique_ptr<Registratio
                            std::shared_ptr<Gate> gate, Ring& ring, Bank& bank)
     : identity_(identity), calls_(std::move(calls)), gate_(std::move(gate)), ring_(ring),
       bank_(bank), calls_counted_(ring.take_calls({identity.key, identity.id, identity.rank,
-                                                     identity.size, identity.adopted})) {}
+                                                   identity.size, identity.adopted})) {}
 
 Communicator::~Communicator() {
     drop_window_records();

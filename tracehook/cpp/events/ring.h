@@ -49,8 +49,7 @@ class Ring {
     // `path` empty: memory only. Else the file is created (its blocks reserved at once, so that a
     // full disk shows here and not as SIGBUS later); failure is not fatal: the ring then lives in
     // memory and error() says why.
-    Ring(const std::string& path, std::size_t capacity,
-         std::size_t call_slots = CallTable::kSlots);
+    Ring(const std::string& path, std::size_t capacity, std::size_t call_slots = CallTable::kSlots);
     Ring(const Ring&) = delete;
     Ring& operator=(const Ring&) = delete;
 

@@ -18,10 +18,10 @@ from typing import IO, Protocol
 
 from support import warm
 
-# What the machine or the caller may have set, and what would change a job's behaviour.
+# What the machine or the caller may have set, and what would change what a job or a command does.
 _FOREIGN = re.compile(
     r"SYMM_REGISTER_|TRACEHOOK_|TORCH_NCCL_|NCCL_|PYTORCH_|TORCHELASTIC_|TORCH_DEVICE_BACKEND|PYTEST_|PYTHONPATH$"
-    r"|CUDA_VISIBLE_DEVICES$|LD_PRELOAD$|LD_LIBRARY_PATH$|(RANK|WORLD_SIZE|LOCAL_RANK|MASTER_ADDR|MASTER_PORT)$"
+    r"|COLUMNS$|CUDA_VISIBLE_DEVICES$|LD_PRELOAD$|LD_LIBRARY_PATH$|(RANK|WORLD_SIZE|LOCAL_RANK|MASTER_ADDR|MASTER_PORT)$"
 )
 _MARK = "TRACEHOOK_WARM_RUN"  # which the server of the warm start keeps for each process that it forks
 _GRACE = 0.3  # seconds in which what a command leaves may end by itself

@@ -69,6 +69,7 @@ def dumps(logs: Path, tmp_path: Path) -> Path:
     directory = tmp_path / "dumps"
     directory.mkdir()
     with Store(logs) as store:
+        store.use_macros()
         job = job_of(store)
     for process in job.processes:
         (directory / f"nccl_trace_rank_{process.rank}").write_bytes(pickle.dumps(dump(job, process), protocol=2))
@@ -240,6 +241,7 @@ def test_a_dump_with_any_byte_changed(dumps: Path) -> None:
 def test_two_groups_of_the_same_ranks(logs: Path, dumps: Path) -> None:
     """That of the call is the one that counted as many."""
     with Store(logs) as store:
+        store.use_macros()
         job = job_of(store)
     (process,) = [one for one in job.processes if one.rank == 2]
     by_ranks: dict[tuple[int | None, ...], list[str]] = {}

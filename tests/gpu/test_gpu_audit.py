@@ -65,5 +65,5 @@ def test_a_killed_rank_is_named_with_what_it_held(ranks: int, tmp_path: Path) ->
     killed = [finding for finding in audited(tmp_path).findings if finding.rule == "no-end"]
     (last,) = [finding for finding in killed if finding.ranks == (ranks - 1,)]
 
-    assert re.search(r"it held 4 segments .* and 4 registrations", last.message), last.message
+    assert re.search(r"held: 4 segments .* and 4 registrations", last.message), last.message
     assert not [finding for finding in audited(tmp_path).findings if finding.rule == "lost-events"]

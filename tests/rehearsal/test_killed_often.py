@@ -216,6 +216,8 @@ def _is_true(finding: Finding, ranks: list[Rank]) -> bool:
             return _has_failed(finding, ranks)
         case "torn-line":
             return any(rank.torn for rank in ranks if finding.ranks == (rank.rank,))
+        case "rank-failed":
+            return any(rank.killed for rank in ranks if finding.ranks == (rank.rank,))
     return False
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tracehook.audit.called import Caller, Callers
 
@@ -44,3 +44,11 @@ def _comes_apart(one: Caller, other: Caller) -> int | None:
         if one.steps[place].token != other.steps[place].token:
             return place if agreed >= _ALIKE else None
     return None
+
+
+def fewest(suspects: Sequence[Caller]) -> list[Caller]:
+    """Return those of `suspects` that made fewer collectives than the others; none if all made as many."""
+    made = {process: sum(calls.collectives for calls in process.parts.values()) for process in suspects}
+    least = min(made.values(), default=0)
+    found = [process for process, count in made.items() if count == least]
+    return found if len(found) < len(made) else []

@@ -433,8 +433,8 @@ def one_verdict(outcomes: list[Outcome]) -> list[str]:
     )
     found = []
     for text, ranks in texts.items():
-        group = re.search(r"\(group \S+, (\d+) ranks\)", text)
-        if group is None or ranks % int(group[1]):
+        group = re.search(r"\(group \S+, (?:(\d+) ranks|ranks ([\d, ]+))\)", text)
+        if group is None or ranks % (int(group[1]) if group[1] else len(group[2].split(","))):
             found.append(f"raised by {ranks} rank(s) only: {text}; of {[each.announced for each in outcomes]}")
     return found
 

@@ -194,7 +194,7 @@ def _ends_of(job: Callers, wait: Wait, waiting: Mapping[int, Wait]) -> list[Call
         else:
             ahead += further.missing
     circle = list(seen.values())
-    # Of two ranks alone nobody can tell which program is the right one: who made fewer calls has skipped one, most often.
+    # Of two ranks alone nobody can tell whose program is right: who made fewer calls has skipped one, most often.
     return list(ends.values()) or odd_ones(job, circle) or fewest(circle) or circle
 
 

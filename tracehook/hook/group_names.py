@@ -33,9 +33,10 @@ def name_of(group: Any) -> GroupName:
 
 
 def all_groups() -> list[Any]:
-    """Return the groups of this process."""
+    """Return the groups of this process that may have a communicator of NCCL, the oldest first."""
     c10d = _c10d()
-    return list(c10d._world.pg_map) if c10d is not None else []
+    found = list(c10d._world.pg_map.items()) if c10d is not None else []
+    return [group for group, (backend, _) in found if "nccl" in str(backend)]
 
 
 def own_place() -> tuple[int, int] | None:

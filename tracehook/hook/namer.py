@@ -1,8 +1,8 @@
 """Which group of torch stands behind each communicator, and which rank this process has: for the log and for messages.
 
-Only torch knows, and to ask it is not free: `_comm_ptr` takes a mutex of the group, which an abort holds while it runs,
-and keeps the interpreter's lock meanwhile. So a group is asked only if its ranks are those of a live communicator that
-has no name yet; rarely; and never again once a communicator ended that was, or may have been, its own.
+Only torch knows, and it must not be asked: `_comm_ptr` waits for a mutex of the communicator, and keeps the
+interpreter's lock meanwhile. A thread that registers a memory pool holds that mutex, and may wait for the interpreter.
+So the number of ranks, the rank and the order of birth decide; where they leave a doubt, there is no name.
 """
 
 from __future__ import annotations
@@ -52,6 +52,10 @@ class _Unnamed:
             and (bound is None or self.device in (None, bound.index))
         )
 
+    def is_like(self, other: _Unnamed) -> bool:
+        """Whether both have as many ranks, and this process one rank in both."""
+        return (self.ranks, self.rank, self.device) == (other.ranks, other.rank, other.device)
+
 
 class Namer:
     """Finds names. The log's thread calls all methods; `core` is the native module."""
@@ -62,6 +66,7 @@ class Namer:
         self._has_rank = has_rank
         self._rank_due = 0.0
         self._unnamed: dict[int, _Unnamed] = {}
+        self._seen: dict[int, _Unnamed] = {}  # all communicators
         self._named: dict[int, weakref.ref[Any]] = {}
         self._shunned: weakref.WeakSet[Any] = weakref.WeakSet()  # groups that may be ending
         self._is_over = False
@@ -73,6 +78,7 @@ class Namer:
         if event == "communicator.pending":
             ranks, device = fields.get("ranks"), fields.get("device")
             self._unnamed[number] = _Unnamed(fields["comm"], fields.get("comm_rank"), ranks, device)
+            self._seen[number] = self._unnamed[number]
         elif event == "communicator.ready" and number in self._unnamed:
             found = self._unnamed[number]
             found.ready, found.due = True, self._clock()
@@ -82,6 +88,7 @@ class Namer:
             group = self._named.pop(number, _nobody)()
             if group is not None:
                 self._shunned.add(group)
+            self._seen.pop(number, None)
             ended = self._unnamed.pop(number, None)
             if ended is not None and not self._is_over:
                 self._shunned.update(group for group in _groups() if ended.may_be_of(group))
@@ -111,33 +118,30 @@ class Namer:
         due = {number: one for number, one in self._unnamed.items() if one.ready and one.due <= now}
         if not due:
             return
-        alive = {row["id"] for row in self._core.communicators()}
-        ended = [one for number, one in self._unnamed.items() if number not in alive]
-        others = [one for one in self._unnamed.values() if not one.ready] + ended
-        due = {number: one for number, one in due.items() if number in alive}
-        taken = {id(group()) for number, group in self._named.items()}
-        for group in _groups():
-            wanted = [one for number, one in due.items() if number in self._unnamed and one.may_be_of(group)]
-            if not wanted or group in self._shunned or id(group) in taken:
-                continue
-            if any(one.may_be_of(group) for one in others):
-                continue
-            number = self._communicator_of(group, wanted[0].device)
-            if number in self._unnamed:
-                yield self._line(number, group)
+        alive = sorted(row["id"] for row in self._core.communicators())
+        for number in due:
+            if number in alive and number in self._unnamed:
+                group = self._group_of(number, alive)
+                if group is not None:
+                    yield self._line(number, group)
         for number, one in due.items():
             one.tries += 1
             one.due = now + _FIRST * 2 ** (one.tries - 1)
             if one.tries >= MOST_TRIES:
                 self._unnamed.pop(number, None)
 
-    def _communicator_of(self, group: Any, device: int | None) -> int:
-        from tracehook.hook.groups import nccl_backend
+    def _group_of(self, number: int, alive: list[int]) -> Any | None:
+        """Return the group behind a communicator, if only one can be, or if all were made in one order.
 
-        backend = nccl_backend(group)
-        pointer = _pointer_on(backend, device or 0) if backend is not None else 0
-        found = self._core.find_communicator(pointer) if pointer else None
-        return int(found.id) if found is not None and not found.dead else 0
+        A group that is bound to a device makes its communicator at once, so the order of both is the same.
+        """
+        one = self._seen[number]
+        alike = [other for other in alive if other in self._seen and self._seen[other].is_like(one)]
+        groups = [group for group in _groups() if one.may_be_of(group)]
+        is_certain = len(groups) == 1 or all(group.bound_device_id is not None for group in groups)
+        if len(groups) != len(alike) or not is_certain or any(group in self._shunned for group in groups):
+            return None
+        return groups[alike.index(number)]
 
     def _line(self, number: int, group: Any) -> Line:
         one, name = self._unnamed.pop(number), group_names.name_of(group)
@@ -149,12 +153,6 @@ class Namer:
 
 def _groups() -> list[Any]:
     return group_names.all_groups()
-
-
-def _pointer_on(backend: Any, device: int) -> int:
-    from tracehook.hook.groups import pointer_on
-
-    return pointer_on(backend, device)
 
 
 def _nobody() -> None:

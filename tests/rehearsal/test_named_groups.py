@@ -88,12 +88,11 @@ def test_a_swap_is_named_by_the_job(tmp_path: Path) -> None:
     assert "rank 3 (1 of tp_1) wants" in text
 
 
-def test_a_group_of_a_mesh_is_called_by_its_dimension(tmp_path: Path) -> None:
-    """Torch gives it a description of its own."""
+def test_groups_that_may_be_each_others_have_no_name(tmp_path: Path) -> None:
+    """Those of a mesh make their communicators with their first collectives: either could be the first."""
     run = play(tmp_path, "mesh")
     run.assert_good()
-    assert [named(run, rank)["tp"] for rank in range(4)] == [[0, 1], [0, 1], [2, 3], [2, 3]]
-    assert [named(run, rank)["dp"] for rank in range(4)] == [[0, 2], [1, 3], [0, 2], [1, 3]]
+    assert [{"tp", "dp"} & set(named(run, rank)) for rank in range(4)] == [set()] * 4
 
 
 def test_workers_of_mp_spawn_have_ranks(tmp_path: Path) -> None:

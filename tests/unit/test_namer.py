@@ -1,4 +1,4 @@
-"""Which group of torch stands behind a communicator: asked seldom, and never of a group that may be ending."""
+"""Which group of torch stands behind a communicator: found without asking torch for it, and not if there is a doubt."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tracehook.hook import group_names, namer
-from tracehook.hook.namer import MOST_TRIES, Namer
+from tracehook.hook.namer import Namer
 from tracehook.log.tables import ABOUT
 
 PAIR = [4, 5]
@@ -24,7 +24,7 @@ class Group:
         self.members = members
         self.pointer = pointer
         self.asked = 0
-        self.bound_device_id: Any = None
+        self.bound_device_id: Any = SimpleNamespace(index=0)
 
     def rank(self) -> int:
         """Return this process's rank in it."""
@@ -98,8 +98,8 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
         """torch's tables of groups."""
 
         @property
-        def pg_map(self) -> list[Group]:
-            return list(made.groups)
+        def pg_map(self) -> dict[Group, tuple[str, None]]:
+            return dict.fromkeys(made.groups, ("cpu:gloo,cuda:nccl", None))
 
         @property
         def pg_group_ranks(self) -> dict[Group, dict[int, int]]:
@@ -107,7 +107,6 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
 
     c10d = SimpleNamespace(_world=World())
     monkeypatch.setattr(group_names, "_c10d", lambda: c10d)
-    monkeypatch.setattr(namer, "_pointer_on", lambda backend, _: backend._comm_ptr())
     return made
 
 
@@ -132,94 +131,53 @@ def test_text_of_torch_is_no_description(torch: Torch, text: str) -> None:
     assert fields["desc"] is None
 
 
-def test_a_group_that_has_its_communicator_later_is_found_later(torch: Torch) -> None:
-    """NCCL tells of a communicator before torch keeps it."""
-    group = torch.add("7", "tp", 1, PAIR)
-    pointer = torch.birth(1, rank=1, size=2)
-    assert torch.look() == []
-    group.pointer = pointer
-    assert len(torch.look(10.0)) == 1
-
-
-def test_a_communicator_of_nobody_is_asked_about_a_few_times(torch: Torch) -> None:
-    """One of ctypes or CuPy never gets a group: nobody asks torch for it for ever."""
-    torch.birth(1, rank=1, size=2)
-    group = torch.add("7", "tp", 1, PAIR)
-    for _ in range(1000):
+def test_torch_is_never_asked_for_a_communicator(torch: Torch) -> None:
+    """To ask takes a mutex of torch with the interpreter's lock held: a thread that registers a pool may hold it."""
+    group = torch.add("7", "tp", 1, PAIR, torch.birth(1, rank=1, size=2))
+    for _ in range(100):
         torch.look(1.0)
-    assert group.asked == MOST_TRIES
-
-
-def test_tries_become_rare(torch: Torch) -> None:
-    """The first second has a few of them, and no later one has two."""
-    torch.birth(1, rank=1, size=2)
-    group = torch.add("7", "tp", 1, PAIR)
-    for _ in range(10):
-        torch.look(0.1)
-    assert 1 < group.asked <= 3
-    before = group.asked
-    for _ in range(10):
-        torch.look(0.1)
-    assert group.asked <= before + 1
-
-
-def test_nobody_is_asked_without_a_communicator_that_lacks_a_name(torch: Torch) -> None:
-    """A group that waits for its first collective is left alone."""
-    group = torch.add("7", "tp", 1, PAIR)
-    torch.add("8", "dp", 0, [1, 5], torch.birth(1, rank=0, size=2))
-    torch.look()
-    torch.look(100.0)
     assert group.asked == 0
+    assert namer.known(1) is not None
+
+
+def test_groups_that_are_bound_to_a_device_have_their_communicators_in_one_order(torch: Torch) -> None:
+    """Each makes its own at once."""
+    for number, name in enumerate(("tp", "cp"), start=1):
+        torch.add(str(number), name, 1, PAIR, torch.birth(number, rank=1, size=2))
+    assert [fields["desc"] for _, fields in torch.look()] == ["tp", "cp"]
+
+
+def test_where_either_group_may_be_the_one_there_is_no_name(torch: Torch) -> None:
+    """Groups that wait for their first collective may make their communicators in another order."""
+    for number, name in enumerate(("tp", "cp"), start=1):
+        torch.add(str(number), name, 1, PAIR, torch.birth(number, rank=1, size=2)).bound_device_id = None
+    assert torch.look() == torch.look(100.0) == []
+
+
+def test_a_communicator_of_somebody_else_beside_that_of_a_group_leaves_both_without_a_name(torch: Torch) -> None:
+    """A server makes its own communicators, with as many ranks."""
+    torch.add("7", "tp", 1, PAIR, torch.birth(1, rank=1, size=2))
+    torch.birth(2, rank=1, size=2)
+    assert torch.look() == []
 
 
 @pytest.mark.parametrize("how", ["abort", "retire"])
-def test_a_group_that_may_be_ending_is_not_asked(torch: Torch, how: str) -> None:
-    """To ask takes a mutex of torch that an abort holds, perhaps with the interpreter's lock."""
-    ending = torch.add("7", "tp", 1, PAIR, torch.birth(1, rank=1, size=2))
+def test_a_name_ends_with_its_communicator(torch: Torch, how: str) -> None:
+    """What torch makes for the group later may be anybody's."""
+    torch.add("7", "tp", 1, PAIR, torch.birth(1, rank=1, size=2))
+    assert len(torch.look()) == 1
     torch.end(1, how)
-    other = torch.add("8", "dp", 1, [1, 5], torch.birth(2, rank=1, size=2))
-    (line,) = torch.look()
-    assert line[1]["desc"] == "dp"
-    assert (ending.asked, other.asked) == (0, 1)
-
-
-def test_a_group_whose_communicator_is_dead_is_not_asked_before_the_event(torch: Torch) -> None:
-    """The event of the abort may wait in the ring."""
-    ending = torch.add("7", "tp", 1, PAIR, torch.birth(1, rank=1, size=2))
-    torch.rows.clear()
-    torch.add("8", "dp", 1, [1, 5], torch.birth(2, rank=1, size=2))
-    torch.look()
-    assert ending.asked == 0
-
-
-def test_a_named_group_whose_communicator_ended_is_not_asked(torch: Torch) -> None:
-    """Its abort may still be under way."""
-    ended = torch.add("7", "tp", 1, PAIR, torch.birth(1, rank=1, size=2))
-    torch.look()
-    torch.end(1)
-    torch.birth(2, rank=1, size=2)
-    torch.look(1.0)
-    assert ended.asked == 1
     assert namer.known(1) is None
-
-
-def test_a_group_whose_communicator_is_in_progress_is_not_asked(torch: Torch) -> None:
-    """To ask waits for it, and so would the whole interpreter."""
-    slow = torch.add("7", "tp", 1, PAIR, torch.birth(1, rank=1, size=2, ready=False))
     torch.birth(2, rank=1, size=2)
-    torch.look()
-    assert slow.asked == 0
-    torch.rows[0]["ready"] = True
-    torch.namer.hear("communicator.ready", {"comm_id": 1, "comm_rank": 1, "ranks": 2, "device": 0, "comm": "1"})
-    assert len(torch.look(1.0)) == 1
+    assert torch.look(1.0) == []
 
 
-def test_a_group_of_other_ranks_is_not_asked(torch: Torch) -> None:
-    """It cannot be the one."""
-    others = [torch.add("7", "tp", 0, PAIR), torch.add("8", "dp", 1, [0, 1, 2])]
+def test_looking_ends_after_some_tries(torch: Torch) -> None:
+    """A communicator of ctypes never gets a group."""
     torch.birth(1, rank=1, size=2)
-    torch.look()
-    assert [group.asked for group in others] == [0, 0]
+    for _ in range(1000):
+        torch.look(1.0)
+    assert torch.namer._unnamed == {}
 
 
 def test_a_failure_ends_the_looking_with_one_line(torch: Torch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -88,11 +88,15 @@ def test_a_swap_is_named_by_the_job(tmp_path: Path) -> None:
     assert "rank 3 (1 of tp_1) wants" in text
 
 
-def test_groups_that_may_be_each_others_have_no_name(tmp_path: Path) -> None:
-    """Those of a mesh make their communicators with their first collectives: either could be the first."""
+def test_a_group_of_a_mesh_is_called_by_its_dimension_unless_it_may_be_another(tmp_path: Path) -> None:
+    """Groups that wait for their first collective are told apart by the rank that this process has in them.
+
+    Ranks 0 and 3 have one rank in both of theirs.
+    """
     run = play(tmp_path, "mesh")
     run.assert_good()
-    assert [{"tp", "dp"} & set(named(run, rank)) for rank in range(4)] == [set()] * 4
+    assert [{"tp", "dp"} & set(named(run, rank)) for rank in range(4)] == [set(), {"tp", "dp"}, {"tp", "dp"}, set()]
+    assert (named(run, 1)["tp"], named(run, 1)["dp"]) == ([0, 1], [1, 3])
 
 
 def test_workers_of_mp_spawn_have_ranks(tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ RULES = {
     ),
     "rank-failed": (
         "error",
-        "A process ended by a fault of its own, or without a word.",
-        "Read this rank's own output; SIGKILL without a sender is mostly the kernel's, so look for its memory (dmesg).",
+        "A fault ended a process, or the process ended and its log does not say why.",
+        "Read what this rank wrote to stderr; if it wrote nothing, look in `dmesg` whether the kernel killed it for want of memory.",
         "unless all",
     ),
     "rank-missing": (

@@ -121,7 +121,9 @@ def _show(read: _Read, show_all: bool) -> None:
 def _remarks(rows: list[Summary], hidden: int) -> list[str]:
     lines = []
     if hidden:
-        lines.append(f"not shown: {_processes(hidden)} without a rank or a device of its own, as launchers are (--all)")
+        lines.append(
+            f"the table leaves out {_processes(hidden)} with neither rank nor device, such as launchers; --all shows them"
+        )
     recovered = [row.recovered for row in rows if row.recovered]
     if recovered:
         lines.append(f"{sum(recovered)} events of {_processes(len(recovered))} were read from rings")

@@ -34,7 +34,7 @@ RULES = {
     "rank-failed": (
         "error",
         "A fault ended a process, or the process ended and its log does not say why.",
-        "Read what this rank wrote to stderr; if it wrote nothing, look in `dmesg` whether the kernel killed it for want of memory.",
+        "Read this rank's stderr; if it says nothing, look in `dmesg` whether the kernel killed it for want of memory.",
         "unless all",
     ),
     "rank-missing": (

@@ -121,9 +121,8 @@ def _show(read: _Read, show_all: bool) -> None:
 def _remarks(rows: list[Summary], hidden: int) -> list[str]:
     lines = []
     if hidden:
-        lines.append(
-            f"the table leaves out {_processes(hidden)} with neither rank nor device, such as launchers; --all shows them"
-        )
+        what = f"{_processes(hidden)} with neither rank nor device"
+        lines.append(f"the table leaves out {what}, such as launchers; --all shows them")
     recovered = [row.recovered for row in rows if row.recovered]
     if recovered:
         lines.append(f"{sum(recovered)} events of {_processes(len(recovered))} were read from rings")

@@ -13,7 +13,7 @@ Three questions, of the calls that :mod:`called` has:
 from __future__ import annotations
 
 import signal
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from tracehook.audit.called import Caller, Callers, Member
@@ -161,41 +161,38 @@ def _failure_of(process: Caller, job: Callers) -> str:
 def _missing(job: Callers, found: Sequence[Finding]) -> list[Finding]:
     """Return who is at the end of the chains of ranks that wait."""
     waiting = {wait.process.number: wait for wait in waits(job)}
-    blamed = {process for each in found for process in each.ranks}
-    culprits: dict[int, list[Wait]] = {}
+    blamed = {rank for each in found for rank in each.ranks}
+    waited_for: dict[int, list[Wait]] = defaultdict(list)
     for wait in waiting.values():
-        for culprit in _ends_of(job, wait, waiting):
-            culprits.setdefault(culprit.number, [])
-            if any(missing.number == culprit.number for missing in wait.missing):
-                culprits[culprit.number].append(wait)
-    by_number = {process.number: process for process in job.processes}
+        for missing in wait.missing:
+            waited_for[missing.number].append(wait)
     out = []
-    for number, its in culprits.items():
-        process = by_number[number]
+    for process in _ends(job, waiting, waited_for):
         # Who ended by itself is named for that; that others wait for it follows.
-        if its and not process.failed and not (process.rank is not None and process.rank in blamed):
-            out.append(_told_missing(job, process, its, waiting.get(number)))
+        if not process.failed and not (process.rank is not None and process.rank in blamed):
+            out.append(_told_missing(job, process, waited_for[process.number], waiting.get(process.number)))
     return out
 
 
-def _ends_of(job: Callers, wait: Wait, waiting: Mapping[int, Wait]) -> list[Caller]:
-    """Follow who waits for whom to those who wait for nobody; of a circle, to those whose program is another one."""
-    seen: dict[int, Caller] = {wait.process.number: wait.process}
-    ends: dict[int, Caller] = {}
-    ahead = list(wait.missing)
+def _ends(job: Callers, waiting: Mapping[int, Wait], waited_for: Mapping[int, Sequence[Wait]]) -> list[Caller]:
+    """Return for whom others wait and who waits for nobody; and of circles those whose program is another one."""
+    ends = [process for process in job.processes if process.number in waited_for and process.number not in waiting]
+    # Whose wait leads to one of these is in no circle. Of the others, who waits for a circle is not in it.
+    led = {process.number for process in ends}
+    ahead = list(led)
     while ahead:
-        process = ahead.pop()
-        if process.number in seen:
-            continue
-        seen[process.number] = process
-        further = waiting.get(process.number)
-        if further is None:
-            ends[process.number] = process
-        else:
-            ahead += further.missing
-    circle = list(seen.values())
+        for wait in waited_for.get(ahead.pop(), ()):
+            if wait.process.number not in led:
+                led.add(wait.process.number)
+                ahead.append(wait.process.number)
+    circle = {number: wait.process for number, wait in waiting.items() if number not in led}
+    before = -1
+    while len(circle) != before:
+        before = len(circle)
+        awaited = {missing.number for number in circle for missing in waiting[number].missing}
+        circle = {number: process for number, process in circle.items() if number in awaited}
     # Of two ranks alone nobody can tell whose program is right: who made fewer calls has skipped one, most often.
-    return list(ends.values()) or odd_ones(job, circle) or fewest(circle) or circle
+    return ends + (odd_ones(job, circle.values()) or fewest(circle.values()) or list(circle.values()))
 
 
 def _told_missing(job: Callers, culprit: Caller, its: Sequence[Wait], own: Wait | None) -> Finding:

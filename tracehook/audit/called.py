@@ -85,13 +85,18 @@ class Caller:
         return self.how in ("exception", "os._exit") or self.exception is not None
 
     @functools.cached_property
+    def in_order(self) -> list[Step]:
+        """The calls that are remembered, in the order of the process. Calls of two threads may have one place in it."""
+        found = [Step(comm, its.comm_id, call, False) for comm, its in self.parts.items() for call in its.last]
+        found += [
+            Step(comm, its.comm_id, call, True) for comm, its in self.parts.items() for call in its.last_transfers
+        ]
+        return sorted(found, key=lambda step: (step.call.order, step.role, step.call.number))
+
+    @functools.cached_property
     def steps(self) -> dict[int, Step]:
         """The calls that are remembered, by their place in the order of the process."""
-        found: dict[int, Step] = {}
-        for comm, calls in self.parts.items():
-            found.update({call.order: Step(comm, calls.comm_id, call, False) for call in calls.last})
-            found.update({call.order: Step(comm, calls.comm_id, call, True) for call in calls.last_transfers})
-        return dict(sorted(found.items()))
+        return {step.call.order: step for step in self.in_order}
 
     def transfer_orders(self, comm: str, peer: int, operation: str) -> list[int]:
         """Return the places of the transfers of one kind with one peer that are remembered."""
@@ -108,7 +113,7 @@ class Caller:
     @property
     def last_step(self) -> Step | None:
         """The last call."""
-        return next(reversed(self.steps.values()), None)
+        return self.in_order[-1] if self.in_order else None
 
     @property
     def moved_ns(self) -> int | None:

@@ -2,51 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping
 
-from tracehook.audit.called import Caller, Callers
+from tracehook.audit.called import Caller, Callers, Step
 
 _ALIKE = 3  # calls that two ranks must have made alike before they came apart, to be called ranks of one program
 
+Token = tuple[int, int, int, int]
+Program = tuple[tuple[int, Token], ...]  # the calls that are remembered, with their places in the order of the process
 
-def odd_ones(job: Callers, suspects: Iterable[Caller]) -> list[Caller]:
+
+def odd_ones(job: Callers, suspects: Collection[Caller]) -> list[Caller]:
     """Return those of `suspects` whose order of calls is not that of most ranks that run the same program."""
-    return [process for process in suspects if _is_odd(job, process)]
+    runs: dict[Program, list[Caller]] = defaultdict(list)  # most ranks of a large job made the very same calls
+    for process in job.processes:
+        runs[_program(process.steps)].append(process)
+    counts = {program: len(processes) for program, processes in runs.items()}
+    odd = {process.number for program, each in runs.items() if _is_odd(program, counts) for process in each}
+    return [process for process in suspects if process.number in odd]
 
 
-def _is_odd(job: Callers, process: Caller) -> bool:
-    """Whether more ranks agree with each other against this one than with it, where it comes apart from them."""
-    apart = {}
-    for other in job.processes:
-        place = _comes_apart(process, other) if other is not process else None
-        if place is not None:
-            apart[other.number] = (place, other)
-    if not apart:
+def _program(steps: Mapping[int, Step]) -> Program:
+    return tuple((place, step.token) for place, step in steps.items())
+
+
+def _is_odd(program: Program, counts: Mapping[Program, int]) -> bool:
+    """Whether more ranks agree with each other against this program than with it, where it comes apart from them."""
+    apart = {other: _comes_apart(program, other) for other in counts if other != program}
+    places = [place for place in apart.values() if place is not None]
+    if not places:
         return False
-    place = max(place for place, _ in apart.values())  # of ranks of the same program: the latest
-    against = [other for at, other in apart.values() if at == place]
-    mine = process.steps[place].token
+    place = max(places)  # of ranks of the same program: the latest
+    against = [other for other, at in apart.items() if at == place]
+    mine = dict(program)[place]
     with_me = [
         other
-        for other in job.processes
-        if other is not process
-        and place in other.steps
-        and other.steps[place].token == mine
-        and _comes_apart(other, against[0]) == place
+        for other, at in apart.items()
+        if at != place and dict(other).get(place) == mine and _comes_apart(other, against[0]) == place
     ]
-    return len(against) > len(with_me) + 1 or (len(against) > len(with_me) and len(against) >= 2)
+    agree = counts[program] + sum(counts[other] for other in with_me)
+    differ = sum(counts[other] for other in against)
+    return differ > max(agree, 1)
 
 
-def _comes_apart(one: Caller, other: Caller) -> int | None:
+def _comes_apart(one: Program, other: Program) -> int | None:
     """Return the place of the first call that differs; None if none does, or if they do not run the same program."""
-    common = sorted(one.steps.keys() & other.steps.keys())
-    for agreed, place in enumerate(common):
-        if one.steps[place].token != other.steps[place].token:
-            return place if agreed >= _ALIKE else None
+    others = dict(other)
+    agreed = 0
+    for place, token in one:
+        if place in others:
+            if others[place] != token:
+                return place if agreed >= _ALIKE else None
+            agreed += 1
     return None
 
 
-def fewest(suspects: Sequence[Caller]) -> list[Caller]:
+def fewest(suspects: Collection[Caller]) -> list[Caller]:
     """Return those of `suspects` that made fewer collectives than the others; none if all made as many."""
     made = {process: sum(calls.collectives for calls in process.parts.values()) for process in suspects}
     least = min(made.values(), default=0)

@@ -12,6 +12,9 @@ from typing import NamedTuple
 
 from tracehook.audit.called import Caller, Callers, Member, Step
 
+Comparable = Mapping[str, Mapping[int, Member]]  # by communicator and rank in it
+Devices = Mapping[int, "_Device"]  # by the number of the process
+
 
 class Wait(NamedTuple):
     """Who waits in which call, for whom."""
@@ -29,8 +32,9 @@ class _Device:
 
     def __init__(self, process: Caller) -> None:
         self.process = process
-        self.steps: Sequence[Step] = list(process.steps.values())
+        self.steps: Sequence[Step] = process.in_order
         self.at = 0  # place of the next call in `steps`
+        self.has_arrived = False  # and was counted there
         self.places = {
             (step.comm, step.call.number): place for place, step in enumerate(self.steps) if not step.is_transfer
         }
@@ -40,11 +44,19 @@ class _Device:
         """The call to which it has come."""
         return self.steps[self.at] if self.at < len(self.steps) else None
 
+    def go_on(self) -> None:
+        """Come past the call to which it has come."""
+        self.at += 1
+        self.has_arrived = False
+
+    def has_forgotten(self, comm: str, number: int) -> bool:
+        """Whether it made that collective too long ago to remember it."""
+        return (comm, number) not in self.places and number < self.process.parts[comm].collectives
+
     def has_come_to(self, comm: str, number: int) -> bool:
         """Whether it has come to that collective."""
-        calls = self.process.parts[comm]
         place = self.places.get((comm, number))
-        return number < calls.collectives if place is None else place <= self.at
+        return self.has_forgotten(comm, number) if place is None else place <= self.at
 
     def came_to(self, comm: str, number: int) -> int:
         """Return to how many collectives it has come, of those before that one."""
@@ -52,29 +64,59 @@ class _Device:
         return min(number, self.process.parts[comm].collectives - ahead)
 
 
+class _Arrivals:
+    """How many ranks have come to each collective. So a rank that waits need not ask all others again."""
+
+    def __init__(self, comparable: Comparable, devices: Devices) -> None:
+        self._comparable = comparable
+        self._devices = devices
+        self._missing: dict[tuple[str, int], int] = {}
+
+    def is_complete(self, device: _Device, step: Step) -> bool:
+        """Count a device at the collective to which it has come; tell whether all ranks have come to it."""
+        comm, number = step.comm, step.call.number
+        if comm not in self._comparable:
+            return True
+        if (comm, number) not in self._missing:
+            members = self._comparable[comm].values()
+            forgotten = sum(self._devices[each.process.number].has_forgotten(comm, number) for each in members)
+            self._missing[comm, number] = len(members) - forgotten
+        if not device.has_arrived:
+            device.has_arrived = True
+            self._missing[comm, number] -= 1
+        return self._missing[comm, number] <= 0
+
+
 def waits(job: Callers) -> list[Wait]:
     """Return for each process that waits the call in which it does."""
+    waiting = [process for process in job.processes if not process.ended or process.how == "exception"]
+    if not waiting:
+        return []
     devices = {process.number: _Device(process) for process in job.processes}
     comparable = dict(job.comparable())
+    arrivals = _Arrivals(comparable, devices)
     moves = True
     while moves:
         moves = False
         for device in devices.values():
-            while device.next is not None and not _missing(device, device.next, comparable, devices):
-                device.at += 1
+            while (step := device.next) is not None:
+                if step.is_transfer:
+                    waits_here = bool(_missing(device, step, comparable, devices))
+                else:
+                    waits_here = not arrivals.is_complete(device, step)
+                if waits_here:
+                    break
+                device.go_on()
                 moves = True
     found = []
-    for device in devices.values():
-        step, process = device.next, device.process
-        if step is not None and (not process.ended or process.how == "exception"):
-            missing = _missing(device, step, comparable, devices)
-            found.append(_wait(device, step, missing, devices))
+    for process in waiting:
+        device = devices[process.number]
+        if (step := device.next) is not None:
+            found.append(_wait(device, step, _missing(device, step, comparable, devices), devices))
     return found
 
 
-def _missing(
-    device: _Device, step: Step, comparable: Mapping[str, Mapping[int, Member]], devices: Mapping[int, _Device]
-) -> list[Member]:
+def _missing(device: _Device, step: Step, comparable: Comparable, devices: Devices) -> list[Member]:
     """Return who has not come to a call to which a device has come."""
     process = device.process
     others = [member for member in comparable.get(step.comm, {}).values() if member.process is not process]
@@ -113,7 +155,7 @@ def _answers(process: Caller, step: Step, rank: int) -> int:
     return sum(peer.received if _answer(step) == "recv" else peer.sent for peer in peers)
 
 
-def _wait(device: _Device, step: Step, missing: Sequence[Member], devices: Mapping[int, _Device]) -> Wait:
+def _wait(device: _Device, step: Step, missing: Sequence[Member], devices: Devices) -> Wait:
     process = device.process
     first = devices[missing[0].process.number]
     if step.is_transfer:

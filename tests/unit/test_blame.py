@@ -1,0 +1,149 @@
+"""Who is to blame, of jobs that are made up: who waits for whom, and whose program is another one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from tracehook.audit import blame
+from tracehook.audit.called import Caller, Callers
+from tracehook.audit.waits import waits
+from tracehook.log.calls import Call, Calls
+
+ALL_REDUCE = 7 << 8
+SECOND = 10**9
+Program = Callable[[int], Iterable[str]]  # the groups that a rank calls, in its order
+
+
+def job(ranks: int, groups: dict[str, list[list[int]]], program: Program) -> Callers:
+    """Return the processes of a job that a scheduler ended."""
+    processes = []
+    for rank in range(ranks):
+        made: dict[str, list[Call]] = defaultdict(list)
+        for order, name in enumerate(program(rank), start=1):
+            made[name].append(Call(len(made[name]), ALL_REDUCE, 1024, -1, order, len(made[name]) + 1))
+        parts = {}
+        for role, (name, each) in enumerate(groups.items(), start=1):
+            members = next(members for members in each if rank in members)
+            comm, calls = f"{name}{members[0]}", made[name]
+            parts[comm] = counted(comm, role, members.index(rank), len(members), calls)
+        processes.append(caller(rank, parts))
+    return Callers(processes, {})
+
+
+def counted(comm: str, role: int, rank: int, size: int, calls: list[Call]) -> Calls:
+    """Return what a communicator was called for."""
+    return Calls(
+        comm=comm,
+        comm_id=role,
+        rank=rank,
+        size=size,
+        adopted=False,
+        aborted=False,
+        ended=False,
+        collectives=len(calls),
+        collectives_returned=len(calls),
+        transfers=0,
+        transfers_returned=0,
+        digest=calls[-1].digest if calls else 0,
+        is_crowded=False,
+        moved_ns=SECOND,
+        born_ns=0,
+        peers=(),
+        last=tuple(calls[-256:]),
+        last_transfers=(),
+    )
+
+
+def caller(rank: int, parts: dict[str, Calls]) -> Caller:
+    """Return a process that another one ended by SIGTERM."""
+    return Caller(
+        number=rank,
+        rank=rank,
+        pid=1000 + rank,
+        ended=False,
+        how=None,
+        exception=None,
+        signal=15,
+        sender=1,
+        ended_ns=10 * SECOND,
+        last_event="register.local",
+        shift_ns=0,
+        parts=parts,
+    )
+
+
+def pairs(ranks: int) -> dict[str, list[list[int]]]:
+    """Return the groups of a job: the world, and two of each pair of neighbours."""
+    neighbours = [[first, first + 1] for first in range(0, ranks, 2)]
+    return {"world": [list(range(ranks))], "tp": neighbours, "cp": neighbours}
+
+
+def test_of_a_thousand_ranks_the_one_that_skipped_a_call_is_named() -> None:
+    """All others wait, directly or not; the analysis asks no rank about each other one."""
+    ranks, culprit = 1024, 5
+    groups = {
+        "world": [list(range(ranks))],
+        "tp": [list(range(first, first + 8)) for first in range(0, ranks, 8)],
+        "dp": [list(range(place, ranks, 8)) for place in range(8)],
+    }
+
+    def program(rank: int) -> list[str]:
+        step = [*["tp"] * 8, "dp", "world"]
+        last = [*["tp"] * (7 if rank == culprit else 8), "dp", "world"]
+        return step * 17 + last
+
+    (finding,) = blame.findings(job(ranks, groups, program))
+    assert (finding.rule, finding.ranks[0]) == ("rank-missing", culprit)
+    assert "rank 5 came to 143 calls, ranks 0, 1, 2, 3, 4, 6 and 7 wait in the 144th" in finding.message
+
+
+def test_a_rank_that_calls_nothing_more_is_named() -> None:
+    """The others wait for it, or for one that does."""
+    found = blame.findings(
+        job(4, pairs(4), lambda rank: ["tp", "world"] if rank == 3 else ["tp", "world", "tp", "world"])
+    )
+    assert [finding.ranks[0] for finding in found] == [3]
+    assert "rank 3 made no other call" in found[0].message
+
+
+def test_of_two_groups_in_the_opposite_order_the_rank_that_differs_from_most_is_named() -> None:
+    """Both of a pair wait for each other; the other pairs show which order is the right one."""
+    step = ["tp", "cp", "tp", "cp", "world"]
+    found = blame.findings(job(6, pairs(6), lambda rank: step + (["cp", "tp"] if rank == 3 else ["tp", "cp"])))
+    assert [finding.ranks[0] for finding in found] == [3]
+
+
+def test_of_two_ranks_alone_the_one_with_fewer_calls_is_named() -> None:
+    """Nobody else runs their program."""
+    both = ["tp", "cp"] * 3
+    found = blame.findings(job(2, pairs(2), lambda rank: [*both, "cp", "tp"] if rank else [*both, "tp", "cp", "tp"]))
+    assert [finding.ranks[0] for finding in found] == [1]
+
+
+def test_ranks_that_are_merely_ahead_do_not_wait_for_each_other() -> None:
+    """All made the same calls."""
+    assert waits(job(4, pairs(4), lambda _: ["tp", "cp", "world"])) == []
+
+
+def test_calls_of_two_threads_with_one_place_are_both_there() -> None:
+    """The places are taken without a lock."""
+    parts = {
+        name: counted(name, role, 0, 2, [Call(0, ALL_REDUCE, 1, -1, 1, 1)]) for role, name in enumerate(("tp", "cp"))
+    }
+    assert [step.comm for step in caller(0, parts).in_order] == ["tp", "cp"]
+
+
+@pytest.mark.parametrize("rank", range(3))
+def test_another_call_under_one_number_is_told_with_who_made_it(rank: int) -> None:
+    """Of three the one that differs from the others stands first."""
+    ranks = {"world": [[0, 1, 2]]}
+    found = job(3, ranks, lambda _: ["world"] * 4)
+    calls = found.processes[rank].parts["world0"]
+    other = [*calls.last[:3], calls.last[3]._replace(elements=1023, digest=99)]
+    found.processes[rank].parts["world0"] = calls._replace(last=tuple(other))
+    (finding,) = blame.findings(Callers(found.processes, {}))
+    assert (finding.rule, finding.ranks[0]) == ("calls-differ", rank)
+    assert "first the 4th" in finding.message

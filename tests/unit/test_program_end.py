@@ -134,6 +134,8 @@ def test_ctrl_c_is_an_exception(tmp_path: Path) -> None:
         tmp_path,
         """
         import signal
+        # In a job in the background SIGINT is ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         _core.push("hook.enable")
         journal.flush()  # its thread imports nothing any more: Python forgets the signal at an exec() of text
         signal.raise_signal(signal.SIGINT)

@@ -35,7 +35,7 @@ def existing() -> Iterator[Found]:
 
     world: Any = distributed_c10d._world
     for group in list(world.pg_map):
-        backend = nccl_backend(group)
+        backend = _nccl_backend(group)
         if backend is not None:
             name = f"group:{world.pg_names.get(group, '?')}"
             for ordinal, (device, pointer) in enumerate(_communicators(backend)):
@@ -107,7 +107,7 @@ def resolve(group: ProcessGroup | Sequence[ProcessGroup] | None) -> tuple[Proces
 
 def facts(group: ProcessGroup) -> GroupFacts:
     """Return the facts of a group with an NCCL backend."""
-    backend = nccl_backend(group)
+    backend = _nccl_backend(group)
     if backend is None:
         raise RuntimeError(f"tracehook: group {group.group_name} {_why_no_nccl(group)}, so it has no windows")
     return _facts(group, backend)
@@ -173,10 +173,10 @@ def make_communicator(group: ProcessGroup | None, found: GroupFacts) -> None:
 
 def communicator_pointer(found: GroupFacts) -> int:
     """Return the raw ``ncclComm_t`` of the group on its device, or 0 if torch did not make it yet."""
-    return pointer_on(found.backend, found.device)
+    return _pointer_on(found.backend, found.device)
 
 
-def pointer_on(backend: Any, device: int) -> int:
+def _pointer_on(backend: Any, device: int) -> int:
     """Return the raw ``ncclComm_t`` of a backend on a device, or 0 if it has none."""
     import torch
 
@@ -192,7 +192,7 @@ def _communicators(backend: Any) -> list[tuple[int, int]]:
     for device in range(torch.cuda.device_count()):
         # Looking must not make a context where the program has none.
         if torch._C._cuda_hasPrimaryContext(device):
-            pointer = pointer_on(backend, device)
+            pointer = _pointer_on(backend, device)
             if pointer:
                 found.append((device, pointer))
     return found
@@ -214,7 +214,7 @@ def _is_aborted(backend: Any) -> bool:
     return False
 
 
-def nccl_backend(group: Any) -> Any | None:
+def _nccl_backend(group: Any) -> Any | None:
     """Return the backend of a group that can tell its communicator; None if it has none."""
     backend = _cuda_backend(group)
     return backend if hasattr(backend, "_comm_ptr") else None

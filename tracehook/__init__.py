@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-    from tracehook import ipc
+    from tracehook import ddp, fsdp, ipc, metrics
     from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
-    from tracehook.symmetric_memory.outputs import all_gather, all_gather_into_tensor, empty, reduce_scatter_tensor
+    from tracehook.symmetric_memory.compiled import (
+        all_gather,
+        all_gather_into_tensor,
+        all_reduce,
+        empty,
+        reduce_scatter_tensor,
+    )
     from tracehook.symmetric_memory.pools import PoolLimitError
     from tracehook.symmetric_memory.public import explain, is_symmetric, release_graphs, symmetric, sync, trim
     from tracehook.symmetric_memory.reserve import reserve
@@ -29,14 +35,18 @@ __all__ = [
     "__version__",
     "all_gather",
     "all_gather_into_tensor",
+    "all_reduce",
     "attach_communicator",
+    "ddp",
     "detach_communicator",
     "disable",
     "empty",
     "enable",
     "explain",
+    "fsdp",
     "ipc",
     "is_symmetric",
+    "metrics",
     "reduce_scatter_tensor",
     "release_graphs",
     "reserve",
@@ -47,6 +57,7 @@ __all__ = [
     "use_store",
 ]
 
+_MODULES = ("ddp", "fsdp", "ipc", "metrics")
 # Found at their first use: `import torch` loads this file in every process, also in those that use none of it.
 _LAZY = {
     "RegistrationError": "errors",
@@ -61,20 +72,21 @@ _LAZY = {
     "trim": "symmetric_memory.public",
     "release_graphs": "symmetric_memory.public",
     "reserve": "symmetric_memory.reserve",
-    "empty": "symmetric_memory.outputs",
-    "all_gather": "symmetric_memory.outputs",
-    "all_gather_into_tensor": "symmetric_memory.outputs",
-    "reduce_scatter_tensor": "symmetric_memory.outputs",
+    "empty": "symmetric_memory.compiled",
+    "all_gather": "symmetric_memory.compiled",
+    "all_gather_into_tensor": "symmetric_memory.compiled",
+    "all_reduce": "symmetric_memory.compiled",
+    "reduce_scatter_tensor": "symmetric_memory.compiled",
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name != "ipc" and name not in _LAZY:
+    if name not in _MODULES and name not in _LAZY:
         raise AttributeError(f"module 'tracehook' has no attribute {name!r}")
     import importlib
 
-    if name == "ipc":
-        return importlib.import_module("tracehook.ipc")
+    if name in _MODULES:
+        return importlib.import_module(f"tracehook.{name}")
     found = getattr(importlib.import_module(f"tracehook.{_LAZY[name]}"), name)
     globals()[name] = found  # from now on as cheap as any other function of the module
     return found
@@ -100,6 +112,10 @@ def enable() -> None:
     import tracehook.symmetric_memory.state  # noqa: F401  # it follows the service
     from tracehook.hook.service import service
 
+    if service().settings.metrics is not None:
+        from tracehook.metrics.follow import follow
+
+        follow()
     service().enable()
     from tracehook.integrations.entry import megatron
 
@@ -131,11 +147,13 @@ def status() -> dict[str, Any]:
     ``forked``), ``reasons`` (names and advice, empty if all is well), ``segments``, ``bytes``, ``expandable_bytes``
     (mapped of expandable segments, which are followed and not registered), ``communicators`` (a list of dicts with
     ``key``, ``device``, ``rank``, ``size``, ``held``, ``made``, ``undone``, ``ready``, ``failed``,
-    ``device_communicators``: how many live), ``dropped`` (events lost), ``log`` (path or None), ``nccl``,
-    ``hook_library``, ``pools`` (symmetric memory: a dict for each pool and device, with ``segments``, ``bytes``,
-    ``retired_bytes``), ``windows`` (a dict for each group, with ``windows``, ``bytes``, ``pinned``, ``deferred``,
-    ``refused``) and ``scopes`` (a dict for each thread that is in scopes of a pool, with ``group``, ``pool``,
-    ``device``, ``thread``, ``depth``, ``seconds``, the longest first). Cheap; makes no call into CUDA or NCCL.
+    ``device_communicators``: how many live, ``segments_since_ns`` and ``windows_since_ns``: the monotonic time at
+    which the oldest registration began that is in NCCL now, 0: none is), ``dropped`` (events lost), ``log`` (path or
+    None), ``nccl``, ``hook_library``, ``pools`` (symmetric memory: a dict for each pool and device, with ``segments``,
+    ``bytes``, ``retired_bytes``), ``windows`` (a dict for each group, with ``windows``, ``bytes``, ``pinned``,
+    ``deferred``, ``refused``) and ``scopes`` (a dict for each thread that is in scopes of a pool, with ``group``,
+    ``pool``, ``device``, ``thread``, ``depth``, ``seconds``, the longest first). Cheap; makes no call into CUDA or
+    NCCL.
     """
     from tracehook.hook.service import service
 

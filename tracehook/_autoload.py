@@ -1,6 +1,6 @@
 """What `import torch` calls at its end (entry point ``torch.backends``), in every process of every job.
 
-An exception here would make `import torch` fail, so none leaves. With the variable unset nothing else is imported.
+An exception here would make `import torch` fail, so none leaves. With the variables unset nothing else is imported.
 """
 
 from __future__ import annotations
@@ -9,13 +9,24 @@ import os
 
 
 def autoload() -> None:
-    """Start the service if ``SYMM_REGISTER_HOOK`` asks for it."""
+    """Compute values if this is a rehearsal, and start the service if ``SYMM_REGISTER_HOOK`` asks for it."""
+    if os.environ.get("TRACEHOOK_EMU_VALUES"):
+        try:
+            from tracehook.rehearsal import values
+
+            values.begin()
+        except Exception as problem:
+            _say(f"rehearsal: no computed values: {problem}")
     if os.environ.get("SYMM_REGISTER_HOOK", "") in ("", "0"):
         return
     try:
         import tracehook.symmetric_memory.state  # noqa: F401  # it follows the service
         from tracehook.hook.service import start_from_environment
 
+        if os.environ.get("SYMM_REGISTER_METRICS"):
+            from tracehook.metrics.follow import follow
+
+            follow()
         start_from_environment()
         from tracehook.integrations.entry import megatron
 

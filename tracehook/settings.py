@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from tracehook.log.bound import LEAST_LIMIT
+from tracehook.log.folders import of_this_host
 from tracehook.log.tables import MODES
 
 JOB = "SYMM_REGISTER_JOB"  # also what a process leaves for its children (hook/job.py)
@@ -64,7 +66,13 @@ def _integrations(text: str) -> tuple[str, ...]:
 _UNITS = {"": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
-def _bytes(text: str) -> int:
+def in_bytes_of(text: str) -> int:
+    """Read a size such as ``8GiB``.
+
+    Raises:
+        SettingError: it is none.
+
+    """
     digits = text.rstrip("KMGTkmgtiIbB")
     unit = text[len(digits) :].upper()
     if not digits.strip().isascii() or not digits.strip().isdigit() or unit not in _UNITS or len(digits) > 18:
@@ -75,18 +83,31 @@ def _bytes(text: str) -> int:
     return size
 
 
-def _directory(text: str) -> Path:
+def _log_limit(text: str) -> int | None:
+    if text == "0":
+        return None
+    size = in_bytes_of(text)
+    if size < LEAST_LIMIT:
+        raise SettingError(f"expected at least {LEAST_LIMIT >> 20}MiB, or 0 for no limit")
+    return size
+
+
+def _path(text: str) -> Path:
     try:
         # Absolute, so that it stays the same folder when the program changes its own.
         return Path(text).expanduser().absolute()
     except RuntimeError:
-        raise SettingError("expected a directory; there is no such home") from None
+        raise SettingError("expected a path; there is no such home") from None
     except OSError:
         raise SettingError("expected an absolute path, because the current folder is gone") from None
 
 
-def _setting(variable: str, default: Any, read: Callable[[str], Any], meaning: str) -> Any:
-    return field(default=default, metadata={"variable": variable, "read": read, "meaning": meaning})
+def _log_path(text: str) -> Path:
+    return of_this_host(_path(text))
+
+
+def _setting(variable: str, default: Any, read: Callable[[str], Any], meaning: str, shown: str = "") -> Any:
+    return field(default=default, metadata={"variable": variable, "read": read, "meaning": meaning, "shown": shown})
 
 
 @dataclass(frozen=True)
@@ -99,8 +120,35 @@ class Settings:
     log: Path | None = _setting(
         "SYMM_REGISTER_LOG",
         None,
-        _directory,
-        "directory for one JSON-lines log (and ring file) per process; unset: warnings on stderr only",
+        _log_path,
+        "directory for one JSON-lines log (and ring file) per process, `%h` in it is the host's name; unset: "
+        "warnings on stderr only",
+    )
+    log_limit: int | None = _setting(
+        "SYMM_REGISTER_LOG_LIMIT",
+        256 << 20,
+        _log_limit,
+        "bytes that a process's log and ring may take, such as 1GiB: tracehook throws the oldest lines away; "
+        "0: no limit",
+        shown="256MiB",
+    )
+    log_packed: str = _setting(
+        "SYMM_REGISTER_LOG_PACKED",
+        "off",
+        _one_of("zstd", "off"),
+        "how tracehook packs the finished parts of a log that has a limit: zstd (needs the package zstandard) or off",
+    )
+    otel: bool = _setting(
+        "SYMM_REGISTER_OTEL",
+        False,
+        _flag,
+        "1: send warnings and problems as OpenTelemetry log records; needs tracehook[otel] (docs/operations.md)",
+    )
+    metrics: Path | None = _setting(
+        "SYMM_REGISTER_METRICS",
+        None,
+        _path,
+        "directory for one file of metrics per process, for Prometheus (docs/metrics.md); unset: none",
     )
     job: str | None = _setting(
         JOB,
@@ -119,7 +167,7 @@ class Settings:
     local_min: int | None = _setting(
         "SYMM_REGISTER_LOCAL_MIN",
         None,
-        _bytes,
+        in_bytes_of,
         "bytes that a segment must have to be registered, such as 20MiB, alike on all ranks; unset: all segments",
     )
     check: bool = _setting(
@@ -130,6 +178,12 @@ class Settings:
     )
     policy: tuple[str, ...] = _setting(
         "SYMM_REGISTER_POLICY", ("shared",), _names, "names of pool policies, first answer wins"
+    )
+    tuned: Path | None = _setting(
+        "SYMM_REGISTER_TUNED",
+        None,
+        _path,
+        "tuning table of `tracehook tune` for the policy measured, the same on all ranks; unset: none",
     )
     verify: str = _setting(
         "SYMM_REGISTER_VERIFY",
@@ -167,9 +221,14 @@ class Settings:
     pool_limit: int | None = _setting(
         "SYMM_REGISTER_POOL_LIMIT",
         None,
-        _bytes,
+        in_bytes_of,
         "bytes of symmetric memory that a device may hold, such as 8GiB; unset: no limit of ours",
     )
+
+
+def needs_job(config: Settings) -> bool:
+    """Whether something that this process writes names its job."""
+    return bool(config.log or config.metrics or config.otel)
 
 
 def table() -> list[tuple[str, str, str]]:
@@ -177,7 +236,9 @@ def table() -> list[tuple[str, str, str]]:
     rows = []
     for entry in fields(Settings):
         default = entry.default
-        if default is None or default is False:
+        if entry.metadata["shown"]:
+            shown = entry.metadata["shown"]
+        elif default is None or default is False:
             shown = "unset"
         elif isinstance(default, tuple):
             shown = ",".join(default)

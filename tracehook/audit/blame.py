@@ -15,8 +15,9 @@ from __future__ import annotations
 import signal
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
-from tracehook.audit.called import Caller, Callers, Member
+from tracehook.audit.called import Caller, Callers, Member, Step
 from tracehook.audit.finding import Finding
 from tracehook.audit.programs import fewest, odd_ones
 from tracehook.audit.waits import Wait, waits
@@ -44,7 +45,31 @@ RULES = {
         "always",
     ),
 }
+_OWN_ENDS = ("ended-by-exception", "exit-status")
 _SECOND = 1_000_000_000
+
+
+def with_last_call(job: Callers, found: Sequence[Finding]) -> list[Finding]:
+    """Return the findings. If exactly one rank ended by itself, its finding also names the last call that it made."""
+    alone = [finding for finding in found if finding.rule in _OWN_ENDS]
+    if len(alone) != 1:
+        return list(found)
+    process = next((process for process in job.processes if process.number == alone[0].process), None)
+    step = process.last_step if process is not None else None
+    if process is None or step is None:
+        return list(found)
+    message = f"{alone[0].message}; its last call was the {_told(job, step)}"
+    told = replace(alone[0], message=message, comm=step.comm, calls=((process.number, step.call.order),))
+    return [told if finding is alone[0] else finding for finding in found]
+
+
+def after_hang(seen: Iterable[Finding], concluded: Sequence[Finding]) -> list[Finding]:
+    """Return what we conclude of ranks that wait, not before the hang that a rehearsal itself saw: it knew more."""
+    began = min((each.ns for each in seen if each.rule == "ranks-hung" and each.ns is not None), default=0)
+    return [
+        replace(each, ns=max(each.ns, began + 1)) if each.rule == "rank-missing" and each.ns is not None else each
+        for each in concluded
+    ]
 
 
 def findings(job: Callers) -> list[Finding]:
@@ -64,7 +89,7 @@ def _differences(job: Callers) -> list[Finding]:
             continue
         is_first = number > max((member.calls.last[0].number for member in members.values()), default=0) or number == 0
         made = {place: member.call(number) for place, member in members.items()}
-        texts = {place: call.described() for place, call in made.items() if call is not None and is_first}
+        texts = {place: job.described(comm, call) for place, call in made.items() if call is not None and is_first}
         odd = _odd_places(job, members, texts)
         order = sorted(texts, key=lambda place: (place not in odd, place))
         told = "; ".join(f"{members[place].process.name} made {texts[place]}" for place in order)
@@ -131,11 +156,7 @@ def _failures(job: Callers) -> list[Finding]:
 
 def _told_failure(job: Callers, process: Caller) -> Finding:
     last = process.last_step
-    after = (
-        f", after its {_ordinal(last.call.number + 1)} call of {job.group(last.comm)}, {last.call.described()}"
-        if last
-        else ""
-    )
+    after = f", after its {_told(job, last)}" if last else ""
     message = f"{process.name} {_failure_of(process, job)}{after}"
     steps = [(process, last.call)] if last else []
     return _finding("rank-failed", message, [process], last.comm if last else None, process.ended_ns, steps)
@@ -152,7 +173,9 @@ def _failure_of(process: Caller, job: Callers) -> str:
         return ""  # its ring is not here, or is older than these counts
     if not any(other.was_ended or other.ended or other.how for other in others):
         return ""  # all were killed, or all still run
-    return "ended without a word: SIGKILL (the kernel's, where memory ran out), or os._exit"
+    return (
+        "ended without a word: SIGKILL (the kernel's, where memory ran out), _exit, or a log that could not be written"
+    )
 
 
 # --- who did not come? ---
@@ -166,12 +189,27 @@ def _missing(job: Callers, found: Sequence[Finding]) -> list[Finding]:
     for wait in waiting.values():
         for missing in wait.missing:
             waited_for[missing.number].append(wait)
+    failed_ns = min((p.ended_ns for p in job.processes if p.failed and p.ended_ns is not None), default=None)
     out = []
     for process in _ends(job, waiting, waited_for):
         # Who ended by itself is named for that; that others wait for it follows.
-        if not process.failed and not (process.rank is not None and process.rank in blamed):
+        if process.failed or (process.rank is not None and process.rank in blamed):
+            continue
+        if not _had_just_begun(waited_for[process.number], failed_ns):
             out.append(_told_missing(job, process, waited_for[process.number], waiting.get(process.number)))
     return out
+
+
+def _had_just_begun(its: Sequence[Wait], failed_ns: int | None) -> bool:
+    """Tell whether these waits were an ordinary moment of a job that ended then: a rank failed, or all were killed."""
+    return all(_is_moment(wait.process, failed_ns) for wait in its)
+
+
+def _is_moment(process: Caller, failed_ns: int | None) -> bool:
+    if process.moved_ns is None:
+        return failed_ns is not None
+    end = process.ended_ns if failed_ns is None else failed_ns
+    return end is not None and end - process.moved_ns < _SECOND
 
 
 def _ends(job: Callers, waiting: Mapping[int, Wait], waited_for: Mapping[int, Sequence[Wait]]) -> list[Caller]:
@@ -199,7 +237,7 @@ def _told_missing(job: Callers, culprit: Caller, its: Sequence[Wait], own: Wait 
     # Of several groups the smallest says most.
     first = min(its, key=lambda wait: (len(job.members[wait.comm]), wait.process.moved_ns or 0, wait.process.rank or 0))
     ranks = sorted({wait.process for wait in its if wait.comm == first.comm}, key=lambda each: each.rank or 0)
-    what = f"{first.step.call.described()} ({in_bytes(first.step.call.nbytes)})"
+    what = f"{job.described(first.comm, first.step.call)} ({in_bytes(first.step.call.nbytes)})"
     message = (
         f"{job.group(first.comm)}: {culprit.name} came to {first.made} {_kind(first)}, {_ranks(ranks)} "
         f"{'waits' if len(ranks) == 1 else 'wait'} in the {_ordinal(first.number + 1)}, {what}{_since(first.process)}; "
@@ -221,10 +259,7 @@ def _kind(wait: Wait) -> str:
 def _doing(job: Callers, culprit: Caller, own: Wait | None) -> str:
     """Say what the culprit does instead."""
     if own is not None:
-        return (
-            f"{culprit.name} went on to its {_ordinal(own.step.call.number + 1)} call of {job.group(own.comm)}, "
-            f"{own.step.call.described()}, and waits there for {_ranks(own.missing)}"
-        )
+        return f"{culprit.name} went on to its {_told(job, own.step)}, and waits there for {_ranks(own.missing)}"
     if culprit.ended and culprit.how != "exception":
         return f"{culprit.name} ended in order without it"
     quiet = _since(culprit)
@@ -241,6 +276,11 @@ def _since(process: Caller) -> str:
 
 
 # --- words ---
+
+
+def _told(job: Callers, step: Step) -> str:
+    """Return words such as ``12th call of group tp_1 (...), all_reduce of 1,024 float32, sum``."""
+    return f"{_ordinal(step.call.number + 1)} call of {job.group(step.comm)}, {job.described(step.comm, step.call)}"
 
 
 def _finding(

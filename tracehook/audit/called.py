@@ -151,6 +151,11 @@ class Callers:
         told = f" (ranks {', '.join(map(str, ranks))})" if None not in ranks else ""
         return self.names.get(comm) or f"communicator {comm}{told}"
 
+    def described(self, comm: str, call: Call) -> str:
+        """Say what was called, in words; a root or a peer by its name."""
+        member = self.members.get(comm, {}).get(call.root)
+        return call.described(member.process.name if member is not None else "")
+
 
 def job_of(store: Store) -> Callers:
     """Read the processes of a job, and what they called."""

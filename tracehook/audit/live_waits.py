@@ -164,7 +164,7 @@ def _hang(
         made=dict(sorted(made.items())),
         waiting=[wait.process.name for wait in alike],
         missing=[process.name for process in missing.values()],
-        call=alike[0].step.call.described(),
+        call=job.described(comm, alike[0].step.call),
         seconds=max(still[names[wait.process.number]] for wait in alike),
         is_cause=any((comm, number) in causes for number in missing),
         behind=sum(number in found for number in missing),

@@ -161,7 +161,7 @@ def _not_of_this_job(process: Caller, dump: Dump) -> str:
 def _locate(job: Callers, finding: Finding, process: Caller, step: Step, dump: Dump, joined: Join) -> None:
     call = step.call
     kind = "transfer" if step.is_transfer else "call"
-    words = f"{kind} {call.number + 1} of {job.group(step.comm)}, {call.described()}"
+    words = f"{kind} {call.number + 1} of {job.group(step.comm)}, {job.described(step.comm, call)}"
     found = find_record(job, process, step, dump)
     if found is None or process.rank is None:
         joined.said.append(f"{dump.file.name}: has no record that is rank {process.rank}'s {words}")

@@ -13,13 +13,15 @@ from tracehook.log.jobs import LoggedJob, choose, jobs_of, left_out
 from tracehook.log.lines import LogError, whole_number
 
 LATEST = 1 << 61  # a number beyond this one counts nothing; nanoseconds of 73 years
+_LARGE = ("t_ns", "part_t_ns", "after_t_ns", "from_seq")
 
 
 @dataclass(frozen=True)
 class Selection:
     """Which processes of the directory are meant: those of a job, those that began at or after a time.
 
-    Without a job, it is the one that began last. `launchers`: with the processes that only started the others.
+    Without a job, it is the one that began last. `launchers`: with the processes that only started the others; a
+    launcher that tells of ranks is always meant.
     """
 
     job: str | None = None
@@ -50,7 +52,8 @@ def select(directory: Directory, selection: Selection) -> Selected:
     job = choose(directory.path, jobs, selection.job)
     if job is None:
         return Selected(logs)
-    meant = {id(log) for log in (*job.workers, *(job.launchers if selection.launchers else ()))}
+    launchers = [log for log in job.launchers if selection.launchers or log.participation.tells_of_ranks]
+    meant = {id(log) for log in (*job.workers, *launchers)}
     return Selected([log for log in logs if id(log) in meant], left_out(jobs) if selection.job is None else "")
 
 
@@ -84,4 +87,4 @@ def shifts(logs: Sequence[LogFile]) -> list[int]:
 
 def integer(begin: dict[str, Any], name: str) -> int | None:
     """Return a number of a first line; None if it is none that can be."""
-    return whole_number(begin.get(name), LATEST if name == "t_ns" else 1 << 31)
+    return whole_number(begin.get(name), LATEST if name in _LARGE else 1 << 31)

@@ -10,40 +10,45 @@ import contextlib
 import json
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import duckdb
 
-from tracehook.audit.fields import BEGIN, FIELDS
+from tracehook.audit import exported, lines_table
+from tracehook.audit.fields import BEGIN
+from tracehook.audit.limits import DISK, MEMORY, first_line, limits
 from tracehook.audit.selection import LATEST, NEWEST, Selection, integer, select, shifts
 from tracehook.log.directory import Directory, find_logs
 from tracehook.log.file import LogFile
-from tracehook.log.lines import LONGEST_LINE, LogError, parse_lines, whole_lines
+from tracehook.log.lines import LONGEST_LINE, LogError, whole_lines, whole_number
 from tracehook.log.ring import RingFile
 from tracehook.log.tables import OPERATIONS
 from tracehook.log.text import encodable
 
 _FILES_AT_ONCE = 64
-_MEMORY = "1200MB"
-_DISK = "8GB"  # beyond that memory, for one question
 _NAMED_LINES = 5
 _SMALL = 8 << 20  # bytes of logs: below that more threads of the database cost more than they do
-# Have no place in the sequence of events.
-_OWN_SEQ = ("trace.begin", "trace.end", "log.dropped", "communicator.calls", "communicator.group", "rank.known")
 
 Progress = Callable[[str, float], None]
 
 
+class _Text(NamedTuple):
+    """A file to read. What comes not after the two numbers also stands in the part before it."""
+
+    path: Path
+    process: int
+    recovered: bool
+    from_seq: int | None = None
+    after_t_ns: int | None = None
+
+
 def quiet(_what: str, _done: float) -> None:
     """Show no progress."""
-
-
-class TooMuch(LogError):
-    """What was asked takes more memory or disk than it may."""
 
 
 class Store:
@@ -57,14 +62,16 @@ class Store:
         self._stack = contextlib.ExitStack()
         self._scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tracehook-audit-")))
         try:
-            self.directory: Directory = find_logs(path, self._scratch)
+            self._is_exported = exported.is_exported(path)
+            find = exported.find_exported if self._is_exported else partial(find_logs, scratch=self._scratch)
+            self.directory: Directory = find(path)
             if self.directory.newer:
                 raise LogError(self.directory.newer)
             selected = select(self.directory, selection)
             self.directory.logs, self.left_out = selected.logs, selected.left_out
             self._database = duckdb.connect(str(self._scratch / "audit.duckdb"))
             self._stack.callback(self._database.close)
-            with _limits():
+            with limits():
                 self._load(progress)
         except BaseException:
             self._stack.close()
@@ -84,20 +91,20 @@ class Store:
 
     def rows(self, sql: str, parameters: Sequence[object] | dict[str, object] = ()) -> list[dict[str, Any]]:
         """Return what `sql` selects, a dict a row. Raises :class:`TooMuch` if that takes more room than it may."""
-        with _limits():
+        with limits():
             cursor = self._database.execute(sql, parameters)
             names = [column[0] for column in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
     def keep(self, table: str, sql: str) -> int:
         """Make what `sql` selects a table, in place of the one that was kept before; return the number of its rows."""
-        with _limits():
+        with limits():
             ((count,),) = self._database.execute(f"CREATE OR REPLACE TEMP TABLE {table} AS {sql}").fetchall()
             return int(count)
 
     def stream(self, sql: str, parameters: Sequence[object] = ()) -> Iterator[tuple[Any, ...]]:
         """Yield the rows that `sql` selects, without holding all of them. One stream at a time."""
-        with _limits():
+        with limits():
             cursor = self._database.execute(sql, parameters)
             while rows := cursor.fetchmany(10_000):
                 yield from rows
@@ -110,24 +117,22 @@ class Store:
 
     def _load(self, progress: Progress) -> None:
         database, logs = self._database, self.directory.logs
-        database.execute(f"SET memory_limit = '{_MEMORY}'; SET preserve_insertion_order = false")
+        database.execute(f"SET memory_limit = '{MEMORY}'; SET preserve_insertion_order = false")
         database.execute("SET enable_progress_bar = false")  # DuckDB would draw it on stdout
         database.execute("PRAGMA disable_checkpoint_on_shutdown")  # the file goes with the store
-        database.execute(f"SET temp_directory = '{_quoted(self._scratch)}'")
-        database.execute(f"SET max_temp_directory_size = '{_DISK}'")
-        database.execute(f"CREATE TABLE line (file VARCHAR, {_columns('{} {}')})")
-        if sum(_size(log.text) for log in logs if log.text is not None) < _SMALL:
+        database.execute(f"SET temp_directory = '{lines_table.quoted(self._scratch)}'")
+        database.execute(f"SET max_temp_directory_size = '{DISK}'")
+        lines_table.create(database, "line")
+        if sum(_size(part.text) for log in logs for part in log.parts) < _SMALL:
             database.execute("SET threads = 1")
-        database.execute("CREATE TABLE source (file VARCHAR, process INTEGER, recovered BOOLEAN)")
-        texts: list[tuple[Path, int, bool]] = []
-        for process, log in enumerate(logs):
-            if log.text is not None:
-                texts.append((self._link(process, log.text), process, False))
-            if log.left is not None and (log.left.records or log.left.slots):
-                texts.append((self._write_ring(process, log), process, True))
-        for start in range(0, len(texts), _FILES_AT_ONCE):
-            progress("reading", start / len(texts))
-            self._read(texts[start : start + _FILES_AT_ONCE])
+        # What is not after the numbers of a part stands in the part before it too.
+        database.execute(
+            "CREATE TABLE source (file VARCHAR, process INTEGER, recovered BOOLEAN, from_seq BIGINT, after_t_ns BIGINT)"
+        )
+        if self._is_exported:
+            exported.load(database, self.directory.path, logs)
+        else:
+            self._read_logs(progress)
         self._make_processes(logs)
         database.execute("CREATE TABLE unreadable (message VARCHAR)")
         for message in self.directory.unreadable:
@@ -138,9 +143,22 @@ class Store:
         database.execute(_sql("tables.sql"))
         self._refuse_several_runs()
 
-    def _read(self, texts: Sequence[tuple[Path, int, bool]]) -> None:
+    def _read_logs(self, progress: Progress) -> None:
+        texts: list[_Text] = []
+        for process, log in enumerate(self.directory.logs):
+            for place, part in enumerate(log.parts):
+                link = lines_table.link(self._scratch, f"log-{process}-{place}.jsonl", part.text)
+                first = part.begin if place else {}
+                texts.append(_Text(link, process, False, integer(first, "from_seq"), integer(first, "after_t_ns")))
+            if log.left is not None and (log.left.records or log.left.slots):
+                texts.append(_Text(self._write_ring(process, log), process, True))
+        for start in range(0, len(texts), _FILES_AT_ONCE):
+            progress("reading", start / len(texts))
+            self._read(texts[start : start + _FILES_AT_ONCE])
+
+    def _read(self, texts: Sequence[_Text]) -> None:
         try:
-            self._read_files([text for text, _, _ in texts])
+            lines_table.insert(self._database, "line", [text.path for text in texts])
             self._note_sources(texts)
         except (duckdb.OutOfMemoryException, duckdb.IOException):
             raise
@@ -150,41 +168,25 @@ class Store:
                     self._read([one])
                 return
             # A line that is longer than DuckDB takes. Without it the file can be read.
-            text, process, recovered = texts[0]
-            clean = self._without_long_lines(text, process)
+            (text,) = texts
+            clean = self._without_long_lines(text)
             try:
-                self._read_files([clean])
+                lines_table.insert(self._database, "line", [clean])
             except duckdb.Error as problem:
-                log = self.directory.logs[process]
-                log.complaint = f"{log.path.name}: cannot be read ({_first_line(problem)})"
+                log = self.directory.logs[text.process]
+                log.complaint = f"{log.path.name}: cannot be read ({first_line(problem)})"
                 return
-            self._note_sources([(clean, process, recovered)])
+            self._note_sources([text._replace(path=clean)])
 
-    def _note_sources(self, texts: Sequence[tuple[Path, int, bool]]) -> None:
-        rows = [(str(text), process, recovered) for text, process, recovered in texts]
-        self._database.executemany("INSERT INTO source VALUES (?, ?, ?)", rows)
+    def _note_sources(self, texts: Sequence[_Text]) -> None:
+        rows = [(str(path), *rest) for path, *rest in texts]
+        self._database.executemany("INSERT INTO source VALUES (?, ?, ?, ?, ?)", rows)
 
-    def _read_files(self, paths: Sequence[Path]) -> None:
-        names = ", ".join(f"'{_quoted(path)}'" for path in paths)
-        typed = _columns("{}: '{}'")
-        self._database.execute(
-            f"INSERT INTO line SELECT filename, {_columns('{}')} FROM read_json([{names}], "
-            f"format = 'newline_delimited', compression = 'none', ignore_errors = true, filename = true, "
-            f"hive_partitioning = false, "
-            f"columns = {{{typed}}})"
-        )
-
-    def _link(self, process: int, text: Path) -> Path:
-        """Return another name of the file: DuckDB takes `*`, `?` and `[` in a name for a pattern."""
-        link = self._scratch / f"log-{process}.jsonl"
-        link.symlink_to(text.absolute())
-        return link
-
-    def _without_long_lines(self, text: Path, process: int) -> Path:
-        clean = self._scratch / f"clean-{process}.jsonl"
+    def _without_long_lines(self, text: _Text) -> Path:
+        clean = text.path.with_name(f"clean-{text.path.name}")
         with clean.open("wb") as out:
-            out.writelines(line for line in whole_lines(text) if line is not None)
-        log = self.directory.logs[process]
+            out.writelines(line for line in whole_lines(text.path) if line is not None)
+        log = self.directory.logs[text.process]
         log.complaint = f"{log.path.name}: a line is longer than {LONGEST_LINE >> 20} MiB, and was left out"
         return clean
 
@@ -202,7 +204,7 @@ class Store:
             f"{', '.join(f'{name} VARCHAR' for name in BEGIN)}, began TIMESTAMP, "
             "began_ns BIGINT, shift_ns BIGINT, ended BOOLEAN, torn BOOLEAN, ring BOOLEAN, ring_dropped UBIGINT, "
             "alive_ns BIGINT, signal INTEGER, sender BIGINT, signal_ns BIGINT, "
-            "foreign_lines INTEGER, foreign_at VARCHAR, complaint VARCHAR)"
+            "foreign_lines INTEGER, foreign_at VARCHAR, complaint VARCHAR, from_seq BIGINT, proof_ns BIGINT)"
         )
         foreign = self._foreign()
         places = self._places()
@@ -212,7 +214,7 @@ class Store:
             begin, bad = log.begin, foreign.get((process, False), 0)
             if damaged := foreign.get((process, True)):
                 log.complaint = log.complaint or f"{damaged} records of its ring are damaged"
-            named = _foreign_lines(log.text) if bad and log.text is not None else ()
+            named = _foreign_lines(log) if bad else ()
             rank, world_size = places.get(process, (None, None)) if log.rank is None else (log.rank, None)
             rows.append(
                 (
@@ -223,11 +225,16 @@ class Store:
                     min(log.left.dropped, LATEST) if log.left is not None else 0,
                     log.left.looked_ns if log.left is not None and 0 < log.left.looked_ns < LATEST else None,
                     *_signal(log.left),
-                    *(bad, ", ".join(map(str, islice(named, _NAMED_LINES))), encodable(log.complaint)),
+                    *(bad, ", ".join(islice(named, _NAMED_LINES)), encodable(log.complaint)),
+                    *_proof(log, shift_of[process]),
                 )
             )
         marks = ", ".join("?" * len(rows[0]))
         database.executemany(f"INSERT INTO process VALUES ({marks})", rows)
+        database.execute("CREATE TABLE gone (process INTEGER, comm_id BIGINT, windows INTEGER, placements BOOLEAN)")
+        for process, log in enumerate(logs):
+            for row in _gone(process, log.begin):
+                database.execute("INSERT INTO gone VALUES (?, ?, ?, ?)", row)
 
     def _places(self) -> dict[int, tuple[int, int]]:
         """Return rank and number of ranks of each process that knew them only from its first group."""
@@ -239,17 +246,11 @@ class Store:
 
     def _foreign(self) -> dict[tuple[int, bool], int]:
         """Count, for each process, the lines that are no events, and the records of its ring; and take them out."""
-        own = ", ".join(f"'{name}'" for name in _OWN_SEQ)
-        whole = [name for name, kind in FIELDS.items() if kind in ("BIGINT", "UBIGINT")]
-        bad = (
-            f"event IS NULL OR event[1] IN ('{{', '[') OR t_ns IS NULL OR t_ns NOT BETWEEN 0 AND {LATEST} "
-            f"OR (event NOT IN ({own}) AND (seq IS NULL OR seq NOT BETWEEN 1 AND {LATEST})) "
-            f"OR us NOT BETWEEN 0 AND {LATEST} OR "
-        ) + " OR ".join(f"{name} NOT BETWEEN -1 AND {LATEST}" for name in whole)
         found = self._database.execute(
-            f"SELECT process, recovered, count(*) FROM line JOIN source USING (file) WHERE {bad} GROUP BY ALL"
+            "SELECT process, recovered, count(*) FROM line JOIN source USING (file) "
+            f"WHERE {lines_table.IS_NO_EVENT} GROUP BY ALL"
         ).fetchall()
-        self._database.execute(f"DELETE FROM line WHERE {bad}")
+        self._database.execute(f"DELETE FROM line WHERE {lines_table.IS_NO_EVENT}")
         counts = {(process, recovered): count for process, recovered, count in found}
         for process, log in enumerate(self.directory.logs):
             if log.cut_event and counts.get((process, False)):
@@ -273,30 +274,28 @@ class Store:
             )
 
 
-@contextlib.contextmanager
-def _limits() -> Iterator[None]:
-    try:
-        yield
-    except duckdb.OutOfMemoryException as problem:
-        raise TooMuch(f"it needs more than {_MEMORY} of memory and {_DISK} of disk, or the disk is full") from problem
-    except duckdb.IOException as problem:
-        raise LogError(f"{tempfile.gettempdir()}: {_first_line(problem)}") from problem
-    except duckdb.Error as problem:
-        raise LogError(f"please report this, with the logs: {_first_line(problem)}") from problem
-    except RuntimeError as problem:
-        if str(problem) == "Query interrupted":  # DuckDB's answer to a signal handler that raised
-            raise KeyboardInterrupt from problem
-        raise
-
-
-def _columns(form: str) -> str:
-    """Return the columns of table ``line`` in a form of name and type. Some are called as words of SQL are."""
-    return ", ".join(form.format(f'"{name}"', kind) for name, kind in FIELDS.items())
-
-
-def _foreign_lines(text: Path) -> Iterator[int]:
+def _foreign_lines(log: LogFile) -> Iterator[str]:
     """Yield the numbers of the lines that are no events. The last one, if it is torn, is not looked at."""
-    return (number for number, event in parse_lines(whole_lines(text)) if event is None)
+    for place, part in enumerate(log.parts):
+        of_part = f" of {part.path.name}" if place else ""
+        yield from (f"{number}{of_part}" for number, event in part.events(is_first=place == 0) if event is None)
+
+
+def _proof(log: LogFile, shift_ns: int) -> tuple[int, int | None]:
+    """Return the number of the first event from which on the log tells all; its time, if the log had begun before."""
+    begin = log.begin if log.parts else {}
+    moment = integer(begin, "part_t_ns")
+    return integer(begin, "from_seq") or 1, None if moment is None else moment + shift_ns
+
+
+def _gone(process: int, begin: dict[str, Any]) -> Iterator[tuple[int, int, int, bool]]:
+    """Yield what the log no longer tells of communicators: tries to register windows, whether first uses of them."""
+    windows, placements = begin.get("windows_gone"), begin.get("placements_gone")
+    windows = windows if isinstance(windows, dict) else {}
+    placements = placements if isinstance(placements, list) else []
+    for comm in {*map(str, placements), *windows}:
+        if comm.isascii() and comm.isdigit() and len(comm) < 10:
+            yield process, int(comm), whole_number(windows.get(comm), 1 << 31) or 0, int(comm) in placements
 
 
 def _signal(left: RingFile | None) -> tuple[int | None, int | None, int | None]:
@@ -312,19 +311,11 @@ def _text(value: object) -> str | None:
     return None if value is None else encodable(str(value))
 
 
-def _first_line(problem: Exception) -> str:
-    return str(problem).partition("\n")[0]
-
-
 def _size(file: Path) -> int:
     try:
         return file.stat().st_size
     except OSError:  # reading it says why
         return 0
-
-
-def _quoted(path: Path) -> str:
-    return str(path).replace("'", "''")
 
 
 def _sql(name: str) -> str:

@@ -120,6 +120,8 @@ class Summary:
                 self.segments += 1
             case "segment.free":
                 self.segments_freed += 1
+            case "log.summed":
+                self._add_passed(event)
             case "range.map":
                 total = event.get("total")
                 self.expandable = max(self.expandable, total if isinstance(total, int) else 0)
@@ -141,6 +143,13 @@ class Summary:
                 self._call(self.windows, name, comm, event.get("ok"))
             case _:
                 pass
+
+    def _add_passed(self, event: dict[str, Any]) -> None:
+        segments, registrations = (whole_number(event.get(name)) or 0 for name in ("segments", "registrations"))
+        self.segments += segments
+        self.segments_freed += segments
+        self.local.made += registrations
+        self.local.undone += registrations
 
     def _call(self, counts: RegistrationCounts, name: str, comm: int, ok: object) -> None:
         if not ok:

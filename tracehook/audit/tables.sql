@@ -1,14 +1,54 @@
 -- What the rules, the report and the timeline ask about. `ns`: nanoseconds since the first process began.
 
 CREATE TABLE event AS
-SELECT source.process, process.rank, source.recovered, line.t_ns + process.shift_ns AS ns, line.* EXCLUDE (file, rank, world_size)
-FROM line JOIN source USING (file) JOIN process USING (process);
+SELECT source.process, process.rank, source.recovered, line.t_ns + process.shift_ns AS ns, line.* EXCLUDE (file, rank, world_size),
+       line.rank AS said_rank
+FROM line JOIN source USING (file) JOIN process USING (process)
+-- A part of a log begins with lines that the part before has too.
+WHERE source.from_seq IS NULL
+   OR (line.event != 'trace.begin' AND CASE WHEN line.seq IS NULL THEN line.t_ns > source.after_t_ns ELSE line.seq >= source.from_seq END);
 
 DROP TABLE line;
 
+-- A rehearsal says of a rank that it broke a rule, so it stands among the events of that rank. If the rank left no log, the
+-- event stays with the rehearsal.
+UPDATE event SET rank = said_rank WHERE event = 'rehearsal.violation' AND said_rank IS NOT NULL;
+UPDATE event SET process = culprit.process, rank = coalesce(culprit.rank, event.rank)
+FROM (SELECT teller.process AS told_by, p.process, p.rank, p.pid, p.began_ns,
+             lead(p.began_ns) OVER (PARTITION BY teller.process, p.pid ORDER BY p.began_ns) AS next_ns
+      FROM process AS teller JOIN process AS p ON p.host IS NOT DISTINCT FROM teller.host
+      WHERE teller.process IN (SELECT process FROM event WHERE event = 'rehearsal.violation')) AS culprit
+WHERE event.event = 'rehearsal.violation' AND event.process = culprit.told_by AND event.process_id = culprit.pid
+  AND event.t_ns >= culprit.began_ns AND (culprit.next_ns IS NULL OR event.t_ns < culprit.next_ns);
+ALTER TABLE event DROP COLUMN said_rank;
+
 -- What the ring still had, and the file has too: killed between writing a line and letting go of it.
 DELETE FROM event WHERE recovered AND EXISTS (
-    FROM event AS logged WHERE NOT logged.recovered AND logged.process = event.process AND logged.seq = event.seq);
+    FROM event AS logged WHERE NOT logged.recovered AND logged.process = event.process
+      AND (logged.seq = event.seq OR (logged.event = 'log.summed' AND logged.until_seq >= event.seq)));
+
+-- One row a process of which events are missing between two that are there. What was summed is not missing.
+CREATE TABLE gap AS
+WITH hole AS (
+    SELECT process, sum(seq - before - 1) AS missing, min(before) AS before, arg_min(seq, before) AS next,
+           arg_min(coalesce(before_ns, ns), before) AS ns
+    FROM (SELECT process, seq, ns, coalesce(lag(seq) OVER w, from_seq - 1) AS before, lag(ns) OVER w AS before_ns
+          FROM event JOIN process USING (process) WHERE seq >= from_seq WINDOW w AS (PARTITION BY process ORDER BY seq))
+    WHERE seq > before + 1 GROUP BY process),
+summed AS (SELECT process, sum(count) AS events FROM event WHERE event = 'log.summed' GROUP BY process)
+SELECT hole.* REPLACE (missing - coalesce(events, 0) AS missing) FROM hole LEFT JOIN summed USING (process)
+WHERE missing > coalesce(events, 0);
+
+-- Of a communicator that ended before all logs tell everything, some ranks may have thrown their lines away. Then it cannot be
+-- judged, and is left out. What it was called for is told at its end, and kept longer than its end.
+DELETE FROM event WHERE comm IN (
+    SELECT comm FROM event JOIN process USING (process)
+    WHERE comm IS NOT NULL AND EXISTS (FROM process WHERE proof_ns IS NOT NULL)
+    GROUP BY comm
+    HAVING max(event.ranks) > count(DISTINCT event.comm_rank)
+       AND coalesce(max(ns) FILTER (event.event IN ('communicator.retire', 'communicator.abort')),
+                    CASE WHEN bool_and(event.event IN ('communicator.calls', 'communicator.paths')) THEN max(ns) END)
+           < (SELECT max(proof_ns) FROM process));
 
 -- One row a communicator of a process. `ending`: retire, abort or NULL (alive at the end of the log). `device_communicators`:
 -- how many lived last.
@@ -86,11 +126,11 @@ WHERE event = 'ipc.open';
 CREATE TABLE fact AS
 SELECT process, count(*) FILTER (event NOT LIKE 'trace.%') AS events, count(*) FILTER (recovered) AS recovered,
        min(ns) AS first_ns, max(ns) AS last_ns, max(seq) AS last_seq,
-       greatest(coalesce(max(seq) - count(DISTINCT seq), 0), coalesce(max(dropped) FILTER (event = 'trace.end'), 0)) AS lost,
+       greatest(coalesce(any_value(missing), 0), coalesce(max(dropped) FILTER (event = 'trace.end'), 0)) AS lost,
        bool_or(device IS NOT NULL) AS used_cuda,
        count(*) FILTER (event = 'communicator.pending') AS communicators,
        max(segments) FILTER (event = 'trace.end') AS segments_left
-FROM event GROUP BY process;
+FROM event LEFT JOIN (SELECT process, missing FROM gap) USING (process) GROUP BY process;
 
 -- How each process ended, as far as its log tells. Without trace.end it called os._exit, or came no further than an
 -- exception; with it that line knows whether the exception was the end. `ended_ns`: when the first of these was logged.
@@ -111,7 +151,7 @@ FROM said;
 
 ALTER TABLE process RENAME TO told;
 CREATE TABLE process AS
-SELECT told.* REPLACE (greatest(alive_ns + shift_ns, last_ns) AS alive_ns), coalesce(events, 0) AS events, coalesce(recovered, 0) AS recovered, first_ns, last_ns,
+SELECT told.* REPLACE (greatest(alive_ns + shift_ns, last_ns + 1) AS alive_ns), coalesce(events, 0) AS events, coalesce(recovered, 0) AS recovered, first_ns, last_ns,
        greatest(coalesce(lost, 0), coalesce(ring_dropped, 0)) AS lost, coalesce(used_cuda, false) AS used_cuda,
        coalesce(communicators, 0) AS communicators, how, exception, message, status, ended_ns,
        coalesce(exception IS NOT NULL OR status != 0, false) AS failed

@@ -58,6 +58,8 @@ class Looked:
     windows: int
     mappings: int
     seconds: float
+    proof_from: str | None  # ISO 8601, UTC: before, logs threw lines away; None: they tell everything
+    shortened: int  # logs that did
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,8 @@ class Verdict:
             return f"No finding {self.asked}; there {there} {many(self.others, 'other finding')}."
         seen = self.looked
         mapped = f", and {many(seen.mappings, 'mapping')} of peers' memory," if seen.mappings else ""
+        if seen.proof_from is not None:
+            return f"Clean from {seen.proof_from[:19]} UTC on: what the logs tell keeps {len(rules())} rules."
         return (
             f"Clean: {many(seen.registrations, 'registration')} and {many(seen.windows, 'window')} of "
             f"{many(seen.segments, 'segment')} with {many(seen.communicators, 'communicator')} on "
@@ -175,7 +179,10 @@ def _look(store: Store) -> Looked:
                   (SELECT count(*) FROM registration WHERE kind = 'local') AS registrations,
                   (SELECT count(*) FROM registration WHERE kind = 'window') AS windows,
                   (SELECT count(*) FROM mapping) AS mappings,
-                  (SELECT coalesce(max(last_ns), 0) / 1e9 FROM process) AS seconds"""
+                  (SELECT coalesce(max(last_ns), 0) / 1e9 FROM process) AS seconds,
+                  (SELECT strftime(min(began) + to_microseconds(max(proof_ns) // 1000), '%Y-%m-%dT%H:%M:%S.%gZ')
+                   FROM process) AS proof_from,
+                  (SELECT count(*) FROM process WHERE proof_ns IS NOT NULL) AS shortened"""
     )
     return Looked(**{**row, "jobs": tuple(row["jobs"] or ())})
 

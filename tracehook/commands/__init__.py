@@ -8,14 +8,18 @@ from tracehook.commands import (
     audit,
     build_hook,
     doctor,
+    export,
+    exporter,
     jobs,
     policies,
     rehearse,
     report,
+    rotate,
     run,
     snapshot,
     summary,
     timeline,
+    tune,
     watch,
 )
 
@@ -32,10 +36,14 @@ app.command("run", context_settings=_PASS_ON)(run.run)
 app.command("rehearse", context_settings=_PASS_ON)(rehearse.rehearse)
 app.command("doctor")(doctor.doctor)
 app.command("build-hook")(build_hook.build_hook)
+app.command("tune")(tune.tune)
 app.command("policies")(policies.policies)
 app.command("jobs")(jobs.jobs)
 app.command("summary")(summary.summary)
 app.command("watch")(watch.watch)
+app.command("rotate")(rotate.rotate)
+app.command("export")(export.export)
+app.command("exporter")(exporter.exporter)
 app.command("audit")(audit.audit)
 app.command("report")(report.report)
 app.command("timeline")(timeline.timeline)

@@ -83,6 +83,11 @@ def _show(verdict: Verdict, most: int, joined: Join | None) -> None:
         f"{plain(verdict.directory)}: {plain(job, 200)}{many(seen.ranks, 'rank')} on {many(seen.hosts, 'host')}, "
         f"{seen.seconds:.1f} s, {seen.events:,} events{recovered}"
     )
+    if seen.proof_from is not None:
+        typer.echo(
+            f"proof from {seen.proof_from[:19]} UTC on: {many(seen.shortened, 'log')} threw older lines away, "
+            "to stay below SYMM_REGISTER_LOG_LIMIT"
+        )
     for line in verdict.skipped:
         typer.echo(f"skipped: {plain(line)}")
     if verdict.rows:

@@ -3,24 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import re
 import signal
 import subprocess
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
 
 import typer
 
+from tracehook import settings
 from tracehook.commands import summary as summary_command
 from tracehook.hook import job, log_begin
+from tracehook.log.folders import of_this_host
 from tracehook.log.lines import LogError
-from tracehook.rehearsal import emulation, warm
+from tracehook.rehearsal import consequences, emulation, gpus, own_log, warm
+from tracehook.rehearsal import values as computed
+from tracehook.rehearsal.faults import not_played, problem_of
+from tracehook.rehearsal.hangs import Standstill, find_hang, is_of
 
-RULES_BROKEN = 86
+RULES_BROKEN, HANGS, TOO_LATE = 86, 87, 124
+_MOST_DETAILS = 5  # of the violations of one rule
+_LOOK_SECONDS = 1.0
+_GRACE_SECONDS = 5.0  # from SIGTERM to SIGKILL
 
 
 def rehearse(
@@ -34,6 +44,26 @@ def rehearse(
         str,
         typer.Option(help="Faults to play, e.g. 'ncclCommRegister:fail@3=1,ncclAllReduce:slow@*=50ms#rank1'."),
     ] = "",
+    nccl: Annotated[str, typer.Option(help="Version of NCCL to play, such as 2.30.7; default: the one of torch.")] = "",
+    gpu: Annotated[str, typer.Option(help=f"Kind of device to play: {', '.join(gpus.NAMES)}.")] = "",
+    memory: Annotated[
+        str, typer.Option(help="Memory of a device, such as 80GiB (default: that of --gpu, or 64GiB).")
+    ] = "",
+    values: Annotated[
+        str,
+        typer.Option(help="Compute tensors of up to so many elements on the host, such as 1e8 (default 2^24); or off."),
+    ] = "",
+    timeout: Annotated[
+        float, typer.Option(min=0, help="End the job after so many seconds, with exit status 124; 0: never.")
+    ] = 0,
+    hang_timeout: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            help="End the job if a rank waits in a call for so many seconds, or sooner if ranks wait for each other; "
+            "0: never.",
+        ),
+    ] = 60,
     warm_start: Annotated[
         bool, typer.Option("--warm", help="Import torch once, and fork the processes of the job from there.")
     ] = False,
@@ -41,21 +71,33 @@ def rehearse(
     """Run a command without a GPU: tracehook rehearse --devices 4 -- torchrun ... train.py.
 
     The same PyTorch runs on emulated CUDA devices and an emulated NCCL. Collectives move and compute real data;
-    kernels do nothing. Calls that break NCCL's rules are named at the end, and the exit status is then 86; else it is
-    the command's. Exit status 2 if it cannot be started so, or the directory of --log cannot be used.
+    the host computes PyTorch's operations; other kernels do nothing. Calls that break NCCL's rules are named at the
+    end, and the exit status is then 86. Ranks that wait for each other, or longer than --hang-timeout, are named, the
+    job is ended, and the exit status is 87. Else it is the command's.
+    Exit status 2 if it cannot be started so, or the directory of --log cannot be used.
     """
     command = context.args
     if not command:
         raise typer.BadParameter("no command; expected: tracehook rehearse [OPTIONS] -- COMMAND ...")
+    log = of_this_host(log) if log is not None else None
     unusable = log_begin.why_unusable(log) if log is not None else ""
     if unusable:
         typer.echo(f"tracehook rehearse: --log {unusable}; nothing was started", err=True)
         raise typer.Exit(2)
+    if gpu and gpus.named(gpu) is None:
+        names = ", ".join(gpus.NAMES)
+        typer.echo(f"tracehook rehearse: --gpu {gpu!r}: expected one of {names}; nothing was started", err=True)
+        raise typer.Exit(2)
+    faults = faults or os.environ.get("TRACEHOOK_EMU_FAULTS", "")
     with tempfile.TemporaryDirectory(prefix="tracehook-rehearsal-", ignore_cleanup_errors=True) as scratch:
         try:
             emulation.require_cuda_build()
-            environment = emulation.environment(devices, Path(scratch), faults)
-            with _interpreter(environment, warm_start) as python:
+            problem = problem_of(faults) if faults else ""
+            if problem:
+                typer.echo(f"tracehook rehearse: --faults: {problem}; nothing was started", err=True)
+                raise typer.Exit(2)
+            environment = emulation.environment(devices, Path(scratch), faults) | _played(nccl, memory, gpu, values)
+            with _interpreter(environment, devices, warm_start) as python:
                 if log is not None:
                     environment["SYMM_REGISTER_HOOK"] = "1"
                     environment["SYMM_REGISTER_LOG"] = str(log.absolute())
@@ -64,28 +106,62 @@ def rehearse(
                     environment["PYTHON_EXEC"] = str(python)  # what torchrun starts its ranks with
                     command = warm.command(command, python, environment.get("PATH"))
                 started = time.time()
-                status = _run(command, environment)
-        except (emulation.NoEmulation, warm.NoWarmStart) as problem:
-            typer.echo(f"tracehook rehearse: {problem}", err=True)
+                status, hang = _run(command, environment, Path(scratch), (timeout, hang_timeout))
+        except (emulation.NoEmulation, warm.NoWarmStart) as none:
+            typer.echo(f"tracehook rehearse: {none}", err=True)
             raise typer.Exit(2) from None
         broken = emulation.violations(Path(scratch))
+        not_computed = computed.uncomputed(Path(scratch))
+        if broken:
+            logs = _logs(log, environment)
+            raised = consequences.exceptions(logs) if logs is not None else []
+            consequences.mark(broken, [*consequences.failed_windows(Path(scratch)), *raised])
+        left = not_played(faults, Path(scratch)) if faults else []
     if log is not None:
         try:
             summary_command.show(log, since=started)
         except LogError as problem:
             typer.echo(f"tracehook rehearse: no table: {problem}", err=True)
-    _report(broken)
-    raise typer.Exit(RULES_BROKEN if broken else status)
+    _keep(log, environment, broken, hang)  # after the table, in which it has no row
+    for item in left:
+        typer.echo(f"rehearsal: fault {item} was never played: no such call was made, or not so often", err=True)
+    if not_computed:
+        typer.echo(f"rehearsal: {not_computed}", err=True)
+    _report(broken, hang)
+    if any(map(consequences.is_own, broken)):
+        status = RULES_BROKEN
+    elif broken and status == RULES_BROKEN:
+        status = 1  # a rank's own, which does not know that another one failed first
+    raise typer.Exit(HANGS if hang else status)
+
+
+def _logs(log: Path | None, environment: dict[str, str]) -> Path | None:
+    """Return the directory in which there are logs of the ranks."""
+    told = environment.get("SYMM_REGISTER_LOG")
+    directory = log or (Path(told) if told else None)
+    return directory if directory is not None and any(directory.glob("*.jsonl*")) else None
+
+
+def _keep(log: Path | None, environment: dict[str, str], broken: list[dict[str, Any]], hang: Standstill | None) -> None:
+    """Write what happened beside the logs of the ranks, if they have logs."""
+    directory = _logs(log, environment)
+    if directory is None:
+        return
+    try:
+        own_log.write(directory, job.join(environment), broken, hang)
+    except OSError as problem:
+        typer.echo(f"tracehook rehearse: what happened is not in the log: {problem}", err=True)
 
 
 @contextlib.contextmanager
-def _interpreter(environment: dict[str, str], warm_start: bool) -> Iterator[Path | None]:
+def _interpreter(environment: dict[str, str], devices: int, warm_start: bool) -> Iterator[Path | None]:
     """Yield the executable of a warm start: that of a server that runs already, or of one for this command."""
     running = environment.get(warm.SOCKET)
     if running or not warm_start:
         yield warm.python_of(Path(running)) if running else None
         return
-    server = warm.Warm(environment)
+    # What torch imports at the first optimizer takes longer than torch itself: once here, if not once in every rank.
+    server = warm.Warm(environment, ["torch._dynamo"] if devices > (os.cpu_count() or 1) else [])
     try:
         environment[warm.SOCKET] = str(server.socket)
         yield server.python
@@ -100,7 +176,42 @@ def _reasons(cold: dict[str, int]) -> str:
     return f" ({rows})" if rows else ""
 
 
-def _run(command: list[str], environment: dict[str, str]) -> int:
+def _played(nccl: str, memory: str, gpu: str, values: str) -> dict[str, str]:
+    """Return the variables of the emulation for these options."""
+    out = {}
+    if name := gpus.named(gpu):
+        out["TRACEHOOK_EMU_GPU"] = name
+    if nccl:
+        if not re.fullmatch(r"2\.\d{1,2}\.\d{1,2}", nccl):
+            raise typer.BadParameter(f"--nccl {nccl!r}: expected a version such as 2.30.7")
+        major, minor, patch = map(int, nccl.split("."))
+        out["TRACEHOOK_EMU_NCCL_VERSION"] = str(10000 * major + 100 * minor + patch)
+    if memory:
+        try:
+            size = settings.in_bytes_of(memory)
+        except settings.SettingError as problem:
+            raise typer.BadParameter(f"--memory {memory!r}: {problem}") from None
+        if size % (1 << 30):
+            raise typer.BadParameter(f"--memory {memory!r}: expected whole GiB")
+        out["TRACEHOOK_EMU_MEMORY_GB"] = str(size >> 30)
+    if values:
+        try:
+            out[computed.VARIABLE] = str(computed.limit_of(values))
+        except computed.UnreadableLimit as problem:
+            raise typer.BadParameter(f"--values {problem}") from None
+    return out
+
+
+def _run(
+    command: list[str], environment: dict[str, str], scratch: Path, limits: tuple[float, float]
+) -> tuple[int, Standstill | None]:
+    """Run the command; return its exit status, and the ranks that hung if it was ended for that.
+
+    `limits`: seconds for the job, and for a rank that waits; 0: none.
+    """
+    longest, limit = limits
+    hang: Standstill | None = None
+    begin = time.monotonic()
     try:
         process = subprocess.Popen(command, env=environment)
     except OSError as problem:
@@ -115,18 +226,65 @@ def _run(command: list[str], environment: dict[str, str]) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         previous[number] = signal.signal(number, pass_on)
     try:
-        status = process.wait()
+        while True:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                status = process.wait(_LOOK_SECONDS if limit or longest else None)
+                break
+            hang = find_hang(scratch, limit) if limit else None
+            if hang:
+                status = _end(process, hang.pids, scratch)
+                break
+            if longest and time.monotonic() - begin > longest:
+                typer.echo(f"rehearsal: the job ran longer than --timeout {longest:g}, and was ended", err=True)
+                _end(process, (), scratch)
+                status = TOO_LATE
+                break
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-    return status if status >= 0 else 128 - status
+    return (status if status >= 0 else 128 - status), hang
 
 
-def _report(broken: list[dict[str, Any]]) -> None:
+def _end(process: subprocess.Popen[bytes], ranks: Iterable[int], scratch: Path) -> int:
+    """End a command whose ranks hang. A rank inside NCCL does not hear SIGTERM, and its launcher waits for it."""
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_GRACE_SECONDS)
+    for pid in ranks:
+        if is_of(scratch, pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        return process.wait(_GRACE_SECONDS)
+    process.kill()
+    return process.wait()
+
+
+def _report(broken: list[dict[str, Any]], hang: Standstill | None) -> None:
+    for line in hang.lines if hang else ():
+        typer.echo(f"rehearsal: hang: {line}", err=True)
     if not broken:
-        typer.echo("rehearsal: no rule broken")
+        if not hang:
+            typer.echo("rehearsal: no rule broken")
         return
+    own = [row for row in broken if consequences.is_own(row)]
+    followed = [row for row in broken if not consequences.is_own(row)]
+    typer.echo(f"rehearsal: {len(own)} violations", err=True)
+    _list(own)
+    if followed:
+        typer.echo(f"rehearsal: {len(followed)} more, consequences of failures that came before:", err=True)
+        _list(followed)
+
+
+def _list(broken: list[dict[str, Any]]) -> None:
     counts = Counter((row.get("rule", "?"), row.get("sentence", "")) for row in broken)
-    typer.echo(f"rehearsal: {len(broken)} violations", err=True)
     for (rule, sentence), count in sorted(counts.items()):
         typer.echo(f"  {rule} x{count}: {sentence}", err=True)
+        same = [row for row in broken if row.get("rule", "?") == rule and row.get("details")]
+        for row in same[:_MOST_DETAILS]:
+            rank = row.get("rank", -1)
+            who = f"rank {rank} of its communicator, " if isinstance(rank, int) and rank >= 0 else ""
+            cause = f" (a consequence of: {row['consequence_of']})" if row.get("consequence_of") else ""
+            typer.echo(f"    {who}pid {row.get('pid')}: {row['details']}{cause}", err=True)
+        if len(same) > _MOST_DETAILS:
+            typer.echo(f"    and {len(same) - _MOST_DETAILS} more", err=True)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from tracehook.hook import job, log_begin
+from tracehook.log.folders import of_this_host
 
 
 def run(
@@ -26,12 +27,12 @@ def run(
         raise typer.BadParameter("no command; expected: tracehook run [OPTIONS] -- COMMAND ...")
     os.environ["SYMM_REGISTER_HOOK"] = "1"
     if log is not None:
-        unusable = log_begin.why_unusable(log)
+        unusable = log_begin.why_unusable(of_this_host(log))
         if unusable:
             typer.echo(f"tracehook run: --log {unusable}; nothing was started", err=True)
             raise typer.Exit(2)
         os.environ["SYMM_REGISTER_LOG"] = str(log.absolute())
-    if os.environ.get("SYMM_REGISTER_LOG"):
+    if os.environ.get("SYMM_REGISTER_LOG") or os.environ.get("SYMM_REGISTER_OTEL"):
         job.begin()
     if check:
         os.environ["SYMM_REGISTER_CHECK"] = "1"

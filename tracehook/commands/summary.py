@@ -14,6 +14,7 @@ from rich.table import Table
 from tracehook.audit.group import groups_of
 from tracehook.audit.selection import NEWEST, Selection, select
 from tracehook.audit.summary import Summary, launchers, summarise
+from tracehook.commands import summary_paths
 from tracehook.commands.logs_options import All, Job, LogDirectory, Since, plain, readable, selection, tell
 from tracehook.commands.printed import console_for
 from tracehook.log.directory import Directory
@@ -46,6 +47,9 @@ def summary(
     directory: LogDirectory,
     show_all: All = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
+    paths: Annotated[
+        bool, typer.Option("--paths", help="Count collectives instead, by the path that NCCL took for them.")
+    ] = False,
     job: Job = None,
     since: Since = None,
 ) -> None:
@@ -57,7 +61,10 @@ def summary(
         read = _read(directory, selection(job, since))
     tell("summary", read.left_out)
     if as_json:
-        typer.echo(json.dumps(_as_json(directory, read, show_all), indent=1))
+        typer.echo(json.dumps(_as_json(directory, read, show_all, paths=paths), indent=1))
+    elif paths:
+        summary_paths.show(read.logs)
+        _complain(read)
     else:
         _show(read, show_all)
 
@@ -111,6 +118,10 @@ def _show(read: _Read, show_all: bool) -> None:
         more = f" and {len(groups) - _MOST_GROUPS} more" if len(groups) > _MOST_GROUPS else ""
         named = ", ".join(printable(str(group), 80, instead="?") for group in groups[:_MOST_GROUPS])
         console.print(f"groups: {named}{more}", highlight=False, markup=False)
+    _complain(read)
+
+
+def _complain(read: _Read) -> None:
     for line in read.unreadable:
         typer.echo(f"tracehook: not read: {plain(line)}", err=True)
     for log in read.logs:
@@ -154,7 +165,7 @@ def _log_state(row: Summary) -> str:
     return "ended" if row.ended else "open"
 
 
-def _as_json(directory: Path, read: _Read, show_all: bool) -> dict[str, Any]:
+def _as_json(directory: Path, read: _Read, show_all: bool, *, paths: bool) -> dict[str, Any]:
     hidden = set[int]() if show_all else launchers(read.rows)
     return {
         "version": 1,
@@ -164,6 +175,7 @@ def _as_json(directory: Path, read: _Read, show_all: bool) -> dict[str, Any]:
             for number, (log, row) in enumerate(zip(read.logs, read.rows, strict=True))
             if number not in hidden
         ],
+        **({"paths": summary_paths.as_json(read.logs)} if paths else {}),
         "not_shown": len(hidden),
         "unreadable": read.unreadable + [log.complaint for log in read.logs if log.complaint],
     }

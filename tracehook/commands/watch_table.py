@@ -16,7 +16,7 @@ from tracehook.audit.finding import ranges
 from tracehook.audit.live import Follower, Process, State
 from tracehook.audit.live_waits import Hang
 from tracehook.log.lines import whole_number
-from tracehook.log.tables import ABOUT
+from tracehook.log.tables import said
 from tracehook.log.text import in_bytes, printable
 
 _COLUMNS = ("rank", "pid", "state", "segs", "bytes", "comms", "held", "ev/s", "reg/s", "warn", "ring", "dropped")
@@ -101,7 +101,7 @@ def _told(process: Process, now: float) -> dict[str, Any]:
 def alert(process: Process) -> str:
     """Return the latest event of a process that somebody should look at, in words."""
     event = process.latest or {"event": ""}
-    text = _words(event).format_map(_Fields(event | _named(process, event)))
+    text = said(event | _named(process, event))
     when = process.time_of(event)
     clock = ""
     if when is not None and 0 <= when < 1 << 33:
@@ -119,24 +119,6 @@ def _named(process: Process, event: Mapping[str, Any]) -> dict[str, str]:
     ranks = {name: whole_number(event.get(name)) for name in ("missing_rank", "other_rank")}
     told = {name: group.rank(rank) for name, rank in ranks.items() if rank is not None}
     return told | {"comm": group.beside(key)}
-
-
-def _words(event: Mapping[str, Any]) -> str:
-    """Return the first sentence of the table of events, or what it says of a call that was refused."""
-    name = event["event"]
-    if name not in ABOUT:
-        return "{event}"
-    about = ABOUT[name]
-    if about.refused and event.get("ok") is False:
-        return about.refused
-    return about.sentence.partition(". ")[0].removesuffix(".")
-
-
-class _Fields(dict[str, Any]):
-    """The fields of an event that has them all."""
-
-    def __missing__(self, _: str) -> str:
-        return "?"
 
 
 def clean(text: str, most: int = 200) -> str:

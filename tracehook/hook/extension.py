@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from tracehook.log.journal import Journal
 from tracehook.settings import Settings
 
 
@@ -15,12 +16,18 @@ class Host(Protocol):
     def open_bank(self) -> tuple[str, str] | None:
         """Open the bank of symmetric memory. Return why this process cannot have one (code, text); None if it has."""
 
+    def status(self, flush: bool = True) -> dict[str, Any]:
+        """Return what :func:`tracehook.status` does; without `flush` it waits for no other thread's file."""
+
     def push(self, event: str, value: int, size: int) -> None:
         """Log an event that has a count and a size."""
 
 
 class Extension(Protocol):
     """A room that follows the service."""
+
+    def begun(self, host: Host, journal: Journal) -> None:
+        """Hear that the log of this process begins, or began; in a forked child with CUDA it is another one."""
 
     def enabled(self, host: Host) -> None:
         """Follow the service, which was switched on; also called when it was on already."""
@@ -30,6 +37,9 @@ class Extension(Protocol):
 
     def communicator_born(self) -> None:
         """Hear, on the log's thread, that there is one more communicator of several ranks. Does not wait."""
+
+    def ended(self) -> None:
+        """Hear, at the end of the interpreter, that the log has its last line."""
 
     def abandon(self) -> None:
         """Drop, in a forked child, what belongs to the parent."""

@@ -237,3 +237,19 @@ def cloned_store(store: Store) -> Store:
         return store.clone()
     except (AttributeError, RuntimeError):  # one written in Python may have no clone; one that is gone fails again
         return store
+
+
+def all_gather_single(output: Any, shard: Any, group: ProcessGroup | None, async_op: bool = False) -> Any:
+    """Call what torch before 2.13 calls ``all_gather_into_tensor``, and later deprecated under that name."""
+    import torch.distributed as dist
+
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    return gather(output, shard, group=group, async_op=async_op)
+
+
+def reduce_scatter_single(output: Any, whole: Any, op: Any, group: ProcessGroup | None, async_op: bool = False) -> Any:
+    """Call what torch before 2.13 calls ``reduce_scatter_tensor``, and later deprecated under that name."""
+    import torch.distributed as dist
+
+    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+    return scatter(output, whole, op=op, group=group, async_op=async_op)

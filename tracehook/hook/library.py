@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 
 def directory() -> Path:
-    """Return the folder of the installed native libraries: beside ``_core``, also in an editable install."""
-    from tracehook import _core
+    """Return the folder of the installed native libraries: beside ``_core``, also in an editable install.
 
-    return Path(_core.__file__).parent
+    Loads none of them. Raises ImportError if there is no ``_core``.
+    """
+    found = importlib.util.find_spec("tracehook._core")
+    if found is None or found.origin is None:
+        raise ImportError("tracehook._core is missing: install tracehook again")
+    return Path(found.origin).parent
 
 
 def minor_of(version: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from tracehook.hook import group_names
 from tracehook.hook.group_names import GroupName
-from tracehook.log.journal import warn
+from tracehook.log.stderr import warn
 
 MOST_TRIES = 8  # for one communicator, in about a minute; then no group of torch stands behind it
 _FIRST = 0.5  # seconds between the first two tries; each later pause is twice as long
@@ -73,11 +73,12 @@ class Namer:
         _known.clear()
 
     def hear(self, event: str, fields: Mapping[str, Any]) -> None:
-        """Take an event of a communicator, which is in the log by now."""
-        number = fields["comm_id"]
+        """Take an event. Those of communicators matter."""
+        number = fields.get("comm_id", 0)
         if event == "communicator.pending":
             ranks, device = fields.get("ranks"), fields.get("device")
             self._unnamed[number] = _Unnamed(fields["comm"], fields.get("comm_rank"), ranks, device)
+            self._rank_due = 0.0  # there is a group now, which may end soon
             self._seen[number] = self._unnamed[number]
         elif event == "communicator.ready" and number in self._unnamed:
             found = self._unnamed[number]

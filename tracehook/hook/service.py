@@ -9,12 +9,13 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from tracehook import settings
-from tracehook.hook import job, library, log_begin, program_end, registrants
+from tracehook.hook import facts, job, library, log_begin, program_end, registrants, telemetry
 from tracehook.hook.extension import EXTENSIONS, Extension, tell_of_birth
 from tracehook.hook.namer import Namer
 from tracehook.log import ring_place
-from tracehook.log.journal import RING_CAPACITY, Journal, warn
-from tracehook.log.tables import KINDS, MODES, REASONS, number_of
+from tracehook.log.journal import Journal
+from tracehook.log.stderr import warn
+from tracehook.log.tables import MODES, REASONS, number_of
 from tracehook.log.text import encodable
 
 if TYPE_CHECKING:
@@ -66,11 +67,12 @@ class Service:
     def _start(self, torch: Any) -> None:
         from tracehook import _core
 
-        named = job.join() if self.settings.log else job.NONE
+        named = job.join() if settings.needs_job(self.settings) else job.NONE
         path, descriptor = log_begin.new_log(self.settings.log, named.id)
         begin = log_begin.begin_fields(torch, _core.nccl_version(), self.settings, named)
         ring = ring_place.choose(path) if path else None
-        _core.make_process(str(ring or ""), RING_CAPACITY)
+        bound = log_begin.bound(self.settings)
+        _core.make_process(str(ring or ""), bound.ring_events)
         if path and ring and ring.parent != path.parent:
             begin["ring"] = encodable(str(ring))
         if _core.ring_error():
@@ -81,7 +83,10 @@ class Service:
         self._forked = False
         self._done_attaching = False
         namer = Namer(_core, has_rank=begin["rank"] is not None)
-        self._journal = Journal(_core, path, begin, descriptor, tell_of_birth, namer)
+        aside = telemetry.beside(namer, begin, self.settings.otel)
+        self._journal = Journal(_core, path, begin, descriptor, tell_of_birth, aside, bound.beside(path, ring))
+        for extension in EXTENSIONS:
+            extension.begun(self, self._journal)
         self._journal.start()
         program_end.follow(_core, self._journal)
         if torch.version.cuda is None:
@@ -176,39 +181,18 @@ class Service:
             core.set_registering(on)
             self._mark("hook.enable" if on else "hook.disable")
 
-    def status(self) -> dict[str, Any]:
-        """See :func:`tracehook.status`."""
-        if self._journal is not None and not self._forked:
+    def status(self, flush: bool = True) -> dict[str, Any]:
+        """See :func:`tracehook.status`. Without `flush` it waits for no other thread's file."""
+        if flush and self._journal is not None and not self._forked:
             self._journal.flush()  # what the native side has noted up to now belongs to the answer
         with self._lock:
-            out: dict[str, Any] = {
-                "state": self._state(),
-                "reasons": {name: REASONS[number_of(name)].advice for name in self._reasons()},
-                "segments": 0,
-                "bytes": 0,
-                "expandable_bytes": 0,
-                "communicators": [],
-                "dropped": 0,
-                "log": None,
-                "nccl": 0,
-                "hook_library": "",
-                "pools": [],
-                "windows": [],
-                "scopes": [],
-            }
+            reasons = {name: REASONS[number_of(name)].advice for name in self._reasons()}
+            out: dict[str, Any] = facts.nothing() | {"state": self._state(), "reasons": reasons}
             if self._core is None or self._forked:
                 return out
-            core = self._core
-            out["segments"], out["bytes"], _ = core.totals()
-            out["expandable_bytes"] = sum(size for _, _, size in core.mapped())
-            out["communicators"] = [
-                {**row, "key": f"{row['key']:016x}", "local": KINDS[row["local"]]} for row in core.communicators()
-            ]
-            out["dropped"] = core.dropped()
+            out |= facts.of_core(self._core)
             journal = self._journal
             out["log"] = str(journal.path) if journal and journal.path and not journal.failed else None
-            out["nccl"] = core.nccl_version()
-            out["hook_library"] = core.hook_library_version()
             for extension in EXTENSIONS:
                 out.update(extension.status())
             return out
@@ -274,6 +258,12 @@ class Service:
         with self._switching:  # as _switch(): this waits for calls into NCCL
             return bool(core.retire_communicator(pointer))
 
+    def tell(self, extension: Extension) -> None:
+        """Tell an extension that came late what it has missed."""
+        if self._journal is not None and not self._forked:
+            extension.begun(self, self._journal)
+        extension.enabled(self)
+
     # --- pieces ---
 
     def _native(self) -> Any:
@@ -289,8 +279,7 @@ class Service:
         return self._core
 
     def _mark(self, event: str) -> None:
-        segments, size, _ = self._native().totals()
-        self._native().push(event, segments, size)
+        self._native().push(event, *self._native().totals()[:2])
 
     def _note(self, name: str, detail: str = "") -> None:
         number = number_of(name)
@@ -302,11 +291,13 @@ class Service:
     def finish(self) -> None:
         """At interpreter exit: close the log. Makes no call into CUDA or NCCL, and leaves what is registered."""
         if self._journal is not None and self._core is not None and not self._forked:
-            core = self._core
+            core, ended = self._core, program_end.fields()
             core.log_overdue()
-            ended = program_end.fields()
             counts = ("segments", "bytes", "communicators")
             self._journal.close(lambda: dict(zip(counts, core.totals(), strict=True)) | ended)
+            telemetry.close()
+            for extension in EXTENSIONS:
+                extension.ended()
 
     def after_fork_in_child(self) -> None:
         """Let go of everything that belongs to the parent. The native side has done so already."""
@@ -339,7 +330,7 @@ def extend(extension: Extension) -> None:
     """Have `extension` follow the service of this process, which need not exist yet."""
     EXTENSIONS.append(extension)
     if service.cache_info().currsize and service().is_enabled:
-        extension.enabled(service())
+        service().tell(extension)
 
 
 def start_from_environment() -> None:

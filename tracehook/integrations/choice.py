@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracehook.log.journal import warn
+from tracehook.log.stderr import warn
 from tracehook.settings import from_environment
 from tracehook.symmetric_memory.state import Switch
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
-from tracehook.log.journal import warn
+from tracehook.log.stderr import warn
 
 
 def replace(module: ModuleType, wanted: Mapping[str, Any]) -> list[str]:

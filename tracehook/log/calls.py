@@ -1,7 +1,7 @@
 """What each communicator was called for: the slots of a ring's file (cpp/events/calls.h), and their lines in the log.
 
 A slot outlives a kill. When its communicator ends, or the process does in order, the log gets a line
-``communicator.calls`` with the same.
+``communicator.calls`` with the same. The end of a slot, which older rings lack, is for :mod:`tallies`.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from typing import Any, Final, NamedTuple
 from tracehook.log.tables import COUNTED, OPERATIONS
 
 # class CallSlot, in its order: state, comm_id, key, rank, size, adopted, aborted, collectives and how many returned,
-# transfers and how many returned, digest, crowded, logged, seen, moved, born, unused
-_HEAD = struct.Struct("<2IQ2i2I4QQ2I3Q24x")
+# transfers and how many returned, digest, crowded, logged, seen, moved, born, surroundings, unused
+_HEAD = struct.Struct("<2IQ2i2I4QQ2I4Q16x")
 _PEER = struct.Struct("<3I4x")
 _RECORD = struct.Struct("<QQ2Ii4x")
 _PEERS, _COLLECTIVES, _TRANSFERS = 64, 256, 32
 HEAD_BYTES: Final = _HEAD.size
-SLOT_BYTES: Final = _HEAD.size + _PEERS * _PEER.size + (_COLLECTIVES + _TRANSFERS) * _RECORD.size
+SLOT_BYTES: Final = _HEAD.size + _PEERS * _PEER.size + (_COLLECTIVES + _TRANSFERS) * _RECORD.size  # without tallies
 _FREE, _TAKEN, _LIVE = 0, 1, 2
-_LOGGED, _MOVED = 13, 15  # places in _HEAD
+_LOGGED, _MOVED, _SURROUNDINGS = 13, 15, 17  # places in _HEAD
 _FIRST_COUNTED = 128  # kFirstCounted in nccl/interpose.cpp
 _KEPT = 64  # calls that a line of the log has: the last ones
 
 # ncclDataType_t, and ncclRedOp_t
-_TYPES = (
+TYPES: Final = (
     *("int8", "uint8", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64", "bfloat16"),
     *("float8_e4m3", "float8_e5m2"),
 )
-_BYTES = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)
-_REDUCTIONS = ("sum", "prod", "max", "min", "avg")
+BYTES: Final = (1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1)
+REDUCTIONS: Final = ("sum", "prod", "max", "min", "avg")
 
 
 class Call(NamedTuple):
@@ -53,21 +53,22 @@ class Call(NamedTuple):
     def nbytes(self) -> int:
         """Bytes that the program named, of one rank."""
         kind = self.what >> 8 & 0xFF
-        return self.elements * (_BYTES[kind] if kind < len(_BYTES) else 1)
+        return self.elements * (BYTES[kind] if kind < len(BYTES) else 1)
 
     @property
     def takes_root(self) -> bool:
         """Whether it has a root, or a peer."""
         return self.root >= 0
 
-    def described(self) -> str:
-        """Say what was called, in words."""
+    def described(self, root: str = "") -> str:
+        """Say what was called, in words. `root`: what to call the root or peer, instead of its rank in the group."""
         kind, reduction = self.what >> 8 & 0xFF, self.what >> 16
-        parts = [f"{self.operation} of {self.elements:,} {_TYPES[kind] if kind < len(_TYPES) else f'type {kind}'}"]
+        parts = [f"{self.operation} of {self.elements:,} {TYPES[kind] if kind < len(TYPES) else f'type {kind}'}"]
         if "reduce" in self.operation:
-            parts.append(_REDUCTIONS[reduction] if reduction < len(_REDUCTIONS) else f"reduction {reduction}")
+            parts.append(REDUCTIONS[reduction] if reduction < len(REDUCTIONS) else f"reduction {reduction}")
         if self.takes_root:
-            parts.append(f"root {self.root}")
+            name = root or f"rank {self.root} of the group"
+            parts.append({"send": "to ", "receive": "from "}.get(self.operation, "root ") + name)
         return ", ".join(parts)
 
 
@@ -115,7 +116,7 @@ def unpack(slot: bytes) -> Calls | None:
     state, comm_id, key, rank, size, adopted, aborted, *rest = _HEAD.unpack_from(slot)
     if state in (_FREE, _TAKEN):
         return None
-    collectives, returned, transfers, transfers_returned, digest, crowded, _, _, moved, born = rest
+    collectives, returned, transfers, transfers_returned, digest, crowded, _, _, moved, born, _ = rest
     peers = (values for values in _PEER.iter_unpack(slot[_HEAD.size : _HEAD.size + _PEERS * _PEER.size]) if values[0])
     at = _HEAD.size + _PEERS * _PEER.size
     between = at + _COLLECTIVES * _RECORD.size
@@ -159,13 +160,17 @@ def _calls(data: bytes, made: int, kept: int) -> tuple[Call, ...]:
     return tuple(found)
 
 
-def unlogged(slots: bytes) -> Iterator[Calls]:
-    """Yield what the slots of a ring's file hold, without those that have a line in the log."""
-    for start in range(0, len(slots) - SLOT_BYTES + 1, SLOT_BYTES):
-        slot = slots[start : start + SLOT_BYTES]
+def surroundings_in(slot: bytes) -> int:
+    """Return what NCCL's path depends on besides the calls, packed: see :mod:`tallies`."""
+    return int(_HEAD.unpack_from(slot)[_SURROUNDINGS])
+
+
+def unlogged(slots: Iterable[bytes]) -> Iterator[tuple[Calls, bytes]]:
+    """Yield what the slots of a ring's file hold, each with its slot, without those that have a line in the log."""
+    for slot in slots:
         found = unpack(slot)
         if found is not None and not _HEAD.unpack_from(slot)[_LOGGED]:
-            yield found
+            yield found, slot
 
 
 def fields_of(calls: Calls) -> dict[str, Any]:

@@ -6,16 +6,21 @@ processes, by a database.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
 from tracehook.log.file import LogFile, open_log, open_ring
-from tracehook.log.file_name import job_in, stem_of
+from tracehook.log.file_name import PACKED, is_unfinished, job_in, part_of, stem_of
+from tracehook.log.folders import folders_in
 from tracehook.log.lines import LogError, NewerSchema, NotALog, whole_number
+from tracehook.log.parts import REQUEST
 from tracehook.log.ring import RingError
 
-_SUFFIXES = (".jsonl", ".jsonl.gz")
+_SUFFIXES = (".jsonl", *(f".jsonl{packed}" for packed in PACKED))
+_KINDS = ", ".join((*_SUFFIXES, ".ring"))
 
 
 @dataclass
@@ -36,32 +41,34 @@ class Directory:
 
 
 def find_logs(path: Path, scratch: Path, since: float = 0.0) -> Directory:
-    """Find the logs of `path` that were written at or after `since` (seconds, as time.time()).
+    """Find the logs of `path` that were written at or after `since` (seconds, as time.time()), and of its folders.
 
     Copies that have to be made go to `scratch`. Raises :class:`LogError` if there is no log, or `path` is no directory.
     """
     if not path.is_dir():
         raise LogError(f"{path}: not a directory; expected the one that SYMM_REGISTER_LOG named")
     found = Directory(path)
-    files = sorted(path.iterdir())
-    stems = {stem_of(file.name) for file in files if file.name.endswith(_SUFFIXES)}
-    names = {file.name for file in files}
-    for number, file in enumerate(files):
+    parts: dict[Path, list[Path]] = {}  # of each log, by the stem of its files
+    files = list(_files_in(path))
+    there = set(files)
+    for file in files:
+        if file.suffix in PACKED and file.with_suffix("") in there:
+            found.misnamed.append(f"{file}: stands beside it, unpacked")
+        elif file.name.endswith(_SUFFIXES):
+            parts.setdefault(file.parent / stem_of(file.name), []).append(file)
+        elif file.suffix != ".ring" and file.parent == path:
+            found.others.append(f"{file}: not a log (expected {_KINDS})")
+    rings = [file for file in files if file.suffix == ".ring" and file.with_suffix("") not in parts]
+    for log in (*parts.values(), *([ring] for ring in rings)):
+        log.sort(key=lambda file: part_of(file.name))
         try:
-            if since and file.stat().st_mtime < since:
+            if since and log[-1].stat().st_mtime < since:
                 continue
-            if file.name.endswith(".gz") and file.name.removesuffix(".gz") in names:
-                found.misnamed.append(f"{file}: stands beside it, unpacked")
-            elif file.name.endswith(_SUFFIXES):
-                found.logs.append(open_log(file, scratch / f"unpacked-{number}.jsonl"))
-            elif file.suffix != ".ring":
-                found.others.append(f"{file}: not a log (expected .jsonl, .jsonl.gz, .ring)")
-            elif file.stem not in stems:
-                found.logs.append(open_ring(file))
+            found.logs.append(open_ring(log[0]) if log[0].suffix == ".ring" else open_log(log, scratch))
         except NotALog as problem:
             found.misnamed.append(str(problem))
         except OSError as problem:
-            found.unreadable.append(f"{file}: {problem.strerror or problem}")
+            found.unreadable.append(f"{log[0]}: {problem.strerror or problem}")
         except (LogError, RingError) as problem:
             found.unreadable.append(str(problem))
             if isinstance(problem, NewerSchema):
@@ -72,8 +79,18 @@ def find_logs(path: Path, scratch: Path, since: float = 0.0) -> Directory:
         raise LogError(why or f"{path}: no .jsonl log in it; was SYMM_REGISTER_HOOK=1 set, and torch imported?")
     _complete(found.logs)
     found.misnamed += _take_copies_out(found.logs)
-    found.logs.sort(key=_order)
+    found.logs.sort(key=place_of)
     return found
+
+
+def _files_in(path: Path) -> Iterator[Path]:
+    for folder in folders_in(path):
+        with os.scandir(folder) as entries:
+            named = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
+        # What has the name of a log, and is none, is named as such.
+        files = (name for name, is_folder in named if not is_folder or name.endswith((*_SUFFIXES, ".ring")))
+        names = sorted(name for name in files if name != REQUEST and not is_unfinished(name))
+        yield from (folder / name for name in names)
 
 
 def _complete(logs: list[LogFile]) -> None:
@@ -105,6 +122,7 @@ def _before(one: LogFile, other: LogFile) -> bool:
     return one.began is not None and other.began is not None and one.began <= other.began
 
 
-def _order(log: LogFile) -> tuple[int, int, str]:
+def place_of(log: LogFile) -> tuple[int, int, str]:
+    """Return what logs are sorted by."""
     pid = whole_number(log.begin.get("pid"), 1 << 31)
     return (1 << 31 if log.rank is None else log.rank, pid or 0, log.path.name)

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import gzip
-import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 
-from tracehook.log import calls, ring, ring_place
-from tracehook.log.file_name import told_by
+from tracehook.log import calls, packing, ring, ring_place, tallies
+from tracehook.log.file_name import PACKED, told_by
 from tracehook.log.lines import (
     LONGEST_LINE,
     Event,
     LogError,
     NotALog,
+    is_repeated,
     parse_begin,
     parse_line,
     parse_lines,
+    whole_lines,
     whole_number,
 )
 from tracehook.log.participation import Participation
@@ -27,17 +27,34 @@ from tracehook.log.text import encodable
 
 _TAIL = 1 << 16
 _HEAD = 1 << 18
-_CHUNK = 1 << 22
 _LAST_YEAR = 2100  # nanoseconds since 1970 in 63 bits, and as much again for a difference
 _NO_EVENTS = ring.RingFile(0, 0, 0, 0, [])
 
 
-@dataclass
-class LogFile:
-    """The log of one process. `text` is what to read: the file itself, or a copy that was unpacked."""
+@dataclass(frozen=True)
+class LogPart:
+    """One file of a log. `text` is what to read: the file itself, or a copy that was unpacked.
+
+    `begin` is its first line. A part after the first begins with a checkpoint: lines that the part before has too.
+    """
 
     path: Path
-    text: Path | None
+    text: Path
+    begin: Event
+
+    def events(self, is_first: bool) -> Iterator[tuple[int, Event | None]]:
+        """Yield the number of each line and its event, None if it is none; `is_first`: of the parts that are left."""
+        for number, event in parse_lines(whole_lines(self.text)):
+            if event is None or is_first or not (number == 1 or is_repeated(event, self.begin)):
+                yield number, event
+
+
+@dataclass
+class LogFile:
+    """The log of one process, or what is left of it. `parts` are in the order in which they were written."""
+
+    path: Path
+    parts: list[LogPart]
     begin: Event
     ended: bool = False
     torn: bool = False
@@ -73,20 +90,26 @@ class LogFile:
         return found
 
     def _first_lines(self) -> list[bytes]:
-        if self.text is None:
+        if not self.parts:
             return []
-        with self.text.open("rb") as file:
+        with self.parts[0].text.open("rb") as file:
             return file.read(_HEAD).split(b"\n")[:-1]
 
     def events_left(self) -> Iterator[Event]:
         """Yield the events of the ring, as the file would have them. Some of them may be in the file."""
         if self.left is None:
             return
+        # What came before the last part stands in a part, even if that part is gone.
+        last = (whole_number(self.parts[-1].begin.get("from_seq")) or 0) if self.parts else 0
         for record in self.left.records:
+            if record.seq < last:
+                continue
             name, fields = ring.fields_of(record)
             yield {"event": name, **fields}
-        for found in calls.unlogged(self.left.slots):
+        for found, slot in calls.unlogged(self.left.slots):
             yield {"event": "communicator.calls", "t_ns": found.moved_ns, **calls.fields_of(found)}
+            if (counted := tallies.unpack(slot, {})) is not None:
+                yield {"event": "communicator.paths", "t_ns": found.moved_ns, **tallies.fields_of(counted)}
 
 
 def rank_of(begin: Event) -> int | None:
@@ -115,39 +138,45 @@ def began_of(begin: Event) -> datetime | None:
     return time.replace(tzinfo=None) if 1970 <= time.year < _LAST_YEAR else None
 
 
-def open_log(path: Path, unpacked: Path) -> LogFile:
-    """Look at one log and at the ring beside it. If it is packed, its text goes to `unpacked`.
+def open_log(paths: Sequence[Path], scratch: Path) -> LogFile:
+    """Look at the parts of one log, in their order, and at the ring beside it. Packed text goes to `scratch`.
 
     Raises :class:`LogError` or OSError if it is none that can be read.
     """
-    if not path.is_file():
-        raise LogError(f"{path}: not a regular file")
+    for path in paths:
+        if not path.is_file():
+            raise LogError(f"{path}: not a regular file")
+    first = paths[0]
     # The ring first: what leaves it meanwhile, in a process that still runs, is in the log by then.
-    left, complaint = _read_ring(ring_place.beside_or_named(path, _first_event(path)))
-    if path.stat().st_size == 0:
-        return _without_lines(path, left, complaint)
-    text = path
-    if path.suffix == ".gz":
-        text = unpacked
-        broken = _unpack(path, text)
+    left, complaint = _read_ring(ring_place.beside_or_named(first, _first_event(first)))
+    if len(paths) == 1 and first.stat().st_size == 0:
+        return _without_lines(first, left, complaint)
+    parts = []
+    for path in paths:
+        text, broken = path, ""
+        if path.suffix in PACKED:
+            text = scratch / f"{path.name}.unpacked"
+            broken = packing.unpack(path, text)
         complaint = complaint or broken
-    with text.open("rb") as file:
-        first = file.readline(LONGEST_LINE)
-        if left is not None and not first.endswith(b"\n") and len(first) < LONGEST_LINE:
+        with text.open("rb") as file:
+            line = file.readline(LONGEST_LINE)
+        if len(paths) == 1 and left is not None and not line.endswith(b"\n") and len(line) < LONGEST_LINE:
             return _without_lines(path, left, complaint)
         try:
-            begin = parse_begin(path, first if first.endswith(b"\n") else None)
+            parts.append(LogPart(path, text, parse_begin(path, line if line.endswith(b"\n") else None)))
         except NotALog as problem:
             if "pid" not in _begin_of(path):
                 raise
             raise LogError(str(problem)) from None  # what has the name of a log is one, and damaged
+    with parts[-1].text.open("rb") as file:
         size = file.seek(0, 2)
         file.seek(max(0, size - _TAIL))
         tail = file.read()
     whole, newline, rest = tail.rpartition(b"\n")
-    last = parse_line(whole.rstrip().rpartition(b"\n")[2]) if newline else None
-    ended = last is not None and last["event"] == "trace.end"
-    log = LogFile(path, text, begin, ended, torn=bool(rest) or not newline, left=left, complaint=complaint)
+    end = parse_line(whole.rstrip().rpartition(b"\n")[2]) if newline else None
+    ended = end is not None and end["event"] == "trace.end"
+    log = LogFile(first, parts, parts[0].begin, ended, left=left, complaint=complaint)
+    log.torn = bool(rest) or not newline
     log.cut_event = log.torn and parse_line(rest) is None
     return log
 
@@ -162,7 +191,7 @@ def open_ring(path: Path) -> LogFile:
     except ring.UnbornRing:
         left = _NO_EVENTS
     complaint = f"{path.name}: its .jsonl is missing, read from the ring" if left.drained else ""
-    return LogFile(path, None, _begin_of(path), left=left, complaint=complaint, headless=True)
+    return LogFile(path, [], _begin_of(path), left=left, complaint=complaint, headless=True)
 
 
 def _without_lines(path: Path, left: ring.RingFile | None, complaint: str) -> LogFile:
@@ -170,7 +199,7 @@ def _without_lines(path: Path, left: ring.RingFile | None, complaint: str) -> Lo
     begin = _begin_of(path)
     if left is None and "pid" not in begin:
         raise NotALog(f"{path}: not a tracehook log (it is empty)")
-    return LogFile(path, None, begin, left=left, complaint=complaint, headless=True)
+    return LogFile(path, [], begin, left=left, complaint=complaint, headless=True)
 
 
 def _begin_of(path: Path) -> Event:
@@ -183,11 +212,7 @@ def _begin_of(path: Path) -> Event:
 
 def _first_event(path: Path) -> Event:
     """Return the first line of a log, which never changes; an empty event if there is none that can be read."""
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            return parse_line(file.readline(LONGEST_LINE)) or {}
-    except (OSError, EOFError, zlib.error):
-        return {}
+    return parse_line(packing.first_line(path, LONGEST_LINE)) or {}
 
 
 def _read_ring(path: Path) -> tuple[ring.RingFile | None, str]:
@@ -202,15 +227,3 @@ def _read_ring(path: Path) -> tuple[ring.RingFile | None, str]:
         return _NO_EVENTS, ""
     except ring.RingError as problem:
         return None, str(problem)
-
-
-def _unpack(packed: Path, target: Path) -> str:
-    """Unpack as much as is there; return what was wrong, or nothing."""
-    with target.open("wb") as out:
-        try:
-            with gzip.open(packed) as source:
-                while chunk := source.read1(_CHUNK):  # read() would lose what lies before the damage
-                    out.write(chunk)
-        except (EOFError, zlib.error, gzip.BadGzipFile) as problem:
-            return f"{packed.name}: damaged gzip ({problem}); read up to there"
-    return ""

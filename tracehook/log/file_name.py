@@ -11,8 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from tracehook.log.folders import safe
+
+_PART = re.compile(r"\.part(\d{1,9})$")
 _STEM = re.compile(r"([^.]*)\.rank(\d{1,9}|-)\.[^.]*\.(\d{1,9})(\.\d+)?")
 _NO_JOB = "job"
+_NEW = ".new"
+ZSTD = ".zst"
+PACKED = (".gz", ZSTD)
 _LONGEST_JOB = 100  # characters; a file's name has 255 bytes
 
 
@@ -26,8 +32,8 @@ class Told(NamedTuple):
 
 def file_stem(job: str | None, environment: Mapping[str, str] = os.environ) -> str:
     """Return ``<job>.rank<R>.<host>.<pid>``: unique on shared storage, and readable in a directory listing."""
-    name, rank = _safe(job or _NO_JOB)[:_LONGEST_JOB], _safe(environment.get("RANK", "-"))
-    return f"{name}.rank{rank}.{_safe(socket.gethostname())}.{os.getpid()}"
+    name, rank = safe(job or _NO_JOB)[:_LONGEST_JOB], safe(environment.get("RANK", "-"))
+    return f"{name}.rank{rank}.{safe(socket.gethostname())}.{os.getpid()}"
 
 
 def make_log(directory: Path, job: str | None) -> tuple[Path, int]:
@@ -38,9 +44,9 @@ def make_log(directory: Path, job: str | None) -> tuple[Path, int]:
     stem = file_stem(job)
     # A process may start anew (exec), and a container may give the same number again.
     names = itertools.chain([stem], (f"{stem}.{count}" for count in itertools.count(2)))
-    taken = {path.name for path in directory.glob(f"{stem}.*")}
+    taken = {stem_of(path.name) for path in directory.glob(f"{stem}.*")}
     for name in names:
-        if not {f"{name}.jsonl", f"{name}.jsonl.gz", f"{name}.ring"} & taken:
+        if name not in taken:
             path = directory / f"{name}.jsonl"
             with contextlib.suppress(FileExistsError):  # somebody else has just made it
                 return path, new_file(path)
@@ -55,7 +61,34 @@ def new_file(path: Path) -> int:
 
 def stem_of(name: str) -> str:
     """Return what the files of one process have in common, of the name of any of them."""
-    return name.removesuffix(".gz").removesuffix(".jsonl").removesuffix(".ring")
+    bare = name.removesuffix(_NEW)
+    for suffix in (*PACKED, ".jsonl", ".ring"):
+        bare = bare.removesuffix(suffix)
+    return _PART.sub("", bare)
+
+
+def part_of(name: str) -> int:
+    """Return which part of its process's log a file is; the first one has no number in its name."""
+    bare = name
+    for suffix in (*PACKED, ".jsonl"):
+        bare = bare.removesuffix(suffix)
+    found = _PART.search(bare)
+    return int(found[1]) if found else 1
+
+
+def part_name(path: Path, number: int) -> Path:
+    """Return the path of another part of the log whose part has `path`."""
+    return path.with_name(f"{stem_of(path.name)}.part{number}.jsonl")
+
+
+def new_name_of(path: Path) -> Path:
+    """Return what a file is called until it is whole."""
+    return path.with_name(path.name + _NEW)
+
+
+def is_unfinished(name: str) -> bool:
+    """Whether a file was never whole: its process was killed while it made it."""
+    return name.endswith((f".jsonl{_NEW}", f".jsonl{ZSTD}{_NEW}"))
 
 
 def job_in(name: str) -> str:
@@ -70,7 +103,3 @@ def told_by(name: str) -> Told | None:
         return None
     job = found[1] if found[1] != _NO_JOB else None
     return Told(job, int(found[2]) if found[2] != "-" else None, int(found[3]))
-
-
-def _safe(text: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_" else "_" for c in text)

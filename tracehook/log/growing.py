@@ -6,25 +6,30 @@ import contextlib
 import os
 import stat
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 
 from tracehook.log.calls import SLOT_BYTES
-from tracehook.log.file_name import stem_of
+from tracehook.log.file_name import part_of, stem_of
+from tracehook.log.folders import folders_in
 from tracehook.log.lines import LogError, parse_begin
+from tracehook.log.parted_tail import PartedTail
 from tracehook.log.ring import RingError, RingHeader, read_header, read_slots
 from tracehook.log.ring_place import named_by
-from tracehook.log.tail import Tail
 
 
 class GrowingDirectory:
-    """The logs of a directory as of the last :meth:`look`, by the name of the file. Reads what was added, each in turn.
+    """The logs of a directory as of the last :meth:`look`, by the name of their first file. Reads what was added.
 
-    Packed logs and rings without a log are left out: neither grows. A log that was replaced is another :class:`Tail`.
+    The name of a log in a folder of the directory begins with that folder.
+
+    Packed logs and rings without a log are left out: neither grows. A log that was replaced is another
+    :class:`PartedTail`.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.tails: dict[str, Tail] = {}
+        self.tails: dict[str, PartedTail] = {}
         self.skipped: dict[str, str] = {}  # files that are no logs of ours, and why
         self._rings: set[str] = set()  # their stems
         self._foreign: set[str] = set()  # read on only to see whether they are replaced
@@ -46,19 +51,29 @@ class GrowingDirectory:
         A directory that is not there holds no logs. Raises OSError if it cannot be read, or is none.
         """
         self._rings.clear()
-        found = set()
+        found: dict[str, dict[int, os.DirEntry[str]]] = {}
         queued = self.unfinished
-        with contextlib.suppress(FileNotFoundError), os.scandir(self.path) as entries:
-            for entry in entries:
-                if entry.name.endswith(".ring"):
-                    self._rings.add(stem_of(entry.name))
-                elif entry.name.endswith(".jsonl"):
-                    found.add(entry.name)
-                    if self._has_grown(entry) and entry.name not in queued:
-                        self._queue.append(entry.name)
-        for name in (self.tails.keys() | self.skipped.keys()) - found:
+        with contextlib.suppress(FileNotFoundError):
+            for folder in folders_in(self.path):
+                with contextlib.suppress(FileNotFoundError):  # a folder of a host may go while we look
+                    self._look_into(folder, found)
+        for name, parts in found.items():
+            if self._has_grown(name, parts) and name not in queued:
+                self._queue.append(name)
+        for name in (self.tails.keys() | self.skipped.keys()) - found.keys():
             self._remove(name)
         self._queue = deque(name for name in self._queue if name in self.tails)
+
+    def _look_into(self, folder: Path, found: dict[str, dict[int, os.DirEntry[str]]]) -> None:
+        # A folder of a host may go while we look. That the directory itself goes has an error of its own.
+        before = "" if folder == self.path else f"{folder.name}/"
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                stem = f"{before}{stem_of(entry.name)}"
+                if entry.name.endswith(".ring"):
+                    self._rings.add(stem)
+                elif entry.name.endswith(".jsonl"):
+                    found.setdefault(f"{stem}.jsonl", {})[part_of(entry.name)] = entry
 
     def read_next(self) -> tuple[str, list[bytes | None]] | None:
         """Read some of the next log in the queue; return its name and its new lines, None if the queue is empty.
@@ -92,19 +107,24 @@ class GrowingDirectory:
         stem, tail = stem_of(name), self.tails.get(name)
         return self.path / f"{stem}.ring" if stem in self._rings else named_by((tail and tail.begin) or {})
 
-    def _has_grown(self, entry: os.DirEntry[str]) -> bool:
-        try:
-            status = entry.stat()
-        except OSError as problem:
-            self.skipped[entry.name] = problem.strerror or str(problem)
-            return False
-        tail = self.tails.get(entry.name)
-        if tail is None or tail.replaced(status):
-            self._remove(entry.name)
-            if not stat.S_ISREG(status.st_mode):
-                self.skipped[entry.name] = "not a regular file"
+    def _has_grown(self, name: str, parts: Mapping[int, os.DirEntry[str]]) -> bool:
+        found = {}
+        for number, entry in parts.items():
+            try:
+                found[number] = (Path(entry.path), entry.stat())
+            except FileNotFoundError:
+                continue  # thrown away since we looked
+            except OSError as problem:
+                self.skipped[name] = problem.strerror or str(problem)
                 return False
-            tail = self.tails[entry.name] = Tail(Path(entry.path), status)
+        tail = self.tails.get(name)
+        if tail is None or not tail.see(found):
+            self._remove(name)
+            if not all(stat.S_ISREG(status.st_mode) for _, status in found.values()):
+                self.skipped[name] = "not a regular file"
+                return False
+            tail = self.tails[name] = PartedTail()
+            tail.see(found)
         return bool(tail.unread)
 
     def _remove(self, name: str) -> None:

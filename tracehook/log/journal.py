@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -11,51 +10,25 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from tracehook.log import calls, ring
+from tracehook.log import calls, ring, tallies
 from tracehook.log.aside import Aside
+from tracehook.log.bound import NO_BOUND, Bound
 from tracehook.log.encoding import dumps
-from tracehook.log.file_name import new_file
+from tracehook.log.event_counts import EventCounts
+from tracehook.log.parts import Parts
+from tracehook.log.stderr import warn, words_of
 from tracehook.log.tables import Reason
 
-SCHEMA = "1.11"
+SCHEMA = "1.14"
 _BATCH = 4096
 _PERIOD = 0.1  # seconds between two looks at the ring
+_CROWDED = 8  # an 8th of the ring waits: from here on the events of segments that came and went are summed
+_CROWD_PERIOD = 0.005  # seconds to the next look after a crowd
 _PATIENCE = 5.0  # seconds in which the thread must have written a line, for others to wait on for it
-RING_CAPACITY = 65536  # events; 6 MiB
-_KEPT = (
-    RING_CAPACITY // 2
-)  # when the file cannot be written: events that the ring keeps although stderr has their warnings
 
 
 def _wall_time() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds")
-
-
-def warn(text: str) -> None:
-    """Say one line on stderr. Never raises: stderr may be closed."""
-    if sys.stderr is None:
-        return
-    try:
-        # One write with the end of the line: print() makes two where stderr is unbuffered, and ranks share a terminal.
-        sys.stderr.write(f"tracehook: {text}\n")
-        sys.stderr.flush()
-    except (OSError, ValueError):
-        return
-
-
-class _WholeLines:
-    """A file to append to, unbuffered: what was written survives a kill. Raises OSError rather than write half."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._fd = descriptor
-
-    def write(self, data: bytes) -> None:
-        """Write all of `data`; on a full disk the second, empty attempt is what raises."""
-        while data:
-            data = data[os.write(self._fd, data) :]
-
-    def flush(self) -> None:
-        """Do nothing: there is no buffer."""
 
 
 class Journal:
@@ -80,12 +53,18 @@ class Journal:
         descriptor: int | None = None,
         at_birth: Callable[[], None] = lambda: None,
         aside: Aside | None = None,
+        bound: Bound = NO_BOUND,
     ) -> None:
         self._core = core
         self._at_birth = at_birth
         self._aside = aside
+        self.facts = dict(begin)  # of the process, and its rank as soon as that is known
+        self.tally: EventCounts | None = None  # of all events that the thread takes, if somebody counts them
         self.path = path
-        self._file: _WholeLines | None = None
+        # When the file cannot be written: events that the ring keeps although stderr has their warnings.
+        self._kept = bound.ring_events // 2
+        self._crowd = max(bound.ring_events // _CROWDED, 1)
+        self._file: Parts | None = None
         self._logger: Any = None
         self._lock = threading.Lock()  # one drain at a time
         self._thread: threading.Thread | None = None
@@ -101,17 +80,18 @@ class Journal:
         self._reported_drops = 0
         # Events that stay in the ring, because the file cannot be written, but whose warnings were said.
         self._told = 0
+        self._was_crowded = False
         self._stopped = False
         self._closed = False
         self.failed: str | None = None
         if path is not None:
-            self._open(path, begin, descriptor)
+            self._open(path, begin, descriptor, bound)
 
-    def _open(self, path: Path, begin: Mapping[str, Any], descriptor: int | None) -> None:
+    def _open(self, path: Path, begin: Mapping[str, Any], descriptor: int | None, bound: Bound) -> None:
         first = {"event": "trace.begin", "schema": SCHEMA, "t_ns": time.monotonic_ns(), "time": _wall_time(), **begin}
         try:
-            self._file = _WholeLines(new_file(path) if descriptor is None else descriptor)
-            self._file.write(dumps(first) + b"\n")
+            self._file = Parts(path, descriptor, bound)
+            self._file.begin(first)
         except (OSError, ValueError, TypeError) as problem:
             self._give_up(problem)
 
@@ -146,18 +126,21 @@ class Journal:
         while True:
             with self._turn:
                 self._turn.wait_for(
-                    lambda: self._asked > self._answered or self._finish is not None or self._stopped, _PERIOD
+                    lambda: self._asked > self._answered or self._finish is not None or self._stopped,
+                    _CROWD_PERIOD if self._was_crowded else _PERIOD,
                 )
                 asked, finish = self._asked, self._finish
             if self._stopped:
                 return
             with self._lock:
+                self._was_crowded = False
                 self._drain()
                 self._write_calls()
                 if finish is not None:
                     self._end(finish)
                 else:
                     self._look_aside()
+                    self._rotate_if_asked()
             with self._turn:
                 self._answered = asked
                 self._turn.notify_all()
@@ -166,7 +149,20 @@ class Journal:
 
     def _look_aside(self) -> None:
         for event, fields in self._aside.look() if self._aside is not None else ():
+            if event == "rank.known":
+                self.facts["rank"] = fields["rank"]
             self._line(event, **fields)
+
+    def _rotate_if_asked(self) -> None:
+        try:
+            if self._file is not None:
+                self._file.rotate_if_asked()
+        except OSError as problem:
+            self._give_up(problem)
+
+    def written(self) -> int | None:
+        """Return how many bytes the log has got so far, with what it threw away; None without one."""
+        return self._file.written if self._file is not None else None
 
     def _has_thread(self) -> bool:
         thread = self._thread
@@ -194,31 +190,60 @@ class Journal:
             return is_done()
 
     def _drain(self) -> int:
-        written = 0
+        written = self._drain_crowd()
         while data := self._core.peek(_BATCH, self._told):
             written += self._write(data)
-            if self._told > _KEPT:  # or else the ring would fill up, and the next warning would not be said
-                self._core.let_go(self._told - _KEPT)
-                self._told = _KEPT
+            written += self._drain_crowd()
+            if self._told > self._kept:  # or else the ring would fill up, and the next warning would not be said
+                self._core.let_go(self._told - self._kept)
+                self._told = self._kept
         if self.failed is None:
             self._report_drops()
         return written
 
-    def _write(self, data: bytes) -> int:
+    def _drain_crowd(self) -> int:
+        """Write what waits while it is so much that the ring may run full: sums of what came and went."""
+        written, most = 0, 2 * self._crowd
+        while self._file is not None and not self._told and (crowd := self._core.peek_summed(most, self._crowd)):
+            data, read, last, (events, segments, size, registrations, ranges) = crowd
+            self._was_crowded = True
+            written += self._write(data, mark=False)
+            if self._told:  # the file takes no more, so all of it stays in the ring
+                self._told = read
+                break
+            if events:
+                if self.tally is not None:
+                    self.tally.take_summed(segments, registrations, ranges)
+                self._line(
+                    "log.summed",
+                    count=events,
+                    segments=segments,
+                    bytes=size,
+                    registrations=registrations,
+                    ranges=ranges,
+                    until_seq=last,
+                )
+            self._core.mark_drained(read)
+        return written
+
+    def _write(self, data: bytes, mark: bool = True) -> int:
         count = 0
+        if self.tally is not None:
+            self.tally.take(data)
         for record in ring.unpack(data):
             name, fields = ring.fields_of(record)
             if name in ("python.exception", "thread.exception"):
                 fields |= self.texts.pop(record.value, {})
             self._tell(name, fields)
-            if self._aside is not None and name.startswith("communicator."):
+            if self._aside is not None:
                 self._aside.hear(name, fields)
             if self.path is None or self._write_line(name, fields):
                 count += 1
             else:
                 # No file to write to any more: it stays in the ring, for whoever reads that, but it was told.
                 self._told += 1
-        self._core.mark_drained(count)
+        if mark:
+            self._core.mark_drained(count)
         return count
 
     def _write_line(self, name: str, fields: dict[str, Any]) -> bool:
@@ -232,6 +257,7 @@ class Journal:
                 return False
         try:
             self._logger.info(name, **fields)
+            self._file.remember(name, fields)
         except (OSError, ValueError, TypeError) as problem:  # the disk, or text that JSON cannot hold
             self._give_up(problem)
             return False
@@ -243,36 +269,8 @@ class Journal:
             self.say_reason(Reason(name, fields["reason"], fields["advice"]))
         elif name == "communicator.pending" and fields.get("ranks", 2) > 1:
             self._at_birth()
-        elif name == "communicator.failed":
-            warn(
-                f"registering segment {fields.get('addr')} with communicator {fields['comm']} failed with NCCL error "
-                f"{fields['error']}; its {fields['registrations']} registrations were undone, it runs on unregistered. "
-                "The other ranks still have theirs: call tracehook.disable() on all ranks now, or start the job with "
-                "SYMM_REGISTER_HOOK=0, because with NVLS NCCL waits without end for ranks that differ"
-            )
-        elif name == "deregister.local" and not fields["ok"]:
-            address, comm = fields.get("addr"), fields["comm"]
-            warn(f"deregistering {address} from communicator {comm} failed: NCCL error {fields['error']}")
-        elif name == "deregister.stalled":
-            warn(
-                f"freeing segment {fields.get('addr')} waits for a call into NCCL on communicator {fields['comm']} "
-                f"that has not come back (thread {fields['thread']} waits)"
-            )
-        elif name == "register.stalled":
-            warn(
-                f"registering a window on segment {fields.get('addr')} with communicator {fields['comm']} (this is its "
-                f"rank {fields.get('comm_rank', '?')}) has not come back after {fields.get('us', 0) / 1e6:.0f} s: NCCL "
-                "waits for another rank, and will not stop"
-            )
-        elif name == "communicator.graphs":
-            warn(
-                f"communicator {fields['comm']} is being ended while {fields['graphs']} CUDA graph(s) with its "
-                "collectives live, and NCCL waits for them without end: release graphs first (graph.reset())"
-            )
-        elif name == "segment.unknown":
-            warn(f"segment {fields.get('addr')} was freed or replaced, but was not known: please report this")
-        elif name == "ledger.difference":
-            warn(f"segment {fields.get('addr')} is only in the {fields['only_in']}: please report this")
+        elif text := words_of(name, fields):
+            warn(text)
 
     def say_reason(self, reason: Reason, detail: str = "") -> None:
         """Say on stderr, the first time, why the hook stands aside and what to do."""
@@ -297,15 +295,20 @@ class Journal:
     def _write_calls(self, live: bool = False) -> None:
         """Write what communicators were called for: those that have ended, or all."""
         for slot in self._core.take_calls(live):
-            found = calls.unpack(slot)
-            if found is not None:
+            if (found := calls.unpack(slot)) is not None:
                 self._line("communicator.calls", **calls.fields_of(found))
+            if (counted := tallies.unpack(slot, os.environ)) is not None:
+                self._line("communicator.paths", **tallies.fields_of(counted))
 
     def _line(self, event: str, **fields: Any) -> None:
-        self._write_line(event, {"t_ns": time.monotonic_ns(), **fields})
+        line = {"t_ns": time.monotonic_ns(), **fields}
+        if self._aside is not None:
+            self._aside.hear(event, line)
+        self._write_line(event, line)
 
     def _give_up(self, problem: Exception) -> None:
-        self.failed = f"{self.path}: {getattr(problem, 'strerror', None) or problem}"
+        path = self.path if self._file is None else self._file.path
+        self.failed = f"{path}: {getattr(problem, 'strerror', None) or problem}"
         self._file = self._logger = None
         warn(f"no log from here on, {self.failed}; the job goes on")
 

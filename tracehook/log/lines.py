@@ -74,3 +74,15 @@ def parse_lines(lines: Iterable[bytes | None]) -> Iterator[tuple[int, Event | No
 def whole_number(value: object, limit: int = 1 << 63) -> int | None:
     """Return a number of an event that is at least 0 and less than `limit`; None for anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < limit else None
+
+
+def is_repeated(event: Event, begin: Event) -> bool:
+    """Whether an event of a part of a log also stands in the part before: it is of the checkpoint.
+
+    `begin` is the first line of the part.
+    """
+    seq, from_seq = event.get("seq"), begin.get("from_seq")
+    if isinstance(seq, int) and isinstance(from_seq, int):
+        return seq < from_seq
+    t_ns, after_t_ns = event.get("t_ns"), begin.get("after_t_ns")
+    return isinstance(t_ns, int) and isinstance(after_t_ns, int) and t_ns <= after_t_ns

@@ -9,11 +9,15 @@ from tracehook.log.lines import Event, whole_number
 
 @dataclass
 class Participation:
-    """Whether it used a device, its communicators of several ranks, and its rank if it learned that late."""
+    """Whether it used a device, its communicators of several ranks, and its rank if it learned that late.
+
+    `tells_of_ranks`: it says what happened to others, as a rehearsal does.
+    """
 
     used_device: bool = False
     communicators: set[str] = field(default_factory=set)  # keys, which no other job has
     rank: int | None = None
+    tells_of_ranks: bool = False
 
     def add(self, event: Event) -> None:
         """Take an event into account."""
@@ -24,5 +28,7 @@ class Participation:
                 self.communicators.add(str(event.get("comm")))
             case "rank.known":
                 self.rank = whole_number(event.get("rank"), 1 << 31)
+            case "rehearsal.violation" | "rehearsal.hang":
+                self.tells_of_ranks = True
             case _:
                 pass

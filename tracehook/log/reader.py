@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tracehook.log.directory import Directory, find_logs
 from tracehook.log.file import LogFile, open_log, rank_of
-from tracehook.log.lines import Event, LogError, parse_lines, whole_lines, whole_number
+from tracehook.log.lines import Event, LogError, whole_number
 
 
 @dataclass
@@ -40,14 +40,16 @@ class ProcessLog:
 
 
 def read_process(path: Path) -> ProcessLog:
-    """Read one ``.jsonl`` or ``.jsonl.gz`` log and the ``.ring`` beside it, if there is one.
+    """Read one log (``.jsonl``, ``.jsonl.gz`` or ``.jsonl.zst``) and the ``.ring`` beside it, if there is one.
+
+    Of a log with several parts only this one is read.
 
     A torn last line (the process was killed while writing it) is left out: its event is still in the ring, because the
     ring lets go of an event only after its line was written. Raises :class:`LogError` if it is no tracehook log.
     """
     with tempfile.TemporaryDirectory(prefix="tracehook-log-") as scratch:
         try:
-            return _read_file(open_log(path, Path(scratch, "unpacked.jsonl")))
+            return _read_file(open_log([path], Path(scratch)))
         except OSError as problem:
             raise LogError(f"{path}: {problem.strerror}") from None
 
@@ -84,19 +86,25 @@ def read_directory(
 
 def _read_file(file: LogFile) -> ProcessLog:
     log = ProcessLog(file.path, file.begin, [], ended=file.ended, torn=file.torn, complaint=file.complaint)
-    for number, event in parse_lines(whole_lines(file.text) if file.text is not None else ()):
-        if event is None:
-            log.foreign_lines.append(number)
-        else:
-            log.events.append(event)
-            if event["event"] == "rank.known":
-                log.rank_of_group = rank_of(event)
+    for place, part in enumerate(file.parts):
+        for number, event in part.events(is_first=place == 0):
+            if event is None:
+                log.foreign_lines.append(number)
+            else:
+                log.events.append(event)
+                if event["event"] == "rank.known":
+                    log.rank_of_group = rank_of(event)
     if log.ended and log.events:
         log.dropped = whole_number(log.events[-1].get("dropped")) or 0
     if file.left is not None:
         log.dropped = max(log.dropped, file.left.dropped)
     seen = {event.get("seq") for event in log.events}
-    left = [event for event in file.events_left() if "seq" not in event or event["seq"] not in seen]
+    # What a line sums was in the ring until the line was written.
+    summed = max(
+        (whole_number(event.get("until_seq")) or 0 for event in log.events if event["event"] == "log.summed"), default=0
+    )
+    left = [event for event in file.events_left() if event.get("seq", summed + 1) > summed]
+    left = [event for event in left if "seq" not in event or event["seq"] not in seen]
     log.events += left
     log.recovered = sum("seq" in event for event in left)
     return log

@@ -142,6 +142,14 @@ def _extra_fields(name: str, record: Record) -> dict[str, Any]:
                 "choice": record.value - 1,
                 "answer": ANSWERS[record.size] if record.size < len(ANSWERS) else record.size,
             }
+        case "policy.expected":
+            operation, bucket = record.size >> 56, record.size & ((1 << 56) - 1)
+            return {
+                "operation": OPERATIONS[operation][0] if operation < len(OPERATIONS) else operation,
+                "bucket": bucket,
+                "plain_us": (record.value >> 32) / 1000,
+                "symmetric_us": (record.value & 0xFFFFFFFF) / 1000,
+            }
         case "register.batch":
             return {"thread": record.thread, "count": record.value}
         case "deregister.stalled":
@@ -259,7 +267,7 @@ class RingFile(NamedTuple):
     signal: int = 0
     sender: int = 0
     signal_ns: int = 0
-    slots: bytes = b""  # of calls: see calls.py
+    slots: tuple[bytes, ...] = ()  # of calls: see calls.py and tallies.py
 
 
 def read_file(path: Path) -> RingFile:
@@ -286,16 +294,16 @@ def read_slots(path: Path, most: int = SLOT_BYTES) -> list[bytes]:
         header = _read_header(path, file)
         start = _slots_at(header)
         slots = []
-        for place in range(start, header.header_bytes, SLOT_BYTES) if start is not None else ():
-            slots.append(os.pread(file.fileno(), most, place))
+        for place in range(start, header.header_bytes, header.call_slot_bytes) if start is not None else ():
+            slots.append(os.pread(file.fileno(), min(most, header.call_slot_bytes), place))
             if not any(slots[-1]):
                 break  # never used: a communicator takes the first free slot, so those behind it were not, either
         return slots
 
 
 def _slots_at(header: RingHeader) -> int | None:
-    size = header.call_slots * SLOT_BYTES
-    return header.header_bytes - size if header.call_slot_bytes == SLOT_BYTES and size < header.header_bytes else None
+    size = header.call_slots * header.call_slot_bytes  # slots grow at their ends, from one version to the next
+    return header.header_bytes - size if header.call_slot_bytes >= SLOT_BYTES and size < header.header_bytes else None
 
 
 def _read_header(path: Path, file: FileIO) -> RingHeader:
@@ -332,9 +340,9 @@ def _read(path: Path, file: FileIO) -> RingFile:
     file.seek(0)
     now = _read_header(path, file)
     left = records[max(0, now.drained - first.drained) :]
-    slots = b""
+    slots: tuple[bytes, ...] = ()
     if (start := _slots_at(now)) is not None:
-        file.seek(start)
-        slots = file.read(now.header_bytes - start)
+        size = now.call_slot_bytes
+        slots = tuple(os.pread(file.fileno(), size, at) for at in range(start, now.header_bytes, size))
     ending = (now.signal, now.sender, now.signal_ns)
     return RingFile(now.pid, now.epoch_ns, now.dropped, now.drained, left, now.looked_ns, *ending, slots)

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from tracehook.log.file_name import stem_of
-from tracehook.log.ring import RingError, read_header
+from tracehook.log.ring import RECORD_BYTES, RingError, read_header
 from tracehook.log.text import encodable
 
+MOST_EVENTS = 65536  # that a ring holds; 6 MiB
 _MOUNTS = Path("/proc/self/mountinfo")
 _NETWORK = frozenset(
     (
@@ -53,6 +54,14 @@ def choose(log: Path) -> Path:
         if _is_local(folder) and os.access(folder, os.W_OK):
             return folder / f"{log.stem}.{secrets.token_hex(8)}.ring"
     return beside
+
+
+def capacity(limit: int | None) -> int:
+    """Return how many events the ring holds, if the log with its ring may have `limit` bytes (None: no limit)."""
+    events = MOST_EVENTS
+    while limit is not None and events * RECORD_BYTES > limit // 4:
+        events //= 2
+    return events
 
 
 def beside_or_named(log: Path, begin: Mapping[str, Any]) -> Path:

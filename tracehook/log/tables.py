@@ -6,8 +6,9 @@ They lie in cpp/events. Every job with the hook on reads them once, in one to tw
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from importlib.resources import files
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 _CPP = files("tracehook") / "cpp"
 _BREAK = re.compile(r'"\s+"')  # within a text of several lines
@@ -83,6 +84,26 @@ HANDLES: Final = _names("events/handle_kinds.def")
 
 REASONS: Final = {number: Reason(*row[2:]) for number, row in enumerate(rows("events/reasons.def"), 1)}
 """Why the hook cannot follow the allocator, or registers nothing, by number."""
+
+
+class _Fields(dict[str, Any]):
+    """The fields of an event that has them all."""
+
+    def __missing__(self, _: str) -> str:
+        return "?"
+
+
+def said(event: Mapping[str, Any]) -> str:
+    """Return the first sentence of the table of events about `event`, or what it says of a call that was refused."""
+    name = event["event"]
+    if name not in ABOUT:
+        return str(name)
+    about = ABOUT[name]
+    if about.refused and event.get("ok") is False:
+        sentence = about.refused
+    else:
+        sentence = about.sentence.partition(". ")[0].removesuffix(".")
+    return sentence.format_map(_Fields(event))
 
 
 def reason_of(number: int, event: str) -> Reason:

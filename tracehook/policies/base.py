@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tracehook.log.tables import ANSWERS
 
@@ -55,12 +55,32 @@ class Request:
     members: tuple[tuple[int, ...], ...] = ()
     """Global ranks of each group, in its order; empty if torch does not know them. Equal on all ranks of that group."""
 
+    dtype: str | None = None
+    """torch's name of the elements' type, such as ``"bfloat16"``; None if the program did not say."""
+
+
+class Expectation(NamedTuple):
+    """What a policy expects of one call, for the log."""
+
+    nbytes: int
+    """Bytes for which it was measured."""
+    plain_us: float
+    """Microseconds in plain memory."""
+    symmetric_us: float
+    """Microseconds in symmetric memory."""
+
 
 class Policy(Protocol):
     """A function that answers a request, or abstains.
 
     It must answer from what is equal on all ranks only (see above), must not allocate device memory or call a
     collective, and should return quickly. An exception is reported once and counts as an abstention.
+
+    It may have two functions more. ``fingerprint() -> str`` says in words what else its answers depend on, such as the
+    digest of a file: the ranks of a group compare that once, before it is asked for the group the first time. If it
+    differs, or raises, all of them go on as if the policy abstained, and so they do in scopes of several groups.
+    ``expects(request) -> Expectation | None`` says what the answer is based on; it stands in the log as
+    ``policy.expected``.
     """
 
     def __call__(self, request: Request, /) -> Answer | None:

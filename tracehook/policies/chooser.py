@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from tracehook.policies.base import Answer, Request
+from tracehook.policies.base import Answer, Expectation, Request
 from tracehook.policies.installed import PolicyEntry, find, in_one_line
 
+_MOST_BYTES = 1 << 56  # that the log has place for
 REMEMBERED = 4096  # requests whose answer is kept; programs have dozens
 
 
@@ -23,6 +25,8 @@ class Choice:
     """Name of the policy; ``default`` if none answered."""
     index: int
     """Its position among the chosen ones, from 0; -1 if none answered."""
+    expected: Expectation | None = None
+    """What the first policy that expects something does."""
 
 
 class Chooser:
@@ -42,29 +46,61 @@ class Chooser:
                 self._skip(row, "load", row.problem)
         self._remembered = lru_cache(REMEMBERED)(self._ask)
 
-    def choose(self, request: Request) -> Choice:
-        """Return the answer to `request`. The policies are asked only if they were not asked the same before."""
-        return self._remembered(request)
+    def choose(self, request: Request, without: Set[str] = frozenset()) -> Choice:
+        """Return the answer to `request`. The policies are asked only if they were not asked the same before.
 
-    def _ask(self, request: Request) -> Choice:
+        `without`: names of policies that abstain.
+        """
+        return self._remembered(request, frozenset(without))
+
+    def fingerprints(self) -> dict[str, str | None]:
+        """Return what the answers of policies depend on and the ranks have to have alike, by the policy's name.
+
+        None: its function raised.
+        """
+        found: dict[str, str | None] = {}
+        for row in self._rows:
+            tell = getattr(row.policy, "fingerprint", None)
+            if tell is not None:
+                try:
+                    found[row.name] = str(tell())
+                except Exception as problem:
+                    self._skip(row, "raise", f"raised {in_one_line(problem)} ({_place(problem)})")
+                    found[row.name] = None
+        return found
+
+    def _ask(self, request: Request, without: frozenset[str]) -> Choice:
+        expected = None
         for index, row in enumerate(self._rows):
-            if row.policy is None:
+            if row.policy is None or row.name in without:
                 continue
             try:
                 answer = row.policy(request)
+                expects = getattr(row.policy, "expects", None)
+                expected = expected or (_checked(expects(request)) if expects is not None else None)
             except Exception as problem:
                 self._skip(row, "raise", f"raised {in_one_line(problem)} ({_place(problem)})")
                 continue
             if isinstance(answer, Answer):
-                return Choice(answer, row.name, index)
+                return Choice(answer, row.name, index, expected)
             if answer is not None:
                 self._skip(row, "return", f"returned {type(answer).__name__}, expected an Answer or None")
-        return Choice(Answer.SHARED, "default", -1)
+        return Choice(Answer.SHARED, "default", -1, expected)
 
     def _skip(self, row: PolicyEntry, kind: str, why: str) -> None:
         if (row.name, kind) not in self._reported:
             self._reported.add((row.name, kind))
             self._report(f"policy {row.name!r} skipped: {why}")
+
+
+def _checked(expected: Expectation | None) -> Expectation | None:
+    if expected is None:
+        return None
+    nbytes, *times = expected
+    if type(nbytes) is not int or not 0 <= nbytes < _MOST_BYTES or not all(0 <= time < math.inf for time in times):
+        raise ValueError(f"expects returned {expected}: expected bytes as an int, and two times of 0 or more")
+    plain, symmetric = times
+    return Expectation(nbytes, plain, symmetric)
 
 
 def _place(problem: Exception) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import tempfile
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 from tracehook import versions
 from tracehook.hook import library
+from tracehook.rehearsal import values
 
 _LIBRARIES = ("libcudart_emulated.so", "libnccl.so.2")
 
@@ -58,11 +60,45 @@ def environment(devices: int, scratch: Path, faults: str = "", base: Mapping[str
         # What the installed torch would bring with it: versions differ in what they do.
         nccl = versions.of_torch(metadata.version("torch")).nccl
         out.setdefault("TRACEHOOK_EMU_NCCL_VERSION", str(nccl))
+    out.setdefault(values.VARIABLE, str(values.DEFAULT))
+    # PyTorch from 2.15 on takes kernels of Triton for some operations, which compute nothing here.
+    # With this, PyTorch takes its own.
+    out.setdefault("TORCH_DISABLE_NATIVE_JIT", "1")
     # bf16 attention would otherwise choose cuDNN, which is not emulated.
     out.setdefault("TORCH_CUDNN_SDPA_DEPRIORITIZED", "1")
+    out |= _of_compilers(base, str(libraries))
     if faults:
         out["TRACEHOOK_EMU_FAULTS"] = faults
     return out
+
+
+def _of_compilers(base: Mapping[str, str], libraries: str) -> dict[str, str]:
+    """Return what Triton and torch.compile need.
+
+    Autotuners keep which kernel was the fastest, and the name of the device does not always tell such a file from one
+    of a device. So the caches of rehearsals are apart, and none is shared between machines.
+    """
+    own = _own_cache(base)
+    return {
+        "TRITON_LIBCUDA_PATH": libraries,  # what its launchers are linked with, instead of the system's
+        "TRITON_CACHE_DIR": _apart(base.get("TRITON_CACHE_DIR"), own / "triton"),
+        "TORCHINDUCTOR_CACHE_DIR": _apart(base.get("TORCHINDUCTOR_CACHE_DIR"), own / "inductor"),
+        "TORCHINDUCTOR_AUTOTUNE_REMOTE_CACHE": "0",
+        "TORCHINDUCTOR_BUNDLED_AUTOTUNE_REMOTE_CACHE": "0",
+    }
+
+
+def _own_cache(base: Mapping[str, str]) -> Path:
+    """Return the folder of the user's caches, or a temporary one where that cannot be written."""
+    folder = Path(base.get("XDG_CACHE_HOME") or Path(base.get("HOME", "/")) / ".cache") / "tracehook"
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    return folder if os.access(there, os.W_OK) else Path(tempfile.gettempdir()) / f"tracehook-{os.getuid()}"
+
+
+def _apart(cache: str | None, default: Path) -> str:
+    """Return the folder of rehearsals in a cache that the program chose."""
+    path = Path(cache) if cache else default
+    return str(path if path.name == "rehearsal" else path / "rehearsal")
 
 
 def _before(there: str, *first: str) -> str:

@@ -18,9 +18,13 @@ from typing import Any
 
 # Read by the interpreter, the loader, or torch while it is imported: too late to change. The others are read later.
 _FORCES_COLD_START = re.compile(
-    r"PYTHON(?!_EXEC$)|LD_|MALLOC_|GLIBC_|LC_|LANG|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|NUMEXPR_|NPY_|KINETO_|TORCHINDUCTOR_"
+    r"PYTHON(?!_EXEC$)|LD_|MALLOC_|GLIBC_|LC_|LANG|OMP_|GOMP_|KMP_|MKL_|OPENBLAS_|NUMEXPR_|NPY_|KINETO_"
+    r"|TORCHDYNAMO_|TORCHINDUCTOR_(?!CACHE_DIR$)|TRITON_(?!CACHE_DIR$|LIBCUDA_PATH$)"
     r"|TORCH_(?!NCCL_|FR_|DEVICE_BACKEND_AUTOLOAD$)|PYTORCH_|CUDA_MODULE_LOADING$"
 )
+
+# Torch can still be told this one. Torchrun sets it for its ranks.
+_THREADS = "OMP_NUM_THREADS"
 
 
 def read_at_import(environ: Mapping[str, str]) -> dict[str, str]:
@@ -29,9 +33,21 @@ def read_at_import(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def changed_too_late(one: Mapping[str, str], other: Mapping[str, str]) -> list[str]:
-    """Return the names of the variables of :func:`read_at_import` that differ between two environments."""
+    """Return the names of the variables of :func:`read_at_import` in which a program comes too late.
+
+    `one` is what torch was imported with, and `other` what the program has.
+    """
     here, there = read_at_import(one), read_at_import(other)
-    return sorted(name for name in here.keys() | there.keys() if here.get(name) != there.get(name))
+    changed = {name for name in here.keys() | there.keys() if here.get(name) != there.get(name)}
+    if _threads(other):
+        changed.discard(_THREADS)
+    return sorted(changed)
+
+
+def _threads(environ: Mapping[str, str]) -> int:
+    """Return how many threads compute, 0 if the environment does not say it in one number."""
+    text = environ.get(_THREADS, "")
+    return int(text) if text.isdecimal() else 0
 
 
 def is_unbuffered(arguments: list[str]) -> bool:
@@ -83,6 +99,9 @@ class Torch(importlib.abc.Loader):
                 f"tracehook: {', '.join(late)} changed before `import torch`, too late for a warm start",
                 file=sys.stderr,
             )
+        threads = _threads(os.environ)
+        if threads != _threads(self._read_at_import) and threads:
+            module.set_num_threads(threads)
         if os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") == "1":
             for backend in self._backends:
                 backend.load()()

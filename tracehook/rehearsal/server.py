@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from tracehook.rehearsal import program
+from tracehook.rehearsal import program, values
 from tracehook.rehearsal.client import COLD, ENDED, STARTED
 
 _PDEATHSIG, _CHILD_SUBREAPER = 1, 36  # of prctl
@@ -270,6 +270,7 @@ def main(path: str, preload: list[str]) -> None:
     os.environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # a child does that for itself
     for name in ("torch", "torch.distributed", "structlog", *preload):
         importlib.import_module(name)
+    values.begin()  # what a child does not have to do again
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     listener.bind(path)
     listener.listen(128)

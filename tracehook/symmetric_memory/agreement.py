@@ -216,6 +216,11 @@ class Agreement:
             if rounds.is_for(verdict, post):
                 return verdict
 
+    @property
+    def neighbours(self) -> Sequence[int]:
+        """The ranks that are known to share this rank's host, with itself; empty if none is, or not yet."""
+        return self._hosts.neighbours
+
     def _part(self, timeout: float) -> Part:
         return Part(self.prefix, self._rank, self._ranks, self.about, timeout, self._hosts, self._members)
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tracehook.hook.groups import cloned_store
-from tracehook.log.journal import warn
+from tracehook.log.stderr import warn
 from tracehook.symmetric_memory import uneven
 from tracehook.symmetric_memory.agreement import Waiting
 from tracehook.symmetric_memory.verdicts import RoundVerdict

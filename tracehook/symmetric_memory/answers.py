@@ -2,30 +2,82 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from tracehook.log.journal import warn
+from tracehook.log.stderr import warn
+from tracehook.nccl.paths import PLAIN, Path, check_names
+
+if TYPE_CHECKING:
+    from torch import Tensor, dtype
 
 ENDED = "it was aborted, or is being destroyed, or waits to be configured"
 
 
-class Explanation(NamedTuple):
-    """Answer of :func:`tracehook.explain`: whether the tensor is symmetric, a constant reason code, and a sentence."""
-
+class _Symmetry(NamedTuple):
     symmetric: bool
     reason: str
     text: str
+
+
+class Explanation(_Symmetry):
+    """Answer of :func:`tracehook.explain`: whether the tensor is symmetric, a constant reason code, and a sentence.
+
+    Where an operation was named it also has the path that NCCL takes: `path` (``symmetric``, ``copy_engine``,
+    ``plain``, or ``depends`` where only NCCL knows), `path_reason`, a code, and `path_text`, a sentence. They are no
+    items of the tuple, which has three.
+    """
+
+    path: str | None = None
+    path_reason: str | None = None
+    path_text: str | None = None
+
+    def with_path(self, found: Path) -> Explanation:
+        """Return the same answer with that path."""
+        made = Explanation(*self)
+        made.path, made.path_reason, made.path_text = found
+        return made
+
+    def __repr__(self) -> str:
+        """Show the path where there is one."""
+        shown = super().__repr__()
+        path = f", path={self.path!r}, path_reason={self.path_reason!r}, path_text={self.path_text!r})"
+        return shown if self.path is None else shown[:-1] + path
+
+
+class Asked(NamedTuple):
+    """The collective whose path is asked for: see :func:`tracehook.explain`."""
+
+    operation: str
+    dtype: dtype | None
+    reduction: str
+    other: Tensor | None
+
+
+def path_without_windows(asked: Asked, answer: Explanation) -> Path:
+    """Return the path where nothing can lie in a window, for the reason of the answer."""
+    check_names(asked.operation, asked.reduction)
+    return Path(PLAIN, answer.reason, answer.text)
+
+
+def span(tensor: Tensor) -> int:
+    """Bytes from the first to the last element."""
+    if tensor.numel() == 0:
+        return 0
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return int((last + 1) * tensor.element_size())
 
 
 _MOST_SAID = 1000
 _said: set[str] = set()
 
 
-def say_once(text: str) -> None:
-    """Say one line on stderr, the first time.
+def say_once(text: str) -> bool:
+    """Say one line on stderr, the first time. Return whether it was.
 
     Each refusal of a call says its own: torch puts lines of its own before ours, and others seldom show ours at all.
     """
     if text not in _said and len(_said) < _MOST_SAID:
         _said.add(text)
         warn(text)
+        return True
+    return False

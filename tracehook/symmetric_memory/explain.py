@@ -8,15 +8,23 @@ import torch
 
 from tracehook import _core
 from tracehook.policies.base import Answer
-from tracehook.symmetric_memory.answers import ENDED, Explanation
+from tracehook.symmetric_memory.answers import ENDED, Asked, Explanation
+from tracehook.symmetric_memory.paths import path
 
 if TYPE_CHECKING:
     from tracehook.symmetric_memory.pools import Pools
     from tracehook.symmetric_memory.windows import GroupWindows
 
 
-def explain(tensor: torch.Tensor, nbytes: int, found: GroupWindows | None, pools: Pools) -> Explanation:
+def explain(
+    tensor: torch.Tensor, nbytes: int, found: GroupWindows | None, pools: Pools, asked: Asked | None
+) -> Explanation:
     """See :func:`tracehook.explain`. `nbytes` is the distance from the tensor's first to its last byte."""
+    answer = _explained(tensor, nbytes, found, pools)
+    return answer if asked is None else answer.with_path(path(asked, tensor, found, answer))
+
+
+def _explained(tensor: torch.Tensor, nbytes: int, found: GroupWindows | None, pools: Pools) -> Explanation:
     if found is None:
         return _no("no_communicator", "this rank is no member of the group")
     address, about = tensor.data_ptr(), found.about

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tracehook.hook.service import service
-from tracehook.log.journal import warn
+from tracehook.log.stderr import warn
 from tracehook.symmetric_memory import state
 from tracehook.symmetric_memory.answers import say_once
 from tracehook.symmetric_memory.windows import REGISTER_OTHER

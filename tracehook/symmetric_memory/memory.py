@@ -11,18 +11,17 @@ from typing import TYPE_CHECKING, Any
 from tracehook import _core
 from tracehook.errors import RegistrationError
 from tracehook.hook import groups
-from tracehook.log.journal import warn
+from tracehook.log.stderr import warn
 from tracehook.log.text import in_bytes
-from tracehook.policies.base import Answer, Request
-from tracehook.policies.chooser import Chooser
-from tracehook.symmetric_memory.answers import Explanation
+from tracehook.symmetric_memory.answers import Asked, Explanation
 from tracehook.symmetric_memory.explain import explain
 from tracehook.symmetric_memory.handle import handle
 from tracehook.symmetric_memory.meeting import Meetings
 from tracehook.symmetric_memory.others import OtherCommunicators
 from tracehook.symmetric_memory.placement import PlacementCheck
+from tracehook.symmetric_memory.pool_choice import SHARED_POOL, PoolChoice
 from tracehook.symmetric_memory.pools import OpenScope, PoolLimitError, Pools, pool_segments
-from tracehook.symmetric_memory.scope import Scope
+from tracehook.symmetric_memory.scope import Scope, left_to_python
 from tracehook.symmetric_memory.scope_end import Ends, ScopeEnd
 from tracehook.symmetric_memory.stall_watch import StallWatch
 from tracehook.symmetric_memory.windows import GroupWindows, in_order
@@ -32,8 +31,6 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     from tracehook.settings import Settings
-
-SHARED_POOL = "shared"
 
 
 class SymmetricMemory:
@@ -52,14 +49,14 @@ class SymmetricMemory:
         self._owners: list[str] = [""]
         self._pools = Pools(self._owners)
         self._stalls = StallWatch(settings.timeout, self._report_stall)
-        self._chooser = Chooser(settings.policy, self._report_policy)
+        self._pool_choice = PoolChoice(settings.policy, note)
         self._groups: dict[int, GroupWindows] = {}  # by id of the torch object
         self._users: dict[str, set[str]] = defaultdict(set)  # names of groups by pool
         self._lock = threading.RLock()
         self._meetings = meetings
         self._others = OtherCommunicators(settings, self._stalls, self._meetings)
         self._placement = PlacementCheck(settings.on_error, self._windows_of)
-        _core.set_verification(settings.verify, self._placement)
+        _core.set_verification(settings.verify, left_to_python(self._placement))
 
     # --- scopes ---
 
@@ -68,15 +65,17 @@ class SymmetricMemory:
         windows: Sequence[GroupWindows],
         process_groups: Sequence[ProcessGroup],
         graph: bool,
-        operation: str | None,
-        nbytes: int | None,
+        hints: tuple[str | None, int | None, str | None],
     ) -> Scope | None:
-        """Make the scope for these groups, None if a policy wants ordinary memory; see :func:`tracehook.symmetric`."""
+        """Make the scope for these groups, None if a policy wants ordinary memory; see :func:`tracehook.symmetric`.
+
+        `hints`: operation, bytes and type, if the program said them.
+        """
         devices = {found.facts.device for found in windows}
         if len(devices) != 1:
             raise ValueError(f"the groups of one scope are on one device; these are on {sorted(devices)}")
         device = devices.pop()
-        pool = self._choose(windows, device, graph, operation, nbytes)
+        pool = self._pool_choice.pool(windows, device, graph, hints)
         if pool is None:
             return None
         with self._lock:
@@ -94,25 +93,6 @@ class SymmetricMemory:
         pair = self._pools.pair(SHARED_POOL, device)
         native = _core.PoolScope(pair.eager, pair.graph, 0)
         return Scope(native.enter, native.leave, native.pause, finish, False, ())
-
-    def _choose(
-        self, windows: Sequence[GroupWindows], device: int, graph: bool, operation: str | None, nbytes: int | None
-    ) -> str | None:
-        facts = [found.facts for found in windows]
-        names, descriptions = tuple(one.name for one in facts), tuple(one.desc for one in facts)
-        ranks, members = tuple(one.ranks for one in facts), tuple(one.members for one in facts)
-        request = Request(names, ranks, device, operation, nbytes, graph, descriptions, members)
-        choice = self._chooser.choose(request)
-        self.push("policy.chosen", choice.index + 1, list(Answer).index(choice.answer))
-        for found in windows:
-            found.choices.add((choice.policy, choice.answer))
-        match choice.answer:
-            case Answer.SHARED:
-                return SHARED_POOL
-            case Answer.ISOLATED:
-                return "group " + "+".join(sorted(names))
-            case Answer.NONE:
-                return None
 
     def _owner(self, windows: Sequence[GroupWindows]) -> int:
         label = " and ".join(_label(found) for found in windows)
@@ -242,12 +222,12 @@ class SymmetricMemory:
         communicator = found.communicator() if found is not None else None
         return communicator.holder() if communicator is not None else None
 
-    def explain(self, tensor: Tensor, nbytes: int, group: ProcessGroup | None, communicator: Any) -> Explanation:
+    def explain(self, tensor: Tensor, nbytes: int, group: Any, communicator: Any, asked: Asked | None) -> Explanation:
         """See :func:`tracehook.explain`."""
         if communicator is not None:
-            return explain(tensor, nbytes, self.chosen(group, communicator)[0], self._pools)
+            return explain(tensor, nbytes, self.chosen(group, communicator)[0], self._pools, asked)
         resolved = groups.resolve(group) if groups.any_exists() else ()
-        return explain(tensor, nbytes, self.windows(resolved[0]) if resolved else None, self._pools)
+        return explain(tensor, nbytes, self.windows(resolved[0]) if resolved else None, self._pools, asked)
 
     def status(self) -> dict[str, Any]:
         """Return ``pools`` (by pool and device), ``windows`` (by group) and ``scopes`` (by thread)."""
@@ -317,10 +297,6 @@ class SymmetricMemory:
     def windows_of(self, communicator: Any) -> GroupWindows | None:
         """Return the windows of a communicator, whoever made it; None if its ranks cannot compare anything."""
         return self._windows_of(communicator.id) or self._others.add(communicator)
-
-    def _report_policy(self, text: str) -> None:
-        self.push("policy.failed", 0, 0)
-        warn(text)
 
     def _report_stall(self, subject: tuple[GroupWindows, Any]) -> None:
         found, communicator = subject

@@ -7,14 +7,18 @@ symmetric kernels could not use anyway.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from tracehook.hook.groups import all_gather_single, reduce_scatter_single
 from tracehook.symmetric_memory.public import symmetric
 
 if TYPE_CHECKING:
     from torch import Tensor, device, dtype
     from torch.distributed import ProcessGroup
+
+    from tracehook.symmetric_memory.scope import NoScope, Scope
 
 
 def empty(
@@ -23,12 +27,17 @@ def empty(
     sizes: Sequence[int] | None = None,
     dtype: dtype | None = None,
     device: device | str | None = "cuda",
+    operation: str | None = None,
+    graph: bool = False,
 ) -> Tensor:
-    """Return an uninitialised tensor, symmetric in `group` if the ranks' `sizes` are equal.
+    """Return an uninitialised tensor, symmetric in `group` if the ranks' `sizes` are equal and the policy says so.
 
     All ranks of the group call it at the same point of the program. It is the beginning and the end of a
     :func:`tracehook.symmetric` scope, and raises what that raises. If the device has no memory left, it tries once
     more after torch gave back its cache, which torch does not do inside a scope.
+
+    The policy gets the operation, the type, and the tensor's bytes rounded down to a power of two. So a tensor of
+    another length each time does not mean another question each time.
 
     Args:
         shape: the tensor's dimensions on this rank.
@@ -36,11 +45,37 @@ def empty(
         sizes: length of the first dimension on each rank, the same list on all of them; None: equal on all.
         dtype: as in ``torch.empty``.
         device: as in ``torch.empty``; the current CUDA device by default.
+        operation: for policies: the collective whose larger buffer this is, such as ``"all_reduce"``.
+        graph: a captured CUDA graph will use it; see :func:`tracehook.symmetric`.
 
     """
     import torch
 
-    scope = symmetric(group, disabled=not _equal(sizes))
+    kind = dtype or torch.get_default_dtype()
+    nbytes = math.prod(map(int, flat(shape))) * kind.itemsize
+    return empty_in(_scope(group, sizes, kind, (operation, nbytes, graph)), shape, kind, device)
+
+
+def _scope(
+    group: ProcessGroup | None, sizes: Sequence[int] | None, dtype: dtype, hints: tuple[str | None, int, bool]
+) -> Scope | NoScope:
+    operation, nbytes, graph = hints
+    if operation is None:
+        return symmetric(group, disabled=not _equal(sizes), graph=graph)
+    return symmetric(
+        group,
+        disabled=not _equal(sizes),
+        graph=graph,
+        operation=operation,
+        nbytes=1 << nbytes.bit_length() >> 1,
+        dtype=str(dtype).removeprefix("torch."),
+    )
+
+
+def empty_in(scope: Scope | NoScope, shape: Sequence[Any], dtype: dtype | None, device: device | str | None) -> Tensor:
+    """Return an uninitialised tensor of a scope, which begins and ends here; see :func:`empty`."""
+    import torch
+
     with scope:
         try:
             return torch.empty(*shape, dtype=dtype, device=device)
@@ -48,6 +83,30 @@ def empty(
             if not scope.give_back_cache():
                 raise
         return torch.empty(*shape, dtype=dtype, device=device)
+
+
+def all_reduce(tensor: Tensor, group: ProcessGroup | None = None, op: Any = None) -> Tensor:
+    """Reduce a copy of `tensor` over the ranks and return it. `tensor` stays as it is, and may be ordinary memory.
+
+    The result has no gradient. A program that writes what it reduces into :func:`empty`, and calls
+    ``torch.distributed.all_reduce``, needs no copy.
+
+    Args:
+        tensor: of the same shape on every rank.
+        group: a process group; the default group if None.
+        op: a ``torch.distributed.ReduceOp``; the sum if None.
+
+    Returns:
+        a symmetric tensor of the shape of `tensor`.
+
+    """
+    import torch.distributed as dist
+
+    flat = empty(tensor.numel(), group=group, dtype=tensor.dtype, device=tensor.device, operation="all_reduce")
+    out = flat.view(tensor.shape)
+    out.copy_(tensor.detach())
+    dist.all_reduce(out, dist.ReduceOp.SUM if op is None else op, group=group)
+    return out
 
 
 def all_gather_into_tensor(
@@ -68,9 +127,11 @@ def all_gather_into_tensor(
 
     ranks = dist.get_world_size(group)
     lengths = _lengths(sizes, ranks, shard.shape[0])
-    out = empty(sum(lengths), *shard.shape[1:], group=group, sizes=sizes, dtype=shard.dtype, device=shard.device)
+    shape = (sum(lengths), *shard.shape[1:])
+    hints = ("all_gather", math.prod(shape) * shard.itemsize, False)
+    out = empty_in(_scope(group, sizes, shard.dtype, hints), shape, shard.dtype, shard.device)
     if _equal(sizes):
-        dist.all_gather_into_tensor(out, shard, group=group)
+        all_gather_single(out, shard, group)
     else:
         _expect(shard.shape[0], lengths[dist.get_rank(group)], "the shard's first dimension")
         dist.all_gather(list(out.split(lengths)), shard, group=group)
@@ -110,13 +171,19 @@ def reduce_scatter_tensor(
     lengths = _lengths(sizes, ranks, whole.shape[0] // ranks)
     operator = dist.ReduceOp.SUM if op is None else op
     shape = (lengths[rank], *whole.shape[1:])
-    out = empty(*shape, group=group, sizes=sizes, dtype=whole.dtype, device=whole.device)
+    hints = ("reduce_scatter", whole.nbytes, False)
+    out = empty_in(_scope(group, sizes, whole.dtype, hints), shape, whole.dtype, whole.device)
     if _equal(sizes):
-        dist.reduce_scatter_tensor(out, whole, op=operator, group=group)
+        reduce_scatter_single(out, whole, operator, group)
     else:
         _expect(whole.shape[0], sum(lengths), "the input's first dimension")
         dist.reduce_scatter(out, list(whole.split(lengths)), op=operator, group=group)
     return out
+
+
+def flat(shape: Sequence[Any]) -> Sequence[int]:
+    """Return the dimensions, which a program gives one by one or as a tuple."""
+    return shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
 
 
 def _equal(sizes: Sequence[int] | None) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tracehook.errors import RegistrationError, RegistrationMismatch, RegistrationTimeout
-from tracehook.log.journal import warn
+from tracehook.log.stderr import warn
 from tracehook.symmetric_memory import divergence
 from tracehook.symmetric_memory.answers import say_once
 from tracehook.symmetric_memory.divergence import Place

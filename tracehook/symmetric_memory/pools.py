@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import torch
 
 from tracehook import _core, versions
-from tracehook.log.journal import warn
+from tracehook.log.stderr import warn
+from tracehook.symmetric_memory.scope import left_to_python
 
 FREES_BESIDE_POOLS = versions.frees_beside_pools(torch.__version__)
 
@@ -72,7 +73,7 @@ class Pools:
         self._lock = threading.Lock()
         self._told = False
         # torch calls it on the thread that has no memory, with none of its locks held.
-        torch._C._cuda_attach_out_of_memory_observer(self._out_of_memory)
+        torch._C._cuda_attach_out_of_memory_observer(left_to_python(self._out_of_memory))
 
     def pair(self, name: str, device: int) -> PoolPair:
         """Return the pool called `name` on `device`; made at the first call."""
@@ -81,7 +82,7 @@ class Pools:
             if found is None:
                 number = len(self._names)
                 self._names.append(name)
-                make = functools.partial(self._new, device)
+                make = left_to_python(functools.partial(self._new, device))
                 found = PoolPair(number, _core.Pool(number, device, make), _core.Pool(number, device, make))
                 self._pairs[name, device] = found
             return found

@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tracehook.hook import groups as group_names
 from tracehook.symmetric_memory import state
-from tracehook.symmetric_memory.answers import Explanation
+from tracehook.symmetric_memory.answers import Asked, Explanation, path_without_windows, span
 from tracehook.symmetric_memory.handle import handle
-from tracehook.symmetric_memory.scope import NO_SCOPE, NoScope, Scope
+from tracehook.symmetric_memory.scope import NO_SCOPE, NoScope, Scope, left_to_python
 from tracehook.symmetric_memory.state import Switch, existing, holders, scopes, scopes_of_others
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, dtype
     from torch.distributed import ProcessGroup
 
     Groups: TypeAlias = ProcessGroup | Sequence[ProcessGroup] | None
 
+
+Hints: TypeAlias = tuple[str | None, int | None, str | None]  # operation, bytes, type
 
 _MOST_SCOPES = 1024
 _followed: set[int] = set()  # ids of the groups whose end is watched
@@ -35,6 +37,7 @@ def symmetric(
     graph: bool = False,
     operation: str | None = None,
     nbytes: int | None = None,
+    dtype: str | None = None,
 ) -> Scope | NoScope:
     """Return a scope: CUDA tensors that this thread makes inside are in symmetric memory of `group`.
 
@@ -61,7 +64,8 @@ def symmetric(
         graph: use the memory of captured graphs also outside of a capture: for the warm-up before it, on the same
             stream.
         operation: for policies, a hint: what the tensors are for, such as ``"all_reduce"``.
-        nbytes: for policies, a hint: bytes that will be allocated.
+        nbytes: for policies, a hint: bytes of the larger buffer of that collective.
+        dtype: for policies, a hint: torch's name of the elements' type, such as ``"bfloat16"``.
 
     Raises:
         TypeError: `communicator` is none.
@@ -82,29 +86,37 @@ def symmetric(
     if disabled or Switch.host is None:
         return NO_SCOPE
     if communicator is not None:
-        return _scope_of(group, communicator, graph, operation, nbytes)
+        return _scope_of(group, communicator, graph, (operation, nbytes, dtype))
     if group is None and Switch.members is not None:
         group = Switch.members.WORLD
-    scope = scopes.get((id(group), graph, operation, nbytes))
+    scope = scopes.get((id(group), graph, (operation, nbytes, dtype)))
     if scope is not None and scope._refs[0]() is group:
         return scope
-    return _scope(group, graph, operation, nbytes)
+    return _scope(group, graph, (operation, nbytes, dtype))
 
 
-def _scope(group: Groups, graph: bool, operation: str | None, nbytes: int | None) -> Scope | NoScope:
+# What torch.compiler.disable sets, which would load the compiler: in compiled code the graph ends before a scope.
+symmetric.__dict__.update(
+    _torchdynamo_disable=True,
+    _torchdynamo_disable_msg="a scope of tracehook is left to Python; make its tensors in a function of their own, or "
+    "call tracehook.empty or tracehook.all_reduce, which are operators (docs/symmetric.md, torch.compile)",
+)
 
+
+@left_to_python
+def _scope(group: Groups, graph: bool, hints: Hints) -> Scope | NoScope:
     memory = state.memory()
     if memory is None:
         return NO_SCOPE
     groups = group_names.resolve(group)
     if not groups:
         return _outside(())
-    key = (*map(id, groups), graph, operation, nbytes)
+    key = (*map(id, groups), graph, hints)
     scope = scopes.get(key)
     if scope is not None and scope.belongs_to(groups):
         return scope
     windows = [memory.windows(member) for member in groups]
-    made = memory.scope(windows, groups, graph, operation, nbytes) or _outside(groups)
+    made = memory.scope(windows, groups, graph, hints) or _outside(groups)
     if len(scopes) >= _MOST_SCOPES:  # a size hint that is another one each time
         scopes.clear()
     scopes[key] = made
@@ -115,18 +127,17 @@ def _scope(group: Groups, graph: bool, operation: str | None, nbytes: int | None
     return made
 
 
-def _scope_of(
-    group: Groups, communicator: Any, graph: bool, operation: str | None, nbytes: int | None
-) -> Scope | NoScope:
+@left_to_python
+def _scope_of(group: Groups, communicator: Any, graph: bool, hints: Hints) -> Scope | NoScope:
     memory = state.memory()
     if memory is None:
         return NO_SCOPE
-    key = (handle(communicator), graph, operation, nbytes)
+    key = (handle(communicator), graph, hints)
     known = scopes_of_others.get(key)
     if known is not None and group is None and not known[1].communicator().dead:  # addresses are used again
         return known[0]
     (windows,) = memory.chosen(group, communicator)
-    made = memory.scope([windows], (), graph, operation, nbytes) or _outside(())
+    made = memory.scope([windows], (), graph, hints) or _outside(())
     for old in [old for old, (_, found) in scopes_of_others.items() if found.communicator().dead]:
         del scopes_of_others[old]
     if len(scopes_of_others) >= _MOST_SCOPES:
@@ -139,7 +150,7 @@ def _group_is_gone(number: int) -> None:
     """Let go of what belongs to a group, or its connections and threads live for ever."""
     _followed.discard(number)
     holders.pop(number, None)
-    for key in [key for key in list(scopes) if number in key[:-3]]:
+    for key in [key for key in list(scopes) if number in key[:-2]]:
         scopes.pop(key, None)
 
 
@@ -161,13 +172,13 @@ def is_symmetric(tensor: Tensor, group: ProcessGroup | None = None, *, communica
     if communicator is not None:
         memory = existing() if tensor.is_cuda else None
         (windows,) = memory.chosen(group, communicator) if memory is not None else (None,)
-        return windows is not None and bool(windows.communicator().holds(tensor.data_ptr(), _span(tensor)))
+        return windows is not None and bool(windows.communicator().holds(tensor.data_ptr(), span(tensor)))
     if group is None and Switch.members is not None:
         group = Switch.members.WORLD
     holder = holders.get(id(group))
     if holder is None or holder[0]() is not group:
         return _is_symmetric(tensor, group)
-    holds: bool = holder[1](tensor.data_ptr(), tensor.nbytes if tensor.is_contiguous() else _span(tensor))
+    holds: bool = holder[1](tensor.data_ptr(), tensor.nbytes if tensor.is_contiguous() else span(tensor))
     return holds
 
 
@@ -177,40 +188,60 @@ def _is_symmetric(tensor: Tensor, group: ProcessGroup | None) -> bool:
         return False
     if group is not None:
         holders[id(group)] = (weakref.ref(group), found)
-    return bool(found(tensor.data_ptr(), _span(tensor)))
+    return bool(found(tensor.data_ptr(), span(tensor)))
 
 
-def _span(tensor: Tensor) -> int:
-    """Bytes from the first to the last element."""
-    if tensor.numel() == 0:
-        return 0
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return int((last + 1) * tensor.element_size())
-
-
-def explain(tensor: Tensor, group: ProcessGroup | None = None, *, communicator: Any = None) -> Explanation:
+def explain(
+    tensor: Tensor,
+    group: ProcessGroup | None = None,
+    *,
+    communicator: Any = None,
+    operation: str | None = None,
+    dtype: dtype | None = None,
+    reduction: str = "sum",
+    other: Tensor | None = None,
+) -> Explanation:
     """Return why `tensor` is, or is not, symmetric in `group`: a reason code and a sentence.
-
-    `communicator`, instead of a group: see :func:`symmetric`.
 
     Codes: ``symmetric``, ``not_cuda``, ``not_enabled``, ``not_in_pool``, ``policy``, ``expandable_segment``,
     ``no_communicator``, ``not_registered``, ``deferred``, ``outside``, ``other_device``, ``mismatch``, ``timeout``,
     ``failed``, ``no_symmetric_support``, ``no_nccl``, ``nccl_too_old``, ``placement``, ``unavailable``.
+
+    With `operation` it also says which path NCCL takes for that collective, and why: see :class:`Explanation`, and
+    "Which path NCCL takes" in docs/symmetric.md. Local and without a call to NCCL: it takes for granted that the other
+    ranks' buffers lie as this rank's do.
+
+    Args:
+        tensor: the tensor. For an operation, what it fills: its output.
+        group: a process group with an NCCL backend; the default group if None.
+        communicator: instead of a group: see :func:`symmetric`.
+        operation: ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``gather``, ``scatter``,
+            ``broadcast``, ``reduce``, or torch's name of one.
+        dtype: the type that is reduced; the tensor's own if None.
+        reduction: ``sum``, ``avg``, ``min``, ``max``, ``product``, ``premul_sum``, ``band``, ``bor`` or ``bxor``.
+        other: what the operation reads: its input. None: it works in place, so `tensor` is the larger buffer.
+
+    Raises:
+        ValueError: an operation or a reduction that is none of these.
+
     """
+    asked = Asked(operation, dtype, reduction, other) if operation is not None else None
     memory = Switch.memory
-    if tensor.device.type != "cuda":
-        return Explanation(False, "not_cuda", f"the tensor is on {tensor.device}; windows are made on CUDA memory")
     unavailable = Switch.unavailable if Switch.host is not None else None
-    if unavailable is not None:
-        return Explanation(False, *unavailable)
-    if memory is None:
-        return Explanation(
+    if tensor.device.type != "cuda":
+        answer = Explanation(False, "not_cuda", f"the tensor is on {tensor.device}; windows are made on CUDA memory")
+    elif unavailable is not None:
+        answer = Explanation(False, *unavailable)
+    elif memory is None:
+        answer = Explanation(
             False,
             "not_enabled",
             "no scope was entered in this process yet, or tracehook is not enabled: set SYMM_REGISTER_HOOK=1 or call "
             "tracehook.enable(), and make the tensor inside `with tracehook.symmetric(group)`",
         )
-    return memory.explain(tensor, _span(tensor), group, communicator)
+    else:
+        return memory.explain(tensor, span(tensor), group, communicator, asked)
+    return answer if asked is None else answer.with_path(path_without_windows(asked, answer))
 
 
 def sync(group: Groups = None, *, communicator: Any = None) -> int:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tracehook import _core
 from tracehook.errors import RegistrationError, RegistrationMismatch, RegistrationTimeout
 from tracehook.hook import groups, registrants
-from tracehook.log.journal import warn
+from tracehook.log.stderr import warn
 from tracehook.symmetric_memory import divergence
 from tracehook.symmetric_memory.agreement import Agreement, Waiting
 from tracehook.symmetric_memory.answers import ENDED, say_once
@@ -64,6 +64,8 @@ class GroupRanks:
         self.deferred: list[int] = []  # segments that were touched during a capture
         self.refused: tuple[str, str] | None = None  # reason code and sentence: no window is made any more
         self.last_failure: tuple[str, str] | None = None
+        self._comparing = threading.Lock()  # held during the comparison of policies
+        self._policies: str | None = None  # why the ranks' policies cannot be used; None: they did not compare yet
         self.choices: set[tuple[str, Answer]] = set()  # what policies answered for scopes, and which did
 
     # --- the communicator ---
@@ -173,6 +175,11 @@ class GroupRanks:
         """Whether :meth:`end` was called for the communicator that the group has now."""
         return self._uses is not None and self._uses.ended is not None
 
+    def is_on_one_host(self) -> bool:
+        """Whether all ranks are known to share a host. They know after they agreed on something for the first time."""
+        sequences = [sequence for sequence in (self._plans, self._uses) if sequence is not None]
+        return any(len(sequence.neighbours) == self.facts.ranks for sequence in sequences)
+
     @property
     def about(self) -> str:
         """What messages call it."""
@@ -186,6 +193,26 @@ class GroupRanks:
     def _called(self, communicator: Any) -> str:
         group = self.members.described(self.facts.ranks)
         return f"communicator {communicator.key:016x} ({group})" if communicator is not None else group
+
+    def compare_policies(self, fingerprints: Mapping[str, str | None]) -> str:
+        """Have the ranks compare once what their policies depend on. Collective. Return why they differ, or nothing."""
+        with self._comparing:
+            if self._policies is None:
+                self._policies = self._compare_policies(fingerprints)
+            return self._policies
+
+    def _compare_policies(self, fingerprints: Mapping[str, str | None]) -> str:
+        name = "policies" if self.is_of_torch or self._communicator is None else _key(self._communicator) + "/policies"
+        raised = [repr(policy) for policy, text in fingerprints.items() if text is None]
+        texts = {
+            policy: "no fingerprint: that raised" if text is None else text for policy, text in fingerprints.items()
+        }
+        entries = [f"policy {policy!r} has {text}" for policy, text in texts.items()]
+        try:
+            self._agreement(name).compare("choose pools", entries, self._timeout)
+        except RegistrationError as problem:
+            return str(problem).removeprefix("tracehook: ")
+        return f"{self.about}: the fingerprint of policy {' and '.join(raised)} raised on all ranks" if raised else ""
 
     def connect(self) -> Any:
         """Return the communicator; all ranks make it now if torch was waiting for the first collective."""

@@ -2,13 +2,34 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def left_to_python(function: Callable[P, R]) -> Callable[P, R]:
+    """Keep torch.compile out of `function` and of all that it calls, if the program loaded the compiler.
+
+    Code that runs between two compiled graphs is compiled too, where it is not told to leave it.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        dynamo = sys.modules.get("torch._dynamo")
+        uncompiled = function if dynamo is None else dynamo.disable(function)
+        return uncompiled(*args, **kwargs)
+
+    call.__dict__["_torchdynamo_disable"] = True  # a trace ends before it
+    return call
 
 
 class NoScope:
@@ -38,7 +59,7 @@ class Scope:
         self._begin = begin
         self._end = end
         self._pause = pause
-        self._finish = finish
+        self._finish = left_to_python(finish)
         self._graph = graph
         self._refs = tuple(weakref.ref(group) for group in groups)
 
@@ -71,3 +92,8 @@ class Scope:
         touched = self._end()
         if touched is not None or error is not None:
             self._finish(touched, error)
+
+
+# A trace ends before these, too. Without a wrapper, which would double their price.
+for _method in (Scope.__enter__, Scope.__exit__):
+    _method.__dict__["_torchdynamo_disable"] = True

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tracehook.log.journal import warn
+from tracehook.log.stderr import warn
 
 
 class StallWatch:

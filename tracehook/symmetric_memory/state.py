@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from tracehook.hook.extension import Host
 from tracehook.hook.service import extend
-from tracehook.log.journal import warn
+from tracehook.log.stderr import warn
 from tracehook.symmetric_memory.scope import Scope
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+    from tracehook.log.journal import Journal
     from tracehook.symmetric_memory.meeting import Meetings
     from tracehook.symmetric_memory.memory import SymmetricMemory
     from tracehook.symmetric_memory.windows import GroupWindows
@@ -98,6 +99,14 @@ def _know(key: str) -> None:
 
 class _Extension:
     """How the service, which must not import this room, tells it what happens."""
+
+    @staticmethod
+    def begun(host: Host, journal: Journal) -> None:
+        """Do nothing: the log is not this room's."""
+
+    @staticmethod
+    def ended() -> None:
+        """Do nothing: what is registered stays."""
 
     @staticmethod
     def enabled(host: Host) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracehook import _core
 from tracehook.hook import namer
-from tracehook.log.journal import warn
+from tracehook.log.stderr import warn
 from tracehook.log.tables import KINDS
 from tracehook.symmetric_memory.members import of_group
 

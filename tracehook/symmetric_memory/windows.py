@@ -13,6 +13,7 @@ from tracehook.symmetric_memory.fence import Fence
 from tracehook.symmetric_memory.fence import position as place
 from tracehook.symmetric_memory.meeting import Meetings
 from tracehook.symmetric_memory.ranks import GroupRanks
+from tracehook.symmetric_memory.surroundings import surroundings
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -145,7 +146,13 @@ class GroupWindows(GroupRanks):
             text = f"the communicator of {self.about} ended while windows were registered with it"
             raise RegistrationError(text, advice="Destroy or abort a group only when no scope of it is open or ends")
         self.last_failure = None
+        self._tell_surroundings(communicator)
         return len(segments)
+
+    def _tell_surroundings(self, communicator: Any) -> None:
+        """Let those who read the counts of collectives know what else their paths depend on."""
+        around = surroundings(self.facts, is_on_one_host=self.is_on_one_host())
+        communicator.surrounded_by(around.packed())
 
     def _register_all(self, communicator: Any, segments: list[int], position: Sequence[int]) -> int | None:
         """Return the number of the next call, alike on all ranks; None: NCCL has no windows here."""
@@ -219,6 +226,7 @@ class GroupWindows(GroupRanks):
                     fence.next = self._confirm_other(communicator, result, handle, position)
                     if fence.next is not None:
                         communicator.count_window_of_others(handle)
+                        self._tell_surroundings(communicator)
                 except RegistrationError as problem:
                     communicator.undo_window_of_others(handle)
                     return ("", result) if result else (f"tracehook: {problem}", 0)

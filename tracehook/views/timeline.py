@@ -40,7 +40,7 @@ _OF_CALLS = (
 # The others are said by where an event stands, and by its name.
 _SAID = (
     *("event", "t_ns", "device", "comm", "comm_id", "comm_seq", "comm_rank"),
-    *("group", "desc", "members", "rank", "world_size"),
+    *("group", "desc", "members", "rank", "world_size", "involved"),
 )
 _OF_EVENTS = tuple(name for name in FIELDS if name not in _SAID)
 _AT_ONCE = 100_000  # events whose rows are held

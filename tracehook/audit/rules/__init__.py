@@ -29,8 +29,9 @@ from typing import Any
 from tracehook.audit import blame
 from tracehook.audit.called import job_of
 from tracehook.audit.finding import Finding
+from tracehook.audit.limits import TooMuch
 from tracehook.audit.order import in_order
-from tracehook.audit.store import Store, TooMuch
+from tracehook.audit.store import Store
 
 SEVERITIES = ("error", "warning")
 DIVERGENCES = ("always", "unless all", "unless alike", "never")
@@ -85,7 +86,8 @@ def check(store: Store, progress: Callable[[str, float], None] | None = None) ->
         except TooMuch as problem:
             text = f"this rule could not be checked: {problem}"
             out.append(Finding(rule.name, "error", text, (), None, None, None, None, _NO_ROOM))
-    return in_order(out + blame.findings(job_of(store)))
+    job = job_of(store)
+    return in_order(blame.with_last_call(job, out) + blame.after_hang(out, blame.findings(job)))
 
 
 def apply_rule(store: Store, rule: Rule) -> list[Finding]:

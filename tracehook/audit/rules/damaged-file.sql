@@ -3,11 +3,6 @@
 -- advice: Copy the file once more from the host that wrote it; if it is damaged there too, look at the disk.
 -- divergence: never
 -- Before what follows from it: events that are missing, ranks that are.
-WITH gap AS (
-    SELECT process, min(coalesce(before_ns, ns)) AS ns
-    FROM (SELECT process, seq, ns, coalesce(lag(seq) OVER w, 0) AS before, lag(ns) OVER w AS before_ns
-          FROM event WHERE seq IS NOT NULL WINDOW w AS (PARTITION BY process ORDER BY seq))
-    WHERE seq > before + 1 GROUP BY process)
 SELECT process, [rank] AS ranks, NULL AS comm, coalesce(last_ns, 0) AS ns, NULL AS seq,
        format('{}: {}', who(rank, process), complaint) AS message
 FROM process WHERE complaint != ''

@@ -3,13 +3,7 @@
 -- advice: Let the log keep up: write it to a faster disk (SYMM_REGISTER_LOG), or register less with SYMM_REGISTER_LOCAL_MIN=20MiB.
 -- divergence: never
 -- Those that found the ring full leave a gap, unless nothing was logged after them; a larger gap has another reason.
-WITH gap AS (
-    SELECT process, sum(seq - before - 1) AS missing, min(before) AS before, arg_min(seq, before) AS next,
-           arg_min(coalesce(before_ns, ns), before) AS ns
-    FROM (SELECT process, seq, ns, coalesce(lag(seq) OVER w, 0) AS before, lag(ns) OVER w AS before_ns
-          FROM event WHERE seq IS NOT NULL WINDOW w AS (PARTITION BY process ORDER BY seq))
-    WHERE seq > before + 1 GROUP BY process),
-dropped AS (
+WITH dropped AS (
     SELECT process, greatest(coalesce(sum(count), 0), any_value(ring_dropped)) AS dropped, coalesce(min(ns), any_value(last_ns)) AS ns
     FROM process LEFT JOIN (FROM event WHERE event = 'log.dropped') AS said USING (process) GROUP BY process
     HAVING greatest(coalesce(sum(count), 0), any_value(ring_dropped)) > 0)

@@ -6,7 +6,8 @@
 -- Of each rank the distinct uses, in order of appearance, reduced to what has to be equal (table `operation`). Those that
 -- were refused (placement.mismatch, or an agreement that failed, is the next of such events) did no harm.
 WITH whole AS (
-    SELECT comm FROM communicator JOIN process USING (process) GROUP BY comm HAVING max(lost) = 0),
+    SELECT comm FROM communicator JOIN process USING (process) LEFT JOIN gone USING (process, comm_id)
+    GROUP BY comm HAVING max(lost) = 0 AND NOT bool_or(coalesce(placements, false))),
 marked AS (
     SELECT *, lead(event) OVER (PARTITION BY process, comm_id ORDER BY seq) AS next FROM event SEMI JOIN whole USING (comm)
     WHERE event IN ('placement.first_use', 'placement.mismatch', 'agreement.timeout', 'agreement.failed')),

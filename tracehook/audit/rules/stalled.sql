@@ -5,13 +5,14 @@
 -- needs: register.stalled, deregister.stalled
 -- A window waits for all ranks: for those that have not come to as many of them, and those that were refused this one.
 WITH attempt AS (
-    SELECT process, comm, comm_id, ns, ok, row_number() OVER (PARTITION BY process, comm_id ORDER BY seq) AS nth
-    FROM event WHERE event = 'register.window'),
+    SELECT process, comm, comm_id, ns, ok, coalesce(gone.windows, 0) + row_number() OVER (PARTITION BY process, comm_id ORDER BY seq) AS nth
+    FROM event LEFT JOIN gone USING (process, comm_id) WHERE event = 'register.window'),
 window_wait AS (
     SELECT process, comm, comm_id, any_value(rank) AS rank, any_value(comm_rank) AS comm_rank, any_value(size) AS size, pool_segment,
            min(ns) AS ns, min(seq) AS seq, max(us) AS us,
            1 + (SELECT count(*) FROM event e WHERE e.process = stall.process AND e.comm_id = stall.comm_id
-                AND e.event = 'register.window' AND e.seq < min(stall.seq)) AS nth
+                AND e.event = 'register.window' AND e.seq < min(stall.seq))
+             + coalesce((SELECT g.windows FROM gone g WHERE g.process = stall.process AND g.comm_id = stall.comm_id), 0) AS nth
     FROM event AS stall WHERE event = 'register.stalled' GROUP BY process, comm, comm_id, pool_segment),
 awaited AS (
     SELECT wait.process, wait.comm_id, wait.nth, list(coalesce(other.rank, other.comm_rank) ORDER BY other.comm_rank) AS ranks

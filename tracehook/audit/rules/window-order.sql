@@ -4,10 +4,21 @@
 -- divergence: always
 -- needs: register.window
 -- NCCL pairs the k-th registration of each rank, whatever it is. A round that was given up on is part of the order.
-WITH made AS (
-    SELECT comm, process, coalesce(rank, comm_rank) AS rank, size, made_ns, made_seq,
+WITH known AS (
+    -- Of a communicator of which a rank threw lines away: from which place on its windows are all known.
+    SELECT comm, max(first) AS place
+    FROM (SELECT c.comm, coalesce(min(r.ordinal + 1) FILTER (r.made_seq >= p.from_seq), 4611686018427387903) AS first
+          FROM communicator c JOIN process p USING (process)
+          LEFT JOIN registration r ON r.process = c.process AND r.comm_id = c.comm_id AND r.kind = 'window'
+          WHERE p.proof_ns IS NOT NULL GROUP BY c.comm, c.process)
+    GROUP BY comm),
+numbered AS (
+    SELECT comm, process, coalesce(rank, comm_rank) AS rank, size, made_ns, made_seq, ordinal,
            row_number() OVER (PARTITION BY comm, process, comm_id ORDER BY made_seq) AS place
     FROM registration WHERE kind = 'window'),
+made AS (
+    SELECT numbered.* REPLACE (CASE WHEN known.comm IS NULL THEN numbered.place ELSE ordinal + 1 END AS place)
+    FROM numbered LEFT JOIN known USING (comm) WHERE known.comm IS NULL OR ordinal IS NOT NULL),
 -- A log that is not whole cannot tell that a rank made no more windows, and one with a gap not even their order.
 every AS (
     SELECT comm, coalesce(list(DISTINCT coalesce(c.rank, comm_rank)) FILTER (p.ended), []) AS all_ranks
@@ -19,8 +30,8 @@ position AS (
            list({'size': size, 'ranks': ranks} ORDER BY len(ranks) DESC, size) AS told
     FROM kind JOIN every USING (comm) GROUP BY comm, place, all_ranks),
 first AS (
-    SELECT comm, min(place) AS place FROM position
-    WHERE kinds > 1 OR NOT list_has_all(here, all_ranks) GROUP BY comm),
+    SELECT comm, min(position.place) AS place FROM position LEFT JOIN known USING (comm)
+    WHERE kinds > 1 OR (NOT list_has_all(here, all_ranks) AND position.place >= coalesce(known.place, 0)) GROUP BY comm),
 sizes AS (
     SELECT comm, process, list(size ORDER BY size) AS sorted FROM made GROUP BY comm, process),
 likeness AS (

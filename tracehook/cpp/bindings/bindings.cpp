@@ -119,10 +119,19 @@ void bind_process(py::module_& module) {
         "peek",
         [](std::size_t limit, std::size_t skip) { return peek(process().ring(), limit, skip); },
         py::arg("limit"), py::arg("skip") = 0);
+    module.def(
+        "peek_summed",
+        [](std::size_t limit, std::size_t least) {
+            return peek_summed(process().ring(), limit, least);
+        },
+        py::arg("limit"), py::arg("least"));
     module.def("note_signals", &note_signals);
     module.def(
         "take_calls", [](bool live) { return unlogged_calls(process().ring(), live); },
         py::arg("live") = false);
+    module.def(
+        "tallied", [] { return tallied(process().ring()); },
+        "Rows of what collectives there were: see tracehook.nccl.counts");
     module.def("mark_drained", [](std::size_t count) { process().ring().mark_drained(count); });
     module.def("let_go", [](std::size_t count) { process().ring().let_go(count); });
     module.def("dropped", [] { return process().ring().dropped(); });

@@ -155,6 +155,12 @@ void bind_member(py::module_& module) {
         .def_property_readonly(
             "device_communicators",
             [](const BoundCommunicator& self) { return self->device_communicators(); })
+        .def("surrounded_by",
+             [](const BoundCommunicator& self, std::uint64_t packed) {
+                 if (core::CallSlot* const calls = self->calls(); calls != nullptr) {
+                     calls->surrounded_by(packed);
+                 }
+             })
         .def("holds", &BoundCommunicator::holds)
         .def("holder", &holder)
         .def("missing", &BoundCommunicator::missing)

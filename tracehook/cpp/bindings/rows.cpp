@@ -1,5 +1,10 @@
 #include "bindings/rows.h"
 
+#include "events/passed.h"
+
+#include <algorithm>
+#include <vector>
+
 namespace tracehook {
 
 py::bytes peek(core::Ring& ring, std::size_t limit, std::size_t skip) {
@@ -12,10 +17,47 @@ py::bytes peek(core::Ring& ring, std::size_t limit, std::size_t skip) {
     return {reinterpret_cast<const char*>(events.data()), count * sizeof(core::Event)};
 }
 
+py::object peek_summed(core::Ring& ring, std::size_t limit, std::size_t least) {
+    std::vector<core::Event> events;
+    core::Passed passed;
+    std::size_t count = 0;
+    std::size_t kept = 0;
+    std::uint64_t last = 0;
+    {
+        const py::gil_scoped_release release;
+        if (ring.waiting() >= std::max<std::size_t>(least, 1)) {
+            events.resize(limit);
+            count = ring.peek(events);
+        }
+        if (count > 0) {
+            last = events[count - 1].seq;
+            kept = core::take_passed_out(std::span(events).first(count), passed);
+        }
+    }
+    if (count == 0) {
+        return py::none();
+    }
+    return py::make_tuple(
+        py::bytes(reinterpret_cast<const char*>(events.data()), kept * sizeof(core::Event)), count,
+        last,
+        py::make_tuple(passed.events, passed.segments, passed.bytes, passed.registrations,
+                       passed.ranges));
+}
+
 py::list unlogged_calls(core::Ring& ring, bool live) {
     py::list out;
     for (const core::CallSlot* slot : ring.calls().unlogged(live)) {
         out.append(py::bytes(reinterpret_cast<const char*>(slot), sizeof(*slot)));
+    }
+    return out;
+}
+
+py::list tallied(core::Ring& ring) {
+    py::list out;
+    for (const core::CallTable::Tallied& row : ring.calls().tallied()) {
+        const core::Tally::Entry& entry = row.entry;
+        out.append(py::make_tuple(row.key, row.comm_id, row.rank, row.size, row.surroundings,
+                                  entry.kind, entry.count, entry.nbytes, entry.least, entry.most));
     }
     return out;
 }
@@ -38,6 +80,8 @@ py::list communicators(const core::Registrar& registrar) {
         row["undone"] = communicator->undone();
         row["device_communicators"] = communicator->device_communicators();
         row["local"] = static_cast<int>(who.local);
+        row["segments_since_ns"] = communicator->segments_in_progress().since_ns();
+        row["windows_since_ns"] = communicator->windows_in_progress().since_ns();
         rows.append(row);
     }
     return rows;

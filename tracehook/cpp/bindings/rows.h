@@ -17,9 +17,18 @@ using NoGil = py::call_guard<py::gil_scoped_release>;
 
 // The events that were not drained yet, as bytes of core::Event.
 py::bytes peek(core::Ring& ring, std::size_t limit, std::size_t skip);
+
+// If at least `least` events wait: (up to `limit` of them without those of segments that came and
+// went among them, how many they were, number of the last one, what was taken out as (events,
+// segments, bytes, registrations)). Else None.
+py::object peek_summed(core::Ring& ring, std::size_t limit, std::size_t least);
+
 // The counted calls of communicators that have ended, or of all (`live` too), each once: bytes of
 // core::CallSlot.
 py::list unlogged_calls(core::Ring& ring, bool live);
+// What collectives there were: (key, comm_id, rank, size, surroundings, kind, count, nbytes, least,
+// most) of each kind of each communicator.
+py::list tallied(core::Ring& ring);
 py::list communicators(const core::Registrar& registrar);
 py::list segments(const core::Registrar& registrar);
 py::list ranges(const core::Registrar& registrar);

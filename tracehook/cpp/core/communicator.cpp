@@ -100,6 +100,7 @@ bool Communicator::register_batch(std::vector<Segment>& batch) noexcept {
 
 void Communicator::register_ready(std::vector<Segment>& batch) noexcept {
     const DeviceGuard visit(*calls_);
+    const InProgress::Call call(segments_in_progress_);
     // NCCL keeps its registrations by address, and looks for the place of a new one from the lowest
     // on: downwards it finds that place at once, upwards it passes all others.
     std::ranges::sort(batch, std::greater<>(), &Segment::address);

@@ -13,6 +13,7 @@
 
 #include "core/gate.h"
 #include "core/handles.h"
+#include "core/in_progress.h"
 #include "core/live_graphs.h"
 #include "core/observations.h"
 #include "core/registration_calls.h"
@@ -125,6 +126,10 @@ class Communicator {
     };
     Waiting waiting() const noexcept;
     void log_waiting() noexcept; // as register.stalled
+
+    // Any thread: since when calls are in NCCL that register with this communicator, for status().
+    InProgress& segments_in_progress() noexcept { return segments_in_progress_; }
+    InProgress& windows_in_progress() noexcept { return windows_in_progress_; }
     void log(EventKind kind, std::uint64_t value = 0, int result = 0) noexcept;
 
     // --- by the thread inside the gate ---
@@ -219,6 +224,8 @@ class Communicator {
     std::atomic<std::size_t> device_communicators_{0};
     std::atomic<std::uint64_t> waiting_segment_{0};
     std::atomic<std::uint64_t> waiting_since_{0};
+    InProgress segments_in_progress_;
+    InProgress windows_in_progress_;
 
     Observations observations_;
     Handles handles_; // thread inside the gate

@@ -69,6 +69,7 @@ std::vector<Outcome> Communicator::register_windows(const std::vector<PoolSegmen
     }
     std::vector<Outcome> outcomes;
     const int device = calls_->remember_device();
+    const InProgress::Call call(windows_in_progress_);
     for (const PoolSegment& segment : segments) {
         if (dead()) {
             break;

@@ -22,6 +22,7 @@ enum Status : int {
     kInvalidDevice = 101,
     kDeviceUninitialized = 201,
     kMapBufferObjectFailed = 205,
+    kPeerAccessUnsupported = 217,
     kOperatingSystem = 304,
     kInvalidResourceHandle = 400,
     kIllegalState = 401,

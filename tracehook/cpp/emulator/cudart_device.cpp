@@ -106,7 +106,7 @@ EMU_EXPORT int cudaDeviceCanAccessPeer(int* can_access, int device, int peer) {
         if (!in_range(device) || !in_range(peer)) {
             return kInvalidDevice;
         }
-        *can_access = device != peer ? 1 : 0;
+        *can_access = device != peer && gpu().peers ? 1 : 0;
         return kSuccess;
     });
 }
@@ -115,6 +115,9 @@ EMU_EXPORT int cudaDeviceEnablePeerAccess(int peer, unsigned) {
     return context_call([&] {
         if (!in_range(peer) || peer == current_device()) {
             return kInvalidDevice;
+        }
+        if (!gpu().peers) {
+            return kPeerAccessUnsupported;
         }
         return peers[current_device()][peer].exchange(true) ? kPeerAccessAlreadyEnabled : kSuccess;
     });

@@ -30,6 +30,8 @@ constexpr StatusText kTexts[] = {
     {kIllegalState, "cudaErrorIllegalState",
      "the operation cannot be performed in the present state"},
     {kNotReady, "cudaErrorNotReady", "device not ready"},
+    {kPeerAccessUnsupported, "cudaErrorPeerAccessUnsupported",
+     "peer access is not supported between these two devices"},
     {kPeerAccessAlreadyEnabled, "cudaErrorPeerAccessAlreadyEnabled",
      "peer access is already enabled"},
     {kHostMemoryAlreadyRegistered, "cudaErrorHostMemoryAlreadyRegistered",

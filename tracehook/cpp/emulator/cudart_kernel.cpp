@@ -1,17 +1,15 @@
-// The runtime's functions about device code: registration by the loader, launches and questions.
+// The runtime's functions about kernels: launches and questions.
 // Kernels compute nothing; a launch that is in order succeeds.
 #include "cuda_abi.h"
 #include "device_properties.h"
+#include "gpu.h"
+#include "kernel.h"
 #include "runtime_call.h"
-#include "stream_table.h"
 
-#include <algorithm>
 #include <vector>
 
 namespace tracehook::emulator {
 namespace {
-
-constexpr int kMaxDynamicShared = 227 << 10;
 
 // Also the first part of cudaLaunchConfig_t.
 struct LaunchShape {
@@ -28,19 +26,19 @@ std::vector<LaunchShape>& pending_launches() {
     return stack;
 }
 
-// A captured kernel is a node that does nothing.
-Status launch(void* handle) {
-    return context_call([&] {
-        const std::shared_ptr<Stream> stream = StreamTable::instance().find(handle);
-        return stream == nullptr ? kInvalidResourceHandle
-                                 : Captures::instance().record(stream, {}).value_or(kSuccess);
-    });
+// A function is what a library registered, or a kernel of cudaLibraryGetKernel.
+Status launch(const void* function, void* stream) {
+    const std::shared_ptr<Kernel> kernel = kernels().find(const_cast<void*>(function));
+    if (kernel == nullptr && somebody_hears_of_launches()) {
+        const char* const name = kernel_of_torch(function);
+        tell_of_launch(name == nullptr ? "a kernel of torch" : readable(name).c_str());
+    }
+    return context_call([&] { return launch_kernel(stream, kernel); });
 }
 
 Status occupancy(int* blocks, int block_size) {
     return context_call([&] {
-        *blocks = std::clamp(kThreadsPerMultiProcessor / std::max(block_size, 1), 1,
-                             kBlocksPerMultiProcessor);
+        *blocks = blocks_at_once(block_size);
         return kSuccess;
     });
 }
@@ -49,22 +47,6 @@ Status occupancy(int* blocks, int block_size) {
 } // namespace tracehook::emulator
 
 using namespace tracehook::emulator;
-
-EMU_EXPORT void** __cudaRegisterFatBinary(void*) {
-    static void* handle = nullptr;
-    return &handle;
-}
-
-EMU_EXPORT void __cudaRegisterFatBinaryEnd(void**) {}
-
-EMU_EXPORT void __cudaUnregisterFatBinary(void**) {}
-
-EMU_EXPORT char __cudaInitModule(void**) {
-    return 1;
-}
-
-EMU_EXPORT void __cudaRegisterFunction(void**, const char*, char*, const char*, int, void*, void*,
-                                       void*, void*, int*) {}
 
 EMU_EXPORT unsigned __cudaPushCallConfiguration(Dim3 grid, Dim3 block, size_t shared,
                                                 void* stream) {
@@ -91,30 +73,31 @@ EMU_EXPORT int __cudaGetKernel(const void** kernel, const void* function) {
     return kSuccess;
 }
 
-EMU_EXPORT int __cudaLaunchKernel(const void*, Dim3, Dim3, void**, size_t, void* stream) {
-    return launch(stream);
+EMU_EXPORT int __cudaLaunchKernel(const void* function, Dim3, Dim3, void**, size_t, void* stream) {
+    return launch(function, stream);
 }
 
-EMU_EXPORT int cudaLaunchKernel(const void*, Dim3, Dim3, void**, size_t, void* stream) {
-    return launch(stream);
+EMU_EXPORT int cudaLaunchKernel(const void* function, Dim3, Dim3, void**, size_t, void* stream) {
+    return launch(function, stream);
 }
 
-EMU_EXPORT int cudaLaunchCooperativeKernel(const void*, Dim3, Dim3, void**, size_t, void* stream) {
-    return launch(stream);
+EMU_EXPORT int cudaLaunchCooperativeKernel(const void* function, Dim3, Dim3, void**, size_t,
+                                           void* stream) {
+    return launch(function, stream);
 }
 
-EMU_EXPORT int cudaLaunchKernelExC(const LaunchShape* config, const void*, void**) {
-    return launch(config->stream);
+EMU_EXPORT int cudaLaunchKernelExC(const LaunchShape* config, const void* function, void**) {
+    return launch(function, config->stream);
 }
 
 EMU_EXPORT int cudaFuncGetAttributes(FunctionAttributes* attributes, const void*) {
     return context_call([&] {
         *attributes = {};
         attributes->max_threads_per_block = kThreadsPerBlock;
-        attributes->num_regs = 32;
-        attributes->ptx_version = 90;
-        attributes->binary_version = 90;
-        attributes->max_dynamic_shared_size_bytes = kMaxDynamicShared;
+        attributes->num_regs = kKernelRegisters;
+        attributes->ptx_version = kernel_architecture();
+        attributes->binary_version = kernel_architecture();
+        attributes->max_dynamic_shared_size_bytes = gpu().shared_per_block_kib << 10;
         return kSuccess;
     });
 }

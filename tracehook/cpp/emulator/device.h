@@ -1,9 +1,9 @@
-// What the emulated CUDA runtime offers to the emulated NCCL: streams that run host functions in
-// order, and device memory that other processes can read.
+// What the emulated CUDA runtime offers to the emulated NCCL and to the computed values
+// (torch/values): streams that run host functions in order, and device memory that other processes
+// can read.
 //
-// Plain C, exported by libcudart_emulated.so and called by the emulated libnccl.so.2, both of which
-// a rehearsal loads before anything else. Every function may be called from any thread; none of
-// them throws.
+// Plain C, exported by libcudart_emulated.so, which a rehearsal loads before anything else. Every
+// function may be called from any thread; none of them throws.
 #pragma once
 
 #include <stddef.h>
@@ -41,6 +41,20 @@ void emu_capture_invalidate(void);
 void emu_stream_enqueue_replayable(void* stream, void (*work)(void*), void (*launched)(void*),
                                    void (*dropped)(void*), void* argument);
 
+// As a kernel: runs `work(argument)` on `stream` in order, at once on the calling thread if nothing
+// is pending there; on a captured stream, at every launch of the graph. `dropped(argument)` is
+// called once, when no more work can come.
+void emu_stream_compute(void* stream, void (*work)(void*), void (*dropped)(void*), void* argument);
+
+// +1: from now on the host computes what the kernels would that this thread launches; -1: no
+// longer.
+void emu_host_computes(int change);
+
+// `observer` is called on the launching thread, before the launch, for each kernel of torch and
+// each product of cuBLAS that the host does not compute. `name` says which, as C++ writes it, and
+// lives until the observer returns. One observer; null removes it.
+void emu_set_launch_observer(void (*observer)(const char* name));
+
 // The device on which `stream` was created; the current device for the legacy default stream.
 int emu_stream_device(void* stream);
 
@@ -74,6 +88,10 @@ int emu_memory_has_handle(const void* pointer);
 int emu_current_device(void);
 void emu_set_current_device(int device);
 int emu_device_count(void);
+
+// When the process ends: says on stderr which kernels that are not torch's it launched, if it did.
+// `rank` is that of the process in the job, or negative.
+void emu_tell_of_kernels(int rank);
 
 #ifdef __cplusplus
 }

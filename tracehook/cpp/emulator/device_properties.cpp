@@ -9,13 +9,9 @@ namespace tracehook::emulator {
 namespace {
 
 constexpr int kWarpSize = 32;
-constexpr int kMultiProcessors = 132;
 constexpr int kRegisters = 65536;
 constexpr int kSharedPerBlock = 48 << 10;
-constexpr int kSharedPerBlockOptin = 227 << 10;
-constexpr int kSharedPerMultiProcessor = 228 << 10;
 constexpr int kSharedReserved = 1 << 10;
-constexpr int kL2Cache = 60 << 20;
 constexpr int kConstMemory = 64 << 10;
 constexpr int kGridX = 2147483647;
 constexpr int kGridYZ = 65535;
@@ -23,15 +19,13 @@ constexpr int kBusWidth = 6144;
 constexpr int kAsyncEngines = 3;
 constexpr int kPitch = 2147483647;
 constexpr int kTextureAlignment = 512;
-constexpr int kMajor = 9;
-constexpr int kMinor = 0;
 
 } // namespace
 
 void fill_properties(DeviceProperties& properties, int device) {
     const int physical = physical_index(device);
     properties = {};
-    std::snprintf(properties.name, sizeof properties.name, "%s", kDeviceName);
+    std::snprintf(properties.name, sizeof properties.name, "%s", gpu().name);
     properties.uuid = device_uuid(physical);
     properties.total_global_memory = device_capacity();
     properties.shared_memory_per_block = kSharedPerBlock;
@@ -44,12 +38,12 @@ void fill_properties(DeviceProperties& properties, int device) {
     properties.max_grid_size[0] = kGridX;
     properties.max_grid_size[1] = properties.max_grid_size[2] = kGridYZ;
     properties.total_const_memory = kConstMemory;
-    properties.major = kMajor;
-    properties.minor = kMinor;
+    properties.major = gpu().major;
+    properties.minor = gpu().minor;
     properties.texture_alignment = kTextureAlignment;
     properties.texture_pitch_alignment = kWarpSize;
     properties.surface_alignment = kTextureAlignment;
-    properties.multi_processor_count = kMultiProcessors;
+    properties.multi_processor_count = gpu().multiprocessors;
     properties.can_map_host_memory = 1;
     properties.concurrent_kernels = 1;
     properties.ecc_enabled = 1;
@@ -57,18 +51,18 @@ void fill_properties(DeviceProperties& properties, int device) {
     properties.async_engine_count = kAsyncEngines;
     properties.unified_addressing = 1;
     properties.memory_bus_width = kBusWidth;
-    properties.l2_cache_size = kL2Cache;
-    properties.max_threads_per_multi_processor = kThreadsPerMultiProcessor;
+    properties.l2_cache_size = gpu().l2_mib << 20;
+    properties.max_threads_per_multi_processor = gpu().threads_per_multiprocessor;
     properties.stream_priorities_supported = 1;
     properties.global_l1_cache_supported = 1;
     properties.local_l1_cache_supported = 1;
-    properties.shared_memory_per_multiprocessor = kSharedPerMultiProcessor;
+    properties.shared_memory_per_multiprocessor = gpu().shared_per_multiprocessor_kib << 10;
     properties.registers_per_multiprocessor = kRegisters;
     properties.compute_preemption_supported = 1;
     properties.can_use_host_pointer_for_registered_memory = 1;
     properties.cooperative_launch = 1;
-    properties.shared_memory_per_block_optin = kSharedPerBlockOptin;
-    properties.max_blocks_per_multi_processor = kBlocksPerMultiProcessor;
+    properties.shared_memory_per_block_optin = gpu().shared_per_block_kib << 10;
+    properties.max_blocks_per_multi_processor = gpu().blocks_per_multiprocessor;
     properties.reserved_shared_memory_per_block = kSharedReserved;
     properties.host_register_supported = 1;
 }
@@ -105,7 +99,7 @@ int device_attribute(int attribute, int device) {
     case 51: // TexturePitchAlignment
         return kWarpSize;
     case 16: // MultiProcessorCount
-        return kMultiProcessors;
+        return gpu().multiprocessors;
     case 33: // PciBusId
         return kFirstPciBus + physical_index(device);
     case 36: // MemoryClockRate, kHz
@@ -113,21 +107,21 @@ int device_attribute(int attribute, int device) {
     case 37: // GlobalMemoryBusWidth
         return kBusWidth;
     case 38: // L2CacheSize
-        return kL2Cache;
+        return gpu().l2_mib << 20;
     case 39: // MaxThreadsPerMultiProcessor
-        return kThreadsPerMultiProcessor;
+        return gpu().threads_per_multiprocessor;
     case 40: // AsyncEngineCount
         return kAsyncEngines;
     case 75: // ComputeCapabilityMajor
-        return kMajor;
+        return gpu().major;
     case 76: // ComputeCapabilityMinor
-        return kMinor;
+        return gpu().minor;
     case 81: // MaxSharedMemoryPerMultiprocessor
-        return kSharedPerMultiProcessor;
+        return gpu().shared_per_multiprocessor_kib << 10;
     case 97: // MaxSharedMemoryPerBlockOptin
-        return kSharedPerBlockOptin;
+        return gpu().shared_per_block_kib << 10;
     case 106: // MaxBlocksPerMultiprocessor
-        return kBlocksPerMultiProcessor;
+        return gpu().blocks_per_multiprocessor;
     case 111: // ReservedSharedMemoryPerBlock
         return kSharedReserved;
     case 134: // HostNumaId
@@ -147,8 +141,9 @@ int device_attribute(int attribute, int device) {
     case 102: // VirtualMemoryManagementSupported
     case 103: // HandleTypePosixFileDescriptorSupported
     case 123: // CanUseStreamWaitValueNor; 64-bit operations (122) are not emulated
-    case 132: // MulticastSupported: what PyTorch asks before it offers memory of ncclMemAlloc
         return 1;
+    case 132: // MulticastSupported: what PyTorch asks before it offers memory of ncclMemAlloc
+        return gpu().nvlink && gpu().major >= 9 ? 1 : 0;
     case 128: // HandleTypeFabricSupported
         return has_fabric() ? 1 : 0;
     default:

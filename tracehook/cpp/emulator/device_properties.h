@@ -1,4 +1,5 @@
-// What the emulated devices say about themselves: the properties and attributes of an NVIDIA H200.
+// What the emulated devices say about themselves: the properties and attributes of what is
+// played (gpu.h); what gpus.def does not tell is that of an NVIDIA H200.
 //
 // Pure functions of the device's index; any thread.
 #pragma once
@@ -11,9 +12,8 @@
 
 namespace tracehook::emulator {
 
+inline constexpr int kMultiProcessors = 132;
 inline constexpr int kThreadsPerBlock = 1024;
-inline constexpr int kThreadsPerMultiProcessor = 2048;
-inline constexpr int kBlocksPerMultiProcessor = 32;
 
 // cudaDeviceProp of CUDA 13. Runs of fields that nobody reads here have one name.
 struct DeviceProperties {

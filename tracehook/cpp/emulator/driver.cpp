@@ -1,10 +1,8 @@
-// The emulated libcuda.so.1: what PyTorch asks of the driver about devices, contexts and pointers.
+// The emulated libcuda.so.1: what PyTorch asks of the driver about devices and pointers.
 // The work is done by the emulated runtime; its state is shared.
 //
 // Any thread. In a forked child the functions fail as the runtime's do.
-#include "cuda_abi.h"
-#include "device.h"
-#include "driver_support.h"
+#include "driver_context.h"
 #include "identity.h"
 
 #include <cstdio>
@@ -13,8 +11,6 @@
 
 namespace tracehook::emulator {
 namespace {
-
-constexpr int kDriverInvalidContext = 201;
 
 struct DriverText {
     int status;
@@ -30,6 +26,7 @@ constexpr DriverText kTexts[] = {
     {100, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
     {101, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
     {201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {301, "CUDA_ERROR_FILE_NOT_FOUND", "file not found"},
     {304, "CUDA_ERROR_OPERATING_SYSTEM", "OS call failed or operation not supported on this OS"},
     {400, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
     {500, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
@@ -43,22 +40,6 @@ const DriverText* text_of(int status) {
         }
     }
     return nullptr;
-}
-
-// A context is the number of its device plus one, so that it is not null.
-void* context_of(int device) {
-    return reinterpret_cast<void*>(static_cast<uintptr_t>(device) + 1);
-}
-
-int device_of(void* context) {
-    return static_cast<int>(reinterpret_cast<uintptr_t>(context)) - 1;
-}
-
-template <typename Body> int on_device(int device, Body&& body) {
-    if (const int status = emu_driver_enter(); status != kSuccess) {
-        return status;
-    }
-    return device < 0 || device >= emu_device_count() ? kInvalidDevice : body();
 }
 
 } // namespace
@@ -102,7 +83,7 @@ EMU_EXPORT int cuDeviceGet(int* device, int ordinal) {
 
 EMU_EXPORT int cuDeviceGetName(char* name, int length, int device) {
     return on_device(device, [&] {
-        std::snprintf(name, static_cast<size_t>(length), "%s", kDeviceName);
+        std::snprintf(name, static_cast<size_t>(length), "%s", gpu().name);
         return kSuccess;
     });
 }
@@ -130,48 +111,6 @@ EMU_EXPORT int cuDeviceGetAttribute(int* value, int attribute, int device) {
         *value = emu_device_attribute(attribute, device);
         return kSuccess;
     });
-}
-
-EMU_EXPORT int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* active) {
-    return on_device(device, [&] {
-        *flags = 0;
-        *active = emu_device_active(device);
-        return kSuccess;
-    });
-}
-
-EMU_EXPORT int cuDevicePrimaryCtxRetain(void** context, int device) {
-    return on_device(device, [&] {
-        emu_device_activate(device);
-        *context = context_of(device);
-        return kSuccess;
-    });
-}
-
-EMU_EXPORT int cuDevicePrimaryCtxRelease_v2(int device) {
-    return on_device(device, [] { return kSuccess; });
-}
-
-EMU_EXPORT int cuCtxGetCurrent(void** context) {
-    const int device = emu_current_device();
-    *context = emu_device_active(device) != 0 ? context_of(device) : nullptr;
-    return emu_driver_enter();
-}
-
-EMU_EXPORT int cuCtxSetCurrent(void* context) {
-    // To unset the context is allowed; the runtime would make the device's own again.
-    if (context == nullptr) {
-        return emu_driver_enter();
-    }
-    return on_device(device_of(context), [&] {
-        emu_set_current_device(device_of(context));
-        return kSuccess;
-    });
-}
-
-EMU_EXPORT int cuCtxGetDevice(int* device) {
-    *device = emu_current_device();
-    return emu_device_active(*device) != 0 ? emu_driver_enter() : kDriverInvalidContext;
 }
 
 EMU_EXPORT int cuPointerGetAttribute(void* data, int attribute, uintptr_t pointer) {

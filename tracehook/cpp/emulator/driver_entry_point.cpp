@@ -54,3 +54,10 @@ EMU_EXPORT int cuGetProcAddress_v2(const char* name, void** function, int versio
     }
     return *function == nullptr ? kSymbolMissing : kSuccess;
 }
+
+// Tables of functions that have no names. Libraries that look for one take a refusal, but not that
+// this function is missing.
+EMU_EXPORT int cuGetExportTable(const void** table, const void*) {
+    *table = nullptr;
+    return kSymbolMissing;
+}

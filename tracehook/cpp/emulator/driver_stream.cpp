@@ -1,4 +1,4 @@
-// The driver's functions that give work on memory to streams, in the order of each.
+// The driver's functions about streams: work on memory, in the order of each, and captures.
 //
 // Any thread. In a forked child the functions fail as the runtime's do. The names with and without
 // a suffix are the same functions here.
@@ -82,6 +82,12 @@ template <typename Collect> int give(void* stream, Collect&& collect) noexcept {
 } // namespace tracehook::emulator
 
 using namespace tracehook::emulator;
+
+EMU_EXPORT int cudaStreamIsCapturing(void* stream, int* status);
+
+EMU_EXPORT int cuStreamIsCapturing(void* stream, int* status) {
+    return cudaStreamIsCapturing(stream, status);
+}
 
 EMU_EXPORT int cuMemsetD32Async(uintptr_t address, unsigned value, size_t count, void* stream) {
     return emu_stream_set_words(stream, reinterpret_cast<void*>(address), value, count);

@@ -66,6 +66,15 @@ struct emu_memory_operation {
 int emu_stream_memory_operations(void* stream, const struct emu_memory_operation* operations,
                                  size_t count);
 
+// Code that a program loads, on the current device or for any: modules, and kernels in them, by
+// handles. An unknown handle is 400.
+int emu_module_load(void** module, int for_any_device);
+int emu_module_unload(void* module);
+int emu_module_kernel(void** kernel, void* module, const char* name);
+int emu_kernel_name(void* kernel, const char** name);
+int emu_kernel_launch(void* kernel, void* stream);
+int emu_kernel_blocks_at_once(int block_size);
+
 #ifdef __cplusplus
 }
 #endif

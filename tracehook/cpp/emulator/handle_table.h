@@ -16,9 +16,14 @@ template <typename Object> class HandleTable {
   public:
     void* insert(std::shared_ptr<Object> object) {
         void* const handle = object.get();
+        insert_as(handle, std::move(object));
+        return handle;
+    }
+
+    // For a handle that callers have already.
+    void insert_as(void* handle, std::shared_ptr<Object> object) {
         const std::unique_lock lock(mutex_);
         objects_.emplace(handle, std::move(object));
-        return handle;
     }
 
     // Null if the handle names no live object.

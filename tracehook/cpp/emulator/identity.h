@@ -6,6 +6,8 @@
 // All functions may be called from any thread.
 #pragma once
 
+#include "gpu.h"
+
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -16,7 +18,6 @@
 namespace tracehook::emulator {
 
 inline constexpr int kMaxDevices = 64;
-inline constexpr const char* kDeviceName = "NVIDIA H200 (emulated)";
 inline constexpr int kFirstPciBus = 0x1b;
 
 inline int physical_device_count() {
@@ -27,7 +28,7 @@ inline int physical_device_count() {
 // The memory of each device in bytes.
 inline size_t device_capacity() {
     const char* text = std::getenv("TRACEHOOK_EMU_MEMORY_GB");
-    const double gigabytes = text == nullptr ? 64.0 : std::strtod(text, nullptr);
+    const double gigabytes = text == nullptr ? gpu().memory_gib : std::strtod(text, nullptr);
     return static_cast<size_t>(std::clamp(gigabytes, 0.0, 1024.0) * (1ULL << 30));
 }
 

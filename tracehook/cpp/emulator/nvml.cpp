@@ -6,7 +6,6 @@
 #include "cuda_abi.h"
 #include "identity.h"
 
-#include <cstring>
 #include <string_view>
 
 #include <strings.h>
@@ -74,6 +73,14 @@ void format_uuid(int physical, char (&text)[48]) {
         at += static_cast<size_t>(
             std::snprintf(text + at, sizeof text - at, dash ? "-%02x" : "%02x", uuid[byte]));
     }
+}
+
+int give(std::string_view answer, char* text, unsigned length) {
+    if (answer.size() >= length) {
+        return kNvmlInsufficientSize;
+    }
+    text[answer.copy(text, answer.size())] = '\0';
+    return kNvmlSuccess;
 }
 
 } // namespace
@@ -144,11 +151,7 @@ EMU_EXPORT int nvmlDeviceGetUUID(void* handle, char* text, unsigned length) {
         return kNvmlInvalidArgument;
     }
     format_uuid(physical_of(handle), uuid);
-    if (std::strlen(uuid) >= length) {
-        return kNvmlInsufficientSize;
-    }
-    std::memcpy(text, uuid, std::strlen(uuid) + 1);
-    return kNvmlSuccess;
+    return give(uuid, text, length);
 }
 
 EMU_EXPORT int nvmlDeviceGetMemoryInfo(void* handle, NvmlMemory* memory) {
@@ -159,14 +162,24 @@ EMU_EXPORT int nvmlDeviceGetMemoryInfo(void* handle, NvmlMemory* memory) {
     return kNvmlSuccess;
 }
 
+EMU_EXPORT int nvmlDeviceGetName(void* handle, char* text, unsigned length) {
+    return is_device(physical_of(handle)) ? give(gpu().name, text, length) : kNvmlInvalidArgument;
+}
+
+EMU_EXPORT int nvmlDeviceGetCudaComputeCapability(void* handle, int* major, int* minor) {
+    *major = gpu().major;
+    *minor = gpu().minor;
+    return is_device(physical_of(handle)) ? kNvmlSuccess : kNvmlInvalidArgument;
+}
+
 EMU_EXPORT int nvmlDeviceGetComputeRunningProcesses(void* handle, unsigned* count, void*) {
     *count = 0;
     return is_device(physical_of(handle)) ? kNvmlSuccess : kNvmlInvalidArgument;
 }
 
-// All devices reach each other.
+// All devices reach each other, or none (NVML_P2P_STATUS_NOT_SUPPORTED).
 EMU_EXPORT int nvmlDeviceGetP2PStatus(void*, void*, int, int* status) {
-    *status = 0;
+    *status = gpu().peers ? 0 : 4;
     return kNvmlSuccess;
 }
 

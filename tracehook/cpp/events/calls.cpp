@@ -2,6 +2,11 @@
 
 #include "events/ring.h"
 
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
 namespace tracehook::core {
 
 void CallSlot::transfer_begins(std::uint32_t what, std::uint64_t count, std::int32_t peer,
@@ -56,6 +61,8 @@ void CallSlot::clear() noexcept {
     peers_ = {};
     last_ = {};
     last_transfers_ = {};
+    surroundings_.store(0, std::memory_order_relaxed);
+    tally_.clear();
     state_.store(CallSlotState::kFree, std::memory_order_release);
 }
 
@@ -96,10 +103,59 @@ std::vector<CallSlot*> CallTable::unlogged(bool live) noexcept {
             slot.logged_ = 1;
             found.push_back(&slot);
         } else if (state == CallSlotState::kGone) {
+            const std::lock_guard guard(past_->mutex);
+            append(slot, past_->rows);
+            if (past_->rows.size() > kMostPast) {
+                fold(past_->rows);
+            }
             slot.clear();
         }
     }
     return found;
+}
+
+void CallTable::fold(std::vector<Tallied>& rows) {
+    // A row for each that NCCL's path may differ by.
+    std::map<std::tuple<std::int32_t, std::uint64_t, std::uint64_t>, Tally::Entry> sums;
+    const auto newest = rows.end() - kNewestPast;
+    for (auto row = rows.begin(); row != newest; ++row) {
+        const Tally::Entry& entry = row->entry;
+        const auto [found, is_new] =
+            sums.try_emplace({row->size, row->surroundings, entry.kind}, entry);
+        if (!is_new) {
+            Tally::Entry& sum = found->second;
+            sum.count += entry.count;
+            sum.nbytes += entry.nbytes;
+            sum.least = std::min(sum.least, entry.least);
+            sum.most = std::max(sum.most, entry.most);
+        }
+    }
+    std::vector<Tallied> kept;
+    kept.reserve(sums.size() + kNewestPast);
+    for (const auto& [about, entry] : sums) {
+        const auto& [size, surroundings, kind] = about;
+        kept.push_back({0, 0, -1, size, surroundings, entry});
+    }
+    kept.insert(kept.end(), newest, rows.end());
+    rows = std::move(kept);
+}
+
+void CallTable::append(const CallSlot& slot, std::vector<Tallied>& rows) {
+    for (const Tally::Entry& entry : slot.tally_.entries()) {
+        rows.push_back({slot.key_, slot.comm_id_, slot.rank_, slot.size_,
+                        slot.surroundings_.load(std::memory_order_relaxed), entry});
+    }
+}
+
+std::vector<CallTable::Tallied> CallTable::tallied() const {
+    const std::lock_guard guard(past_->mutex);
+    std::vector<Tallied> rows = past_->rows;
+    for (const CallSlot& slot : slots_) {
+        if (slot.state_.load(std::memory_order_acquire) >= CallSlotState::kLive) {
+            append(slot, rows);
+        }
+    }
+    return rows;
 }
 
 } // namespace tracehook::core

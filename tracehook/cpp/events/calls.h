@@ -7,10 +7,14 @@
 // has ended. Another process may read at any time: `log/calls.py` knows the same layout.
 #pragma once
 
+#include "events/tally.h"
+
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -52,6 +56,13 @@ class CallSlot {
     void transfer_begins(std::uint32_t what, std::uint64_t count, std::int32_t peer,
                          bool sends) noexcept;
     void transfer_returned() noexcept { add_one(transfers_returned_); }
+    // NCCL has taken in a collective, alone or at the end of its group.
+    void tally(std::uint64_t kind, std::uint64_t nbytes) noexcept { tally_.add(kind, nbytes); }
+    // Any thread: what NCCL's path depends on besides the call (`log/tallies.py` packs it); 0:
+    // nothing is known.
+    void surrounded_by(std::uint64_t packed) noexcept {
+        surroundings_.store(packed, std::memory_order_relaxed);
+    }
 
     struct Owner {
         std::uint64_t key;
@@ -108,19 +119,22 @@ class CallSlot {
     std::uint64_t seen_ = 0;                 // log's thread: all counts, at the last look
     std::atomic<std::uint64_t> moved_ns_{0}; // when the log's thread saw a count move
     std::uint64_t born_ns_ = 0;
-    std::array<std::uint64_t, 3> unused_{};
+    std::atomic<std::uint64_t> surroundings_{0};
+    std::array<std::uint64_t, 2> unused_{};
     std::array<Peer, kPeers> peers_{};
     std::array<CallRecord, kCollectives> last_{};
     std::array<CallRecord, kTransfers> last_transfers_{};
+    Tally tally_; // last: older files have none
 };
-static_assert(sizeof(CallSlot) == 128 + 1024 + 8192 + 1024, "the ring's file format depends on it");
+static_assert(sizeof(CallSlot) == 128 + 1024 + 8192 + 1024 + sizeof(Tally),
+              "the ring's file format depends on it");
 
 // All slots of a ring.
 class CallTable {
   public:
     static constexpr std::size_t kSlots = 128;
 
-    explicit CallTable(std::span<CallSlot> slots) noexcept : slots_(slots) {}
+    explicit CallTable(std::span<CallSlot> slots) : slots_(slots) {}
 
     // Any thread. Null if every slot is taken.
     CallSlot* take(const CallSlot::Owner& owner) noexcept;
@@ -133,8 +147,31 @@ class CallTable {
     // the next call of this. Then a slot is free as soon as nobody can count into it.
     std::vector<CallSlot*> unlogged(bool live) noexcept;
 
+    // Any thread. What every communicator's collectives were, of those that have ended too. When
+    // these are very many, the oldest are one: key, number 0 and rank -1.
+    struct Tallied {
+        std::uint64_t key;
+        std::uint32_t comm_id;
+        std::int32_t rank;
+        std::int32_t size;
+        std::uint64_t surroundings;
+        Tally::Entry entry;
+    };
+    std::vector<Tallied> tallied() const;
+
   private:
+    // Of slots that were cleared.
+    struct Past {
+        std::mutex mutex; // a leaf: held while a slot is read, or kept and cleared
+        std::vector<Tallied> rows;
+    };
+    static constexpr std::size_t kMostPast = 4096; // rows
+    static constexpr std::size_t kNewestPast = 1024;
+    static void fold(std::vector<Tallied>& rows);
+    static void append(const CallSlot& slot, std::vector<Tallied>& rows);
+
     std::span<CallSlot> slots_;
+    std::unique_ptr<Past> past_ = std::make_unique<Past>();
 };
 
 } // namespace tracehook::core

@@ -65,6 +65,10 @@ class Ring {
     std::uint64_t pushed() const noexcept {
         return header_->pushed.load(std::memory_order_acquire);
     }
+    // Events that are not drained yet.
+    std::uint64_t waiting() const noexcept {
+        return pushed() - header_->drained.load(std::memory_order_acquire);
+    }
     std::uint64_t dropped() const noexcept {
         return header_->dropped.load(std::memory_order_relaxed);
     }

@@ -77,6 +77,16 @@ constexpr std::size_t element_size(int type) noexcept {
     }
 }
 
+// Of a buffer with `count` elements of `type` for each of `ranks`; the largest number if there is
+// no such many.
+constexpr std::size_t bytes_of(std::size_t count, int type, int ranks = 1) noexcept {
+    std::size_t product = 0;
+    return __builtin_mul_overflow(count, element_size(type) * static_cast<std::size_t>(ranks),
+                                  &product)
+               ? ~std::size_t{0}
+               : product;
+}
+
 struct UniqueId {
     char internal[128];
 };

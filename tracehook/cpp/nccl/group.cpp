@@ -2,8 +2,16 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
+#include <utility>
 
 namespace tracehook::nccl {
+
+namespace {
+
+constexpr std::uint64_t kNoCall = ~std::uint64_t{0}; // a transfer is like no collective
+
+} // namespace
 
 void ThreadGroup::touched(const core::CommunicatorPtr& communicator) {
     // Consecutive calls are nearly always on the same communicator; the rest is sorted out at the
@@ -40,6 +48,37 @@ ThreadGroup::enter_all(std::vector<core::CommunicatorPtr> communicators) {
 void ThreadGroup::leave_all(const std::vector<core::CommunicatorPtr>& inside) noexcept {
     for (const auto& communicator : inside) {
         communicator->gate().leave();
+    }
+}
+
+// Inside all gates that could be entered; who is not inside a gate counts nothing. A group may have
+// thousands of calls, so those of one communicator, and of these the alike ones, are made
+// neighbours.
+void ThreadGroup::tally(const std::vector<core::CommunicatorPtr>& inside) noexcept {
+    constexpr std::uint64_t kCall = (std::uint64_t{1} << core::Tally::kBucketShift) - 1;
+    const auto of = [](const Made& one) {
+        return std::pair(one.communicator, one.kind == 0 ? kNoCall : one.kind & kCall);
+    };
+    std::ranges::sort(made_, std::less<>(), of);
+    const auto gate = [](const auto& communicator) { return &communicator->gate(); };
+    for (auto one = made_.begin(); one != made_.end(); ++one) {
+        core::CallSlot* const calls = one->communicator->calls();
+        if (one->kind == 0 || calls == nullptr ||
+            std::ranges::find(inside, &one->communicator->gate(), gate) == inside.end()) {
+            continue;
+        }
+        const auto beside = [&](auto is_such) {
+            return (one != made_.begin() && is_such(*std::prev(one))) ||
+                   (std::next(one) != made_.end() && is_such(*std::next(one)));
+        };
+        std::uint64_t kind = one->kind;
+        if (beside([&](const Made& other) { return other.communicator == one->communicator; })) {
+            kind |= core::Tally::kGrouped;
+        }
+        if (beside([&](const Made& other) { return of(other) == of(*one); })) {
+            kind |= core::Tally::kAlike;
+        }
+        calls->tally(kind, one->nbytes);
     }
 }
 

@@ -30,6 +30,16 @@ class ThreadGroup {
     // Inside the communicator's gate. NCCL takes in what was asked for when the group ends: until
     // then it is in flight.
     void touched(const core::CommunicatorPtr& communicator);
+    // The same of a collective of that kind (events/tally.h), and of a call that is none: they are
+    // tallied when the group ends, because only then it is known what else is in it.
+    void made(const core::Communicator& communicator, std::uint64_t kind, std::uint64_t nbytes) {
+        made_.push_back({&communicator, kind | core::Tally::kKind, nbytes}); // else a kind may be 0
+    }
+    void made_other(const core::Communicator& communicator) {
+        if (made_.empty() || made_.back().kind != 0 || made_.back().communicator != &communicator) {
+            made_.push_back({&communicator, 0, 0});
+        }
+    }
     // How many flights of the communicator the open group has; its thread need not wait for them.
     std::size_t flights(const core::Communicator& communicator) const noexcept;
 
@@ -38,7 +48,7 @@ class ThreadGroup {
     // groups cannot wait for each other.
     template <typename End> int ended(core::Registrar& registrar, End&& end) {
         const bool outermost = depth_ == 1;
-        const int result = closed(end);
+        const int result = closed(end, true);
         if (outermost) {
             completed(result);
             deliver_all(registrar);
@@ -50,7 +60,7 @@ class ThreadGroup {
     // cache to say how long the group would take. Nothing is carried out, so no birth is delivered.
     template <typename End> int simulated(End&& end) {
         const bool outermost = depth_ == 1;
-        const int result = closed(end);
+        const int result = closed(end, false);
         if (outermost) {
             drop_births_of_group();
         }
@@ -70,7 +80,7 @@ class ThreadGroup {
     void drop_expected() noexcept { expected_.clear(); }
 
   private:
-    template <typename End> int closed(End&& end) {
+    template <typename End> int closed(End&& end, bool carries_out) {
         if (depth_ != 1) {
             depth_ -= depth_ > 0;
             return end();
@@ -79,6 +89,10 @@ class ThreadGroup {
         const std::vector<core::CommunicatorPtr> inside = enter_all(touched);
         const int result = end();
         depth_ = 0;
+        if (carries_out && (result == kSuccess || result == kInProgress)) {
+            tally(inside);
+        }
+        made_.clear();
         leave_all(inside);
         for (const core::CommunicatorPtr& communicator : touched) {
             communicator->windows().end_group();
@@ -88,11 +102,19 @@ class ThreadGroup {
 
     static std::vector<core::CommunicatorPtr>
     enter_all(std::vector<core::CommunicatorPtr> communicators);
+    void tally(const std::vector<core::CommunicatorPtr>& inside) noexcept; // sorts made_
     void completed(int result) noexcept;
     void drop_births_of_group() noexcept;
     static void leave_all(const std::vector<core::CommunicatorPtr>& inside) noexcept;
 
+    struct Made {
+        const core::Communicator* communicator; // which `touched_` keeps
+        std::uint64_t kind;                     // 0: of no collective
+        std::uint64_t nbytes;
+    };
+
     int depth_ = 0;
+    std::vector<Made> made_;
     std::vector<core::CommunicatorPtr> touched_; // each with a begin_group()
     std::vector<Birth> expected_;
     std::size_t expected_before_ = 0; // those of calls before the open group

@@ -4,6 +4,7 @@
 #include "nccl/importers.h"
 #include "nccl/wrappers.h"
 
+#include <algorithm>
 #include <atomic>
 #include <mutex>
 #include <string_view>
@@ -36,6 +37,24 @@ constexpr std::uint32_t described(std::uint32_t operation, int type, int reducti
            static_cast<std::uint32_t>(reduction) << 16;
 }
 
+// The last argument, or the one before a configuration.
+template <typename... Args> constexpr std::size_t stream_position() noexcept {
+    using Last = std::tuple_element_t<sizeof...(Args) - 1, std::tuple<Args...>>;
+    return sizeof...(Args) - (std::is_same_v<Last, const CollConfig*> ? 2 : 1);
+}
+
+std::uint64_t captured_kind(Stream stream) noexcept {
+    return capturing(stream) ? core::Tally::kCaptured : 0;
+}
+
+// `kind`: where its buffers lie, and whether it is captured.
+Collective collective(std::uint32_t operation, int type, int reduction, std::size_t count,
+                      std::int32_t root, std::uint64_t kind) noexcept {
+    kind |=
+        described(operation, type, std::min<int>(reduction, kNumOps)); // those of programs are one
+    return {described(operation, type, reduction), count, root, kind, bytes_of(count, type)};
+}
+
 // The number of another counted call; those of PLACED are below.
 constexpr std::uint32_t kFirstCounted = 128;
 enum class Counted : std::uint32_t {
@@ -59,9 +78,10 @@ int counted_collective(Args... args) {
     if constexpr (Root == Type + 2) {
         reduction = std::get<Type + 1>(arguments);
     }
-    const Collective call{
-        described(static_cast<std::uint32_t>(Number), std::get<Type>(arguments), reduction),
-        std::get<Count>(arguments), std::get<Root>(arguments)};
+    const Collective call =
+        collective(static_cast<std::uint32_t>(Number), std::get<Type>(arguments), reduction,
+                   std::get<Count>(arguments), std::get<Root>(arguments),
+                   captured_kind(std::get<stream_position<Args...>()>(arguments)));
     return counted_inside<Real, Collective, Args...>(
         registrar().find(std::get<Position>(arguments)), call, args...);
 }
@@ -107,7 +127,7 @@ constexpr bool has_root(std::string_view operation) noexcept {
 
 // Between the type and the communicator stand a reduction, a root, both, or neither.
 template <Placed Number, std::size_t Position, typename Arguments>
-Collective as_collective(const Arguments& arguments) noexcept {
+Collective as_collective(const Arguments& arguments, std::uint64_t kind) noexcept {
     constexpr std::size_t kFirst = 4;
     constexpr bool kHasRoot = has_root(operation_name(Number));
     std::int32_t root = -1;
@@ -118,8 +138,8 @@ Collective as_collective(const Arguments& arguments) noexcept {
     if constexpr (Position - (kHasRoot ? 1 : 0) > kFirst) {
         reduction = std::get<kFirst>(arguments);
     }
-    return {described(static_cast<std::uint32_t>(Number), std::get<3>(arguments), reduction),
-            std::get<2>(arguments), root};
+    return collective(static_cast<std::uint32_t>(Number), std::get<3>(arguments), reduction,
+                      std::get<2>(arguments), root, kind);
 }
 
 template <auto Real, std::size_t Position, Placed Number, typename... Args>
@@ -130,28 +150,26 @@ int placed(Args... args) {
     if (!communicator) {
         return (api().*Real)(args...);
     }
-    // The last argument, or the one before a configuration.
-    using Last = std::tuple_element_t<sizeof...(Args) - 1, std::tuple<Args...>>;
-    constexpr bool kHasConfig = std::is_same_v<Last, const CollConfig*>;
-    constexpr std::size_t kAfter = kHasConfig ? 2 : 1;
+    constexpr std::size_t kStream = stream_position<Args...>();
+    const Stream stream = std::get<kStream>(arguments);
     std::uint32_t config = 0;
-    if constexpr (kHasConfig) {
-        config = number_of(std::get<sizeof...(Args) - 1>(arguments));
+    if constexpr (kStream + 1 < sizeof...(Args)) {
+        config = number_of(std::get<kStream + 1>(arguments));
     }
     core::Windows& windows = communicator->windows();
     if (config == 0 && !windows.engaged()) {
+        const std::uint64_t kind = captured_kind(stream);
         const bool entered = communicator->gate().enter(*communicator);
         if (windows.count_plain_call()) {
             return called<Real, false, Collective, Args...>(
-                communicator, entered, as_collective<Number, Position>(arguments), args...);
+                communicator, entered, as_collective<Number, Position>(arguments, kind), args...);
         }
         if (entered) { // a fence came meanwhile
             communicator->gate().leave();
         }
     }
-    const Stream stream = std::get<sizeof...(Args) - kAfter>(arguments);
     // `communicator` is this thread's last find(), until a comparison finds others.
-    core::CommunicatorPtr kept;
+    Checked checked;
     const Call call{static_cast<std::uint32_t>(Number),
                     std::get<0>(arguments),
                     std::get<1>(arguments),
@@ -160,12 +178,13 @@ int placed(Args... args) {
                     stream,
                     ThreadGroup::mine().flights(*communicator) != 0,
                     config};
-    if (const int refused = check_placement(communicator, call, kept); refused != kSuccess) {
+    if (const int refused = check_placement(communicator, call, checked); refused != kSuccess) {
         return refused;
     }
-    const core::CommunicatorPtr& found = kept ? kept : communicator;
+    const core::CommunicatorPtr& found = checked.kept ? checked.kept : communicator;
     return called<Real, true, Collective, Args...>(
-        found, found->gate().enter(*found), as_collective<Number, Position>(arguments), args...);
+        found, found->gate().enter(*found),
+        as_collective<Number, Position>(arguments, checked.kind), args...);
 }
 
 // torch asks for it when a call did not succeed: what we refused, NCCL knows nothing of.

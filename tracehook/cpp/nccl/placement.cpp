@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
-#include <limits>
 #include <utility>
 
 namespace tracehook::nccl {
@@ -38,14 +37,8 @@ int ranks_of(const core::Communicator& communicator) noexcept {
     return std::max(ranks, 1);
 }
 
-// Of a buffer with `count` elements of `type` for each of `ranks`; the largest number if there is
-// no such many.
-std::size_t bytes(std::size_t count, int type, int ranks) noexcept {
-    std::size_t product = 0;
-    return __builtin_mul_overflow(count, element_size(type) * static_cast<std::size_t>(ranks),
-                                  &product)
-               ? std::numeric_limits<std::size_t>::max()
-               : product;
+bool is_inside(const core::Place& place) noexcept {
+    return place.window != core::Place::kNone && place.window != core::Place::kOverrun;
 }
 
 int compare_with_others(const core::CommunicatorPtr& communicator,
@@ -101,10 +94,11 @@ int check_refusal(const core::Communicator& communicator) noexcept {
 }
 
 int check_placement(const core::CommunicatorPtr& found, const Call& call,
-                    core::CommunicatorPtr& kept) noexcept {
+                    Checked& checked) noexcept {
+    core::CommunicatorPtr& kept = checked.kept;
     const Operation& row = operations()[call.operation];
-    const std::size_t one_size = bytes(call.count, call.type, 1);
-    const std::size_t all_size = bytes(call.count, call.type, ranks_of(*found));
+    const std::size_t one_size = bytes_of(call.count, call.type);
+    const std::size_t all_size = bytes_of(call.count, call.type, ranks_of(*found));
     core::Windows& windows = found->windows();
     const Verification* const now = verification.load(std::memory_order_acquire);
     const bool always = now != nullptr && now->verify == Verify::kEveryUse;
@@ -135,7 +129,11 @@ int check_placement(const core::CommunicatorPtr& found, const Call& call,
     if (look.refused) {
         return check_refusal(communicator);
     }
-    if (look.in_window && capturing(call.stream)) {
+    const bool is_captured = capturing(call.stream);
+    checked.kind = (is_inside(look.send) ? core::Tally::kSends : 0) |
+                   (is_inside(look.receive) ? core::Tally::kReceives : 0) |
+                   (is_captured ? core::Tally::kCaptured : 0);
+    if (look.in_window && is_captured) {
         windows.pin(look);
         if (ranks_of(communicator) > 1) { // else NCCL only copies, and waits for no graph
             follow_graph(communicator, call.stream);

@@ -57,11 +57,18 @@ struct Call {
     std::uint32_t config = 0; // see coll_config.h
 };
 
+// What check_placement() found out.
+struct Checked {
+    core::CommunicatorPtr
+        kept;               // if the ranks compared something: then `communicator` may be another
+    std::uint64_t kind = 0; // of the call, as far as it says where the buffers lie and whether
+                            // the stream is captured: bits of events/tally.h
+};
+
 // kSuccess, or what to return to the caller instead of calling NCCL. `communicator` is engaged: see
-// symmetric_memory/windows.h. After kSuccess the call is in flight, and lands in the gate. `kept`
-// gets the communicator if the ranks compared something: then `communicator` may be another.
+// symmetric_memory/windows.h. After kSuccess the call is in flight, and lands in the gate.
 int check_placement(const core::CommunicatorPtr& communicator, const Call& call,
-                    core::CommunicatorPtr& kept) noexcept;
+                    Checked& checked) noexcept;
 
 // What this thread was last refused for, once; null if it was not. Valid until its next call.
 const char* take_refusal() noexcept;

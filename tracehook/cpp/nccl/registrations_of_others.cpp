@@ -28,6 +28,7 @@ int on_ncclCommRegister(Comm comm, void* buffer, std::size_t size, void** handle
         return by_others<&Api::ncclCommRegister>(found, comm, buffer, size, handle);
     }
     const core::CommunicatorPtr communicator = found; // the ledger is asked meanwhile
+    const core::InProgress::Call call(communicator->segments_in_progress());
     const std::uint64_t begin_ns = core::monotonic_ns();
     const int result = api().ncclCommRegister(comm, buffer, size, handle);
     const std::uint64_t now_ns = core::monotonic_ns();

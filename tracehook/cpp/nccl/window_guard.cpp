@@ -15,6 +15,7 @@ namespace {
 std::atomic<const WindowGuard*> guard{nullptr};
 
 int make_and_log(const WindowRequest& request, const MakeWindow& make) {
+    const core::InProgress::Call call(request.communicator->windows_in_progress());
     const std::uint64_t begin_ns = core::monotonic_ns();
     const int result = make();
     const std::uint64_t now_ns = core::monotonic_ns();

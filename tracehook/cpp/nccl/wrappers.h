@@ -22,19 +22,28 @@ core::Registrar& registrar() noexcept;
 #undef PLACED
 #undef LIFECYCLE
 
-// What a call is counted as (events/calls.h).
+// What a call is counted as (events/calls.h). taken(), taken_in(): NCCL has it, or will have it at
+// the end of the thread's open group.
 struct Uncounted {
     static void begins(core::CallSlot& /*calls*/) noexcept {}
     static void returned(core::CallSlot& /*calls*/) noexcept {}
+    static void taken(core::CallSlot& /*calls*/) noexcept {}
+    static void taken_in(ThreadGroup& /*group*/, const core::Communicator& /*of*/) noexcept {}
 };
 struct Collective {
     std::uint32_t what;
     std::uint64_t count;
     std::int32_t root;
+    std::uint64_t kind; // see events/tally.h
+    std::uint64_t nbytes;
     void begins(core::CallSlot& calls) const noexcept {
         calls.collective_begins(what, count, root);
     }
     static void returned(core::CallSlot& calls) noexcept { calls.collective_returned(); }
+    void taken(core::CallSlot& calls) const noexcept { calls.tally(kind, nbytes); }
+    void taken_in(ThreadGroup& group, const core::Communicator& communicator) const {
+        group.made(communicator, kind, nbytes);
+    }
 };
 struct Transfer {
     std::uint32_t what;
@@ -45,6 +54,10 @@ struct Transfer {
         calls.transfer_begins(what, count, peer, sends);
     }
     static void returned(core::CallSlot& calls) noexcept { calls.transfer_returned(); }
+    static void taken(core::CallSlot& /*calls*/) noexcept {}
+    static void taken_in(ThreadGroup& group, const core::Communicator& communicator) {
+        group.made_other(communicator);
+    }
 };
 
 // `communicator`: the thread keeps it meanwhile. `entered`: whether we are inside its gate.
@@ -64,8 +77,14 @@ int called(const core::CommunicatorPtr& communicator, bool entered, const Counte
     if (calls != nullptr) {
         counted.returned(*calls);
     }
+    const bool took = result == kSuccess || result == kInProgress;
     if (ThreadGroup& group = ThreadGroup::mine(); group.open()) {
         group.touched(communicator);
+        if (took) {
+            counted.taken_in(group, *communicator);
+        }
+    } else if (took && calls != nullptr) {
+        counted.taken(*calls);
     }
     if constexpr (lands) {
         communicator->windows().land();

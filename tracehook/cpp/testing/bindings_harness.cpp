@@ -203,6 +203,10 @@ void bind_harness(py::module_& module) {
         .def("communicators", [](Harness& self) { return communicators(self.registrar()); })
         .def("segments", [](Harness& self) { return segments(self.registrar()); })
         .def("peek", [](Harness& self, std::size_t limit) { return peek(self.ring(), limit, 0); })
+        .def("peek_summed",
+             [](Harness& self, std::size_t limit, std::size_t least) {
+                 return peek_summed(self.ring(), limit, least);
+             })
         .def("mark_drained",
              [](Harness& self, std::size_t count) { self.ring().mark_drained(count); })
         .def_property_readonly("dropped", [](Harness& self) { return self.ring().dropped(); });

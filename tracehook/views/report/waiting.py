@@ -60,7 +60,7 @@ def draw_waiting(job: Callers, findings: Iterable[Finding], names: Mapping[str, 
         return None
     culprits = {finding.ranks[0] for finding in findings if finding.rule in blame.RULES and finding.ranks}
     groups = {wait.comm: _group(job, wait.comm, names) for wait in found}
-    boxes = [*_waiting_boxes(found, culprits, groups), *_other_boxes(found, culprits)]
+    boxes = [*_waiting_boxes(job, found, culprits, groups), *_other_boxes(found, culprits)]
     columns = _columns(boxes)
     shown = sorted(boxes, key=lambda box: (columns[id(box)], -len(box.members)))[:_MOST_BOXES]
     picture = WaitPicture(shown, left_out=_ranks_in(boxes) - _ranks_in(shown))
@@ -73,22 +73,24 @@ def _ranks_in(boxes: Iterable[Box]) -> int:
     return sum(len(box.members) for box in boxes)
 
 
-def _waiting_boxes(found: Sequence[Wait], culprits: Collection[int], groups: Mapping[str, str]) -> list[Box]:
+def _waiting_boxes(
+    job: Callers, found: Sequence[Wait], culprits: Collection[int], groups: Mapping[str, str]
+) -> list[Box]:
     alike: dict[tuple[object, ...], list[Wait]] = defaultdict(list)
     for wait in found:
         missing = frozenset(process.number for process in wait.missing)
         alike[wait.comm, wait.step.is_transfer, wait.number, missing, wait.process.rank in culprits].append(wait)
-    return [_waiting_box(waiting, culprits, groups) for waiting in alike.values()]
+    return [_waiting_box(job, waiting, culprits, groups) for waiting in alike.values()]
 
 
-def _waiting_box(waiting: Sequence[Wait], culprits: Collection[int], groups: Mapping[str, str]) -> Box:
+def _waiting_box(job: Callers, waiting: Sequence[Wait], culprits: Collection[int], groups: Mapping[str, str]) -> Box:
     first = waiting[0]
     members = [wait.process for wait in waiting]
     kind = first.step.call.operation if first.step.is_transfer else "call"
     lines = [
         _named(members),
         f"in {kind} {first.number + 1} of {groups[first.comm]}",
-        first.step.call.described(),
+        job.described(first.comm, first.step.call),
         f"since {in_seconds(_earliest(members))}, waits for {_named(first.missing)}",
     ]
     is_culprit = first.process.rank in culprits

@@ -5,6 +5,7 @@
 #include "peer_memory.h"
 #include "settings.h"
 #include "symmetric.h"
+#include "waiting.h"
 
 #include <algorithm>
 #include <chrono>
@@ -28,6 +29,13 @@ class Collective {
     void run() {
         Rendezvous& meeting = communicator_.meeting();
         const Descriptor mine = describe(communicator_, operation_, published_);
+        const WaitScope waiting(
+            communicator_,
+            [&] {
+                return described(mine) + " (collective " + std::to_string(operation_.sequence) +
+                       ")";
+            },
+            [&] { return missing(); });
         meeting.post(Lane::kStream, operation_.sequence, &mine, sizeof mine);
         if (!meeting.await_posted(Lane::kStream, operation_.sequence)) {
             return;
@@ -55,6 +63,23 @@ class Collective {
     }
 
   private:
+    // Those that have not come; or, when all have, those that are not done with it.
+    std::vector<int> missing() const {
+        for (const Mark mark : {Mark::kPosted, Mark::kPassed}) {
+            std::vector<int> found;
+            for (int rank = 0; rank < communicator_.ranks(); ++rank) {
+                if (!communicator_.meeting().has_reached(Lane::kStream, mark, rank,
+                                                         operation_.sequence)) {
+                    found.push_back(rank);
+                }
+            }
+            if (!found.empty()) {
+                return found;
+            }
+        }
+        return {};
+    }
+
     void collect() {
         for (int rank = 0; rank < communicator_.ranks(); ++rank) {
             Descriptor descriptor;

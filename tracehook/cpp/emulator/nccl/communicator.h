@@ -7,6 +7,7 @@
 #pragma once
 
 #include "names.h"
+#include "naming.h"
 #include "registration.h"
 #include "rendezvous.h"
 #include "rules.h"
@@ -18,6 +19,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tracehook::emulator::nccl {
@@ -52,12 +54,16 @@ class Communicator {
     // What is known only after a split: to be called before join(), and read by others once ready.
     void settle(Key key, int rank, int ranks);
     const Key& key() const { return key_; }
+    // Before join(), as settle().
+    void call_it(Name name) { name_ = std::move(name); }
+    const Name& name() const { return name_; }
     int rank() const { return rank_; }
     int ranks() const { return ranks_; }
 
     // Waits for the other ranks. The state does not change: who called decides when it is ready.
     Result join();
     Rendezvous& meeting() { return *meeting_; }
+    const Rendezvous& meeting() const { return *meeting_; }
 
     State state() const { return state_; }
     void become(State state) { state_ = state; }
@@ -108,6 +114,7 @@ class Communicator {
     std::uint64_t next_shrink() { return ++shrinks_; }
     std::uint64_t next_grow() { return ++grows_; }
     std::uint64_t grows() const { return grows_; }
+    std::uint64_t children() const { return splits_ + shrinks_ + grows_; }
     std::uint64_t next_device_communicator() { return ++device_communicators_made_; }
 
     // Those that live. remove: false if there is none. A program may copy one, so nothing tells
@@ -121,12 +128,13 @@ class Communicator {
 
     void set_handle(Comm handle) { handle_ = handle; }
     Comm handle() const { return handle_; }
-    Subject subject() const { return {rank_, handle_}; }
+    Subject subject() const { return {rank_, handle_, name_.key}; }
 
   private:
     const int device_;
     const bool blocking_;
     Key key_;
+    Name name_;
     int rank_ = -1;
     int ranks_ = 0;
     std::atomic<Comm> handle_{nullptr};

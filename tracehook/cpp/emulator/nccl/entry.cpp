@@ -5,6 +5,8 @@
 
 #include <thread>
 
+#include <string_view>
+
 namespace tracehook::emulator::nccl {
 
 namespace {
@@ -50,7 +52,7 @@ Entry::~Entry() {
 Result Entry::admit(Comm handle, Access access) {
     const Found found = find_handle(handle);
     if (found.ended_by != nullptr) {
-        report(Rule::kC5, {found.rank, handle}, "%s after %s", call_, found.ended_by);
+        report(Rule::kC5, {found.rank, handle, found.key}, "%s after %s", call_, found.ended_by);
         return failed(kInvalidArgument,
                       std::string(call_) + ": the communicator was ended by " + found.ended_by);
     }
@@ -85,6 +87,13 @@ Result Entry::check_state(Access access) const {
 Result Entry::suffer() {
     if (fault_.delay.count() != 0) {
         std::this_thread::sleep_for(fault_.delay);
+    }
+    if (fault_.result != kSuccess && communicator_ != nullptr &&
+        std::string_view(call_) == "ncclCommWindowRegister") {
+        note_failed_window(communicator_->subject(),
+                           std::string(call_) + " failed on rank " +
+                               std::to_string(communicator_->rank()) +
+                               " of its communicator, a fault that was played");
     }
     return fault_.result == kSuccess
                ? kSuccess

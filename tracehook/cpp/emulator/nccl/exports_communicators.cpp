@@ -7,9 +7,13 @@
 #include "settings.h"
 
 #include <array>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <span>
+#include <string_view>
 #include <sys/random.h>
+#include <utility>
 
 using namespace tracehook::emulator::nccl;
 
@@ -35,11 +39,16 @@ Key key_of(const UniqueId& id) {
     return Key::of({id.internal, sizeof id.internal});
 }
 
-Result create_from(const char* call, Comm* out, int ranks, const UniqueId& id, int rank,
+std::string_view bytes_of(std::span<const UniqueId> ids) {
+    return {ids.data()->internal, ids.size_bytes()};
+}
+
+Result create_from(const char* call, Comm* out, int ranks, std::span<const UniqueId> ids, int rank,
                    const Config* config) {
     const Entry entry(call);
     return note(entry.refused() ? entry.result()
-                                : create(entry, out, key_of(id), ranks, rank, config));
+                                : create(entry, out, key_of(ids[0]), name_of(bytes_of(ids), config),
+                                         ranks, rank, config));
 }
 
 template <typename Question> Result ask(const char* call, Comm handle, int* answer, Question read) {
@@ -77,12 +86,12 @@ TRACEHOOK_NCCL(Result, ncclGetUniqueId, UniqueId* id) {
 }
 
 TRACEHOOK_NCCL(Result, ncclCommInitRank, Comm* out, int ranks, UniqueId id, int rank) {
-    return create_from("ncclCommInitRank", out, ranks, id, rank, nullptr);
+    return create_from("ncclCommInitRank", out, ranks, {&id, 1}, rank, nullptr);
 }
 
 TRACEHOOK_NCCL(Result, ncclCommInitRankConfig, Comm* out, int ranks, UniqueId id, int rank,
                Config* config) {
-    return create_from("ncclCommInitRankConfig", out, ranks, id, rank, config);
+    return create_from("ncclCommInitRankConfig", out, ranks, {&id, 1}, rank, config);
 }
 
 TRACEHOOK_NCCL(Result, ncclCommInitRankScalable, Comm* out, int ranks, int rank, int id_count,
@@ -90,7 +99,8 @@ TRACEHOOK_NCCL(Result, ncclCommInitRankScalable, Comm* out, int ranks, int rank,
     if (ids == nullptr || id_count < 1) {
         return note(failed(kInvalidArgument, "ncclCommInitRankScalable: there is no unique id"));
     }
-    return create_from("ncclCommInitRankScalable", out, ranks, ids[0], rank, config);
+    return create_from("ncclCommInitRankScalable", out, ranks,
+                       {ids, static_cast<std::size_t>(id_count)}, rank, config);
 }
 
 TRACEHOOK_NCCL(Result, ncclCommInitAll, Comm* out, int ranks, const int* devices) {
@@ -102,10 +112,13 @@ TRACEHOOK_NCCL(Result, ncclCommInitAll, Comm* out, int ranks, const int* devices
     if (getrandom(id.internal, sizeof id.internal, 0) != sizeof id.internal) {
         return failed(kSystemError, "ncclCommInitAll: no random numbers");
     }
+    static std::atomic<std::uint64_t> calls{0}; // as tracehook's log counts them
+    const std::uint64_t number = calls.fetch_add(1);
     group_start();
     for (int rank = 0; rank < ranks; ++rank) {
         const DeviceScope scope(devices == nullptr ? rank : devices[rank]);
-        note(create(entry, out + rank, key_of(id), ranks, rank, nullptr));
+        Name name = name_of_child({}, "all", ranks, number, nullptr);
+        note(create(entry, out + rank, key_of(id), std::move(name), ranks, rank, nullptr));
     }
     return group_end();
 }
@@ -147,7 +160,7 @@ TRACEHOOK_NCCL(Result, ncclCommGetUniqueId, Comm handle, UniqueId* id) {
 TRACEHOOK_NCCL(Result, ncclCommGrow, Comm handle, int ranks, const UniqueId* id, int rank,
                Comm* out, Config* config) {
     if (handle == nullptr) {
-        return id != nullptr ? create_from("ncclCommGrow", out, ranks, *id, rank, config)
+        return id != nullptr ? create_from("ncclCommGrow", out, ranks, {id, 1}, rank, config)
                              : note(failed(kInvalidArgument, "ncclCommGrow: neither a "
                                                              "communicator nor a unique id"));
     }

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <optional>
 #include <regex.h>
 #include <string>
 #include <tuple>
+#include <unistd.h>
 #include <vector>
 
 namespace tracehook::emulator::nccl {
@@ -21,7 +23,21 @@ struct FaultEntry {
     std::uint64_t ordinal; // 0: every call
     Result result;
     std::chrono::microseconds duration;
+    std::string item; // as it was written
 };
+
+// For `tracehook rehearse`, which says which faults were never played. Once a process and fault.
+void note_played(std::size_t number, const std::string& item) {
+    static std::array<std::atomic<bool>, 64> noted{};
+    if (!settings().records || number >= noted.size() || noted[number].exchange(true)) {
+        return;
+    }
+    const std::string path = settings().directory + "/played." + std::to_string(getpid());
+    if (std::FILE* file = std::fopen(path.c_str(), "ae")) {
+        std::fprintf(file, "%s\n", item.c_str());
+        std::fclose(file);
+    }
+}
 
 std::chrono::microseconds duration_of(const std::string& number, const std::string& unit) {
     const long long value = std::stoll(number);
@@ -80,7 +96,7 @@ std::vector<FaultEntry> parse(const std::string& list) {
         entries.push_back(
             {name, action, ordinal == "*" ? 0 : std::stoull(ordinal),
              !timed && !number.empty() ? static_cast<Result>(std::stoi(number)) : kInternalError,
-             timed ? duration_of(number, unit) : std::chrono::microseconds(0)});
+             timed ? duration_of(number, unit) : std::chrono::microseconds(0), item});
     }
     return entries;
 }
@@ -95,6 +111,7 @@ Fault fault_for(const char* name, std::uint64_t ordinal) {
         if (entry.name != name || (entry.ordinal != 0 && entry.ordinal != ordinal)) {
             continue;
         }
+        note_played(static_cast<std::size_t>(&entry - entries.data()), entry.item);
         if (entry.action == "fail") {
             fault.result = entry.result;
         } else if (entry.action == "slow") {

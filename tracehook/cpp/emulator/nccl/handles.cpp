@@ -57,7 +57,8 @@ Comm open_handle(const std::shared_ptr<Communicator>& communicator) {
         handle = new Stand;
     }
     communicator->set_handle(handle);
-    table().handles[handle] = {communicator, nullptr, communicator->rank()};
+    table().handles[handle] = {communicator, nullptr, communicator->rank(),
+                               communicator->name().key};
     return handle;
 }
 
@@ -69,7 +70,7 @@ void close_handle(const Communicator& communicator, const char* ended_by) {
         return;
     }
     last = std::move(found.communicator);
-    found = {nullptr, ended_by, communicator.rank()};
+    found = {nullptr, ended_by, communicator.rank(), communicator.name().key};
     table().free.push_back(communicator.handle());
 }
 

@@ -19,6 +19,7 @@ struct Found {
     std::shared_ptr<Communicator> communicator;
     const char* ended_by = nullptr;
     int rank = -1;
+    std::uint64_t key = 0; // in tracehook's log
 };
 
 Comm open_handle(const std::shared_ptr<Communicator>& communicator);

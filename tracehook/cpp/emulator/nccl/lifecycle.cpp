@@ -4,11 +4,13 @@
 #include "emulator/device.h"
 #include "group.h"
 #include "handles.h"
+#include "nccl/key.h"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 namespace tracehook::emulator::nccl {
 
@@ -103,7 +105,8 @@ Result submit_birth(const Entry& entry, const std::shared_ptr<Communicator>& chi
 
 } // namespace
 
-Result create(const Entry& entry, Comm* out, Key key, int ranks, int rank, const Config* config) {
+Result create(const Entry& entry, Comm* out, Key key, Name name, int ranks, int rank,
+              const Config* config) {
     const std::string call = entry.call();
     if (out == nullptr || ranks < 1 || rank < 0 || rank >= ranks) {
         return failed(kInvalidArgument, call + ": rank " + std::to_string(rank) + " of " +
@@ -112,6 +115,7 @@ Result create(const Entry& entry, Comm* out, Key key, int ranks, int rank, const
     const auto child =
         std::make_shared<Communicator>(emu_current_device(), is_blocking(config, true));
     child->settle(key, rank, ranks);
+    child->call_it(std::move(name));
     return submit_birth(entry, child, out, [child] { return child->join(); }, true);
 }
 
@@ -120,9 +124,11 @@ Result split(const Entry& entry, int color, int key, Comm* out, const Config* co
     if (out == nullptr || (color < 0 && color != kSplitNoColor)) {
         return failed(kInvalidArgument, "ncclCommSplit: color " + std::to_string(color));
     }
+    Name name = name_of_child(parent->name(), "split", color, parent->children(), config);
     const std::uint64_t number = parent->next_split();
     const auto child =
         std::make_shared<Communicator>(parent->device(), is_blocking(config, parent->blocking()));
+    child->call_it(std::move(name));
     const auto join = [parent, child, number, color, key] {
         std::vector<Choice> choices;
         if (!exchange_choices(*parent, number, {color, key}, choices)) {
@@ -157,12 +163,16 @@ Result shrink(const Entry& entry, std::vector<int> excluded, Comm* out, const Co
     }
     std::string names;
     int before = 0;
+    std::uint64_t colour = 0;
     for (const int rank : excluded) {
         names += std::to_string(rank) + ",";
         before += rank < parent->rank() ? 1 : 0;
+        colour = key_of_child(colour, "without", rank, 0);
     }
     const auto child =
         std::make_shared<Communicator>(parent->device(), is_blocking(config, parent->blocking()));
+    child->call_it(name_of_child(parent->name(), "shrink", static_cast<std::int64_t>(colour),
+                                 parent->children(), config));
     child->settle(parent->key().child("shrink", parent->next_shrink(), names),
                   parent->rank() - before, parent->ranks() - static_cast<int>(excluded.size()));
     return submit_birth(entry, child, out, [child] { return child->join(); }, true);
@@ -179,10 +189,12 @@ Result grow(const Entry& entry, int ranks, Comm* out, const Config* config) {
                                             " ranks are not more than the communicator has");
     }
     const Key key = grow_key(*parent);
+    Name name = name_of_child(parent->name(), "grow", ranks, parent->children(), config);
     parent->next_grow();
     const auto child =
         std::make_shared<Communicator>(parent->device(), is_blocking(config, parent->blocking()));
     child->settle(key, parent->rank(), ranks);
+    child->call_it(std::move(name));
     return submit_birth(entry, child, out, [child] { return child->join(); }, true);
 }
 

@@ -12,8 +12,10 @@
 
 namespace tracehook::emulator::nccl {
 
-// ncclCommInitRank and its relatives. `config` may be null.
-Result create(const Entry& entry, Comm* out, Key key, int ranks, int rank, const Config* config);
+// ncclCommInitRank and its relatives. `key` is what the ranks meet under, `name` what logs have.
+// `config` may be null.
+Result create(const Entry& entry, Comm* out, Key key, Name name, int ranks, int rank,
+              const Config* config);
 Result split(const Entry& entry, int color, int key, Comm* out, const Config* config);
 Result shrink(const Entry& entry, std::vector<int> excluded, Comm* out, const Config* config,
               bool abort_first);

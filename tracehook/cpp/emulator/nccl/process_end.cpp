@@ -39,7 +39,7 @@ void forget_parent() {
 
 // Rule I1. On the freeing thread; it needs no communicator, so it is watched from the start.
 void observe_open_free(std::uintptr_t base, std::size_t size, int process) {
-    report(Rule::kI1, {settings().rank, nullptr},
+    report(Rule::kI1, {settings().rank, nullptr, 0},
            "memory [%#zx, %#zx) is freed, process %d has it open by cudaIpcOpenMemHandle", base,
            base + size, process);
 }
@@ -59,6 +59,7 @@ __attribute__((destructor)) void end() {
         registrations += communicator->registrations().size();
     }
     write_summary(registrations, live.size());
+    emu_tell_of_kernels(settings().rank);
     if (violation_count() != 0) {
         print_violations();
         std::fflush(nullptr);

@@ -1,6 +1,7 @@
 #include "rendezvous.h"
 
 #include "settings.h"
+#include "waiting.h"
 
 #include <cerrno>
 #include <climits>
@@ -38,9 +39,10 @@ struct Rendezvous::Header {
 
 struct Rendezvous::Place {
     std::atomic<std::uint32_t> process;
-    std::atomic<std::uint32_t> settled; // device and host may be read
+    std::atomic<std::uint32_t> settled; // what follows may be read
     std::int64_t device;
     std::uint64_t host;
+    std::int64_t job_rank;
     LaneMarks lanes[static_cast<std::size_t>(Lane::kCount)];
 };
 
@@ -122,6 +124,7 @@ std::pair<Result, std::string> Rendezvous::join(int device, std::size_t host,
     }
     mine.device = device;
     mine.host = host;
+    mine.job_rank = settings().rank;
     mine.settled = 1;
     if (header_->joined.fetch_add(1) + 1 == ranks) {
         // All have it mapped, and nobody needs the name again: a rank that is killed leaves nothing
@@ -175,6 +178,11 @@ const std::byte* Rendezvous::payload(Lane lane, int rank) const {
 void Rendezvous::pass(Lane lane, std::uint64_t sequence) {
     marks(lane, rank_).at(Mark::kPassed) = sequence;
     ring();
+}
+
+Rendezvous::Member Rendezvous::member(int rank) const {
+    const Place& found = place(rank);
+    return {static_cast<int>(found.process.load()), static_cast<int>(found.job_rank)};
 }
 
 bool Rendezvous::has_reached(Lane lane, Mark mark, int rank, std::uint64_t sequence) const {
@@ -239,6 +247,9 @@ bool Rendezvous::wait(const std::function<bool()>& ready) const {
         }
         if (stopped_()) {
             return false;
+        }
+        if (WaitScope* scope = WaitScope::mine()) {
+            scope->tick();
         }
         const timespec patience{0, kPatienceNanoseconds};
         syscall(SYS_futex, &header_->bell, FUTEX_WAIT, heard, &patience, nullptr, 0);

@@ -54,6 +54,13 @@ class Rendezvous {
     bool await_passed(Lane lane, std::uint64_t sequence) const {
         return await_all(lane, Mark::kPassed, sequence);
     }
+    // Who a rank is: its process, and its rank in the job (-1: it has none). After join().
+    struct Member {
+        int process;
+        int rank;
+    };
+    Member member(int rank) const;
+
     // Without waiting, for those who do not wait for ever.
     bool has_reached(Lane lane, Mark mark, int rank, std::uint64_t sequence) const;
 

@@ -1,5 +1,6 @@
 #include "rules.h"
 
+#include "naming.h"
 #include "settings.h"
 
 #include <array>
@@ -7,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <map>
 #include <mutex>
 #include <string>
 #include <unistd.h>
@@ -54,6 +56,7 @@ struct Book {
     std::mutex
         mutex; // protects the counts and the order of the lines; comes after every other lock
     std::array<std::uint64_t, kRules> counts{};
+    std::map<std::uint64_t, std::string> failed; // why windows failed, by key of the communicator
 };
 
 Book& book() {
@@ -61,18 +64,23 @@ Book& book() {
     return kept;
 }
 
-std::string escaped(const std::string& text) {
-    std::string result;
-    for (const char letter : text) {
-        if (letter == '"' || letter == '\\') {
-            result += '\\';
-        }
-        result += letter < ' ' && letter >= 0 ? ' ' : letter;
-    }
-    return result;
+bool ends_a_registration(Rule rule) {
+    return rule == Rule::kW1 || rule == Rule::kW2 || rule == Rule::kW3 || rule == Rule::kW4 ||
+           rule == Rule::kW6 || rule == Rule::kW7 || rule == Rule::kW8 || rule == Rule::kW10;
 }
 
-void append_record(const RuleText& rule, const Subject& subject, const std::string& details) {
+bool follows_a_failed_window(Rule rule) {
+    return rule == Rule::kW1 || rule == Rule::kW12 || rule == Rule::kW16;
+}
+
+// Holding the lock.
+std::string cause_of(Rule rule, const Subject& subject) {
+    const auto found = book().failed.find(subject.key);
+    return follows_a_failed_window(rule) && found != book().failed.end() ? found->second : "";
+}
+
+void append_record(const RuleText& rule, const Subject& subject, const std::string& details,
+                   const std::string& cause) {
     if (!settings().records || !ensure_directory()) {
         return;
     }
@@ -83,12 +91,14 @@ void append_record(const RuleText& rule, const Subject& subject, const std::stri
         return;
     }
     timespec now{};
-    clock_gettime(CLOCK_REALTIME, &now);
+    clock_gettime(CLOCK_MONOTONIC, &now); // as the log does
     std::fprintf(file,
                  "{\"rule\": \"%s\", \"sentence\": \"%s\", \"rank\": %d, \"pid\": %d, "
-                 "\"communicator\": \"%p\", \"details\": \"%s\", \"t_ns\": %lld}\n",
+                 "\"communicator\": \"%p\", \"comm\": \"%s\", \"global_rank\": %d, \"details\": "
+                 "\"%s\", \"consequence_of\": \"%s\", \"t_ns\": %lld}\n",
                  rule.id, rule.sentence, subject.rank, getpid(), subject.communicator,
-                 escaped(details).c_str(),
+                 key_text(subject.key).c_str(), settings().rank, escaped(details).c_str(),
+                 escaped(cause).c_str(),
                  static_cast<long long>(now.tv_sec) * 1'000'000'000 + now.tv_nsec);
     std::fclose(file);
 }
@@ -111,14 +121,43 @@ void report(Rule rule, const Subject& subject, const char* format, ...) {
 
     const RuleText& text = rule_text(rule);
     const std::lock_guard lock(book().mutex);
-    ++book().counts[static_cast<std::size_t>(rule)];
+    const std::string cause = cause_of(rule, subject);
+    if (cause.empty()) {
+        ++book().counts[static_cast<std::size_t>(rule)];
+    }
+    if (ends_a_registration(rule) && subject.key != 0) {
+        book().failed.try_emplace(subject.key, "rule " + std::string(text.id) + ", broken before");
+    }
     // One call, so that the lines of several ranks on one stderr do not mix.
-    std::fprintf(stderr, "rehearsal: rule %s broken: %s; rank %d, pid %d, communicator %p, %s\n",
+    std::fprintf(stderr, "rehearsal: rule %s broken: %s; rank %d, pid %d, communicator %p, %s%s\n",
                  text.id, text.sentence, subject.rank, getpid(), subject.communicator,
-                 details.data());
-    append_record(text, subject, details.data());
-    if (settings().rules == RuleMode::kAbort) {
+                 details.data(),
+                 cause.empty() ? "" : (" (a consequence of: " + cause + ")").c_str());
+    append_record(text, subject, details.data(), cause);
+    if (settings().rules == RuleMode::kAbort && cause.empty()) {
         std::abort();
+    }
+}
+
+void note_failed_window(const Subject& subject, const std::string& why) {
+    if (!settings().records) {
+        return;
+    }
+    const std::lock_guard lock(book().mutex);
+    book().failed.try_emplace(subject.key, why);
+    std::FILE* file =
+        ensure_directory()
+            ? std::fopen((settings().directory + "/failures." + std::to_string(getpid()) + ".jsonl")
+                             .c_str(),
+                         "ae")
+            : nullptr;
+    if (file != nullptr) {
+        timespec now{};
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        std::fprintf(file, "{\"pid\": %d, \"comm\": \"%s\", \"why\": \"%s\", \"t_ns\": %lld}\n",
+                     getpid(), key_text(subject.key).c_str(), escaped(why).c_str(),
+                     static_cast<long long>(now.tv_sec) * 1'000'000'000 + now.tv_nsec);
+        std::fclose(file);
     }
 }
 
@@ -158,6 +197,7 @@ void release_violations() {
 
 void forget_violations() {
     book().counts.fill(0);
+    book().failed.clear();
 }
 
 } // namespace tracehook::emulator::nccl

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace tracehook::emulator::nccl {
 
@@ -50,11 +51,12 @@ struct RuleText {
 
 const RuleText& rule_text(Rule rule);
 
-// Whom a violation is about: the rank within the communicator (-1: unknown) and the handle (null:
-// none).
+// Whom a violation is about: the rank within the communicator (-1: unknown), the handle (null:
+// none), and the key of the communicator in tracehook's log (0: unknown).
 struct Subject {
     int rank;
     const void* communicator;
+    std::uint64_t key;
 };
 
 // Says at once, on one line of stderr, that `rule` was broken, and keeps it for the end of the
@@ -62,7 +64,11 @@ struct Subject {
 void report(Rule rule, const Subject& subject, const char* format, ...)
     __attribute__((format(printf, 3, 4)));
 
-// Violations of this process so far.
+// Notes that a window could not be made on the communicator, and why. Rules that this leads to are
+// named as its consequences, and are not counted as violations. The first failure is kept.
+void note_failed_window(const Subject& subject, const std::string& why);
+
+// Violations of this process so far, without consequences.
 std::uint64_t violation_count();
 
 // Prints the closing lines, one a broken rule. Nothing if none was broken.

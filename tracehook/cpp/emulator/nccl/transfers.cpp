@@ -2,6 +2,7 @@
 
 #include "peer_memory.h"
 #include "reduction.h"
+#include "waiting.h"
 
 #include <cstring>
 #include <memory>
@@ -28,6 +29,7 @@ class Transfer {
         : communicator_(communicator), operation_(operation) {}
 
     bool done() const { return done_; }
+    const Operation& operation() const { return operation_; }
     // True if anything could be done without waiting.
     bool advance() { return operation_.kind == Kind::kSend ? advance_send() : advance_receive(); }
 
@@ -85,6 +87,29 @@ class Transfer {
     bool done_ = false;
 };
 
+std::vector<int> missing(const std::vector<Transfer>& transfers) {
+    std::vector<int> found;
+    for (const Transfer& transfer : transfers) {
+        if (!transfer.done()) {
+            found.push_back(transfer.operation().peer);
+        }
+    }
+    return found;
+}
+
+// The first that is not done: "ncclSend of 4 float32 (message 3)".
+std::string described(const std::vector<Transfer>& transfers) {
+    for (const Transfer& transfer : transfers) {
+        if (!transfer.done()) {
+            const Operation& operation = transfer.operation();
+            return std::string(shape(operation.kind).name) + " of " +
+                   described(operation.count, operation.type) + " (message " +
+                   std::to_string(operation.sequence) + ")";
+        }
+    }
+    return "";
+}
+
 } // namespace
 
 void run_transfers(Communicator& communicator, const std::vector<Operation>& operations) {
@@ -95,6 +120,8 @@ void run_transfers(Communicator& communicator, const std::vector<Operation>& ope
         }
     }
     std::size_t open = transfers.size();
+    const WaitScope waiting(
+        communicator, [&] { return described(transfers); }, [&] { return missing(transfers); });
     while (open != 0) {
         const auto progress = [&] {
             bool moved = false;

@@ -1,0 +1,260 @@
+"""``tracehook tune``: times collectives in plain and in symmetric memory, for the policy ``measured``."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from tracehook.commands.printed import console_for
+from tracehook.commands.tune_table import tables
+from tracehook.settings import SettingError, in_bytes_of
+from tracehook.tuning.table import MARGIN, Table
+from tracehook.views.output import replacing
+from tracehook.views.tuning_page import make_tuning_page
+
+if TYPE_CHECKING:
+    from tracehook.tuning.sweep import Plan
+
+_OPERATIONS = "all_reduce,all_gather,reduce_scatter"
+_NO_GPU = "PyTorch sees no GPU on this machine: run it where the job will run, with a PyTorch that has CUDA"
+_INTERRUPTED = 130  # as a shell has it
+_GRACE_SECONDS = 5.0
+
+
+def tune(
+    ranks: Annotated[
+        int | None, typer.Option(min=1, help="Processes to start here; default: one a GPU. Not under torchrun.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Table to write, as JSON; the page stands beside it.")] = Path("tuned.json"),
+    groups: Annotated[
+        list[str] | None, typer.Option(help="Groups besides the world, such as tp=4: neighbours, all at once.")
+    ] = None,
+    operations: Annotated[str, typer.Option(help="Collectives, separated by commas.")] = _OPERATIONS,
+    dtypes: Annotated[str, typer.Option(help="torch's names of types, separated by commas.")] = "bfloat16",
+    mode: Annotated[str, typer.Option(help="graph (replayed from CUDA graphs), eager, or both.")] = "graph,eager",
+    smallest: Annotated[str, typer.Option(help="Smallest size of the larger buffer.")] = "1KiB",
+    largest: Annotated[str, typer.Option(help="Largest size of the larger buffer.")] = "1GiB",
+    samples: Annotated[
+        int, typer.Option(min=3, help="Repetitions of each size; twice as many where both are about as fast.")
+    ] = 60,
+    margin: Annotated[
+        float, typer.Option(min=0, max=0.5, help="By what part symmetric memory has to be faster to be chosen.")
+    ] = MARGIN,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds that a rank may stay behind the others.")] = 30,
+) -> None:
+    """Find out where symmetric memory is faster on this machine, and write a table for SYMM_REGISTER_POLICY=measured.
+
+    Alone it starts one process a GPU. Under torchrun (torchrun ... -m tracehook tune) it is one of the ranks. Exit
+    status 1 if ranks failed or have wrong results, 2 if it cannot be started so, 130 after Control-C.
+    """
+    plan = _plan(operations, dtypes, mode, (smallest, largest), groups or [], samples, margin)
+    if os.environ.get("RANK", "0") == "0":
+        _require_writable(out)
+    if "RANK" not in os.environ:
+        _start(ranks, plan["groups"])
+    if "WORLD_SIZE" not in os.environ:
+        _refuse("RANK is set, but WORLD_SIZE is not: unset RANK, or use torchrun -m tracehook tune")
+    if ranks is not None and ranks != int(os.environ["WORLD_SIZE"]):
+        _refuse(f"--ranks {ranks}, but the launcher started {os.environ['WORLD_SIZE']}: leave --ranks out")
+    _measure(plan, out, timeout)
+
+
+def _plan(
+    operations: str, dtypes: str, mode: str, span: tuple[str, str], groups: list[str], samples: int, margin: float
+) -> dict[str, Any]:
+    """Return the arguments of the plan but the groups' sizes, which need the number of ranks."""
+    lists = {"operations": operations, "dtypes": dtypes, "mode": mode}
+    chosen: dict[str, Any] = {name: list(dict.fromkeys(text.split(","))) for name, text in lists.items()}
+    known = {
+        "operations": _OPERATIONS.split(","),
+        "dtypes": ["bfloat16", "float16", "float32", "float64"],
+        "mode": ["graph", "eager"],
+    }
+    for name, values in chosen.items():
+        odd = [value for value in values if value not in known[name]]
+        if odd:
+            _refuse(f"--{name} {odd[0]!r}: expected {', '.join(known[name])}, separated by commas")
+    sizes = []
+    for option, text in zip(("smallest", "largest"), span, strict=True):
+        try:
+            sizes.append(in_bytes_of(text))
+        except SettingError as problem:
+            _refuse(f"--{option} {text!r}: {problem}")
+    if not any(sizes[0] <= 1 << bit <= sizes[1] for bit in range(64)):
+        _refuse(f"no power of two lies between --smallest {span[0]} and --largest {span[1]}")
+    named = {}
+    for text in groups:
+        name, _, count = text.partition("=")
+        if not name or not (count.isascii() and count.isdigit() and len(count) < 10) or int(count) < 2:
+            _refuse(f"--groups {text!r}: expected a name and a number of ranks above 1, such as tp=4")
+        named[text] = int(count)
+    graphs = [each == "graph" for each in chosen["mode"]]
+    return chosen | {"graphs": graphs, "span": sizes, "groups": named, "samples": samples, "margin": margin}
+
+
+class _WritableError(Exception):
+    """Leaves a file as it was."""
+
+
+def _require_writable(out: Path) -> None:
+    """Refuse before the measurement what could not be written after it."""
+    if out.suffix == ".html":
+        _refuse(f"--out {out}: the page takes that name, so give the table another one, such as tuned.json")
+    try:
+        for suffix in (out.suffix, ".html"):
+            with contextlib.suppress(_WritableError), replacing(out.with_suffix(suffix) if out.name else out):
+                raise _WritableError
+    except OSError as problem:
+        _refuse(f"--out {out}: {problem.filename}: {problem.strerror}: name a file that can be written")
+
+
+def _require_groups(groups: dict[str, int], ranks: int) -> None:
+    if ranks < 2:
+        _refuse("one rank has nobody to exchange with: run it with two GPUs or more")
+    for text, count in groups.items():
+        if ranks % count:
+            _refuse(f"--groups {text}: {ranks} ranks are no multiple of {count}")
+
+
+def _start(ranks: int | None, groups: dict[str, int]) -> NoReturn:
+    """Start the ranks under torchrun, with the same arguments, and end with their exit status."""
+    import torch
+
+    devices = torch.cuda.device_count()
+    if not devices:
+        _refuse(_NO_GPU)
+    count = ranks or devices
+    if count > devices:
+        _refuse(f"{count} ranks, but this machine has {devices} GPUs: give --ranks, or use torchrun -m tracehook tune")
+    _require_groups(groups, count)
+    launcher = [sys.executable, "-m", "tracehook.tuning.launcher", "--standalone", f"--nproc-per-node={count}"]
+    environment = os.environ | {"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_POLICY": "shared", "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen([*launcher, "-m", "tracehook", *sys.argv[1:]], env=environment)
+    signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    is_interrupted = False
+    while True:
+        try:
+            status = process.wait()
+            break
+        except KeyboardInterrupt:
+            is_interrupted = True
+            with contextlib.suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+                process.wait(_GRACE_SECONDS)  # from a terminal the launcher has got it too, and ends the ranks
+            process.terminate()
+    raise typer.Exit(_INTERRUPTED if is_interrupted else 1 if status else 0)
+
+
+def _measure(chosen: dict[str, Any], out: Path, timeout: float) -> None:
+    import torch
+    import torch.distributed as dist
+
+    import tracehook
+    from tracehook.tuning.crew import Crew, CrewError
+    from tracehook.tuning.sweep import Plan, powers_of_two, sweep
+
+    device, devices = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if device >= devices:
+        _refuse(f"rank {os.environ['RANK']} has no GPU: this machine has {devices} GPUs" if devices else _NO_GPU)
+    torch.cuda.set_device(device)
+    tracehook.enable()
+    if not dist.is_initialized():
+        dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
+    crew = Crew(timeout)
+    signal.signal(signal.SIGTERM, lambda *_: _ended(crew.doing))
+    _require_groups(chosen["groups"], crew.ranks)
+    plan = Plan(
+        operations=chosen["operations"],
+        dtypes=chosen["dtypes"],
+        graphs=chosen["graphs"],
+        sizes=powers_of_two(*chosen["span"]),
+        groups={"world": crew.ranks} | chosen["groups"],
+        samples=chosen["samples"],
+        margin=chosen["margin"],
+    )
+    try:
+        with _Bar(crew.rank == 0) as bar:
+            table = sweep(plan, crew, bar)
+    except CrewError as problem:
+        _fail(crew.rank, str(problem))
+    except Exception as problem:
+        text = f"{type(problem).__name__}: {' '.join(str(problem).split())}"
+        crew.fail(text)
+        _fail(crew.rank, f"{crew.doing}: {text}")
+    if crew.rank == 0:
+        _write(table, out, plan)
+    dist.destroy_process_group()
+
+
+class _Bar:
+    """A progress bar on stderr, on one rank."""
+
+    def __init__(self, is_shown: bool) -> None:
+        columns = (
+            BarColumn(),
+            TextColumn("{task.percentage:.0f} %"),
+            TimeElapsedColumn(),
+            TextColumn("{task.description}"),
+        )
+        self._progress = Progress(*columns, console=Console(stderr=True), disable=not is_shown)
+
+    def __enter__(self) -> _Bar:
+        self._progress.start()
+        self._task = self._progress.add_task("", total=1.0)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def __call__(self, doing: str, part: float) -> None:
+        self._progress.update(self._task, completed=part, description=doing)
+
+
+def _write(table: Table, out: Path, plan: Plan) -> None:
+    for shown in tables(table):
+        console_for(shown).print(shown)
+    files = {out: table.as_json()}
+    try:
+        files[out.with_suffix(".html")] = make_tuning_page(table)
+    except ModuleNotFoundError as problem:
+        typer.echo(f"tracehook tune: no page with pictures: {problem}: pip install 'tracehook[audit]'", err=True)
+    try:
+        for path, text in files.items():
+            with replacing(path) as file:
+                file.write(text.encode())
+    except OSError as problem:
+        _refuse(f"{problem.filename or path}: {problem.strerror}; the table above was not written")
+    faster = sum(point.prefers_symmetric(table.margin) for points in table.rows.values() for point in points)
+    count = sum(map(len, table.rows.values()))
+    typer.echo(
+        f"{', '.join(map(str, files))} ({table.digest}): symmetric memory is faster at {faster} of {count} sizes."
+    )
+    left_out = plan.count - count
+    if left_out:
+        typer.echo(f"{left_out} sizes were left out, because the device has too little free memory.")
+    typer.echo(f"Use it: SYMM_REGISTER_POLICY=measured SYMM_REGISTER_TUNED={out.absolute()}")
+
+
+def _refuse(text: str) -> NoReturn:
+    typer.echo(f"tracehook tune: {text}", err=True)
+    raise typer.Exit(2)
+
+
+def _ended(doing: str) -> NoReturn:
+    """The launcher ends all ranks as soon as one failed."""
+    _fail(int(os.environ["RANK"]), f"{doing}: the launcher ended this rank: some other rank failed before")
+
+
+def _fail(rank: int, text: str) -> NoReturn:
+    """End at once: collectives that hang must not be waited for."""
+    typer.echo(f"tracehook tune: rank {rank} ends: {text}", err=True)
+    sys.stdout.flush()
+    os._exit(1)

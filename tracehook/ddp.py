@@ -1,0 +1,62 @@
+"""The buckets of DistributedDataParallel in symmetric memory.
+
+DDP makes its buckets twice: in its constructor, and once more when it has seen in which order gradients come, at the
+beginning of the second step (of the third with ``static_graph``). So a scope around the constructor serves one step
+only. :func:`apply` has the second buckets made in a scope; they stay, and all later steps use them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from tracehook.symmetric_memory.public import symmetric
+
+if TYPE_CHECKING:
+    from torch import nn
+
+_served: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # a second hook would find nothing to do, and stay for ever
+
+
+def apply(model: nn.Module) -> None:
+    """Have the lasting buckets of `model` made in symmetric memory of its group.
+
+    Call it on all ranks after the constructor, before the second step; a second call does nothing. The first steps use
+    ordinary buckets. Without tracehook enabled, and on another device than CUDA, buckets stay ordinary. With uneven
+    inputs (``Join``) each rank takes three steps at least.
+
+    The scope has ``operation="all_reduce"`` and no size. At that forward the model raises what
+    :func:`tracehook.symmetric` raises.
+
+    Args:
+        model: a ``torch.nn.parallel.DistributedDataParallel``.
+
+    Raises:
+        TypeError: `model` is none.
+        ValueError: with ``find_unused_parameters`` and no ``static_graph`` it keeps its first buckets.
+
+    """
+    from torch.nn.parallel import DistributedDataParallel
+
+    if not isinstance(model, DistributedDataParallel):
+        raise TypeError(f"tracehook.ddp.apply: expected a DistributedDataParallel, got {type(model).__name__}")
+    if model.find_unused_parameters and not model.static_graph:
+        raise ValueError(
+            "tracehook.ddp.apply: with find_unused_parameters=True DDP keeps its first buckets: make it inside of "
+            "`with tracehook.symmetric(group)` instead"
+        )
+
+    def rebuild(module: Any, inputs: Any) -> None:  # noqa: ARG001
+        """Do in a scope what the forward would do next."""
+        import torch
+
+        if not torch.is_grad_enabled():
+            return
+        with symmetric(module.process_group, disabled=module.device.type != "cuda", operation="all_reduce"):
+            is_done = module.reducer._rebuild_buckets()
+        if is_done:
+            hook.remove()
+
+    if model not in _served:
+        _served.add(model)
+        hook = model.register_forward_pre_hook(rebuild)

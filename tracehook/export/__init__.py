@@ -1,0 +1,1 @@
+"""Logs as Parquet: what `tracehook export` writes, and how far it came."""

@@ -1,0 +1,42 @@
+"""What ``tracehook.status()`` takes from the native core."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tracehook.log.tables import KINDS
+
+
+def nothing() -> dict[str, Any]:
+    """Return the answer of a process in which nothing runs."""
+    return {
+        "state": "off",
+        "reasons": {},
+        "segments": 0,
+        "bytes": 0,
+        "expandable_bytes": 0,
+        "communicators": [],
+        "dropped": 0,
+        "log": None,
+        "nccl": 0,
+        "hook_library": "",
+        "pools": [],
+        "windows": [],
+        "scopes": [],
+    }
+
+
+def of_core(core: Any) -> dict[str, Any]:
+    """Return what the native core counts. Makes no call into CUDA or NCCL."""
+    segments, size, _ = core.totals()
+    return {
+        "segments": segments,
+        "bytes": size,
+        "expandable_bytes": sum(size for _, _, size in core.mapped()),
+        "communicators": [
+            {**row, "key": f"{row['key']:016x}", "local": KINDS[row["local"]]} for row in core.communicators()
+        ],
+        "dropped": core.dropped(),
+        "nccl": core.nccl_version(),
+        "hook_library": core.hook_library_version(),
+    }

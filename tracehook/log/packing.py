@@ -1,0 +1,83 @@
+"""Logs that are packed, by gzip or by zstd: read as much as is there."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from tracehook.log.lines import LogError
+
+_CHUNK: Final = 1 << 22
+_LEVEL: Final = 3  # zstd's own default
+
+
+def unpack(packed: Path, target: Path) -> str:
+    """Unpack as much as is there; return what was wrong, or nothing. Raises :class:`LogError` without zstandard."""
+    with target.open("wb") as out:
+        try:
+            with opened(packed) as source:
+                while chunk := source.read1(_CHUNK):  # read() would lose what lies before the damage
+                    out.write(chunk)
+        except (EOFError, zlib.error, gzip.BadGzipFile, _Damaged) as problem:
+            return f"{packed.name}: damaged {_kind(packed)} ({problem}); read up to there"
+    return ""
+
+
+def available() -> bool:
+    """Whether zstd can be written and read here."""
+    return importlib.util.find_spec("zstandard") is not None
+
+
+def first_line(path: Path, limit: int) -> bytes:
+    """Return up to `limit` bytes of the first line; nothing if it cannot be read."""
+    try:
+        with opened(path) as file:
+            return bytes(file.readline(limit))
+    except (OSError, EOFError, zlib.error, LogError, _Damaged):
+        return b""
+
+
+def pack(path: Path, target: Path) -> int:
+    """Write a packed copy of a file; return its bytes. Raises OSError, and :class:`LogError` without zstandard."""
+    with path.open("rb") as source, target.open("xb") as out:
+        _zstandard().ZstdCompressor(level=_LEVEL).copy_stream(source, out)
+        return out.tell()
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """Open a log to read its text."""
+    if path.suffix == ".gz":
+        with gzip.open(path) as file:
+            yield file
+    elif path.suffix == ".zst":
+        zstd = _zstandard()
+        try:
+            with zstd.open(path, "rb") as file:
+                yield file
+        except zstd.ZstdError as problem:
+            raise _Damaged(str(problem)) from None
+    else:
+        with path.open("rb") as file:
+            yield file
+
+
+class _Damaged(Exception):
+    """What zstandard says of a file."""
+
+
+def _kind(path: Path) -> str:
+    return {".gz": "gzip", ".zst": "zstd"}[path.suffix]
+
+
+def _zstandard() -> Any:
+    try:
+        import zstandard
+    except ImportError:
+        raise LogError("zstd needs a package: pip install zstandard") from None
+    return zstandard

@@ -1,0 +1,192 @@
+"""One process's log as files with a bound: parts, of which the oldest are thrown away.
+
+A part begins with a checkpoint: the first line of the log, with its number, and the lines of what lives
+(:class:`tracehook.log.living.Living`). So what is left of a log still says what every later event is about.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from tracehook.log.bound import NO_BOUND, Bound
+from tracehook.log.encoding import dumps
+from tracehook.log.file_name import ZSTD, new_file, new_name_of, part_name
+from tracehook.log.living import Living
+from tracehook.log.packing import pack
+from tracehook.log.text import in_bytes
+
+_PARTS: Final = 8  # that a log with few living things has
+_SLACK: Final = 64 << 10  # a file takes whole blocks of the disk, and its folder some
+REQUEST: Final = ".tracehook-rotate"  # a file in the folder of the logs: `tracehook rotate` touches it
+_LOOK: Final = 1.0  # seconds between two looks at it
+
+
+class NoRoom(OSError):
+    """The lines of what lives do not fit into the bound."""
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+class Parts:
+    """A file to append lines to, unbuffered: what was written survives a kill. For the log's thread.
+
+    `descriptor` is that of `path`, open to append to; without it the file is made. Raises OSError rather than write
+    half a line.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        descriptor: int | None,
+        bound: Bound = NO_BOUND,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self.path = path
+        self.number = 1
+        self._fd = new_file(path) if descriptor is None else descriptor
+        self._limit = bound.limit
+        self._packed = bound.packed
+        self._clock = clock  # of the events
+        self._most = self._share(0)
+        self._size = 0
+        self._gone = 0  # bytes of the parts before this one
+        self._begin: Mapping[str, Any] = {}
+        self._last = b""
+        self._last_seq = 0
+        self._last_t_ns = 0  # of lines without a number
+        self._living = None if bound.limit is None else Living()
+        self._closed: deque[tuple[Path, int]] = deque()  # parts before this one, with their bytes
+        self._request = path.parent / REQUEST
+        self._asked = self._requested()
+        self._looked = time.monotonic()
+
+    @property
+    def written(self) -> int:
+        """Bytes of all parts that there ever were, before they were packed."""
+        return self._gone + self._size
+
+    def begin(self, fields: Mapping[str, Any]) -> None:
+        """Write the first line of the log."""
+        self._begin = fields
+        self.write(dumps(fields) + b"\n")
+
+    def write(self, line: bytes) -> None:
+        """Write a line, into a new part if this one is full."""
+        if self._size + len(line) > self._most and self._size > 0:
+            self.rotate()
+        self._write(self._fd, line)
+        self._size += len(line)
+        self._last = line
+
+    def flush(self) -> None:
+        """Do nothing: there is no buffer."""
+
+    def remember(self, event: str, fields: Mapping[str, Any]) -> None:
+        """Take note of the event of the line that was written last."""
+        if self._living is not None:
+            self._living.hear(event, fields, self._last)
+            if "seq" in fields:
+                self._last_seq = fields["seq"]
+            else:
+                self._last_t_ns = fields["t_ns"]
+
+    def rotate_if_asked(self) -> None:
+        """Begin a new part if somebody has asked for it since the last look."""
+        now = time.monotonic()
+        if self._living is None or now - self._looked < _LOOK:
+            return
+        self._looked = now
+        asked = self._requested()
+        if asked != self._asked:
+            self._asked = asked
+            self.rotate()
+
+    def _requested(self) -> int:
+        # Its own time only: the clock of a file server may differ from ours.
+        try:
+            return self._request.stat().st_mtime_ns
+        except OSError:
+            return 0
+
+    def rotate(self) -> None:
+        """Begin a new part; before, throw away as many of the oldest as it may need room. Raises OSError."""
+        living, limit = self._living, self._limit
+        if living is None or limit is None:
+            return
+        if living.nbytes > limit // 8:
+            living.shed()
+        self._most = self._share(living.nbytes)
+        if 2 * living.nbytes > self._most:
+            raise NoRoom(
+                "SYMM_REGISTER_LOG_LIMIT is too small, set more: the lines of what lives take "
+                f"{in_bytes(living.nbytes)}"
+            )
+        self._closed.append((self.path, self._size))
+        self._gone += self._size
+        needed = self._most + (self._size if self._packed else 0)  # both copies are there while it is packed
+        while self._closed and sum(size for _, size in self._closed) + needed > limit - _SLACK:
+            self._closed.popleft()[0].unlink(missing_ok=True)
+        self.number += 1
+        self._start(living)
+        if self._packed and self._closed:
+            self._closed.append(self._pack(*self._closed.pop()))
+
+    def _start(self, living: Living) -> None:
+        first = {
+            **self._begin,
+            "part": self.number,
+            "part_t_ns": self._clock(),
+            "part_time": _now(),
+            "from_seq": self._last_seq + 1,
+            "after_t_ns": self._last_t_ns,
+            "windows_gone": {str(comm): count for comm, count in living.windows_gone.items()},
+            "placements_gone": sorted(living.placements_gone),
+        }
+        text = b"".join((dumps(first), b"\n", *living))
+        path = part_name(self.path, self.number)
+        unfinished = new_name_of(path)
+        fd = new_file(unfinished)
+        try:
+            self._write(fd, text)
+            unfinished.rename(path)  # so a part that has its name has its whole checkpoint
+        except OSError:
+            os.close(fd)
+            unfinished.unlink(missing_ok=True)
+            raise
+        os.close(self._fd)
+        self._fd, self._size, self.path = fd, len(text), path
+
+    def _pack(self, path: Path, size: int) -> tuple[Path, int]:
+        packed = path.with_name(f"{path.name}{ZSTD}")
+        unfinished = new_name_of(packed)
+        try:
+            packed_size = pack(path, unfinished)
+            unfinished.rename(packed)
+        except OSError:
+            unfinished.unlink(missing_ok=True)
+            return path, size
+        path.unlink(missing_ok=True)
+        return packed, packed_size
+
+    def _share(self, living: int) -> int:
+        """Return how many bytes a part may have: enough for what lives, and for as much news."""
+        if self._limit is None:
+            return 1 << 62
+        return min(
+            max(self._limit // _PARTS, 2 * living + _SLACK), (self._limit - _SLACK) // (3 if self._packed else 2)
+        )
+
+    @staticmethod
+    def _write(fd: int, data: bytes) -> None:
+        """Write all of `data`; on a full disk the second, empty attempt is what raises."""
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]

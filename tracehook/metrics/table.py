@@ -1,0 +1,81 @@
+"""The metrics, once: name, kind, labels and meaning. The table in docs/metrics.md is made from this one."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+COMMON: Final = ("job_id", "rank", "host", "pid")
+"""Labels of every metric. With them no two processes have the same series."""
+
+STATES: Final = ("off", "waiting", "on", "recording", "unsupported", "forked")
+OUTCOMES: Final = ("reached", "mismatch", "timeout", "failed")
+DISAGREEMENTS: Final = {
+    "windows": "agreement.mismatch",
+    "placement": "placement.mismatch",
+    "calls": "communicator.refused",
+    "registrations": "communicator.uneven",
+}
+"""What ranks may disagree about, with the event that tells of it."""
+
+
+class Metric(NamedTuple):
+    """One metric. A counter's name ends with ``_total``."""
+
+    kind: str  # counter or gauge
+    labels: tuple[str, ...]  # besides the common ones
+    help: str
+
+
+def _gauge(help: str, *labels: str) -> Metric:
+    return Metric("gauge", labels, help)
+
+
+def _counter(help: str, *labels: str) -> Metric:
+    return Metric("counter", labels, help)
+
+
+METRICS: Final = {
+    "tracehook_info": _gauge("Versions, as labels. The value is 1.", "tracehook", "torch", "nccl", "python", "schema"),
+    "tracehook_state": _gauge("1 for the state that tracehook is in, 0 for the others.", "state"),
+    "tracehook_written_timestamp_seconds": _gauge("Unix time at which the process gave these numbers."),
+    "tracehook_ended_timestamp_seconds": _gauge("Unix time at which the process ended in order. 0: it did not."),
+    "tracehook_segments": _gauge("Segments of the caching allocator, without expandable ones."),
+    "tracehook_segment_bytes": _gauge("Bytes of segments of the caching allocator.", "kind"),
+    "tracehook_communicators": _gauge("Communicators that live.", "state"),
+    "tracehook_registrations_held": _gauge("Segments that are registered, counted for each communicator.", "by"),
+    "tracehook_registrations_made_total": _counter("Registrations that NCCL made.", "kind"),
+    "tracehook_registrations_undone_total": _counter("Registrations that NCCL undid.", "kind"),
+    "tracehook_registrations_failed_total": _counter("Calls that NCCL refused.", "kind", "action"),
+    "tracehook_registration_seconds_total": _counter("Seconds spent in these calls of NCCL.", "kind", "action"),
+    "tracehook_registration_in_progress_since_timestamp_seconds": _gauge(
+        "Unix time at which the oldest registration began that is in NCCL now. 0: none is.", "kind"
+    ),
+    "tracehook_windows": _gauge("Windows of groups that have scopes."),
+    "tracehook_window_bytes": _gauge("Bytes in these windows."),
+    "tracehook_windows_deferred": _gauge("Segments that captures touched and that have no windows yet."),
+    "tracehook_groups_refused": _gauge("Groups that run on without windows because something went wrong."),
+    "tracehook_agreements_total": _counter("Agreements of ranks on windows, as this rank saw them end.", "outcome"),
+    "tracehook_agreement_seconds_total": _counter("Seconds in agreements, the registrations included.", "outcome"),
+    "tracehook_ranks_missed_total": _counter(
+        "How often a rank of a communicator missed an agreement.", "comm", "missed_rank"
+    ),
+    "tracehook_ranks_disagreed_total": _counter("How often this rank saw that ranks disagreed.", "about"),
+    "tracehook_pool_segments": _gauge("Segments of a pool.", "pool", "device"),
+    "tracehook_pool_held_bytes": _gauge("Bytes that a pool holds.", "pool", "device"),
+    "tracehook_pool_idle_bytes": _gauge(
+        "Bytes of them that torch gave back and that still have windows.", "pool", "device"
+    ),
+    "tracehook_pool_limit_bytes": _gauge("Bytes that the pools of a device may hold. 0: there is no limit."),
+    "tracehook_pool_limit_reached_total": _counter("How often the pools might not grow because of that limit."),
+    "tracehook_scopes_open": _gauge("Scopes that threads are in.", "pool"),
+    "tracehook_scope_longest_seconds": _gauge("How long the oldest open scope has been open.", "pool"),
+    "tracehook_ring_dropped_total": _counter("Events that are not in the log because the ring was full."),
+    "tracehook_log_written_bytes_total": _counter("Bytes that this process wrote into its log."),
+    "tracehook_log_stopped": _gauge("1: there should be a log, and it cannot be written."),
+    "tracehook_problems_total": _counter("Events of the severities warning and problem, by their names.", "event"),
+    "tracehook_collectives_total": _counter(
+        "Collectives, by size and by the path that NCCL takes.", "operation", "bucket", "path", "captured"
+    ),
+    "tracehook_collective_bytes_total": _counter("Bytes of them.", "operation", "bucket", "path", "captured"),
+    "tracehook_series_left_out": _gauge("Series that a process did not give, because it has too many.", "metric"),
+}

@@ -1,0 +1,107 @@
+"""The built-in policy ``measured``."""
+
+from __future__ import annotations
+
+import os
+import threading
+from functools import cached_property
+
+from tracehook.log.stderr import warn
+from tracehook.policies.base import Answer, Expectation, Request
+from tracehook.settings import from_environment
+from tracehook.tuning.machine import hosts_of, this_machine
+from tracehook.tuning.table import Point, Row, Table, TableError, load
+
+_MAKE = "make one here with `tracehook tune`, and name it in SYMM_REGISTER_TUNED"
+
+
+class Measured:
+    """Plain memory where it is as fast: asks the table of SYMM_REGISTER_TUNED.
+
+    Where the table says that symmetric memory is faster, the next policy says from which pool; so it does where the
+    table does not know: no operation or size in the request, a size outside of the range, another size of the group.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # protects what follows
+        self._said: set[str] = set()
+        self._tables: list[Table | None] = []  # one, when the file was read
+
+    def __call__(self, request: Request) -> Answer | None:
+        """Return NONE where plain memory is as fast, or abstain."""
+        point = self._find(request)
+        if point is None or self._table is None or point.prefers_symmetric(self._table.margin):
+            return None
+        return Answer.NONE
+
+    def fingerprint(self) -> str:
+        """See :class:`Policy`."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        if self._table is None:
+            return "no tuning table"
+        if self._differences:
+            return "a tuning table of another machine"
+        return f"tuning table {self._table.digest}, {os.environ.get('LOCAL_WORLD_SIZE', 'unknown')} ranks a host"
+
+    def expects(self, request: Request) -> Expectation | None:
+        """See :class:`Policy`."""
+        point = self._find(request)
+        return Expectation(point.nbytes, point.plain_us, point.symmetric_us) if point is not None else None
+
+    @property
+    def _table(self) -> Table | None:
+        with self._lock:  # all threads answer from what one of them read
+            if not self._tables:
+                self._tables.append(self._read())
+            return self._tables[0]
+
+    def _read(self) -> Table | None:
+        path = from_environment()[0].tuned
+        if path is None:
+            self._say(f"SYMM_REGISTER_TUNED names no tuning table: {_MAKE}")
+            return None
+        try:
+            return load(path)
+        except TableError as problem:
+            self._say(str(problem))
+            return None
+
+    @cached_property
+    def _differences(self) -> list[str]:
+        import torch
+
+        assert self._table is not None
+        return this_machine(torch.cuda.current_device()).differences(self._table.machine)
+
+    def _find(self, request: Request) -> Point | None:
+        if self._table is None or request.operation is None or request.nbytes is None or len(request.ranks) != 1:
+            return None
+        if self._differences:
+            self._say(f"the tuning table was made elsewhere ({'; '.join(self._differences)}): {_MAKE}")
+            return None
+        size = (request.ranks[0], hosts_of(request.members[0] if request.members else ()))
+        if size not in self._table.sizes():
+            known = " or ".join(_group(*each) for each in self._table.sizes())
+            self._say(f"the tuning table was made for {known}, this is a group of {_group(*size)}: {_MAKE}")
+            return None
+        dtype = self._table.dtype(request.operation, request.dtype)
+        if dtype is None:
+            return None
+        return self._table.find(Row(request.operation, dtype, request.graph, *size), request.nbytes)
+
+    def _say(self, text: str) -> None:
+        with self._lock:
+            if text in self._said:
+                return
+            self._said.add(text)
+        warn(f"policy 'measured' answers nothing: {text}; the next policy answers")
+
+
+def _group(ranks: int, hosts: int) -> str:
+    return f"{ranks} rank{'s' if ranks > 1 else ''} on {hosts} host{'s' if hosts > 1 else ''}"
+
+
+choose = Measured()

@@ -1,0 +1,40 @@
+"""Faults that a rehearsal plays (cpp/emulator/nccl/faults.h): whether they can be played, and which were not."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+
+from tracehook.rehearsal import emulation
+
+_SYNTAX = re.compile(
+    r"(?P<call>p?nccl\w+):(?:fail@(?:\*|\d{1,9})(?:=\d{1,9})?|(?:slow|in_progress)@(?:\*|\d{1,9})=\d{1,9}(?:us|ms|s))"
+    r"(?:#rank\d{1,9})?"
+)
+_CALL = re.compile(rb"nccl[A-Z]\w*(?=\0)")
+
+
+def problem_of(faults: str) -> str:
+    """Return why a list of faults cannot be played, in one line; empty if it can."""
+    calls = set(_CALL.findall((emulation.directory() / "libnccl.so.2").read_bytes()))
+    known = sorted(name.decode() for name in calls)
+    for item in faults.split(","):
+        found = _SYNTAX.fullmatch(item)
+        if found is None:
+            return (
+                f"cannot read {item!r}: write CALL:fail@N=RESULT, CALL:slow@N=50ms or CALL:in_progress@N=500ms, N a "
+                "number or *, with #rankR for one rank only"
+            )
+        call = found["call"].removeprefix("p")
+        if call not in known:
+            close = difflib.get_close_matches(call, known, n=1)
+            meant = f": is {close[0]} meant?" if close else ""
+            return f"{item!r}: the emulated NCCL has no call {found['call']}{meant}"
+    return ""
+
+
+def not_played(faults: str, scratch: Path) -> list[str]:
+    """Return the faults of a list that no process came to, by what the emulation left in its directory."""
+    played = {line for path in scratch.glob("played.*") for line in path.read_text().splitlines()}
+    return [item for item in dict.fromkeys(faults.split(",")) if item not in played]

@@ -1,0 +1,220 @@
+"""Ranks of a rehearsal that wait for each other: found in what the emulated NCCL says of each long wait.
+
+A wait that takes longer than a second has a file (cpp/emulator/nccl/waiting.h). A wait is stuck if a rank for which it
+waits is gone, or is stuck itself. Whether a rank that computes will come, nobody knows: for that there is a time limit.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+_SURE_AFTER = 5.0
+_MOST_LINES = 8
+_SECOND = 1e9
+
+
+@dataclass(frozen=True)
+class RankId:
+    """A process of the job. `rank`: its rank in the job, -1 if the launcher gave it none."""
+
+    rank: int
+    pid: int
+
+    @property
+    def name(self) -> str:
+        """What to call it."""
+        return f"rank {self.rank}" if self.rank >= 0 else f"pid {self.pid}"
+
+
+@dataclass(frozen=True)
+class LongWait:
+    """A rank that waits in a call on its device for other ranks."""
+
+    who: RankId
+    call: str
+    communicator: str
+    members: tuple[RankId, ...]
+    missing: tuple[RankId, ...]
+    seconds: float
+    key: str = ""  # of the communicator in the log; `communicator` is what its ranks meet under
+    group: str = ""  # what the program calls it
+
+    @property
+    def where(self) -> str:
+        """The communicator, as messages name it."""
+        return f"communicator {self.key or self.communicator[:16]}"
+
+
+class StuckCall(NamedTuple):
+    """A call in which ranks wait, and nobody will wake them."""
+
+    sentence: str
+    """Who waits for whom."""
+    key: str
+    """Key of the communicator in the log."""
+    ranks: tuple[int, ...]
+    """Ranks in the job, those for which the others wait first."""
+    since_ns: int
+    """When the first of them began to wait, by the clock of the log."""
+
+
+class Standstill(NamedTuple):
+    """Ranks that wait, and nobody will wake them."""
+
+    calls: list[StuckCall]
+    """The most telling first, at most eight."""
+    more: int
+    """How many there are beyond these."""
+    pids: frozenset[int]
+    """All processes of these communicators."""
+
+    @property
+    def lines(self) -> list[str]:
+        """One sentence a call."""
+        told = [call.sentence for call in self.calls]
+        return [*told, f"and ranks wait in {self.more} more calls"] if self.more else told
+
+
+def find_hang(scratch: Path, limit: float, sure_after: float = _SURE_AFTER) -> Standstill | None:
+    """Return the ranks that wait and that nobody will wake, None if there are none.
+
+    Args:
+        scratch: the directory of the rehearsal.
+        limit: seconds; a rank that waits longer counts as hanging, whoever it waits for.
+        sure_after: seconds for which all of a circle have to wait.
+
+    """
+    waits = [wait for path in scratch.glob("wait.*.json") if (wait := _read(path)) is not None]
+    waits = [wait for wait in waits if _lives(wait.who.pid)]
+    sure = [wait for wait in _stuck(waits) if wait.seconds >= min(sure_after, limit)]
+    hanging = _stuck(sure) or [wait for wait in waits if wait.seconds >= limit]
+    if not hanging:
+        return None
+    calls = _told(hanging, waits)
+    pids = frozenset(each.pid for wait in waits for each in wait.members)
+    return Standstill(calls[:_MOST_LINES], max(0, len(calls) - _MOST_LINES), pids)
+
+
+def is_of(scratch: Path, pid: int) -> bool:
+    """Return whether a process is a rank of this rehearsal: it has a file of `scratch` mapped, where ranks meet.
+
+    A number may by now belong to another process.
+    """
+    try:
+        return f"{scratch}/" in Path(f"/proc/{pid}/maps").read_text(errors="replace")
+    except OSError:
+        return False
+
+
+def _read(path: Path) -> LongWait | None:
+    try:
+        told: dict[str, Any] = json.loads(path.read_text())
+        return LongWait(
+            RankId(told["rank"], told["pid"]),
+            told["call"],
+            told["communicator"],
+            tuple(RankId(*member) for member in told["members"]),
+            tuple(RankId(*member) for member in told["missing"]),
+            time.monotonic() - told["since_ns"] / _SECOND,
+            told["key"],
+            told["group"],
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # the wait has just ended
+
+
+def _lives(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+def _stuck(waits: Sequence[LongWait]) -> list[LongWait]:
+    """Return the waits that wait for a rank which is gone or stuck: the others are taken away, again and again."""
+    left, before = list(waits), -1
+    while len(left) != before:
+        before = len(left)
+        pids = {wait.who.pid for wait in left}
+        left = [
+            wait for wait in left if any(missing.pid in pids or not _lives(missing.pid) for missing in wait.missing)
+        ]
+    return left
+
+
+def _in_circles(waits: Sequence[LongWait]) -> set[int]:
+    """Return the processes that wait for each other.
+
+    Those are left out for whom nobody waits, or who wait for nobody, again and again.
+    """
+    left, before = {wait.who.pid for wait in waits}, -1
+    while len(left) != before:
+        before = len(left)
+        inside = [(wait.who.pid, missing.pid) for wait in waits for missing in wait.missing]
+        inside = [(who, missing) for who, missing in inside if who in left and missing in left]
+        left = {who for who, _ in inside} & {missing for _, missing in inside}
+    return left
+
+
+def _told(hanging: Sequence[LongWait], waits: Sequence[LongWait]) -> list[StuckCall]:
+    """Return the calls in which ranks hang; those first whose missing ranks wait nowhere."""
+    by_pid: Mapping[int, list[LongWait]] = defaultdict(list)
+    for wait in waits:
+        by_pid[wait.who.pid].append(wait)
+    calls: dict[tuple[str, str], list[LongWait]] = defaultdict(list)
+    for wait in hanging:
+        calls[wait.communicator, wait.call].append(wait)
+
+    circles = _in_circles(hanging)
+
+    def consequence(same: Sequence[LongWait]) -> tuple[bool, bool, bool, int, float]:
+        # Of calls whose missing ranks all wait elsewhere, one in a circle says most: first one in all circles, without
+        # which the ranks would go on, and of those the one of the smallest group.
+        is_led = all(by_pid[missing.pid] for missing in same[0].missing)
+        in_circle = same[0].who.pid in circles
+        in_all = in_circle and not _in_circles([wait for wait in hanging if wait not in same])
+        return is_led, not in_circle, not in_all, len(same[0].members), -same[0].seconds
+
+    return [_stuck_call(same, by_pid) for same in sorted(calls.values(), key=consequence)]
+
+
+def _stuck_call(same: Sequence[LongWait], by_pid: Mapping[int, Sequence[LongWait]]) -> StuckCall:
+    longest = max(same, key=lambda wait: wait.seconds)
+    ranks = [each.rank for each in longest.missing] + sorted(wait.who.rank for wait in same)
+    since_ns = time.monotonic_ns() - int(longest.seconds * _SECOND)
+    known = tuple(rank for rank in ranks if rank >= 0)
+    return StuckCall(_sentence(same, by_pid), longest.key, known, since_ns)
+
+
+def _sentence(same: Sequence[LongWait], by_pid: Mapping[int, Sequence[LongWait]]) -> str:
+    first = max(same, key=lambda wait: wait.seconds)
+    members = ", ".join(str(member.rank if member.rank >= 0 else member.pid) for member in first.members)
+    who, verb = _names([wait.who for wait in same]), "waits" if len(same) == 1 else "wait"
+    missing = "; ".join(_doing(rank, by_pid[rank.pid]) for rank in first.missing) or "all came, and none goes on"
+    group = f", group {first.group}" if first.group else ""
+    return (
+        f"{who} {verb} in {first.call} of {first.where}{group} (ranks {members}) for {first.seconds:.0f} s; {missing}"
+    )
+
+
+def _doing(missing: RankId, its: Sequence[LongWait]) -> str:
+    if not _lives(missing.pid):
+        return f"{missing.name} has ended"
+    if not its:
+        return f"{missing.name} did not come, and waits in no other call: look at what it does with py-spy"
+    elsewhere = "; ".join(f"{wait.call} of {wait.where}" for wait in its)
+    return f"{missing.name} did not come: it waits in {elsewhere} for {_names(its[0].missing)}"
+
+
+def _names(ranks: Sequence[RankId]) -> str:
+    ordered = sorted(ranks, key=lambda each: (each.rank, each.pid))
+    if len(ordered) == 1 or any(each.rank < 0 for each in ordered):
+        return ", ".join(each.name for each in ordered)
+    return "ranks " + ", ".join(str(each.rank) for each in ordered)

@@ -1,0 +1,84 @@
+"""From which pool a scope's memory comes: asks the policies, and sees that those of all ranks depend on the same."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence, Set
+
+from tracehook.log.stderr import warn
+from tracehook.log.tables import OPERATIONS
+from tracehook.policies.base import Answer, Request
+from tracehook.policies.chooser import Choice, Chooser
+from tracehook.symmetric_memory.answers import say_once
+from tracehook.symmetric_memory.windows import GroupWindows
+
+SHARED_POOL = "shared"
+_MOST_NS = (1 << 32) - 1
+
+
+class PoolChoice:
+    """The policies of this process. Any thread."""
+
+    def __init__(self, names: Sequence[str], push: Callable[[str, int, int], None]) -> None:
+        self._push = push
+        self._chooser = Chooser(names, self._report)
+        self._lock = threading.Lock()
+        self._told: set[tuple[object, ...]] = set()  # expectations that are in the log
+
+    def pool(
+        self,
+        windows: Sequence[GroupWindows],
+        device: int,
+        graph: bool,
+        hints: tuple[str | None, int | None, str | None],
+    ) -> str | None:
+        """Return the pool's name, None for ordinary memory. Collective the first time, if a policy has a fingerprint.
+
+        `hints`: operation, bytes and type, if the program said them.
+        """
+        operation, nbytes, dtype = hints
+        facts = [found.facts for found in windows]
+        names, descriptions = tuple(one.name for one in facts), tuple(one.desc for one in facts)
+        ranks, members = tuple(one.ranks for one in facts), tuple(one.members for one in facts)
+        request = Request(names, ranks, device, operation, nbytes, graph, descriptions, members, dtype)
+        choice = self._chooser.choose(request, self._unequal(windows))
+        self._push("policy.chosen", choice.index + 1, list(Answer).index(choice.answer))
+        self._note_expected(request, choice)
+        for found in windows:
+            found.choices.add((choice.policy, choice.answer))
+        match choice.answer:
+            case Answer.SHARED:
+                return SHARED_POOL
+            case Answer.ISOLATED:
+                return "group " + "+".join(sorted(names))
+            case Answer.NONE:
+                return None
+
+    def _unequal(self, windows: Sequence[GroupWindows]) -> Set[str]:
+        """Return the policies that must not be asked: what they depend on is not alike on all ranks of the group."""
+        fingerprints = self._chooser.fingerprints()
+        if fingerprints and len(windows) > 1:
+            return fingerprints.keys()  # a rank that has groups alike cannot know of others in them that have not
+        problem = windows[0].compare_policies(fingerprints) if fingerprints else ""
+        if not problem:
+            return frozenset()
+        if say_once(f"{problem}; the next policy answers for this group"):
+            self._push("policy.failed", 0, 0)
+        return fingerprints.keys()
+
+    def _note_expected(self, request: Request, choice: Choice) -> None:
+        if choice.expected is None or request.operation is None:
+            return
+        nbytes, *times = choice.expected
+        key = (request.operation, request.ranks, request.graph, nbytes)
+        with self._lock:
+            if key in self._told:
+                return
+            self._told.add(key)
+        operation = next((at for at, row in enumerate(OPERATIONS) if row[0] == request.operation), len(OPERATIONS))
+        plain_ns, symmetric_ns = (min(round(1000 * time), _MOST_NS) for time in times)
+        self._push("policy.expected", plain_ns << 32 | symmetric_ns, operation << 56 | nbytes)
+
+    def _report(self, text: str) -> None:
+        self._push("policy.failed", 0, 0)
+        warn(text)

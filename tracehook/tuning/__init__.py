@@ -1,0 +1,1 @@
+"""Symmetric memory or plain: measured once (``tracehook tune``), used by the policy ``measured``."""

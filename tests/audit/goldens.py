@@ -25,7 +25,7 @@ from tracehook.commands import app
 
 HERE = Path(__file__).parent
 DIRECTORY = HERE / "golden"
-MOST_BYTES = 45_000  # of a golden directory
+MOST_BYTES = 55_000  # of a golden directory
 
 
 def cut_line(log: Path) -> None:
@@ -64,6 +64,7 @@ class Golden:
     torchrun: bool = False
     until: str = ""  # seconds and a signal: launch_and_end.py starts the ranks, and ends them so
     policy: str = ""  # a module beside the jobs, installed as a policy of that name
+    hang: float = 0  # --hang-timeout
     mutation: str = ""  # a file of mutations/, without .patch
     broken: Sequence[str] = ()  # rules of NCCL that the emulation then names
     damage: Mapping[int, Callable[[Path], None]] = field(default_factory=dict)  # to the log of that rank
@@ -171,9 +172,9 @@ GOLDENS: tuple[Golden, ...] = (
            "unguarded.py capture", ("registered-while-capturing",), env=NEW),
 
     # --- who is to blame for a hang, or a crash ---
-    _planted("calls-differ", "operation 2 3", "calls-differ", "ended-by-others", "left-at-end", broken=("M1",),
+    _planted("calls-differ", "operation 2 3", "calls-differ", "ended-by-exception", "ended-by-others", broken=("M1",),
              cause="rank 2 makes a broadcast instead of an all_reduce"),
-    _planted("calls-differ-count", "count 6 2", "calls-differ", "ended-by-others", "left-at-end", ranks=8,
+    _planted("calls-differ-count", "count 6 2", "calls-differ", "ended-by-exception", "ended-by-others", ranks=8,
              broken=("M1",), cause="rank 6 reduces one element less"),
     _planted("rank-missing-skipped", "skip 5 3", "rank-missing", "ended-by-others", ranks=8,
              cause="rank 5 skips an all_reduce of its TP group"),
@@ -198,6 +199,12 @@ GOLDENS: tuple[Golden, ...] = (
     _planted("rank-failed-fault", "segfault 1 3", "rank-failed", "ended-by-others", cause="rank 1 reads address 0"),
     _planted("rank-failed-killed", "killed 3 2", "rank-failed", "ended-by-others", "no-end",
              cause="rank 3 gets SIGKILL, as from a kernel that is out of memory"),
+
+    # --- what a rehearsal itself says ---
+    Golden("rule-broken", "a communicator is destroyed while memory is registered with it", "breaks_a_rule.py",
+           ("rule-broken",), ranks=1, broken=("C4",)),
+    _planted("ranks-hung", "skip 1 3", "ranks-hung", "rank-missing", "no-end", ends="SIGTERM",
+             until="60 SIGTERM", hang=3, cause="rank 1 skips an all_reduce of its TP group; the rehearsal ends it"),
 
     # --- peers that map each other's memory ---
     Golden("peer-mapping-left", "the program ends without closing its PeerGroup", "sharing.py left",
@@ -247,7 +254,8 @@ ALIKE = {
     "hook-stands-aside-expandable", "interrupted", "ledger-differs", "left-at-end", "lost-events", "missing-ranks",
     "never-registered", "peer-mapped-after-free", "peer-mapped-twice", "peer-mapping-left", "placement-overrun",
     "policy-failed", "pool-limit", "registered-after-free", "registered-elsewhere", "registered-twice",
-    "registered-while-capturing", "registration-without-effect", "retired-while-registered", "switched-off",
+    "registered-while-capturing", "registration-without-effect", "retired-while-registered", "rule-broken",
+    "switched-off",
     "window-under-device-communicator",
 }
 # fmt: on

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.audits import CLEAN, FINDINGS, GOLDEN, UNUSABLE, Audit, log_of, with_begin
+from support.audits import CLEAN, FINDINGS, GOLDEN, UNUSABLE, Audit, change, log_of, with_begin
 from typer.testing import CliRunner
 
 from tracehook.commands import app
@@ -57,6 +57,13 @@ def test_two_jobs(logs: Path) -> None:
         assert word in done.err, done
     assert "job clean, 2 ranks" in Audit(logs, "--job", "clean").out
     assert "job [red]other[/], 2 ranks" in Audit(logs, "--job", "[red]other[/]").out
+
+
+def test_a_log_that_lost_the_name_of_its_job(logs: Path) -> None:
+    """A log that lost its job, its rank and its communicators is left out: one line says so, and the rank is missed."""
+    with_begin(log_of(logs), job=None, rank=None, time=None, argv=None)
+    change(log_of(logs), lambda lines: lines[:4])
+    Audit(logs).expect(FINDINGS, "1 of 2 ranks left no log: rank 1", "left out: (no id)")
 
 
 def test_a_job_that_is_not_there(logs: Path) -> None:

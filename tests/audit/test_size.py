@@ -14,8 +14,9 @@ from support.audits import CLEAN, FINDINGS, GOLDEN, UNUSABLE, Audit, change, log
 from support.multiplied import multiply, read
 from support.processes import SCRIPTS
 
-from tracehook.audit import store
-from tracehook.audit.store import Store, TooMuch
+from tracehook.audit import limits, store
+from tracehook.audit.limits import TooMuch
+from tracehook.audit.store import Store
 
 
 def _measured(directory: Path, timeout: float) -> tuple[int, str, float, int]:
@@ -82,8 +83,9 @@ def test_no_room_at_all(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     multiply(template, logs, ranks=2, events=50_000)
     for file in logs.glob("clean.*"):
         file.unlink()
-    monkeypatch.setattr(store, "_MEMORY", "10MB")
-    monkeypatch.setattr(store, "_DISK", "1MB")
+    for module in (limits, store):
+        monkeypatch.setattr(module, "MEMORY", "10MB")
+        monkeypatch.setattr(module, "DISK", "1MB")
     Audit(logs).expect(UNUSABLE, "it needs more than 10MB of memory and 1MB of disk")
 
 

@@ -1,6 +1,7 @@
 // Interleavings that need a hand on both sides at once: each case stops one thread inside the
 // library, lets another do its part, and looks at what came of it. One line per case; the exit
 // status counts those that went wrong.
+#include "events/calls.h"
 #include "nccl/group.h"
 #include "nccl/registration_calls.h"
 #include "scripted.h"
@@ -218,10 +219,40 @@ void an_abort_ends_the_questions_about_a_window() {
     scope.join();
 }
 
+void the_oldest_of_very_many_communicators_are_counted_as_one() {
+    constexpr std::uint64_t kCommunicators = 20'000;
+    constexpr std::uint64_t kBytes = 1 << 20;
+    std::vector<core::CallSlot> slots(core::CallTable::kSlots);
+    core::CallTable table(slots);
+    for (std::uint64_t number = 1; number <= kCommunicators; ++number) {
+        core::CallSlot* slot =
+            table.take({number, static_cast<std::uint32_t>(number), 0, 2, false});
+        slot->tally(core::Tally::kSends, kBytes);
+        slot->tally(core::Tally::kReceives, kBytes + number % 7);
+        slot->end(false);
+        slot->let_go();
+        (void)table.unlogged(false); // the log's thread writes it,
+        (void)table.unlogged(false); // and then it is free
+    }
+    const auto rows = table.tallied();
+    std::uint64_t calls = 0, bytes = 0, named = 0;
+    for (const auto& row : rows) {
+        calls += row.entry.count;
+        bytes += row.entry.nbytes;
+        named += row.comm_id == kCommunicators;
+    }
+    expect(rows.size() < 5000, "the rows of ended communicators stay few");
+    expect(calls == 2 * kCommunicators, "no call is lost");
+    expect(bytes > 2 * kCommunicators * kBytes, "no byte is lost");
+    expect(named == 2, "the newest communicator has rows of its own");
+    expect(rows.front().key == 0 && rows.front().entry.least == kBytes, "the oldest are one");
+}
+
 } // namespace
 
 int main() {
     watch(120);
+    the_oldest_of_very_many_communicators_are_counted_as_one();
     a_dying_sibling_hides_nobody();
     an_abort_does_not_wait_for_ever();
     a_group_holds_the_gate_of_a_live_sibling();

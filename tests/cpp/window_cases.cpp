@@ -287,8 +287,8 @@ void a_comparison_that_outlives_its_communicator() {
     const core::CommunicatorPtr& found = world.registrar.find(World::pointer_of(1));
     // The address sanitizer tells if the communicator is touched after it is gone.
     const nccl::Call call{0, buffer, buffer, 1, nccl::kFloat32, nullptr, false};
-    core::CommunicatorPtr kept;
-    expect(nccl::check_placement(found, call, kept) == 0,
+    nccl::Checked checked;
+    expect(nccl::check_placement(found, call, checked) == 0,
            "a communicator that ends while its ranks compare is not touched after it is gone");
     nccl::pretend_capture = false;
     nccl::set_verification(nccl::Verify::kOff, {});

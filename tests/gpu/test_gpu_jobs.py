@@ -63,3 +63,16 @@ def test_non_blocking_communicators_are_registered_once_ready(ranks, tmp_path) -
     result = launch(ROOT / "examples" / "train_ddp.py", ranks, tmp_path, TORCH_NCCL_USE_COMM_NONBLOCKING="1")
 
     assert_complete(result, ranks)
+
+
+def test_a_model_compiled_by_inductor_is_reduced_in_windows(ranks, tmp_path) -> None:
+    """One graph gives what the layers give without a compiler, in windows, with NCCL's symmetric kernels."""
+    count = 2 if ranks < 4 else 4  # what divides the layers' widths
+    result = launch(JOBS / "compiled_layer.py", count, tmp_path, timeout=300, NCCL_NVLS_ENABLE="0")
+
+    assert_complete(result, count)
+    assert len(result.values("error")) == count, result.output
+    assert all(float(error) < 2**-6 for error in result.values("error")), result.output  # roundings of bf16
+    assert result.values("symmetric") == ["True"] * count, result.output
+    assert all(int(kernels) > 0 for kernels in result.values("kernels")), result.output
+    assert result.values("filled") == ["True"] * count, result.output  # inductor writes into tracehook.empty's memory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 import sys
@@ -148,14 +149,69 @@ def test_broken_rule() -> None:
     assert finished.status == RULES_BROKEN, finished.output
     assert "rule C4 broken" in finished.err
     assert "rehearsal: 1 violations" in finished.err
+    at_the_end = finished.err.partition("rehearsal: 1 violations")[2]
+    assert re.search(r"\n    rank 0 of its communicator, pid \d+: \S", at_the_end), finished.output
     assert "no rule broken" not in finished.out
 
 
-def test_fault_that_cannot_be_read() -> None:
-    """A fault that cannot be read is named, and the rest of the job runs."""
-    finished = _warmly("rehearse", "--faults", "ncclAllReduce:vanish@1", "--", sys.executable, JOBS / "plain.py")
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("ncclAllReduce:vanish@1", "cannot read 'ncclAllReduce:vanish@1': write CALL:fail@N=RESULT"),
+        ("ncclAllReduce:slow@1", "cannot read 'ncclAllReduce:slow@1'"),
+        ("ncclAllReduce:fail@1,", "cannot read ''"),
+        ("ncclAlReduce:fail@1", "the emulated NCCL has no call ncclAlReduce: is ncclAllReduce meant?"),
+    ],
+)
+def test_a_fault_that_cannot_be_played_is_refused(fault: str, told: str) -> None:
+    """Before anything starts: a job without the fault would pass, and show nothing."""
+    finished = _tracehook("rehearse", "--faults", fault, "--", "echo", "ran")
+    assert finished.status == 2, finished.output
+    assert told in finished.lines("tracehook rehearse:")[0]
+    assert "ran" not in finished.out
+
+
+def test_the_options_of_a_rehearsal_choose_what_is_played() -> None:
+    """The version of NCCL and the memory of a device."""
+    code = (
+        "import ctypes, torch; found = ctypes.c_int(); ctypes.CDLL('libnccl.so.2').ncclGetVersion(ctypes.byref(found));"
+    )
+    code += "print(found.value, torch.cuda.mem_get_info()[1] >> 30)"
+    finished = _tracehook("rehearse", "--nccl", "2.27.7", "--memory", "80GiB", "--", sys.executable, "-c", code)
     assert finished.status == 0, finished.output
-    assert len(finished.lines("cannot read 'ncclAllReduce:vanish@1'")) == 1
+    assert "22707 80" in finished.out
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("--nccl", "newest", "expected a version such as 2.30.7"),
+        ("--memory", "much", "expected bytes"),
+        ("--memory", "1000MiB", "expected whole GiB"),
+    ],
+)
+def test_options_that_mean_nothing_are_refused(option: str, value: str, told: str) -> None:
+    """Before anything starts."""
+    finished = _tracehook("rehearse", option, value, "--", "echo", "ran")
+    assert finished.status == 2
+    assert told in " ".join(finished.err.split())
+    assert "ran" not in finished.out
+
+
+def test_a_job_that_takes_too_long_is_ended() -> None:
+    """With an exit status of its own, as `timeout` has it."""
+    finished = _tracehook("rehearse", "--timeout", "1", "--", "sleep", "60")
+    assert finished.status == 124, finished.output
+    assert finished.lines("ran longer than --timeout 1")
+
+
+def test_a_fault_that_was_never_played_is_named() -> None:
+    """The job passes, and says at the end that it does not show what was meant."""
+    faults = "ncclAllReduce:slow@1=1ms,ncclAllReduce:slow@1000=1ms,ncclCommRegister:fail@1#rank7"
+    finished = _warmly("rehearse", "--faults", faults, "--", sys.executable, JOBS / "plain.py")
+    assert finished.status == 0, finished.output
+    named = [line.split()[2] for line in finished.lines("was never played")]
+    assert named == ["ncclAllReduce:slow@1000=1ms", "ncclCommRegister:fail@1#rank7"], finished.output
 
 
 def test_rehearse_leaves_nothing_behind(tmp_path: Path) -> None:

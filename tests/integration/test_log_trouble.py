@@ -20,8 +20,22 @@ print("done")
 """
 
 
-def _run(log: Path | str, code: str = "import torch; print('done')") -> Finished:
-    run = forked(code, env={"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(log)})
+# What lives takes 300 KiB of each part.
+ALIVE = """import time, torch, tracehook
+from tracehook import _core
+for number in range(1, 1501):
+    _core.ipc.log("segment.alloc", 0, 0, 0, segment=number, address=number << 21, size=1 << 21, device=0)
+for _ in range(60):
+    tracehook.status()
+    time.sleep(0.02)
+    for _ in range(500):
+        _core.push("hook.enable")
+print("done")
+"""
+
+
+def _run(log: Path | str, code: str = "import torch; print('done')", **env: str) -> Finished:
+    run = forked(code, env={"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(log), **env})
     assert (run.status, run.out) == (0, "done\n"), run.output
     return run
 
@@ -97,6 +111,27 @@ def test_full_disk(tmp_path: Path) -> None:
         (log,) = reader.read_directory(tmp_path)
         assert len(log.events) > 10
         assert list(tmp_path.glob("*.ring")) == []
+    finally:
+        libc.umount2(os.fsencode(tmp_path), 2)
+
+
+def test_full_disk_while_a_part_begins(tmp_path: Path) -> None:
+    """Where the lines of what lives find no room, one line says so, and no half part is left."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    # The ring takes 4,121 KiB, and the first part 509. The next one begins with 250, for which there is no room.
+    if libc.mount(b"tmpfs", os.fsencode(tmp_path), b"tmpfs", 0, b"size=4750k") != 0:
+        pytest.skip("only root may mount a tiny file system")
+    try:
+        run = _run(tmp_path, ALIVE, SYMM_REGISTER_LOG_LIMIT="8MiB")
+        (line,) = run.err.splitlines()
+        assert "no log from here on" in line
+        assert line.endswith("No space left on device; the job goes on")
+        assert [file.name.count(".part") for file in tmp_path.glob("*.jsonl*")] == [0], list(tmp_path.iterdir())
+        (log,) = reader.read_directory(tmp_path)
+        names = [event["event"] for event in log.events]
+        assert names.count("segment.alloc") == 1500
+        assert log.recovered > 0, "the newest events are in the ring"
+        assert names[-1] == "hook.enable"
     finally:
         libc.umount2(os.fsencode(tmp_path), 2)
 

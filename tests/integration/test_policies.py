@@ -78,7 +78,7 @@ def test_chosen_policy_that_is_missing() -> None:
     finished = _policies("isolated,large-only")
     assert finished.status == 1, finished.output
     assert _row(finished, "large-only") == ["2", "large-only", "-", "-", "NOT", "INSTALLED"]
-    assert finished.err == "tracehook policies: large-only: not installed; installed are isolated, shared\n"
+    assert finished.err == "tracehook policies: large-only: not installed; installed are isolated, measured, shared\n"
 
 
 @pytest.mark.parametrize(("names", "status", "place"), [("large-only", 1, "1"), ("shared", 0, "-")])
@@ -100,7 +100,7 @@ def test_policies_as_json(site: Path) -> None:
     told = json.loads(finished.out)
     assert told["version"] == 1
     assert [(row["name"], row["asked"]) for row in told["policies"]] == [
-        ("large-only", 1), ("isolated", None), ("shared", None),
+        ("large-only", 1), ("isolated", None), ("measured", None), ("shared", None),
     ]  # fmt: skip
     assert told["policies"][0] == {
         "asked": 1, "name": "large-only", "package": "my-policies 1.0", "target": "my_policies:large_only",

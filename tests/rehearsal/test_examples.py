@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from support.audits import CLEAN, Audit
+from support.packages import install
 from support.rehearsal import EXAMPLES, rehearse
 
 from tracehook.audit.summary import summarise
@@ -41,6 +44,36 @@ def test_tensor_parallelism_with_symmetric_memory(tmp_path: Path) -> None:
     for rank in (0, 1):
         assert len(run.events("register.window", rank)) == 1
         assert len(run.events("deregister.window", rank)) == 1
+
+
+SMALL = "--layers 2 --hidden 256 --heads 4 --kv-heads 2 --ffn 512 --context 8 --rounds 3 --replays 2 --check none"
+BY_SIZE = """
+from tracehook.policies import Answer
+
+def by_size(request):
+    if request.nbytes is None:
+        return None
+    return Answer.SHARED if request.nbytes > 1024 and request.operation == "all_reduce" else Answer.NONE
+"""
+
+
+def test_a_decoder_whose_policy_decides_by_the_batch(tmp_path: Path) -> None:
+    """All arms run as graphs; a policy keeps the small batch in ordinary memory, and nothing is left at the end."""
+    install(tmp_path / "site", "by_size", "1.0", {"by_size": BY_SIZE}, {"by-size": "by_size:by_size"})
+    env = {"SYMM_REGISTER_POLICY": "by-size,shared", "PYTHONPATH": str(tmp_path / "site")}
+    arguments = [*SMALL.split(), "--batches", "1,4", "--json", str(tmp_path / "step.json")]
+    log = tmp_path / "log"
+    run = rehearse(
+        EXAMPLES / "tp_decoder.py", *arguments, log=log, ranks=2, torchrun=True, env=env, cold=True, timeout=120
+    )
+    run.assert_good()
+    rows = json.loads((tmp_path / "step.json").read_text())["rows"]
+    assert [(row["batch"], row["nbytes"]) for row in rows] == [(1, 512), (4, 2048)]
+    arms = ("plain", "symmetric", "policy")
+    assert [[row[arm]["symmetric"] for arm in arms] for row in rows] == [[False, True, False], [False, True, True]]
+    assert all(len(row[arm]["rounds"]) == 3 for row in rows for arm in arms)
+    assert "symmetric, ordinary\n" in run.finished.out
+    Audit(log).expect(CLEAN)
 
 
 def test_a_ring_between_peers(tmp_path: Path) -> None:

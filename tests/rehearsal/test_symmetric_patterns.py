@@ -56,6 +56,12 @@ def test_empty(run: Rehearsal) -> None:
     assert alike(run, "empty_unequal") is False
 
 
+def test_all_reduce(run: Rehearsal) -> None:
+    """It sums a copy of a matrix or a scalar, in symmetric memory, and leaves the input as it is."""
+    for rank, found in enumerate(both(run, "reduced")):
+        assert found == [[[3.0] * 3] * 2, [rank + 1.0], True, 3.0]
+
+
 def test_sizes_that_do_not_fit_are_refused(run: Rehearsal) -> None:
     """Sizes that contradict the group or the tensor raise ValueError with both numbers."""
     few, shard, uneven, whole = run.facts(0)["complaints"]

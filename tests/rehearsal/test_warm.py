@@ -175,8 +175,8 @@ def test_descriptors_are_passed_on(server: Warm, tmp_path: Path) -> None:
 
 def test_a_rehearsal_that_would_start_cold_fails() -> None:
     """A test that gives what the interpreter reads has to say `cold`, or it would take seconds more, unnoticed."""
-    with pytest.raises(AssertionError, match=r"not started warm: .*'OMP_NUM_THREADS'"):
-        rehearse("plain.py", env={"OMP_NUM_THREADS": "3"})
+    with pytest.raises(AssertionError, match=r"not started warm: .*'MKL_NUM_THREADS'"):
+        rehearse("plain.py", env={"MKL_NUM_THREADS": "3"})
 
 
 @pytest.mark.parametrize(
@@ -218,13 +218,25 @@ def test_the_command_says_what_was_forked(tmp_path: Path) -> None:
     assert finished.orphans == 0
 
 
+def test_ranks_are_warm_when_torchrun_chooses_their_threads(tmp_path: Path) -> None:
+    """Torchrun sets OMP_NUM_THREADS for them if nobody has, after torch was imported."""
+    job = tmp_path / "threads.py"
+    job.write_text("import os, torch; print(os.environ['OMP_NUM_THREADS'], torch.get_num_threads())")
+    torchrun = [SCRIPTS / "torchrun", "--standalone", "--nproc-per-node", "2"]
+    command = ["env", "-u", "OMP_NUM_THREADS", SCRIPTS / "tracehook", "rehearse", "--devices", "2", "--warm", "--"]
+    finished = run([*command, *torchrun, job], timeout=120)
+    assert finished.status == 0, finished.output
+    assert finished.out.count("1 1\n") == 2, finished.output
+    assert "warm start: 3 processes were forked, 0 started cold\n" in finished.out
+
+
 def test_the_command_says_why_a_process_was_cold() -> None:
     """A process whose environment torch would have read otherwise starts cold, and says so by its variable."""
     code = "import subprocess, sys, os; subprocess.run([os.environ['PYTHON_EXEC'], '-c', 'import sys; sys.exit(3)'], "
-    code += "env=os.environ | {'OMP_NUM_THREADS': '3'})"
+    code += "env=os.environ | {'MKL_NUM_THREADS': '3'})"
     finished = _command("--warm", "--", sys.executable, "-c", code)
     assert finished.status == 0, finished.output
-    assert "warm start: 1 processes were forked, 1 started cold (1 for OMP_NUM_THREADS)\n" in finished.out
+    assert "warm start: 1 processes were forked, 1 started cold (1 for MKL_NUM_THREADS)\n" in finished.out
 
 
 def test_no_warm_start(tmp_path: Path) -> None:

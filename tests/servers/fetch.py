@@ -10,11 +10,13 @@ import zipfile
 from pathlib import Path
 
 CUPY = "cupy_backends/cuda/"
+FRAMEWORKS = Path(__file__).parents[1] / "frameworks" / "requirements.txt"
+(MEGATRON,) = (line for line in FRAMEWORKS.read_text().splitlines() if line.startswith("megatron-core=="))
 # What is kept of a wheel: the files whose names begin so.
 WHEELS = {
     "sglang==0.5.23": ("sglang/srt/distributed/device_communicators/pynccl", "sglang/srt/plugins/"),
     "vllm==0.33.0": ("vllm/distributed/device_communicators/pynccl", "vllm/plugins/__init__.py"),
-    "megatron-core==0.16.1": ("megatron/core/",),
+    MEGATRON: ("megatron/core/",),
     "nccl4py==0.6.0": ("nccl/",),
     "cuda-core==1.2.2": ("cuda/core/",),  # nccl4py needs it
     "cupy-cuda13x==14.2.0": (

@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
-from support import warm
+from support import alarms, warm
 from support.processes import SCRIPTS, Finished, Running, environment, run, run_together
 from tracehook import versions
 from tracehook.log import reader
@@ -121,7 +121,11 @@ def rehearse(
         server = warm.server(environment(of_torch))
         changes = warm.environment({}) | {SOCKET: str(server.socket)} | changes
     if server is None or torchrun:
-        finished = run(_command(wanted, server, torchrun), changes, timeout)
+        with tempfile.TemporaryDirectory(prefix="t", ignore_cleanup_errors=True) as folder:
+            with alarms.Watch(Path(folder)) as watch:
+                own = {"TMPDIR": folder} if alarms.SECONDS else {}  # where the command has its directory
+                finished = run(_command(wanted, server, torchrun), changes | own, timeout)
+            watch.note(finished.status, finished.late)
     else:
         finished = _run_here(wanted, server, changes, timeout)
     return Rehearsal(finished, read_logs(log) if log is not None else [])
@@ -142,7 +146,8 @@ def _command(wanted: _Wanted, server: Warm | None, torchrun: bool) -> list[str |
     """Return the command line of a rehearsal."""
     python = str(server.python) if server else sys.executable
     line: list[str | Path] = [python] if server else []
-    line += [SCRIPTS / "tracehook", "rehearse", "--devices", str(wanted.devices)]
+    # Tests that hang on purpose say themselves when that is over.
+    line += [SCRIPTS / "tracehook", "rehearse", "--hang-timeout", "0", "--devices", str(wanted.devices)]
     line += ["--log", wanted.log] if wanted.log is not None else []
     line += ["--faults", wanted.faults] if wanted.faults else []
     if torchrun:
@@ -178,7 +183,9 @@ def _run_here(wanted: _Wanted, server: Warm, changes: Mapping[str, str], timeout
         def start(mark: dict[str, str], out: IO[bytes], err: IO[bytes]) -> list[Running]:
             return [warm.Forked(server, wanted.program, common | own | mark, out, err) for own in each]
 
-        finished = run_together(start, timeout)
+        with alarms.Watch(Path(scratch)) as watch:
+            finished = run_together(start, timeout)
+        watch.note(finished.status, finished.late)
         status = finished.status if finished.status >= 0 else 128 - finished.status
         return replace(finished, status=RULES_BROKEN if emulation.violations(Path(scratch)) else status)
 

@@ -141,6 +141,9 @@ class FakeCore:
         """Return up to `limit` whole events, without the first `skip`."""
         return self.data[skip * self.LAYOUT.size : (skip + limit) * self.LAYOUT.size]
 
+    def peek_summed(self, limit: int, least: int) -> None:
+        """Return nothing: it is never crowded."""
+
     def mark_drained(self, count: int) -> None:
         """Let go of the oldest."""
         self.data = self.data[count * self.LAYOUT.size :]

@@ -109,6 +109,15 @@ def test_a_rank_that_calls_nothing_more_is_named() -> None:
     assert "rank 3 made no other call" in found[0].message
 
 
+@pytest.mark.parametrize(("after", "named"), [(SECOND // 5, []), (30 * SECOND, [3])])
+def test_a_wait_that_had_just_begun_when_another_rank_failed_is_no_hang(after: int, named: list[int]) -> None:
+    """In every moment of a job somebody waits for somebody; whoever waits longer waits for a reason."""
+    found = job(4, pairs(4), lambda rank: ["tp", "world"] if rank == 3 else ["tp", "world", "tp", "world"])
+    found.processes[0].how = "exception"
+    found.processes[0].ended_ns = SECOND + after
+    assert [finding.ranks[0] for finding in blame.findings(found)] == named
+
+
 def test_of_two_groups_in_the_opposite_order_the_rank_that_differs_from_most_is_named() -> None:
     """Both of a pair wait for each other; the other pairs show which order is the right one."""
     step = ["tp", "cp", "tp", "cp", "world"]

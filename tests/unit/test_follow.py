@@ -507,7 +507,7 @@ USED = {"event": "segment.alloc", "seq": 1, "t_ns": 2, "device": 0, "total": 512
 
 
 def _write(directory, name, *events, **begin):
-    first = {"event": "trace.begin", "schema": "1.11", "t_ns": 1, "pid": 1, "argv": ["/x/train.py"], **begin}
+    first = {"event": "trace.begin", "schema": "1.12", "t_ns": 1, "pid": 1, "argv": ["/x/train.py"], **begin}
     lines = (json.dumps(event) + "\n" for event in (first, *events))
     directory.joinpath(f"{name}.jsonl").write_text("".join(lines))
 

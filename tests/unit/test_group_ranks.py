@@ -71,3 +71,10 @@ def test_a_beginning_that_failed_is_made_again(communicator: Any) -> None:
     second._begin(communicator)
 
     assert second._plans is not None
+
+
+def test_a_fingerprint_that_raised_is_equal_to_none() -> None:
+    """Whatever the answers depend on, nobody compared it; also if it raised on all ranks."""
+    assert made(GroupRanks, Meetings()).compare_policies({"one": "a table"}) == ""
+    told = made(GroupRanks, Meetings()).compare_policies({"one": "a table", "two": None})
+    assert "the fingerprint of policy 'two' raised" in told

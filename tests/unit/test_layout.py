@@ -16,15 +16,19 @@ LEAVES = ("errors", "settings", "versions", "_core")  # of the top level, which 
 # What each room may import besides itself and the leaves. A leaf imports `log` at most.
 MAY_IMPORT = {
     "log": (),
+    "nccl": ("log",),
     "audit": ("log",),
-    "views": ("audit", "log"),
+    "export": ("audit", "log"),
+    "views": ("audit", "log", "tuning"),
     "hook": ("log",),
-    "policies": ("log",),
-    "symmetric_memory": ("hook", "log", "policies"),
+    "tuning": ("hook", "log"),
+    "policies": ("log", "tuning"),
+    "symmetric_memory": ("hook", "log", "nccl", "policies"),
     "ipc": ("hook", "log"),
     "integrations": ("symmetric_memory", "hook", "log"),
+    "metrics": ("hook", "log", "nccl"),
     "rehearsal": ("hook", "log"),
-    "commands": ("views", "audit", "hook", "log", "policies", "rehearsal"),
+    "commands": ("views", "audit", "export", "hook", "log", "metrics", "nccl", "policies", "rehearsal", "tuning"),
 }
 # The same of C++: `core` decides, and knows neither torch nor NCCL.
 MAY_INCLUDE = {

@@ -35,7 +35,7 @@ def test_who_did_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     """Of a skipped collective: how many calls each rank made, who waits in which call for whom, and for how long."""
     _, text = _follow("rank-missing-skipped", tmp_path, monkeypatch, 2.0)
     below = [line for line in text.splitlines() if " wait" in line]
-    assert below[0].startswith("communicator e871599422afbbd6: rank 5 made 11 calls; rank 4 made 12 calls; ")
+    assert below[0].startswith("group tp_2: rank 5 made 11 calls; rank 4 made 12 calls; ")
     assert below[0].endswith("rank 4 waits for rank 5 in all_reduce of 16,384 float32, sum, for 6 s")
     assert below[-1] == "ranks wait in 3 more calls"  # because of that
 
@@ -63,7 +63,7 @@ def test_a_hang_is_one_line_in_a_pipe(
     monkeypatch.setattr(watch, "_looks", lambda *_: iter([None] * 3))
     watch._print_lines(follower, 1.0, keep=False)
     said = capsys.readouterr().out
-    assert said.count("rank 4 waits for rank 5") == said.count("rank 5 waits for rank 4") == 1
+    assert said.count("rank 4 waits for rank 5") == 1
 
 
 def test_a_job_that_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

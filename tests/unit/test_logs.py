@@ -187,7 +187,8 @@ class Aside:
 
     def hear(self, event, fields):
         """Take an event."""
-        self.heard.append((event, fields["comm_id"]))
+        if event == "communicator.ready":
+            self.heard.append((event, fields["comm_id"]))
 
     def look(self):
         """Name one."""

@@ -71,7 +71,7 @@ def test_the_rank_of_the_first_group_counts_where_the_launcher_said_none(
 ) -> None:
     """The reader and the summary use it."""
     log = tmp_path / "job.rank-.host.7.jsonl"
-    begin = f'{{"event":"trace.begin","schema":"1.11","t_ns":1,"rank":{"null" if told is None else told},"pid":7}}'
+    begin = f'{{"event":"trace.begin","schema":"1.12","t_ns":1,"rank":{"null" if told is None else told},"pid":7}}'
     log.write_text(f'{begin}\n{{"event":"rank.known","t_ns":2,"rank":3,"world_size":8}}\n')
     read = read_process(log)
     assert read.rank == rank

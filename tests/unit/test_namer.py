@@ -218,6 +218,17 @@ def test_a_worker_of_mp_spawn_gets_its_rank_with_the_first_group(places: Any) ->
     assert list(namer_.look()) == []
 
 
+def test_a_group_that_lives_less_than_a_second_tells_the_rank(places: Any) -> None:
+    """A communicator shows that there is a group, so the next look comes at once."""
+    namer_ = Namer(None, has_rank=False, clock=lambda: 0.0)
+    places(None)
+    assert list(namer_.look()) == []
+    places((3, 8))
+    namer_.hear("communicator.pending", {"comm": "1", "comm_id": 1})
+    namer_.hear("communicator.retire", {"comm_id": 1})
+    assert list(namer_.look()) == [("rank.known", {"rank": 3, "world_size": 8})]
+
+
 def test_a_process_with_a_rank_keeps_it(places: Any) -> None:
     """What the launcher says holds."""
     places((3, 8))

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support.packages import install
@@ -13,6 +14,7 @@ from support.packages import install
 from tracehook.policies import Answer, Request, isolated, shared
 from tracehook.policies.chooser import REMEMBERED, Choice, Chooser
 from tracehook.policies.installed import available, find
+from tracehook.symmetric_memory.pool_choice import PoolChoice
 
 REQUEST = Request(groups=("tp",), ranks=(2,), device=0, operation="all_reduce", nbytes=1 << 20)
 DEFAULT = Choice(Answer.SHARED, "default", -1)
@@ -215,3 +217,25 @@ def test_only_the_chosen_policies_are_imported(chooser) -> None:
     """A package whose policies are installed but not chosen is left alone."""
     chooser("elsewhere")
     assert "some_policies" not in sys.modules
+
+
+@pytest.mark.parametrize("told", [(1, 1.0), (1 << 60, 1.0, 2.0), (1.5, 1.0, 2.0), (1, float("nan"), 2.0), 7])
+def test_an_expectation_that_the_log_cannot_have_is_reported(packages, chooser, said, monkeypatch, told) -> None:  # noqa: ARG001
+    """The policy is skipped as if it had raised; the program goes on."""
+    asked = chooser("always", "small")
+    monkeypatch.setattr(sys.modules["some_policies"].always, "expects", lambda _: told, raising=False)
+    assert asked.choose(REQUEST) == DEFAULT
+    assert len(said) == 1
+    assert "policy 'always' skipped: raised" in said[0]
+
+
+def test_several_groups_of_a_scope_ask_no_policy_with_a_fingerprint(packages, said, monkeypatch) -> None:  # noqa: ARG001
+    """A rank that has both groups alike does not know whether another one, which is in one of them, has so too."""
+    chosen = PoolChoice(["always"], lambda *_: None)
+    monkeypatch.setattr(sys.modules["some_policies"].always, "fingerprint", lambda: "one", raising=False)
+    groups = [SimpleNamespace(facts=SimpleNamespace(name=name, desc=None, ranks=2, members=(0, 1))) for name in "ab"]
+    for group in groups:
+        group.compare_policies = lambda fingerprints: ""  # noqa: ARG005
+        group.choices = set()
+    assert chosen.pool(groups[:1], 0, False, (None, None, None)) == "group a"
+    assert chosen.pool(groups, 0, False, (None, None, None)) == "shared"

@@ -13,6 +13,8 @@ import pytest
 
 from tracehook.log import journal as logs
 from tracehook.log import tables
+from tracehook.log.parts import Parts
+from tracehook.log.stderr import warn
 
 COMM = {"comm": 0xABC, "comm_id": 1, "comm_seq": 7, "rank": 3, "device": 0}
 SEGMENT = {"segment": 5, "address": 0x7F00, "size": 4096}
@@ -82,7 +84,7 @@ def test_a_closed_stderr_is_no_error(monkeypatch):
     stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     stderr.close()
     monkeypatch.setattr(sys, "stderr", stderr)
-    logs.warn("unheard")
+    warn("unheard")
 
 
 # --- without a log: warnings on stderr ---
@@ -92,7 +94,7 @@ def test_a_warning_is_one_write(monkeypatch):
     """Ranks share a terminal: where stderr is unbuffered, a second write for the end of the line lets lines mix."""
     writes = []
     monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=writes.append, flush=lambda: None))
-    logs.warn("something")
+    warn("something")
     assert writes == ["tracehook: something\n"]
 
 
@@ -126,10 +128,11 @@ def test_warnings_are_said_however_long_the_log_has_failed():
 
         from tracehook import _core
         from tracehook.log import journal as logs
+        from tracehook.log.bound import Bound
 
-        logs._KEPT = 64
         _core.make_process("", 128)
-        journal = logs.Journal(_core, Path("/dev/full"), {}, os.open("/dev/full", os.O_WRONLY))
+        full, small = os.open("/dev/full", os.O_WRONLY), Bound(ring_events=128)
+        journal = logs.Journal(_core, Path("/dev/full"), {}, full, bound=small)
         for _ in range(20):
             for number in range(50):
                 _core.push("hook.enable", number, 4096)
@@ -159,14 +162,14 @@ def test_warnings_are_said_however_long_the_log_has_failed():
 def dead_server(monkeypatch):
     """Return a switch: once set, a thread that writes into a log waits until the test ends."""
     is_dead, ended = threading.Event(), threading.Event()
-    write = logs._WholeLines.write
+    write = Parts.write
 
     def waiting(file, data):
         if is_dead.is_set():
             ended.wait(60)
         write(file, data)
 
-    monkeypatch.setattr(logs._WholeLines, "write", waiting)
+    monkeypatch.setattr(Parts, "write", waiting)
     monkeypatch.setattr(logs, "_PATIENCE", 0.2)
     yield is_dead
     ended.set()
@@ -188,13 +191,13 @@ def test_the_end_does_not_wait_for_a_dead_file_server(core, tmp_path, dead_serve
 
 def test_the_end_waits_for_a_slow_disk(core, tmp_path, monkeypatch):
     """As long as lines are written, the end waits for all of them, though each takes long."""
-    write = logs._WholeLines.write
+    write = Parts.write
 
     def slow(file, data):
         time.sleep(0.05)
         write(file, data)
 
-    monkeypatch.setattr(logs._WholeLines, "write", slow)
+    monkeypatch.setattr(Parts, "write", slow)
     monkeypatch.setattr(logs, "_PATIENCE", 0.3)
     journal = logs.Journal(core, tmp_path / "a.jsonl", {})
     journal.start()

@@ -130,6 +130,11 @@ def test_places_are_read(core, event, given, expected):
         ("deregister.window", {"result": 5}, {"ok": False, "error": 5}),
         ("window.defer", {"value": 3}, {"segments": 3}),
         ("pool.limit", {"value": 10, "size": 20}, {"wanted": 10, "held": 20}),
+        (
+            "policy.expected",
+            {"value": 21_500 << 32 | 13_250, "size": 1 << 56 | 1 << 17},
+            {"operation": "all_gather", "bucket": 1 << 17, "plain_us": 21.5, "symmetric_us": 13.25},
+        ),
         ("policy.chosen", {"value": 1, "size": 2}, {"choice": 0, "answer": "none"}),
         ("segment.retire", {"segment": 1, "value": 30, "extra": 2}, {"pool_segment": 1, "pool": 2, "pool_bytes": 30}),
     ],

@@ -105,7 +105,7 @@ def left_out() -> None:
 
 def burst() -> None:
     """More events at once than the ring holds, which is made a small one for that."""
-    tracehook.hook.service._RING_CAPACITY = 24
+    tracehook.log.ring_place.MOST_EVENTS = 24
     tracehook.enable()
     device = start()
     dist.all_reduce(filled(1, 1, device))

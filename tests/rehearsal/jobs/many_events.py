@@ -15,5 +15,5 @@ for _ in range(40_000):
     _core.push("hook.enable")
     _core.push("hook.disable")
 sys.setswitchinterval(interval)
-time.sleep(1)  # the log catches up, so that what follows has room and shows the gap
+time.sleep(3)  # the log catches up, so that what follows has room and shows the gap
 torch.distributed.destroy_process_group()

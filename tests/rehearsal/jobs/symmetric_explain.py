@@ -5,6 +5,7 @@ import sys
 import torch
 import torch.distributed as dist
 import tracehook
+from tracehook.symmetric_memory import ranks
 
 from common import MB, RANK, WORLD, start, tell
 from symmetric_tools import SIZE, caught, empty, meet, symmetric
@@ -62,6 +63,51 @@ def lazy() -> None:
     tensor = symmetric(RANK + 1, group=group)
     ask("symmetric", tensor, group)
     tell(pointer=pointer)
+
+
+def ask_path(name: str, tensor: torch.Tensor, group: dist.ProcessGroup | None = None, **call: object) -> None:
+    """Tell which path explain names, and that it says of the tensor what it says without an operation."""
+    answer = tracehook.explain(tensor, group, **call)
+    same = tuple(answer) == tuple(tracehook.explain(tensor, group))
+    answers[name] = [answer.path, answer.path_reason, answer.path_text, same]
+
+
+def paths() -> None:
+    """The path of collectives on tensors in windows, and outside."""
+    ask_path("not_enabled", empty(), operation="all_reduce")
+    inside, part, ordinary = symmetric(1), symmetric(1), empty()
+    half = inside[: inside.numel() // WORLD]
+    integers = inside.view(torch.int32)
+    ask_path("without_operation", inside)
+    ask_path("in_place", inside, operation="all_reduce")
+    ask_path("two_windows", inside, operation="all_reduce", other=part)
+    ask_path("integers", integers, operation="all_reduce")
+    ask_path("gathered_integers", integers, operation="all_gather")
+    ask_path("as_integers", inside, operation="all_reduce", dtype=torch.int64)
+    ask_path("maximum", inside, operation="all_reduce", reduction="max")
+    ask_path("average", inside, operation="all_reduce", reduction="avg")
+    ask_path("outside", ordinary, operation="all_reduce")
+    ask_path("send_outside", inside, operation="all_reduce", other=ordinary)
+    ask_path("large_send_outside", inside, operation="all_gather", other=ordinary[: ordinary.numel() // WORLD])
+    ask_path("receive_outside", ordinary[: half.numel()], operation="reduce_scatter", other=inside)
+    ask_path("all_to_all", inside, operation="all_to_all", other=part)
+    ask_path("not_cuda", torch.empty(4), operation="all_reduce")
+    alone = dist.new_group([0], device_id=device)
+    ask_path("no_member", inside, alone, operation="all_reduce")
+    _, answers["unknown"] = caught(lambda: tracehook.explain(inside, operation="add"))
+    _, answers["unknown_on_cpu"] = caught(lambda: tracehook.explain(torch.empty(4), operation="add"))
+    answers["shown"] = [repr(tracehook.explain(inside)), repr(tracehook.explain(inside, operation="all_reduce"))]
+    copies = dist.ProcessGroupNCCL.Options()
+    copies.config.cta_policy = 2
+    group = dist.new_group(list(range(WORLD)), device_id=device, pg_options=copies)
+    copied = symmetric(1, group=group)
+    ask_path("copied", copied, group, operation="all_gather")
+
+
+def several_hosts() -> None:
+    """Ranks that share no host, as they see it."""
+    ranks.own_host = lambda: f"host {RANK}"
+    ask_path("several_hosts", symmetric(1), operation="all_reduce")
 
 
 def too_old() -> None:

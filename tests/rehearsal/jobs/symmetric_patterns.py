@@ -59,6 +59,9 @@ tell(maximum=scattered(None, [2] * WORLD, True, dist.ReduceOp.MAX))
 plain = tracehook.empty(5, 7, dtype=torch.bfloat16)
 tell(empty=[list(plain.shape), str(plain.dtype), str(plain.device), tracehook.is_symmetric(plain)])
 tell(empty_unequal=tracehook.is_symmetric(tracehook.empty(RANK + 1, 7, sizes=[1, 2])))
+given = torch.full((2, 3), RANK + 1.0).to(device)
+reduced, scalar = tracehook.all_reduce(given, group), tracehook.all_reduce(torch.tensor(RANK + 1.0).to(device))
+tell(reduced=[reduced.tolist(), given.cpu().unique().tolist(), tracehook.is_symmetric(reduced, group), scalar.item()])
 tell(
     complaints=[
         caught(lambda: tracehook.all_gather_into_tensor(rows([2] * WORLD), sizes=[2] * (WORLD + 1)))[1],

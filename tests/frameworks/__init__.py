@@ -1,0 +1,1 @@
+"""Training with real frameworks, in rehearsal."""

@@ -1,0 +1,170 @@
+"""One process, many times, that is killed while its log begins a new part.
+
+Arguments: the first round, how many, a seed, the directory that gets a directory of logs for each round. The parent
+kills it when it sees the new file; or else the process kills itself, at a line of Python that nobody chose. After each
+step it notes in shared memory where its segments lie. The parent tells what was noted last.
+"""
+
+import atexit
+import json
+import mmap
+import os
+import random
+import signal
+import struct
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+MOST = 60  # segments
+LIMIT = 30.0  # seconds after which something is wrong
+MOMENTS = ("line", "line", "line", "unfinished", "finished", "packed")
+LINES = 90  # that a rotation has, about
+PARTS = (2, 3, 8, 9, 10)  # of which the later ones throw older ones away
+PAUSE = 0.001  # seconds; few crowds that the log would sum
+
+_NOTE = struct.Struct(f"<Q{MOST}Q")
+_COUNT = struct.Struct("<Q")
+_SLOTS = 4  # the note of step n is not touched while that of step n + 1 is written
+
+
+class Notes:
+    """Where the segments of a process lie, in memory that it shares with its parent: the last steps of it."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, 4096)
+
+    def write(self, step: int, places: list[int]) -> None:
+        """Note where segments lie; the number of steps comes last."""
+        note = _NOTE.pack(len(places), *places, *[0] * (MOST - len(places)))
+        at = 64 + step % _SLOTS * _NOTE.size
+        self._memory[at : at + len(note)] = note
+        _COUNT.pack_into(self._memory, 0, step + 1)
+
+    def last(self) -> list[int] | None:
+        """Return the last note, if there is one."""
+        (steps,) = _COUNT.unpack_from(self._memory)
+        if not steps:
+            return None
+        count, *places = _NOTE.unpack_from(self._memory, 64 + (steps - 1) % _SLOTS * _NOTE.size)
+        return places[:count]
+
+
+class Executioner:
+    """Kills this process at a line of a rotation of its log, on the log's thread. A trace function for threads."""
+
+    def __init__(self, rotation: int, line: int) -> None:
+        self._rotations = rotation
+        self._lines = line
+        self._rotating = 0  # depth of calls
+
+    def __call__(self, frame: FrameType, _: str, __: object) -> object:
+        """Look at a call."""
+        if not self._rotating and frame.f_code.co_qualname != "Parts.rotate":
+            return None
+        self._rotating += 1
+        if self._rotating == 1:
+            self._rotations -= 1
+        return self._within
+
+    def _within(self, _: FrameType, event: str, __: object) -> object:
+        if event == "return":
+            self._rotating -= 1
+            if self._rotating == 0 and self._rotations == 0:
+                self._lines = 0  # it had fewer lines
+        elif event == "line" and self._rotations == 0:
+            self._lines -= 1
+        if self._lines <= 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self._within
+
+
+def work(notes: Notes, chance: random.Random) -> None:
+    """Allocate and free segments, until the end."""
+    import tracehook
+
+    from common import MB, start
+
+    tracehook.enable()
+    device = start()
+    kept: list[torch.Tensor] = []
+    deadline = time.monotonic() + LIMIT
+    step = 0
+    while time.monotonic() < deadline:
+        for _ in range(chance.randint(1, min(6, MOST - len(kept)))):
+            kept.append(torch.empty(chance.randint(20, 40) * MB, dtype=torch.uint8, device=device))
+        while len(kept) > MOST - 6 or (kept and chance.random() < 0.7):
+            kept.pop(chance.randrange(len(kept)))
+        torch.cuda.empty_cache()
+        notes.write(step, sorted(tensor.data_ptr() for tensor in kept))
+        step += 1
+        time.sleep(PAUSE)
+
+
+def be_program(notes: Notes, seed: str, directory: Path, executioner: Executioner | None) -> None:
+    """Become a process as a launcher would start it, and never return."""
+    if executioner is not None:
+        threading.settrace(executioner)
+    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "SYMM_REGISTER_LOG": str(directory)}
+    status = 0
+    try:
+        work(notes, random.Random(seed))
+    except BaseException:
+        traceback.print_exc()
+        status = 4
+    atexit._run_exitfuncs()
+    os._exit(status)
+
+
+def is_reached(moment: str, part: int, names: list[str]) -> bool:
+    """Whether the log has come to the moment: what it begins is there, or is whole, or is packed."""
+    match moment:
+        case "unfinished":
+            return any(name.endswith(f".part{part}.jsonl.new") for name in names)
+        case "finished":
+            return any(name.endswith(f".part{part}.jsonl") for name in names)
+    return any(name.endswith((f".part{part}.jsonl.zst.new", f".part{part}.jsonl.zst")) for name in names)
+
+
+def one_round(number: int, seed: int, directory: Path) -> dict[str, object]:
+    """Start a process, kill it about where a part of its log begins; return what it had noted."""
+    chance = random.Random(f"{seed} {number}")
+    notes = Notes()
+    packed = os.environ.get("SYMM_REGISTER_LOG_PACKED") == "zstd"
+    moment = chance.choice(MOMENTS if packed else MOMENTS[:-1])
+    part = chance.choice(PARTS)
+    own = Executioner(part - 1, chance.randint(1, LINES)) if moment == "line" else None
+    sys.stdout.flush()
+    if (pid := os.fork()) == 0:
+        be_program(notes, f"{seed} {number}", directory, own)
+    if own is None:
+        deadline = time.monotonic() + LIMIT
+        names: list[str] = []
+        while not is_reached(moment, part, names) and time.monotonic() < deadline:
+            names = [file.name for file in directory.glob("*")]
+        os.kill(pid, signal.SIGKILL)
+    _, status = os.waitpid(pid, 0)
+    return {
+        "moment": moment,
+        "part": part,
+        "status": os.waitstatus_to_exitcode(status),
+        "noted": notes.last(),
+        "unfinished": [file.name for file in directory.glob("*.new")],
+    }
+
+
+def main() -> None:
+    """Play all rounds."""
+    first, count, seed = map(int, sys.argv[1:4])
+    for number in range(first, first + count):
+        told = one_round(number, seed, Path(sys.argv[4], f"{number:03}"))
+        os.write(1, f"fact 0 {json.dumps({str(number): told})}\n".encode())
+
+
+if __name__ == "__main__":
+    main()

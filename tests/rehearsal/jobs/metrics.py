@@ -1,0 +1,57 @@
+"""Ranks with windows, whose metrics are looked at: they end in order, disagree, hang in NCCL, or one is killed."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import tracehook
+
+from common import MB, RANK, WORLD, start, tell
+
+SINCE = "tracehook_registration_in_progress_since_timestamp_seconds"
+
+
+def own(name: str) -> dict[str, float]:
+    """Return one metric of this process, by its own label: kind or about."""
+    tracehook.status()  # waits until all events are taken
+    samples = (sample for metric in COLLECTOR.collect() for sample in metric.samples if sample.name == name)
+    return {sample.labels.get("kind") or sample.labels.get("about", ""): sample.value for sample in samples}
+
+
+def look_meanwhile() -> None:
+    """Tell since when a registration is in progress, as soon as one is."""
+    for _ in range(500):
+        if since := own(SINCE)["window"]:
+            tell(since=since, now=time.time())
+            return
+        time.sleep(0.01)
+
+
+COLLECTOR = tracehook.metrics.collector()
+device = start()
+size = 32 * MB * (2 if sys.argv[1] == "mismatch" and RANK == 0 else 1)
+watcher = threading.Thread(target=look_meanwhile)
+if sys.argv[1] == "hangs":
+    watcher.start()
+try:
+    with tracehook.symmetric(dist.group.WORLD):
+        tensor = torch.zeros(size, dtype=torch.uint8, device=device)
+    dist.all_reduce(tensor)
+except tracehook.RegistrationError as problem:
+    tell(error=type(problem).__name__)
+torch.cuda.synchronize()
+if sys.argv[1] == "hangs":
+    watcher.join()
+tell(disagreed=own("tracehook_ranks_disagreed_total"), pid=os.getpid())
+if sys.argv[1] == "killed" and RANK == WORLD - 1:
+    while not list(Path(os.environ["SYMM_REGISTER_METRICS"]).glob(f"*.rank{RANK}.*.prom")):
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+elif sys.argv[1] == "killed":
+    os._exit(0)  # the others would wait for it
+dist.destroy_process_group()

@@ -1,0 +1,96 @@
+"""A job whose logs have a bound: they stay below it, and the audit proves what is left and claims no more."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from support.audits import CLEAN, FINDINGS, Audit
+from support.rehearsal import Rehearsal, rehearse
+
+SECONDS = float(os.environ.get("TRACEHOOK_TEST_BOUNDED_SECONDS", "12"))
+LIMIT = 8 << 20  # bytes a process
+RANKS = 4
+BLOCK = 512  # bytes, of st_blocks
+
+
+class Du:
+    """What the files of each rank take on the disk, looked at again and again."""
+
+    def __init__(self, folder: Path, period: float) -> None:
+        self._folder = folder
+        self._period = period
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.looks = 0
+        self.most = Counter[str]()  # bytes, by rank
+
+    def __enter__(self) -> Du:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+        self.look()
+
+    def _run(self) -> None:
+        while not self._end.wait(self._period):
+            self.look()
+
+    def look(self) -> None:
+        """Add up what is there now."""
+        now = Counter[str]()
+        for file in self._folder.glob("*"):
+            try:
+                size = file.stat().st_blocks * BLOCK
+            except FileNotFoundError:  # it was thrown away meanwhile
+                continue
+            if (found := re.search(r"\.rank(\d+)\.", file.name)) is not None:
+                now[found[1]] += size
+        self.looks += bool(now)
+        self.most |= now
+
+
+def run(folder: Path, lie: str) -> Rehearsal:
+    """Run the job, look at its files meanwhile, and assert that it was a good one with all its limits kept."""
+    with Du(folder, 0.1 if SECONDS < 60 else 1.0) as du:
+        job = rehearse(
+            "bounded.py",
+            str(SECONDS),
+            lie,
+            log=folder,
+            ranks=RANKS,
+            env={"SYMM_REGISTER_LOG_LIMIT": "8MiB"},
+            timeout=SECONDS + 100,
+        )
+    job.assert_good()
+    print(f"{du.looks} looks; most bytes of a rank: {dict(du.most)}; parts: {[log.begin['part'] for log in job.logs]}")
+    assert len(du.most) == RANKS
+    assert max(du.most.values()) <= LIMIT
+    assert min(du.most.values()) > LIMIT / 2, "the limit was never near"
+    assert all(log.begin["part"] > 1 for log in job.logs), "nothing was thrown away"
+    return job
+
+
+@pytest.mark.timeout(SECONDS + 160)
+def test_a_fault_that_was_thrown_away_is_not_said_to_be_absent(tmp_path: Path) -> None:
+    """The rest is clean, and the audit says from when on."""
+    job = run(tmp_path, "early")
+    lied = job.facts(1)["lied"]
+    assert all(event.get("segment") != lied or event["event"] != "segment.free" for event in job.log(1).events)
+    done = Audit(tmp_path).expect(CLEAN, "proof from", "4 logs threw older lines away")
+    assert re.search(r"Clean from \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d", done.out), done
+
+
+@pytest.mark.timeout(SECONDS + 160)
+def test_a_fault_in_the_last_part_is_found(tmp_path: Path) -> None:
+    """The audit names the rank and the segment, and finds nothing wrong with the other ranks."""
+    job = run(tmp_path, "late")
+    lied = job.facts(1)["lied"]
+    done = Audit(tmp_path).expect(FINDINGS, "freed-while-registered", f"rank 1 freed segment {lied}", "proof from")
+    assert not re.search(r"rank [023] (freed|deregistered)", done.out), done

@@ -1,0 +1,109 @@
+"""Ranks that wait for each other end a rehearsal, which names them: `tracehook rehearse --hang-timeout`.
+
+HANGS is the number of seeds, HANGS_FROM the first one.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from support.processes import SCRIPTS, Finished, run
+from support.rehearsal import JOBS
+
+SEEDS = int(os.environ.get("HANGS", "4"))
+FIRST = int(os.environ.get("HANGS_FROM", "0"))
+RANKS = 8
+FAULTS = ("skip", "order", "receive", "compute")
+HANGS = 87
+
+
+def rehearse(*job: str, devices: int, limit: float) -> Finished:
+    """Run a launcher's job as the command does."""
+    command = ["rehearse", "--devices", str(devices), "--hang-timeout", str(limit), "--", sys.executable, *job]
+    return run([SCRIPTS / "tracehook", *command], {"PYTHONPATH": str(JOBS)}, timeout=120, cwd=JOBS)
+
+
+def told(finished: Finished) -> list[str]:
+    """Return who waits for whom."""
+    mark = "rehearsal: hang: "
+    return [line.removeprefix(mark) for line in finished.err.splitlines() if line.startswith(mark)]
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
+def test_the_rank_that_the_others_wait_for_is_in_the_first_line(seed: int) -> None:
+    """A skipped collective, two groups in the opposite order, a send without a receive, a rank that never comes."""
+    chosen = random.Random(seed)
+    fault = FAULTS[seed % len(FAULTS)]
+    rank = chosen.randrange(RANKS // 2 if fault == "receive" else 0, RANKS)
+    step = chosen.choice(range(2, 5))
+    finished = rehearse(
+        *("launch_and_end.py", str(RANKS), "90", "SIGTERM", "planted.py", fault, str(rank), str(step)),
+        devices=RANKS,
+        limit=4,
+    )
+    assert finished.status == HANGS, finished.output
+    assert finished.orphans == 0, finished.output
+    first = told(finished)[0]
+    assert f"rank {rank} " in first, finished.output
+    if fault == "compute":
+        assert f"rank {rank} did not come, and waits in no other call" in first
+
+
+SLOW = """
+import time
+import torch, torch.distributed as dist
+from common import RANK, start
+device = start()
+tensor = torch.ones(4, device=device)
+for _ in range(3):
+    if RANK == 1:
+        time.sleep(3)
+    dist.all_reduce(tensor)
+torch.cuda.synchronize()
+dist.destroy_process_group()
+"""
+
+
+def test_a_slow_rank_is_no_hang(tmp_path: Path) -> None:
+    """The others wait for it for three seconds, three times, and the limit is eight."""
+    job = tmp_path / "slow.py"
+    job.write_text(SLOW)
+    finished = rehearse("launch.py", "2", sys.executable, str(job), devices=2, limit=8)
+    assert (finished.status, told(finished)) == (0, []), finished.output
+
+
+NAMED = """
+import ctypes, time
+from raw import FLOAT, RANK, SUM, WORLD, allocate, cuda, exchanged, must, nccl
+
+class Config(ctypes.Structure):  # ncclConfig_t, as far as its name
+    _fields_ = [("size", ctypes.c_size_t), ("magic", ctypes.c_uint), ("version", ctypes.c_uint)]
+    _fields_ += [(name, ctypes.c_int) for name in ("blocking", "cluster", "least", "most")]
+    _fields_ += [("net", ctypes.c_char_p), *((name, ctypes.c_int) for name in ("share", "traffic"))]
+    _fields_ += [("name", ctypes.c_char_p)]
+
+must(cuda.cudaSetDevice(RANK))
+config = Config(ctypes.sizeof(Config), 0xCAFEBEEF, 22809, 1, name=b"tp")
+comm, unique = ctypes.c_void_p(), exchanged("named", nccl.ncclGetUniqueId)
+must(nccl.ncclCommInitRankConfig(ctypes.byref(comm), WORLD, unique, RANK, ctypes.addressof(config)))
+if RANK == 0:
+    memory = ctypes.c_void_p(allocate(4))
+    must(nccl.ncclAllReduce(memory, memory, ctypes.c_size_t(4), FLOAT, SUM, comm, None))
+    cuda.cudaDeviceSynchronize()
+time.sleep(60)
+"""
+
+
+def test_a_communicator_that_has_a_name_is_called_by_it(tmp_path: Path) -> None:
+    """That is commName of ncclConfig_t; torch 2.11 leaves it empty."""
+    job = tmp_path / "named.py"
+    job.write_text(NAMED)
+    finished = rehearse("launch_and_end.py", "2", "60", "SIGTERM", str(job), devices=2, limit=2)
+    assert finished.status == HANGS, finished.output
+    assert re.search(r"of communicator [0-9a-f]{16}, group tp \(ranks 0, 1\) for", told(finished)[0]), finished.output

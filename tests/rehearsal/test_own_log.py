@@ -1,0 +1,99 @@
+"""Rules that a rehearsal saw broken, and hangs that it ended, are in the log: the audit names them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.processes import SCRIPTS, Finished, run
+from support.rehearsal import JOBS, RULES_BROKEN
+
+HANGS = 87
+# Rank 1 deregisters what nobody registered; then it goes on, or is killed.
+BREAKS = """
+import ctypes, os, pathlib, signal, sys, time
+import torch, torch.distributed as dist
+from common import RANK, start
+device = start()
+dist.all_reduce(torch.ones(4, device=device))
+torch.cuda.synchronize()
+log = next(pathlib.Path(os.environ["SYMM_REGISTER_LOG"]).glob(f"*.{os.getpid()}.jsonl"))
+deadline = time.monotonic() + 30
+while b"communicator.group" not in log.read_bytes() and time.monotonic() < deadline:
+    time.sleep(0.05)
+if RANK == 1:
+    communicator = dist.group.WORLD._get_backend(device)._comm_ptr()
+    ctypes.CDLL("libnccl.so.2").ncclCommDeregister(ctypes.c_void_p(communicator), ctypes.c_void_p(77))
+    if sys.argv[1] == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+dist.destroy_process_group()
+"""
+
+
+def rehearse(log: Path, *job: str, ranks: int, limit: float = 0, faults: str = "") -> Finished:
+    """Run a job of several ranks as the command does."""
+    command = [
+        "rehearse",
+        "--devices",
+        str(ranks),
+        "--hang-timeout",
+        str(limit),
+        "--log",
+        str(log),
+        "--",
+        sys.executable,
+    ]
+    env = {"PYTHONPATH": str(JOBS), "TRACEHOOK_EMU_FAULTS": faults, "TRACEHOOK_EMU_WINDOW_TIMEOUT": "3"}
+    return run([SCRIPTS / "tracehook", *command, *job], env, timeout=120, cwd=JOBS)
+
+
+def audit(log: Path) -> dict[str, Any]:
+    """Return what the audit found."""
+    finished = run([SCRIPTS / "tracehook", "audit", str(log), "--json"], {}, timeout=60)
+    assert finished.status == 1, finished.output
+    return dict(json.loads(finished.out))
+
+
+@pytest.mark.parametrize("how", ["goes_on", "killed"])
+def test_a_broken_rule_is_a_finding_about_the_rank_that_broke_it(tmp_path: Path, how: str) -> None:
+    """With the rule, the call, the group and the time, also if the rank was killed at once."""
+    job = tmp_path / "breaks.py"
+    job.write_text(BREAKS)
+    finished = rehearse(tmp_path / "log", "launch.py", "2", sys.executable, str(job), how, ranks=2)
+    assert finished.status == RULES_BROKEN, finished.output
+    told = audit(tmp_path / "log")
+    (found,) = [finding for finding in told["findings"] if finding["rule"] == "rule-broken"]
+    assert told["first_finding"]["rule"] == "rule-broken"
+    assert found["ranks"] == [1]
+    assert ".rank1." in found["file"]
+    assert found["message"].startswith(
+        "rank 1 broke rule L2: a handle that is not registered was deregistered: registration 0x4d, on group "
+    )
+    assert f"(communicator {found['comm']}; ranks 0, 1)" in found["message"]
+
+
+def test_the_audit_names_the_hang_that_the_command_named(tmp_path: Path) -> None:
+    """The first line of stderr is the first finding, with the groups that the logs know."""
+    job = ("launch_and_end.py", "4", "60", "SIGTERM", "planted.py", "order", "1", "3")
+    finished = rehearse(tmp_path / "log", *job, ranks=4, limit=3)
+    assert finished.status == HANGS, finished.output
+    mark = "rehearsal: hang: "
+    lines = [line.removeprefix(mark) for line in finished.err.splitlines() if line.startswith(mark)]
+    told = audit(tmp_path / "log")
+    first, hangs = told["first_finding"], [each for each in told["findings"] if each["rule"] == "ranks-hung"]
+    assert first["rule"] == "ranks-hung"
+    assert first["message"].replace(" (group ", "|").split("|")[0] in lines[0]
+    assert f"communicator {first['comm']} (group " in first["message"]
+    assert len(hangs) == len(lines)
+
+
+def test_a_rehearsal_that_is_well_has_no_log_of_its_own(tmp_path: Path) -> None:
+    """There is one file a rank."""
+    finished = rehearse(tmp_path / "log", "launch.py", "2", sys.executable, "splits.py", ranks=2)
+    assert finished.status == 0, finished.output
+    files = sorted(path.name.split(".")[1] for path in (tmp_path / "log").glob("*.jsonl"))
+    assert files.count("rank0") == files.count("rank1") == 1
+    assert not any(b"rehearsal." in path.read_bytes() for path in (tmp_path / "log").iterdir())

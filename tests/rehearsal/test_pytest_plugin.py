@@ -1,0 +1,83 @@
+"""`@pytest.mark.rehearse`: a test's body on ranks, as a package of somebody else uses it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from support.processes import Finished, run
+from support.rehearsal import EXAMPLES
+
+BAD = """
+import pytest, torch, torch.distributed as dist
+
+@pytest.mark.rehearse(devices=2)
+def test_raises():
+    assert dist.get_rank() == 0, "a bug on rank 1"
+
+@pytest.mark.rehearse(devices=2, hang_timeout=3)
+def test_hangs():
+    if dist.get_rank() == 0:
+        dist.all_reduce(torch.zeros(4, device="cuda"))
+        torch.cuda.synchronize()
+    else:
+        import time
+        time.sleep(60)
+
+@pytest.mark.rehearse(devices=2)
+def test_breaks_a_rule():
+    size = 4 if dist.get_rank() == 0 else 8
+    dist.all_reduce(torch.zeros(size, device="cuda"))
+    torch.cuda.synchronize()
+
+@pytest.mark.rehearse(device=2)
+def test_misspelt():
+    pass
+
+@pytest.mark.rehearse(devices=2)
+def test_takes_a_function(request):
+    pass
+
+class TestMethods:
+    @pytest.mark.rehearse(devices=2)
+    def test_method(self):
+        pass
+
+def test_ordinary():
+    pass
+"""
+
+
+def check(folder: Path, *arguments: str) -> Finished:
+    """Run pytest there."""
+    return run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments], {}, timeout=200, cwd=folder
+    )
+
+
+@pytest.mark.timeout(250)
+def test_the_example_passes() -> None:
+    """Three tests, on four ranks each."""
+    finished = check(EXAMPLES / "checks")
+    assert finished.status == 0, finished.output
+    assert "3 passed" in finished.out
+
+
+@pytest.mark.timeout(250)
+def test_what_goes_wrong_on_a_rank_fails_the_test(tmp_path: Path) -> None:
+    """An exception, a hang, a broken rule, and markers that mean nothing; tests without the marker run as ever."""
+    (tmp_path / "test_bad.py").write_text(BAD)
+    finished = check(tmp_path)
+    assert "6 failed, 1 passed" in finished.out, finished.output
+    for told in (
+        "rank 1: AssertionError: a bug on rank 1",
+        "rehearsal on 2 ranks: ranks waited for each other",
+        "rank 1 did not come, and waits in no other call",
+        "rehearsal on 2 ranks: a rule of NCCL was broken",
+        "rule M1 broken",
+        "@pytest.mark.rehearse does not know device",
+        "argument 'request' of test_takes_a_function",
+        "test_method is a method: write a function",
+    ):
+        assert told in finished.out, (told, finished.output)

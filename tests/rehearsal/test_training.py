@@ -1,0 +1,142 @@
+"""The drop-ins for training: FSDP2's buffers and DDP's buckets are symmetric, and nothing is made anew each step."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from audit.goldens import audit
+from support.packages import install
+from support.rehearsal import JOBS, Rehearsal, rehearse
+
+STEPS = 10
+MODULES = 4  # three blocks, and the model itself
+
+
+def train(job: str | Path, *arguments: str, log: Path, ranks: int = 2, env: dict[str, str] | None = None) -> Rehearsal:
+    """Run a job of training; it ends well, with a clean audit."""
+    run = rehearse(job, *arguments, log=log, ranks=ranks, env=env, timeout=120)
+    run.assert_good()
+    text, findings = audit(log)
+    assert json.loads(findings) == [], text
+    return run
+
+
+@pytest.mark.parametrize(
+    ("ranks", "arguments", "gathers", "symmetric"),
+    [
+        (2, "each", 2, 2),
+        (4, "each lazy", 2, 2),
+        (2, "kept", 1, 1),
+        (2, "mixed sum", 2, 2),
+        (4, "hybrid", 2, 2),
+        (4, "partly", 2, 1),
+    ],
+)
+def test_fsdp2(tmp_path: Path, ranks: int, arguments: str, gathers: int, symmetric: int) -> None:
+    """All buffers over the group of the shards are symmetric from the first step, and no step makes a window more."""
+    run = train("fsdp_dropin.py", *arguments.split(), log=tmp_path / "log", ranks=ranks)
+    for rank in range(ranks):
+        facts = run.facts(rank)
+        assert facts["changed"] == MODULES
+        seen = facts["seen"]
+        assert len(seen["all_gather"]) == gathers * MODULES * STEPS
+        assert sum(seen["all_gather"]) == symmetric * MODULES * STEPS
+        assert seen["reduce_scatter"] == [True] * MODULES * STEPS
+        assert facts["windows"][2] > 0
+        assert len(set(facts["windows"][2:])) == 1
+        assert len(set(facts["segments"][2:])) == 1
+        made = run.events("register.window", rank)
+        assert len(made) == facts["windows"][-1], "none was ended and made anew"
+
+
+def test_fsdp2_without_tracehook(tmp_path: Path) -> None:
+    """Where tracehook is not enabled, FSDP2 makes the same collectives on ordinary memory."""
+    run = rehearse("fsdp_dropin.py", "each", log=tmp_path, hook=False, ranks=2)
+    run.assert_good()
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        assert facts["changed"] == MODULES
+        assert facts["seen"]["all_gather"] == [False] * 2 * MODULES * STEPS
+        assert facts["seen"]["reduce_scatter"] == [False] * MODULES * STEPS
+        assert facts["windows"] == [0] * STEPS
+
+
+LARGE_GATHERS = '''
+from tracehook.policies import Answer
+
+def choose(request):
+    """Windows for all-gathers of 2 MiB or more: those of a block, not those of the embedding and the head."""
+    is_large = request.operation == "all_gather" and request.nbytes >= 2 << 20
+    return None if is_large else Answer.NONE
+'''
+
+# As if the package were installed: the interpreter itself would read PYTHONPATH, and has begun already.
+WITH_A_PACKAGE = """
+import runpy, sys
+sys.path[:0] = {folders}
+runpy.run_path({job!r}, run_name="__main__")
+"""
+
+
+def test_a_policy_chooses_by_size(tmp_path: Path) -> None:
+    """A policy hears the operation and the bytes of each buffer, and may leave some in ordinary memory."""
+    install(
+        tmp_path / "site",
+        "large-gathers",
+        "1.0",
+        {"large_gathers": LARGE_GATHERS},
+        {"large-gathers": "large_gathers:choose"},
+    )
+    job = tmp_path / "job.py"
+    folders = [str(JOBS), str(tmp_path / "site")]
+    job.write_text(WITH_A_PACKAGE.format(folders=folders, job=str(JOBS / "fsdp_dropin.py")))
+    run = train(job, "each", log=tmp_path / "log", env={"SYMM_REGISTER_POLICY": "large-gathers"})
+    for rank in (0, 1):
+        seen = run.facts(rank)["seen"]
+        assert sum(seen["all_gather"]) == 2 * (MODULES - 1) * STEPS
+        assert not any(seen["reduce_scatter"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "ordinary"),
+    [
+        ("apply", 1),
+        ("apply gradient_as_bucket_view", 1),
+        ("apply static_graph", 2),
+        ("inside find_unused_parameters", 0),
+    ],
+)
+def test_ddp(tmp_path: Path, arguments: str, ordinary: int) -> None:
+    """The lasting buckets are symmetric, and no step after the one that makes them makes a window."""
+    run = train("ddp_dropin.py", *arguments.split(), log=tmp_path)
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        assert facts["steps"] == [False] * ordinary + [True] * (STEPS - ordinary)
+        assert facts["buckets"][-1] > 1
+        assert facts["windows"][ordinary] > 0
+        assert len(set(facts["windows"][ordinary:])) == 1
+
+
+def test_ddp_without_a_communication_hook(tmp_path: Path) -> None:
+    """What DDP itself calls reduces the symmetric buckets: their places are compared at their first use."""
+    run = train("ddp_dropin.py", "apply", "unhooked", log=tmp_path)
+    windowed = [event for event in run.events("placement.first_use", 0) if event["operation"] == "all_reduce"]
+    assert len(windowed) > 1
+
+
+def test_ddp_made_in_a_scope_loses_its_buckets(tmp_path: Path) -> None:
+    """A scope around the constructor alone serves one step: why there is something to apply."""
+    run = train("ddp_dropin.py", "inside", log=tmp_path)
+    assert run.facts(0)["steps"] == [True] + [False] * (STEPS - 1)
+
+
+@pytest.mark.parametrize("kind", ["fsdp", "ddp"])
+def test_values_where_kernels_compute(tmp_path: Path, kind: str) -> None:
+    """On CPUs the drop-ins change no bit of a loss: they pass on what they are given, and rebuild what DDP rebuilds."""
+    run = rehearse("training_on_cpu.py", kind, log=tmp_path, ranks=2)
+    run.assert_good()
+    seen = [run.facts(rank) for rank in (0, 1)]
+    assert all(facts["plain"] == facts["dropped_in"] for facts in seen)
+    assert len({loss for facts in seen for loss in facts["plain"]}) == 2 * 4, "each step and rank has a loss of its own"

@@ -1,0 +1,349 @@
+"""Metrics of a process: what they say, that they are bounded, and how files of them are written and merged."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("prometheus_client")
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+import tracehook
+from tracehook.hook import facts
+from tracehook.log.event_counts import EventCounts
+from tracehook.log.journal import Journal
+from tracehook.metrics import collectives, stale
+from tracehook.metrics.merged import Merged
+from tracehook.metrics.readings import Sources, readings
+from tracehook.metrics.series import Bounded, text
+from tracehook.metrics.table import COMMON, METRICS
+from tracehook.metrics.writer import Writer
+
+PLACE = ("night 3", "2", "node7", "41")
+ROW = {"failed": False, "ready": True, "held": 3, "local": "own", "segments_since_ns": 0, "windows_since_ns": 0}
+
+
+def sources(**given):
+    """Return what a quiet process has, with some of it changed."""
+    return Sources(
+        **{
+            "status": facts.nothing() | given.pop("status", {}),
+            "facts": {"tracehook": "1.0", "torch": "2.11.0", "python": "3.11"},
+            "tally": EventCounts(),
+            "collectives": {},
+            "schema": "1.13",
+            "log_bytes": 0,
+            "log_stopped": False,
+            "pool_limit": 0,
+            "time": 1000.0,
+            "monotonic_ns": 50_000_000_000,
+            "ended": 0.0,
+        }
+        | given
+    )
+
+
+def values(series):
+    """Return the values by name of the sample and its own labels, in the order of the table."""
+    return {
+        (sample.name, *(sample.labels[name] for name in METRICS[sample.name].labels)): sample.value
+        for metric in text_string_to_metric_families(text(series).decode())
+        for sample in metric.samples
+    }
+
+
+def of(now, most=1000):
+    """Return the values that a process with these sources gives."""
+    return values(Bounded(most).of(readings(now), PLACE))
+
+
+def test_a_registration_in_progress_has_the_time_of_its_beginning():
+    """The oldest call tells; the other kind says 0."""
+    rows = [ROW | {"windows_since_ns": 40_000_000_000}, ROW | {"windows_since_ns": 45_000_000_000}]
+    found = of(sources(status={"communicators": rows}))
+    name = "tracehook_registration_in_progress_since_timestamp_seconds"
+    assert (found[name, "window"], found[name, "local"]) == (990.0, 0.0)
+    assert found["tracehook_registrations_held", "own"] == 6
+
+
+def test_counts_come_from_the_events(core, tmp_path):
+    """Registrations that were made, undone and refused, with their seconds; those of a batch have them together."""
+    core.push("register.local", duration_ns=1_000_000)
+    core.push("register.local")
+    core.push("register.batch", duration_ns=2_000_000)
+    core.push("register.window", result=5)
+    core.push("deregister.local")
+    core.push("agreement.mismatch", duration_ns=3_000_000)
+    journal = Journal(core, tmp_path / "log.jsonl", {})
+    journal.tally = EventCounts()
+    journal.flush()
+    found = of(sources(tally=journal.tally))
+    assert found["tracehook_registrations_made_total", "local"] == 2
+    assert found["tracehook_registrations_made_total", "window"] == 0
+    assert found["tracehook_registrations_undone_total", "local"] == 1
+    assert found["tracehook_registrations_failed_total", "window", "register"] == 1
+    assert found["tracehook_registration_seconds_total", "local", "register"] == 0.003
+    assert found["tracehook_ranks_disagreed_total", "windows"] == 1
+    assert found["tracehook_agreements_total", "mismatch"] == 1
+    assert found["tracehook_problems_total", "agreement.mismatch"] == 1
+
+
+def test_pools_and_scopes():
+    """A pool says what it holds and what is idle; a pool without an open scope says 0 scopes."""
+    pool = {"pool": "shared", "device": 0, "segments": 2, "bytes": 64, "retired_bytes": 32}
+    scope = {"pool": "shared", "seconds": 1.5}
+    status = {"pools": [pool, pool | {"pool": "tp"}], "scopes": [scope, scope | {"seconds": 9.0}]}
+    found = of(sources(status=status, pool_limit=128))
+    assert found["tracehook_pool_held_bytes", "shared", "0"] == 64
+    assert found["tracehook_pool_idle_bytes", "shared", "0"] == 32
+    assert found[("tracehook_pool_limit_bytes",)] == 128
+    assert (found["tracehook_scopes_open", "shared"], found["tracehook_scopes_open", "tp"]) == (2, 0)
+    assert found["tracehook_scope_longest_seconds", "shared"] == 9.0
+
+
+def counted(**given):
+    """Return one row of counts by path."""
+    row = {"operation": "all_reduce", "bucket": 1024, "path": "symmetric", "captured": False, "count": 1, "nbytes": 9}
+    return SimpleNamespace(**row | given)
+
+
+def test_collectives_are_summed_over_communicators():
+    """Number and bytes by operation, size, path and capture, whichever communicator they were on."""
+    rows = [counted(count=2, nbytes=2000), counted(count=1, nbytes=900), counted(path="copy engine", captured=True)]
+    found = of(sources(collectives=collectives.by_path(lambda: rows)))
+    assert found["tracehook_collectives_total", "all_reduce", "1024", "symmetric", "false"] == 3
+    assert found["tracehook_collective_bytes_total", "all_reduce", "1024", "symmetric", "false"] == 2900
+    assert found["tracehook_collectives_total", "all_reduce", "1024", "copy engine", "true"] == 1
+
+
+def test_the_number_of_series_is_bounded():
+    """What has no place is counted by metric; what had one once keeps it, also if others come before it."""
+    bounded = Bounded(60)
+    common = list(readings(sources()))
+    assert len(common) < 60
+    rows = {("all_reduce", str(number), "plain", "false"): (number, number) for number in range(1, 100)}
+    first = values(bounded.of(readings(sources(collectives=rows)), PLACE))
+    assert len([key for key in first if key[0] != "tracehook_series_left_out"]) == 60
+    left_out = sum(value for key, value in first.items() if key[0] == "tracehook_series_left_out")
+    assert left_out == len(common) + 2 * 99 - 60
+    later = values(bounded.of(readings(sources(collectives=dict(reversed(rows.items())))), PLACE))
+    assert later == first
+
+
+def test_every_series_has_the_labels_of_its_process():
+    """Any text can be a label: quotes, line breaks, what is no UTF-8; a long one is cut."""
+    series = Bounded().of(readings(sources()), ('a"b\\\n\udcff' + "x" * 1000, "", "h", "1"))
+    for metric in text_string_to_metric_families(text(series).decode()):
+        for sample in metric.samples:
+            assert sample.labels["job_id"].startswith('a"b\\\n?xx')
+            assert len(sample.labels["job_id"]) == 200
+            assert set(COMMON) <= set(sample.labels)
+
+
+def test_names_follow_the_conventions():
+    """Counters, and only they, end with _total; time is in seconds and memory in bytes."""
+    for name, metric in METRICS.items():
+        assert name.startswith("tracehook_")
+        assert name.endswith("_total") == (metric.kind == "counter")
+        assert metric.help.endswith(".")
+        assert not set(metric.labels) & set(COMMON)
+
+
+def test_all_values_are_in_the_table():
+    """A value has a metric of the table and as many labels as it says."""
+    rows = [ROW]
+    pools = [{"pool": "shared", "device": 0, "segments": 2, "bytes": 64, "retired_bytes": 32}]
+    tally = EventCounts()
+    tally._missed.update([("ab", 1)])
+    now = sources(status={"communicators": rows, "pools": pools}, collectives=collectives.by_path(lambda: [counted()]))
+    found = list(readings(now))
+    for reading in found:
+        assert len(reading.labels) == len(METRICS[reading.metric].labels)
+    only_sometimes = {"tracehook_series_left_out", "tracehook_problems_total", "tracehook_ranks_missed_total"}
+    assert {reading.metric for reading in found} == set(METRICS) - only_sometimes
+
+
+# --- files ---
+
+
+def file_name(rank=0, pid=1):
+    """Return the name of a process's file."""
+    return f"tracehook.job.rank{rank}.host.{pid}.prom"
+
+
+def test_files_are_merged(tmp_path):
+    """Each metric stands once, with the series of all processes; what is no file of metrics is counted."""
+    for rank in range(2):
+        series = Bounded().of(readings(sources()), ("j", str(rank), "h", "1"))
+        (tmp_path / file_name(rank)).write_bytes(text(series))
+    (tmp_path / "other.prom").write_text("other 1\n")
+    (tmp_path / file_name(8)).write_text("a {{{\n")
+    os.mkfifo(tmp_path / file_name(9))
+    merged = generate_latest(Merged(tmp_path)).decode()
+    assert merged.count("# TYPE tracehook_segments gauge") == 1
+    ranks = [
+        s.labels["rank"]
+        for m in text_string_to_metric_families(merged)
+        for s in m.samples
+        if s.name.endswith("_segments")
+    ]
+    assert sorted(set(ranks)) == ["0", "1"]
+    assert "\nother" not in merged
+    assert "tracehook_files_read 2.0" in merged
+    assert "tracehook_files_unreadable 2.0" in merged
+
+
+def test_a_directory_that_is_not_there_has_no_metrics(tmp_path):
+    """A scrape before the job begins is no fault."""
+    assert "tracehook_files_read 0.0" in generate_latest(Merged(tmp_path / "absent")).decode()
+
+
+def test_the_file_is_written_at_once_and_at_the_end(tmp_path):
+    """The directory is made. Nothing else is left in it."""
+    numbers = iter((b"first", b"last"))
+    path = tmp_path / "a" / "b" / file_name()
+    writer = Writer(path, lambda: next(numbers), period=3600)
+    writer.start()
+    deadline = time.monotonic() + 20
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert path.read_bytes() == b"first"
+    writer.finish()
+    assert path.read_bytes() == b"last"
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_fault_is_said_once_and_tried_again(tmp_path, capsys):
+    """The file comes as soon as it can be written."""
+    path = tmp_path / file_name()
+    path.mkdir()  # so that no file can take its place
+    writer = Writer(path, bytes, period=0.01)
+    writer.start()
+    time.sleep(0.2)
+    path.rmdir()
+    deadline = time.monotonic() + 20
+    while not path.is_file():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    writer.finish()
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert str(path) in lines[0]
+    assert "tracehook tries again" in lines[0]
+
+
+def test_a_file_system_that_stands_still_holds_nobody_up(tmp_path):
+    """The end of the process waits for its last file for two seconds, and no longer."""
+    stands, free = SimpleNamespace(begun=False), []
+
+    def wait():
+        stands.begun = True
+        while not free:
+            time.sleep(0.01)
+        return b""
+
+    writer = Writer(tmp_path / file_name(), wait)
+    writer.start()
+    while not stands.begun:
+        time.sleep(0.01)
+    writer.finish()
+    assert writer._thread.is_alive()
+    free.append(True)
+    writer._thread.join(20)
+
+
+ENDLESS = """
+import sys, time
+from pathlib import Path
+from tracehook.metrics.writer import Writer
+writer = Writer(Path(sys.argv[1]), lambda: b"x" * 100_000 + b"end", period=0)
+writer.start()
+time.sleep(60)
+"""
+
+
+def test_a_killed_process_leaves_a_whole_file(tmp_path):
+    """However often it is killed while it writes. What it had begun is removed after an hour."""
+    path = tmp_path / file_name()
+    for number in range(5):
+        process = subprocess.Popen([sys.executable, "-c", ENDLESS, str(path)])
+        try:
+            deadline = time.monotonic() + 30
+            while not path.exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            time.sleep(0.03 * number)
+        finally:
+            process.kill()
+            process.wait()
+        assert path.read_bytes() == b"x" * 100_000 + b"end"
+        path.unlink()
+    path.write_text("")
+    for file in tmp_path.iterdir():
+        if file != path:
+            os.utime(file, (0, time.time() - stale.KEPT - 60))
+    stale.remove_stale(path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_only_old_files_of_tracehook_are_removed(tmp_path):
+    """A file of a process that lives, and one of somebody else, stay."""
+    own, lives, gone = (tmp_path / file_name(pid=number) for number in (1, 2, 3))
+    torn, other = tmp_path / f"{gone.name}.new", tmp_path / "node.prom"
+    for file in (own, lives, gone, torn, other):
+        file.write_text("")
+    for file in (gone, torn, other):
+        os.utime(file, (0, time.time() - stale.KEPT - 60))
+    stale.remove_stale(own)
+    assert set(tmp_path.iterdir()) == {own, lives, other}
+
+
+# --- collector() ---
+
+
+def test_the_collector_of_a_directory_can_be_registered(tmp_path):
+    """As a server with workers does."""
+    registry = CollectorRegistry()
+    registry.register(tracehook.metrics.collector(tmp_path))
+    assert b"tracehook_files_read 0.0" in generate_latest(registry)
+
+
+def test_without_prometheus_client_the_collector_says_what_to_install(monkeypatch):
+    """An ImportError names the extra."""
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(ImportError, match=r"pip install 'tracehook\[metrics\]'"):
+        tracehook.metrics.collector()
+
+
+def test_the_collector_says_what_the_file_says():
+    """The same names, labels and values."""
+    from tracehook.metrics.collected import Collected
+
+    series = Bounded().of(readings(sources(status={"communicators": [ROW]})), PLACE)
+    collected = generate_latest(Collected(SimpleNamespace(series=lambda: series))).decode()
+    assert values(series) == {
+        (sample.name, *(sample.labels[name] for name in METRICS[sample.name].labels)): sample.value
+        for metric in text_string_to_metric_families(collected)
+        for sample in metric.samples
+    }
+    meanings = [
+        sorted(line for line in one.splitlines() if line[0] == "#") for one in (collected, text(series).decode())
+    ]
+    assert meanings[0] == meanings[1]
+
+
+def test_the_page_has_the_table():
+    """docs/metrics.md is what docs/write_tables.py writes."""
+    docs = Path(__file__).parents[2] / "docs"
+    page = (docs / "metrics.md").read_text(encoding="utf-8")
+    assert runpy.run_path(str(docs / "write_tables.py"))["metrics_page"](page) == page

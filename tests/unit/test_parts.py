@@ -1,0 +1,207 @@
+"""A log with a bound: what its parts keep of what was thrown away, and that they never take more than they may."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+from support.parted import SMALL, Program, churn
+
+from tracehook.log import parts as module
+from tracehook.log.living import Living
+from tracehook.log.parts import NoRoom, Parts
+from tracehook.log.reader import read_process
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Program:
+    """Return a program with a communicator."""
+    made = Program(tmp_path)
+    made.join(1)
+    return made
+
+
+def test_a_log_never_takes_more_than_its_limit(program: Program) -> None:
+    """However long the program runs, and it uses more than half of what it may."""
+    for _ in range(200):
+        churn(program, 200)
+        assert program.bytes <= SMALL
+    assert program.bytes > SMALL / 2
+
+
+def test_what_lives_is_told_whatever_was_thrown_away(program: Program) -> None:
+    """Its birth and its registrations are in what is left, as they were written; nothing of the dead before is."""
+    kept = program.alloc()
+    churn(program, 30_000)
+    events = program.read()
+    assert [e["event"] for e in events if e.get("segment") == kept] == ["segment.alloc", "register.local"]
+    assert {e["event"] for e in events} >= {"trace.begin", "communicator.pending", "communicator.ready"}
+    first = events[0]
+    assert first["part"] > 1
+    told = [e for e in events if e.get("seq", 1 << 60) < first["from_seq"]]
+    assert len(told) <= 6
+    numbers = [e["seq"] for e in events if e.get("seq", 0) >= first["from_seq"]]
+    assert numbers == list(range(first["from_seq"], program.seq + 1)), "from there on nothing is missing, or twice"
+
+
+def test_every_life_in_what_is_left_is_whole(program: Program) -> None:
+    """At any moment of a random program nothing is freed that was not allocated, or deregistered without a register."""
+    chance = random.Random(7)
+    living: list[int] = []
+    for _ in range(30):
+        for _ in range(1000):
+            if living and chance.random() < 0.5:
+                program.free(living.pop(chance.randrange(len(living))))
+            else:
+                living.append(program.alloc())
+        alive, held = set(), set()
+        for event in program.read():
+            match event["event"]:
+                case "segment.alloc":
+                    alive.add(event["segment"])
+                case "register.local":
+                    assert event["segment"] in alive
+                    held.add(event["segment"])
+                case "deregister.local":
+                    held.remove(event["segment"])
+                case "segment.free":
+                    assert event["segment"] not in held
+                    alive.remove(event["segment"])
+        assert alive == held == set(living)
+    assert program.parts.number > 5
+
+
+def test_warnings_outlive_the_detail_around_them(program: Program) -> None:
+    """An operator who looks in the morning finds what happened at night."""
+    program.say("agreement.mismatch", comm=f"{1:016x}", comm_id=1, entries=1)
+    program.say("register.window", comm=f"{1:016x}", comm_id=1, pool_segment=1, ok=False, error=5)
+    churn(program, 30_000)
+    names = [event["event"] for event in program.read()]
+    assert names.count("agreement.mismatch") == 1
+    assert names.count("register.window") == 1
+
+
+def test_lines_without_a_number_stand_once(program: Program) -> None:
+    """A line that nobody numbered is in the checkpoint of each part, and is read once."""
+    program.say_aside("communicator.group", comm=f"{1:016x}", group="0", desc="tp", members=[0, 1])
+    for number in range(5):
+        churn(program, 3_000)
+        program.say_aside("communicator.calls", comm=f"{number}", comm_id=number + 2)
+    events = program.read()
+    assert len([e for e in events if e["event"] == "communicator.group"]) == 1
+    assert [e["comm"] for e in events if e["event"] == "communicator.calls"] == ["0", "1", "2", "3", "4"]
+
+
+def test_one_part_alone_tells_what_lives(program: Program) -> None:
+    """Each part can be read without the others."""
+    kept = program.alloc()
+    churn(program, 20_000)
+    for file in program.folder.iterdir():
+        assert kept in {event.get("segment") for event in read_process(file).events}
+
+
+def test_a_communicator_that_ended_is_forgotten_with_its_registrations() -> None:
+    """Nothing of it is kept, so a program that makes them for ever has a checkpoint that does not grow."""
+    living = Living()
+    for number in range(2, 2000):
+        comm = {"comm": f"{number:x}", "comm_id": number}
+        for event, more in (
+            ("communicator.pending", {"ranks": 2}),
+            ("communicator.group", {"group": "g"}),
+            ("register.local", {"segment": 1, "ok": True}),
+            ("register.window", {"pool_segment": 5, "ok": True}),
+            ("placement.first_use", {"operation": "all_reduce"}),
+            ("communicator.abort", {}),
+        ):
+            living.hear(event, {"seq": 1, **comm, **more}, b"x" * 100)
+    assert living.nbytes == 0
+    assert not list(living)
+
+
+def test_windows_that_are_gone_are_counted(program: Program) -> None:
+    """Ranks are compared window by window, so the audit must know how many a log no longer shows."""
+    for number in range(10):
+        program.say("register.window", comm=f"{1:016x}", comm_id=1, pool_segment=number, ok=True, ordinal=number)
+        if number != 4:
+            program.say("deregister.window", comm=f"{1:016x}", comm_id=1, pool_segment=number, ok=True)
+    program.parts.rotate()
+    for _ in range(10):
+        churn(program, 3_000)
+    first = program.read()[0]
+    assert first["windows_gone"] == {"1": 9}
+
+
+def test_first_uses_go_when_they_are_too_many(program: Program) -> None:
+    """They have no end of their own; the checkpoint says of which communicator they are not all there."""
+    for number in range(60_000):
+        program.say("placement.first_use", comm=f"{1:016x}", comm_id=1, operation="all_reduce", send_offset=number)
+    assert program.bytes <= SMALL
+    assert program.read()[0]["placements_gone"] == [1]
+
+
+def test_more_living_things_than_the_limit_holds_end_the_log(program: Program) -> None:
+    """With one clear reason: a log that is no proof is worse than none."""
+
+    def fill() -> None:
+        for _ in range(100_000):
+            program.alloc()
+
+    with pytest.raises(NoRoom, match=r"SYMM_REGISTER_LOG_LIMIT is too small, set more: "):
+        fill()
+    assert program.bytes <= SMALL
+
+
+def test_a_kill_in_the_middle_of_a_rotation_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each step of it the files that are there tell what lives, and each event after that once."""
+
+    class Killed(BaseException):
+        pass
+
+    for step in range(4):
+        folder = tmp_path / str(step)
+        folder.mkdir()
+        program = Program(folder)
+        kept = program.alloc()
+        churn(program, 12_000)
+
+        def kill(*_: object) -> None:
+            raise Killed
+
+        victims = ((module, "new_file"), (Parts, "_write"), (Path, "rename"), (os, "close"))
+        with monkeypatch.context() as patched:
+            patched.setattr(*victims[step], kill)
+            with pytest.raises(Killed):
+                program.parts.rotate()
+        events = program.read()
+        first = events[0].get("from_seq", 1)
+        numbers = [e["seq"] for e in events if e.get("seq", 0) >= first]
+        assert numbers == list(range(first, program.seq + 1))
+        assert kept in {event.get("segment") for event in events}
+
+
+def test_a_full_disk_in_the_middle_of_a_rotation_leaves_whole_parts(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error goes to whoever writes; no half part is left."""
+    churn(program, 12_000)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Parts, "_write", full)
+        with pytest.raises(OSError, match="No space left"):
+            program.parts.rotate()
+    assert not [file.name for file in program.folder.iterdir() if file.name.endswith(".new")]
+    assert program.read()
+
+
+def test_without_a_limit_there_is_one_part(tmp_path: Path) -> None:
+    """As large as it gets."""
+    program = Program(tmp_path, limit=None)
+    churn(program, 20_000)
+    program.parts.rotate()
+    assert len(list(tmp_path.iterdir())) == 1
+    assert program.bytes > SMALL

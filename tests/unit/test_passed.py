@@ -1,0 +1,83 @@
+"""Segments that came and went while the log could not keep up: one line stands for them, if nothing was wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from tracehook import _testing
+from tracehook.log import ring
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def crowded(harness: _testing.Harness) -> _testing.Harness:
+    """Return a registrar with a communicator whose events are in the log already."""
+    harness.create(1)
+    harness.mark_drained(len(list(ring.unpack(harness.peek(100)))))
+    return harness
+
+
+def test_what_came_and_went_is_summed(crowded: _testing.Harness) -> None:
+    """Its events are taken out, and counted; what lives keeps its events, in their order."""
+    crowded.alloc(0, 1 << 30, MIB)
+    for number in range(1, 11):
+        crowded.alloc(0, number << 21, 2 * MIB)
+        crowded.free(0, number << 21, 2 * MIB)
+    data, read, last, summed = crowded.peek_summed(1000, 1)
+    kept = list(ring.unpack(data))
+    assert summed == (40, 10, 20 * MIB, 10, 0)
+    assert read == 2 + 40
+    assert [record.segment for record in kept] == [1, 1]
+    assert last == kept[-1].seq + 40
+
+
+def test_a_life_that_is_cut_by_the_batch_stays(crowded: _testing.Harness) -> None:
+    """Its other half may be wrong, so each of its events gets its line."""
+    crowded.alloc(0, 1 << 21, MIB)
+    crowded.mark_drained(2)
+    crowded.free(0, 1 << 21, MIB)
+    data, read, _, summed = crowded.peek_summed(100, 1)
+    assert summed == (0, 0, 0, 0, 0)
+    assert len(list(ring.unpack(data))) == read == 2
+
+
+def test_ranges_that_came_and_went_are_summed(crowded: _testing.Harness) -> None:
+    """Each pair of a mapping and its end in one piece counts; what is mapped still, or ended in pieces, stays."""
+    for _ in range(5):
+        crowded.map(0, 1 << 21, 2 * MIB)
+        crowded.unmap(0, 1 << 21, 2 * MIB)
+    crowded.map(0, 1 << 21, 2 * MIB)
+    crowded.map(0, 1 << 22, 2 * MIB)
+    crowded.unmap(0, 1 << 22, MIB)
+    data, read, _, summed = crowded.peek_summed(100, 1)
+    assert summed == (10, 0, 0, 0, 5)
+    assert read == 13
+    assert len(list(ring.unpack(data))) == 3
+
+
+def test_a_range_whose_mapping_is_in_the_log_already_stays(crowded: _testing.Harness) -> None:
+    """Its end has a line, or the audit would take it for mapped."""
+    crowded.map(0, 1 << 21, 2 * MIB)
+    crowded.mark_drained(1)
+    crowded.unmap(0, 1 << 21, 2 * MIB)
+    data, _, _, summed = crowded.peek_summed(100, 1)
+    assert summed[0] == 0
+    assert len(list(ring.unpack(data))) == 1
+
+
+def test_a_life_with_a_refused_call_stays(crowded: _testing.Harness) -> None:
+    """Somebody will want to read of it."""
+    crowded.fail_after(1, 0)
+    crowded.alloc(0, 1 << 21, MIB)
+    crowded.free(0, 1 << 21, MIB)
+    data, read, _, summed = crowded.peek_summed(100, 1)
+    assert summed[0] == 0
+    assert len(list(ring.unpack(data))) == read
+
+
+def test_few_events_are_not_summed(crowded: _testing.Harness) -> None:
+    """A log that keeps up has a line for each."""
+    crowded.alloc(0, 1 << 21, MIB)
+    crowded.free(0, 1 << 21, MIB)
+    assert crowded.peek_summed(100, 50) is None

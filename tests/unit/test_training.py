@@ -1,0 +1,65 @@
+"""What the drop-ins for training say where they cannot help. What they do: tests/rehearsal/test_training.py."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+from torch.nn.parallel import DistributedDataParallel
+
+import tracehook
+
+
+def test_apply_wants_something_sharded() -> None:
+    """A model without fully_shard is refused, by the name of its class and with what to do."""
+    with pytest.raises(TypeError, match="nothing inside of Sequential is sharded: call fully_shard before"):
+        tracehook.fsdp.apply(nn.Sequential(nn.Linear(2, 2)))
+
+
+@pytest.mark.parametrize("name", ["set_custom_all_gather", "set_custom_reduce_scatter"])
+def test_apply_names_a_torch_that_is_too_old(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """A torch that takes no custom collectives is named with its version, whatever the model."""
+    monkeypatch.delattr(FSDPModule, name)
+    with pytest.raises(RuntimeError, match=rf"torch {torch.__version__.split('+')[0]}.* has no .*: use torch 2.11 or"):
+        tracehook.fsdp.apply(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("kind", [tracehook.fsdp.AllGather, tracehook.fsdp.ReduceScatter])
+def test_buffers_elsewhere_are_ordinary(kind: type[tracehook.fsdp.AllGather]) -> None:
+    """On another device than CUDA, and without a group, allocate gives a tensor of the shape and type."""
+    made = kind().allocate((3, 2), dtype=torch.bfloat16, device=torch.device("cpu"))
+    assert (made.shape, made.dtype, made.device.type) == ((3, 2), torch.bfloat16, "cpu")
+
+
+def test_ddp_wants_ddp() -> None:
+    """Another module is refused by the name of its class."""
+    with pytest.raises(TypeError, match="expected a DistributedDataParallel, got Linear"):
+        tracehook.ddp.apply(nn.Linear(2, 2))
+
+
+def test_ddp_that_keeps_its_first_buckets() -> None:
+    """With find_unused_parameters nothing would be made later: refused, with what to do instead."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model = DistributedDataParallel(nn.Linear(2, 2), find_unused_parameters=True)
+        with pytest.raises(ValueError, match=r"keeps its first buckets: make it inside of `with tracehook\.symmetric"):
+            tracehook.ddp.apply(model)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_ddp_a_second_call_does_nothing() -> None:
+    """Only one thing waits for the forward that makes the lasting buckets, and then it goes."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model = DistributedDataParallel(nn.Linear(2, 2))
+        for _ in range(2):
+            tracehook.ddp.apply(model)
+        assert len(model._forward_pre_hooks) == 1
+        for _ in range(3):
+            model(torch.ones(1, 2)).sum().backward()
+        assert not model._forward_pre_hooks
+    finally:
+        dist.destroy_process_group()

@@ -22,8 +22,10 @@ import native
 import stats
 from stats import Line
 
+from tracehook.log import encoding, ring
 from tracehook.log import journal as logs
-from tracehook.log import ring
+from tracehook.log.bound import NO_BOUND, Bound
+from tracehook.log.event_counts import EventCounts
 
 EVENTS = 100_000
 PORTION = 50_000  # of a ring for 65,536
@@ -35,10 +37,13 @@ PARTS = 20
 COMMUNICATORS = 2
 EVENTS_OF_A_PAIR = 2 + 2 * COMMUNICATORS
 IDLE = 30.0  # seconds
+LIMIT = 8 << 20  # bytes of a log with a bound
 
 LINES = [
     Line("drain_json", f"{EVENTS} events to lines: CPU time, stdlib json", "s", 2),
     Line("drain_orjson", f"{EVENTS} events to lines: CPU time, orjson", "s", 2),
+    Line("bound_json", "  in parts below a limit / this, stdlib json", "x"),
+    Line("bound_orjson", "  in parts below a limit / this, orjson", "x"),
     Line("push_off", "push: ring in memory, nobody takes", "ns"),
     Line("push_file", "  ring in a file, nobody takes / this", "x"),
     Line("push_logged", "  ring in a file, lines are written / this", "x"),
@@ -60,10 +65,17 @@ class World:
         assert self._world, path
         self._buffer = ctypes.create_string_buffer(4096 * ring.RECORD_BYTES)
 
+    def peek_summed(self, limit: int, least: int) -> None:
+        """Return nothing: what is measured is each event's line."""
+
     def peek(self, limit: int, skip: int = 0) -> bytes:
         """Return the oldest events."""
         count = self._library.peek(self._world, self._buffer, limit, skip)
         return ctypes.string_at(self._buffer, count * ring.RECORD_BYTES)
+
+    def take_calls(self, live: bool) -> list[bytes]:  # noqa: ARG002
+        """Return nothing: no communicator was called."""
+        return []
 
     def mark_drained(self, count: int) -> None:
         """Let go of the oldest."""
@@ -106,7 +118,7 @@ def load() -> ctypes.CDLL:
 
 def encoders() -> dict[str, Callable[[Any], bytes]]:
     found: dict[str, Callable[[Any], bytes]] = {
-        "json": lambda value: json.dumps(value, separators=(",", ":")).encode()  # as in tracehook/log/journal.py
+        "json": lambda value: json.dumps(value, separators=(",", ":")).encode()  # as in tracehook/log/encoding.py
     }
     try:
         import orjson
@@ -117,28 +129,37 @@ def encoders() -> dict[str, Callable[[Any], bytes]]:
 
 def drain(library: ctypes.CDLL, folder: Path, found: stats.Results) -> None:
     """Segments that come and go, turned into lines of a file."""
-    usual = logs._encode
+    usual = encoding._encode
     for _ in range(DRAINS):
         for name, encoder in encoders().items():
-            world = World(library)
-            logs._encode = encoder
-            journal = logs.Journal(world, folder / f"{name}.jsonl", {})
-            spent = taken = 0.0
-            while taken < EVENTS:
-                world.time("segment", PORTION // EVENTS_OF_A_PAIR)
-                begin = time.process_time()
-                taken += journal.flush()
-                spent += time.process_time() - begin
-            assert world.dropped() == 0
-            found[f"drain_{name}"].append(spent / taken * EVENTS)
-            (folder / f"{name}.jsonl").unlink()
-    logs._encode = usual
+            encoding._encode = encoder
+            unbound = to_lines(library, folder, NO_BOUND)
+            found[f"drain_{name}"].append(unbound)
+            found[f"bound_{name}"].append(to_lines(library, folder, Bound(limit=LIMIT)) / unbound)
+    encoding._encode = usual
+
+
+def to_lines(library: ctypes.CDLL, folder: Path, bound: Bound) -> float:
+    """Return the CPU seconds for EVENTS events, into a log with that bound."""
+    world = World(library)
+    journal = logs.Journal(world, folder / "a.jsonl", {}, bound=bound)
+    spent = taken = 0.0
+    while taken < EVENTS:
+        world.time("segment", PORTION // EVENTS_OF_A_PAIR)
+        begin = time.process_time()
+        taken += journal.flush()
+        spent += time.process_time() - begin
+    assert world.dropped() == 0
+    for part in folder.glob("a.*"):
+        part.unlink()
+    return spent / taken * EVENTS
 
 
 @contextmanager
-def drained(world: World, path: Path | None) -> Iterator[None]:
+def drained(world: World, path: Path | None, counts: EventCounts | None = None) -> Iterator[None]:
     """A journal that never rests: more than any job asks of it, so that the loop always meets it."""
     journal = logs.Journal(world, path, {})
+    journal.tally = counts
     ending, begun = threading.Event(), threading.Event()
 
     def work() -> None:

@@ -114,9 +114,9 @@ EXPORT double time_check(World* world, void* stream, std::size_t calls) {
     constexpr int kUint8 = 1;
     return for_buffers(*world, calls, [&](void* buffer) {
         const core::CommunicatorPtr& communicator = world->registrar.find(world);
-        core::CommunicatorPtr kept;
+        nccl::Checked checked;
         const nccl::Call call{kAllReduce, buffer, buffer, kCount, kUint8, stream, false};
-        return nccl::check_placement(communicator, call, kept) == 0;
+        return nccl::check_placement(communicator, call, checked) == 0;
     });
 }
 
@@ -126,7 +126,8 @@ EXPORT double time_find(World* world, std::size_t calls) {
 }
 
 // What tracehook does at a collective without windows: find the communicator, pass its gate; and,
-// if it is to be `counted`, count the call in the ring (events/calls.h).
+// if it is to be `counted`, count the call in the ring (events/calls.h); at 2 also by its kind
+// (events/tally.h), without asking CUDA whether the stream is captured.
 EXPORT double time_passage(World* world, std::size_t calls, int counted) {
     const auto passes = [&](const core::CommunicatorPtr& communicator) {
         return communicator->gate().enter(*communicator);
@@ -149,6 +150,9 @@ EXPORT double time_passage(World* world, std::size_t calls, int counted) {
         asm volatile("" ::: "memory"); // where NCCL is called
         if (slot != nullptr) {
             slot->collective_returned();
+            if (counted == 2) {
+                slot->tally(kAllReduce | nccl::kFloat32 << 8, kCount);
+            }
         }
         communicator->gate().leave();
         return entered;

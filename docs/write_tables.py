@@ -1,6 +1,7 @@
-"""Write the tables of fields and events into log-schema.md: ``python docs/write_tables.py``.
+"""Write the tables of fields and events into log-schema.md, NCCL's rules into symmetric.md, metrics into metrics.md.
 
-They come from tracehook/cpp/events. A test fails when the page has others.
+Run ``python docs/write_tables.py``. The tables come from tracehook/cpp/events, tracehook/nccl/rules.py and
+tracehook/metrics/table.py. A test fails when a page has others.
 """
 
 from __future__ import annotations
@@ -10,10 +11,22 @@ from pathlib import Path
 
 from tracehook.audit.fields import TABLE
 from tracehook.log.tables import ABOUT
+from tracehook.metrics.table import METRICS
+from tracehook.nccl.rules import RULES
+from tracehook.versions import nccl_name
 
 PAGE = Path(__file__).with_name("log-schema.md")
 BEGIN = "<!-- The tables down to the next comment are written by docs/write_tables.py from tracehook/cpp/events. -->"
 END = "<!-- Here they end. -->"
+SYMMETRIC = PAGE.with_name("symmetric.md")
+BEGIN_RULES = (
+    "<!-- The table down to the next comment is written by docs/write_tables.py from tracehook/nccl/rules.py. -->"
+)
+END_RULES = "<!-- Here it ends. -->"
+METRICS_PAGE = PAGE.with_name("metrics.md")
+BEGIN_METRICS = (
+    "<!-- The table down to the next comment is written by docs/write_tables.py from tracehook/metrics/table.py. -->"
+)
 
 
 def fields() -> str:
@@ -34,12 +47,46 @@ def events() -> str:
     return "\n".join(lines)
 
 
+def rules() -> str:
+    """Return the table of NCCL's rules by version."""
+    lines = ["| NCCL | what it does | its source |", "|---|---|---|"]
+    for rule in RULES.values():
+        until = f", before {nccl_name(rule.until)}" if rule.until is not None else ""
+        files = ", ".join(f"`{file}`" for file in rule.source.split(", "))
+        lines.append(f"| from {nccl_name(rule.since)}{until} | {rule.text} | {files} |")
+    return "\n".join(lines)
+
+
+def metrics() -> str:
+    """Return the table of metrics."""
+    lines = ["| metric | kind | its own labels | meaning |", "|---|---|---|---|"]
+    for name, metric in METRICS.items():
+        labels = ", ".join(f"`{label}`" for label in metric.labels)
+        lines.append(f"| `{name}` | {metric.kind} | {labels} | {metric.help} |")
+    return "\n".join(lines)
+
+
 def page(text: str) -> str:
-    """Return the text of the page with new tables."""
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{fields()}\n\n{events()}\n\n{END}{after}"
+    """Return the text of log-schema.md with new tables."""
+    return _between(text, BEGIN, f"{fields()}\n\n{events()}", END)
+
+
+def symmetric_page(text: str) -> str:
+    """Return the text of symmetric.md with a new table."""
+    return _between(text, BEGIN_RULES, rules(), END_RULES)
+
+
+def metrics_page(text: str) -> str:
+    """Return the text of metrics.md with a new table."""
+    return _between(text, BEGIN_METRICS, metrics(), END_RULES)
+
+
+def _between(text: str, begin: str, table: str, end: str) -> str:
+    before, _, rest = text.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n\n{table}\n\n{end}{after}"
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for file, written in ((PAGE, page), (SYMMETRIC, symmetric_page), (METRICS_PAGE, metrics_page)):
+        file.write_text(written(file.read_text(encoding="utf-8")), encoding="utf-8")

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
+from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
-from support.audits import Audit
+from support.audits import BEGIN, Audit
 from support.exported import events, in_logs
 from support.parted import Program, churn
 from support.rehearsal import ROOT
@@ -181,6 +184,44 @@ def test_rings_of_other_hosts_wait_for_the_end_of_the_job(tmp_path: Path) -> Non
     assert done.stderr == ""
     assert len(events(tmp_path / "out")) > before
     assert events(tmp_path / "out") == in_logs(logs)
+
+
+@pytest.mark.parametrize("taker", ["a process", "a thread"])
+def test_a_pid_that_another_took_over_is_no_living_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taker: str
+) -> None:
+    """The process of the log began before whatever has its number now, or that is the number of a thread."""
+    (tmp_path / "logs").mkdir()
+    monkeypatch.setattr(socket, "gethostname", lambda: "h")
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    thread.start()
+    pid = os.getpid() if taker == "a process" else thread.native_id
+    log_of_pid(tmp_path / "logs", pid, "2026-11-24T06:00:00+00:00" if taker == "a process" else now())
+    try:
+        assert export(tmp_path / "logs", tmp_path / "out").growing == 0
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_a_process_that_runs_is_left_for_the_next_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ring is read when it has ended."""
+    (tmp_path / "logs").mkdir()
+    monkeypatch.setattr(socket, "gethostname", lambda: "h")
+    log_of_pid(tmp_path / "logs", os.getpid(), now())
+    assert export(tmp_path / "logs", tmp_path / "out").growing == 1
+
+
+def log_of_pid(folder: Path, pid: int | None, time: str) -> None:
+    """Write a log that has no end."""
+    first = {**BEGIN, "host": "h", "pid": pid, "job": "job", "rank": 0, "world_size": 1, "time": time}
+    (folder / f"job.rank0.h.{pid}.jsonl").write_text(json.dumps(first) + "\n")
+
+
+def now() -> str:
+    """Return the time as a log has it."""
+    return datetime.now(UTC).isoformat()
 
 
 def test_a_directory_without_logs_is_refused(tmp_path: Path) -> None:

@@ -9,11 +9,13 @@ import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from importlib.resources import files
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import duckdb
+import psutil
 
 from tracehook.audit import lines_table
 from tracehook.audit.limits import DISK, MEMORY, limits
@@ -32,6 +34,7 @@ SCHEMA: Final = "1.0"
 
 _COPY: Final = 1 << 20
 _FILES_AT_ONCE: Final = 64
+_CLOCK_STEP: Final = timedelta(minutes=1)  # how far the wall clock may have been set since a log began
 
 
 class Exported(NamedTuple):
@@ -245,17 +248,17 @@ def _ending(number: int, log: LogFile) -> tuple[object, ...]:
 
 
 def _lives(log: LogFile) -> bool:
-    """Whether the process of a log that has no end runs on this host."""
+    """Whether the process of a log that has no end runs on this host. Its number may be another's by now."""
     pid = integer(log.begin, "pid")
     if pid is None or log.begin.get("host") != _host():
         return False
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        if not psutil.pid_exists(pid):  # os.kill would find threads, too
+            return False
+        created = datetime.fromtimestamp(psutil.Process(pid).create_time(), UTC).replace(tzinfo=None)
+    except (psutil.Error, ValueError, OverflowError):
         return False
-    except PermissionError:
-        pass
-    return True
+    return log.began is None or created <= log.began + _CLOCK_STEP
 
 
 def _copy_lines(source: Path, begin: int, target: Path) -> int:

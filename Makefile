@@ -32,7 +32,7 @@ MATRIX_TESTS_2.13.0+cpu = tests/unit tests/audit/test_golden.py
 KEEP ?= yes
 
 .DEFAULT_GOAL := help
-.PHONY: help build wheel demo test integrations frameworks check matrix test-gpu sanitize bench lint clean
+.PHONY: help build wheel one-wheel demo test integrations frameworks check matrix test-gpu sanitize bench lint clean
 .NOTPARALLEL:
 
 help: ## Show this list
@@ -52,22 +52,75 @@ $(STAMP):
 build: $(STAMP) ## Create .venv, install torch's CUDA build, compile; with all that the tests need
 	$(INSTALL_TRACEHOOK) --config-settings=cmake.define.TRACEHOOK_TESTING=ON --editable ".[test]"
 
-wheel: build ## A wheel in dist/ with a hook library for every torch of the table (tracehook/versions.py)
-	rm -rf dist
+# The tools of `make lint`, `make check` and `make wheel`, in the versions that pyproject.toml names.
+TOOLS = $(VENV)/.tracehook-tools
+$(TOOLS): pyproject.toml $(STAMP)
+	$(BIN)/python -c "import tomllib; \
+	    print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['dev'], sep='\n')" | xargs $(INSTALL)
+	touch $@
+
+# A wheel's libraries are stripped. auditwheel finds out for which Linux they are, and takes in none of torch's.
+WHEEL = $(HIDE_CUDA) PATH="$(abspath $(BIN)):$$PATH" $(PIP) wheel -q --no-build-isolation --no-deps \
+    --config-settings=install.strip=true
+PACKED = PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel -q repair --exclude 'libc10*.so' --exclude 'libtorch*.so' -w dist
+# Of these versions of Python there is a wheel if they are here; the first one is that of .venv.
+PYTHONS ?= python3.11 python3.12 python3.13
+
+wheel: build $(TOOLS) ## dist/: a wheel for each Python with all hook libraries, one without native parts, and the sources
+	rm -rf dist build/wheels && mkdir -p dist build/wheels
 	HEADERS="$$($(BIN)/python tracehook/cpp/torch/fetch_headers.py build/torch-headers)" && \
-	$(HIDE_CUDA) PATH="$(abspath $(BIN)):$$PATH" $(PIP) wheel -q --no-build-isolation --no-deps -w dist . \
-	    --config-settings=build-dir=build/wheel "--config-settings=cmake.define.TRACEHOOK_TORCH_HEADERS=$$HEADERS"
+	$(WHEEL) -w build/wheels . --config-settings=build-dir=build/wheel \
+	    "--config-settings=cmake.define.TRACEHOOK_TORCH_HEADERS=$$HEADERS"
+	$(PACKED) build/wheels/*.whl
+	$(BIN)/python -m zipfile -e build/wheels/*.whl build/wheels/first
+	for python in $(PYTHONS); do $(MAKE) --no-print-directory one-wheel FOR=$$python || exit; done
+	$(WHEEL) -w dist . --config-settings=wheel.cmake=false --config-settings=wheel.py-api=py3 \
+	    --config-settings=build-dir=build/wheel-pure
+	$(BIN)/python -m build -q --sdist --no-isolation -o dist .
+	$(BIN)/twine check --strict dist/*
+	ls -l dist
+
+# For one more version of Python only _core is compiled.
+VERSION_OF = "import sys; print('cp%d%d' % sys.version_info[:2])"
+one-wheel:
+	@$(FOR) -c "import venv" 2> /dev/null || { echo "$(FOR) is not here: no wheel for it" >&2; exit 0; }; \
+	name=$$($(FOR) -c $(VERSION_OF)); ls dist/*-$$name-*.whl > /dev/null 2>&1 && exit 0; \
+	$(FOR) -m venv build/wheels/$$name && build/wheels/$$name/bin/python -m pip --disable-pip-version-check install -q \
+	    --no-compile "scikit-build-core>=0.11" "pybind11>=2.13" cmake ninja && \
+	$(HIDE_CUDA) PATH="$(abspath build/wheels)/$$name/bin:$$PATH" build/wheels/$$name/bin/python -m pip \
+	    --disable-pip-version-check wheel -q --no-build-isolation --no-deps --config-settings=install.strip=true \
+	    -w build/wheels/of-$$name . --config-settings=build-dir=build/wheel-$$name \
+	    --config-settings=cmake.define.TRACEHOOK_FROM_WHEEL=$(abspath build/wheels/first) && \
+	$(PACKED) build/wheels/of-$$name/*.whl
 
 # As a user would: a clean venv with that torch and the wheel alone, four ranks in rehearsal, nothing found by the audit.
 # Of a torch without CUDA there is no log of the demo.
 wheel-%:
-	@ls dist/tracehook-*.whl > /dev/null 2>&1 || { echo "dist has no wheel: make wheel comes first" >&2; exit 2; }
+	@ls dist/tracehook-*-manylinux*.whl > /dev/null 2>&1 || { echo "dist has no wheel: make wheel comes first" >&2; exit 2; }
 	rm -rf .venvs/wheel-$* && $(PYTHON) -m venv .venvs/wheel-$*
 	.venvs/wheel-$*/bin/python -m pip --disable-pip-version-check install -q "$(EXACTLY)$*" numpy \
-	    "$$(ls $(CURDIR)/dist/tracehook-*.whl)[audit]"
+	    "$$(ls $(CURDIR)/dist/tracehook-*-$$(.venvs/wheel-$*/bin/python -c $(VERSION_OF))-manylinux*.whl)[audit]"
 	cd .venvs/wheel-$* && PATH="$$PWD/bin:$$PATH" bin/python $(CURDIR)/examples/demo.py logs && \
-	    $(if $(filter %+cpu,$*),true,PATH="$$PWD/bin:$$PATH" bin/tracehook audit logs)
+	    $(if $(filter %+cpu,$*),true,PATH="$$PWD/bin:$$PATH" bin/tracehook audit logs && rm -rf ../logs && cp -r logs ../logs)
 	$(if $(KEEP),,rm -rf .venvs/wheel-$*)
+
+# Without torch, and without anything native: on the logs that the demo of a wheel has left.
+wheel-readers:
+	@ls -d .venvs/logs > /dev/null 2>&1 || { echo "no logs of a demo: make wheel-2.11.0 comes first" >&2; exit 2; }
+	rm -rf .venvs/readers && $(PYTHON) -m venv .venvs/readers
+	.venvs/readers/bin/python -m pip --disable-pip-version-check install -q --no-compile \
+	    "$$(ls $(CURDIR)/dist/tracehook-*-py3-none-any.whl)[audit,metrics]"
+	cd .venvs/readers && PATH="$$PWD/bin:$$PATH" bin/python $(CURDIR)/tests/support/readers.py ../logs
+	$(if $(KEEP),,rm -rf .venvs/readers)
+
+# A program that uses every public name, with the types that the installed wheel has.
+wheel-types: WITH = 2.11.0
+wheel-types:
+	rm -rf .venvs/types && $(PYTHON) -m venv .venvs/types
+	.venvs/types/bin/python -m pip --disable-pip-version-check install -q --no-compile mypy==2.4.1 "$(EXACTLY)$(WITH)" \
+	    "$$(ls $(CURDIR)/dist/tracehook-*-$$(.venvs/types/bin/python -c $(VERSION_OF))-manylinux*.whl)[metrics]"
+	cd .venvs/types && bin/mypy --strict --config-file= $(CURDIR)/tests/support/public_face.py
+	$(if $(KEEP),,rm -rf .venvs/types)
 
 demo: $(STAMP) ## The main job: 4 ranks on emulated devices, a table per rank (TORCH=2.15.0 for another torch)
 	$(INSTALL_TRACEHOOK) --editable $(if $(filter %+cpu,$(TORCH)),".[audit]",.)
@@ -87,20 +140,13 @@ frameworks: build ## Megatron, torchtitan, DeepSpeed, Ray ... train on four rank
 	$(BIN)/python tests/frameworks/install.py build/frameworks/venv
 	$(BIN)/python tests/frameworks/run.py build/frameworks/venv build/frameworks/runs $(ONLY)
 
-# The tools of `make lint` and `make check`, in the versions that pyproject.toml names.
-TOOLS = $(VENV)/.tracehook-tools
-$(TOOLS): pyproject.toml $(STAMP)
-	$(BIN)/python -c "import tomllib; \
-	    print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['dev'], sep='\n')" | xargs $(INSTALL)
-	touch $@
-
 check: build $(TOOLS) ## In two minutes: one test of every kind, types, and the linter on what changed
 	FILES="$$(git diff --name-only --diff-filter=d HEAD -- '*.py')"; \
 	    if [ -n "$$FILES" ]; then $(BIN)/ruff check $$FILES && $(BIN)/ruff format --check $$FILES; fi
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 -m smoke tests
 
-matrix: $(MATRIX:%=matrix-%) wheel $(MATRIX_WHEELS:%=wheel-%) ## What is promised for other versions of torch, each in a venv of its own
+matrix: $(MATRIX:%=matrix-%) wheel $(MATRIX_WHEELS:%=wheel-%) wheel-readers wheel-types ## What is promised for other versions of torch, each in a venv of its own
 
 TRY = $(MAKE) build TORCH=$(1) VENV=.venvs/$(1) && \
     .venvs/$(1)/bin/python -m pytest -n 2 $(MATRIX_TESTS_$(1)) && \

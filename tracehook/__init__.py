@@ -6,13 +6,14 @@ loads neither torch nor the native core.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from torch.distributed import Store
+    from torch._C._distributed_c10d import Store
 
     from tracehook import ddp, fsdp, ipc, metrics
     from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
+    from tracehook.hook.status import Status
     from tracehook.symmetric_memory.compiled import (
         all_gather,
         all_gather_into_tensor,
@@ -32,6 +33,7 @@ __all__ = [
     "RegistrationFailed",
     "RegistrationMismatch",
     "RegistrationTimeout",
+    "Status",
     "__version__",
     "all_gather",
     "all_gather_into_tensor",
@@ -65,6 +67,7 @@ _LAZY = {
     "RegistrationMismatch": "errors",
     "RegistrationTimeout": "errors",
     "PoolLimitError": "symmetric_memory.pools",
+    "Status": "hook.status",
     "symmetric": "symmetric_memory.public",
     "is_symmetric": "symmetric_memory.public",
     "explain": "symmetric_memory.public",
@@ -140,8 +143,8 @@ def disable() -> None:
     service().disable()
 
 
-def status() -> dict[str, Any]:
-    """Return what tracehook does in this process.
+def status() -> Status:
+    """Return what tracehook does in this process: a dict, which a notebook shows as tables.
 
     Keys: ``state`` (``off``, ``waiting`` for CUDA, ``on``, ``recording`` without registering, ``unsupported``,
     ``forked``), ``reasons`` (names and advice, empty if all is well), ``segments``, ``bytes``, ``expandable_bytes``
@@ -156,8 +159,9 @@ def status() -> dict[str, Any]:
     NCCL.
     """
     from tracehook.hook.service import service
+    from tracehook.hook.status import Shown
 
-    return service().status()
+    return cast("Status", Shown(service().status()))
 
 
 def attach_communicator(pointer: int, *, device: int | None = None, name: str | None = None) -> bool:

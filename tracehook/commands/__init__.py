@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import platform
+from typing import Annotated
+
 import typer
 
+from tracehook import __version__
 from tracehook.commands import (
     audit,
     build_hook,
@@ -27,9 +31,25 @@ app = typer.Typer(
     name="tracehook",
     help="Keeps GPU memory segments registered with the NCCL communicators that use them.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _tell_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tracehook {__version__} (Python {platform.python_version()})")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[  # its callback has done it
+        bool, typer.Option("--version", callback=_tell_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
 # Options after the command are the command's own, also without `--` before it.
 _PASS_ON = {"allow_extra_args": True, "allow_interspersed_args": False}
 app.command("run", context_settings=_PASS_ON)(run.run)
@@ -50,6 +70,19 @@ app.command("timeline")(timeline.timeline)
 app.command("snapshot")(snapshot.snapshot)
 
 
+_UNUSABLE = 2
+
+
 def main() -> None:
-    """Run the command line."""
-    app()
+    """Run the command line. A package that is missing is one line, and exit status 2."""
+    try:
+        app()
+    except ImportError as problem:
+        if problem.name == "torch":
+            text = "this command needs torch, and torch is not installed; expected torch 2.11 or later beside tracehook"
+        elif problem.name == "tracehook._core":
+            text = str(problem)
+        else:
+            raise
+        typer.echo(f"tracehook: {text}", err=True)
+        raise SystemExit(_UNUSABLE) from None

@@ -18,6 +18,8 @@ from tracehook.commands.printed import console_for
 from tracehook.hook import library, nccl_library, registrants
 from tracehook.rehearsal import emulation
 
+_WITHOUT_TORCH = "not installed: tracehook reads logs here; to follow a job, install torch 2.11 or later beside it"
+
 
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
@@ -53,8 +55,14 @@ def _show(rows: list[tuple[str, str]], changed: dict[str, str]) -> None:
 
 
 def _versions() -> list[tuple[str, str]]:
-    import torch
+    mine = ("tracehook", f"{tracehook.__version__}, Python {platform.python_version()}, {sys.platform}")
+    try:
+        import torch
 
+        library.directory()
+    except ImportError as problem:
+        missing = "torch" if problem.name == "torch" else "native part"
+        return [mine, (missing, _WITHOUT_TORCH if problem.name == "torch" else str(problem))]
     have = ", ".join(library.available()) or "none"
     version = str(torch.__version__)
     chosen = library.path_for(version)
@@ -64,7 +72,7 @@ def _versions() -> list[tuple[str, str]]:
     except emulation.NoEmulation as problem:
         emulated = str(problem)
     return [
-        ("tracehook", f"{tracehook.__version__}, Python {platform.python_version()}, {sys.platform}"),
+        mine,
         ("torch", f"{version}, CUDA {torch.version.cuda or 'none: a build without CUDA'}"),
         ("hook libraries", f"{have}; {chosen.name if chosen else 'none chosen'}: {why}"),
         ("rehearsal", emulated),
@@ -108,8 +116,12 @@ def _state() -> list[tuple[str, str]]:
 
 
 def _self_test() -> tuple[bool, str]:
-    import torch
+    try:
+        import torch
 
+        library.directory()
+    except ImportError:
+        return False, "not run: this installation can only read logs"
     tracehook.enable()
     if torch.version.cuda is None:
         return False, "not run: this torch is a build without CUDA"

@@ -5,6 +5,11 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
+_NO_CORE = (
+    "this installation has no native part, so it can only read logs; expected the wheel for Linux on x86-64 and the "
+    "version of this Python, or a build from the sources"
+)
+
 
 def directory() -> Path:
     """Return the folder of the installed native libraries: beside ``_core``, also in an editable install.
@@ -13,7 +18,7 @@ def directory() -> Path:
     """
     found = importlib.util.find_spec("tracehook._core")
     if found is None or found.origin is None:
-        raise ImportError("tracehook._core is missing: install tracehook again")
+        raise ImportError(_NO_CORE, name="tracehook._core")
     return Path(found.origin).parent
 
 

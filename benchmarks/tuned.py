@@ -1,15 +1,20 @@
 """Policy ``measured`` against the better of plain and symmetric memory, at every size of a tuning table.
 
     SYMM_REGISTER_HOOK=1 SYMM_REGISTER_POLICY=measured SYMM_REGISTER_TUNED=tuned.json \
-        torchrun --nproc-per-node 2 benchmarks/tuned.py [SAMPLES]
+        torchrun --nproc-per-node 2 benchmarks/tuned.py [graph|eager]
 
-Three arms take turns in one run: plain memory, symmetric memory, and what the policy gives. Their buffers are made four
-times, in another order each time, because a kernel's time depends a little on where its buffers lie. Times are those of
-the slowest rank. A line has the medians, and the quotient better of both / policy, taken turn by turn: its median and
-quartiles. 1 is as fast as the better one.
+Three arms take turns in one run: plain memory, symmetric memory, and what the policy gives. Times are those of the
+slowest rank. A line has the medians, and the quotient better of both / policy, taken turn by turn: its median, and an
+interval that has the true median in 99 of 100 cases. 1 is as fast as the better one. The turns of one size differ by
+some percent, so a size takes turns until that interval lies on one side of the limit, in at most eight rounds.
+
+A kernel's time depends on where its buffers lie, by up to some percent. So the arms' buffers are made six times in a
+round, each time in another order. The policy's buffers are of the same kind as those of one other arm. In every second
+set these two arms exchange their buffers, so that the arms differ by nothing but what the policy decides.
 """
 
 import gc
+import math
 import os
 import statistics
 import sys
@@ -27,9 +32,11 @@ from tracehook.tuning.crew import Crew
 from tracehook.tuning.sweep import slowest
 from tracehook.tuning.table import Row, load
 
-SAMPLES = int(sys.argv[1]) if len(sys.argv) > 1 else 200
+SAMPLES = 100  # of each arm with one set of buffers
+MOST_ROUNDS = 8
 LIMIT = 0.99
-ORDERS = ((0, 1, 2), (2, 1, 0), (1, 2, 0), (0, 2, 1))  # in which the arms' buffers are made
+ORDERS = ((0, 1, 2), (2, 1, 0), (1, 2, 0), (0, 2, 1), (1, 0, 2), (2, 0, 1))  # in which the arms' buffers are made
+POLICY = 2  # the arm
 
 
 def arms_of(row: Row, nbytes: int, order: Sequence[int]) -> list[Arm]:
@@ -50,9 +57,37 @@ def times_of(clock: Clock, crew: Crew, arms: list[Arm], row: Row, nbytes: int) -
         acts.append(repeated(partial(arm.call, row.operation), calls, graph=row.graph))
     gc.collect()
     gc.disable()
-    samples = take_turns(clock, acts, calls, SAMPLES * (3 if nbytes <= 8 << 20 else 1) // len(ORDERS))
+    samples = take_turns(clock, acts, calls, SAMPLES if nbytes <= 8 << 20 else SAMPLES // 4)
     gc.enable()
     return [slowest(crew.tell(mine)) for mine in samples]
+
+
+def quotient(samples: list[list[float]]) -> tuple[float, float, float]:
+    """Return the median of better of both / policy, turn by turn, between the ends of its interval."""
+    best = min(samples[:POLICY], key=statistics.median)
+    found = sorted(a / b for a, b in zip(best, samples[POLICY], strict=True))
+    reach = 2.58 * math.sqrt(len(found)) / 2  # ranks from the middle, by the normal approximation of the binomial
+    middle = (len(found) - 1) / 2
+    low, high = max(0, math.floor(middle - reach)), min(len(found) - 1, math.ceil(middle + reach))
+    return found[low], statistics.median(found), found[high]
+
+
+def compare(clock: Clock, crew: Crew, row: Row, nbytes: int) -> tuple[list[list[float]], str]:
+    """Return the samples of each arm at one size, and the kind of memory that the policy gave. Alike on all ranks."""
+    samples: list[list[float]] = [[], [], []]
+    for _ in range(MOST_ROUNDS):
+        for number, order in enumerate(ORDERS):
+            arms = arms_of(row, nbytes, order)
+            alike = int(tracehook.is_symmetric(arms[POLICY].large))
+            taken = times_of(clock, crew, arms, row, nbytes)
+            if number % 2:
+                taken[alike], taken[POLICY] = taken[POLICY], taken[alike]
+            for mine, more in zip(samples, taken, strict=True):
+                mine += more
+        low, _, high = quotient(samples)
+        if low >= LIMIT or high < LIMIT:
+            break
+    return samples, "symmetric" if alike else "plain"
 
 
 def main() -> None:
@@ -64,31 +99,31 @@ def main() -> None:
     aligner = torch.zeros(1, device=device)
     clock = Clock(crew, lambda: dist.all_reduce(aligner))
     table = load(Path(os.environ["SYMM_REGISTER_TUNED"]))
-    quotients = []
+    modes = sys.argv[1:] or ["graph", "eager"]
+    found = []
     for row, points in table.rows.items():
-        for nbytes in [point.nbytes for point in points if row.ranks == crew.ranks]:
+        if row.ranks != crew.ranks or ("graph" if row.graph else "eager") not in modes:
+            continue
+        for nbytes in [point.nbytes for point in points]:
             crew.doing = f"{row} {nbytes}"
-            samples: list[list[float]] = [[], [], []]
-            for order in ORDERS:
-                arms = arms_of(row, nbytes, order)
-                for mine, taken in zip(samples, times_of(clock, crew, arms, row, nbytes), strict=True):
-                    mine += taken
-            plain, symmetric, policy = samples
-            best = min(plain, symmetric, key=statistics.median)
-            low, middle, high = statistics.quantiles((a / b for a, b in zip(best, policy, strict=True)), n=4)
-            quotients.append(middle)
+            samples, kind = compare(clock, crew, row, nbytes)
+            low, middle, high = quotient(samples)
+            found.append((low, middle, high))
             if crew.rank == 0:
-                kind = "symmetric" if tracehook.is_symmetric(arms[2].large) else "plain"
-                medians = [f"{statistics.median(each):9.2f}" for each in (plain, symmetric, policy)]
+                medians = [f"{statistics.median(each):9.2f}" for each in samples]
                 print(
                     f"{row.operation:15} {'graph' if row.graph else 'eager'} {nbytes:>11} plain, symmetric, policy:",
                     *medians,
-                    f"us ({kind}); {middle:.3f} [{low:.3f} .. {high:.3f}]",
+                    f"us ({kind}); {middle:.4f} [{low:.4f} .. {high:.4f}], n={len(samples[0])}",
                     flush=True,
                 )
     if crew.rank == 0:
-        below = sum(each < LIMIT for each in quotients)
-        print(f"{len(quotients)} sizes: {below} below {LIMIT}; smallest {min(quotients):.3f}", flush=True)
+        below, unsure = sum(high < LIMIT for _, _, high in found), sum(low < LIMIT <= high for low, _, high in found)
+        print(
+            f"{len(found)} sizes: {below} below {LIMIT}, {unsure} undecided; smallest median "
+            f"{min(middle for _, middle, _ in found):.4f}",
+            flush=True,
+        )
     dist.destroy_process_group()
 
 

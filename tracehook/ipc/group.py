@@ -45,9 +45,7 @@ class PeerGroup:
     when they first exchange. Any thread may use it, one thread at a time. Close it, or leave its ``with`` block, after
     the last copy: until then this rank holds the memory that peers have of it.
 
-    Attributes:
-        rank, size: this rank in the group, and the number of ranks.
-        device: the CUDA device of this rank.
+    Attributes: ``rank`` and ``size`` of the group, and the CUDA ``device`` of this rank.
 
     Args:
         group: the process group; the default group if None. Its backend does not matter, its store does.

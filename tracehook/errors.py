@@ -26,7 +26,7 @@ class _Advised(RuntimeError):
 class RegistrationError(_Advised):
     """Ranks could not register windows, or must not use them. The text names ranks, communicator and a remedy."""
 
-    ADVICE = "tracehook.explain(tensor, group) tells what holds now, and docs/failure-modes.md what each failure means"
+    ADVICE = "tracehook.explain(tensor, group) says why a tensor is symmetric or not; docs/failure-modes.md explains each failure"
 
 
 class RegistrationMismatch(RegistrationError):
@@ -49,7 +49,7 @@ class RegistrationTimeout(RegistrationError):
     their ranks in the job.
     """
 
-    ADVICE = "Look at what the rank that did not come was doing; if it was only slow, raise SYMM_REGISTER_TIMEOUT"
+    ADVICE = "Find out what the missing rank was doing; if it was only slow, raise SYMM_REGISTER_TIMEOUT"
 
     def __init__(self, text: str, missing: Sequence[int] = (), *, advice: str | None = None) -> None:
         super().__init__(text, advice=advice)
@@ -62,7 +62,7 @@ class RegistrationFailed(RegistrationError):
     `failures` is a dict with the reason of each such rank, by its rank in the group. The text has the ranks in the job.
     """
 
-    ADVICE = "Mend what failed on that rank; NCCL_DEBUG=INFO says more of what NCCL refused"
+    ADVICE = "Fix the cause on that rank; NCCL_DEBUG=INFO shows why NCCL refused"
 
     def __init__(self, text: str, failures: Mapping[int, str] | None = None) -> None:
         super().__init__(text)
@@ -72,7 +72,7 @@ class RegistrationFailed(RegistrationError):
 class PeerError(_Advised):
     """A rank could not share memory with a peer. The text names the group, the ranks and a remedy."""
 
-    ADVICE = "docs/ipc.md says what can be shared, and what each failure means"
+    ADVICE = "docs/ipc.md lists the memory that ranks can share, and explains each failure"
 
     def within(self, about: str) -> PeerError:
         """Return this error as one of something larger."""
@@ -82,7 +82,7 @@ class PeerError(_Advised):
 class PeerTimeout(PeerError):
     """Some peers did not come in time. `missing` is a tuple of their ranks in the group."""
 
-    ADVICE = "Look at what they were doing; if they were only slow, give PeerGroup a longer timeout"
+    ADVICE = "Find out what they were doing; if they were only slow, give PeerGroup a longer timeout"
 
     def __init__(self, text: str, missing: Sequence[int] = ()) -> None:
         super().__init__(text)
@@ -92,7 +92,7 @@ class PeerTimeout(PeerError):
 class PeerLost(PeerError):
     """A peer's process has ended, or it closed its end of the group. `peer` is its rank in the group."""
 
-    ADVICE = "Look at why it ended; then close this group, and make another one with the ranks that live"
+    ADVICE = "Find out why it ended; then close this group, and make another one with the ranks that live"
 
     def __init__(self, text: str, peer: int = -1) -> None:
         super().__init__(text)

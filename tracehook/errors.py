@@ -26,7 +26,9 @@ class _Advised(RuntimeError):
 class RegistrationError(_Advised):
     """Ranks could not register windows, or must not use them. The text names ranks, communicator and a remedy."""
 
-    ADVICE = "tracehook.explain(tensor, group) says why a tensor is symmetric or not; docs/failure-modes.md explains each failure"
+    ADVICE = (
+        "tracehook.explain(tensor, group) says what holds for a tensor, and docs/failure-modes.md explains failures"
+    )
 
 
 class RegistrationMismatch(RegistrationError):

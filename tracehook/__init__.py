@@ -98,18 +98,19 @@ def __getattr__(name: str) -> Any:
 def enable() -> None:
     """Follow the caching allocator and register every segment with every live NCCL communicator of its device.
 
-    The same as ``SYMM_REGISTER_HOOK=1``, from code; may be called at any time and any number of times. Communicators
-    and segments that exist already are adopted. Does not initialise CUDA: until the program does, it only waits.
+    It does the same as ``SYMM_REGISTER_HOOK=1``. A program may call it at any time and any number of times. tracehook
+    also registers the communicators and segments that exist already. It does not initialise CUDA: until the program
+    does, it only waits.
 
-    All ranks call it at the same point of the program, with no collective under way: with NVLS, ranks that differ in
-    what they registered wait for each other without end inside NCCL, where not even an abort reaches them. When it is
-    called again after :func:`disable`, it registers every segment before it returns.
+    All ranks call it at the same point of the program, with no collective under way. With NVLS, ranks whose
+    registrations differ wait for each other without end inside NCCL, and not even an abort reaches them. A call after
+    :func:`disable` registers every segment before it returns.
 
-    Where the allocator cannot be followed (expandable segments, another allocator, no CUDA), one line on stderr says
-    what to do and the program runs on; :func:`status` has the reason.
+    If tracehook cannot follow the allocator (expandable segments, another allocator, no CUDA), it prints one line of
+    advice on stderr, and the program runs on. :func:`status` has the reason.
 
     Raises:
-        RuntimeError: this process was forked from one that had initialised CUDA, which cannot be used in it.
+        RuntimeError: a process that had initialised CUDA forked this one, so this one cannot use CUDA.
 
     """
     import tracehook.symmetric_memory.state  # noqa: F401  # it follows the service
@@ -126,17 +127,17 @@ def enable() -> None:
 
 
 def disable() -> None:
-    """Undo all local registrations and make no more, until :func:`enable`; scopes of symmetric memory do nothing.
+    """Undo all local registrations and make no more, until :func:`enable`. Until then scopes do nothing.
 
-    All ranks call it at the same point of the program, with no collective under way: NCCL may hang where ranks differ
-    in what they registered. It compares nothing between them.
+    All ranks call it at the same point of the program, with no collective under way. NCCL may hang if the
+    registrations of ranks differ, and this function compares nothing between them.
 
     Windows stay until :func:`trim` or the end of their communicator.
 
-    Segments and communicators are still followed, so that enabling again is complete. May be called any number of
-    times. tracehook raises nothing here. It waits for the device, and for calls of other threads that are inside NCCL.
-    A non-blocking communicator that is in progress for more than 30 s keeps its registrations until their segments are
-    freed; stderr says so.
+    tracehook still follows segments and communicators, so a later :func:`enable` misses none. A program may call this
+    any number of times, and it raises nothing. It waits for the device, and for calls of other threads that are inside
+    NCCL. If a non-blocking communicator is in progress for more than 30 s, it keeps its registrations until the
+    allocator frees their segments, and stderr says so.
     """
     from tracehook.hook.service import service
 
@@ -144,19 +145,29 @@ def disable() -> None:
 
 
 def status() -> Status:
-    """Return what tracehook does in this process: a dict, which a notebook shows as tables.
+    """Return the state of tracehook in this process. It is cheap and makes no call into CUDA or NCCL.
 
-    Keys: ``state`` (``off``, ``waiting`` for CUDA, ``on``, ``recording`` without registering, ``unsupported``,
-    ``forked``), ``reasons`` (names and advice, empty if all is well), ``segments``, ``bytes``, ``expandable_bytes``
-    (mapped of expandable segments, which are followed and not registered), ``communicators`` (a list of dicts with
-    ``key``, ``device``, ``rank``, ``size``, ``held``, ``made``, ``undone``, ``ready``, ``failed``,
-    ``device_communicators``: how many live, ``segments_since_ns`` and ``windows_since_ns``: the monotonic time at
-    which the oldest registration began that is in NCCL now, 0: none is), ``dropped`` (events lost), ``log`` (path or
-    None), ``nccl``, ``hook_library``, ``pools`` (symmetric memory: a dict for each pool and device, with ``segments``,
-    ``bytes``, ``retired_bytes``), ``windows`` (a dict for each group, with ``windows``, ``bytes``, ``pinned``,
-    ``deferred``, ``refused``) and ``scopes`` (a dict for each thread that is in scopes of a pool, with ``group``,
-    ``pool``, ``device``, ``thread``, ``depth``, ``seconds``, the longest first). Cheap; makes no call into CUDA or
-    NCCL.
+    The answer is a dict, which a notebook shows as tables; :class:`tracehook.Status` has its types.
+
+    Keys:
+        state: ``off``, ``waiting`` (for CUDA), ``on``, ``recording`` (without registering), ``unsupported`` or
+            ``forked``.
+        reasons: names and advice, empty if all is well.
+        segments, bytes: number and bytes of the allocator's segments that are not expandable.
+        expandable_bytes: mapped bytes of expandable segments. tracehook logs these but does not register them.
+        communicators: a list of dicts with ``key`` (equal on all ranks, as in the log), ``device``, ``rank``,
+            ``size``, ``local``, ``held`` (registered segments), ``made`` and ``undone`` (registrations so far),
+            ``ready``, ``failed``, ``device_communicators`` (number that live), ``segments_since_ns`` and
+            ``windows_since_ns`` (nanoseconds of the monotonic clock at which the oldest registration that is in NCCL
+            now began; 0: there is none).
+        dropped: events that the ring lost because it was full.
+        log: path of the log, or None.
+        nccl, hook_library: the loaded NCCL, and the chosen library.
+        pools: of symmetric memory: a dict for each pool and device, with ``segments``, ``bytes``, ``retired_bytes``.
+        windows: a dict for each group, with ``windows``, ``bytes``, ``pinned``, ``deferred``, ``refused``.
+        scopes: a dict for each thread that is in scopes of a pool, the longest first, with ``group``, ``pool``,
+            ``device``, ``thread``, ``depth``, ``seconds``.
+
     """
     from tracehook.hook.service import service
     from tracehook.hook.status import Shown
@@ -165,25 +176,25 @@ def status() -> Status:
 
 
 def attach_communicator(pointer: int, *, device: int | None = None, name: str | None = None) -> bool:
-    """Register every segment with a communicator that tracehook did not see when it was made.
+    """Register every segment with a communicator whose birth tracehook did not see.
 
-    This is not needed for communicators that are made after tracehook was enabled, whoever makes them: torch, ctypes
-    (pynccl), or a library that links NCCL. One line on stderr then says so. It is needed for one that other code than
-    torch made before, or whose functions of NCCL that code had looked up before.
+    Call it in two cases: other code than torch made the communicator before the program enabled tracehook, or that
+    code had looked up the functions of NCCL before. After that tracehook sees each new communicator, whoever makes it:
+    torch, ctypes (pynccl), or a library that links NCCL. Then this call is not needed, and one line on stderr says so.
 
-    Call it when the communicator is ready, and :func:`detach_communicator` before it is destroyed: tracehook sees
-    neither. No other thread may be in NCCL with this communicator while segments come or go, because its calls do not
-    pass tracehook.
+    Call it when the communicator is ready, and call :func:`detach_communicator` before its owner destroys it, because
+    tracehook sees neither. While segments come or go, no other thread may be in NCCL with this communicator, because
+    its calls do not pass tracehook.
 
     Args:
         pointer: the raw ``ncclComm_t``.
         device: its CUDA device index; the current device if None.
-        name: any text that is equal on all its ranks and different for each communicator; the log's key is made from
-        it.
-            If None, the count of such calls is used, which is equal on all ranks if all attach in the same order.
+        name: any text that is equal on all its ranks and different for each communicator. tracehook makes the log's
+            key from it. If None, tracehook takes the count of such calls, which is equal on all ranks if all attach
+            in the same order.
 
     Returns:
-        False if tracehook knows it already.
+        True; False if tracehook knows the communicator already.
 
     Raises:
         ValueError: `pointer` is 0.
@@ -196,10 +207,10 @@ def attach_communicator(pointer: int, *, device: int | None = None, name: str | 
 
 
 def use_store(store: Store | None) -> None:
-    """Name the store at which the ranks of communicators meet that torch did not make, to compare their windows.
+    """Name the store at which ranks compare the windows of communicators that torch did not make.
 
-    It is not needed where ``torch.distributed`` is initialised: then the default group's store serves. Call it on all
-    ranks, before the first window is registered.
+    Programs that initialise ``torch.distributed`` need no such call: the default group's store serves. Other programs
+    call it on all ranks, before they register the first window.
 
     Args:
         store: a store that all ranks of the job share; None: the default group's again.
@@ -211,7 +222,15 @@ def use_store(store: Store | None) -> None:
 
 
 def detach_communicator(pointer: int) -> bool:
-    """Deregister everything from an attached communicator, which must still be alive. False if it is unknown."""
+    """Deregister everything from an attached communicator, which must still be alive.
+
+    Args:
+        pointer: the raw ``ncclComm_t`` that the program gave to :func:`attach_communicator`.
+
+    Returns:
+        True; False if tracehook does not know it.
+
+    """
     from tracehook.hook.service import service
 
     return service().detach_communicator(pointer)

@@ -19,21 +19,21 @@ _served: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # a second hook would f
 
 
 def apply(model: nn.Module) -> None:
-    """Have the lasting buckets of `model` made in symmetric memory of its group.
+    """Let DDP make the lasting buckets of `model` in symmetric memory of its group.
 
-    Call it on all ranks after the constructor, before the second step; a second call does nothing. The first steps use
-    ordinary buckets. Without tracehook enabled, and on another device than CUDA, buckets stay ordinary. With uneven
-    inputs (``Join``) each rank takes three steps at least.
+    Call it on all ranks after the constructor and before the second step; a second call does nothing. The first steps
+    use ordinary buckets. If tracehook is not enabled, or the device is not CUDA, all buckets stay ordinary. With uneven
+    inputs (``Join``) each rank has to take three steps at least.
 
-    The scope has ``operation="all_reduce"`` and no size. At that forward the model raises what
-    :func:`tracehook.symmetric` raises.
+    DDP makes the buckets at the beginning of the second forward, in a scope with ``operation="all_reduce"`` and no
+    size. That forward raises the errors of :func:`tracehook.symmetric`. See docs/symmetric.md.
 
     Args:
         model: a ``torch.nn.parallel.DistributedDataParallel``.
 
     Raises:
-        TypeError: `model` is none.
-        ValueError: with ``find_unused_parameters`` and no ``static_graph`` it keeps its first buckets.
+        TypeError: `model` is no DistributedDataParallel.
+        ValueError: `model` has ``find_unused_parameters`` and no ``static_graph``, so it keeps its first buckets.
 
     """
     from torch.nn.parallel import DistributedDataParallel

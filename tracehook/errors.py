@@ -24,15 +24,17 @@ class _Advised(RuntimeError):
 
 
 class RegistrationError(_Advised):
-    """Windows could not be registered, or must not be used. The text names ranks, communicator and what to do."""
+    """Ranks could not register windows, or must not use them. The text names ranks, communicator and a remedy."""
 
-    ADVICE = "tracehook.explain(tensor, group) tells what holds now, and docs/failure-modes.md what each failure means"
+    ADVICE = (
+        "tracehook.explain(tensor, group) says what holds for a tensor, and docs/failure-modes.md explains failures"
+    )
 
 
 class RegistrationMismatch(RegistrationError):
-    """The ranks do not want the same: nothing was registered, or the call was not made, on any rank that came.
+    """The ranks do not want the same. No rank that came registered anything, or made the call.
 
-    `topic`: what all of them were about to do, with different things; None if they were about to do something else.
+    `topic`: the act that all of them were about to do with different things; None if their acts differ.
     """
 
     ADVICE = "Let all ranks make the same calls, and end the same scopes, in one order"
@@ -45,11 +47,11 @@ class RegistrationMismatch(RegistrationError):
 class RegistrationTimeout(RegistrationError):
     """Some ranks did not come within ``SYMM_REGISTER_TIMEOUT`` seconds.
 
-    `missing` has their ranks in the group, as ``torch.distributed.get_global_rank`` takes them. The text has those in
-    the job.
+    `missing` is a tuple of their ranks in the group, as ``torch.distributed.get_global_rank`` takes them. The text has
+    their ranks in the job.
     """
 
-    ADVICE = "Look at what the rank that did not come was doing; if it was only slow, raise SYMM_REGISTER_TIMEOUT"
+    ADVICE = "Find out what the missing rank was doing; if it was only slow, raise SYMM_REGISTER_TIMEOUT"
 
     def __init__(self, text: str, missing: Sequence[int] = (), *, advice: str | None = None) -> None:
         super().__init__(text, advice=advice)
@@ -59,10 +61,10 @@ class RegistrationTimeout(RegistrationError):
 class RegistrationFailed(RegistrationError):
     """NCCL refused a window on at least one rank, so no rank uses it.
 
-    `failures` has the reason of each such rank, by its rank in the group. The text has those in the job.
+    `failures` is a dict with the reason of each such rank, by its rank in the group. The text has the ranks in the job.
     """
 
-    ADVICE = "Mend what failed on that rank; NCCL_DEBUG=INFO says more of what NCCL refused"
+    ADVICE = "Fix the cause on that rank; NCCL_DEBUG=INFO shows why NCCL refused"
 
     def __init__(self, text: str, failures: Mapping[int, str] | None = None) -> None:
         super().__init__(text)
@@ -70,9 +72,9 @@ class RegistrationFailed(RegistrationError):
 
 
 class PeerError(_Advised):
-    """Memory could not be shared with a peer. The text names the group, the ranks and what to do."""
+    """A rank could not share memory with a peer. The text names the group, the ranks and a remedy."""
 
-    ADVICE = "docs/ipc.md says what can be shared, and what each failure means"
+    ADVICE = "docs/ipc.md lists the memory that ranks can share, and explains each failure"
 
     def within(self, about: str) -> PeerError:
         """Return this error as one of something larger."""
@@ -80,9 +82,9 @@ class PeerError(_Advised):
 
 
 class PeerTimeout(PeerError):
-    """Some peers did not come in time. `missing` has their ranks in the group."""
+    """Some peers did not come in time. `missing` is a tuple of their ranks in the group."""
 
-    ADVICE = "Look at what they were doing; if they were only slow, give PeerGroup a longer timeout"
+    ADVICE = "Find out what they were doing; if they were only slow, give PeerGroup a longer timeout"
 
     def __init__(self, text: str, missing: Sequence[int] = ()) -> None:
         super().__init__(text)
@@ -92,7 +94,7 @@ class PeerTimeout(PeerError):
 class PeerLost(PeerError):
     """A peer's process has ended, or it closed its end of the group. `peer` is its rank in the group."""
 
-    ADVICE = "Look at why it ended; then close this group, and make another one with the ranks that live"
+    ADVICE = "Find out why it ended; then close this group, and make another one with the ranks that live"
 
     def __init__(self, text: str, peer: int = -1) -> None:
         super().__init__(text)
@@ -100,6 +102,6 @@ class PeerLost(PeerError):
 
 
 class PeerTensorGone(PeerError):
-    """The owner of this memory asked for it back, or the group was closed: exchange the tensor again."""
+    """The owner of this memory asked for it back, or somebody closed the group. Exchange the tensor again."""
 
     ADVICE = "Exchange the tensor again, in a group that is open"

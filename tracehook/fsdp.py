@@ -47,12 +47,12 @@ class _Buffers:
         self._graph = graph
 
     def allocate(self, size: Sequence[int], *, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Return an uninitialised tensor, as the scope of a group gives it. All ranks of the group call it alike.
+        """Return an uninitialised tensor from a scope of the group. All ranks of the group call it alike.
 
-        Without tracehook enabled, and on another device than CUDA, it is ``torch.empty``.
+        If tracehook is not enabled, or the device is not CUDA, it is ``torch.empty``.
 
         Args:
-            size: its dimensions, equal on all ranks.
+            size: the dimensions, equal on all ranks.
             dtype: as in ``torch.empty``.
             device: as in ``torch.empty``.
 
@@ -79,30 +79,30 @@ class AllGather(_Buffers):
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: ProcessGroup, async_op: bool = False
     ) -> Work | None:
-        """Gather `input_tensor` of all ranks of `group`, which FSDP2 passes, in `output_tensor`."""
+        """Gather `input_tensor` of all ranks of `group` in `output_tensor`. FSDP2 passes all arguments."""
         work: Work | None = all_gather_single(output_tensor, input_tensor, group, async_op)
         return work
 
 
 class ReduceScatter(_Buffers):
-    """For ``FSDPModule.set_custom_reduce_scatter``: torch's reduce-scatter on such buffers."""
+    """For ``FSDPModule.set_custom_reduce_scatter``: torch's reduce-scatter on buffers in symmetric memory."""
 
     _operation = "reduce_scatter"
 
     def __call__(
         self, output_tensor: Tensor, input_tensor: Tensor, group: ProcessGroup, op: Any, async_op: bool = False
     ) -> Work | None:
-        """Reduce `input_tensor` over `group`, which FSDP2 passes; this rank's part goes into `output_tensor`."""
+        """Reduce `input_tensor` over `group`, this rank's part into `output_tensor`. FSDP2 passes all arguments."""
         work: Work | None = reduce_scatter_single(output_tensor, input_tensor, op, group, async_op)
         return work
 
 
 def apply(model: nn.Module, *, force_sum: bool = False, graph: bool = False) -> int:
-    """Give each module that ``fully_shard`` sharded inside of `model` buffers in symmetric memory of its group.
+    """Give each module that ``fully_shard`` sharded inside `model` buffers in symmetric memory of its group.
 
     Call it on all ranks, after the last ``fully_shard`` and before the first step. The group is the one over which
-    the parameters are sharded. What FSDP2 does over other groups stays as it is: the all-reduce between the replicas of
-    HSDP, and with ``reshard_after_forward=N`` the all-gather of N ranks before a backward.
+    FSDP2 shards the parameters. Collectives over other groups keep their buffers: the all-reduce between the replicas
+    of HSDP, and with ``reshard_after_forward=N`` the all-gather of N ranks before a backward. See docs/symmetric.md.
 
     Args:
         model: a module, sharded itself or with sharded modules inside.
@@ -111,10 +111,10 @@ def apply(model: nn.Module, *, force_sum: bool = False, graph: bool = False) -> 
         graph: use the memory of captured CUDA graphs; see :func:`tracehook.symmetric`.
 
     Returns:
-        how many modules were changed; those without parameters of their own have no buffers.
+        the number of modules that it changed. Modules without parameters of their own have no buffers.
 
     Raises:
-        TypeError: nothing inside of `model` is sharded.
+        TypeError: `model` has no sharded module inside.
         RuntimeError: this torch has no ``set_custom_all_gather``.
 
     """

@@ -29,8 +29,10 @@ _FLAGS = (
 def build_hook() -> None:
     """Compile the hook library for the installed torch, from its headers, and keep it beside the others.
 
-    Needs a C++20 compiler (CXX, or g++) and the CUDA headers as packages. Nothing does this by itself: a torch that is
-    not known may have changed what the library relies on.
+    It needs a C++20 compiler (CXX, or g++) and the CUDA headers as packages.
+    tracehook never does this by itself: an unknown torch may have changed what
+    the library relies on. Run `tracehook doctor` afterwards.
+    Exit status 1 if it cannot compile the library.
     """
     folder = library.directory() / "_hooks"
     minor, includes = _located(folder / "source" / "torch" / "locate.py")

@@ -24,9 +24,10 @@ _WITHOUT_TORCH = "not installed: tracehook reads logs here; to follow a job, ins
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
 ) -> None:
-    """Show versions and settings, and test the hook: one segment allocated, one freed, two events.
+    """Show versions and settings, and test the hook: it allocates and frees one segment, and expects two events.
 
-    Exit status 0 if the hook works here, 1 if not (the table says why).
+    Exit status 0 if the hook works here, else 1 (the last row of the table says
+    why).
     """
     # Before the test, which begins a job if there is a log, and leaves its id in the environment.
     changed = {variable: os.environ[variable] for variable, _, _ in settings.table() if variable in os.environ}

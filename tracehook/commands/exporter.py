@@ -15,9 +15,9 @@ PORT = 9427
 
 def exporter(
     directory: Annotated[
-        Path, typer.Argument(help="The directory that SYMM_REGISTER_METRICS named; may not exist yet.")
+        Path, typer.Argument(help="The directory that SYMM_REGISTER_METRICS named. It may not exist yet.")
     ],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Where to listen; 0: any free port.")] = PORT,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0: any free port.")] = PORT,
     host: Annotated[
         str,
         typer.Option(help="The address to listen on: 0.0.0.0 lets other hosts read the metrics, without a password."),
@@ -25,7 +25,8 @@ def exporter(
 ) -> None:
     """Serve the metrics of all processes with a file in a directory, for Prometheus, until Control-C.
 
-    Reads the files at each request. Exit status 2 if it cannot listen there.
+    It reads the files at each request.
+    Exit status 2 if it cannot listen there.
     """
     try:
         from prometheus_client import start_http_server

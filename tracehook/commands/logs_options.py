@@ -23,14 +23,16 @@ UNUSABLE = 2  # exit status
 LogDirectory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory that SYMM_REGISTER_LOG named.")]
 Job = Annotated[
     str | None,
-    typer.Option(metavar="ID", help="The job, where the directory has several (tracehook jobs DIR); else the newest."),
+    typer.Option(
+        metavar="ID", help="Id of the job, if the directory has several (tracehook jobs DIR); default: the newest."
+    ),
 ]
-All = Annotated[bool, typer.Option("--all", help="Show launchers too: processes that have no rank and use no device.")]
+All = Annotated[bool, typer.Option("--all", help="Also show launchers: processes that have no rank and use no device.")]
 Since = Annotated[
     datetime | None,
     typer.Option(
         formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"],
-        help="Only processes that began at or after this time (UTC, if it says no other), for several runs.",
+        help="Only processes that began at or after this time (UTC, unless it names a zone), for several runs.",
     ),
 ]
 

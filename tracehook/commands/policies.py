@@ -19,9 +19,9 @@ from tracehook.policies.installed import PolicyEntry, available, find
 def policies(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
 ) -> None:
-    """Show the installed pool policies, and which of them SYMM_REGISTER_POLICY chooses, in which order.
+    """Show the installed pool policies, and in which order tracehook asks those of SYMM_REGISTER_POLICY.
 
-    Exit status 1 if a chosen one is missing or cannot be loaded, else 0.
+    Exit status 1 if a chosen policy is missing, or the command cannot load it.
     """
     values, complaints = settings.from_environment()
     for line in complaints:

@@ -38,30 +38,34 @@ def rehearse(
     devices: Annotated[int, typer.Option(min=1, max=64, help="Emulated devices on this machine.")] = 1,
     log: Annotated[
         Path | None,
-        typer.Option(help="Switch the hook on, log to this directory, and print a table per rank at the end."),
+        typer.Option(
+            help="Switch the hook on, write logs into this directory, and print a row for each rank at the end."
+        ),
     ] = None,
     faults: Annotated[
         str,
         typer.Option(help="Faults to play, e.g. 'ncclCommRegister:fail@3=1,ncclAllReduce:slow@*=50ms#rank1'."),
     ] = "",
-    nccl: Annotated[str, typer.Option(help="Version of NCCL to play, such as 2.30.7; default: the one of torch.")] = "",
+    nccl: Annotated[str, typer.Option(help="Version of NCCL to play, such as 2.30.7; default: that of torch.")] = "",
     gpu: Annotated[str, typer.Option(help=f"Kind of device to play: {', '.join(gpus.NAMES)}.")] = "",
     memory: Annotated[
         str, typer.Option(help="Memory of a device, such as 80GiB (default: that of --gpu, or 64GiB).")
     ] = "",
     values: Annotated[
         str,
-        typer.Option(help="Compute tensors of up to so many elements on the host, such as 1e8 (default 2^24); or off."),
+        typer.Option(
+            help="Compute tensors of up to this number of elements on the host, such as 1e8 (default 2^24), or off."
+        ),
     ] = "",
     timeout: Annotated[
-        float, typer.Option(min=0, help="End the job after so many seconds, with exit status 124; 0: never.")
+        float, typer.Option(min=0, help="End the job after this number of seconds, with exit status 124; 0: never.")
     ] = 0,
     hang_timeout: Annotated[
         float,
         typer.Option(
             min=0,
-            help="End the job if a rank waits in a call for so many seconds, or sooner if ranks wait for each other; "
-            "0: never.",
+            help="End the job if a rank waits in a call for this number of seconds, or sooner if ranks wait for each "
+            "other; 0: never.",
         ),
     ] = 60,
     warm_start: Annotated[
@@ -70,11 +74,16 @@ def rehearse(
 ) -> None:
     """Run a command without a GPU: tracehook rehearse --devices 4 -- torchrun ... train.py.
 
-    The same PyTorch runs on emulated CUDA devices and an emulated NCCL. Collectives move and compute real data;
-    the host computes PyTorch's operations; other kernels do nothing. Calls that break NCCL's rules are named at the
-    end, and the exit status is then 86. Ranks that wait for each other, or longer than --hang-timeout, are named, the
-    job is ended, and the exit status is 87. Else it is the command's.
-    Exit status 2 if it cannot be started so, or the directory of --log cannot be used.
+    The same PyTorch runs on emulated CUDA devices and an emulated NCCL.
+    Collectives move and compute real data. The host computes PyTorch's
+    operations. Other kernels do nothing.
+
+    Exit status 86: a call broke a rule of NCCL; the command names it at the end.
+    Exit status 87: ranks waited for each other, or longer than --hang-timeout;
+    the command names them and ends the job.
+    Exit status 124: --timeout was over.
+    Exit status 2: it could not start the job, or cannot use the directory of --log.
+    Else it is the status of the job's command.
     """
     command = context.args
     if not command:

@@ -16,10 +16,10 @@ def report(
     job: Job = None,
     since: Since = None,
 ) -> None:
-    """Write what the logs of a job say as one HTML page: findings, memory over time, lifetimes, cost, pools.
+    """Write one HTML page from the logs of a job: findings, memory over time, lifetimes, cost, pools.
 
-    The page needs no network and no other file. Exit status 2 if the directory cannot be used or the page cannot be
-    written.
+    The page needs no network and no other file.
+    Exit status 2 if it cannot use the directory or cannot write the page.
     """
     with readable("report"):
         from tracehook.audit.store import Store

@@ -20,12 +20,14 @@ _MOST_NAMED = 4
 
 def rotate(
     directory: LogDirectory,
-    wait: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="How long to wait for the processes.")] = 10.0,
+    wait: Annotated[float, typer.Option(metavar="SECONDS", min=0, help="Seconds to wait for the processes.")] = 10.0,
 ) -> None:
     """Ask every process that writes a log into DIR to begin a new part, so that you can move the older parts away.
 
-    Prints the name of each new part. Exit status 1 if a process whose log has no end began none; it was killed, or has
-    SYMM_REGISTER_LOG_LIMIT=0. Exit status 2 if the directory holds no log.
+    It prints the name of each new part.
+    Exit status 1 if a process whose log has no end began no new part: somebody
+    killed it, or it has SYMM_REGISTER_LOG_LIMIT=0.
+    Exit status 2 if the directory holds no log.
     """
     with readable("rotate"):
         before = _open_logs(directory)

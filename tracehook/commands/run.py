@@ -15,12 +15,15 @@ from tracehook.log.folders import of_this_host
 def run(
     context: typer.Context,
     log: Annotated[Path | None, typer.Option(help="Directory for one log per process (SYMM_REGISTER_LOG).")] = None,
-    check: Annotated[bool, typer.Option(help="Compare with the allocator's snapshot (SYMM_REGISTER_CHECK).")] = False,
+    check: Annotated[
+        bool, typer.Option(help="Compare segments with the allocator's snapshot (SYMM_REGISTER_CHECK).")
+    ] = False,
 ) -> None:
     """Run a command with the hook on: tracehook run -- torchrun train.py.
 
-    The same as putting SYMM_REGISTER_HOOK=1 before it. The command replaces this process, so signals and the exit
-    status are its own. Exit status 2 if the directory of --log cannot be used.
+    It does the same as SYMM_REGISTER_HOOK=1 before the command. The command
+    takes the place of this process, so signals and the exit status are its own.
+    Exit status 2 if it cannot use the directory of --log.
     """
     command = context.args
     if not command:

@@ -21,8 +21,8 @@ def snapshot(
 ) -> None:
     """Write segments and their registrations as a snapshot for https://pytorch.org/memory_viz.
 
-    Prints which device of the snapshot is which. Exit status 2 if the directory cannot be used or the file cannot be
-    written.
+    It prints which number in the snapshot is which device.
+    Exit status 2 if it cannot use the directory or cannot write the file.
     """
     with readable("snapshot"):
         from tracehook.audit.store import Store

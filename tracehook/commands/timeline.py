@@ -29,7 +29,7 @@ def timeline(
 ) -> None:
     """Draw segments, communicators and registrations of all ranks over time, for https://ui.perfetto.dev.
 
-    Exit status 2 if the directory cannot be used or the file cannot be written.
+    Exit status 2 if it cannot use the directory or cannot write the file.
     """
     with readable("timeline"):
         from tracehook.audit.rules import check

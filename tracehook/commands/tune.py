@@ -32,29 +32,40 @@ _GRACE_SECONDS = 5.0
 
 def tune(
     ranks: Annotated[
-        int | None, typer.Option(min=1, help="Processes to start here; default: one a GPU. Not under torchrun.")
+        int | None,
+        typer.Option(min=1, help="Number of processes to start; default: one for each GPU. Not under torchrun."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Table to write, as JSON; the page stands beside it.")] = Path("tuned.json"),
+    out: Annotated[
+        Path, typer.Option(help="Table to write, as JSON. A page with pictures stands beside it (.html).")
+    ] = Path("tuned.json"),
     groups: Annotated[
-        list[str] | None, typer.Option(help="Groups besides the world, such as tp=4: neighbours, all at once.")
+        list[str] | None,
+        typer.Option(
+            help="More groups to measure, such as tp=4: groups of 4 neighbours, all at work at once (repeatable)."
+        ),
     ] = None,
     operations: Annotated[str, typer.Option(help="Collectives, separated by commas.")] = _OPERATIONS,
-    dtypes: Annotated[str, typer.Option(help="torch's names of types, separated by commas.")] = "bfloat16",
-    mode: Annotated[str, typer.Option(help="graph (replayed from CUDA graphs), eager, or both.")] = "graph,eager",
-    smallest: Annotated[str, typer.Option(help="Smallest size of the larger buffer.")] = "1KiB",
-    largest: Annotated[str, typer.Option(help="Largest size of the larger buffer.")] = "1GiB",
+    dtypes: Annotated[
+        str, typer.Option(help="torch's names of the elements' types, separated by commas.")
+    ] = "bfloat16",
+    mode: Annotated[str, typer.Option(help="graph (replays of CUDA graphs), eager, or both.")] = "graph,eager",
+    smallest: Annotated[str, typer.Option(help="Smallest size of the larger buffer, such as 1KiB.")] = "1KiB",
+    largest: Annotated[str, typer.Option(help="Largest size of the larger buffer, such as 1GiB.")] = "1GiB",
     samples: Annotated[
-        int, typer.Option(min=3, help="Repetitions of each size; twice as many where both are about as fast.")
+        int,
+        typer.Option(min=3, help="Repetitions of each size; twice as many if both kinds of memory are about as fast."),
     ] = 60,
     margin: Annotated[
-        float, typer.Option(min=0, max=0.5, help="By what part symmetric memory has to be faster to be chosen.")
+        float, typer.Option(min=0, max=0.5, help="Choose symmetric memory if it is faster by more than this part.")
     ] = MARGIN,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds that a rank may stay behind the others.")] = 30,
 ) -> None:
     """Find out where symmetric memory is faster on this machine, and write a table for SYMM_REGISTER_POLICY=measured.
 
-    Alone it starts one process a GPU. Under torchrun (torchrun ... -m tracehook tune) it is one of the ranks. Exit
-    status 1 if ranks failed or have wrong results, 2 if it cannot be started so, 130 after Control-C.
+    Alone it starts one process for each GPU. Under torchrun (torchrun ... -m
+    tracehook tune) it is one of the ranks.
+    Exit status 1 if ranks failed or have wrong results, 2 if it cannot start in
+    this way, 130 after Control-C.
     """
     plan = _plan(operations, dtypes, mode, (smallest, largest), groups or [], samples, margin)
     if os.environ.get("RANK", "0") == "0":

@@ -42,8 +42,10 @@ class PeerGroup:
     """The ranks of a process group, on one host, as peers that map each other's memory; see docs/ipc.md.
 
     All ranks make it, in the same order if there are several for one group. That waits for nobody: two ranks connect
-    when they first exchange. Any thread may use it; one at a time does. Close it, or leave its ``with`` block, when
-    all is copied: until then what peers have of this rank's memory is held.
+    when they first exchange. Any thread may use it, one thread at a time. Close it, or leave its ``with`` block, after
+    the last copy: until then this rank holds the memory that peers have of it.
+
+    Attributes: ``rank`` and ``size`` of the group, and the CUDA ``device`` of this rank.
 
     Args:
         group: the process group; the default group if None. Its backend does not matter, its store does.
@@ -88,22 +90,23 @@ class PeerGroup:
     def exchange(self, tensors: Mapping[int, Shareable], writable: bool = False) -> dict[int, Result]:
         """Give each of these peers a tensor, a list of tensors or nothing, and return what each of them gives.
 
-        Each of them calls this with this rank among its peers, as the n-th such call of both; what else a rank
-        exchanges, and in which order it names its peers, does not matter. Memory is mapped at its first exchange and
-        found at later ones. Tensors are not copied, and no stream is waited for: what a peer sees is ordered by
-        :meth:`signal` and :meth:`wait`, or by the program.
+        Each of these peers calls this with this rank among its own peers. The n-th such call of one rank meets the n-th
+        of the other. Exchanges with other ranks, and the order of the peers in a call, do not matter. The first
+        exchange of some memory maps it, and later ones find the mapping. It copies no tensor and waits for no stream:
+        :meth:`signal` and :meth:`wait`, or the program, order the two sides' work.
 
         Args:
-            tensors: by the peer's rank in the group. Of one rank's tensors, each peer sees those given to it.
+            tensors: by the peer's rank in the group: CUDA tensors of this rank's device, of any strides and up to eight
+                dimensions. Each peer sees only the tensors given to it.
             writable: let the peers write into them.
 
         Returns:
-            By rank, in the shape in which the peer gave it.
+            PeerTensors by the peer's rank: one, a list, or None, as that peer gave them.
 
         Raises:
             PeerTimeout: peers did not come in time; `missing` has their ranks.
             PeerLost: a peer's process has ended.
-            PeerError: something cannot be shared or mapped, here or on the peer's side.
+            PeerError: this rank or a peer cannot share or map some memory.
 
         """
         with self._lock:
@@ -173,31 +176,41 @@ class PeerGroup:
     def signal(self, peer: int, channel: int = 0) -> None:
         """Let the peer's next :meth:`wait` on this channel go on, once the work on the current stream is done.
 
-        The work includes what it wrote into the peer's memory. A second signal waits until the first was waited for.
-        Can be captured into a graph, after a first exchange or signal outside. A channel goes both ways: the n-th
-        signal of one side meets the n-th wait of the other.
+        That work includes writes into the peer's memory. A second signal waits, on its stream, until the peer has
+        waited for the first. A program can capture it into a graph, after a first exchange or signal outside. A channel
+        goes both ways: the n-th signal of one side meets the n-th wait of the other.
+
+        Args:
+            peer: the peer's rank in the group.
+            channel: one of 64, from 0.
+
         """
         with self._lock:
             self._semaphores(peer).signal(peer, channel)
 
     def wait(self, peer: int, channel: int = 0) -> None:
-        """Let what comes on the current stream wait for the peer's next :meth:`signal` on this channel."""
+        """Let later work on the current stream wait for the peer's next :meth:`signal` on this channel.
+
+        The host does not wait. Arguments: see :meth:`signal`.
+        """
         with self._lock:
             self._semaphores(peer).wait(peer, channel)
 
     def put(self, there: PeerTensor, source: Tensor, channel: int = 0) -> None:
-        """Wait for the peer's signal that its tensor may be written, copy `source` into it, and signal that.
+        """Wait for the peer's signal that this rank may write, copy `source` into the peer's tensor, and signal.
 
-        The peer signals first and then waits. Everything is ordered on the current streams.
+        The peer signals first and then waits. The current streams order everything. `source` has a shape that
+        ``Tensor.copy_`` takes.
         """
         self.wait(there.peer, channel)
         there.put(source)
         self.signal(there.peer, channel)
 
     def get(self, there: PeerTensor, out: Tensor | None = None, channel: int = 0) -> Tensor:
-        """Wait for the peer's signal that its tensor may be read, copy it here, and signal that it was read.
+        """Wait for the peer's signal that this rank may read, copy the peer's tensor here, and signal.
 
-        The peer signals first, and waits before it writes the tensor again. Returns `out`, or a new tensor.
+        The peer signals first, and waits before it writes the tensor again. Returns `out`, or a new tensor of the same
+        shape and type.
         """
         self.wait(there.peer, channel)
         copied = there.get(out)
@@ -229,7 +242,7 @@ class PeerGroup:
     # --- the end ---
 
     def release(self, tensor: Tensor) -> bool:
-        """Ask the peers for a tensor's memory now, though it is still used here; False if no peer has it.
+        """Ask the peers to return a tensor's memory now, although this rank still uses it; False if no peer has it.
 
         Without this call, this rank asks its peers when its last tensor on the memory is gone. It holds the memory
         until they have returned it.
@@ -242,7 +255,7 @@ class PeerGroup:
             return released
 
     def poll(self) -> None:
-        """Do what calls do between exchanges: read what peers want back, ask for what is not used here any more."""
+        """Read requests of peers, and ask peers for memory that this rank no longer uses. Every call does so too."""
         with self._lock:
             if self._unusable is not None:
                 raise self._error()
@@ -254,10 +267,10 @@ class PeerGroup:
         IMPORTS.return_unused()
 
     def close(self) -> None:
-        """Unmap what this rank has of its peers, and tell them; drop what they have of this rank once they unmapped it.
+        """Unmap the peers' memory and tell them. A second call does nothing.
 
-        Returns when nothing is mapped here any more, but for what torch tensors still lie on. What peers still have
-        is held on, in the background, until they unmap it or end. Idempotent.
+        Returns when this rank has unmapped all memory, except memory on which torch tensors still lie. It holds its own
+        memory, in the background, until the peers have unmapped it or ended.
         """
         with self._lock:
             if self._unusable is not None:

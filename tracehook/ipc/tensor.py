@@ -17,11 +17,17 @@ if TYPE_CHECKING:
 
 
 class PeerTensor:
-    """A tensor of a peer, on memory that is mapped into this process. Kernels that use it run here.
+    """A tensor of a peer, on memory that this process has mapped. Kernels that use it run here.
 
-    It can be used until its owner drops the tensor or asks for it (then :class:`tracehook.ipc.PeerTensorGone` is
-    raised), or the owner's process ends (:class:`tracehook.ipc.PeerLost`). Nothing orders the two sides' work: see
+    It raises :class:`tracehook.ipc.PeerTensorGone` when its owner has dropped the tensor or asked for it, and
+    :class:`tracehook.ipc.PeerLost` when the owner's process has ended. It does not order the two sides' work: see
     :meth:`PeerGroup.signal <tracehook.ipc.PeerGroup.signal>`.
+
+    Attributes:
+        peer: the owner's rank in the group.
+        shape, dtype, nbytes: of the tensor; ``nbytes`` is the bytes of its elements.
+        device: the CUDA device of this rank, which reads or writes it.
+
     """
 
     __slots__ = ("__weakref__", "_loan", "_offer", "_raw", "_read_only", "device", "dtype", "nbytes", "peer", "shape")
@@ -50,7 +56,7 @@ class PeerTensor:
 
     @property
     def tensor(self) -> Tensor:
-        """The torch tensor on the peer's memory; without its owner's leave to write it refuses what would change it.
+        """The torch tensor on the peer's memory. If it is not writable, it refuses operations that would change it.
 
         While it or a view of it lives, the memory stays mapped here, and its owner cannot free it.
         """
@@ -62,14 +68,14 @@ class PeerTensor:
         return self._read_only
 
     def get(self, out: Tensor | None = None) -> Tensor:
-        """Copy it here, on the current stream, into `out` or a new tensor, which is returned."""
+        """Copy it here, on the current stream, into `out` or a new tensor of the same shape; return that tensor."""
         raw = self._usable()
         if out is None:
             out = torch.empty(self.shape, dtype=self.dtype, device=self.device)
         return out.copy_(raw)
 
     def put(self, source: Tensor) -> None:
-        """Copy `source` there, on the current stream."""
+        """Copy `source` there, on the current stream. Raises PeerError if the peer does not let this rank write."""
         if not self.writable:
             text = f"rank {self.peer} shares it for reading only: exchange it with writable=True there"
             raise PeerError(text, advice="")

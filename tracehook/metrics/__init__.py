@@ -19,9 +19,13 @@ def collector(directory: str | os.PathLike[str] | None = None) -> Collector:
     """Return a collector to register with a registry of ``prometheus_client``.
 
     Args:
-        directory: None: it has the metrics of this process. It counts events from this call on, or from the start of
-            tracehook if that comes later. A directory that ``SYMM_REGISTER_METRICS`` names: it has those of all
-            processes with a file there, as that file says them; for a server whose workers are other processes.
+        directory: None: the collector has the metrics of this process. It counts events from this call on, or from the
+            start of tracehook if that comes later. A directory that ``SYMM_REGISTER_METRICS`` named: it has the metrics
+            of all processes with a file there, as in that file. Use this in a server whose workers are other
+            processes.
+
+    Returns:
+        a collector. Names, labels and units of its metrics: docs/metrics.md.
 
     Raises:
         ImportError: prometheus_client is not installed.

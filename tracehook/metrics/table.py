@@ -37,25 +37,29 @@ def _counter(help: str, *labels: str) -> Metric:
 METRICS: Final = {
     "tracehook_info": _gauge("Versions, as labels. The value is 1.", "tracehook", "torch", "nccl", "python", "schema"),
     "tracehook_state": _gauge("1 for the state that tracehook is in, 0 for the others.", "state"),
-    "tracehook_written_timestamp_seconds": _gauge("Unix time at which the process gave these numbers."),
-    "tracehook_ended_timestamp_seconds": _gauge("Unix time at which the process ended in order. 0: it did not."),
+    "tracehook_written_timestamp_seconds": _gauge("Unix time at which the process read these numbers."),
+    "tracehook_ended_timestamp_seconds": _gauge(
+        "Unix time at which the process ended in order. 0: it has not done so."
+    ),
     "tracehook_segments": _gauge("Segments of the caching allocator, without expandable ones."),
     "tracehook_segment_bytes": _gauge("Bytes of segments of the caching allocator.", "kind"),
-    "tracehook_communicators": _gauge("Communicators that live.", "state"),
-    "tracehook_registrations_held": _gauge("Segments that are registered, counted for each communicator.", "by"),
+    "tracehook_communicators": _gauge("Communicators that live, by their state.", "state"),
+    "tracehook_registrations_held": _gauge("Registered segments, counted once for each communicator.", "by"),
     "tracehook_registrations_made_total": _counter("Registrations that NCCL made.", "kind"),
     "tracehook_registrations_undone_total": _counter("Registrations that NCCL undid.", "kind"),
     "tracehook_registrations_failed_total": _counter("Calls that NCCL refused.", "kind", "action"),
-    "tracehook_registration_seconds_total": _counter("Seconds spent in these calls of NCCL.", "kind", "action"),
-    "tracehook_registration_in_progress_since_timestamp_seconds": _gauge(
-        "Unix time at which the oldest registration began that is in NCCL now. 0: none is.", "kind"
+    "tracehook_registration_seconds_total": _counter(
+        "Seconds spent in registrations and deregistrations inside NCCL.", "kind", "action"
     ),
-    "tracehook_windows": _gauge("Windows of groups that have scopes."),
+    "tracehook_registration_in_progress_since_timestamp_seconds": _gauge(
+        "Unix time at which the oldest registration that is in NCCL now began. 0: there is none.", "kind"
+    ),
+    "tracehook_windows": _gauge("Windows of groups that use scopes."),
     "tracehook_window_bytes": _gauge("Bytes in these windows."),
-    "tracehook_windows_deferred": _gauge("Segments that captures touched and that have no windows yet."),
-    "tracehook_groups_refused": _gauge("Groups that run on without windows because something went wrong."),
+    "tracehook_windows_deferred": _gauge("Segments that a capture used and that have no window yet."),
+    "tracehook_groups_refused": _gauge("Groups that go on without windows after a failure."),
     "tracehook_agreements_total": _counter("Agreements of ranks on windows, as this rank saw them end.", "outcome"),
-    "tracehook_agreement_seconds_total": _counter("Seconds in agreements, the registrations included.", "outcome"),
+    "tracehook_agreement_seconds_total": _counter("Seconds in agreements, with the registrations in them.", "outcome"),
     "tracehook_ranks_missed_total": _counter(
         "How often a rank of a communicator missed an agreement.", "comm", "missed_rank"
     ),
@@ -63,19 +67,21 @@ METRICS: Final = {
     "tracehook_pool_segments": _gauge("Segments of a pool.", "pool", "device"),
     "tracehook_pool_held_bytes": _gauge("Bytes that a pool holds.", "pool", "device"),
     "tracehook_pool_idle_bytes": _gauge(
-        "Bytes of them that torch gave back and that still have windows.", "pool", "device"
+        "Bytes of a pool that torch gave back and that keep their windows.", "pool", "device"
     ),
     "tracehook_pool_limit_bytes": _gauge("Bytes that the pools of a device may hold. 0: there is no limit."),
-    "tracehook_pool_limit_reached_total": _counter("How often the pools might not grow because of that limit."),
-    "tracehook_scopes_open": _gauge("Scopes that threads are in.", "pool"),
+    "tracehook_pool_limit_reached_total": _counter("How often that limit stopped a pool from growing."),
+    "tracehook_scopes_open": _gauge("Threads that are in a scope of this pool.", "pool"),
     "tracehook_scope_longest_seconds": _gauge("How long the oldest open scope has been open.", "pool"),
     "tracehook_ring_dropped_total": _counter("Events that are not in the log because the ring was full."),
     "tracehook_log_written_bytes_total": _counter("Bytes that this process wrote into its log."),
-    "tracehook_log_stopped": _gauge("1: there should be a log, and it cannot be written."),
-    "tracehook_problems_total": _counter("Events of the severities warning and problem, by their names.", "event"),
+    "tracehook_log_stopped": _gauge("1: tracehook should write a log and cannot."),
+    "tracehook_problems_total": _counter("Events of severity warning or problem, by name.", "event"),
     "tracehook_collectives_total": _counter(
         "Collectives, by size and by the path that NCCL takes.", "operation", "bucket", "path", "captured"
     ),
-    "tracehook_collective_bytes_total": _counter("Bytes of them.", "operation", "bucket", "path", "captured"),
-    "tracehook_series_left_out": _gauge("Series that a process did not give, because it has too many.", "metric"),
+    "tracehook_collective_bytes_total": _counter(
+        "Bytes of these collectives.", "operation", "bucket", "path", "captured"
+    ),
+    "tracehook_series_left_out": _gauge("Series that a process left out, because it has too many.", "metric"),
 }

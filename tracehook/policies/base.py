@@ -1,10 +1,10 @@
-"""What a policy is asked and what it may answer.
+"""The question to a policy (`Request`) and its possible answers (`Answer`); see docs/policies.md.
 
-**A policy answers from what is equal on all ranks of the groups, and from nothing else**: the names, members and sizes
-of the groups, the operation, the size and the graph flag, which the program gives alike on every rank. Never from what
-is this rank's own: its device index, its free memory, its clock, a random number, a file that only one host has. Ranks
-that choose differently do not meet: one waits for a window that another never makes. The agreement, which comes before
-any collective call, then fails with the names of those ranks and registers nothing.
+**A policy answers from facts that are equal on all ranks of the groups, and from nothing else**: the names, members and
+sizes of the groups, the operation, the size and the graph flag, which the program gives alike on every rank. It never
+answers from facts of one rank: its device index, its free memory, its clock, a random number, a file that only one host
+has. If ranks choose differently, one waits for a window that another never makes. The agreement comes before any
+collective call. It then fails, names those ranks, and registers nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Answer(Enum):
 
 @dataclass(frozen=True)
 class Request:
-    """For whom, where and for what memory is wanted. Equal requests get equal answers: a policy is asked once."""
+    """Which groups want memory, on which device and for which use. tracehook asks a policy once for equal requests."""
 
     groups: tuple[str, ...]
     """torch's names of the process groups, in the order in which the program gave them."""
@@ -41,16 +41,16 @@ class Request:
     """CUDA device index. This rank's own, so it may be written to a log but must not decide the answer."""
 
     operation: str | None = None
-    """The collective that the memory is meant for, such as ``"all_reduce"``; None if the program did not say."""
+    """The collective that will use the memory, such as ``"all_reduce"``; None if the program did not say."""
 
     nbytes: int | None = None
-    """About how much memory will be wanted, in bytes; None if the program did not say."""
+    """About how many bytes the program will want; None if it did not say."""
 
     graph: bool = False
     """Whether a captured CUDA graph will use the memory, so that it has to stay where it is."""
 
     descriptions: tuple[str | None, ...] = ()
-    """What the program calls each group: its ``group_desc``, or the name of the dimension of its mesh; None without."""
+    """The program's name of each group: its ``group_desc``, or the dimension of its mesh; None if it has neither."""
 
     members: tuple[tuple[int, ...], ...] = ()
     """Global ranks of each group, in its order; empty if torch does not know them. Equal on all ranks of that group."""
@@ -60,10 +60,10 @@ class Request:
 
 
 class Expectation(NamedTuple):
-    """What a policy expects of one call, for the log."""
+    """The times that a policy expects of one call, for the log."""
 
     nbytes: int
-    """Bytes for which it was measured."""
+    """Bytes of the measured call."""
     plain_us: float
     """Microseconds in plain memory."""
     symmetric_us: float
@@ -73,14 +73,14 @@ class Expectation(NamedTuple):
 class Policy(Protocol):
     """A function that answers a request, or abstains.
 
-    It must answer from what is equal on all ranks only (see above), must not allocate device memory or call a
-    collective, and should return quickly. An exception is reported once and counts as an abstention.
+    It must answer only from facts that are equal on all ranks (see above). It must not allocate device memory or call a
+    collective, and should return quickly. tracehook prints an exception once, and takes it for an abstention.
 
-    It may have two functions more. ``fingerprint() -> str`` says in words what else its answers depend on, such as the
-    digest of a file: the ranks of a group compare that once, before it is asked for the group the first time. If it
-    differs, or raises, all of them go on as if the policy abstained, and so they do in scopes of several groups.
-    ``expects(request) -> Expectation | None`` says what the answer is based on; it stands in the log as
-    ``policy.expected``.
+    It may have two more functions. ``fingerprint() -> str`` says in words on which other facts its answers depend, such
+    as the digest of a file. The ranks of a group compare these words once, before they ask the policy for the group the
+    first time. If the words differ, or the function raises, all ranks go on as if the policy abstained. They do the
+    same in scopes of several groups. ``expects(request) -> Expectation | None`` returns the times on which the answer
+    is based; tracehook logs them as ``policy.expected``.
     """
 
     def __call__(self, request: Request, /) -> Answer | None:

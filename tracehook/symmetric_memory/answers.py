@@ -22,9 +22,9 @@ class _Symmetry(NamedTuple):
 class Explanation(_Symmetry):
     """Answer of :func:`tracehook.explain`: whether the tensor is symmetric, a constant reason code, and a sentence.
 
-    Where an operation was named it also has the path that NCCL takes: `path` (``symmetric``, ``copy_engine``,
-    ``plain``, or ``depends`` where only NCCL knows), `path_reason`, a code, and `path_text`, a sentence. They are no
-    items of the tuple, which has three.
+    If the program named an operation, it also has the path that NCCL takes: `path` (``symmetric``, ``copy_engine``,
+    ``plain``, or ``depends`` where only NCCL knows), `path_reason` (a code), and `path_text` (a sentence). These are
+    attributes, not items of the tuple, which has three items.
     """
 
     path: str | None = None

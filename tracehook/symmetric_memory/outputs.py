@@ -30,14 +30,14 @@ def empty(
     operation: str | None = None,
     graph: bool = False,
 ) -> Tensor:
-    """Return an uninitialised tensor, symmetric in `group` if the ranks' `sizes` are equal and the policy says so.
+    """Return an uninitialised tensor, symmetric in `group` if the ranks' `sizes` are equal and the policy agrees.
 
-    All ranks of the group call it at the same point of the program. It is the beginning and the end of a
-    :func:`tracehook.symmetric` scope, and raises what that raises. If the device has no memory left, it tries once
-    more after torch gave back its cache, which torch does not do inside a scope.
+    All ranks of the group call it at the same point of the program. It enters and leaves a
+    :func:`tracehook.symmetric` scope, and raises the same errors. If the device has no memory left, it frees torch's
+    cache and tries once more; torch does not do that inside a scope.
 
-    The policy gets the operation, the type, and the tensor's bytes rounded down to a power of two. So a tensor of
-    another length each time does not mean another question each time.
+    The policy gets the operation, the type, and the tensor's bytes rounded down to a power of two. So tensors of many
+    lengths make few questions.
 
     Args:
         shape: the tensor's dimensions on this rank.
@@ -45,8 +45,11 @@ def empty(
         sizes: length of the first dimension on each rank, the same list on all of them; None: equal on all.
         dtype: as in ``torch.empty``.
         device: as in ``torch.empty``; the current CUDA device by default.
-        operation: for policies: the collective whose larger buffer this is, such as ``"all_reduce"``.
-        graph: a captured CUDA graph will use it; see :func:`tracehook.symmetric`.
+        operation: a hint for policies: the collective whose larger buffer this is, such as ``"all_reduce"``.
+        graph: whether a captured CUDA graph will use it; see :func:`tracehook.symmetric`.
+
+    Returns:
+        a tensor of this shape and type, with undefined values.
 
     """
     import torch
@@ -86,18 +89,21 @@ def empty_in(scope: Scope | NoScope, shape: Sequence[Any], dtype: dtype | None, 
 
 
 def all_reduce(tensor: Tensor, group: ProcessGroup | None = None, op: Any = None) -> Tensor:
-    """Reduce a copy of `tensor` over the ranks and return it. `tensor` stays as it is, and may be ordinary memory.
+    """Reduce a copy of `tensor` over the ranks and return it. `tensor` keeps its values, and may be ordinary memory.
 
-    The result has no gradient. A program that writes what it reduces into :func:`empty`, and calls
-    ``torch.distributed.all_reduce``, needs no copy.
+    All ranks of the group call it at the same point of the program. The result has no gradient. To save the copy, write
+    the input into a tensor of :func:`empty` and call ``torch.distributed.all_reduce``.
 
     Args:
-        tensor: of the same shape on every rank.
+        tensor: a CUDA tensor of the same shape and type on every rank.
         group: a process group; the default group if None.
         op: a ``torch.distributed.ReduceOp``; the sum if None.
 
     Returns:
-        a symmetric tensor of the shape of `tensor`.
+        a new symmetric tensor of the shape and type of `tensor`.
+
+    Raises:
+        RegistrationError, PoolLimitError: see :func:`tracehook.symmetric`.
 
     """
     import torch.distributed as dist
@@ -114,13 +120,19 @@ def all_gather_into_tensor(
 ) -> Tensor:
     """Return the shards of all ranks, one after the other along the first dimension.
 
+    All ranks of the group call it at the same point of the program. The result has no gradient.
+
     Args:
-        shard: this rank's part, of shape (sizes[rank], ...).
+        shard: this rank's part, a CUDA tensor of shape (sizes[rank], ...).
         group: a process group; the default group if None.
         sizes: length of the first dimension on each rank, the same list on all of them; None: equal on all.
 
     Returns:
-        a tensor of shape (sum of sizes, ...), symmetric if the sizes are equal.
+        a new tensor of shape (sum of sizes, ...), symmetric if the sizes are equal.
+
+    Raises:
+        ValueError: `sizes` has not one entry for each rank, or another one for this rank than `shard`.
+        RegistrationError, PoolLimitError: see :func:`tracehook.symmetric`.
 
     """
     import torch.distributed as dist
@@ -139,7 +151,7 @@ def all_gather_into_tensor(
 
 
 def all_gather(shard: Tensor, group: ProcessGroup | None = None, sizes: Sequence[int] | None = None) -> list[Tensor]:
-    """Return the shards of all ranks as a list; see :func:`all_gather_into_tensor`, of whose result they are views."""
+    """Return the shards of all ranks as a list of views of the result of :func:`all_gather_into_tensor`; see there."""
     import torch.distributed as dist
 
     lengths = _lengths(sizes, dist.get_world_size(group), shard.shape[0])
@@ -151,14 +163,20 @@ def reduce_scatter_tensor(
 ) -> Tensor:
     """Reduce `whole` over the ranks and return this rank's part of the first dimension.
 
+    All ranks of the group call it at the same point of the program. The result has no gradient.
+
     Args:
-        whole: of shape (sum of sizes, ...), on every rank.
+        whole: a CUDA tensor of shape (sum of sizes, ...), the same shape on every rank.
         group: a process group; the default group if None.
         sizes: length of each rank's part, the same list on all ranks; None: equal parts.
         op: a ``torch.distributed.ReduceOp``; the sum if None.
 
     Returns:
-        a tensor of shape (sizes[rank], ...), symmetric if the sizes are equal.
+        a new tensor of shape (sizes[rank], ...), symmetric if the sizes are equal.
+
+    Raises:
+        ValueError: the ranks cannot share the first dimension equally, or `sizes` does not fit it or the group.
+        RegistrationError, PoolLimitError: see :func:`tracehook.symmetric`.
 
     """
     import torch.distributed as dist

@@ -19,7 +19,7 @@ FREES_BESIDE_POOLS = versions.frees_beside_pools(torch.__version__)
 
 
 class PoolLimitError(torch.OutOfMemoryError):  # type: ignore[misc]  # torch is Any to mypy here
-    """``SYMM_REGISTER_POOL_LIMIT`` would be passed. The text has the numbers and the largest owners."""
+    """The pools of a device would pass ``SYMM_REGISTER_POOL_LIMIT``. The text has the bytes and the largest owners."""
 
 
 class PoolPair(NamedTuple):

@@ -39,48 +39,51 @@ def symmetric(
     nbytes: int | None = None,
     dtype: str | None = None,
 ) -> Scope | NoScope:
-    """Return a scope: CUDA tensors that this thread makes inside are in symmetric memory of `group`.
+    """Return a scope: CUDA tensors that this thread makes inside it are in symmetric memory of `group`.
 
-    At its end, the segments that were touched inside and that the group has no window on yet are registered, in the
-    order of their first use. Before that the ranks compare what they are about to register, and after it whether all
-    succeeded; so **all ranks of the group have to leave the scope at the same point of the program**. When nothing is
-    new, nothing is sent and nothing is called. An exception inside registers nothing.
+    At its end the scope registers the segments that this thread used inside it and on which the group has no window
+    yet, in the order of their first use. Before that the ranks compare these registrations, and afterwards whether all
+    succeeded. So **all ranks of the group have to leave the scope at the same point of the program**. If nothing is
+    new, the scope sends nothing and calls nothing. If an exception leaves it, it registers nothing.
 
-    While the current stream is captured into a CUDA graph nothing can be registered: memory that has windows already
-    serves, what lacks them waits for :func:`sync`. Memory of a capture belongs to the captured graphs until
+    During a capture of the current stream into a CUDA graph the scope registers nothing. It gives out memory that has
+    windows already; other memory waits for :func:`sync`. Memory of a capture belongs to the captured graphs until
     :func:`release_graphs`.
 
     Put a scope around allocations, not around a step. While one is open on any thread, PyTorch before 2.13 does not
-    give back its cached memory of the device when there is none left. ``empty_cache()`` frees nothing then, and memory
-    with ``record_stream`` is not used again until the scope ends. Inside a scope the thread's own ``use_mem_pool``
-    wins, and under ``use_mem_pool`` the scope does.
+    free its cached memory of the device when there is none left. ``empty_cache()`` frees nothing then, and memory with
+    ``record_stream`` serves no new tensor until the scope ends. The innermost of the thread's scopes and
+    ``use_mem_pool``s wins.
+
+    If tracehook is not enabled, the scope does nothing. See docs/symmetric.md.
 
     Args:
         group: a process group with an NCCL backend, or several; the default group if None.
         communicator: instead of a group, a communicator that torch did not make: its ``ncclComm_t`` (int or
-            ``ctypes.c_void_p``), an object with that as ``comm``, or a group coordinator of SGLang or vLLM. Its ranks
-            meet at the default group's store, or at that of :func:`tracehook.use_store`.
+            ``ctypes.c_void_p``), an object with that as ``comm`` or ``ptr``, or a group coordinator of SGLang or vLLM.
+            Its ranks meet at the default group's store, or at that of :func:`tracehook.use_store`.
         disabled: True: return a shared object that does nothing.
-        graph: use the memory of captured graphs also outside of a capture: for the warm-up before it, on the same
+        graph: use the memory of captured graphs also outside a capture: for the warm-up before it, on the same
             stream.
-        operation: for policies, a hint: what the tensors are for, such as ``"all_reduce"``.
-        nbytes: for policies, a hint: bytes of the larger buffer of that collective.
-        dtype: for policies, a hint: torch's name of the elements' type, such as ``"bfloat16"``.
+        operation: a hint for policies: the collective that will use the tensors, such as ``"all_reduce"``.
+        nbytes: a hint for policies: bytes of the larger buffer of that collective.
+        dtype: a hint for policies: torch's name of the elements' type, such as ``"bfloat16"``.
 
     Raises:
-        TypeError: `communicator` is none.
-        ValueError: `communicator` has no handle yet, or a group was given too.
+        TypeError: `communicator` is no communicator.
+        ValueError: `communicator` has no handle yet, or the program gave a group too.
         RuntimeError: tracehook does not know the communicator, or its ranks have no store.
 
     Raises (by the scope, at its end):
-        RegistrationMismatch: the ranks want different windows. Nothing was registered anywhere.
-        RegistrationTimeout: some ranks did not come within ``SYMM_REGISTER_TIMEOUT`` seconds. Nothing was registered.
+        RegistrationMismatch: the ranks want different windows. No rank registered anything.
+        RegistrationTimeout: some ranks did not come within ``SYMM_REGISTER_TIMEOUT`` seconds. No rank registered
+            anything.
         RegistrationFailed: NCCL refused a window on some rank. No rank uses it.
-        PoolLimitError: ``SYMM_REGISTER_POOL_LIMIT`` is reached.
+        PoolLimitError: the pools would pass ``SYMM_REGISTER_POOL_LIMIT``.
         RegistrationError: the communicator ended meanwhile. It is the base of the first three.
 
-    With ``SYMM_REGISTER_ON_ERROR=warn`` the first three are said on stderr instead, and all ranks go on without
-    windows. Does nothing if tracehook is not enabled.
+    With ``SYMM_REGISTER_ON_ERROR=warn`` each rank prints the first three on stderr instead of raising them, and all
+    ranks go on without windows.
 
     """
     if disabled or Switch.host is None:
@@ -165,9 +168,13 @@ def _outside(groups: Sequence[ProcessGroup]) -> Scope:
 def is_symmetric(tensor: Tensor, group: ProcessGroup | None = None, *, communicator: Any = None) -> bool:
     """Return whether all of `tensor` lies in one window of `group`, so that NCCL may use its symmetric kernels.
 
-    `communicator`, instead of a group: see :func:`symmetric`.
+    It is local and cheap. It does not know the other ranks' tensors; the ranks compare those at the first use.
 
-    Local and cheap; it says nothing about the other ranks' tensors, which the placement check compares at first use.
+    Args:
+        tensor: a tensor of any shape and type.
+        group: a process group with an NCCL backend; the default group if None.
+        communicator: instead of a group: see :func:`symmetric`.
+
     """
     if communicator is not None:
         memory = existing() if tensor.is_cuda else None
@@ -208,21 +215,24 @@ def explain(
     ``failed``, ``no_symmetric_support``, ``no_nccl``, ``nccl_too_old``, ``placement``, ``unavailable``.
 
     With `operation` it also says which path NCCL takes for that collective, and why: see :class:`Explanation`, and
-    "Which path NCCL takes" in docs/symmetric.md. Local and without a call to NCCL: it takes for granted that the other
+    "Which path NCCL takes" in docs/symmetric.md. It is local and makes no call to NCCL. It assumes that the other
     ranks' buffers lie as this rank's do.
 
     Args:
-        tensor: the tensor. For an operation, what it fills: its output.
+        tensor: the tensor. For an operation, its output.
         group: a process group with an NCCL backend; the default group if None.
         communicator: instead of a group: see :func:`symmetric`.
         operation: ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``gather``, ``scatter``,
             ``broadcast``, ``reduce``, or torch's name of one.
-        dtype: the type that is reduced; the tensor's own if None.
+        dtype: type of the elements that the operation reduces; the tensor's own if None.
         reduction: ``sum``, ``avg``, ``min``, ``max``, ``product``, ``premul_sum``, ``band``, ``bor`` or ``bxor``.
-        other: what the operation reads: its input. None: it works in place, so `tensor` is the larger buffer.
+        other: input of the operation. None: it works in place, so `tensor` is the larger buffer.
+
+    Returns:
+        a named tuple (symmetric, reason, text), with the path as attributes.
 
     Raises:
-        ValueError: an operation or a reduction that is none of these.
+        ValueError: `operation` or `reduction` has none of these names.
 
     """
     asked = Asked(operation, dtype, reduction, other) if operation is not None else None
@@ -245,21 +255,24 @@ def explain(
 
 
 def sync(group: Groups = None, *, communicator: Any = None) -> int:
-    """Register what waits for it (see :func:`symmetric`, captures), and check that the ranks still agree.
+    """Register the memory that captures left without windows, and check that the ranks still agree.
 
-    `communicator`, instead of a group: see :func:`symmetric`.
+    It is collective: all ranks of the group call it at the same point, outside a capture. The ranks also compare how
+    many collectives they made in windows, and where. If these differ, results since the last check may be wrong, and
+    all ranks raise :class:`RegistrationMismatch`.
 
-    Collective: all ranks of the group call it at the same point, outside of a capture. Besides the waiting windows the
-    ranks compare how many collectives they made in windows, and where: a difference means that results since the
-    last check may be wrong, and is a :class:`RegistrationMismatch`.
+    Args:
+        group: a process group with an NCCL backend, or several; the default group if None.
+        communicator: instead of a group: see :func:`symmetric`.
 
     Returns:
-        how many windows were registered, on all groups.
+        the number of windows that it registered, on all groups.
 
     Raises:
-        RuntimeError: the current stream is captured. Nothing was sent.
-        RegistrationMismatch: the ranks differ, or another rank is at another act. Nothing was registered anywhere.
-        RegistrationTimeout: some ranks did not come within ``SYMM_REGISTER_TIMEOUT`` seconds. Nothing was registered.
+        RuntimeError: a capture of the current stream is under way. This rank sent nothing.
+        RegistrationMismatch: the ranks differ, or another rank makes another call. No rank registered anything.
+        RegistrationTimeout: some ranks did not come within ``SYMM_REGISTER_TIMEOUT`` seconds. No rank registered
+            anything.
         RegistrationFailed: NCCL refused a window on some rank. No rank uses it.
 
     """
@@ -268,27 +281,34 @@ def sync(group: Groups = None, *, communicator: Any = None) -> int:
 
 
 def trim(group: Groups = None, *, communicator: Any = None) -> int:
-    """Give back the memory of the group's pools that no tensor uses, on all ranks in the same order.
+    """Give memory of the group's pools that no tensor uses back to the device, on all ranks in the same order.
 
-    `communicator`, instead of a group: see :func:`symmetric`.
+    It is collective: all ranks of the group call it at the same point, outside a capture and outside all scopes of the
+    calling thread. It waits for the device, and also empties torch's own cache (``torch.cuda.empty_cache()``).
 
-    Collective: all ranks of the group call it at the same point, outside of a capture and of all scopes of the calling
-    thread. A segment leaves only if it is unused on every rank, and its memory only when its last group has let go of
-    it. What captured graphs used stays until :func:`release_graphs`, and everything while a device communicator of the
-    group lives (``ncclDevCommCreate``). Waits for the device, and empties torch's own cache too
-    (``torch.cuda.empty_cache()``). With the ``shared`` policy the memory belongs to all groups of the device: ranks
-    that trim a subgroup alone have other memory afterwards than the rest, and no longer agree with it.
+    A window goes only if no rank uses its segment. The memory goes when its last group has given it up. Memory of
+    captured graphs stays until :func:`release_graphs`. While a device communicator of the group lives
+    (``ncclDevCommCreate``), all its memory stays.
 
-    While another thread is in a scope or in ``use_mem_pool`` on the device, or captures, PyTorch cannot give up memory
-    of pools: then this rank offers nothing, so that no rank gives anything back, and a later call does it.
+    With the ``shared`` policy the memory belongs to all groups of the device. Ranks that trim a subgroup alone have
+    other memory afterwards than the other ranks, and no longer agree with them.
+
+    While another thread of the device is in a scope or in ``use_mem_pool``, or captures, PyTorch cannot give up memory
+    of pools. Then this rank offers nothing, so no rank gives anything back, and a later call does it.
+
+    Args:
+        group: a process group with an NCCL backend, or several; the default group if None.
+        communicator: instead of a group: see :func:`symmetric`.
 
     Returns:
         bytes that this rank gave back to the device.
 
     Raises:
-        RuntimeError: the current stream is captured, or this thread is in a scope. Nothing was sent.
-        RegistrationMismatch: another rank is at another act. Nothing was given back.
-        RegistrationTimeout: some ranks did not come within ``SYMM_REGISTER_TIMEOUT`` seconds. Nothing was given back.
+        RuntimeError: a capture of the current stream is under way, or this thread is in a scope. This rank sent
+            nothing.
+        RegistrationMismatch: another rank makes another call. No rank gave anything back.
+        RegistrationTimeout: some ranks did not come within ``SYMM_REGISTER_TIMEOUT`` seconds. No rank gave anything
+            back.
 
     """
     memory = existing()
@@ -296,6 +316,9 @@ def trim(group: Groups = None, *, communicator: Any = None) -> int:
 
 
 def release_graphs() -> None:
-    """Say that every CUDA graph which was captured so far is gone, so that :func:`trim` may give back its memory."""
+    """Tell tracehook that every CUDA graph of this process captured so far is gone.
+
+    Then :func:`trim` may give back the memory of these graphs. The call is local.
+    """
     if Switch.memory is not None:
         Switch.memory.release_graphs()

@@ -20,24 +20,24 @@ def reserve(
     graph: bool = False,
     small_nbytes: int = 2 << 20,
 ) -> None:
-    """Grow the pool of `group` by so much, register it with the group, and let later scopes use it.
+    """Grow the pool of `group`, and register the new memory with the group, so that later scopes can use it.
 
-    All ranks of the group call it at the same point of the program, with the same numbers. It is a
-    :func:`tracehook.symmetric` scope in which tensors of these sizes are made and dropped, and raises what that raises.
-    PyTorch keeps the memory in the pool until :func:`tracehook.trim`, for tensors made on the stream that is current
-    now. A later scope whose tensors fit registers nothing, and so waits for no other rank.
+    All ranks of the group call it at the same point of the program, with the same numbers. It enters a
+    :func:`tracehook.symmetric` scope, makes tensors of these sizes, and drops them. It raises the same errors as such a
+    scope. PyTorch keeps the memory in the pool until :func:`tracehook.trim`, for tensors on the stream that is current
+    now. If the tensors of a later scope fit, that scope registers nothing and waits for no other rank.
 
     Args:
-        nbytes: bytes for tensors of more than 1 MiB, in one piece. What is free on some rank only is of no use.
+        nbytes: bytes for tensors of more than 1 MiB, in one piece. Free memory that only some ranks have does not help.
         group: a process group with an NCCL backend, or several; the default group if None.
         communicator: instead of a group; see :func:`tracehook.symmetric`.
-        graph: for the memory of captured graphs, which is apart from that of other tensors.
+        graph: reserve memory of captured graphs, which other tensors do not use.
         small_nbytes: bytes for tensors of up to 1 MiB.
 
     Raises:
         ValueError: a number is negative.
-        PoolLimitError: ``SYMM_REGISTER_POOL_LIMIT`` would be passed.
-        torch.OutOfMemoryError: the device has no such piece. The other ranks get a RegistrationFailed that says so.
+        PoolLimitError: the pools would pass ``SYMM_REGISTER_POOL_LIMIT``.
+        torch.OutOfMemoryError: the device has no such piece. The other ranks raise a RegistrationFailed that says so.
 
     """
     import torch

@@ -70,5 +70,9 @@ def launch(
         output, _ = process.communicate()
         status = -signal.SIGALRM
     logs = reader.read_directory(log) if log is not None and log.is_dir() else []
-    # The launcher imports torch too, and logs; it has no rank.
-    return Result(status, output, [one for one in logs if one.rank is not None])
+    # The launcher imports torch too, and logs; it has no rank. A compiler's processes have one, and use no device.
+    return Result(status, output, [one for one in logs if one.rank is not None and _used_a_device(one)])
+
+
+def _used_a_device(log: reader.ProcessLog) -> bool:
+    return any("device" in event for event in log.events)

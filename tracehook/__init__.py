@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
     from tracehook import ddp, fsdp, ipc, metrics
     from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
-    from tracehook.symmetric_memory.compiled import (
+
+    # Those of `compiled`, with the signatures and the docstrings that readers of the source see.
+    from tracehook.symmetric_memory.outputs import (
         all_gather,
         all_gather_into_tensor,
         all_reduce,
@@ -174,9 +176,9 @@ def attach_communicator(pointer: int, *, device: int | None = None, name: str | 
     Args:
         pointer: the raw ``ncclComm_t``.
         device: its CUDA device index; the current device if None.
-        name: any text that is equal on all its ranks and different for each communicator; the log's key is made from
-        it.
-            If None, the count of such calls is used, which is equal on all ranks if all attach in the same order.
+        name: any text that is equal on all its ranks and different for each communicator; the log's key is made
+            from it. If None, the count of such calls is used, which is equal on all ranks if all attach in the same
+            order.
 
     Returns:
         False if tracehook knows it already.

@@ -72,12 +72,13 @@ def symmetric(
         ValueError: `communicator` has no handle yet, or a group was given too.
         RuntimeError: tracehook does not know the communicator, or its ranks have no store.
 
-    Raises (by the scope, at its end):
-        RegistrationMismatch: the ranks want different windows. Nothing was registered anywhere.
-        RegistrationTimeout: some ranks did not come within ``SYMM_REGISTER_TIMEOUT`` seconds. Nothing was registered.
-        RegistrationFailed: NCCL refused a window on some rank. No rank uses it.
-        PoolLimitError: ``SYMM_REGISTER_POOL_LIMIT`` is reached.
-        RegistrationError: the communicator ended meanwhile. It is the base of the first three.
+    At its end the scope raises
+
+    * RegistrationMismatch: the ranks want different windows. Nothing was registered anywhere.
+    * RegistrationTimeout: some ranks did not come within ``SYMM_REGISTER_TIMEOUT`` seconds. Nothing was registered.
+    * RegistrationFailed: NCCL refused a window on some rank. No rank uses it.
+    * PoolLimitError: ``SYMM_REGISTER_POOL_LIMIT`` is reached.
+    * RegistrationError: the communicator ended meanwhile. It is the base of the first three.
 
     With ``SYMM_REGISTER_ON_ERROR=warn`` the first three are said on stderr instead, and all ranks go on without
     windows. Does nothing if tracehook is not enabled.

@@ -32,7 +32,7 @@ MATRIX_TESTS_2.13.0+cpu = tests/unit tests/audit/test_golden.py
 KEEP ?= yes
 
 .DEFAULT_GOAL := help
-.PHONY: help build wheel one-wheel demo test integrations frameworks check matrix test-gpu sanitize bench lint clean
+.PHONY: help build wheel one-wheel demo test integrations frameworks check docs matrix test-gpu sanitize bench lint clean
 .NOTPARALLEL:
 
 help: ## Show this list
@@ -146,6 +146,17 @@ check: build $(TOOLS) ## In two minutes: one test of every kind, types, and the 
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 -m smoke tests
 
+# MkDocs reads the pages and the source, so it needs neither torch nor anything that is compiled.
+DOCS = $(VENV)/.tracehook-docs
+$(DOCS): pyproject.toml
+	[ -x $(BIN)/python ] || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -c "import tomllib; \
+	    print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'], sep='\n')" | xargs $(INSTALL)
+	touch $@
+
+docs: $(DOCS) ## The site of the pages, in site/; a dead link, anchor or name is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 matrix: $(MATRIX:%=matrix-%) wheel $(MATRIX_WHEELS:%=wheel-%) wheel-readers wheel-types ## What is promised for other versions of torch, each in a venv of its own
 
 TRY = $(MAKE) build TORCH=$(1) VENV=.venvs/$(1) && \
@@ -173,4 +184,4 @@ lint: build $(TOOLS) ## Formatters, linters, types
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/pre-commit run --all-files
 
 clean: ## Remove what was built (not .venv)
-	rm -rf build demo-logs
+	rm -rf build demo-logs site

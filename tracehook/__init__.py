@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from tracehook import ddp, fsdp, ipc, metrics
     from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
     from tracehook.hook.status import Status
-    from tracehook.symmetric_memory.compiled import (
+
+    # Those of `compiled`, with the signatures and the docstrings that readers of the source see.
+    from tracehook.symmetric_memory.outputs import (
         all_gather,
         all_gather_into_tensor,
         all_reduce,

@@ -1,4 +1,4 @@
-"""Dumps of torch's Flight Recorder beside the logs of a job that hung: what is read, what is refused in one line."""
+"""Dumps of torch's Flight Recorder beside the logs of a job that hung (docs/audit.md): what is read, and refused."""
 
 from __future__ import annotations
 

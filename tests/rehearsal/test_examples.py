@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.audits import CLEAN, Audit
+from support.audits import CLEAN, FINDINGS, Audit
 from support.packages import install
 from support.rehearsal import EXAMPLES, rehearse
 
@@ -96,3 +96,12 @@ def test_messages_through_mailboxes(tmp_path: Path, ranks: int) -> None:
         sent = [[100.0 * turn + (rank - 1) % ranks] for turn in range(4)]
         assert f"rank {rank}: {sent}" in run.finished.out, run.output
     assert len(run.events("ipc.open")) == len(run.events("ipc.close"))
+
+
+def test_a_job_that_loses_a_rank(tmp_path: Path) -> None:
+    """The audit names the rank that was killed before those that the launcher ended after it."""
+    run = rehearse(
+        EXAMPLES / "lost_rank.py", "--steps", "6", "--seconds", "0", log=tmp_path, ranks=4, torchrun=True, timeout=90
+    )
+    assert run.status == 1, run.output
+    Audit(tmp_path).expect(FINDINGS, "(rank-failed): rank 2 ended without a word: SIGKILL")

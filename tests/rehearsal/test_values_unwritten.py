@@ -45,8 +45,8 @@ def test_parts_of_a_result_above_the_limit() -> None:
 def test_what_is_written_into_new_memory(variables: dict[str, str]) -> None:
     """It is right, also where the elements lie apart, and what lies beside it is NaN."""
     seen = facts("written", **variables)
-    assert seen["right"] == [True] * 5
-    assert seen["beside"] == [True] * 9
+    assert seen["right"] == [True] * 7
+    assert seen["beside"] == [True] * 11
 
 
 def test_new_memory_that_is_written_whole() -> None:
@@ -87,9 +87,19 @@ def test_collectives_above_the_limit() -> None:
         }, run.output
 
 
-def test_peers_that_write_into_new_memory() -> None:
+@pytest.mark.parametrize("limit", ["16777216", "1000000"], ids=["filled", "listed"])
+def test_symmetric_kernels_on_new_memory(limit: str) -> None:
+    """The parts of windows that somebody wrote arrive as they are, and those that nobody wrote as NaN."""
+    run = play("windows", ranks=2, TRACEHOOK_EMU_VALUES=limit)
+    for rank in (0, 1):
+        seen = run.facts(rank)
+        assert seen == {"symmetric": True, "gathered": [True] * 4, "reduced": [True] * 3}, run.output
+
+
+@pytest.mark.parametrize("variables", [{}, EXPANDABLE], ids=["segments", "expandable"])
+def test_peers_that_write_into_new_memory(variables: dict[str, str]) -> None:
     """What they put there is never taken for memory that nobody wrote."""
-    run = play("peers", ranks=2, TRACEHOOK_EMU_VALUES="1000000")
+    run = play("peers", ranks=2, TRACEHOOK_EMU_VALUES="1000000", **variables)
     for rank in (0, 1):
         assert run.facts(rank)["found"] == [True] * 6, run.output
 

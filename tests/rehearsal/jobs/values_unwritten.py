@@ -1,5 +1,6 @@
 """Large memory that nobody computed, of which a program reads parts: each function below is one case."""
 
+import ctypes
 import sys
 import warnings
 from pathlib import Path
@@ -9,7 +10,7 @@ import torch.distributed as dist
 import tracehook
 from tracehook.ipc import PeerGroup
 
-from common import MB, RANK, start, tell
+from common import MB, RANK, must, start, tell
 
 NEW = 1 << 21  # elements: more than new memory is filled of at once
 PART = slice(5000, 6000)
@@ -108,6 +109,12 @@ def written() -> None:
     y[:, 5] = 2
     right += [holds(y[:, 5], 2)]
     beside += [nan(y[:, 4]), nan(y[:, 6])]
+    z = memory_with_old_values()
+    sets, words = ctypes.CDLL(None).cudaMemset, ctypes.CDLL("libcuda.so.1").cuMemsetD32Async
+    must(sets(ctypes.c_void_p(z[PART].data_ptr()), 0, ctypes.c_size_t(4000)))
+    must(words(ctypes.c_uint64(z[20000:].data_ptr()), 0x3F800000, ctypes.c_size_t(1000), None))
+    right += [holds(z[PART], 0), holds(z[20000:21000], 1)]
+    beside += [nan(z[6000:20000]), nan(z[21000:22000])]
     tell(right=right, beside=beside)
 
 
@@ -206,6 +213,25 @@ def large_collectives() -> None:
         reduced=[nan(x[PART]), holds(x[1000000:1001000], 3), nan(x[1001000:1002000])],
         received=[nan(sent[PART]), holds(sent[1000000:1001000], 1), nan(sent[1001000:1002000])],
     )
+    dist.destroy_process_group()
+
+
+def windows() -> None:
+    """The same through the symmetric kernels, which read the memory of the other ranks."""
+    tracehook.enable()
+    device = start()
+    with tracehook.symmetric(dist.group.WORLD):
+        x, gathered = (torch.empty(count, device=device) for count in (NEW, 2 * NEW))
+    x[PART] = RANK + 1.0
+    dist.all_gather_into_tensor(gathered, x)
+    dist.all_reduce(x)
+    second = gathered[NEW:]
+    tell(
+        symmetric=tracehook.is_symmetric(x, dist.group.WORLD),
+        gathered=[holds(gathered[PART], 1), holds(second[PART], 2), nan(gathered[6000:7000]), nan(second[6000:7000])],
+        reduced=[holds(x[PART], 3), nan(x[6000:7000]), nan(x[1000000:1001000])],
+    )
+    dist.barrier()
     dist.destroy_process_group()
 
 

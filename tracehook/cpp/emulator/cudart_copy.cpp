@@ -40,7 +40,6 @@ EMU_EXPORT int cudaMemsetAsync(void* at, int value, size_t size, void* stream) {
 }
 
 EMU_EXPORT int cudaMemset(void* at, int value, size_t size) {
-    return context_call([&] {
-        return run_on_stream(nullptr, [at, value, size] { set_bytes(at, value, size); });
-    });
+    return context_call(
+        [&] { return run_on_stream(nullptr, [at, value, size] { set_bytes(at, value, size); }); });
 }

@@ -87,8 +87,9 @@ int emu_memory_has_handle(const void* pointer);
 // and nothing is noted, unless this process alone can reach all of it.
 int emu_unwritten_note(void* at, size_t size, unsigned char byte);
 
-// 0: no memory is unwritten, and the next two have nothing to do.
+// 0: no memory is unwritten, and the next functions have nothing to do; or none of [at, at + size).
 int emu_unwritten_any(void);
+int emu_unwritten_any_in(const void* at, size_t size);
 
 // Before somebody reads [at, at + size) or writes parts of it. 0, and nothing is done, if what is
 // unwritten there is too much to be filled.

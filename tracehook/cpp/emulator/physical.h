@@ -62,7 +62,9 @@ class Physical {
     // Whether somebody else may write to it: another process, or this one by another address. What
     // came from another process is always so.
     void open_to_others() const { open_to_others_.store(true); }
-    bool is_open_to_others() const { return origin_ == Origin::kImported || open_to_others_.load(); }
+    bool is_open_to_others() const {
+        return origin_ == Origin::kImported || open_to_others_.load();
+    }
 
     // The same for what maps it: true if somebody did before.
     bool mark_mapped() const { return mapped_.exchange(true); }

@@ -56,8 +56,7 @@ Unwritten::Ranges::const_iterator Unwritten::first_behind(uintptr_t address) con
     return at;
 }
 
-template <typename Visit>
-void Unwritten::take(uintptr_t begin, uintptr_t end, Visit&& visit) {
+template <typename Visit> void Unwritten::take(uintptr_t begin, uintptr_t end, Visit&& visit) {
     for (auto at = first_behind(begin); at != ranges_.end() && at->first < end;) {
         const auto [first, range] = *at;
         at = ranges_.erase(at);
@@ -72,13 +71,21 @@ void Unwritten::take(uintptr_t begin, uintptr_t end, Visit&& visit) {
     count_.store(ranges_.size(), std::memory_order_release);
 }
 
+bool Unwritten::any(const void* at, size_t size) const {
+    if (none() || forked_child()) {
+        return false;
+    }
+    const std::lock_guard lock(mutex_);
+    const auto next = first_behind(address_of(at));
+    return next != ranges_.end() && next->first < address_of(at) + size;
+}
+
 bool Unwritten::note(void* at, size_t size, unsigned char byte) {
     const uintptr_t begin = address_of(at);
     if (size == 0 || forked_child()) {
         return false;
     }
     const std::lock_guard lock(mutex_);
-    // Behind the lock: what is opened to others has no ranges that were noted before, either.
     if (!is_of_this_process_alone(begin, begin + size)) {
         return false;
     }
@@ -133,17 +140,19 @@ std::vector<Unwritten::Hole> Unwritten::holes(const void* at, size_t size) const
     const std::lock_guard lock(mutex_);
     for (auto next = first_behind(begin); next != ranges_.end() && next->first < end; ++next) {
         const uintptr_t first = std::max(next->first, begin);
-        found.push_back({first - begin, std::min(next->second.end, end) - first, next->second.byte});
+        found.push_back(
+            {first - begin, std::min(next->second.end, end) - first, next->second.byte});
     }
     return found;
 }
 
 void Unwritten::open_to_others(const Physical& memory) {
     memory.open_to_others();
-    if (none()) {
+    // Whoever notes a range looks at the mark while it holds the mutex.
+    const std::lock_guard lock(mutex_);
+    if (ranges_.empty()) {
         return;
     }
-    const std::lock_guard lock(mutex_);
     for (const Allocation& mapping : Memory::instance().mappings_of(memory)) {
         take(mapping.base, mapping.base + mapping.mapped,
              [](uintptr_t begin, uintptr_t end, unsigned char byte) {
@@ -219,6 +228,10 @@ EMU_EXPORT size_t emu_unwritten_list(const void* at, size_t size, emu_hole* hole
 EMU_EXPORT int emu_memory_is_open(const void* at, size_t size) {
     const uintptr_t begin = address_of(at);
     return is_of_this_process_alone(begin, begin + size) ? 0 : 1;
+}
+
+EMU_EXPORT int emu_unwritten_any_in(const void* at, size_t size) {
+    return Unwritten::instance().any(at, size) ? 1 : 0;
 }
 
 EMU_EXPORT int emu_unwritten_fill(const void* at, size_t size) {

@@ -31,8 +31,11 @@ class Unwritten {
 
     bool none() const { return count_.load(std::memory_order_acquire) == 0; }
 
-    // From now on [at, at + size) reads as `byte`. False, and nothing is noted, if not all of it may
-    // have such ranges.
+    // Whether some of [at, at + size) is unwritten.
+    bool any(const void* at, size_t size) const;
+
+    // From now on [at, at + size) reads as `byte`. False, and nothing is noted, if not all of it
+    // may have such ranges.
     bool note(void* at, size_t size, unsigned char byte);
 
     // The same, or all of it is written.

@@ -73,8 +73,8 @@ const Names& part_of_others() {
 
 bool overwrites_first_argument(const std::string& name) {
     static const std::unordered_set<std::string> names{
-        "aten::copy_",       "aten::fill_",   "aten::zero_",       "aten::normal_",
-        "aten::uniform_",    "aten::random_", "aten::bernoulli_",  "aten::exponential_",
+        "aten::copy_",       "aten::fill_",   "aten::zero_",      "aten::normal_",
+        "aten::uniform_",    "aten::random_", "aten::bernoulli_", "aten::exponential_",
         "aten::log_normal_", "aten::cauchy_", "aten::geometric_"};
     return names.contains(name);
 }

@@ -21,8 +21,8 @@ unsigned char byte_of(at::ScalarType type) {
     if (type == at::ScalarType::Float8_e4m3fnuz || type == at::ScalarType::Float8_e5m2fnuz) {
         return 0x80;
     }
-    const bool has_nan =
-        (c10::isFloatingType(type) || c10::isComplexType(type)) && type != at::ScalarType::Float4_e2m1fn_x2;
+    const bool has_nan = (c10::isFloatingType(type) || c10::isComplexType(type)) &&
+                         type != at::ScalarType::Float4_e2m1fn_x2;
     return has_nan ? 0xFF : 0;
 }
 

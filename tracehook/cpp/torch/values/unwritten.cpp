@@ -4,7 +4,6 @@
 #include "torch/values/tensors.h"
 
 #include <algorithm>
-#include <numeric>
 #include <vector>
 
 namespace tracehook::values {
@@ -17,8 +16,7 @@ constexpr int64_t kPage = 4096;
 class Touched {
   public:
     explicit Touched(const at::Tensor& tensor)
-        : begin_(static_cast<const char*>(tensor.const_data_ptr())),
-          bytes_(tensor.element_size()) {
+        : begin_(static_cast<const char*>(tensor.const_data_ptr())), bytes_(tensor.element_size()) {
         for (int64_t index = 0; index < tensor.dim(); ++index) {
             if (tensor.size(index) > 1) {
                 loops_.push_back({tensor.size(index), tensor.stride(index) * bytes_});
@@ -32,13 +30,25 @@ class Touched {
         }
     }
 
-    void make_ready() const { visit(begin_, 0); }
+    void make_ready() const {
+        if (loops_.empty() || emu_unwritten_any_in(begin_, whole()) != 0) {
+            visit(begin_, 0);
+        }
+    }
 
   private:
     struct Loop {
         int64_t count;
         int64_t step; // bytes
     };
+
+    size_t whole() const {
+        int64_t bytes = bytes_;
+        for (const Loop& loop : loops_) {
+            bytes += (loop.count - 1) * loop.step;
+        }
+        return static_cast<size_t>(bytes);
+    }
 
     void visit(const char* at, size_t depth) const {
         if (depth == loops_.size()) {

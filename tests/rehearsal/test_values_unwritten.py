@@ -51,7 +51,7 @@ def test_what_is_written_into_new_memory(variables: dict[str, str]) -> None:
 
 def test_new_memory_that_is_written_whole() -> None:
     """No NaN is left over."""
-    assert facts("overwritten")["right"] == [True] * 10
+    assert facts("overwritten")["right"] == [True] * 11
 
 
 def test_new_memory_that_another_tensor_takes() -> None:

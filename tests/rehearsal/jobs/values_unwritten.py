@@ -134,7 +134,8 @@ def overwritten() -> None:
             torch.equal(torch.arange(NEW, device="cuda").cpu(), torch.arange(NEW)),
             holds(torch.ones(NEW, device="cuda") + 1, 2),
             holds(torch.cat([torch.ones(NEW, device="cuda")] * 2), 1),
-            holds(x[x > 0], 1),  # its size depends on values
+            holds(x.masked_select(x > 0), 1),  # its size depends on values, as that of the next
+            torch.equal(x.nonzero().flatten().cpu(), torch.arange(NEW)),
             holds(turned, 1),
             abs(drawn.mean().item()) < 0.1,
         ]

@@ -2,8 +2,8 @@
 
 #include "host_memory.h"
 #include "memory.h"
+#include "unwritten.h"
 
-#include <cstring>
 #include <vector>
 
 namespace tracehook::emulator {
@@ -24,7 +24,7 @@ Status copy_on_stream(void* to, const void* from, size_t size, void* handle) {
     if (size == 0) {
         return kSuccess;
     }
-    const auto copy = [=] { std::memmove(to, from, size); };
+    const auto copy = [=] { move_bytes(to, from, size); };
     if (const auto answer = Captures::instance().record(stream, repeated(copy))) {
         return *answer;
     }
@@ -35,7 +35,7 @@ Status copy_on_stream(void* to, const void* from, size_t size, void* handle) {
     if (is_ordinary(from)) {
         const auto* bytes = static_cast<const char*>(from);
         stream->submit([to, staged = std::vector<char>(bytes, bytes + size)] {
-            std::memcpy(to, staged.data(), staged.size());
+            move_bytes(to, staged.data(), staged.size());
         });
     } else {
         stream->submit(copy);
@@ -47,7 +47,7 @@ Status copy_on_stream(void* to, const void* from, size_t size, void* handle) {
 }
 
 Status copy_and_wait(void* to, const void* from, size_t size) {
-    const Status status = run_on_stream(nullptr, [=] { std::memmove(to, from, size); });
+    const Status status = run_on_stream(nullptr, [=] { move_bytes(to, from, size); });
     if (status == kSuccess) {
         const StreamTable& table = StreamTable::instance();
         table.synchronize(table.find(nullptr));

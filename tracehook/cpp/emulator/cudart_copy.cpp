@@ -2,8 +2,7 @@
 #include "copy.h"
 
 #include "runtime_call.h"
-
-#include <cstring>
+#include "unwritten.h"
 
 using namespace tracehook::emulator;
 
@@ -37,11 +36,10 @@ EMU_EXPORT int cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, si
 
 EMU_EXPORT int cudaMemsetAsync(void* at, int value, size_t size, void* stream) {
     return context_call(
-        [&] { return run_on_stream(stream, [at, value, size] { std::memset(at, value, size); }); });
+        [&] { return run_on_stream(stream, [at, value, size] { set_bytes(at, value, size); }); });
 }
 
 EMU_EXPORT int cudaMemset(void* at, int value, size_t size) {
-    return context_call([&] {
-        return run_on_stream(nullptr, [at, value, size] { std::memset(at, value, size); });
-    });
+    return context_call(
+        [&] { return run_on_stream(nullptr, [at, value, size] { set_bytes(at, value, size); }); });
 }

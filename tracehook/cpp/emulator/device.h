@@ -83,6 +83,41 @@ int emu_memory_free(void* pointer);
 // virtual memory calls mapped, or emu_memory_allocate gave. 0 for cudaMalloc and all else.
 int emu_memory_has_handle(const void* pointer);
 
+// Device memory that nobody computed (unwritten.h): from now on [at, at + size) reads as `byte`. 0,
+// and nothing is noted, unless this process alone can reach all of it.
+int emu_unwritten_note(void* at, size_t size, unsigned char byte);
+
+// 0: no memory is unwritten, and the next functions have nothing to do; or none of [at, at + size).
+int emu_unwritten_any(void);
+int emu_unwritten_any_in(const void* at, size_t size);
+
+// Before somebody reads [at, at + size) or writes parts of it. 0, and nothing is done, if what is
+// unwritten there is too much to be filled.
+int emu_unwritten_fill(const void* at, size_t size);
+
+// All of [at, at + size) is about to be written.
+void emu_unwritten_forget(const void* at, size_t size);
+
+// The ranges in [at, at + size), in their order: how many there are. At most `room` are written.
+struct emu_hole {
+    uint64_t offset; // from `at`
+    uint64_t size;
+    unsigned char byte;
+};
+size_t emu_unwritten_list(const void* at, size_t size, struct emu_hole* holes, size_t room);
+
+// What a hole stands for, at `at`: noted there if that is possible and worth it, else written.
+void emu_unwritten_put(void* at, size_t size, unsigned char byte);
+
+// 1 if somebody else may write to some of [at, at + size): another process, or this one by another
+// address. Also if it is no device memory.
+int emu_memory_is_open(const void* at, size_t size);
+
+// What a rehearsal may take to compute values (host_limits.h): the most elements of a tensor, and
+// whether the machine has so little memory left that only small ones may be computed.
+int64_t emu_most_values(void);
+int emu_memory_is_short(void);
+
 // The calling thread's current device, and setting it; no error is possible for 0 <= device <
 // device count.
 int emu_current_device(void);

@@ -5,6 +5,7 @@
 #include "device_properties.h"
 #include "devices.h"
 #include "identity.h"
+#include "unwritten.h"
 
 #include <algorithm>
 
@@ -50,5 +51,8 @@ EMU_EXPORT int emu_addresses_free(void* address, size_t size) {
 
 EMU_EXPORT int emu_stream_set_words(void* stream, void* address, uint32_t value, size_t count) {
     auto* const words = static_cast<uint32_t*>(address);
-    return run_on_stream(stream, [=] { std::fill_n(words, count, value); });
+    return run_on_stream(stream, [=] {
+        Unwritten::instance().forget(words, count * sizeof value);
+        std::fill_n(words, count, value);
+    });
 }

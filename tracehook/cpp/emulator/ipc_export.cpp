@@ -2,6 +2,7 @@
 
 #include "backing.h"
 #include "device.h"
+#include "unwritten.h"
 
 #include <fcntl.h>
 #include <sys/random.h>
@@ -53,6 +54,7 @@ IpcExports::IpcExports() {
 }
 
 ExportedRange IpcExports::publish(const Allocation& allocation) {
+    Unwritten::instance().open_to_others(*allocation.physical);
     const Backing& backing = Backing::instance();
     const std::lock_guard lock(mutex_);
     const auto [at, is_new] = published_.try_emplace(allocation.offset);

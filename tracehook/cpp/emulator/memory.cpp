@@ -2,6 +2,7 @@
 
 #include "devices.h"
 #include "ipc_export.h"
+#include "unwritten.h"
 
 #include <iterator>
 
@@ -62,6 +63,7 @@ bool Memory::free(void* pointer) {
     notify(*allocation);
     IpcExports::instance().withdraw(*allocation);
     // First forgotten, then given back: another thread may be given the same address at once.
+    Unwritten::instance().forget(pointer, allocation->mapped);
     erase(allocation->base);
     give_addresses_back(pointer, allocation->mapped, allocation->has_handle);
     return true;
@@ -93,6 +95,7 @@ bool Memory::unmap(void* address, size_t size) {
     }
     for (const Allocation& mapping : condemned) {
         notify(mapping);
+        Unwritten::instance().forget(reinterpret_cast<void*>(mapping.base), mapping.mapped);
         Backing::unmap(reinterpret_cast<void*>(mapping.base), mapping.mapped);
         erase(mapping.base);
     }
@@ -101,6 +104,10 @@ bool Memory::unmap(void* address, size_t size) {
 
 bool Memory::set_access(void* address, size_t size, int device, Access access) {
     const uint64_t bit = 1ULL << device;
+    if (access != Access::kReadWrite) {
+        // It can no longer be filled.
+        Unwritten::instance().forget(address, size);
+    }
     const std::lock_guard lock(mutex_);
     const std::vector<Allocation*> found = mappings(reinterpret_cast<uintptr_t>(address), size);
     for (Allocation* mapping : found) {
@@ -144,6 +151,17 @@ std::optional<Allocation> Memory::find(const void* pointer, size_t size) const {
         return std::nullopt;
     }
     return allocation;
+}
+
+std::vector<Allocation> Memory::mappings_of(const Physical& physical) const {
+    std::vector<Allocation> found;
+    const std::lock_guard lock(mutex_);
+    for (const auto& [base, allocation] : live_) {
+        if (allocation.physical.get() == &physical) {
+            found.push_back(allocation);
+        }
+    }
+    return found;
 }
 
 std::optional<Allocation> Memory::condemn(void* address, Kind kind) {

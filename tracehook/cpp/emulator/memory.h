@@ -68,6 +68,9 @@ class Memory {
     // The live allocation that holds all of [pointer, pointer + size).
     std::optional<Allocation> find(const void* pointer, size_t size) const;
 
+    // The live allocations behind which `physical` lies.
+    std::vector<Allocation> mappings_of(const Physical& physical) const;
+
     void observe_frees(FreeObserver observer) { observer_.store(observer); }
 
   private:

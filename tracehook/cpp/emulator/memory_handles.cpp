@@ -2,6 +2,7 @@
 
 #include "driver_support.h"
 #include "memory.h"
+#include "unwritten.h"
 
 namespace tracehook::emulator {
 
@@ -105,6 +106,7 @@ EMU_EXPORT int emu_handle_export(uint64_t handle, int* descriptor) {
         if ((memory->types() & kFileDescriptor) == 0) {
             return kInvalidValue;
         }
+        Unwritten::instance().open_to_others(*memory);
         const int shared = memory->share();
         if (shared < 0) {
             return kOperatingSystem;
@@ -121,6 +123,7 @@ EMU_EXPORT int emu_has_fabric() {
 
 EMU_EXPORT int emu_handle_export_fabric(uint64_t handle, void* shared) {
     return with_memory(handle, [&](const Physical::Pointer& memory) {
+        Unwritten::instance().open_to_others(*memory);
         return memory->share(*static_cast<FabricHandle*>(shared)) ? kSuccess : kInvalidValue;
     });
 }
@@ -141,6 +144,10 @@ EMU_EXPORT int emu_mapping_add(void* address, size_t size, size_t offset, uint64
         const bool fits = size != 0 && offset <= memory->size() && size <= memory->size() - offset;
         const bool aligned =
             (reinterpret_cast<uintptr_t>(address) | size | offset) % kGranularity == 0;
+        if (memory->mark_mapped()) {
+            // By a second address, perhaps.
+            Unwritten::instance().open_to_others(*memory);
+        }
         return fits && aligned && Memory::instance().map(address, memory, offset, size)
                    ? kSuccess
                    : kInvalidValue;

@@ -5,6 +5,7 @@
 #include "cuda_abi.h"
 #include "host_memory.h"
 #include "memory.h"
+#include "unwritten.h"
 
 #include <algorithm>
 #include <atomic>
@@ -125,6 +126,7 @@ Status give(void* handle, std::vector<MemoryOperation> operations) {
 } // namespace
 
 void perform(const MemoryOperation& operation) {
+    Unwritten::instance().fill(reinterpret_cast<const void*>(operation.address), sizeof(uint32_t));
     operation.waits ? wait(operation) : write(operation);
 }
 

@@ -10,6 +10,7 @@
 
 #include "cuda_abi.h"
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -58,6 +59,16 @@ class Physical {
     // Maps [offset, offset + size) of it over reserved addresses, without any access.
     bool map(void* address, size_t offset, size_t size) const;
 
+    // Whether somebody else may write to it: another process, or this one by another address. What
+    // came from another process is always so.
+    void open_to_others() const { open_to_others_.store(true); }
+    bool is_open_to_others() const {
+        return origin_ == Origin::kImported || open_to_others_.load();
+    }
+
+    // The same for what maps it: true if somebody did before.
+    bool mark_mapped() const { return mapped_.exchange(true); }
+
     int file() const { return file_; }
     uint64_t offset() const { return offset_; } // of its first byte in the file
     size_t size() const { return size_; }
@@ -77,6 +88,8 @@ class Physical {
     const uint64_t offset_;
     const size_t size_;
     const int device_;
+    mutable std::atomic<bool> open_to_others_{false};
+    mutable std::atomic<bool> mapped_{false};
 };
 
 } // namespace tracehook::emulator

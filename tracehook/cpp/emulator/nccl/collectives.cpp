@@ -1,6 +1,7 @@
 #include "collectives.h"
 
 #include "descriptor.h"
+#include "emulator/device.h"
 #include "folding.h"
 #include "peer_memory.h"
 #include "settings.h"
@@ -189,6 +190,7 @@ class Collective {
         if (!operation_.receives(communicator_.rank()) || operation_.count == 0) {
             return true;
         }
+        emu_unwritten_forget(operation_.receive, receive_bytes());
         std::byte* out = destination();
         return shape(operation_.kind).reduces ? reduce(out) : gather(out);
     }
@@ -206,6 +208,7 @@ class Collective {
             if (!PeerMemory(all_[rank].range).read(source_offset(), out, operation_.block())) {
                 return false;
             }
+            Holes(all_[rank].holes).put(source_offset(), out, operation_.block());
             out += operation_.block();
         }
         return true;
@@ -213,11 +216,16 @@ class Collective {
 
     bool reduce(std::byte* out) const {
         std::vector<PeerMemory> peers;
+        std::vector<Holes> holes;
         for (const Descriptor& descriptor : all_) {
             peers.emplace_back(descriptor.range);
+            holes.emplace_back(descriptor.holes);
         }
-        const auto read = [&](std::size_t rank, std::size_t offset, void* to, std::size_t size) {
-            return peers[rank].read(source_offset() + offset, to, size);
+        const auto read = [&](std::size_t rank, std::size_t offset, std::byte* to,
+                              std::size_t size) {
+            const bool done = peers[rank].read(source_offset() + offset, to, size);
+            holes[rank].put(source_offset() + offset, to, size);
+            return done;
         };
         return fold_ranks(all_, operation_.count, read, out);
     }

@@ -1,6 +1,7 @@
 #include "descriptor.h"
 
 #include "calls.h"
+#include "emulator/device.h"
 #include "reduction.h"
 #include "settings.h"
 #include "symmetric.h"
@@ -63,6 +64,7 @@ Descriptor describe(const Communicator& communicator, const Operation& operation
     d.peer = operation.peer;
     d.count = operation.count;
     d.range = published.range();
+    d.holes = published.holes();
     d.readable = published.valid();
     d.send_registered = operation.send_registered;
     d.receive_registered = operation.receive_registered;
@@ -75,6 +77,7 @@ Descriptor describe(const Communicator& communicator, const Operation& operation
     const PreMultiply& multiply = operation.multiply;
     std::memcpy(d.scalar, multiply.scalar, sizeof d.scalar);
     if (multiply.device_scalar != nullptr) {
+        emu_unwritten_fill(multiply.device_scalar, element_size(operation.type));
         std::memcpy(d.scalar, multiply.device_scalar, element_size(operation.type));
     }
     return d;

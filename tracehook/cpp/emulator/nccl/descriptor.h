@@ -27,6 +27,7 @@ struct Descriptor {
     int peer;
     std::uint64_t count;
     SharedRange range;
+    SharedRange holes; // of the memory in `range`
     std::uint8_t readable;
     std::uint8_t send_registered;
     std::uint8_t receive_registered;

@@ -1,7 +1,5 @@
 #include "peer_memory.h"
 
-#include "emulator/device.h"
-
 #include <algorithm>
 #include <cstdio>
 #include <fcntl.h>
@@ -21,6 +19,9 @@ Publication::Publication(const void* pointer, std::size_t size) {
     range_ = {getpid(), -1, 0, size};
     if (size == 0) {
         return;
+    }
+    if (emu_unwritten_fill(pointer, size) == 0) {
+        list_holes(pointer, size);
     }
     int file = -1;
     const bool whole = emu_memory_find(pointer, size, nullptr, nullptr, nullptr) != 0;
@@ -51,6 +52,28 @@ bool Publication::copy(const void* pointer, std::size_t size) {
         done += static_cast<std::size_t>(written);
     }
     return true;
+}
+
+void Publication::list_holes(const void* pointer, std::size_t size) {
+    std::vector<emu_hole> holes(emu_unwritten_list(pointer, size, nullptr, 0));
+    emu_unwritten_list(pointer, size, holes.data(), holes.size());
+    holes_ = std::make_unique<Publication>(holes.data(), holes.size() * sizeof(emu_hole));
+}
+
+Holes::Holes(const SharedRange& list) : all_(list.bytes / sizeof(emu_hole)) {
+    if (!all_.empty() && !PeerMemory(list).read(0, all_.data(), list.bytes)) {
+        all_.clear(); // the rank is gone, as who reads its memory sees
+    }
+}
+
+void Holes::put(std::size_t offset, std::byte* out, std::size_t size) const {
+    for (const emu_hole& hole : all_) {
+        const std::size_t begin = std::max<std::size_t>(hole.offset, offset);
+        const std::size_t end = std::min<std::size_t>(hole.offset + hole.size, offset + size);
+        if (begin < end) {
+            emu_unwritten_put(out + (begin - offset), end - begin, hole.byte);
+        }
+    }
 }
 
 PeerMemory::PeerMemory(const SharedRange& range) : range_(range), file_(-1) {

@@ -4,8 +4,12 @@
 // read it. Readers only ever read, so a rank's memory is written by nobody but itself.
 #pragma once
 
+#include "emulator/device.h"
+
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <vector>
 
 namespace tracehook::emulator::nccl {
 
@@ -20,7 +24,8 @@ struct SharedRange {
 class Publication {
   public:
     // Device memory is published where it lies. Host memory, and a range over several allocations,
-    // is copied.
+    // is copied. What is unwritten there (emulator/unwritten.h) is filled, or listed if that is too
+    // much.
     Publication(const void* pointer, std::size_t size);
     ~Publication();
     Publication(const Publication&) = delete;
@@ -29,13 +34,28 @@ class Publication {
     // False if the memory could not be read.
     bool valid() const { return valid_; }
     const SharedRange& range() const { return range_; }
+    SharedRange holes() const { return holes_ == nullptr ? SharedRange{} : holes_->range_; }
 
   private:
     bool copy(const void* pointer, std::size_t size);
+    void list_holes(const void* pointer, std::size_t size);
 
     SharedRange range_{};
+    std::unique_ptr<const Publication> holes_;
     int copy_ = -1;
     bool valid_ = true;
+};
+
+// What a rank did not write of the memory that it published.
+class Holes {
+  public:
+    explicit Holes(const SharedRange& list);
+
+    // Makes of `size` bytes at `out`, which were read from byte `offset` on, what they stand for.
+    void put(std::size_t offset, std::byte* out, std::size_t size) const;
+
+  private:
+    std::vector<emu_hole> all_;
 };
 
 class PeerMemory {

@@ -1,5 +1,6 @@
 #include "symmetric.h"
 
+#include "emulator/device.h"
 #include "folding.h"
 #include "profile.h"
 #include "reduction.h"
@@ -119,10 +120,16 @@ bool SymmetricOperation::fold(const Spot& spot, std::size_t offset, std::size_t 
     for (const Pieces& pieces : memory->ranks) {
         readers.emplace_back(pieces);
     }
+    std::vector<Holes> holes;
+    for (const Descriptor& rank : all_) {
+        holes.emplace_back(rank.holes);
+    }
     const std::size_t size = count * element_size(operation_.type);
     Store store{at, size, std::unique_ptr<std::byte[]>(new std::byte[size])};
-    const auto from = [&](std::size_t rank, std::size_t into, void* out, std::size_t bytes) {
-        return readers[rank].read(spot.offset + offset + into, static_cast<std::byte*>(out), bytes);
+    const auto from = [&](std::size_t rank, std::size_t into, std::byte* out, std::size_t bytes) {
+        const bool done = readers[rank].read(spot.offset + offset + into, out, bytes);
+        holes[rank].put(offset + into, out, bytes);
+        return done;
     };
     if (!fold_ranks(all_, count, from, store.bytes.get())) {
         return false;
@@ -157,6 +164,7 @@ bool SymmetricOperation::read() {
         if (!PeerMemory(writer.range).read(0, store.bytes.get(), block)) {
             return false;
         }
+        Holes(writer.holes).put(0, store.bytes.get(), block);
         stores_.push_back(std::move(store));
     }
     return true;
@@ -167,6 +175,7 @@ bool SymmetricOperation::write() const {
         if (!is_mapped(store.at, store.size)) {
             return false;
         }
+        emu_unwritten_forget(store.at, store.size);
         std::memcpy(store.at, store.bytes.get(), store.size);
     }
     return true;

@@ -1,5 +1,6 @@
 #include "transfers.h"
 
+#include "emulator/device.h"
 #include "peer_memory.h"
 #include "reduction.h"
 #include "waiting.h"
@@ -16,6 +17,7 @@ struct Letter {
     DataType type;
     std::uint32_t readable;
     SharedRange range;
+    SharedRange holes;
 };
 static_assert(sizeof(Letter) <= kPayload);
 
@@ -42,7 +44,7 @@ class Transfer {
             }
             published_ = std::make_unique<Publication>(operation_.send, operation_.block());
             const Letter letter{operation_.count, operation_.type, published_->valid(),
-                                published_->range()};
+                                published_->range(), published_->holes()};
             meeting.send(operation_.peer, operation_.sequence, &letter, sizeof letter);
             return true;
         }
@@ -60,6 +62,7 @@ class Transfer {
         if (!meeting.has_arrived(operation_.peer, operation_.sequence)) {
             return false;
         }
+        emu_unwritten_forget(operation_.receive, operation_.block());
         Letter letter;
         std::memcpy(&letter, meeting.letter(operation_.peer), sizeof letter);
         const bool wanted = letter.count == operation_.count && letter.type == operation_.type;
@@ -75,6 +78,9 @@ class Transfer {
                     !PeerMemory(letter.range).read(0, operation_.receive, operation_.block()))) {
             communicator_.fail(kRemoteError, "the send buffer of rank " +
                                                  std::to_string(operation_.peer) + " is gone");
+        } else {
+            Holes(letter.holes)
+                .put(0, static_cast<std::byte*>(operation_.receive), operation_.block());
         }
         meeting.take(operation_.peer, operation_.sequence, !wanted);
         done_ = true;

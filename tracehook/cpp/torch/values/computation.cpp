@@ -1,10 +1,12 @@
 #include "torch/values/computation.h"
 
 #include "torch/values/beneath.h"
+#include "torch/values/names.h"
 #include "torch/values/poison.h"
 #include "torch/values/stream.h"
 #include "torch/values/tensors.h"
 #include "torch/values/uncomputed.h"
+#include "torch/values/unwritten.h"
 
 #include <utility>
 
@@ -22,21 +24,12 @@ bool fill_result(const at::Tensor& to, const at::Tensor& from) {
     }
     if (from.defined() && to.sizes() == from.sizes()) {
         at::Tensor target = to;
+        make_ready_to_overwrite(target);
         target.copy_(from);
         return true;
     }
     poison(to);
     return false;
-}
-
-std::vector<at::Tensor> tensors_of(const c10::IValue& value) {
-    std::vector<at::Tensor> out;
-    for_each_tensor(value, [&](const at::Tensor& tensor) {
-        for (const at::Tensor& part : parts_of(tensor)) {
-            out.push_back(part);
-        }
-    });
-    return out;
 }
 
 void poison_all(const c10::IValue& value) {
@@ -76,6 +69,7 @@ Computation::Computation(const c10::OperatorHandle& operation, const Values& arg
 void Computation::run() {
     try {
         const Beneath beneath;
+        make_arguments_ready();
         write(computed());
         return;
     } catch (const c10::Error& problem) {
@@ -98,6 +92,21 @@ void Computation::give_up() {
         }
     } catch (const std::exception& problem) {
         say_refused(operation_.schema().name(), problem.what());
+    }
+}
+
+void Computation::make_arguments_ready() const {
+    if (!any_unwritten()) {
+        return;
+    }
+    const bool overwrites = !arguments_.empty() && arguments_[0].isTensor() &&
+                            overwrites_first_argument(operation_.schema().name());
+    for (size_t index = overwrites ? 1 : 0; index < arguments_.size(); ++index) {
+        make_ready(arguments_[index]);
+    }
+    // Last: the others may be parts of it.
+    if (overwrites) {
+        make_ready_to_overwrite(arguments_[0].toTensor());
     }
 }
 

@@ -37,6 +37,7 @@ class Computation {
     void give_up();
 
   private:
+    void make_arguments_ready() const;
     Values computed();
     void write(const Values& values);
 

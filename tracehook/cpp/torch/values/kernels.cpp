@@ -9,6 +9,7 @@
 #include "torch/values/stream.h"
 #include "torch/values/tensors.h"
 #include "torch/values/uncomputed.h"
+#include "torch/values/unwritten.h"
 
 #include <c10/core/DeviceGuard.h>
 
@@ -23,6 +24,19 @@ bool is_copy(const c10::OperatorHandle& operation) {
     return name == "aten::copy_" || name == "aten::_foreach_copy_";
 }
 
+void overwrite(const at::Tensor& target, const at::Tensor& from) {
+    const Beneath beneath;
+    at::Tensor alias = alias_of(target);
+    make_ready_to_overwrite(alias);
+    alias.copy_(from);
+}
+
+// Whether PyTorch's kernel gave the device a copy of memory, which is real, and no kernel.
+bool moved_memory(const c10::OperatorHandle& operation, const Values& arguments) {
+    return operation.schema().name() == "aten::copy_" && is_on_device(arguments[1].toTensor()) &&
+           is_moved_as_memory(arguments[0].toTensor(), arguments[1].toTensor());
+}
+
 // The results on the device, for results on the host or without memory.
 c10::IValue on_device(const c10::IValue& value, at::Device device, bool copied) {
     const auto change = [&](const at::Tensor& tensor) {
@@ -32,24 +46,13 @@ c10::IValue on_device(const c10::IValue& value, at::Device device, bool copied) 
         const auto dense = [&](const at::Tensor& part) {
             at::Tensor out = empty_on_device(part, device);
             if (copied) {
-                const Beneath beneath;
-                alias_of(out).copy_(part);
+                overwrite(out, part);
             }
             return out;
         };
         return tensor.layout() == at::kStrided ? dense(tensor) : with_parts(tensor, dense);
     };
-    if (value.isTensor()) {
-        return change(value.toTensor());
-    }
-    if (value.isTensorList()) {
-        c10::List<at::Tensor> out;
-        for (const at::Tensor& tensor : value.toTensorVector()) {
-            out.push_back(change(tensor));
-        }
-        return out;
-    }
-    return value;
+    return changed(value, change);
 }
 
 // Puts results in the place of the arguments on the stack. Those that are arguments stay what they
@@ -73,8 +76,7 @@ void replace(const c10::OperatorHandle& operation, torch::jit::Stack* stack,
                     target.resize_(result.sizes());
                 }
                 if (copied) {
-                    const Beneath beneath;
-                    alias_of(target).copy_(result);
+                    overwrite(target, result);
                 }
                 stack->push_back(target);
                 break;
@@ -128,6 +130,9 @@ void Computed::operator()(const c10::OperatorHandle& operation, c10::DispatchKey
     const bool has_kernel = how_.function != nullptr ||
                             operation.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
     const bool compute = has_kernel && is_within_limits(arguments, results, how_.product);
+    if (!compute && moved_memory(operation, arguments)) {
+        return;
+    }
     if (!compute) {
         note_uncomputed(name, has_kernel ? "large" : "no-kernel");
     }
@@ -174,6 +179,7 @@ void SizedByValues::operator()(const c10::OperatorHandle& operation, c10::Dispat
     for (size_t index = 0; index < arguments.size(); ++index) {
         const c10::AliasInfo* const alias = operation.schema().arguments()[index].alias_info();
         results.push_back(for_host(arguments[index]));
+        make_ready(results.back());
         if (alias != nullptr && alias->isWrite() && arguments[index].isTensor()) {
             // The kernel gives it the size that it finds.
             results.back() = results.back().toTensor().clone();
@@ -190,8 +196,8 @@ void Empty::operator()(const c10::OperatorHandle& operation, c10::DispatchKeySet
                        torch::jit::Stack* stack) {
     call_original(operation, keys, stack);
     const at::Tensor made = stack->back().toTensor();
-    if (Within::holds() || !is_on_device(made) || made.numel() == 0 ||
-        !(made.is_floating_point() || made.is_complex()) || is_capturing(made.device())) {
+    if (Within::holds() || !is_on_device(made) || made.numel() == 0 || made.is_quantized() ||
+        is_capturing(made.device())) {
         return;
     }
     enqueue(made.device(), [alias = alias_of(made)] {

@@ -1,56 +1,23 @@
 #include "torch/values/limits.h"
 
+#include "emulator/device.h"
+#include "emulator/host_limits.h"
 #include "torch/values/tensors.h"
 
 #include <algorithm>
 #include <array>
-#include <atomic>
-#include <chrono>
 #include <cmath>
-#include <cstdlib>
-#include <fstream>
 #include <functional>
 
 namespace tracehook::values {
 namespace {
 
-constexpr int64_t kDefaultElements = int64_t{1} << 24;
-constexpr int64_t kSmall = int64_t{1} << 16;
 constexpr double kProducts = 16;
-constexpr double kLeastFree = 0.05; // of the machine's memory
-constexpr std::chrono::milliseconds kLookAgain{20};
-
-int64_t read_limit() {
-    const char* text = std::getenv("TRACEHOOK_EMU_VALUES");
-    if (text == nullptr || *text == '\0') {
-        return kDefaultElements;
-    }
-    char* end = nullptr;
-    const double limit = std::strtod(text, &end);
-    return *end == '\0' && limit >= 0 ? static_cast<int64_t>(std::min(limit, 1e18)) : 0;
-}
-
-bool look_at_memory() {
-    std::ifstream file("/proc/meminfo");
-    std::string word;
-    double total = 0;
-    double available = 0;
-    while (file >> word) {
-        if (word == "MemTotal:") {
-            file >> total;
-        } else if (word == "MemAvailable:") {
-            file >> available;
-            break;
-        }
-    }
-    return total > 0 && available < kLeastFree * total;
-}
 
 } // namespace
 
 int64_t most_elements() {
-    static const int64_t limit = read_limit();
-    return limit;
+    return emu_most_values();
 }
 
 bool is_within_limits(const std::vector<c10::IValue>& arguments,
@@ -72,7 +39,7 @@ bool is_within_limits(const std::vector<c10::IValue>& arguments,
         }
     }
     const int64_t limit = most_elements();
-    if (largest[0] > limit || (largest[0] > kSmall && memory_is_short())) {
+    if (largest[0] > limit || (largest[0] > emulator::kSmallTensor && memory_is_short())) {
         return false;
     }
     if (!product || largest[2] == 0) {
@@ -86,16 +53,7 @@ bool is_within_limits(const std::vector<c10::IValue>& arguments,
 }
 
 bool memory_is_short() {
-    using Clock = std::chrono::steady_clock;
-    static std::atomic<bool> is_short{false};
-    static std::atomic<Clock::rep> next{0};
-    const Clock::rep now = Clock::now().time_since_epoch().count();
-    Clock::rep due = next.load(std::memory_order_relaxed);
-    const Clock::rep later = now + std::chrono::duration_cast<Clock::duration>(kLookAgain).count();
-    if (now >= due && next.compare_exchange_strong(due, later)) {
-        is_short.store(look_at_memory(), std::memory_order_relaxed);
-    }
-    return is_short.load(std::memory_order_relaxed);
+    return emu_memory_is_short() != 0;
 }
 
 } // namespace tracehook::values

@@ -1,5 +1,7 @@
 #include "torch/values/names.h"
 
+#include <unordered_set>
+
 namespace tracehook::values {
 namespace {
 
@@ -67,6 +69,14 @@ const Names& between_ranks() {
 const Names& part_of_others() {
     static const Names names("copy_|fill_|zero_|_foreach_copy_", kSyntax);
     return names;
+}
+
+bool overwrites_first_argument(const std::string& name) {
+    static const std::unordered_set<std::string> names{
+        "aten::copy_",       "aten::fill_",   "aten::zero_",      "aten::normal_",
+        "aten::uniform_",    "aten::random_", "aten::bernoulli_", "aten::exponential_",
+        "aten::log_normal_", "aten::cauchy_", "aten::geometric_"};
+    return names.contains(name);
 }
 
 const Names& makes_other_kinds() {

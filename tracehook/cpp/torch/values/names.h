@@ -5,6 +5,7 @@
 #pragma once
 
 #include <regex>
+#include <string>
 
 namespace tracehook::values {
 
@@ -21,6 +22,9 @@ const std::regex& for_sparse();
 const std::regex& between_ranks();
 // Other operations move memory with them, and expect to find it moved.
 const std::regex& part_of_others();
+
+// Whether it writes all of its first argument and reads nothing of it; the name with the namespace.
+bool overwrites_first_argument(const std::string& name);
 
 // Those on CUDA tensors that make nested or quantized ones of them, with the namespace: their CUDA
 // kernels read values on the way.

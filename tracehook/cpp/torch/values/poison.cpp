@@ -1,6 +1,8 @@
 #include "torch/values/poison.h"
 
+#include "emulator/device.h"
 #include "torch/values/limits.h"
+#include "torch/values/unwritten.h"
 
 #include <ATen/ops/fill.h>
 
@@ -14,13 +16,29 @@ namespace {
 constexpr int64_t kEdge = 1024; // elements
 constexpr int64_t kMostNew = int64_t{1} << 20;
 
-void fill(const at::Tensor& alias) {
+// The byte of which a NaN of that type can be made, or zero. Float4_e2m1fn_x2 has no NaN.
+unsigned char byte_of(at::ScalarType type) {
+    if (type == at::ScalarType::Float8_e4m3fnuz || type == at::ScalarType::Float8_e5m2fnuz) {
+        return 0x80;
+    }
+    const bool has_nan = (c10::isFloatingType(type) || c10::isComplexType(type)) &&
+                         type != at::ScalarType::Float4_e2m1fn_x2;
+    return has_nan ? 0xFF : 0;
+}
+
+void fill_apart(const at::Tensor& alias) {
     at::Tensor plain = alias;
-    if (c10::isFloatingType(alias.scalar_type()) || c10::isComplexType(alias.scalar_type())) {
+    make_ready(plain);
+    if (byte_of(alias.scalar_type()) != 0) {
         plain.fill_(std::numeric_limits<double>::quiet_NaN());
     } else {
         plain.zero_();
     }
+}
+
+void fill(char* begin, size_t size, unsigned char byte) {
+    emu_unwritten_forget(begin, size);
+    std::memset(begin, byte, size);
 }
 
 void poison_up_to(int64_t most, const at::Tensor& alias) {
@@ -28,17 +46,21 @@ void poison_up_to(int64_t most, const at::Tensor& alias) {
     if (count == 0) {
         return;
     }
-    if (alias.is_quantized()) {
-        std::memset(alias.mutable_data_ptr(), 0, alias.nbytes());
+    if (!alias.is_quantized() && !alias.is_non_overlapping_and_dense()) {
+        fill_apart(alias);
         return;
     }
-    if (count <= std::max(2 * kEdge, most) || !alias.is_non_overlapping_and_dense()) {
-        fill(alias);
+    auto* const begin = static_cast<char*>(alias.mutable_data_ptr());
+    const size_t size = alias.nbytes();
+    const unsigned char byte = byte_of(alias.scalar_type());
+    if (count <= std::max(2 * kEdge, most)) {
+        fill(begin, size, byte);
         return;
     }
-    const int64_t first = alias.storage_offset();
-    fill(alias.as_strided({kEdge}, {1}, first));
-    fill(alias.as_strided({kEdge}, {1}, first + count - kEdge));
+    const size_t edge = kEdge * alias.element_size();
+    fill(begin, edge, byte);
+    fill(begin + size - edge, edge, byte);
+    emu_unwritten_note(begin + edge, size - 2 * edge, byte);
 }
 
 } // namespace
@@ -49,6 +71,10 @@ void poison(const at::Tensor& alias) {
 }
 
 void poison_new(const at::Tensor& alias) {
+    if (byte_of(alias.scalar_type()) == 0 &&
+        emu_memory_is_open(alias.const_data_ptr(), alias.nbytes()) != 0) {
+        return;
+    }
     poison_up_to(std::min(kMostNew, most_elements()), alias);
 }
 

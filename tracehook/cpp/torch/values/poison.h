@@ -8,11 +8,12 @@
 namespace tracehook::values {
 
 // Of a result. Writes to all of a tensor that could have been computed, since that would have taken
-// its memory too; of a larger one to its first and last page.
+// its memory too; of a larger one to its first and last page. What lies between them reads so too
+// (emulator/unwritten.h), unless another process can write there.
 void poison(const at::Tensor& alias);
 
 // Of memory that nobody has written yet, which may be much: of more than 2^20 elements only the
-// first and the last page.
+// first and the last page. Integers where another process may have written already stay.
 void poison_new(const at::Tensor& alias);
 
 } // namespace tracehook::values

@@ -12,33 +12,11 @@
 namespace tracehook::values {
 namespace {
 
-using Change = std::function<at::Tensor(const at::Tensor&)>;
-
-c10::IValue changed(const c10::IValue& value, const Change& change, at::DeviceType device) {
-    if (value.isTensor()) {
-        return change(value.toTensor());
-    }
-    if (value.isTensorList()) {
-        c10::List<at::Tensor> out;
-        for (const at::Tensor& tensor : value.toTensorVector()) {
-            out.push_back(change(tensor));
-        }
-        return out;
-    }
-    if (value.isOptionalTensorList()) {
-        c10::List<std::optional<at::Tensor>> out;
-        for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
-            out.push_back(tensor ? std::optional(change(*tensor)) : std::nullopt);
-        }
-        return out;
-    }
+c10::IValue for_device(const c10::IValue& value, const Change& change, at::DeviceType device) {
     if (value.isDevice()) {
         return at::Device(device);
     }
-    if (value.isGenerator()) {
-        return {};
-    }
-    return value;
+    return value.isGenerator() ? c10::IValue() : changed(value, change);
 }
 
 // Those of jagged layout are made of tensors in Python, and never come here whole.
@@ -104,8 +82,28 @@ int64_t elements_of(const at::Tensor& tensor) {
     return tensor.is_sparse() ? tensor._values().numel() : tensor.values().numel();
 }
 
-at::Tensor with_parts(const at::Tensor& sparse,
-                      const std::function<at::Tensor(const at::Tensor&)>& change) {
+c10::IValue changed(const c10::IValue& value, const Change& change) {
+    if (value.isTensor()) {
+        return change(value.toTensor());
+    }
+    if (value.isTensorList()) {
+        c10::List<at::Tensor> out;
+        for (const at::Tensor& tensor : value.toTensorVector()) {
+            out.push_back(change(tensor));
+        }
+        return out;
+    }
+    if (value.isOptionalTensorList()) {
+        c10::List<std::optional<at::Tensor>> out;
+        for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
+            out.push_back(tensor ? std::optional(change(*tensor)) : std::nullopt);
+        }
+        return out;
+    }
+    return value;
+}
+
+at::Tensor with_parts(const at::Tensor& sparse, const Change& change) {
     if (sparse.is_sparse()) {
         const at::Tensor values = change(sparse._values());
         return at::_sparse_coo_tensor_unsafe(change(sparse._indices()), values, sparse.sizes(),
@@ -139,6 +137,16 @@ std::vector<at::Tensor> parts_of(const at::Tensor& tensor) {
             by_rows ? tensor.col_indices() : tensor.row_indices(), tensor.values()};
 }
 
+std::vector<at::Tensor> tensors_of(const c10::IValue& value) {
+    std::vector<at::Tensor> out;
+    for_each_tensor(value, [&](const at::Tensor& tensor) {
+        for (const at::Tensor& part : parts_of(tensor)) {
+            out.push_back(part);
+        }
+    });
+    return out;
+}
+
 at::Tensor alias_of(const at::Tensor& tensor) {
     if (is_nested(tensor)) {
         const auto* const nested = at::native::get_nested_tensor_impl(tensor);
@@ -167,11 +175,11 @@ at::Tensor alias_of(const at::Tensor& tensor) {
 }
 
 c10::IValue for_host(const c10::IValue& value) {
-    return changed(value, host_tensor, at::kCPU);
+    return for_device(value, host_tensor, at::kCPU);
 }
 
 c10::IValue for_meta(const c10::IValue& value) {
-    return changed(value, meta_tensor, at::kMeta);
+    return for_device(value, meta_tensor, at::kMeta);
 }
 
 at::Tensor empty_on_device(const at::Tensor& like, at::Device device) {

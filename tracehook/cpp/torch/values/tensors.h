@@ -12,6 +12,8 @@
 
 namespace tracehook::values {
 
+using Change = std::function<at::Tensor(const at::Tensor&)>;
+
 // The elements that lie in memory: of a sparse tensor, those of its values.
 int64_t elements_of(const at::Tensor& tensor);
 
@@ -25,9 +27,14 @@ at::Tensor alias_of(const at::Tensor& tensor);
 // memory of a nested one.
 std::vector<at::Tensor> parts_of(const at::Tensor& tensor);
 
+// The same for all tensors of an argument or a result.
+std::vector<at::Tensor> tensors_of(const c10::IValue& value);
+
 // A sparse tensor whose indices and values are `change` of those of another one.
-at::Tensor with_parts(const at::Tensor& sparse,
-                      const std::function<at::Tensor(const at::Tensor&)>& change);
+at::Tensor with_parts(const at::Tensor& sparse, const Change& change);
+
+// An argument or a result with `change` of each tensor in it.
+c10::IValue changed(const c10::IValue& value, const Change& change);
 
 // An argument of an operation for its CPU kernel: device tensors become aliases, or sparse tensors
 // of aliases, tensors of the host copies, the device becomes the CPU, and generators are left out.

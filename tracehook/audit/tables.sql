@@ -92,8 +92,10 @@ FROM (SELECT *, split_part(event, '.', 2) AS kind, coalesce(segment, pool_segmen
 WINDOW w AS (PARTITION BY process, comm_id, kind, memory ORDER BY seq);
 
 -- One row a registration that was made. `how` it ended: deregistered, aborted, or NULL (held at the end of the log).
+-- `comm_device`: that of the communicator.
 CREATE TABLE registration AS
-SELECT step.process, step.rank, step.device, step.comm, step.comm_id, step.comm_rank, kind, memory, addr, size, us,
+SELECT step.process, step.rank, step.device, step.comm, step.comm_id, step.comm_rank, communicator.device AS comm_device,
+       kind, memory, addr, size, us,
        effective, ordinal, capturing, ns AS made_ns, seq AS made_seq,
        CASE WHEN after LIKE 'deregister.%' THEN after_ns WHEN ending = 'abort' THEN ended_ns END AS undone_ns,
        CASE WHEN after LIKE 'deregister.%' THEN after_seq WHEN ending = 'abort' THEN ended_seq END AS undone_seq,

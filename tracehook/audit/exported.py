@@ -10,8 +10,8 @@ from typing import Any, Final
 import duckdb
 
 from tracehook.audit import lines_table
-from tracehook.audit.fields import FIELDS
 from tracehook.audit.limits import limits
+from tracehook.audit.texts import Place
 from tracehook.log.directory import Directory, place_of
 from tracehook.log.file import LogFile, LogPart
 from tracehook.log.file_name import stem_of
@@ -20,7 +20,6 @@ from tracehook.log.participation import Participation
 from tracehook.log.ring import RingFile
 
 TABLES: Final = ("event", "process")
-_RING_OF: Final = ".ring"  # after the name of a process, for what comes from its ring
 
 
 def is_exported(path: Path) -> bool:
@@ -54,20 +53,46 @@ def find_exported(path: Path) -> Directory:
     return found
 
 
-def load(database: duckdb.DuckDBPyConnection, path: Path, logs: Sequence[LogFile]) -> None:
-    """Fill tables `line` and `source` with the events of these processes."""
-    stems = [log.path.relative_to(path).with_name(stem_of(log.path.name)) for log in logs]
-    names = [(str(stem), number) for number, stem in enumerate(stems)]
-    rows = [(f"{name}{end}", number, bool(end)) for name, number in names for end in ("", _RING_OF)]
-    database.executemany("INSERT INTO source (file, process, recovered) VALUES (?, ?, ?)", rows)
-    known = {row[0] for row in database.execute(f"DESCRIBE FROM {_table(path, 'event')}").fetchall()}
-    # A newer version has columns that an older export lacks.
-    of_line = ["said_rank" if name == "rank" else f'"{name}"' if name in known else "NULL" for name in FIELDS]
-    database.execute(
-        f"INSERT INTO line SELECT process || CASE WHEN recovered THEN '{_RING_OF}' ELSE '' END AS file, "
-        f"{', '.join(of_line)} FROM {_table(path, 'event')} "
-        "WHERE process IN (SELECT file FROM source)"
-    )
+class Exported:
+    """The processes of an export, to be read into a database."""
+
+    def __init__(self, path: Path, logs: Sequence[LogFile]) -> None:
+        self._events = _table(path, "event")
+        stems = [log.path.relative_to(path).with_name(stem_of(log.path.name)) for log in logs]
+        self._numbers = {str(stem): number for number, stem in enumerate(stems)}
+
+    def survey(self, database: duckdb.DuckDBPyConnection) -> tuple[set[str], dict[int, Place]]:
+        """Return which events there are, and the places of the processes that knew them only from a first group."""
+        events = database.execute(f"SELECT DISTINCT event FROM {self._events}").fetchall()
+        known = database.execute(
+            f"""SELECT process, any_value((said_rank, world_size)) FROM {self._events}
+                WHERE event = 'rank.known' AND said_rank >= 0 GROUP BY process"""
+        ).fetchall()
+        places = {self._numbers[name]: place for name, place in known if name in self._numbers}
+        return {event for (event,) in events}, places
+
+    def load(
+        self,
+        database: duckdb.DuckDBPyConnection,
+        fields: Sequence[str],
+        ranks: Sequence[int | None],
+        shifts: Sequence[int],
+    ) -> None:
+        """Add these fields of the events of these processes to table ``event``."""
+        database.execute("CREATE TEMP TABLE source (name VARCHAR, number INTEGER, its_rank INTEGER, shift_ns BIGINT)")
+        rows = [(name, number, ranks[number], shifts[number]) for name, number in self._numbers.items()]
+        lines_table.add_rows(database, "source", rows)
+        known = {row[0] for row in database.execute(f"DESCRIBE FROM {self._events}").fetchall()}
+        # A newer version has columns that an older export lacks.
+        stored = lines_table.column_list(
+            name for name in fields if name in known and name not in lines_table.OF_PROCESS
+        )
+        database.execute(
+            f"""INSERT INTO event (process, rank, recovered, ns, is_no_event, said_rank, {stored})
+                SELECT number, its_rank, recovered, t_ns + shift_ns, false, said_rank, {stored}
+                FROM {self._events} JOIN source ON name = process"""
+        )
+        database.execute("DROP TABLE source")
 
 
 _PARTICIPATION: Final = """
@@ -101,8 +126,7 @@ def _log(path: Path, begin: str, row: dict[str, Any], ending: dict[str, Any] | N
 
 def _table(path: Path, table: str) -> str:
     """Return what reads all files of a table, as SQL."""
-    depth = "*/*/*" if table == "event" else "*/*"
-    files = f"{lines_table.quoted(path / table)}/{depth}.parquet"
+    files = f"{lines_table.quoted(path / table)}/**/*.parquet"
     return f"read_parquet('{files}', hive_partitioning = true, hive_types_autocast = false, union_by_name = true)"
 
 

@@ -7,44 +7,31 @@ clock, between hosts by the wall clock at the beginning of the logs.
 from __future__ import annotations
 
 import contextlib
-import json
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import duckdb
 
 from tracehook.audit import exported, lines_table
 from tracehook.audit.fields import BEGIN
-from tracehook.audit.limits import DISK, MEMORY, first_line, limits
+from tracehook.audit.limits import DISK, MEMORY, limits
 from tracehook.audit.selection import LATEST, NEWEST, Selection, integer, select, shifts
+from tracehook.audit.texts import NOWHERE, Place, Progress, Texts, size_of
 from tracehook.log.directory import Directory, find_logs
 from tracehook.log.file import LogFile
-from tracehook.log.lines import LONGEST_LINE, LogError, whole_lines, whole_number
+from tracehook.log.lines import LogError, whole_number
 from tracehook.log.ring import RingFile
 from tracehook.log.tables import OPERATIONS
 from tracehook.log.text import encodable
 
-_FILES_AT_ONCE = 64
 _NAMED_LINES = 5
 _SMALL = 8 << 20  # bytes of logs: below that more threads of the database cost more than they do
-
-Progress = Callable[[str, float], None]
-
-
-class _Text(NamedTuple):
-    """A file to read. What comes not after the two numbers also stands in the part before it."""
-
-    path: Path
-    process: int
-    recovered: bool
-    from_seq: int | None = None
-    after_t_ns: int | None = None
 
 
 def quiet(_what: str, _done: float) -> None:
@@ -122,81 +109,27 @@ class Store:
         database.execute("PRAGMA disable_checkpoint_on_shutdown")  # the file goes with the store
         database.execute(f"SET temp_directory = '{lines_table.quoted(self._scratch)}'")
         database.execute(f"SET max_temp_directory_size = '{DISK}'")
-        lines_table.create(database, "line")
-        if sum(_size(part.text) for log in logs for part in log.parts) < _SMALL:
+        if sum(size_of(part.text) for log in logs for part in log.parts) < _SMALL:
             database.execute("SET threads = 1")
-        # What is not after the numbers of a part stands in the part before it too.
-        database.execute(
-            "CREATE TABLE source (file VARCHAR, process INTEGER, recovered BOOLEAN, from_seq BIGINT, after_t_ns BIGINT)"
+        source = (
+            exported.Exported(self.directory.path, logs) if self._is_exported else Texts(logs, self._scratch, progress)
         )
-        if self._is_exported:
-            exported.load(database, self.directory.path, logs)
-        else:
-            self._read_logs(progress)
-        self._make_processes(logs)
+        events, places = source.survey(database)
+        places |= {process: (log.rank, None) for process, log in enumerate(logs) if log.rank is not None}
+        clocks = shifts(logs)
+        fields = lines_table.fields_of(events)
+        lines_table.create_event(database, fields)
+        source.load(database, fields, [places.get(process, NOWHERE)[0] for process in range(len(logs))], clocks)
+        self._make_processes(logs, places, clocks)
         database.execute("CREATE TABLE unreadable (message VARCHAR)")
-        for message in self.directory.unreadable:
-            database.execute("INSERT INTO unreadable VALUES (?)", [encodable(message)])
+        lines_table.add_rows(database, "unreadable", [(encodable(message),) for message in self.directory.unreadable])
         database.execute("CREATE TABLE operation (operation VARCHAR, send VARCHAR, receive VARCHAR)")
-        database.executemany("INSERT INTO operation VALUES (?, ?, ?)", OPERATIONS)
+        lines_table.add_rows(database, "operation", OPERATIONS)
         progress("ordering", 0.0)
         database.execute(_sql("tables.sql"))
         self._refuse_several_runs()
 
-    def _read_logs(self, progress: Progress) -> None:
-        texts: list[_Text] = []
-        for process, log in enumerate(self.directory.logs):
-            for place, part in enumerate(log.parts):
-                link = lines_table.link(self._scratch, f"log-{process}-{place}.jsonl", part.text)
-                first = part.begin if place else {}
-                texts.append(_Text(link, process, False, integer(first, "from_seq"), integer(first, "after_t_ns")))
-            if log.left is not None and (log.left.records or log.left.slots):
-                texts.append(_Text(self._write_ring(process, log), process, True))
-        for start in range(0, len(texts), _FILES_AT_ONCE):
-            progress("reading", start / len(texts))
-            self._read(texts[start : start + _FILES_AT_ONCE])
-
-    def _read(self, texts: Sequence[_Text]) -> None:
-        try:
-            lines_table.insert(self._database, "line", [text.path for text in texts])
-            self._note_sources(texts)
-        except (duckdb.OutOfMemoryException, duckdb.IOException):
-            raise
-        except duckdb.Error:
-            if len(texts) > 1:
-                for one in texts:
-                    self._read([one])
-                return
-            # A line that is longer than DuckDB takes. Without it the file can be read.
-            (text,) = texts
-            clean = self._without_long_lines(text)
-            try:
-                lines_table.insert(self._database, "line", [clean])
-            except duckdb.Error as problem:
-                log = self.directory.logs[text.process]
-                log.complaint = f"{log.path.name}: cannot be read ({first_line(problem)})"
-                return
-            self._note_sources([text._replace(path=clean)])
-
-    def _note_sources(self, texts: Sequence[_Text]) -> None:
-        rows = [(str(path), *rest) for path, *rest in texts]
-        self._database.executemany("INSERT INTO source VALUES (?, ?, ?, ?, ?)", rows)
-
-    def _without_long_lines(self, text: _Text) -> Path:
-        clean = text.path.with_name(f"clean-{text.path.name}")
-        with clean.open("wb") as out:
-            out.writelines(line for line in whole_lines(text.path) if line is not None)
-        log = self.directory.logs[text.process]
-        log.complaint = f"{log.path.name}: a line is longer than {LONGEST_LINE >> 20} MiB, and was left out"
-        return clean
-
-    def _write_ring(self, process: int, log: LogFile) -> Path:
-        path = self._scratch / f"ring-{process}.jsonl"
-        with path.open("w") as out:
-            out.writelines(json.dumps(event) + "\n" for event in log.events_left())
-        return path
-
-    def _make_processes(self, logs: Sequence[LogFile]) -> None:
+    def _make_processes(self, logs: Sequence[LogFile], places: Mapping[int, Place], clocks: Sequence[int]) -> None:
         database = self._database
         database.execute(
             "CREATE TABLE process (process INTEGER PRIMARY KEY, file VARCHAR, job VARCHAR, attempt INTEGER, "
@@ -207,50 +140,37 @@ class Store:
             "foreign_lines INTEGER, foreign_at VARCHAR, complaint VARCHAR, from_seq BIGINT, proof_ns BIGINT)"
         )
         foreign = self._foreign()
-        places = self._places()
-        shift_of = shifts(logs)
         rows = []
         for process, log in enumerate(logs):
             begin, bad = log.begin, foreign.get((process, False), 0)
             if damaged := foreign.get((process, True)):
                 log.complaint = log.complaint or f"{damaged} records of its ring are damaged"
             named = _foreign_lines(log) if bad else ()
-            rank, world_size = places.get(process, (None, None)) if log.rank is None else (log.rank, None)
+            rank, world_size = places.get(process, NOWHERE)
             rows.append(
                 (
                     *(process, encodable(log.path.name), log.job, integer(begin, "attempt"), rank),
                     *(integer(begin, "world_size") or world_size, integer(begin, "pid")),
                     *(_text(begin.get(name)) for name in BEGIN),
-                    *(log.began, integer(begin, "t_ns"), shift_of[process], log.ended, log.torn, log.left is not None),
+                    *(log.began, integer(begin, "t_ns"), clocks[process], log.ended, log.torn, log.left is not None),
                     min(log.left.dropped, LATEST) if log.left is not None else 0,
                     log.left.looked_ns if log.left is not None and 0 < log.left.looked_ns < LATEST else None,
                     *_signal(log.left),
                     *(bad, ", ".join(islice(named, _NAMED_LINES)), encodable(log.complaint)),
-                    *_proof(log, shift_of[process]),
+                    *_proof(log, clocks[process]),
                 )
             )
-        marks = ", ".join("?" * len(rows[0]))
-        database.executemany(f"INSERT INTO process VALUES ({marks})", rows)
+        lines_table.add_rows(database, "process", rows)
         database.execute("CREATE TABLE gone (process INTEGER, comm_id BIGINT, windows INTEGER, placements BOOLEAN)")
-        for process, log in enumerate(logs):
-            for row in _gone(process, log.begin):
-                database.execute("INSERT INTO gone VALUES (?, ?, ?, ?)", row)
-
-    def _places(self) -> dict[int, tuple[int, int]]:
-        """Return rank and number of ranks of each process that knew them only from its first group."""
-        found = self._database.execute(
-            "SELECT process, any_value(line.rank), any_value(line.world_size) FROM line JOIN source USING (file) "
-            "WHERE event = 'rank.known' AND line.rank >= 0 GROUP BY process"
-        ).fetchall()
-        return {process: (rank, world_size) for process, rank, world_size in found}
+        gone = [row for process, log in enumerate(logs) for row in _gone(process, log.begin)]
+        lines_table.add_rows(database, "gone", gone)
 
     def _foreign(self) -> dict[tuple[int, bool], int]:
         """Count, for each process, the lines that are no events, and the records of its ring; and take them out."""
         found = self._database.execute(
-            "SELECT process, recovered, count(*) FROM line JOIN source USING (file) "
-            f"WHERE {lines_table.IS_NO_EVENT} GROUP BY ALL"
+            "SELECT process, recovered, count(*) FROM event WHERE is_no_event GROUP BY ALL"
         ).fetchall()
-        self._database.execute(f"DELETE FROM line WHERE {lines_table.IS_NO_EVENT}")
+        self._database.execute("DELETE FROM event WHERE is_no_event")
         counts = {(process, recovered): count for process, recovered, count in found}
         for process, log in enumerate(self.directory.logs):
             if log.cut_event and counts.get((process, False)):
@@ -309,13 +229,6 @@ def _text(value: object) -> str | None:
     if isinstance(value, list):
         return encodable(",".join(map(str, value)))
     return None if value is None else encodable(str(value))
-
-
-def _size(file: Path) -> int:
-    try:
-        return file.stat().st_size
-    except OSError:  # reading it says why
-        return 0
 
 
 def _sql(name: str) -> str:

@@ -1,15 +1,5 @@
 -- What the rules, the report and the timeline ask about. `ns`: nanoseconds since the first process began.
 
-CREATE TABLE event AS
-SELECT source.process, process.rank, source.recovered, line.t_ns + process.shift_ns AS ns, line.* EXCLUDE (file, rank, world_size),
-       line.rank AS said_rank
-FROM line JOIN source USING (file) JOIN process USING (process)
--- A part of a log begins with lines that the part before has too.
-WHERE source.from_seq IS NULL
-   OR (line.event != 'trace.begin' AND CASE WHEN line.seq IS NULL THEN line.t_ns > source.after_t_ns ELSE line.seq >= source.from_seq END);
-
-DROP TABLE line;
-
 -- A rehearsal says of a rank that it broke a rule, so it stands among the events of that rank. If the rank left no log, the
 -- event stays with the rehearsal.
 UPDATE event SET rank = said_rank WHERE event = 'rehearsal.violation' AND said_rank IS NOT NULL;
@@ -21,6 +11,7 @@ FROM (SELECT teller.process AS told_by, p.process, p.rank, p.pid, p.began_ns,
 WHERE event.event = 'rehearsal.violation' AND event.process = culprit.told_by AND event.process_id = culprit.pid
   AND event.t_ns >= culprit.began_ns AND (culprit.next_ns IS NULL OR event.t_ns < culprit.next_ns);
 ALTER TABLE event DROP COLUMN said_rank;
+ALTER TABLE event DROP COLUMN is_no_event;
 
 -- What the ring still had, and the file has too: killed between writing a line and letting go of it.
 DELETE FROM event WHERE recovered AND EXISTS (
@@ -101,8 +92,10 @@ FROM (SELECT *, split_part(event, '.', 2) AS kind, coalesce(segment, pool_segmen
 WINDOW w AS (PARTITION BY process, comm_id, kind, memory ORDER BY seq);
 
 -- One row a registration that was made. `how` it ended: deregistered, aborted, or NULL (held at the end of the log).
+-- `comm_device`: that of the communicator.
 CREATE TABLE registration AS
-SELECT step.process, step.rank, step.device, step.comm, step.comm_id, step.comm_rank, kind, memory, addr, size, us,
+SELECT step.process, step.rank, step.device, step.comm, step.comm_id, step.comm_rank, communicator.device AS comm_device,
+       kind, memory, addr, size, us,
        effective, ordinal, capturing, ns AS made_ns, seq AS made_seq,
        CASE WHEN after LIKE 'deregister.%' THEN after_ns WHEN ending = 'abort' THEN ended_ns END AS undone_ns,
        CASE WHEN after LIKE 'deregister.%' THEN after_seq WHEN ending = 'abort' THEN ended_seq END AS undone_seq,

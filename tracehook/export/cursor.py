@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from tracehook.log.lines import LogError
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 @dataclass

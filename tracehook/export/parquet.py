@@ -7,17 +7,20 @@ import json
 import os
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from importlib.resources import files
+from importlib import resources
+from itertools import groupby
 from pathlib import Path
 from typing import Final, NamedTuple
+from urllib.parse import quote
 
 import duckdb
 import psutil
 
 from tracehook.audit import lines_table
+from tracehook.audit.fields import FIELDS
 from tracehook.audit.limits import DISK, MEMORY, limits
 from tracehook.audit.selection import LATEST, integer
 from tracehook.export.batch import Batch
@@ -29,11 +32,13 @@ from tracehook.log.folders import safe
 from tracehook.log.lines import LogError, whole_lines
 from tracehook.log.text import encodable
 
-SCHEMA: Final = "1.0"
+SCHEMA: Final = "2.0"
 """Of the files: the second number grows with columns that are added, the first one if one changes its meaning."""
 
 _COPY: Final = 1 << 20
-_FILES_AT_ONCE: Final = 64
+_ASKED: Final = {"log.summed", "rank.known"}  # whose fields tables.sql needs
+_NO_JOB: Final = "__HIVE_DEFAULT_PARTITION__"
+_BYTES_AT_ONCE: Final = 64 << 20  # of logs: their events are held in memory, and become a file
 _CLOCK_STEP: Final = timedelta(minutes=1)  # how far the wall clock may have been set since a log began
 
 
@@ -92,7 +97,8 @@ class _Export:
         if found.newer:
             raise LogError(found.newer)
         self._unreadable = found.unreadable
-        self._logs = [log for log in found.logs if not here or log.begin.get("host") == _host()]
+        logs = [log for log in found.logs if not here or log.begin.get("host") == _host()]
+        self._logs = sorted(logs, key=lambda log: log.job or "")  # each file is of one job
         self._texts: list[_News] = []
         self._new: list[int] = []  # logs of which nothing was exported before
         self._over: list[int] = []  # logs without an end whose processes do not run any more
@@ -165,50 +171,79 @@ class _Export:
         database.execute(f"SET memory_limit = '{MEMORY}'; SET enable_progress_bar = false; SET TimeZone = 'UTC'")
         database.execute(f"SET temp_directory = '{lines_table.quoted(self._scratch)}'")
         database.execute(f"SET max_temp_directory_size = '{DISK}'")
-        lines_table.create(database, "line")
-        database.execute(
-            "CREATE TABLE source (file VARCHAR, process INTEGER, recovered BOOLEAN, from_seq BIGINT, "
-            "after_t_ns BIGINT, reached BIGINT)"
-        )
-        for start in range(0, len(self._texts), _FILES_AT_ONCE):
-            texts = self._texts[start : start + _FILES_AT_ONCE]
-            try:
-                lines_table.insert(database, "line", [text.path for text in texts])
-            except duckdb.InvalidInputException:  # a line that is longer than DuckDB takes
-                texts = [text._replace(path=_without_long_lines(text.path)) for text in texts]
-                lines_table.insert(database, "line", [text.path for text in texts])
-            rows = [(str(path), *rest) for path, *rest in texts]
-            database.executemany("INSERT INTO source VALUES (?, ?, ?, ?, ?, ?)", rows)
-        ((foreign,),) = database.execute(f"SELECT count(*) FROM line WHERE {lines_table.IS_NO_EVENT}").fetchall()
-        database.execute(f"DELETE FROM line WHERE {lines_table.IS_NO_EVENT}")
         self._make_processes(database)
-        database.execute(files("tracehook.export").joinpath("tables.sql").read_text())
-        database.execute("SET threads = 1; SET preserve_insertion_order = true")  # so each file is in order of time
-        events = self._copy(database, "event", "SELECT * FROM exported", "job, comm_digit")
+        events = foreign = 0
+        for number, texts in enumerate(_batches(self._texts, self._logs), start=1):
+            fields = self._read(database, texts)
+            ((more,),) = database.execute("SELECT count(*) FROM line WHERE is_no_event").fetchall()
+            foreign += int(more)
+            events += self._write_events(database, fields, self._logs[texts[0].process].job, number)
         if self._new:
             self._copy(
                 database, "process", "SELECT name AS process, * EXCLUDE (number, new, name) FROM process WHERE new"
             )
         if self._over:
             endings = [_ending(number, self._logs[number]) for number in self._over]
-            database.executemany("INSERT INTO ending VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", endings)
+            lines_table.add_rows(database, "ending", endings)
             named = "SELECT job, name AS process, ending.* EXCLUDE (number) FROM ending JOIN process USING (number)"
             self._copy(database, "ending", named)
+        return events, foreign
+
+    def _read(self, database: duckdb.DuckDBPyConnection, texts: Sequence[_News]) -> list[str]:
+        """Fill table ``fresh`` with the new events of some logs; return the fields that these have."""
+        files = [text.path for text in texts]
+        try:
+            events = _events_in(database, files)
+        except duckdb.InvalidInputException:  # a line that is longer than DuckDB takes
+            files = [_without_long_lines(file) for file in files]
+            events = _events_in(database, files)
+        fields = lines_table.fields_of(events | _ASKED)
+        database.execute(
+            "CREATE OR REPLACE TEMP TABLE source (file INTEGER, process INTEGER, recovered BOOLEAN, from_seq BIGINT, "
+            "after_t_ns BIGINT, reached BIGINT)"
+        )
+        lines_table.add_rows(database, "source", [(file, *text[1:]) for file, text in enumerate(texts)])
+        database.execute(
+            f"CREATE OR REPLACE TEMP TABLE line AS SELECT *, file_index AS file, {lines_table.is_no_event(fields)} "
+            f"AS is_no_event FROM {lines_table.lines_of(files, fields)}"
+        )
+        database.execute(_sql())
         for process, last in database.execute(
             "SELECT process, max(greatest(coalesce(seq, 0), coalesce(until_seq, 0))) FROM fresh GROUP BY process"
         ).fetchall():
             reached = self._cursor.logs[self._name_of(self._logs[process].path)]
             reached.seq = max(reached.seq, last)
-        return events, int(foreign)
+        return fields
 
-    def _copy(self, database: duckdb.DuckDBPyConnection, table: str, sql: str, by: str = "job") -> int:
-        """Write what `sql` selects as files of a table; return how many rows they have."""
+    def _write_events(
+        self, database: duckdb.DuckDBPyConnection, fields: Collection[str], job: str | None, number: int
+    ) -> int:
+        """Write table ``fresh``, which is of one job, as a file; return how many events it has."""
+        # As Hive has it, and DuckDB writes it.
+        folder = self._batch.folder / "event" / f"job={_NO_JOB if job is None else quote(job, safe='')}"
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / f"{self._name}-{self._cursor.batches + 1:06}-{number}.parquet"
+        # A file has every column, also those that no event has.
+        columns = ", ".join(
+            f'"{name}"' if name in fields else f'CAST(NULL AS {kind}) AS "{name}"'
+            for name, kind in FIELDS.items()
+            if name != "rank"
+        )
+        # One process after another, so a reader of some processes passes most of a file by.
         ((rows,),) = database.execute(
-            f"COPY ({sql}) TO '{lines_table.quoted(self._batch.folder / table)}' (FORMAT parquet, COMPRESSION zstd, "
-            f"PARTITION_BY ({by}), FILENAME_PATTERN '{self._name}-{self._cursor.batches + 1:06}-{{i}}', "
+            f"COPY (SELECT process, host, pid, rank, time, recovered, said_rank, {columns} FROM exported "
+            f"ORDER BY number, t_ns, seq) TO '{lines_table.quoted(file)}' (FORMAT parquet, COMPRESSION zstd, "
             f"KV_METADATA {{tracehook: '{SCHEMA}'}})"
         ).fetchall()
         return int(rows)
+
+    def _copy(self, database: duckdb.DuckDBPyConnection, table: str, sql: str) -> None:
+        """Write what `sql` selects as files of a table."""
+        database.execute(
+            f"COPY ({sql}) TO '{lines_table.quoted(self._batch.folder / table)}' (FORMAT parquet, COMPRESSION zstd, "
+            f"PARTITION_BY (job), FILENAME_PATTERN '{self._name}-{self._cursor.batches + 1:06}-{{i}}', "
+            f"KV_METADATA {{tracehook: '{SCHEMA}'}})"
+        )
 
     def _make_processes(self, database: duckdb.DuckDBPyConnection) -> None:
         database.execute(
@@ -230,12 +265,36 @@ class _Export:
                     *(log.began, integer(begin, "t_ns"), encodable(json.dumps(begin))),
                 )
             )
-        marks = ", ".join("?" * len(rows[0]))
-        database.executemany(f"INSERT INTO process VALUES ({marks})", rows)
+        lines_table.add_rows(database, "process", rows)
         database.execute(
             "CREATE TABLE ending (number INTEGER, ring BOOLEAN, dropped UBIGINT, looked_ns BIGINT, signal INTEGER, "
             "sender BIGINT, signal_ns BIGINT, torn BOOLEAN, complaint VARCHAR)"
         )
+
+
+def _batches(texts: Sequence[_News], logs: Sequence[LogFile]) -> Iterator[list[_News]]:
+    """Yield the texts, some at a time: all texts of a process together, and only processes of one job."""
+    batch: list[_News] = []
+    size = 0
+    for _, its in groupby(texts, key=lambda text: text.process):
+        more = list(its)
+        job = logs[more[0].process].job
+        if batch and (size >= _BYTES_AT_ONCE or logs[batch[0].process].job != job):
+            yield batch
+            batch, size = [], 0
+        batch += more
+        size += sum(text.path.stat().st_size for text in more)
+    if batch:
+        yield batch
+
+
+def _events_in(database: duckdb.DuckDBPyConnection, files: Sequence[Path]) -> set[str]:
+    lines = lines_table.lines_of(files, ("event", "t_ns"))
+    return {event for (event,) in database.execute(f"SELECT DISTINCT event FROM {lines}").fetchall()} - {None}
+
+
+def _sql() -> str:
+    return resources.files("tracehook.export").joinpath("tables.sql").read_text()
 
 
 def _ending(number: int, log: LogFile) -> tuple[object, ...]:

@@ -30,12 +30,11 @@ ordered AS (
 kind AS (
     SELECT comm, place, use, list(rank ORDER BY rank) AS ranks, min(ns) AS ns, arg_min(ordered, rank) AS example
     FROM ordered GROUP BY comm, place, use),
-position AS (
-    SELECT comm, place, min(ns) AS ns, list({'ranks': ranks, 'e': example} ORDER BY len(ranks) DESC, use) AS told
-    FROM kind GROUP BY comm, place HAVING count(*) > 1),
+-- Almost all places have one kind, of which no list has to be made.
 first AS (
-    SELECT comm, min(place) AS place FROM position GROUP BY comm)
-FROM position JOIN first USING (comm, place);
+    SELECT comm, min(place) AS place FROM (SELECT comm, place FROM kind GROUP BY comm, place HAVING count(*) > 1) GROUP BY comm)
+SELECT comm, place, min(ns) AS ns, list({'ranks': ranks, 'e': example} ORDER BY len(ranks) DESC, use) AS told
+FROM kind JOIN first USING (comm, place) GROUP BY comm, place;
 -- then
 SELECT NULL AS process,
        CASE WHEN len(told[1].ranks) > len(told[2].ranks) THEN flatten([t.ranks for t in told[2:]])

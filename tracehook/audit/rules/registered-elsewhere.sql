@@ -8,6 +8,6 @@ WITH memory AS (
 SELECT process, [r.rank] AS ranks, r.comm, made_ns AS ns, made_seq AS seq,
        format('{} registered {} {} as {} at {} with {} of device {}; it is {} at {} on device {}',
               who(r.rank, process), CASE kind WHEN 'window' THEN 'pool segment' ELSE 'segment' END, memory, in_bytes(r.size),
-              r.addr, group_of(r.comm), c.device, in_bytes(memory.size), memory.addr, memory.device) AS message
-FROM registration r JOIN memory USING (process, kind, memory) JOIN communicator c USING (process, comm_id)
-WHERE r.addr != memory.addr OR r.size != memory.size OR c.device != memory.device;
+              r.addr, group_of(r.comm), r.comm_device, in_bytes(memory.size), memory.addr, memory.device) AS message
+FROM registration r JOIN memory USING (process, kind, memory)
+WHERE comm_id IS NOT NULL AND (r.addr != memory.addr OR r.size != memory.size OR r.comm_device != memory.device);

@@ -48,7 +48,7 @@ def look(directory: Path, interval: float) -> None:
     follower = Follower(directory)
     steps = []
     while not steps or follower.behind:
-        steps.append(_step(follower, watch_table, console, interval / 2))
+        steps.append(_step(follower, watch_table, console, interval))
     whole = time.monotonic() - began
     cpu = _cpu()
     later = []

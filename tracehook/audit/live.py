@@ -89,7 +89,9 @@ class Follower:
         A directory that is not there holds no logs. Raises OSError if it cannot be read, or is none.
         """
         self.now = self._clock()
-        seen = dict.fromkeys(self._logs.look(lambda: self._clock() - self.now < _SHARE_OF_LOOKING * seconds))
+        seen: dict[str, None] = {}
+        if self.has_caught_up or not (self._logs.is_round and self.behind):  # else what is there is read first
+            seen = dict.fromkeys(self._logs.look(lambda: self._clock() - self.now < _SHARE_OF_LOOKING * seconds))
         self._drop_replaced()
         while (found := self._logs.read_next()) is not None:
             if self._take(*found):

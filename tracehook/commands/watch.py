@@ -135,7 +135,7 @@ def _looks(follower: Follower, interval: float, keep: bool) -> Iterator[None]:
     ended = 0
     while True:
         begin = time.monotonic()
-        follower.look(interval / 2)
+        follower.look(interval / 2 if follower.has_caught_up else interval)
         yield
         # Twice: between two processes of a job there may be a moment without any.
         if not follower.all_ended or follower.behind:

@@ -27,7 +27,7 @@ class Rings:
         paths = sorted(template.glob("*.ring"), key=lambda path: ring.read_header(path).pid)
         self.headers = [ring.read_header(path) for path in paths]
         self.heads = [path.read_bytes()[:_HEADER] for path in paths]
-        self.slots = [[slot for slot in read_slots(path, _WHOLE_SLOT) if any(slot)] for path in paths]
+        self.slots = [read_slots(path, _WHOLE_SLOT) for path in paths]
 
     def write(self, path: Path, rank: int, ranks: int) -> None:
         """Write the ring of one rank: its records are a hole in the file."""

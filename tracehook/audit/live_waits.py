@@ -20,7 +20,7 @@ STILL_AFTER: Final = 5.0  # seconds without a call after which a rank that is ah
 _LOOK_EVERY: Final = 2.0  # seconds, or more: to go through the calls of a thousand processes takes a while
 _BEFORE: Final = 4096  # calls of one communicator, of all processes together
 _SHARE: Final = 20  # of that time, so that looking takes at most a twentieth of a core
-_MOST_BLAMED: Final = 1024  # processes of a job of which all chains of ranks that wait are gone through
+_MOST_BLAMED: Final = 256  # processes of a job of which all chains of ranks that wait are gone through
 
 Read = Callable[[str], list[bytes]]
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from tracehook.log.calls import HEAD_BYTES, SLOT_BYTES
 from tracehook.log.ring import OWN_BYTES, RingHeader, header_in, slots_at
 
+_TAKEN_BYTES = 16  # state, number and key of the communicator: zero only until the first one
+
 
 def read_heads(path: str | Path) -> tuple[RingHeader, list[bytes]]:
     """Read what a ring file says of itself, and the head of each slot of calls that was ever used.
@@ -31,7 +33,7 @@ def _read(path: str | Path, most: int) -> tuple[RingHeader, list[bytes]]:
         slots = []
         for place in range(start, header.header_bytes, header.call_slot_bytes) if start is not None else ():
             slot = os.pread(fd, min(most, header.call_slot_bytes), place)
-            if len(slot) < HEAD_BYTES or not any(slot):
+            if len(slot) < HEAD_BYTES or not any(slot[:_TAKEN_BYTES]):
                 break  # cut, or never used: a communicator takes the first free slot, so those behind it were not
             slots.append(slot)
         return header, slots

@@ -286,6 +286,12 @@ def test_once_as_json(tmp_path: Path) -> None:
     assert (finished.status, finished.err) == (0, ""), finished.output
     told = json.loads(finished.out)
     (process,) = told.pop("processes")
+    (host,) = told.pop("hosts")
+    assert host == {
+        "host": "?", "processes": 1, "ranks": [3], "in_trouble": 0,
+        "states": {"running": 0, "quiet": 0, "stuck": 0, "silent": 0, "ended": 1, "no trace.end": 0},
+        "segments": 1, "bytes": 512, "communicators": 0, "held": 0, "warnings": 0, "waiting": 0, "dropped": 0,
+    }  # fmt: skip
     assert process.pop("seconds") >= 0
     assert told == {"version": 1, "directory": str(tmp_path), "waits": [], "not_read": {}}
     assert process == {

@@ -10,6 +10,7 @@ from typing import Any
 
 Log = list[dict[str, Any]]
 
+RANKS_OF_HOST = 8
 # Numbers that are never used again in a process: each repetition takes those that follow.
 _NUMBERS = ("seq", "segment", "pool_segment", "comm_id")
 _SHIFT = 40  # binary digits of a communicator's key that stay
@@ -24,22 +25,36 @@ def read(directory: Path) -> list[Log]:
     return sorted(logs, key=lambda log: log[0]["rank"])
 
 
-def multiply(template: list[Log], target: Path, ranks: int, events: int) -> int:
-    """Write the logs of `ranks` ranks with `events` events or more each to `target`; return how many were written."""
-    return sum(
-        _write(template[rank % len(template)], len(template), target, rank, ranks, events) for rank in range(ranks)
-    )
+def multiply(
+    template: list[Log], target: Path, ranks: int, events: int, folders: bool = False, ended: bool = True
+) -> int:
+    """Write the logs of `ranks` ranks with `events` events or more each to `target`; return how many were written.
+
+    `folders`: a host's logs lie in a folder of its own, as ``%h`` makes it. Not `ended`: the job still runs.
+    """
+    written = 0
+    for rank in range(ranks):
+        path = path_of(target, rank, folders)
+        path.parent.mkdir(exist_ok=True)
+        written += _write(template[rank % len(template)], len(template), path, rank, ranks, events, ended)
+    return written
 
 
-def _write(log: Log, was: int, target: Path, rank: int, ranks: int, events: int) -> int:
-    host, pid = f"node{rank // 8}", 10_000 + rank
+def path_of(target: Path, rank: int, folders: bool = False) -> Path:
+    """Return where the log of a rank is written."""
+    host = f"node{rank // RANKS_OF_HOST}"
+    return (target / host if folders else target) / f"multiplied.rank{rank}.{host}.{10_000 + rank}.jsonl"
+
+
+def _write(log: Log, was: int, path: Path, rank: int, ranks: int, events: int, ended: bool) -> int:
+    host, pid = f"node{rank // RANKS_OF_HOST}", 10_000 + rank
     body = [event for event in log[1:] if "seq" in event]
     body += _give_back(body)
     whole = {event["comm"] for event in log if event.get("ranks") == was}
     largest = {name: max(event.get(name, 0) for event in body) for name in _NUMBERS}
     length = body[-1]["t_ns"] - body[0]["t_ns"] + _PAUSE_NS
     cycles = -(-events // len(body))
-    with target.joinpath(f"multiplied.rank{rank}.{host}.{pid}.jsonl").open("w") as file:
+    with path.open("w") as file:
         _put(file, {**log[0], "rank": rank, "world_size": ranks, "pid": pid, "host": host})
         for cycle in range(cycles):
             for event in body:
@@ -48,8 +63,9 @@ def _write(log: Log, was: int, target: Path, rank: int, ranks: int, events: int)
                 if "comm" in event:
                     new |= _communicator(event, event["comm"] in whole, was, rank, ranks, cycle)
                 _put(file, new)
-        _put(file, {**log[-1], "t_ns": body[-1]["t_ns"] + cycles * length})
-    return cycles * len(body) + 2
+        if ended:
+            _put(file, {**log[-1], "t_ns": body[-1]["t_ns"] + cycles * length})
+    return cycles * len(body) + 1 + ended
 
 
 def _put(file: Any, event: dict[str, Any]) -> None:

@@ -10,7 +10,8 @@ import time
 import pytest
 from rich.console import Console
 
-from tracehook.audit.live import QUIET_AFTER, Follower, State
+from tracehook.audit.live import Follower
+from tracehook.audit.live_process import QUIET_AFTER, State
 from tracehook.commands import watch_table
 from tracehook.log import tables, tail
 from tracehook.log.lines import LONGEST_LINE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,10 +13,12 @@ import pytest
 from audit.goldens import DIRECTORY, unpack
 from rich.console import Console
 
-from tracehook.audit import live
+from tracehook.audit import live, live_waits
 from tracehook.audit.live import Follower
 from tracehook.commands import watch_table
+from tracehook.log.calls import HEAD_BYTES
 from tracehook.log.ring import read_header
+from tracehook.log.ring_slots import read_heads, read_slots
 
 
 def _follow(name: str, scratch: Path, monkeypatch: pytest.MonkeyPatch, after: float) -> tuple[Follower, str]:
@@ -64,6 +67,57 @@ def test_a_hang_is_one_line_in_a_pipe(
     watch._print_lines(follower, 1.0, keep=False)
     said = capsys.readouterr().out
     assert said.count("rank 4 waits for rank 5") == 1
+
+
+def test_of_very_many_ranks_who_waits_for_nobody_is_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All chains of ranks are gone through for fewer ranks only; the rank that is named is the same."""
+    few, _ = _follow("rank-missing-computes", tmp_path / "few", monkeypatch, 2.0)
+    monkeypatch.setattr(live_waits, "_MOST_BLAMED", 1)
+    many, _ = _follow("rank-missing-computes", tmp_path / "many", monkeypatch, 2.0)
+    assert few.hangs[0].is_cause
+    assert many.hangs[0] == few.hangs[0]
+    few_named, many_named = (
+        {rank for hang in each.hangs if hang.is_cause for rank in hang.missing} for each in (few, many)
+    )
+    assert few_named == many_named
+
+
+def test_a_hang_that_goes_on_is_not_worked_out_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing moved: only the time for which ranks wait is another one."""
+    follower, _ = _follow("rank-missing-skipped", tmp_path, monkeypatch, 2.0)
+    before = follower.hangs
+    monkeypatch.setattr(live_waits, "_hangs", None)
+    monkeypatch.setattr(follower, "_clock", lambda: follower.now + 2.5)
+    follower.look()
+    assert [hang._replace(seconds=0) for hang in follower.hangs] == [hang._replace(seconds=0) for hang in before]
+    assert [round(new.seconds - old.seconds, 3) for new, old in zip(follower.hangs, before, strict=True)] == [
+        2.5 for _ in before
+    ]
+
+
+def test_the_host_of_the_rank_that_did_not_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Is named if the job has several hosts."""
+    directory = unpack(DIRECTORY / "rank-missing-skipped", tmp_path / "one")
+    for log in directory.glob("*.jsonl"):
+        rank = int(log.name.split(".rank")[1].split(".")[0])
+        text = log.read_text()
+        log.write_text(re.sub('"host": ?"[^"]*"', f'"host":"node{rank // 4}"', text, count=1))
+    headers = [read_header(path) for path in directory.glob("*.ring")]
+    now = max(header.epoch_ns + header.looked_ns for header in headers) / 1e9 + 2.0
+    monkeypatch.setattr(live.time, "time", lambda: now)
+    follower = Follower(directory)
+    follower.look()
+    told = list(watch_table.told_hangs(follower).values())
+    assert "rank 4 waits for rank 5 on node1 in all_reduce" in told[0]
+
+
+def test_only_slots_that_were_ever_taken_are_read(tmp_path: Path) -> None:
+    """A ring has 128, and a process a few communicators."""
+    directory = unpack(DIRECTORY / "rank-missing-skipped", tmp_path)
+    for path in directory.glob("*.ring"):
+        header, heads = read_heads(path)
+        assert (header, len(heads), len(read_slots(path))) == (read_header(path), 5, 5)
+        assert [slot[:HEAD_BYTES] for slot in read_slots(path)] == heads
 
 
 def test_a_job_that_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import tracehook
 from tracehook.log import calls, ring, tallies
+from tracehook.log.ring_slots import read_slots
 from tracehook.log.tallies import DOMAINS, SETTINGS, Surroundings, Tallies, Tally, tally_of
 from tracehook.nccl import paths
 from tracehook.nccl.counts import PathCount, counted, path_of_tally
@@ -191,7 +192,7 @@ def test_rings_with_and_without_tallies_are_read(tmp_path: Path, more: tuple[tup
     found = list(calls.unlogged(ring.read_file(path).slots))
     assert [one.collectives for one, _ in found] == [9, 9]
     assert [tallies.unpack(data, {}) is not None for _, data in found] == [bool(more)] * 2
-    assert [len(head) for head in ring.read_slots(path, calls.HEAD_BYTES)] == [calls.HEAD_BYTES] * 2
+    assert [len(head) for head in read_slots(path, calls.HEAD_BYTES)] == [calls.HEAD_BYTES] * 2
 
 
 def test_the_settings_in_the_log_are_those_that_the_table_asks_for() -> None:

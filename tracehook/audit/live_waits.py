@@ -14,27 +14,22 @@ from typing import Final, NamedTuple
 from tracehook.audit import blame
 from tracehook.audit.called import Caller, Callers
 from tracehook.audit.waits import Wait, waits
-from tracehook.log.calls import HEAD_BYTES, SLOT_BYTES, Calls, counted, unpack
+from tracehook.log.calls import SLOT_BYTES, Calls, key_of, moved_of, unpack
 
 STILL_AFTER: Final = 5.0  # seconds without a call after which a rank that is ahead waits
-_LOOK_EVERY: Final = 2.0  # seconds, or more: to look at the slots of a thousand rings takes a while
+_LOOK_EVERY: Final = 2.0  # seconds, or more: to go through the calls of a thousand processes takes a while
 _BEFORE: Final = 4096  # calls of one communicator, of all processes together
 _SHARE: Final = 20  # of that time, so that looking takes at most a twentieth of a core
+_MOST_BLAMED: Final = 256  # processes of a job of which all chains of ranks that wait are gone through
 
-ReadSlots = Callable[[str, int], list[bytes]]
+Read = Callable[[str], list[bytes]]
 
 
-@dataclass
-class Seen:
-    """What was last seen of the slots of one process."""
+class Seen(NamedTuple):
+    """The heads of the slots of one process, as last seen, and when it last made a call, by its ring's clock."""
 
-    heads: tuple[tuple[int, int, int], ...] = ()
-    parts: dict[str, Calls] | None = None  # None: not read since the heads changed
-
-    @property
-    def moved_ns(self) -> int | None:
-        """When it last made a call, by the clock of its ring."""
-        return max((moved for _, made, moved in self.heads if made), default=None)
+    heads: tuple[bytes, ...] = ()
+    moved_ns: int | None = None
 
 
 class Running(NamedTuple):
@@ -67,36 +62,51 @@ class LiveWaits:
 
     hangs: list[Hang] = field(default_factory=list)
     _seen: dict[str, Seen] = field(default_factory=dict)
+    _known: tuple[dict[str, Seen], set[str]] = field(default_factory=lambda: ({}, set()))  # what the hangs were made of
+    _at: float = float("-inf")  # when that was
     _next: float = float("-inf")  # when to look again
 
-    def look(self, running: Mapping[str, Running], read: ReadSlots, now: float) -> None:
-        """Look at the slots of all processes, if the last look is long enough ago."""
+    def see(self, name: str, heads: Sequence[bytes]) -> None:
+        """Note the heads of the slots of a process."""
+        before = self._seen.get(name)
+        if before is None or list(before.heads) != heads:
+            self._seen[name] = Seen(tuple(heads), max(filter(None, map(moved_of, heads)), default=None))
+
+    def look(self, running: Callable[[], Mapping[str, Running]], heads: Read, slots: Read, now: float) -> None:
+        """Find out who waits for whom, if the last time is long enough ago.
+
+        `heads` and `slots` read those of the ring of a process, and `running` tells the rest.
+        """
         if now < self._next:
             return
         begin = time.monotonic()
-        self._seen = {name: self._see(name, read) for name in running}
-        still = {name: seconds for name in running if (seconds := self._still(name, running[name])) >= STILL_AFTER}
-        self.hangs = _hangs(self._callers(running, read), still, list(running)) if still else []
+        job = running()
+        self._seen = {name: seen for name, seen in self._seen.items() if name in job}
+        still = self._those_still(job)
+        if still and (self._seen, set(still)) == self._known:
+            self.hangs = [hang._replace(seconds=hang.seconds + now - self._at) for hang in self.hangs]
+        else:
+            if still:
+                for name in job:  # what was seen some time ago and what is seen now do not make a picture
+                    self.see(name, heads(name))
+                still = self._those_still(job)
+            self.hangs = _hangs(self._callers(job, slots), still, list(job)) if still else []
+            self._known = (dict(self._seen), set(still))
+        self._at = now
         self._next = now + max(_LOOK_EVERY, _SHARE * (time.monotonic() - begin))
 
-    def _see(self, name: str, read: ReadSlots) -> Seen:
-        heads = tuple(found for head in read(name, HEAD_BYTES) if (found := counted(head)) is not None)
-        before = self._seen.get(name, Seen())
-        return before if before.heads == heads else Seen(heads)
+    def _those_still(self, job: Mapping[str, Running]) -> dict[str, float]:
+        return {name: seconds for name in job if (seconds := self._still(name, job[name])) >= STILL_AFTER}
 
     def _still(self, name: str, process: Running) -> float:
-        moved = self._seen[name].moved_ns
+        moved = self._seen[name].moved_ns if name in self._seen else None
         return 0.0 if moved is None or process.clock_ns is None else (process.clock_ns - moved) / 1e9
 
-    def _callers(self, running: Mapping[str, Running], read: ReadSlots) -> Callers:
-        processes: list[Caller] = []
+    def _callers(self, job: Mapping[str, Running], read: Read) -> Callers:
         names: dict[str, str] = {}
-        for number, (name, process) in enumerate(running.items()):
-            seen = self._seen[name]
-            if seen.parts is None:
-                slots = read(name, SLOT_BYTES) if seen.heads else []
-                found = (unpack(slot) for slot in slots if len(slot) == SLOT_BYTES)
-                seen.parts = {calls.comm: calls for calls in found if calls is not None}
+        parts = self._parts(job, read)
+        processes: list[Caller] = []
+        for number, (name, process) in enumerate(job.items()):
             processes.append(
                 Caller(
                     number=number,
@@ -105,7 +115,7 @@ class LiveWaits:
                     ended=process.ended,
                     last_event=None,
                     shift_ns=0,
-                    parts={**process.called, **seen.parts},
+                    parts=parts[name],
                     how=None,
                     exception=None,
                     signal=None,
@@ -114,33 +124,49 @@ class LiveWaits:
                 )
             )
             names.update(process.names)
-        return Callers(_in_question(processes), names)
+        return Callers(processes, names)
 
+    def _parts(self, job: Mapping[str, Running], read: Read) -> dict[str, dict[str, Calls]]:
+        """Return of each process its communicators, with the calls that not all ranks of them made.
 
-def _in_question(processes: Sequence[Caller]) -> list[Caller]:
-    """Leave of the calls those that not all ranks of their communicator made, and, of few processes, more before them.
-
-    Who waits, waits in one of these; those before tell in which call ranks first came apart.
-    """
-    least: dict[str, int] = {}
-    for process in processes:
-        for comm, calls in process.parts.items():
-            least[comm] = min(calls.collectives, least.get(comm, calls.collectives))
-    before = _BEFORE // len(processes)
-    for process in processes:
-        process.parts = {
-            comm: calls._replace(last=tuple(call for call in calls.last if call.number >= least[comm] - before))
-            for comm, calls in process.parts.items()
+        Who waits, waits in one of these. Of few processes there are more before them: they tell in which call ranks
+        first came apart. Slots that have no such call are not read.
+        """
+        heads = {name: [unpack(head) for head in self._seen[name].heads] if name in self._seen else [] for name in job}
+        parts = {
+            name: {**process.called, **{calls.comm: calls for calls in heads[name] if calls is not None}}
+            for name, process in job.items()
         }
-    return list(processes)
+        least: dict[str, int] = {}
+        for each in parts.values():
+            for comm, calls in each.items():
+                least[comm] = min(calls.collectives, least.get(comm, calls.collectives))
+        before = _BEFORE // len(job)
+        since = {comm: count - before for comm, count in least.items()}
+        for name, each in parts.items():
+            alive = {calls.comm for calls in heads[name] if calls is not None}
+            if any(each[comm].collectives > since[comm] or each[comm].transfers for comm in alive):
+                for slot in read(name):
+                    found = unpack(slot, since.get(key_of(slot), 0)) if len(slot) == SLOT_BYTES else None
+                    if found is not None:
+                        each[found.comm] = found
+            for comm in each.keys() - alive:
+                ended = each[comm]
+                each[comm] = ended._replace(last=tuple(call for call in ended.last if call.number >= since[comm]))
+        return parts
 
 
 def _hangs(job: Callers, still: Mapping[str, float], names: Sequence[str]) -> list[Hang]:
-    found = {wait.process.number: wait for wait in waits(job) if names[wait.process.number] in still}
+    waiting = {wait.process.number: wait for wait in waits(job)}
+    found = {number: wait for number, wait in waiting.items() if names[number] in still}
     by_call: dict[tuple[str, int, bool], list[Wait]] = defaultdict(list)
     for wait in found.values():
         by_call[wait.comm, wait.number, wait.step.is_transfer].append(wait)
-    causes = {(each.comm, each.process) for each in blame.findings(job) if each.rule == "rank-missing"}
+    if len(names) <= _MOST_BLAMED:
+        causes = {(each.comm, each.process) for each in blame.findings(job) if each.rule == "rank-missing"}
+    else:  # who waits for nobody; of ranks that wait for each other in a circle, only the audit names one
+        different = {id(wait.missing): wait for wait in found.values()}.values()
+        causes = {(wait.comm, each.number) for wait in different for each in wait.missing if each.number not in waiting}
     hangs = [_hang(job, comm, alike, found, still, names, causes) for (comm, _, _), alike in by_call.items()]
     return sorted(hangs, key=lambda hang: (not hang.is_cause, hang.behind, -hang.seconds))
 
@@ -158,7 +184,8 @@ def _hang(
     if not alike[0].step.is_transfer:
         for _, member in sorted(job.members.get(comm, {}).items()):
             made[member.calls.collectives].append(member.process.name)
-    missing = {process.number: process for wait in alike for process in wait.missing}
+    different = {id(wait.missing): wait.missing for wait in alike}  # those who wait in a collective share one
+    missing = {process.number: process for each in different.values() for process in each}
     return Hang(
         group=f"group {job.names[comm]}" if comm in job.names else f"communicator {comm}",
         made=dict(sorted(made.items())),

@@ -11,6 +11,8 @@ from tracehook.log.file import rank_of
 from tracehook.log.lines import whole_number
 from tracehook.log.reader import ProcessLog
 
+_ALERTS = tables.WARNINGS | tables.PROBLEMS
+
 
 @dataclass
 class RegistrationCounts:
@@ -109,17 +111,19 @@ class Summary:
     def count(self, event: dict[str, Any]) -> None:
         """Count one event."""
         name = event["event"]
-        if name in tables.WARNINGS or name in tables.PROBLEMS:
+        if name in _ALERTS:
             self.warnings += 1
         number = event.get("comm_id")
         comm = number if isinstance(number, int) else 0
-        match name:
-            case "rank.known" if self.rank is None:
-                self.rank = rank_of(event)
+        match name:  # what logs are full of comes first
+            case "register.local" | "deregister.local":
+                self._call(self.local, name, comm, event.get("ok"))
             case "segment.alloc" | "segment.adopt":
                 self.segments += 1
             case "segment.free":
                 self.segments_freed += 1
+            case "rank.known" if self.rank is None:
+                self.rank = rank_of(event)
             case "log.summed":
                 self._add_passed(event)
             case "range.map":
@@ -135,8 +139,6 @@ class Summary:
                 self.windows.drop_communicator(comm)
             case "communicator.graphs":
                 self.windows.drop_communicator(comm)  # NCCL ends them, in the call that follows
-            case "register.local" | "deregister.local":
-                self._call(self.local, name, comm, event.get("ok"))
             case "register.window" if event.get("ok") and not event.get("effective", True):
                 pass  # NCCL took it and gave no window: nothing is held
             case "register.window" | "deregister.window":

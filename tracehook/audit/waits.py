@@ -109,28 +109,32 @@ def waits(job: Callers) -> list[Wait]:
                 device.go_on()
                 moves = True
     found = []
+    alike: dict[tuple[str, int], tuple[Caller, ...]] = {}  # who has not come to a collective is so for all who wait
     for process in waiting:
         device = devices[process.number]
-        if (step := device.next) is not None:
-            found.append(_wait(device, step, _missing(device, step, comparable, devices), devices))
+        if (step := device.next) is None:
+            continue
+        missing = None if step.is_transfer else alike.get((step.comm, step.call.number))
+        if missing is None:
+            missing = tuple(member.process for member in _missing(device, step, comparable, devices))
+        if not step.is_transfer:
+            alike[step.comm, step.call.number] = missing
+        found.append(_wait(device, step, missing, devices))
     return found
 
 
 def _missing(device: _Device, step: Step, comparable: Comparable, devices: Devices) -> list[Member]:
     """Return who has not come to a call to which a device has come."""
-    process = device.process
-    others = [member for member in comparable.get(step.comm, {}).values() if member.process is not process]
+    process, members = device.process, comparable.get(step.comm, {})
     if not step.is_transfer:
         number = step.call.number
+        others = (member for member in members.values() if member.process is not process)
         return [member for member in others if not devices[member.process.number].has_come_to(step.comm, number)]
     number, mine = process.transfers_before(step), process.parts[step.comm].rank
-    return [
-        member
-        for member in others
-        if member.calls.rank == step.call.root
-        and not member.calls.is_crowded
-        and not _answered(devices[member.process.number], step, mine, number)
-    ]
+    other = members.get(step.call.root)
+    if other is None or other.process is process or other.calls.is_crowded:
+        return []
+    return [] if _answered(devices[other.process.number], step, mine, number) else [other]
 
 
 def _answered(other: _Device, step: Step, rank: int, number: int) -> bool:
@@ -155,13 +159,13 @@ def _answers(process: Caller, step: Step, rank: int) -> int:
     return sum(peer.received if _answer(step) == "recv" else peer.sent for peer in peers)
 
 
-def _wait(device: _Device, step: Step, missing: Sequence[Member], devices: Devices) -> Wait:
+def _wait(device: _Device, step: Step, missing: tuple[Caller, ...], devices: Devices) -> Wait:
     process = device.process
-    first = devices[missing[0].process.number]
+    first = devices[missing[0].number]
     if step.is_transfer:
         number = process.transfers_before(step)
         made = min(number, _answers(first.process, step, process.parts[step.comm].rank))
     else:
         number = step.call.number
         made = first.came_to(step.comm, number)
-    return Wait(process, step.comm, step, number, tuple(member.process for member in missing), made)
+    return Wait(process, step.comm, step, number, missing, made)

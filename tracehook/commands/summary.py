@@ -8,23 +8,22 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import box
-from rich.table import Table
+from rich.console import Group
 
-from tracehook.audit.group import groups_of
+from tracehook.audit.group import NAMED, groups_of
 from tracehook.audit.selection import NEWEST, Selection, select
 from tracehook.audit.summary import Summary, launchers, summarise
 from tracehook.commands import summary_paths
 from tracehook.commands.logs_options import All, Job, LogDirectory, Since, plain, readable, selection, tell
 from tracehook.commands.printed import console_for
+from tracehook.commands.summary_cells import cells_of, new_table, told_processes
+from tracehook.commands.summary_hosts import MOST_PROCESSES, tables
 from tracehook.log.directory import Directory
 from tracehook.log.file import LogFile
-from tracehook.log.reader import ProcessLog, read_directory
+from tracehook.log.lines import Event
+from tracehook.log.reader import ProcessLog, read_each
 from tracehook.log.text import in_bytes, printable
 
-_COLUMNS = ("rank", "pid", "segs", "freed", "comms", "ended", "aborted", "regs", "undone", "dropped", "left")
-_OF_WINDOWS = ("windows", "left")
-_LAST = ("failed", "warn", "log")
 _MOST_GROUPS = 12  # that are named
 _LEGEND = (
     "ended, aborted: of the comms; regs: registrations; dropped: those that went with an aborted comm; left: those "
@@ -35,7 +34,10 @@ _LEGEND = (
 
 @dataclass(frozen=True)
 class _Read:
-    """What was read of a directory: the logs of one job, each with its counts."""
+    """What was read of a directory: the logs of one job, each with its counts.
+
+    Of their events only those are kept that are shown by themselves.
+    """
 
     logs: list[ProcessLog]
     rows: list[Summary]
@@ -49,6 +51,9 @@ def summary(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
     paths: Annotated[
         bool, typer.Option("--paths", help="Count collectives instead, by the path that NCCL took for them.")
+    ] = False,
+    ranks: Annotated[
+        bool, typer.Option("--ranks", help="A row for each process, also of more than 64 on several hosts.")
     ] = False,
     job: Job = None,
     since: Since = None,
@@ -66,7 +71,7 @@ def summary(
         summary_paths.show(read.logs)
         _complain(read)
     else:
-        _show(read, show_all)
+        _show(read, show_all, ranks)
 
 
 def show(directory: Path, since: float) -> None:
@@ -76,40 +81,56 @@ def show(directory: Path, since: float) -> None:
     """
     read = _read(directory, NEWEST, since)
     tell("rehearse", read.left_out)
-    _show(read, show_all=False)
+    _show(read, show_all=False, ranks=False)
 
 
 def _read(directory: Path, wanted: Selection, since: float = 0.0) -> _Read:
+    misnamed: list[str] = []
     unreadable: list[str] = []
     left_out: list[str] = []
+    named: set[object] = set()
 
     def chosen(found: Directory) -> list[LogFile]:
         selected = select(found, wanted)
         left_out.append(selected.left_out)
         return selected.logs
 
-    logs = read_directory(directory, since, unreadable, chosen)
-    return _Read(logs, [summarise(log) for log in logs], unreadable, "".join(left_out))
+    def is_shown(event: Event) -> bool:
+        if event["event"] == NAMED:  # on all ranks of a group alike, and with all of them in it
+            is_new = event.get("comm") not in named
+            named.add(event.get("comm"))
+            return is_new
+        return bool(event["event"] == summary_paths.COUNTED)
+
+    read = []
+    for log in read_each(directory, since, chosen, misnamed, unreadable):
+        row = summarise(log)
+        log.events = [event for event in log.events if is_shown(event)]
+        read.append((log, row))
+    read.sort(key=lambda pair: (pair[0].rank is None, pair[0].rank or 0))  # a rank may stand within the log
+    logs, rows = [log for log, _ in read], [row for _, row in read]
+    return _Read(logs, rows, misnamed + unreadable, "".join(left_out))
 
 
-def _show(read: _Read, show_all: bool) -> None:
+def _show(read: _Read, show_all: bool, ranks: bool) -> None:
     hidden = set[int]() if show_all else launchers(read.rows)
-    rows = [row for number, row in enumerate(read.rows) if number not in hidden]
-    table = Table(
-        title=f"tracehook: {_processes(len(rows))}",
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        padding=0,
-        pad_edge=False,
-        show_edge=False,
-    )
+    placed = [
+        (str(log.begin.get("host") or "?"), row)
+        for number, (log, row) in enumerate(zip(read.logs, read.rows, strict=True))
+        if number not in hidden
+    ]
+    rows = [row for _, row in placed]
     with_windows = any(row.windows.made for row in rows)
-    for column in (*_COLUMNS, *(_OF_WINDOWS if with_windows else ()), *_LAST):
-        table.add_column(column, justify="right", overflow="fold")
-    for row in rows:
-        table.add_row(*_cells(row, with_windows))
-    console = console_for(table)
-    console.print(table)
+    if not ranks and len(rows) > MOST_PROCESSES and len({host for host, _ in placed}) > 1:
+        parts = list(tables(placed, with_windows))
+    else:
+        table = new_table(f"tracehook: {told_processes(len(rows))}", ("rank", "pid"), with_windows)
+        for row in rows:
+            table.add_row(*cells_of(row, with_windows))
+        parts = [table]
+    console = console_for(Group(*parts))
+    for part in parts:
+        console.print(part)
     console.print()
     console.print(_LEGEND, style="dim")
     for line in _remarks(rows, len(hidden)):
@@ -132,37 +153,19 @@ def _complain(read: _Read) -> None:
 def _remarks(rows: list[Summary], hidden: int) -> list[str]:
     lines = []
     if hidden:
-        what = f"{_processes(hidden)} with neither rank nor device"
+        what = f"{told_processes(hidden)} with neither rank nor device"
         lines.append(f"the table leaves out {what}, such as launchers; --all shows them")
     recovered = [row.recovered for row in rows if row.recovered]
     if recovered:
-        lines.append(f"{sum(recovered)} events of {_processes(len(recovered))} were read from rings")
+        lines.append(f"{sum(recovered)} events of {told_processes(len(recovered))} were read from rings")
     expandable = [row.expandable for row in rows if row.expandable]
     if expandable:
         most = in_bytes(max(expandable), exact=True)
         lines.append(
-            f"expandable segments in {_processes(len(expandable))}, up to {most} in one: followed, but not counted "
+            f"expandable segments in {told_processes(len(expandable))}, up to {most} in one: followed, but not counted "
             "above, and never registered"
         )
     return lines
-
-
-def _processes(count: int) -> str:
-    return f"{count} process{'' if count == 1 else 'es'}"
-
-
-def _cells(row: Summary, with_windows: bool) -> list[str]:
-    numbers = [row.segments, row.segments_freed, row.communicators, row.destroyed, row.aborted]
-    numbers += [row.local.made, row.local.undone, row.local.dropped, row.local.left]
-    numbers += [row.windows.made, row.windows.left] if with_windows else []
-    rank = "-" if row.rank is None else str(row.rank)
-    return [rank, str(row.pid), *map(str, numbers), str(row.failures), str(row.warnings), _log_state(row)]
-
-
-def _log_state(row: Summary) -> str:
-    if row.lost:
-        return f"{row.lost} lost"
-    return "ended" if row.ended else "open"
 
 
 def _as_json(directory: Path, read: _Read, show_all: bool, *, paths: bool) -> dict[str, Any]:

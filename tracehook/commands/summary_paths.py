@@ -22,6 +22,7 @@ _LEGEND = (
     "NCCL knows. Communicators that still live have no line before the process ends"
 )
 _WIDEST_GROUP = 24
+COUNTED = "communicator.paths"  # the event that counts them
 
 
 class PathRow(NamedTuple):
@@ -41,7 +42,7 @@ def rows_of(logs: Iterable[ProcessLog]) -> list[PathRow]:
     """Return what the logs tell of paths, by communicator, in the order of the operations and sizes."""
     sums: dict[tuple[str, str, int, str, bool], list[PathCount]] = {}
     for log in logs:
-        told = [parse(event) for event in log.events if event["event"] == "communicator.paths"]
+        told = [parse(event) for event in log.events if event["event"] == COUNTED]
         for row in counted((one for one in told if one is not None), whole_number(log.begin.get("nccl")) or 0):
             sums.setdefault((row.comm, row.operation, row.bucket, row.path, row.captured), []).append(row)
     return [

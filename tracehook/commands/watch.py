@@ -6,7 +6,7 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -17,10 +17,14 @@ from rich.console import Console
 from rich.live import Live
 
 from tracehook.audit.live import Follower
+from tracehook.audit.live_hosts import hosts_of
 from tracehook.commands import watch_table
 from tracehook.commands.logs_options import All, Job, tell
 from tracehook.commands.printed import console_for
+from tracehook.commands.watch_hosts import Changes
 from tracehook.commands.watch_table import alert, clean, nothing, picture, sentence, told_hangs
+
+_MOST_ALERTS = 20  # that are told of one look
 
 
 def watch(
@@ -30,6 +34,9 @@ def watch(
     keep: Annotated[bool, typer.Option("--keep", help="Watch on when all processes have ended.")] = False,
     show_all: All = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --once: print everything as one JSON object.")] = False,
+    ranks: Annotated[
+        bool, typer.Option("--ranks", help="A row for each process, also of a job on several hosts.")
+    ] = False,
     job: Job = None,
 ) -> None:
     """Show what the processes of a running job do, until all have ended or Control-C.
@@ -42,9 +49,9 @@ def watch(
     follower = Follower(directory, job=job, show_all=show_all)
     try:
         if once:
-            _show_once(follower, as_json)
+            _show_once(follower, as_json, not ranks)
         elif sys.stdout.isatty() and not Console().is_dumb_terminal:
-            _show_live(follower, interval, keep)
+            _show_live(follower, interval, keep, not ranks)
         else:
             _print_lines(follower, interval, keep)
     except OSError as problem:
@@ -56,7 +63,7 @@ def watch(
         return
 
 
-def _show_once(follower: Follower, as_json: bool) -> None:
+def _show_once(follower: Follower, as_json: bool, by_host: bool) -> None:
     follower.look()
     if not follower.processes:
         typer.echo(f"tracehook watch: {nothing(follower)}", err=True)
@@ -65,11 +72,11 @@ def _show_once(follower: Follower, as_json: bool) -> None:
         tell("watch", follower.left_out)
         typer.echo(json.dumps(watch_table.as_json(follower), indent=1))
         return
-    console = console_for(picture(follower))
-    console.print(picture(follower, console.height if console.is_terminal else None))
+    console = console_for(picture(follower, None, by_host))
+    console.print(picture(follower, console.height if console.is_terminal else None, by_host))
 
 
-def _show_live(follower: Follower, interval: float, keep: bool) -> None:
+def _show_live(follower: Follower, interval: float, keep: bool, by_host: bool) -> None:
     console = Console(highlight=False)
     try:
         with (
@@ -79,15 +86,16 @@ def _show_live(follower: Follower, interval: float, keep: bool) -> None:
             ) as live,
         ):
             for _ in _looks(follower, interval, keep):
-                live.update(picture(follower, console.height), refresh=True)
+                live.update(picture(follower, console.height, by_host), refresh=True)
     finally:
-        console.print(picture(follower, console.height))
+        console.print(picture(follower, console.height, by_host))
 
 
 def _print_lines(follower: Follower, interval: float, keep: bool) -> None:
     said, left_out = "", ""
     known: dict[str, dict[str, Any]] = {}
     waited: set[tuple[str, str]] = set()
+    changes = Changes()
     for _ in _looks(follower, interval, keep):
         text = sentence(follower) if follower.processes else nothing(follower)
         if text != said or follower.processes:
@@ -96,30 +104,49 @@ def _print_lines(follower: Follower, interval: float, keep: bool) -> None:
         if follower.left_out != left_out:
             left_out = follower.left_out
             tell("watch", left_out)
+        if follower.host_count > 1:
+            _print_each(changes.lines(hosts_of(follower.processes.values(), follower.now)))
         hangs = told_hangs(follower)
-        for call, line in hangs.items():
-            if call not in waited:
-                print(line, flush=True)
+        _print_each(line for call, line in hangs.items() if call not in waited)
         waited = set(hangs)
-        for name, process in follower.processes.items():
-            if process.latest is not None and process.latest is not known.get(name):
-                known[name] = process.latest
-                print(alert(process), flush=True)
+        _print_each(_new_alerts(follower, known))
+
+
+def _print_each(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(line, flush=True)
+
+
+def _new_alerts(follower: Follower, known: dict[str, dict[str, Any]]) -> Iterator[str]:
+    """Yield the warnings that came since the last look, some of very many in words."""
+    new = 0
+    for name, process in follower.processes.items():
+        if process.latest is not None and process.latest is not known.get(name):
+            known[name] = process.latest
+            new += 1
+            if new <= _MOST_ALERTS:
+                yield alert(process, follower.host_count > 1)
+    if new > _MOST_ALERTS:
+        yield f"and {new - _MOST_ALERTS} more processes with a new warning"
 
 
 def _looks(follower: Follower, interval: float, keep: bool) -> Iterator[None]:
-    """Look at the files, again and again. At least half of the time is slept, however many there are."""
+    """Look at the files, again and again. Once all was read, at least half of the time is slept, however many."""
     ended = 0
     while True:
         begin = time.monotonic()
-        follower.look(interval / 2)
+        follower.look(interval / 2 if follower.has_caught_up else interval)
         yield
         # Twice: between two processes of a job there may be a moment without any.
-        ended = ended + 1 if follower.all_ended and not follower.behind else 0
+        if not follower.all_ended or follower.behind:
+            ended = 0
+        elif follower.is_whole:
+            ended += 1
         if ended == 2 and not keep:
             return
         took = time.monotonic() - begin
-        time.sleep(max(interval - took, took))
+        if follower.has_caught_up:
+            time.sleep(max(interval - took, took))
 
 
 @contextmanager

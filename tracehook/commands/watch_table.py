@@ -13,46 +13,56 @@ from rich.table import Table
 from rich.text import Text
 
 from tracehook.audit.finding import ranges
-from tracehook.audit.live import Follower, Process, State
+from tracehook.audit.live import Follower
+from tracehook.audit.live_hosts import by_rank, hosts_of
+from tracehook.audit.live_process import Process, State
 from tracehook.audit.live_waits import Hang
+from tracehook.commands import watch_hosts
+from tracehook.commands.watch_cells import COLUMNS, numbers, row_of, style, told_seconds
+from tracehook.commands.watch_hosts import HEADER, fill
 from tracehook.log.lines import whole_number
 from tracehook.log.tables import said
 from tracehook.log.text import in_bytes, printable
 
-_COLUMNS = ("rank", "pid", "state", "segs", "bytes", "comms", "held", "ev/s", "reg/s", "warn", "ring", "dropped")
 _LINES_AROUND = 9  # of the terminal, that are no rows of processes
 _HANGS = 2  # that are shown
 _LINES_ABOUT_JOBS = 3  # more, that the sentence about other jobs may take
-_STYLES = {State.STUCK: "red", State.SILENT: "red", State.NO_END: "red", State.QUIET: "yellow", State.ENDED: "dim"}
+_HOSTS_TOLD = 2  # of ranks that others wait for
 
 
-def picture(follower: Follower, height: int | None = None) -> Group:
-    """Return title, table and remarks, of at most `height` lines."""
+def picture(follower: Follower, height: int | None = None, by_host: bool = True) -> Group:
+    """Return title, table and remarks, of at most `height` lines.
+
+    `by_host`: a job on several hosts has a row for each host, and not for each process.
+    """
     if not follower.processes:
         return Group(Text(nothing(follower)))
+    hosts = hosts_of(follower.processes.values(), follower.now) if by_host and follower.host_count > 1 else []
     table = Table(box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
-    for column in _COLUMNS:
-        table.add_column(column, justify="right", no_wrap=True)
+    for column in HEADER if hosts else ("rank", "pid", "state", *COLUMNS):
+        table.add_column(column, justify="left" if column == "host" else "right", no_wrap=True)
     everyone = list(follower.processes.values())
-    table.add_row(*_total(everyone), style="bold")
+    table.add_row("all", "", "", *numbers(everyone), style="bold")
     # A hang may take two lines.
     around = _LINES_AROUND + 2 * len(told_hangs(follower)) + (_LINES_ABOUT_JOBS if follower.left_out else 0)
-    rows = _chosen(follower, None if height is None else max(1, height - around))
-    for process in rows:
-        state, _ = process.state(follower.now)
-        style = "bold red" if process.alerts else _STYLES.get(state, "")
-        table.add_row(*(Text(cell) for cell in _cells(process, follower.now)), style=style)
-    below = [Text(line) for line in _remarks(follower)]
-    if len(rows) < len(everyone):
-        below.insert(0, Text(f"and {len(everyone) - len(rows)} more"))
+    lines = None if height is None else max(1, height - around)
+    more = fill(table, hosts, follower.now, lines) if hosts else _fill(table, everyone, follower.now, lines)
+    below = [Text(line) for line in (more, *_remarks(follower)) if line]
     return Group(Text(f"{clean(str(follower.directory))}: {_states(follower)}"), table, *below)
+
+
+def _fill(table: Table, everyone: list[Process], now: float, lines: int | None) -> str:
+    """Add the rows of processes, at most `lines`; return what to say of the others."""
+    rows = _chosen(everyone, now, lines)
+    for process in rows:
+        row = style(process.state(now)[0], bool(process.alerts))
+        table.add_row(*map(Text, row_of(process, now)), style=row)
+    return f"and {len(everyone) - len(rows)} more" if len(rows) < len(everyone) else ""
 
 
 def sentence(follower: Follower) -> str:
     """Return the state of all processes as one line."""
-    _, _, _, segments, size, communicators, held, events, made, alerts, waiting, dropped = _total(
-        list(follower.processes.values())
-    )
+    segments, size, communicators, held, events, made, alerts, waiting, dropped = numbers(follower.processes.values())
     rates = "" if events == "-" else f"; {events} events/s, {made} registrations/s"
     return (
         f"{_states(follower)}; {segments} segments, {size}; {communicators} communicators; {held} registrations held"
@@ -62,11 +72,12 @@ def sentence(follower: Follower) -> str:
 
 def as_json(follower: Follower) -> dict[str, Any]:
     """Return what ``watch --once --json`` prints (docs/watch.md)."""
-    shown = sorted(follower.processes.items(), key=lambda item: _by_rank(item[1]))
+    shown = sorted(follower.processes.items(), key=lambda item: by_rank(item[1]))
     return {
         "version": 1,
         "directory": str(follower.directory),
         "processes": [{"file": name, **_told(process, follower.now)} for name, process in shown],
+        "hosts": [watch_hosts.as_json(host) for host in hosts_of(follower.processes.values(), follower.now)],
         "waits": [_told_hang(hang) for hang in follower.hangs],
         "not_read": follower.skipped,
     }
@@ -78,27 +89,20 @@ def _told_hang(hang: Hang) -> dict[str, Any]:
 
 
 def _told(process: Process, now: float) -> dict[str, Any]:
-    summary = process.summary
     state, seconds = process.state(now)
     return {
         "host": process.begin.get("host"),
         "job": process.begin.get("job"),
-        "rank": summary.rank,
-        "pid": summary.pid,
+        "rank": process.summary.rank,
+        "pid": process.summary.pid,
         "state": state.value,
         "seconds": round(seconds, 3),
-        "segments": max(0, summary.segments - summary.segments_freed),
-        "bytes": process.bytes,
-        "communicators": max(0, summary.communicators - summary.destroyed - summary.aborted),
-        "held": summary.left + summary.windows.left,
-        "warnings": process.alerts,
-        "waiting": process.waiting,
-        "dropped": process.dropped,
+        **dict(zip(watch_hosts.NAMES, process.numbers, strict=True)),
         "latest": process.latest,
     }
 
 
-def alert(process: Process) -> str:
+def alert(process: Process, with_host: bool = False) -> str:
     """Return the latest event of a process that somebody should look at, in words."""
     event = process.latest or {"event": ""}
     text = said(event | _named(process, event))
@@ -106,8 +110,8 @@ def alert(process: Process) -> str:
     clock = ""
     if when is not None and 0 <= when < 1 << 33:
         clock = f"{datetime.fromtimestamp(when):%H:%M:%S} "
-    who = f"pid {process.summary.pid}" if process.summary.rank is None else f"rank {process.summary.rank}"
-    return clean(f"{clock}{who}: {text}", 300)
+    where = f" on {watch_hosts.shown_name(process.host)}" if with_host else ""
+    return clean(f"{clock}{process.name}{where}: {text}", 300)
 
 
 def _named(process: Process, event: Mapping[str, Any]) -> dict[str, str]:
@@ -147,22 +151,33 @@ def _skipped(follower: Follower) -> str:
 def _states(follower: Follower) -> str:
     counts = Counter(process.state(follower.now)[0] for process in follower.processes.values())
     parts = [f"{counts[state]} {state}" for state in State if counts[state]]
-    count = len(follower.processes)
-    return f"{count} process{'' if count == 1 else 'es'}: {', '.join(parts)}"
+    count, hosts = len(follower.processes), follower.host_count
+    where = f" on {hosts} hosts" if hosts > 1 else ""
+    return f"{count} process{'' if count == 1 else 'es'}{where}: {', '.join(parts)}"
 
 
 def told_hangs(follower: Follower) -> dict[tuple[str, str], str]:
     """Return who waits for whom, in words, by group and call: at most two, the causes first."""
-    return {(hang.group, hang.call): _hang(hang) for hang in follower.hangs[:_HANGS]}
+    return {(hang.group, hang.call): _hang(hang, _where(hang, follower)) for hang in follower.hangs[:_HANGS]}
 
 
-def _hang(hang: Hang) -> str:
+def _where(hang: Hang, follower: Follower) -> str:
+    """Return on which hosts the ranks are that did not come, if there are several hosts, and these are few."""
+    if follower.host_count < 2:
+        return ""
+    missing = set(hang.missing)
+    hosts = {process.host for process in follower.processes.values() if process.name in missing}
+    named = ", ".join(sorted(map(watch_hosts.shown_name, hosts)))
+    return f" on {named}" if 0 < len(hosts) <= _HOSTS_TOLD else f" on {len(hosts)} hosts"
+
+
+def _hang(hang: Hang, where: str) -> str:
     counts = ((_many(names), f"{count} call{'' if count == 1 else 's'}") for count, names in hang.made.items())
     made = "; ".join(f"{names} made {count}" for names, count in counts)
     waits = "waits" if len(hang.waiting) == 1 else "wait"
     return clean(
-        f"{hang.group}: {f'{made}; ' if made else ''}{_many(hang.waiting)} {waits} for {_many(hang.missing)} in "
-        f"{hang.call}, for {_seconds(hang.seconds)}",
+        f"{hang.group}: {f'{made}; ' if made else ''}{_many(hang.waiting)} {waits} for {_many(hang.missing)}{where} in "
+        f"{hang.call}, for {told_seconds(hang.seconds)}",
         300,
     )
 
@@ -186,60 +201,18 @@ def _remarks(follower: Follower) -> Iterator[str]:
         yield f"{foreign} lines are no events"
     told = [process for process in follower.processes.values() if process.latest is not None]
     if told:
-        yield alert(max(told, key=lambda process: process.time_of(process.latest or {}) or 0.0))
+        latest = max(told, key=lambda process: process.time_of(process.latest or {}) or 0.0)
+        yield alert(latest, follower.host_count > 1)
 
 
-def _chosen(follower: Follower, most: int | None) -> list[Process]:
+def _chosen(processes: list[Process], now: float, most: int | None) -> list[Process]:
     """Return all processes by rank, or, if these are too many, those of concern first."""
-    everyone = sorted(follower.processes.values(), key=_by_rank)
+    everyone = sorted(processes, key=by_rank)
     if most is None or len(everyone) <= most:
         return everyone
 
     def concern(process: Process) -> tuple[bool, bool, int]:
-        state, seconds = process.state(follower.now)
+        state, seconds = process.state(now)
         return not process.alerts, state is State.ENDED, 0 if state is State.RUNNING else -int(seconds)
 
     return sorted(everyone, key=concern)[:most]
-
-
-def _by_rank(process: Process) -> tuple[bool, int, int]:
-    summary = process.summary
-    return summary.rank is None, summary.rank or 0, summary.pid
-
-
-def _cells(process: Process, now: float) -> list[str]:
-    summary = process.summary
-    state, seconds = process.state(now)
-    since = f" {_seconds(seconds)}" if state in (State.QUIET, State.STUCK, State.SILENT) else ""
-    return [
-        "-" if summary.rank is None else str(summary.rank),
-        str(summary.pid),
-        f"{state}{since}",
-        *_numbers([process]),
-    ]
-
-
-def _total(processes: list[Process]) -> list[str]:
-    return ["all", "", "", *_numbers(processes)]
-
-
-def _numbers(processes: list[Process]) -> list[str]:
-    summaries = [process.summary for process in processes]
-    rates = [rate for process in processes if (rate := process.rates()) is not None]
-    return [
-        str(sum(max(0, one.segments - one.segments_freed) for one in summaries)),
-        in_bytes(sum(process.bytes for process in processes)),
-        str(sum(max(0, one.communicators - one.destroyed - one.aborted) for one in summaries)),
-        str(sum(one.left + one.windows.left for one in summaries)),
-        *((f"{sum(column):.1f}" for column in zip(*rates, strict=True)) if rates else ("-", "-")),
-        str(sum(process.alerts for process in processes)),
-        str(sum(process.waiting for process in processes)),
-        str(sum(process.dropped for process in processes)),
-    ]
-
-
-def _seconds(seconds: float) -> str:
-    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"

@@ -111,8 +111,11 @@ def operation_name(number: int) -> str:
     return found if isinstance(found, str) else str(found[0])
 
 
-def unpack(slot: bytes) -> Calls | None:
-    """Return what one slot holds; None if no communicator has it."""
+def unpack(slot: bytes, since: int = 0) -> Calls | None:
+    """Return what one slot holds, of its collectives those from number `since` on; None if no communicator has it.
+
+    Of the head of a slot alone, it has neither calls nor peers.
+    """
     state, comm_id, key, rank, size, adopted, aborted, *rest = _HEAD.unpack_from(slot)
     if state in (_FREE, _TAKEN):
         return None
@@ -137,24 +140,30 @@ def unpack(slot: bytes) -> Calls | None:
         moved_ns=moved,
         born_ns=born,
         peers=tuple(Partner(number - 1, sent, received) for number, sent, received in peers),
-        last=_calls(slot[at:between], collectives, _COLLECTIVES),
+        last=_calls(slot[at:between], collectives, _COLLECTIVES, since),
         last_transfers=_calls(slot[between:], transfers, _TRANSFERS),
     )
 
 
-def counted(head: bytes) -> tuple[int, int, int] | None:
-    """Return of the first bytes of a slot its communicator's number, how many calls were made, and when last.
+def key_of(slot: bytes) -> str:
+    """Return the key of the communicator that has a slot."""
+    return f"{_HEAD.unpack_from(slot)[2]:016x}"
 
-    None if no communicator that lives has the slot.
+
+def moved_of(head: bytes) -> int | None:
+    """Return when the communicator that has a slot made its last call; None if none that lives made any.
+
+    `head`: the first bytes of the slot.
     """
-    if len(head) < HEAD_BYTES or (values := _HEAD.unpack_from(head))[0] != _LIVE:
+    if len(head) < HEAD_BYTES:
         return None
-    return values[1], values[7] + values[9], values[_MOVED]
+    values = _HEAD.unpack_from(head)
+    return int(values[_MOVED]) if values[0] == _LIVE and (values[7] or values[9]) else None
 
 
-def _calls(data: bytes, made: int, kept: int) -> tuple[Call, ...]:
-    found = []
-    for number in range(max(0, made - kept), made):
+def _calls(data: bytes, made: int, kept: int, since: int = 0) -> tuple[Call, ...]:
+    found: list[Call] = []
+    for number in range(max(since, made - kept, 0), made) if data else ():
         elements, digest, order, what, root = _RECORD.unpack_from(data, number % kept * _RECORD.size)
         found.append(Call(number, what, elements, root, order, digest))
     return tuple(found)

@@ -5,21 +5,24 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections import deque
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from tracehook.log.calls import SLOT_BYTES
 from tracehook.log.file_name import part_of, stem_of
 from tracehook.log.folders import folders_in
 from tracehook.log.lines import LogError, parse_begin
 from tracehook.log.parted_tail import PartedTail
-from tracehook.log.ring import RingError, RingHeader, read_header, read_slots
+from tracehook.log.ring import RingError, RingHeader
 from tracehook.log.ring_place import named_by
+from tracehook.log.ring_slots import read_heads, read_slots
 
 
 class GrowingDirectory:
-    """The logs of a directory as of the last :meth:`look`, by the name of their first file. Reads what was added.
+    """The logs of a directory as of the last looks, by the name of their first file. Reads what was added.
+
+    A look that is told to stop is gone on with by the next one: so it takes no longer where there are very many logs,
+    or where each is slow to ask for. No file is open between two calls.
 
     The name of a log in a folder of the directory begins with that folder.
 
@@ -31,49 +34,84 @@ class GrowingDirectory:
         self.path = path
         self.tails: dict[str, PartedTail] = {}
         self.skipped: dict[str, str] = {}  # files that are no logs of ours, and why
-        self._rings: set[str] = set()  # their stems
+        self._rings: dict[str, set[str]] = {}  # their stems, by folder
+        self._logs: dict[str, set[str]] = {}  # their names, by folder
         self._foreign: set[str] = set()  # read on only to see whether they are replaced
-        self._queue: deque[str] = deque()
+        self._queue: OrderedDict[str, None] = OrderedDict()  # those that have lines which nobody has read yet
+        self._round: Iterator[str] | None = None
 
-    @property
-    def unfinished(self) -> set[str]:
-        """The logs that have lines which the last look found and nobody has read yet."""
-        return set(self._queue)
+    def is_unfinished(self, name: str) -> bool:
+        """Whether a log has lines which a look found and nobody has read yet."""
+        return name in self._queue
 
     @property
     def behind(self) -> int:
-        """The bytes of these."""
+        """The bytes of such lines."""
         return sum(self.tails[name].unread for name in self._queue)
 
-    def look(self) -> None:
-        """Note which logs there are, and queue those that have grown.
+    @property
+    def is_round(self) -> bool:
+        """Whether the last look came to its end: all logs were looked at."""
+        return self._round is None
+
+    def look(self, goes_on: Callable[[], bool] = lambda: True) -> list[str]:
+        """Look at one log after the other, and queue those that have grown; return the names of those looked at.
+
+        Begins where the last look was stopped, or with the first one, and ends with the last one or once `goes_on`
+        says no.
 
         A directory that is not there holds no logs. Raises OSError if it cannot be read, or is none.
         """
-        self._rings.clear()
-        found: dict[str, dict[int, os.DirEntry[str]]] = {}
-        queued = self.unfinished
-        with contextlib.suppress(FileNotFoundError):
-            for folder in folders_in(self.path):
-                with contextlib.suppress(FileNotFoundError):  # a folder of a host may go while we look
-                    self._look_into(folder, found)
-        for name, parts in found.items():
-            if self._has_grown(name, parts) and name not in queued:
-                self._queue.append(name)
-        for name in (self.tails.keys() | self.skipped.keys()) - found.keys():
-            self._remove(name)
-        self._queue = deque(name for name in self._queue if name in self.tails)
+        seen = []
+        self._round = self._round or self._visits()
+        for name in self._round:
+            seen.append(name)
+            if not goes_on():
+                break
+        else:
+            self._round = None
+        return seen
 
-    def _look_into(self, folder: Path, found: dict[str, dict[int, os.DirEntry[str]]]) -> None:
-        # A folder of a host may go while we look. That the directory itself goes has an error of its own.
-        before = "" if folder == self.path else f"{folder.name}/"
+    def _visits(self) -> Iterator[str]:
+        """Look at each log of each folder, and yield its name then."""
+        folders = []
+        with contextlib.suppress(FileNotFoundError):
+            folders = folders_in(self.path)
+        befores = ["" if folder == self.path else f"{folder.name}/" for folder in folders]
+        for before in self._logs.keys() - set(befores):
+            self._keep(before, {})
+        for before, folder in zip(befores, folders, strict=True):
+            found: dict[str, dict[int, os.DirEntry[str]]] = {}
+            with contextlib.suppress(FileNotFoundError):  # it may go while we look
+                found = self._look_into(before, folder)
+            self._keep(before, found)
+            for name, parts in found.items():
+                if self._has_grown(name, parts) and name not in self._queue:
+                    self._queue[name] = None
+                    # What was never read comes first: some of each log says more than all of one.
+                    self._queue.move_to_end(name, last=self.tails[name].begin is not None)
+                yield name
+
+    def _look_into(self, before: str, folder: Path) -> dict[str, dict[int, os.DirEntry[str]]]:
+        found: dict[str, dict[int, os.DirEntry[str]]] = {}
+        rings = self._rings[before] = set()
         with os.scandir(folder) as entries:
             for entry in entries:
-                stem = f"{before}{stem_of(entry.name)}"
-                if entry.name.endswith(".ring"):
-                    self._rings.add(stem)
-                elif entry.name.endswith(".jsonl"):
-                    found.setdefault(f"{stem}.jsonl", {})[part_of(entry.name)] = entry
+                if entry.name.endswith(".jsonl"):
+                    found.setdefault(f"{before}{stem_of(entry.name)}.jsonl", {})[part_of(entry.name)] = entry
+                elif entry.name.endswith(".ring"):
+                    rings.add(f"{before}{stem_of(entry.name)}")
+        return found
+
+    def _keep(self, before: str, found: Mapping[str, object]) -> None:
+        """Forget the logs of a folder that are not there any more."""
+        for name in self._logs.get(before, set()) - found.keys():
+            self._remove(name)
+        if found:
+            self._logs[before] = set(found)
+        else:
+            self._logs.pop(before, None)
+            self._rings.pop(before, None)
 
     def read_next(self) -> tuple[str, list[bytes | None]] | None:
         """Read some of the next log in the queue; return its name and its new lines, None if the queue is empty.
@@ -81,37 +119,45 @@ class GrowingDirectory:
         The first line becomes the `begin` of the log's tail, and is not among those that are returned. An item is None
         if it is longer than any event can be.
         """
-        if not self._queue:
-            return None
-        name = self._queue.popleft()
-        lines = self._read(name)
-        if name in self.tails and self.tails[name].unread:
-            self._queue.append(name)
-        return name, lines
-
-    def ring_header(self, name: str) -> RingHeader | None:
-        """Return what the ring of a log says of itself; None if there is none that can be read."""
-        path = self._ring(name)
-        with contextlib.suppress(OSError, RingError):
-            return None if path is None else read_header(path)
+        while self._queue:
+            name, _ = self._queue.popitem(last=False)
+            if name not in self.tails:
+                continue
+            lines = self._read(name)
+            if name in self.tails and self.tails[name].unread:
+                self._queue[name] = None
+            return name, lines
         return None
 
-    def ring_slots(self, name: str, most: int = SLOT_BYTES) -> list[bytes]:
-        """Return the first `most` bytes of each slot of calls in the ring of a log; none if it cannot be read."""
+    def ring_heads(self, name: str) -> tuple[RingHeader, list[bytes]] | None:
+        """Return what the ring of a log says of itself, and the heads of its slots of calls.
+
+        Returns None if there is no ring that can be read.
+        """
         path = self._ring(name)
         with contextlib.suppress(OSError, RingError):
-            return [] if path is None else read_slots(path, most)
+            return None if path is None else read_heads(path)
+        return None
+
+    def ring_slots(self, name: str) -> list[bytes]:
+        """Return the slots of calls in the ring of a log; none if it cannot be read."""
+        path = self._ring(name)
+        with contextlib.suppress(OSError, RingError):
+            return [] if path is None else read_slots(path)
         return []
 
-    def _ring(self, name: str) -> Path | None:
-        stem, tail = stem_of(name), self.tails.get(name)
-        return self.path / f"{stem}.ring" if stem in self._rings else named_by((tail and tail.begin) or {})
+    def _ring(self, name: str) -> str | Path | None:
+        stem = name.removesuffix(".jsonl")
+        if stem in self._rings.get(name[: name.rfind("/") + 1], ()):
+            return f"{self.path}/{stem}.ring"
+        tail = self.tails.get(name)
+        return named_by((tail and tail.begin) or {})
 
     def _has_grown(self, name: str, parts: Mapping[int, os.DirEntry[str]]) -> bool:
         found = {}
         for number, entry in parts.items():
             try:
-                found[number] = (Path(entry.path), entry.stat())
+                found[number] = (entry.path, entry.stat())
             except FileNotFoundError:
                 continue  # thrown away since we looked
             except OSError as problem:

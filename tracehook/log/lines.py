@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
 LONGEST_LINE: Final = 1 << 20  # bytes; ours have a few hundred
 SCHEMA_MAJOR: Final = 1
+
+_scan: Callable[[str, int], tuple[Any, int]] = json.JSONDecoder().scan_once  # type: ignore[attr-defined]
+_BLANKS = " \t\r\n"
 
 Event = dict[str, Any]
 
@@ -28,7 +31,13 @@ class NotALog(LogError):
 def parse_line(line: bytes) -> Event | None:
     """Return the event of one line; None if it is none."""
     try:
-        event = json.loads(line)
+        try:  # twice as fast as json.loads, of bytes that are as we write them
+            text = line.decode("utf-8", "surrogatepass")
+            event, end = _scan(text, 0)
+            if text[end:].strip(_BLANKS):
+                return None
+        except StopIteration:
+            event = json.loads(line)
     except (ValueError, RecursionError):
         return None
     return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None

@@ -31,9 +31,10 @@ class PartedTail:
         """Bytes that were there at the last look and were not read."""
         return sum(tail.unread for tail in self._parts.values())
 
-    def see(self, found: Mapping[int, tuple[Path, os.stat_result]]) -> bool:
+    def see(self, found: Mapping[int, tuple[str, os.stat_result]]) -> bool:
         """Note which parts are there; return False if one is another file than before."""
-        self._parts = {number: tail for number, tail in self._parts.items() if number in found}
+        if self._parts.keys() - found.keys():
+            self._parts = {number: tail for number, tail in self._parts.items() if number in found}
         for number, (path, status) in sorted(found.items()):
             if number in self._parts:
                 if self._parts[number].replaced(status):
@@ -41,7 +42,7 @@ class PartedTail:
                 continue
             if self.begin is not None or self._parts:
                 self._repeats.add(number)
-            self._parts[number] = Tail(path, status)
+            self._parts[number] = Tail(Path(path), status)
         return True
 
     def read(self, limit: int = CHUNK) -> list[bytes | None] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -68,20 +68,39 @@ def read_directory(
     that cannot be read, or not all of it, raises :class:`LogError`. A missing directory and one without any log always
     do.
     """
-    with tempfile.TemporaryDirectory(prefix="tracehook-log-") as scratch:
-        found = find_logs(directory, Path(scratch), since)
-        logs = []
-        for file in select(found):
-            try:
-                logs.append(_read_file(file))
-            except OSError as problem:
-                found.unreadable.append(f"{file.path}: {problem.strerror}")
+    misnamed: list[str] = []
+    broken: list[str] = []
+    logs = list(read_each(directory, since, select, misnamed, broken))
     logs.sort(key=lambda log: (log.rank is None, log.rank or 0))  # a rank may stand within the log
     if unreadable is not None:
-        unreadable += found.misnamed + found.unreadable
-    elif problems := found.unreadable + [log.complaint for log in logs if log.complaint]:
+        unreadable += misnamed + broken
+    elif problems := broken + [log.complaint for log in logs if log.complaint]:
         raise LogError("; ".join(problems))
     return logs
+
+
+def read_each(
+    directory: Path,
+    since: float,
+    select: Callable[[Directory], list[LogFile]],
+    misnamed: list[str],
+    unreadable: list[str],
+) -> Iterator[ProcessLog]:
+    """Read the same logs one after the other: of very many processes not all events fit into memory at once.
+
+    At the end `misnamed` gets a line for each file that only has the name of a log, `unreadable` for each other one.
+    """
+    with tempfile.TemporaryDirectory(prefix="tracehook-log-") as scratch:
+        found = find_logs(directory, Path(scratch), since)
+        for file in select(found):
+            try:
+                log = _read_file(file)
+            except OSError as problem:
+                found.unreadable.append(f"{file.path}: {problem.strerror}")
+            else:
+                yield log
+    misnamed += found.misnamed
+    unreadable += found.unreadable
 
 
 def _read_file(file: LogFile) -> ProcessLog:

@@ -18,6 +18,7 @@ MAGIC = b"THRING01"
 _HEADER = struct.Struct("<8sIIQQQQQQQ")
 # What it has since schema 1.10: the signal that ends the process, its sender, when; slots of calls, bytes of each
 _ENDING = struct.Struct("<IiQII")
+OWN_BYTES = _HEADER.size + _ENDING.size  # of the header
 # struct Event, in its order; padding is explicit there, so there is none here
 _RECORD = struct.Struct("<9Q2I2iHhI")
 
@@ -288,26 +289,18 @@ def read_header(path: Path) -> RingHeader:
         return _read_header(path, file)
 
 
-def read_slots(path: Path, most: int = SLOT_BYTES) -> list[bytes]:
-    """Read the first `most` bytes of each slot of calls; nothing if the file has none that this tracehook knows."""
-    with path.open("rb", buffering=0) as file:
-        header = _read_header(path, file)
-        start = _slots_at(header)
-        slots = []
-        for place in range(start, header.header_bytes, header.call_slot_bytes) if start is not None else ():
-            slots.append(os.pread(file.fileno(), min(most, header.call_slot_bytes), place))
-            if not any(slots[-1]):
-                break  # never used: a communicator takes the first free slot, so those behind it were not, either
-        return slots
-
-
-def _slots_at(header: RingHeader) -> int | None:
+def slots_at(header: RingHeader) -> int | None:
+    """Return where in the file the slots of calls begin; None if it has none that this tracehook knows."""
     size = header.call_slots * header.call_slot_bytes  # slots grow at their ends, from one version to the next
     return header.header_bytes - size if header.call_slot_bytes >= SLOT_BYTES and size < header.header_bytes else None
 
 
 def _read_header(path: Path, file: FileIO) -> RingHeader:
-    data = file.read(_HEADER.size + _ENDING.size)
+    return header_in(path, file.read(OWN_BYTES))
+
+
+def header_in(path: str | Path, data: bytes) -> RingHeader:
+    """Return the header that a ring file begins with. Raises :class:`RingError` if `data` is none."""
     if not any(data):
         raise UnbornRing(f"{path}: nothing was written into this ring")
     if len(data) < _HEADER.size or data[:8] != MAGIC:
@@ -315,7 +308,7 @@ def _read_header(path: Path, file: FileIO) -> RingHeader:
     _, header_bytes, record_bytes, *rest = _HEADER.unpack_from(data)
     if record_bytes != RECORD_BYTES:
         raise RingError(f"{path}: records have {record_bytes} bytes, this tracehook reads {RECORD_BYTES}")
-    ending = _ENDING.unpack_from(data.ljust(_HEADER.size + _ENDING.size, b"\0"), _HEADER.size)
+    ending = _ENDING.unpack_from(data.ljust(OWN_BYTES, b"\0"), _HEADER.size)
     header = RingHeader(header_bytes, *rest, *ending)
     capacity, pushed, drained = header.capacity, header.pushed, header.drained
     if capacity == 0 or not drained <= pushed <= drained + capacity:
@@ -341,7 +334,7 @@ def _read(path: Path, file: FileIO) -> RingFile:
     now = _read_header(path, file)
     left = records[max(0, now.drained - first.drained) :]
     slots: tuple[bytes, ...] = ()
-    if (start := _slots_at(now)) is not None:
+    if (start := slots_at(now)) is not None:
         size = now.call_slot_bytes
         slots = tuple(os.pread(file.fileno(), size, at) for at in range(start, now.header_bytes, size))
     ending = (now.signal, now.sender, now.signal_ns)

@@ -43,7 +43,7 @@ def speak(port: int, ranks: int, per_host: int, host: int, begin: float, period:
     first = host * per_host
     member = Agreement(store, "benchmark", first, ranks, "communicator")
     if per_host > 1:
-        member._meet_neighbours(numbers)
+        member._meet_neighbours(numbers, 0)
     mine = range(first, first + per_host)
     others = [hosts.Board(f"{member.prefix}/0", mine, rank) for rank in mine[1:]]
     text = json.dumps(Post("compare", TOPIC, ENTRIES))

@@ -19,7 +19,8 @@ import pytest
 from tracehook.symmetric_memory import rounds
 from tracehook.symmetric_memory.hosts import by_host, seen_by
 from tracehook.symmetric_memory.levels import Levels
-from tracehook.symmetric_memory.rounds import Operation, Part
+from tracehook.symmetric_memory.part import Part
+from tracehook.symmetric_memory.rounds import Operation
 from tracehook.symmetric_memory.verdicts import Post, RoundVerdict
 
 LAST = "last"

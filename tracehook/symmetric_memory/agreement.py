@@ -17,7 +17,7 @@ from tracehook.symmetric_memory import levels, rounds
 from tracehook.symmetric_memory.hosts import Board, Hosts, by_host, seen_by, unpacked
 from tracehook.symmetric_memory.lines import END, Lines, Task
 from tracehook.symmetric_memory.members import NOBODY, Members
-from tracehook.symmetric_memory.rounds import LEADER, Part
+from tracehook.symmetric_memory.part import LEADER, Part
 from tracehook.symmetric_memory.verdicts import Post, RoundVerdict, judge
 
 if TYPE_CHECKING:

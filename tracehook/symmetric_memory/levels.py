@@ -14,7 +14,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-MOST = 256  # speakers of a shard
+MOST = 128  # speakers of a shard
 
 
 class Levels(NamedTuple):

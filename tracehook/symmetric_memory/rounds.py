@@ -49,12 +49,10 @@ import json
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tracehook.symmetric_memory.hosts import Hosts, numbered, packed
-from tracehook.symmetric_memory.levels import Levels, flat
-from tracehook.symmetric_memory.members import NOBODY, Members
+from tracehook.symmetric_memory.hosts import numbered, packed
+from tracehook.symmetric_memory.part import LEADER, Part
 from tracehook.symmetric_memory.verdicts import Post, RoundVerdict, is_further, judge
 
-LEADER = 0
 EARLY = ("timeout", "declined")  # verdicts of ranks that do not wait for all to come
 
 
@@ -78,78 +76,6 @@ class Operation(NamedTuple):
 
 
 Steps = Generator[Operation, Any, RoundVerdict]
-
-
-class Part(NamedTuple):
-    """Who takes part, in which sequence of rounds."""
-
-    prefix: str
-    rank: int
-    ranks: int
-    about: str  # what messages call the communicator
-    timeout: float  # seconds, for messages
-    hosts: Hosts = Hosts()
-    members: Members = NOBODY
-    levels: Levels | None = None  # None: all deal with the leader
-
-    @property
-    def shard(self) -> Levels:
-        """How the speakers are cut into shards."""
-        return self.levels or flat(self.ranks, self.hosts.speakers)
-
-    @property
-    def who(self) -> str:
-        """What messages call this rank."""
-        return self.members.named([self.rank])
-
-    @property
-    def has_neighbours(self) -> bool:
-        """Whether other ranks share this rank's host."""
-        return bool(self.hosts.neighbours)
-
-    @property
-    def is_on_one_host(self) -> bool:
-        """Whether all ranks share this rank's host, so that its board decides."""
-        return len(self.hosts.neighbours) == self.ranks
-
-    @property
-    def is_speaker(self) -> bool:
-        """Whether this rank speaks in the store for its host."""
-        return not self.has_neighbours or self.rank == self.hosts.neighbours[0]
-
-    def verdict_key(self, number: int) -> str:
-        """Where the verdict of a round stands."""
-        return f"{self.prefix}/{number}/verdict"
-
-    def post_key(self, number: int, rank: int) -> str:
-        """Where a rank other than the leader posts."""
-        return f"{self.prefix}/{number}/{rank}"
-
-    @property
-    def leader_key(self) -> str:
-        """Holds the number of the round that the leader has come to, and who shares its host, if these came too."""
-        return f"{self.prefix}/leader"
-
-    @property
-    def collects(self) -> bool:
-        """Whether this rank is a collector, and not the leader."""
-        return self.rank != LEADER and self.rank in self.shard.collectors
-
-    def shard_key(self, number: int, collector: int) -> str:
-        """Where a collector puts what its shard came with."""
-        return f"{self.prefix}/{number}/shard/{collector}"
-
-    def copy_key(self, number: int, collector: int) -> str:
-        """Where the ranks of a shard wait for the verdict."""
-        return self.verdict_key(number) if collector == LEADER else f"{self.verdict_key(number)}/{collector}"
-
-    def heard_key(self, number: int) -> str:
-        """Where this rank waits for the verdict."""
-        return self.verdict_key(number) if self.collects else self.copy_key(number, self.shard.collector)
-
-    def copy_keys(self, number: int) -> list[str]:
-        """Where the verdict stands besides."""
-        return [self.copy_key(number, collector) for collector in self.shard.collectors[1:]]
 
 
 def attend(part: Part, number: int, post: Post) -> Steps:
@@ -216,7 +142,7 @@ def _claim(part: Part, number: int, proposal: RoundVerdict | str) -> Steps:
                 return RoundVerdict(*json.loads(shown))
     seen = isinstance(proposal, str) and proposal != part.verdict_key(number)
     if seen:
-        (stands,) = yield Operation("read", ([proposal],))
+        stands = yield Operation("peek", (proposal,))
     else:
         stands = yield Operation("claim", (part.verdict_key(number), text))
         is_early = isinstance(proposal, RoundVerdict) and proposal.kind in EARLY and stands.decode() == text
@@ -255,6 +181,11 @@ def _lead(part: Part, number: int, post: Post) -> Generator[Operation, Any, Roun
         return instead
     # Most often all are equal: parse each different one once.
     known = {text: Post(*json.loads(text)) for text in set(texts.values())}
+    posts = list(known.values())
+    if len(posts) == 1 and not posts[0].host:
+        verdict = judge(part.about, posts, part.members)
+        if verdict.kind == "ok":
+            return verdict  # of many ranks it would be the same
     verdict = judge(part.about, [known[texts[rank]] for rank in range(part.ranks)], part.members)
     if verdict.kind == "ok":
         hosts = numbered([known[texts[rank]].host for rank in range(part.ranks)])

@@ -15,6 +15,7 @@ import json
 import os
 import sys
 import time
+from collections import defaultdict
 from multiprocessing import get_context
 from typing import Any
 
@@ -43,7 +44,7 @@ def speak(port: int, ranks: int, per_host: int, host: int, begin: float, period:
     first = host * per_host
     member = Agreement(store, "benchmark", first, ranks, "communicator")
     if per_host > 1:
-        member._meet_neighbours(numbers)
+        member._meet_neighbours(numbers, 0)
     mine = range(first, first + per_host)
     others = [hosts.Board(f"{member.prefix}/0", mine, rank) for rank in mine[1:]]
     text = json.dumps(Post("compare", TOPIC, ENTRIES))
@@ -62,13 +63,9 @@ def speak(port: int, ranks: int, per_host: int, host: int, begin: float, period:
     os._exit(0)
 
 
-def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(description="time rounds of an agreement over one TCPStore")
-    parser.add_argument("ranks", type=int)
-    parser.add_argument("per_host", type=int)
-    parser.add_argument("--period", type=float, default=0.2, help="seconds from one round to the next")
-    chosen = parser.parse_args(arguments)
-    count = chosen.ranks // chosen.per_host
+def measure(ranks: int, per_host: int, period: float) -> stats.Results:
+    """Make the rounds; return how long each took."""
+    count = ranks // per_host
     context = get_context("fork")
     ports, results = context.Queue(), context.Queue()
 
@@ -81,10 +78,8 @@ def main(arguments: list[str]) -> None:
     server.start()
     port = ports.get()
     begin = time.monotonic() + 2 + count / 20
-    given = (port, chosen.ranks, chosen.per_host)
-    speakers = [
-        context.Process(target=speak, args=(*given, host, begin, chosen.period, results)) for host in range(count)
-    ]
+    given = (port, ranks, per_host)
+    speakers = [context.Process(target=speak, args=(*given, host, begin, period, results)) for host in range(count)]
     for speaker in speakers:
         speaker.start()
     times = [results.get(timeout=TIMEOUT + 300) for _ in speakers]
@@ -93,12 +88,22 @@ def main(arguments: list[str]) -> None:
     server.terminate()
     server.join()
     by_round = list(zip(*times, strict=True))
-    print(f"{chosen.ranks} ranks on {count} hosts, {os.cpu_count()} cores", flush=True)
-    found = {
-        "round": [max(end for _, end in one) for one in by_round],
-        "awake": [max(awake for awake, _ in one) for one in by_round],
-        "own": [max(end - awake for awake, end in one) for one in by_round],
-    }
+    found: stats.Results = defaultdict(list)
+    for one in by_round:
+        found["round"].append(max(end for _, end in one))
+        found["awake"].append(max(awake for awake, _ in one))
+        found["own"].append(max(end - awake for awake, end in one))
+    return found
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(description="time rounds of an agreement over one TCPStore")
+    parser.add_argument("ranks", type=int)
+    parser.add_argument("per_host", type=int)
+    parser.add_argument("--period", type=float, default=0.2, help="seconds from one round to the next")
+    chosen = parser.parse_args(arguments)
+    found = measure(chosen.ranks, chosen.per_host, chosen.period)
+    print(f"{chosen.ranks} ranks on {chosen.ranks // chosen.per_host} hosts, {os.cpu_count()} cores", flush=True)
     stats.show(LINES, found)
 
 

@@ -205,7 +205,7 @@ def test_an_interrupt_gets_through(play: Play, interrupted: int) -> None:
 
 ENDS_WHILE_A_LINE_WAITS = """
     from datetime import timedelta
-    from tracehook.symmetric_memory import rounds
+    from tracehook.symmetric_memory import part, rounds
     from tracehook.symmetric_memory.verdicts import Post
     import ctypes
 
@@ -220,8 +220,8 @@ ENDS_WHILE_A_LINE_WAITS = """
     helper = Process(server)
     store = dist.TCPStore("127.0.0.1", helper.heard(), is_master=False)
     own = lines.Lines(store)
-    part = rounds.Part("p", 0, 2, "communicator c", 80.0)
-    task = lines.Task(rounds.attend(part, 1, Post("compare", "windows", ["a"])), 80.0)
+    own_part = part.Part("p", 0, 2, "communicator c", 80.0)
+    task = lines.Task(rounds.attend(own_part, 1, Post("compare", "windows", ["a"])), 80.0)
     own._running.add(task)
     own._take().submit(task)  # and nobody waits for it, as after Ctrl-C
     time.sleep(0.3)

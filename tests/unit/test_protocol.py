@@ -1,6 +1,7 @@
 """Every interleaving of the rounds of two and three ranks: posts, time-outs, verdicts, late ranks, deaths, alarms.
 
-With and without hosts, whose ranks meet on a board first and may leave it at any moment for the store.
+With and without hosts, whose ranks meet on a board first and may leave it at any moment for the store. With and without
+shards, whose ranks wait for a copy of the verdict.
 
 What runs here is the code's own steps (`rounds.attend`, `rounds.decline`), on a store that does one operation at a
 time. A rank that waits may run out of time at any moment, except in its last call, where it waits for ever. So a
@@ -16,8 +17,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from tracehook.symmetric_memory import rounds
-from tracehook.symmetric_memory.hosts import seen_by
-from tracehook.symmetric_memory.rounds import Operation, Part
+from tracehook.symmetric_memory.hosts import by_host, seen_by
+from tracehook.symmetric_memory.levels import Levels
+from tracehook.symmetric_memory.part import Part
+from tracehook.symmetric_memory.rounds import Operation
 from tracehook.symmetric_memory.verdicts import Post, RoundVerdict
 
 LAST = "last"
@@ -75,18 +78,38 @@ class State(NamedTuple):
     alarm: bool = False
 
 
+def cut(rank: int, numbers: list[int], shards: tuple[tuple[int, ...], ...]) -> Levels | None:
+    """Return shards of these speakers; those of the code are larger, and all of one size but the last."""
+    own = {ranks[0]: ranks for ranks in by_host(numbers)}
+    for speakers in shards:
+        ranks = sorted(one for speaker in speakers for one in own[speaker])
+        if rank in ranks:
+            return Levels([each[0] for each in shards], speakers[0], speakers, ranks)
+    return None
+
+
 class Model:
     """All histories of some lives."""
 
     def __init__(
-        self, lives: list[list[str]], hosts: tuple[tuple[int, ...], ...] = (), deaths: int = 0, alarms: bool = False
+        self,
+        lives: list[list[str]],
+        hosts: tuple[tuple[int, ...], ...] = (),
+        deaths: int = 0,
+        alarms: bool = False,
+        shards: tuple[tuple[int, ...], ...] = (),
+        no_board: tuple[int, ...] = (),
     ) -> None:
         self.lives = lives
+        self.no_board = no_board
         self.deaths = deaths
         self.alarms = alarms
         host_of = {rank: number for number, ranks in enumerate(hosts) for rank in ranks}
         numbers = [host_of.get(rank, -1 - rank) for rank in range(len(lives))]
-        self.parts = [Part("p", rank, len(lives), "group", 1.0, seen_by(rank, numbers)) for rank in range(len(lives))]
+        self.parts = [
+            Part("p", rank, len(lives), "group", 1.0, seen_by(rank, numbers), levels=cut(rank, numbers, shards))
+            for rank in range(len(lives))
+        ]
         self.known: dict[tuple[int, tuple[Any, ...]], Any] = {}
         self.last: dict[tuple[int, tuple[Any, ...]], bool] = {}
 
@@ -142,7 +165,7 @@ class Model:
         What a speaker posts only itself reads. What it publishes the others may overlook for as long as they like.
         """
         while isinstance(wanted := self.now(rank, heard), Operation) and (
-            wanted.name == "publish" or (wanted.name == "post" and self.parts[rank].is_speaker)
+            wanted.name in ("publish", "speak") or (wanted.name == "post" and self.parts[rank].is_speaker)
         ):
             [(store, answer)] = self.results_on_board(store, self.parts[rank], wanted)
             heard = (*heard, answer)
@@ -162,8 +185,12 @@ class Model:
                     return [(store, True)]
                 if any(key in store for key in verdict):
                     return [(store, False)]
-                patient = self.in_last_call(rank, state.heard[rank]) and not state.dead and not state.alarm
-                return [] if patient else [(store, False)]
+                return [] if self.is_patient(state, rank) else [(store, False)]
+            case Operation("listen", (number, key)):
+                text = store.get(f"board/{number}/all of {self.parts[rank].hosts.neighbours[0]}")
+                shown = {text} if text is not None else set()
+                is_over = key in store or not self.is_patient(state, rank)
+                return [(store, one) for one in shown | ({""} if is_over else set())]
             case Operation("read", (keys,)):
                 return [(store, tuple(store[key].encode() for key in keys))]
             case Operation("claim", (key, value)):
@@ -175,6 +202,10 @@ class Model:
                 return [(store, frozenset(store))]
         return self.results_on_board(store, self.parts[rank], wanted)
 
+    def is_patient(self, state: State, rank: int) -> bool:
+        """Whether the rank waits for ever: in its last call, if nothing went wrong that others cannot make good."""
+        return self.in_last_call(rank, state.heard[rank]) and not state.dead and not state.alarm
+
     def results_on_board(
         self, store: dict[str, str], part: Part, wanted: Operation
     ) -> list[tuple[dict[str, str], Any]]:
@@ -184,9 +215,14 @@ class Model:
                 return [(store | {f"board/{number}/{part.rank}": text}, None)]
             case Operation("gather", (number,)):
                 keys = {rank: f"board/{number}/{rank}" for rank in part.hosts.neighbours}
-                all_came = all(key in store for key in keys.values())
+                all_came = all(key in store for key in keys.values()) and part.rank not in self.no_board
                 found = [Texts({rank: store[key] for rank, key in keys.items()})] if all_came else []
                 return [(store, texts) for texts in (Texts(), *found)]
+            case Operation("speak", (number,)):
+                return [(store | {f"board/{number}/spoken by {part.rank}": "yes"}, None)]
+            case Operation("spoken", (number,)):
+                has_spoken = f"board/{number}/spoken by {part.hosts.neighbours[0]}" in store
+                return [(store, shown) for shown in {False, has_spoken}]
             case Operation("publish", (number, text)):
                 return [(store | {f"board/{number}/all of {part.hosts.neighbours[0]}": text}, None)]
             case Operation("settle", (number, text)):
@@ -315,3 +351,53 @@ def test_an_alarm_may_be_answered_at_any_step(case):
     for hosts in ((), HOSTS[2]) if case == "two ranks" else ((),):
         _, kinds = judge(Model(TROUBLED[case], hosts, alarms=True))
         assert "diverged" in kinds
+
+
+SHARDS = ((0,), (1, 2))
+IN_SHARDS = {
+    "all come": [["a"], ["a"], ["a"]],
+    "one of a shard never comes": [["a"], ["a"], []],
+    "a collector never comes": [["a"], [], ["a"]],
+    "the leader never comes": [[], ["a"], ["a"]],
+    "one of a shard skips": [["a", LAST], ["a", LAST], [LAST]],
+    "a collector skips": [["a", LAST], [LAST], ["a", LAST]],
+    "one of a shard declines": [["a"], ["a"], ["no a"]],
+    "a collector declines": [["a", LAST], ["no a", LAST], ["a", LAST]],
+    "the leader declines": [["no a"], ["a"], ["a"]],
+}
+
+
+@pytest.mark.parametrize("case", IN_SHARDS)
+def test_shards_have_one_outcome_and_come_level(case):
+    """Ranks that hear a copy of the verdict obey what stands, whoever does not come, and none waits for ever."""
+    states, kinds = judge(Model(IN_SHARDS[case], shards=SHARDS))
+    assert states > 30
+    assert kinds >= {"timeout"}
+    assert ("ok" in kinds) == (case == "all come" or LAST in IN_SHARDS[case][0])
+
+
+def test_any_rank_of_any_shard_may_die():
+    """Also one that collects, with the posts of its shard in its hands: the others wait no longer than their time."""
+    _, kinds = judge(Model(IN_SHARDS["all come"], shards=SHARDS, deaths=1))
+    assert kinds == {"ok", "timeout"}
+
+
+def test_an_alarm_may_be_answered_in_shards():
+    """Who answered need not tell the shards: those who collect do, and all the others look when their time is up."""
+    _, kinds = judge(Model(IN_SHARDS["all come"], shards=SHARDS, alarms=True))
+    assert kinds == {"ok", "timeout", "diverged"}
+
+
+HOSTS_IN_SHARDS = {
+    "no board on one host": ([["a"], ["a"], ["a"]], ((0,), (1, 2)), ((0,), (1,)), (1, 2)),
+    "a speaker that collects never comes": ([["a"], ["a"], [], ["a"]], ((0, 1), (2, 3)), ((0,), (2,)), ()),
+    "one of another host never comes": ([["a"], ["a"], ["a"], []], ((0, 1), (2, 3)), ((0,), (2,)), ()),
+}
+
+
+@pytest.mark.parametrize("case", HOSTS_IN_SHARDS)
+def test_hosts_in_shards_have_one_outcome(case):
+    """Boards, speakers and shards together."""
+    lives, hosts, shards, no_board = HOSTS_IN_SHARDS[case]
+    _, kinds = judge(Model(lives, hosts, shards=shards, no_board=no_board))
+    assert kinds == ({"timeout"} if "never" in case else {"ok", "timeout"})

@@ -9,15 +9,15 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
-from tracehook.symmetric_memory import rounds
-from tracehook.symmetric_memory.hosts import Board, Hosts, seen_by
+from tracehook.symmetric_memory import levels, rounds
+from tracehook.symmetric_memory.hosts import Board, Hosts, by_host, seen_by, unpacked
 from tracehook.symmetric_memory.lines import END, Lines, Task
 from tracehook.symmetric_memory.members import NOBODY, Members
-from tracehook.symmetric_memory.rounds import LEADER, Part
+from tracehook.symmetric_memory.part import LEADER, Part
 from tracehook.symmetric_memory.verdicts import Post, RoundVerdict, judge
 
 if TYPE_CHECKING:
@@ -99,9 +99,12 @@ class Agreement:
         self._host = host  # what names this rank's host to the others; empty when all know, and if there is no board
         self._hosts = Hosts()
         self._board: Board | None = None
+        self._levels = levels.seen_by(rank, [[each] for each in range(ranks)])
+        self._unheard: tuple[Part, int, Post, str] | None = None  # a round whose verdict this rank does not know
         self._lock = threading.Lock()
         # Keys for this rank to remove. Some rank may still need those that are kept, nobody the removable ones.
         self._kept: list[str] = []
+        self._kept_verdicts: list[str] = []
         self._removable: list[str] = []
 
     def compare(self, topic: str, entries: Sequence[str], timeout: float, position: Sequence[int] = ()) -> bool:
@@ -173,7 +176,7 @@ class Agreement:
             part = self._part(timeout)
             post = Post("decline", topic, [why], position)
             self._lines.submit(Task(rounds.decline(part, self.rounds, post, why), timeout, board=self._board))
-            self._kept.append(self._own_key(part, self.rounds))
+            self._keep(part, self.rounds)
         finally:
             self._lock.release()
 
@@ -222,29 +225,48 @@ class Agreement:
         return self._hosts.neighbours
 
     def _part(self, timeout: float) -> Part:
-        return Part(self.prefix, self._rank, self._ranks, self.about, timeout, self._hosts, self._members)
+        return Part(self.prefix, self._rank, self._ranks, self.about, timeout, self._hosts, self._members, self._levels)
 
-    def _meet_neighbours(self, numbers: Sequence[int]) -> None:
-        """Meet the ranks of this host on a board from the next round on: all ranks have read who they are."""
+    def _meet_neighbours(self, numbers: Sequence[int], number: int) -> None:
+        """Meet the ranks of this host on a board after round `number`, in which all ranks have read who they are."""
         self._host, self._hosts = "", seen_by(self._rank, numbers)
+        self._levels = levels.seen_by(self._rank, by_host(numbers))
         if self._hosts.neighbours:
-            self._board = Board(f"{self.prefix}/{self.rounds}", self._hosts.neighbours, self._rank)
+            self._board = Board(f"{self.prefix}/{number}", self._hosts.neighbours, self._rank)
 
     def _leave_closed_board(self) -> None:
         """Name this rank's host again: the ranks meet on a new board when all have done so."""
         if self._board is not None and self._board.is_closed:
             self._host, self._hosts, self._board = self._own_host, Hosts(), None
 
-    def _own_key(self, part: Part, number: int) -> str:
-        return part.verdict_key(number) if self._rank == LEADER else part.post_key(number, self._rank)
+    def _keep(self, part: Part, number: int) -> None:
+        """Take note of the keys of a round that are this rank's to remove."""
+        if self._rank != LEADER:
+            self._kept.append(part.post_key(number, self._rank))
+        if part.collects:
+            self._kept.append(part.shard_key(number, self._rank))
+        if self._rank == LEADER or part.collects:
+            self._kept_verdicts.append(part.copy_key(number, self._rank))
 
-    def _attend(self, post: Post, timeout: float, left: float) -> RoundVerdict:
-        part = self._part(timeout)
-        number = self.rounds
-        task = Task(rounds.attend(part, number, post._replace(host=self._host)), left, self._removable, self._board)
+    def _hear_of_the_last(self, post: Post, left: float) -> None:
+        """Learn how the round ended in which this rank raised, or end it: all have to know alike who shares a host."""
+        if self._unheard is None:
+            return
+        part, number, former, why = self._unheard
+        task = Task(rounds.leave(part, number, former, why), left, board=self._board)
+        with self._telling_of_the_store(post):
+            verdict = self._lines.carry_out(task)
+        self._unheard = None
+        self._learn(verdict, number)
+
+    def _learn(self, verdict: RoundVerdict, number: int) -> None:
+        if verdict.hosts:
+            self._meet_neighbours(unpacked(verdict.hosts), number)
+
+    @contextlib.contextmanager
+    def _telling_of_the_store(self, post: Post) -> Iterator[None]:
         try:
-            with self._follower.following(Waiting(task, part, number, post, time.monotonic())):
-                verdict = self._lines.carry_out(task)
+            yield
         except RuntimeError as problem:  # torch's DistStoreError and DistNetworkError are among them
             what = f"{type(problem).__name__}: {(str(problem).splitlines() or ['no message'])[0]}"
             raise RegistrationError(
@@ -252,21 +274,35 @@ class Agreement:
                 "The process that holds the store (rank 0 of the job) has likely ended",
                 advice="Look at why it ended, and restart the job",
             ) from problem
-        except BaseException as interruption:  # Ctrl-C: the others hear it at once, and so does the line that waits
-            steps = rounds.leave(part, number, post, type(interruption).__name__)
-            self._lines.submit(Task(steps, END, board=self._board))
+
+    def _attend(self, post: Post, timeout: float, left: float) -> RoundVerdict:
+        self._hear_of_the_last(post, left)
+        part = self._part(timeout)
+        number = self.rounds
+        steps = rounds.attend(part, number, post._replace(host=self._host))
+        task = Task(steps, left, self._removable, self._board, self._rank)
+        try:
+            waiting = Waiting(task, part, number, post, time.monotonic())
+            with self._telling_of_the_store(post), self._follower.following(waiting):
+                verdict = self._lines.carry_out(task)
+        except BaseException as problem:
+            why = type(problem).__name__
+            self._unheard = part, number, post, why
+            if not isinstance(problem, RegistrationError):
+                # Ctrl-C: the others hear it at once, and so does the line that waits.
+                self._lines.submit(Task(rounds.leave(part, number, post, why), END, board=self._board))
             raise
         finally:
             if task.trips:  # else the board was enough, and nothing was written to the store or removed
                 self.trips += task.trips + len(task.removable)
-                self._kept.append(self._own_key(part, number))
+                self._keep(part, number)
         self._leave_closed_board()
-        if verdict.hosts:
-            self._meet_neighbours(verdict.hosts)
+        self._learn(verdict, number)
         if verdict.kind not in ("timeout", "declined", "skipped", "diverged"):
             # All ranks have come to this round, so they have read the verdicts before it; and the leader, who judged,
             # has read all posts. Only the verdict of this round may still be wanted.
-            end = len(self._kept) - (self._rank == LEADER and bool(task.trips))
+            end = len(self._kept_verdicts) - bool(task.trips)
             still = [] if task.trips else self._removable
-            self._removable, self._kept = [*still, *self._kept[:end]], self._kept[end:]
+            self._removable = [*still, *self._kept, *self._kept_verdicts[:end]]
+            self._kept, self._kept_verdicts = [], self._kept_verdicts[max(0, end) :]
         return verdict

@@ -1,7 +1,8 @@
 """No rank waits alone: who waits too long says so where all processes look, and those that know why answer.
 
 While nothing is wrong a process makes one small operation on the store each second, whatever the number of its groups.
-A rank that has waited half a second in a round posts an *alarm*: which communicator, which call, what it wants. Every
+A rank that has waited half a second in a round posts an *alarm*: which communicator, which call, what it wants. Ranks
+that ask the same post one alarm together, because every process reads each of them. Every
 process that has the communicator looks up what it did itself at that call. If that shows that it will never come to
 the round, it ends the round with a verdict that says so, and all who wait wake up with it. A rank that is merely slow
 knows nothing yet, and the alarm stays open until the round is over.
@@ -11,6 +12,8 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import hashlib
+import itertools
 import json
 import os
 import threading
@@ -22,6 +25,7 @@ from tracehook.hook.groups import cloned_store
 from tracehook.log.stderr import warn
 from tracehook.symmetric_memory import uneven
 from tracehook.symmetric_memory.agreement import Waiting
+from tracehook.symmetric_memory.part import copy_key
 from tracehook.symmetric_memory.verdicts import RoundVerdict
 
 if TYPE_CHECKING:
@@ -32,6 +36,7 @@ TICK = 0.25  # seconds between two looks at what this process itself waits for
 LOOK = 1.0  # seconds between two looks at the alarms of others
 MOST_UNWRITTEN = 20
 END = 5.0  # seconds that the exit waits for an operation on the store
+LATE = 2.0  # seconds after which a rank no longer trusts that another one asks for it, too
 OPEN = 300.0  # seconds that an alarm is kept if its round does not end
 COUNT_KEY = "tracehook/alarms"
 
@@ -80,6 +85,26 @@ class _Round(NamedTuple):
     def patience(self) -> float:
         return min(PATIENCE, self.waiting.part.timeout / 4)  # so that a rank asks before its time-out
 
+    @property
+    def verdict_key(self) -> str:
+        return self.waiting.part.verdict_key(self.waiting.number)
+
+    def is_asked_by_speaker(self, now: float) -> bool:
+        """Whether the rank that speaks for this one is in the round, so that it asks too; for some time."""
+        part, board = self.waiting.part, self.waiting.task.board
+        if part.is_speaker or board is None or now >= self.waiting.since + LATE:
+            return False
+        return board.has_spoken(self.waiting.number)
+
+
+class _Question(NamedTuple):
+    """What this process has done about a round that takes long."""
+
+    key: str  # whoever writes it first asks for all that ask the same
+    is_own: bool
+    is_put: bool
+    at: float  # seconds of the monotonic clock
+
 
 class Watch:
     """Looks after the rounds of this process and the alarms of all, on a thread and a connection of its own.
@@ -94,9 +119,10 @@ class Watch:
         self._changed = threading.Lock()
         self._over = threading.Event()
         self._subjects: dict[str, Subject] = {}
+        self._tokens = itertools.count()
         self._waiting: dict[int, _Round] = {}
         self._open: dict[str, tuple[Alarm, float]] = {}  # by verdict key: alarms that are not over yet
-        self._raised: set[int] = set()  # of self._waiting, those about which there is an alarm
+        self._raised: dict[int, _Question] = {}  # of self._waiting, those about which there is an alarm
         self._registrations = uneven.Registrations()
         self._seen = 0
         self._unwritten = 0  # looks at the next alarm, which is not there
@@ -125,7 +151,7 @@ class Watch:
     @contextlib.contextmanager
     def following(self, key: str, waiting: Waiting, facts: Mapping[str, Any]) -> Iterator[None]:
         """Look after a round of communicator `key` for the time of the body."""
-        token = id(waiting.task)
+        token = next(self._tokens)
         with self._changed:
             self._waiting[token] = _Round(key, waiting, dict(facts))
         try:
@@ -133,7 +159,6 @@ class Watch:
         finally:
             with self._changed:
                 self._waiting.pop(token, None)
-                self._raised.discard(token)
 
     def rounds_of(self, key: str) -> list[Waiting]:
         """Return the rounds of this process on communicator `key` that are running now."""
@@ -171,12 +196,24 @@ class Watch:
             late = [
                 (token, found) for token, found in self._waiting.items() if now - found.waiting.since >= found.patience
             ]
+            over = [token for token in self._raised if token not in self._waiting]
+        for token in over:
+            question = self._raised.pop(token)
+            if question.is_own:
+                store.delete_key(question.key)
         for token, found in late:
-            waiting = found.waiting
-            verdict_key = waiting.part.verdict_key(waiting.number)
-            if token not in self._raised and not waiting.is_settled():
-                self._raised.add(token)
-                self._raise(store, found, verdict_key)
+            question_before = self._raised.get(token)
+            if question_before is not None:
+                if now >= question_before.at + LATE and not question_before.is_put and not self._has_heard(found):
+                    self._raised[token] = question_before._replace(is_put=True)
+                    _put(store, _alarm(found))
+            elif not found.is_asked_by_speaker(now) and not found.waiting.is_settled():
+                self._raised[token] = self._raise(store, found)
+
+    def _copies(self, verdict_key: str) -> list[str]:
+        with self._changed:
+            mine = [found.waiting for found in self._waiting.values() if found.verdict_key == verdict_key]
+        return [key for one in mine for key in one.part.copy_keys(one.number)]
 
     def _settled_among(self, verdict_keys: Collection[str]) -> bool:
         """Have this process's rounds with these keys end at the store; tell whether one ended on a board before."""
@@ -184,13 +221,25 @@ class Watch:
             mine = [found.waiting for found in self._waiting.values()]
         return any(one.is_settled() for one in mine if one.part.verdict_key(one.number) in verdict_keys)
 
+    def _has_heard(self, found: _Round) -> bool:
+        """Whether some rank asks about that round."""
+        return found.verdict_key in self._open
+
     @staticmethod
-    def _raise(store: Store, found: _Round, verdict_key: str) -> None:
-        part, post = found.waiting.part, found.waiting.post
-        alarm = Alarm(
-            found.key, part.rank, part.about, post.topic, post.entries, post.position, verdict_key, found.facts
-        )
-        _put(store, alarm)
+    def _raise(store: Store, found: _Round) -> _Question:
+        """Ask the other ranks, unless one that asks the same was first."""
+        alarm = _alarm(found)
+        same = json.dumps(alarm._replace(rank=0))
+        key = f"{alarm.verdict_key}/asked/{hashlib.sha256(same.encode()).hexdigest()[:16]}"
+        mine = str(alarm.rank)
+        is_own = store.compare_set(key, "", mine) == mine.encode()
+        if is_own:
+            _put(store, alarm)
+        return _Question(key, is_own, is_own, time.monotonic())
+
+    def _waits_for(self, verdict_key: str) -> bool:
+        with self._changed:
+            return any(found.verdict_key == verdict_key for found in self._waiting.values())
 
     def _step(self, store: Store) -> None:
         with self._changed:
@@ -210,7 +259,9 @@ class Watch:
         count = store.add(COUNT_KEY, 0)
         while self._seen < count:
             name = f"{COUNT_KEY}/{self._seen + 1}"
-            if not store.check([name]):
+            # One operation: comparing with what the key never holds reads it without waiting for it.
+            text = store.compare_set(name, "?", "?")
+            if not text.startswith(b"["):
                 # Its writer has counted it, and not written it yet, or has died in between.
                 self._unwritten += 1
                 if self._unwritten < MOST_UNWRITTEN:
@@ -218,7 +269,7 @@ class Watch:
                 self._seen, self._unwritten = self._seen + 1, 0
                 continue
             self._unwritten = 0
-            told = json.loads(store.get(name))
+            told = json.loads(text)
             self._seen += 1
             if told[0] == uneven.CHANNEL:
                 self._registrations.hear(uneven.Notice(*told[1:]))
@@ -237,6 +288,9 @@ class Watch:
             subject = self._subjects.get(alarm.key)
         if subject is None:
             return False  # this process may get the communicator yet
+        # Whoever is in the round itself need not ask the store again and again whether it is over.
+        if self._waits_for(alarm.verdict_key) and subject.answer(alarm, store) is None:
+            return False
         if not store.check([alarm.verdict_key]):
             proposal = subject.answer(alarm, store)
             if proposal is None:
@@ -246,8 +300,9 @@ class Watch:
             if self._settled_among(others):
                 return False
             for key, position in others.items():
-                store.compare_set(key, "", json.dumps(proposal._replace(position=position, data=None)))
-            store.compare_set(alarm.verdict_key, "", json.dumps(proposal))
+                _end(store, key, proposal._replace(position=position, data=None), self._copies(key))
+            copies = [copy_key(alarm.verdict_key, collector) for collector in alarm.facts.get("collectors", ())]
+            _end(store, alarm.verdict_key, proposal, copies)
         verdict = _standing(store, alarm.verdict_key)
         if verdict.kind == "timeout":
             verdict = subject.answer(alarm, store) or verdict  # too late for the round, not for this rank
@@ -256,6 +311,20 @@ class Watch:
         elif verdict.kind in ("timeout", "mismatch"):
             subject.missed(alarm.verdict_key, verdict)
         return True
+
+
+def _alarm(found: _Round) -> Alarm:
+    part, post = found.waiting.part, found.waiting.post
+    collectors = list(part.shard.collectors[1:])
+    facts = found.facts | ({"collectors": collectors} if collectors else {})
+    return Alarm(found.key, part.rank, part.about, post.topic, post.entries, post.position, found.verdict_key, facts)
+
+
+def _end(store: Store, verdict_key: str, verdict: RoundVerdict, copies: Sequence[str]) -> None:
+    """End a round, if it has not ended before; see rounds.py for the copies."""
+    stands = store.compare_set(verdict_key, "", json.dumps(verdict))
+    for key in copies:
+        store.set(key, stands)
 
 
 def _put(store: Store, told: Alarm | uneven.Notice) -> None:

@@ -6,10 +6,14 @@ A rank names its host in its posts until all ranks know who shares one. Two rank
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import functools
 import hashlib
+import itertools
+import json
 import os
+import zlib
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,6 +42,25 @@ def numbered(hosts: Sequence[str]) -> list[int]:
     return [numbers.setdefault(host, len(numbers)) for host in hosts] if all(hosts) else []
 
 
+def packed(numbers: Sequence[int]) -> str:
+    """Return the numbers as a short text: every rank of the job reads it, and most often they follow a pattern."""
+    steps = [number - before for before, number in itertools.pairwise([0, *numbers])]
+    return base64.b85encode(zlib.compress(json.dumps(steps).encode())).decode() if numbers else ""
+
+
+def unpacked(text: str) -> list[int]:
+    """Return the numbers that :func:`packed` made into that text."""
+    return list(itertools.accumulate(json.loads(zlib.decompress(base64.b85decode(text))))) if text else []
+
+
+def by_host(numbers: Sequence[int]) -> list[list[int]]:
+    """Return the ranks of each host, ascending, if each rank's host has that number."""
+    ranks = defaultdict(list)
+    for rank, number in enumerate(numbers):
+        ranks[number].append(rank)
+    return list(ranks.values())
+
+
 class Hosts(NamedTuple):
     """Who shares a host, as one rank sees it."""
 
@@ -47,13 +70,11 @@ class Hosts(NamedTuple):
 
 def seen_by(rank: int, numbers: Sequence[int]) -> Hosts:
     """Return who shares a host, if each rank's host has that number."""
-    ranks = defaultdict(list)
-    for other, number in enumerate(numbers):
-        ranks[number].append(other)
-    if len(ranks) == len(numbers):
+    hosts = by_host(numbers)
+    if len(hosts) == len(numbers):
         return Hosts()
-    neighbours = ranks[numbers[rank]]
-    return Hosts([each[0] for each in ranks.values()], neighbours if len(neighbours) > 1 else ())
+    neighbours = next(ranks for ranks in hosts if numbers[ranks[0]] == numbers[rank])
+    return Hosts([ranks[0] for ranks in hosts], neighbours if len(neighbours) > 1 else ())
 
 
 class Board:
@@ -71,35 +92,48 @@ class Board:
     def post(self, number: int, text: str) -> None:
         """Show the neighbours what this rank comes with."""
         if self._board is not None:
-            self._board.post(number, text)
+            self._board.post(_round(number), text)
 
     def gather(self, number: int, patience: float) -> dict[int, str]:
         """Return what the neighbours have come with, by rank; empty if not all come within `patience` seconds."""
-        texts = self._board.gather(number, patience) if self._board is not None and self._board.is_complete else []
+        texts = (
+            self._board.gather(_round(number), patience) if self._board is not None and self._board.is_complete else []
+        )
         return dict(zip(self._neighbours, texts, strict=True)) if texts and all(texts) else {}
+
+    def speak(self, number: int) -> None:
+        """Tell the neighbours that all their posts are in the store, so that they can wait here for the verdict."""
+        if self._board is not None:
+            self._board.publish(_round(number) - 1, "")
+
+    def has_spoken(self, number: int) -> bool:
+        """Whether all posts of this host are in the store, as far as the board still shows it."""
+        if self._board is None or not self._board.is_complete:
+            return False
+        return any(self._board.published(shown, 0.0) is not None for shown in (_round(number) - 1, _round(number)))
 
     def publish(self, number: int, text: str) -> None:
         """Show the neighbours the verdict."""
         if self._board is not None:
-            self._board.publish(number, text)
+            self._board.publish(_round(number), text)
 
     def settle(self, number: int, text: str) -> bool:
         """Let this verdict stand for all, unless the board is closed; tell whether it stands."""
         if self._board is None:
             return False
         # Where it does not (it may be too long, too) nobody need wait for it here.
-        return self._board.settle(number, text) or self._board.close(number) is not None
+        return self._board.settle(_round(number), text) or self._board.close(_round(number)) is not None
 
     def settled(self, number: int, patience: float) -> str:
         """Return the verdict that stands; empty if there is none within `patience` seconds."""
         if self._board is None or not self._board.is_complete:
             return ""
-        return self._board.settled(number, patience) or ""
+        return self._board.settled(_round(number), patience) or ""
 
     def close(self, number: int) -> str | None:
         """See to it that nothing more is settled here; if round `number` was before, return its verdict instead."""
         # Also while the board is not complete: it may be, a moment later.
-        return self._board.close(number) if self._board is not None else None
+        return self._board.close(_round(number)) if self._board is not None else None
 
     @property
     def is_closed(self) -> bool:
@@ -110,7 +144,12 @@ class Board:
         """Return the verdict that the speaker shows; empty if there is none within `patience` seconds."""
         if self._board is None or not self._board.is_complete:
             return ""
-        return self._board.published(number, patience) or ""
+        return self._board.published(_round(number), patience) or ""
+
+
+def _round(number: int) -> int:
+    """Return the number of a round on the board, which has two texts for all: "spoken" one before, and the verdict."""
+    return 2 * number + 1
 
 
 def _digest(text: str) -> str:

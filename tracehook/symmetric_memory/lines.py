@@ -31,27 +31,35 @@ if TYPE_CHECKING:
 # runs out of time, torch writes a warning and looks up names for it; a bad name server makes that take many seconds.
 GRACE = 30.0
 LONGEST_POLL_INTERVAL = 0.25
+LONGEST_LISTENING = 5.0  # seconds that a rank waits on the board before it looks into the store
+# Seconds by which a rank waits longer than the one before it: so that the first writes the time-out, not all at once.
+TURN = 0.001
+LONGEST_TURN = 2.0
 END = 5.0  # seconds that the exit waits for the lines
-ON_BOARD = {"post", "gather", "publish", "published", "settle", "settled", "close"}  # operations that need no store
+# Operations that need no store.
+ON_BOARD = {"post", "gather", "speak", "spoken", "publish", "published", "settle", "settled", "close"}
 
 
 @dataclass(eq=False)
 class Task:
     """The steps of one rank in one round. Shares nothing with later rounds, because it may outlive its caller.
 
-    `timeout` is in seconds. Whoever waits for the outcome gets it from the line.
+    `timeout` is in seconds. Whoever waits for the outcome gets it from the line. `turn`: the rank's among those whose
+    time may be up together.
     """
 
     steps: Steps
     timeout: float
     removable: Sequence[str] = ()
     board: Board | None = None
+    turn: int = 0
     trips: int = 0
     abandoned: bool = False  # the process ends
     outcome: queue.SimpleQueue[RoundVerdict | BaseException] = field(default_factory=queue.SimpleQueue)
 
     def __post_init__(self) -> None:
         self.deadline = time.monotonic() + self.timeout
+        self._end = self.deadline + min(self.turn * TURN, LONGEST_TURN, self.timeout / 8)
         self._wanted: Operation | None = None
 
     def begin(self) -> RoundVerdict | None:
@@ -75,7 +83,7 @@ class Task:
                 if wanted.name in ON_BOARD:
                     answer = self._perform_on_board(wanted)
                 else:
-                    self.trips += 1
+                    self.trips += wanted.name != "listen"
                     answer = self._perform(store, wanted)
                 wanted = self.steps.send(answer)
         except StopIteration as end:
@@ -95,6 +103,10 @@ class Task:
                 return self.board.post(number, text)
             case Operation("gather", (number,)):
                 return self.board.gather(number, patience)
+            case Operation("speak", (number,)):
+                return self.board.speak(number)
+            case Operation("spoken", (number,)):
+                return self.board.has_spoken(number)
             case Operation("publish", (number, text)):
                 return self.board.publish(number, text)
             case Operation("published", (number,)):
@@ -117,6 +129,8 @@ class Task:
                 return self._wait(store, keys)
             case Operation("wait", (keys, verdict_key)):
                 return self._wait(store, keys, verdict_key)
+            case Operation("listen", (number, key)):
+                return self._listen(store, number, key)
             case Operation("read", (keys,)):
                 return store.multi_get(keys)
             case Operation("claim", (key, value)):
@@ -134,7 +148,7 @@ class Task:
         if verdict_key or not store.has_extended_api():
             return self._poll(store, keys, verdict_key)
         # Rounded up, so that an error before the deadline is a failure of the store. Zero would mean: for ever.
-        left = max(1, math.ceil((self.deadline - time.monotonic()) * 1000) + 1)
+        left = max(1, math.ceil((self._end - time.monotonic()) * 1000) + 1)
         try:
             store.wait(keys, timedelta(milliseconds=left))
         except RuntimeError:
@@ -149,11 +163,30 @@ class Task:
             now = time.monotonic()
             if self.abandoned:
                 raise RuntimeError("the process ends")
-            if now >= self.deadline or (verdict_key and store.check([verdict_key])):
+            if now >= self._end or (verdict_key and store.check([verdict_key])):
                 return False
             # At most an eighth longer than the wait had to be, and few questions in a long one.
             time.sleep(min(LONGEST_POLL_INTERVAL, (now - begin) / 8))
         return True
+
+    def _listen(self, store: Store, number: int, key: str) -> str:
+        """Wait on the board, and look into the store now and then: who speaks for this rank may have died."""
+        assert self.board is not None
+        looked = time.monotonic()
+        while not self.abandoned and (begin := time.monotonic()) < self._end:
+            shown = self.board.published(number, min(LONGEST_POLL_INTERVAL, self._end - begin))
+            now = time.monotonic()
+            if shown:
+                return shown
+            is_past = now < min(begin + LONGEST_POLL_INTERVAL, self._end) - 0.01  # the board shows a later round
+            if is_past or now >= looked + min(LONGEST_LISTENING, self.timeout / 4):
+                looked = now
+                self.trips += 1
+                if is_past or store.check([key]):
+                    break
+        if self.abandoned:
+            raise RuntimeError("the process ends")
+        return ""
 
 
 class Line:

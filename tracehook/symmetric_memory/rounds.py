@@ -20,13 +20,21 @@ again: those who are further skipped what the others came to, and wait for them 
 Ranks of one host meet on a board in shared memory (`hosts.py`), once they know who shares one. The first rank of a
 host, its *speaker*, gathers their posts there. It takes all of them to the store under its own key, and shows the
 verdict on the board. So a store serves one rank for each host. The board decides nothing: a rank that does not find
-there soon what it waits for does all in the store, as if there were no board.
+there soon that its speaker has spoken does all in the store, as if there were no board. Once the speaker has spoken,
+the others wait on the board for as long as their time lasts, and look into the store now and then, because the speaker
+may have died.
 
 Where all ranks share one host the board also decides, without the store. If all posts are there and agree, the leader
 settles the round on the board. Any rank that wants another verdict, or no longer waits, closes the board first, and
 then does all in the store. Whichever comes first holds: nothing is settled on a closed board, and who finds the round
 settled obeys that. A closed board stays closed. After that round the ranks name their hosts again, and meet on a new
 board.
+
+Where more ranks speak than one key shall have readers, they are cut into shards (`levels.py`). The *collector* of a
+shard gathers in the store what its shard came with, takes that to the leader under one key, waits for the verdict, and
+copies it to a key of the shard, where the others wait. A copy says what stands, so it may come twice, from anybody, or
+never: a rank whose time is up looks where the verdict itself stands. Who ends a round before all have come copies to
+all shards, because their collectors may be what is missing.
 
 A rank cannot agree with the others if it loses the store, or is interrupted, between its post and the verdict: it
 raises, and cannot know whether the others go on.
@@ -41,11 +49,11 @@ import json
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tracehook.symmetric_memory.hosts import Hosts, numbered
-from tracehook.symmetric_memory.members import NOBODY, Members
+from tracehook.symmetric_memory.hosts import numbered, packed
+from tracehook.symmetric_memory.part import LEADER, Part
 from tracehook.symmetric_memory.verdicts import Post, RoundVerdict, is_further, judge
 
-LEADER = 0
+EARLY = ("timeout", "declined")  # verdicts of ranks that do not wait for all to come
 
 
 class Operation(NamedTuple):
@@ -56,9 +64,11 @@ class Operation(NamedTuple):
     bytes, ``claim`` (key, value) -> bytes that stand there, ``peek`` (key) -> bytes, empty if it is absent, ``keys`` ()
     -> all keys.
     Of the board: ``post`` (number, text), ``gather`` (number) -> texts by rank, empty if not all came at once,
-    ``publish`` (number, text), ``published`` (number) -> text, empty if there is none. Of one that all ranks share:
-    ``settle`` (number, text) -> bool, ``settled`` (number) -> text, empty if there is none, ``close`` (number) -> None,
-    or the text if the round was settled before.
+    ``speak`` (number), ``spoken`` (number) -> bool, ``publish`` (number, text), ``published`` (number) -> text, empty
+    if there is none. Of one that all ranks share: ``settle`` (number, text) -> bool, ``settled`` (number) -> text,
+    empty if there is none, ``close`` (number) -> None, or the text if the round was settled before.
+    Of both: ``listen`` (number, key) -> the text that is published, empty if the store has the key first, or the time
+    is up.
     """
 
     name: str
@@ -66,51 +76,6 @@ class Operation(NamedTuple):
 
 
 Steps = Generator[Operation, Any, RoundVerdict]
-
-
-class Part(NamedTuple):
-    """Who takes part, in which sequence of rounds."""
-
-    prefix: str
-    rank: int
-    ranks: int
-    about: str  # what messages call the communicator
-    timeout: float  # seconds, for messages
-    hosts: Hosts = Hosts()
-    members: Members = NOBODY
-
-    @property
-    def who(self) -> str:
-        """What messages call this rank."""
-        return self.members.named([self.rank])
-
-    @property
-    def has_neighbours(self) -> bool:
-        """Whether other ranks share this rank's host."""
-        return bool(self.hosts.neighbours)
-
-    @property
-    def is_on_one_host(self) -> bool:
-        """Whether all ranks share this rank's host, so that its board decides."""
-        return len(self.hosts.neighbours) == self.ranks
-
-    @property
-    def is_speaker(self) -> bool:
-        """Whether this rank speaks in the store for its host."""
-        return not self.has_neighbours or self.rank == self.hosts.neighbours[0]
-
-    def verdict_key(self, number: int) -> str:
-        """Where the verdict of a round stands."""
-        return f"{self.prefix}/{number}/verdict"
-
-    def post_key(self, number: int, rank: int) -> str:
-        """Where a rank other than the leader posts."""
-        return f"{self.prefix}/{number}/{rank}"
-
-    @property
-    def leader_key(self) -> str:
-        """Holds the number of the round that the leader has come to."""
-        return f"{self.prefix}/leader"
 
 
 def attend(part: Part, number: int, post: Post) -> Steps:
@@ -123,15 +88,26 @@ def attend(part: Part, number: int, post: Post) -> Steps:
     elif part.is_speaker:
         gathered = yield from _gather(part, number)
         yield Operation("set", (part.post_key(number, part.rank), _bundle(gathered) if gathered else text))
-        proposal = yield from _follow(part, number, post)
+        if gathered and not part.is_on_one_host:
+            yield Operation("speak", (number,))
+        instead = None
+        if part.collects:
+            instead = yield from _take_on(part, number, post, {part.rank: text, **gathered})
+        proposal = (yield from _follow(part, number, post)) if instead is None else instead
     else:
         shown = yield Operation("settled" if part.is_on_one_host else "published", (number,))
         if not shown and part.is_on_one_host:
             shown = yield Operation("close", (number,))
         if shown:
             return RoundVerdict(*json.loads(shown))
-        yield Operation("set", (part.post_key(number, part.rank), text))
-        proposal = yield from _follow(part, number, post)
+        if not part.is_on_one_host and (yield Operation("spoken", (number,))):
+            shown = yield Operation("listen", (number, part.heard_key(number)))
+            if shown:
+                return RoundVerdict(*json.loads(shown))
+            proposal = yield from _give_up(part, number, post)
+        else:
+            yield Operation("set", (part.post_key(number, part.rank), text))
+            proposal = yield from _follow(part, number, post)
     return (yield from _claim(part, number, proposal))
 
 
@@ -153,20 +129,34 @@ def leave(part: Part, number: int, post: Post, why: str) -> Steps:
     return (yield from _claim(part, number, RoundVerdict("timeout", text, [part.rank], position=post.position)))
 
 
-def _claim(part: Part, number: int, proposal: RoundVerdict | None) -> Steps:
+def _claim(part: Part, number: int, proposal: RoundVerdict | str) -> Steps:
+    """Return the verdict that stands, perhaps the proposal. A text is the key at which the verdict was seen."""
     text = json.dumps(proposal)
     if part.is_on_one_host:
-        if part.rank == LEADER and proposal is not None and proposal.kind == "ok":
+        if part.rank == LEADER and isinstance(proposal, RoundVerdict) and proposal.kind == "ok":
             if (yield Operation("settle", (number, text))):
                 return proposal
         else:
             shown = yield Operation("close", (number,))
             if shown:
                 return RoundVerdict(*json.loads(shown))
-    stands = yield Operation("claim", (part.verdict_key(number), text))
+    seen = isinstance(proposal, str) and proposal != part.verdict_key(number)
+    if seen:
+        stands = yield Operation("peek", (proposal,))
+    else:
+        stands = yield Operation("claim", (part.verdict_key(number), text))
+        is_early = isinstance(proposal, RoundVerdict) and proposal.kind in EARLY and stands.decode() == text
+        for key in _to_copy(part, number, to_all=is_early):
+            yield Operation("set", (key, stands.decode()))
     if part.has_neighbours and part.is_speaker and not part.is_on_one_host:
         yield Operation("publish", (number, stands.decode()))
     return RoundVerdict(*json.loads(stands))
+
+
+def _to_copy(part: Part, number: int, to_all: bool) -> list[str]:
+    """Return where a rank copies the verdict that it found where the verdict itself stands."""
+    own = part.rank if part.collects else part.shard.collector
+    return part.copy_keys(number) if to_all else [part.copy_key(number, own)] * (own != LEADER)
 
 
 def is_for(verdict: RoundVerdict, post: Post) -> bool:
@@ -178,59 +168,100 @@ def is_for(verdict: RoundVerdict, post: Post) -> bool:
     return not verdict.position or not is_further(post.position, verdict.position)
 
 
-def _lead(part: Part, number: int, post: Post) -> Generator[Operation, Any, RoundVerdict | None]:
-    texts = {LEADER: json.dumps(post), **(yield from _gather(part, number))}
-    everybody = range(part.ranks)
+def _lead(part: Part, number: int, post: Post) -> Generator[Operation, Any, RoundVerdict | str]:
+    gathered = yield from _gather(part, number)
+    texts = {LEADER: json.dumps(post), **gathered}
     if len(texts) < part.ranks:
-        yield Operation("set", (part.leader_key, str(number)))
-    # First those that speak for others, then whoever had to post alone.
-    for asked in (part.hosts.speakers, everybody):
-        wanted = [rank for rank in asked if rank not in texts]
-        if not wanted:
-            continue
-        keys = [part.post_key(number, rank) for rank in wanted]
-        if not (yield Operation("check", (keys,))):
-            # A leader that comes late must not wait for posts: their ranks may have gone on to the next round.
-            if (yield Operation("check", ([part.verdict_key(number)],))):
-                return None
-            came = yield Operation("wait", (keys, part.verdict_key(number)))
-            missing = [] if came else (yield from _missing(part, number))
-            if missing:
-                return _give_up(part, post, missing)
-        texts |= _unbundled(wanted, (yield Operation("read", (keys,))))
+        with_it = f" {json.dumps(list(gathered))}" if gathered else ""
+        yield Operation("set", (part.leader_key, f"{number}{with_it}"))
+        if gathered:
+            yield Operation("speak", (number,))
+    instead = yield from _collect(part, number, post, texts)
+    if instead is not None:
+        return instead
     # Most often all are equal: parse each different one once.
     known = {text: Post(*json.loads(text)) for text in set(texts.values())}
-    verdict = judge(part.about, [known[texts[rank]] for rank in everybody], part.members)
+    posts = list(known.values())
+    if len(posts) == 1 and not posts[0].host:
+        verdict = judge(part.about, posts, part.members)
+        if verdict.kind == "ok":
+            return verdict  # of many ranks it would be the same
+    verdict = judge(part.about, [known[texts[rank]] for rank in range(part.ranks)], part.members)
     if verdict.kind == "ok":
-        verdict = verdict._replace(hosts=numbered([known[texts[rank]].host for rank in everybody]))
+        hosts = numbered([known[texts[rank]].host for rank in range(part.ranks)])
+        verdict = verdict._replace(hosts=packed(hosts))
     return verdict
 
 
-def _follow(part: Part, number: int, post: Post) -> Generator[Operation, Any, RoundVerdict | None]:
-    if (yield Operation("wait", ([part.verdict_key(number)],))):
-        return None
-    return _give_up(part, post, (yield from _missing(part, number)))
+def _take_on(
+    part: Part, number: int, post: Post, texts: dict[int, str]
+) -> Generator[Operation, Any, RoundVerdict | str | None]:
+    """Take to the leader what this rank's shard came with; return what to go by if that does not come together."""
+    instead = yield from _collect(part, number, post, texts)
+    if instead is None:
+        yield Operation("set", (part.shard_key(number, part.rank), _bundle(texts)))
+    return instead
 
 
-def _give_up(part: Part, post: Post, missing: Sequence[int]) -> RoundVerdict:
+def _collect(
+    part: Part, number: int, post: Post, texts: dict[int, str]
+) -> Generator[Operation, Any, RoundVerdict | str | None]:
+    """Add the posts of all for whom this rank collects; return what to go by if they do not come together."""
+    shards = part.shard.collectors[1:] if part.rank == LEADER else ()
+    # First those that speak for others, then whoever had to post alone.
+    for asked in ([*part.shard.speakers, *shards], part.shard.ranks):
+        wanted = [rank for rank in asked if rank not in texts]
+        if not wanted:
+            continue
+        keys = [part.shard_key(number, rank) if rank in shards else part.post_key(number, rank) for rank in wanted]
+        if not (yield Operation("check", (keys,))):
+            # Who comes late must not wait for posts: their ranks may have gone on to the next round.
+            if (yield Operation("check", ([part.verdict_key(number)],))):
+                return part.verdict_key(number)
+            if not (yield Operation("wait", (keys, part.verdict_key(number)))):
+                if (yield Operation("check", ([part.verdict_key(number)],))):
+                    return part.verdict_key(number)
+                missing, silent = yield from _missing(part, number)
+                if missing or (shards and silent):  # else the last one came just now
+                    return _timed_out(part, post, missing, silent)
+        texts |= _unbundled(wanted, (yield Operation("read", (keys,))))
+    return None
+
+
+def _follow(part: Part, number: int, post: Post) -> Generator[Operation, Any, RoundVerdict | str]:
+    if (yield Operation("wait", ([part.heard_key(number)],))):
+        return part.heard_key(number)
+    return (yield from _give_up(part, number, post))
+
+
+def _give_up(part: Part, number: int, post: Post) -> Generator[Operation, Any, RoundVerdict | str]:
+    """Return what to go by when the time is up: the verdict if it stands, or a time-out."""
+    if (yield Operation("check", ([part.verdict_key(number)],))):
+        return part.verdict_key(number)
+    return _timed_out(part, post, *(yield from _missing(part, number)))
+
+
+def _timed_out(part: Part, post: Post, missing: Sequence[int], silent: Sequence[int]) -> RoundVerdict:
     named = part.members.named
-    what = f"{named(missing)} did not come" if missing else f"{named([LEADER])} came, but gave no verdict"
+    what = f"{named(missing)} did not come" if missing else f"{named(silent or [LEADER])} came, but gave no verdict"
     waited = f"within the {part.timeout:g} s that {part.who} waited at {post.topic!r}"
     text = f"{part.about}: {what} {waited}; {post.consequence}"
-    return RoundVerdict("timeout", text, missing or [LEADER], position=post.position)
+    return RoundVerdict("timeout", text, missing or silent or [LEADER], position=post.position)
 
 
-def _missing(part: Part, number: int) -> Generator[Operation, Any, list[int]]:
-    """Return the ranks that have not come to this round."""
+def _missing(part: Part, number: int) -> Generator[Operation, Any, tuple[list[int], list[int]]]:
+    """Return the ranks that have not come to this round, and the other collectors that took nothing to the leader."""
     keys = yield Operation("keys")
     came = {rank for rank in range(part.ranks) if part.post_key(number, rank) in keys}
     speakers = [rank for rank in part.hosts.speakers if rank in came]
     if speakers:
         values = yield Operation("read", ([part.post_key(number, rank) for rank in speakers],))
         came.update(_unbundled(speakers, values))
-    if (yield Operation("peek", (part.leader_key,))) == str(number).encode():
-        came.add(LEADER)
-    return [rank for rank in range(part.ranks) if rank not in came]
+    newest, _, with_it = (yield Operation("peek", (part.leader_key,))).decode().partition(" ")
+    if newest == str(number):
+        came.update([LEADER, *json.loads(with_it or "[]")])
+    silent = [rank for rank in part.shard.collectors[1:] if part.shard_key(number, rank) not in keys]
+    return [rank for rank in range(part.ranks) if rank not in came], [rank for rank in silent if rank != part.rank]
 
 
 def _gather(part: Part, number: int) -> Generator[Operation, Any, Mapping[int, str]]:

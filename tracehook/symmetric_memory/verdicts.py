@@ -34,7 +34,7 @@ class RoundVerdict(NamedTuple):
     `data`: the reasons by rank (failed, declined), or what the ranks share (ok); of ``differed`` how many calls ranks
     have made, and the call at which they hang in NCCL, or None. `position`: where the rank was that wrote the verdict
     before all had come, or that an alarm is about; of ``skipped`` the newest one. `hosts`: for each rank the number of
-    its host, if all said it.
+    its host, if all said it, as :func:`hosts.packed` writes them.
     """
 
     kind: str
@@ -43,7 +43,7 @@ class RoundVerdict(NamedTuple):
     data: Any = None
     position: Sequence[int] = ()
     topic: str = ""  # of "declined": what that rank does not come to
-    hosts: Sequence[int] = ()
+    hosts: str = ""
 
 
 def is_same(one: Sequence[int], other: Sequence[int]) -> bool:

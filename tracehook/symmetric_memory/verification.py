@@ -16,7 +16,7 @@ from tracehook import _core
 from tracehook.symmetric_memory import divergence
 from tracehook.symmetric_memory.alarm import Alarm
 from tracehook.symmetric_memory.members import NOBODY, Members
-from tracehook.symmetric_memory.rounds import LEADER
+from tracehook.symmetric_memory.part import LEADER
 from tracehook.symmetric_memory.verdicts import RoundVerdict
 
 if TYPE_CHECKING:

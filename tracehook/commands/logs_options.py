@@ -16,7 +16,7 @@ from tracehook.log.text import printable
 
 if TYPE_CHECKING:
     from tracehook.audit.selection import Selection
-    from tracehook.audit.store import Progress
+    from tracehook.audit.texts import Progress
 
 UNUSABLE = 2  # exit status
 

@@ -13,7 +13,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from tracehook.audit.store import Progress, Store, quiet
+from tracehook.audit.store import Store, quiet
+from tracehook.audit.texts import Progress
 from tracehook.log.lines import LogError
 from tracehook.views.history import History
 from tracehook.views.naming import name_of, wall_at_zero

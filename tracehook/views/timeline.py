@@ -16,7 +16,8 @@ from typing import Any, BinaryIO
 
 from tracehook.audit.fields import FIELDS
 from tracehook.audit.finding import Finding
-from tracehook.audit.store import Progress, Store, quiet
+from tracehook.audit.store import Store, quiet
+from tracehook.audit.texts import Progress
 from tracehook.log.text import in_bytes
 from tracehook.views.lanes import Lanes, NestingLanes
 from tracehook.views.naming import known, name_of, wall_at_zero

@@ -19,7 +19,8 @@ from plotly.offline import get_plotlyjs
 
 from tracehook.audit.called import job_of
 from tracehook.audit.rules import check, rules
-from tracehook.audit.store import Progress, Store, quiet
+from tracehook.audit.store import Store, quiet
+from tracehook.audit.texts import Progress
 from tracehook.views.report import cost, findings, job, lifetimes, pools, series, spread, waiting
 
 _SCRIPTS = ("pictures.js", "page.js")

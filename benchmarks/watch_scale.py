@@ -33,6 +33,7 @@ def look(directory: Path, interval: float) -> None:
 
     from tracehook.audit.live import Follower
     from tracehook.commands import watch_table
+    from tracehook.commands.watch import first_look
 
     most_files = 0
     over = threading.Event()
@@ -47,8 +48,11 @@ def look(directory: Path, interval: float) -> None:
     began = time.monotonic()
     follower = Follower(directory)
     steps = []
-    while not steps or follower.behind:
-        steps.append(_step(follower, watch_table, console, interval))
+    rest = 0.0
+    while not follower.has_caught_up:
+        seconds = first_look(interval, rest)
+        steps.append(_step(follower, watch_table, console, seconds))
+        rest = steps[-1][0] - seconds
     whole = time.monotonic() - began
     cpu = _cpu()
     later = []

@@ -133,6 +133,7 @@ def test_a_large_log_is_read_in_turns(tmp_path, follower):
     follower.look(0)
     assert len(follower.processes) == 3
     assert "still reading" in _render(follower)
+    assert "; still reading: " in watch_table.sentence(follower)
     looks = 3
     while follower.behind:
         follower.look(0)

@@ -132,10 +132,11 @@ def _new_alerts(follower: Follower, known: dict[str, dict[str, Any]]) -> Iterato
 
 def _looks(follower: Follower, interval: float, keep: bool) -> Iterator[None]:
     """Look at the files, again and again. Once all was read, at least half of the time is slept, however many."""
-    ended = 0
+    ended, rest = 0, 0.0
     while True:
         begin = time.monotonic()
-        follower.look(interval / 2 if follower.has_caught_up else interval)
+        seconds = first_look(interval, rest) if not follower.has_caught_up else interval / 2
+        follower.look(seconds)
         yield
         # Twice: between two processes of a job there may be a moment without any.
         if not follower.all_ended or follower.behind:
@@ -145,8 +146,14 @@ def _looks(follower: Follower, interval: float, keep: bool) -> Iterator[None]:
         if ended == 2 and not keep:
             return
         took = time.monotonic() - begin
+        rest = took - seconds
         if follower.has_caught_up:
             time.sleep(max(interval - took, took))
+
+
+def first_look(interval: float, rest: float) -> float:
+    """Return how long to read until all was read once, if what is not reading took `rest` at the last look."""
+    return min(max(interval, 3 * rest), 5 * interval)
 
 
 @contextmanager

@@ -67,6 +67,7 @@ def sentence(follower: Follower) -> str:
     return (
         f"{_states(follower)}; {segments} segments, {size}; {communicators} communicators; {held} registrations held"
         f"{rates}; {alerts} warnings; {waiting} events in rings, {dropped} dropped"
+        f"{f'; {_behind(follower)}' if follower.behind else ''}"
     )
 
 
@@ -194,7 +195,7 @@ def _remarks(follower: Follower) -> Iterator[str]:
     if follower.left_out:
         yield clean(follower.left_out, 300)
     if follower.behind:
-        yield f"still reading: {in_bytes(follower.behind)} to go"
+        yield _behind(follower)
     if follower.skipped:
         yield _skipped(follower)
     if foreign := sum(process.foreign for process in follower.processes.values()):
@@ -203,6 +204,10 @@ def _remarks(follower: Follower) -> Iterator[str]:
     if told:
         latest = max(told, key=lambda process: process.time_of(process.latest or {}) or 0.0)
         yield alert(latest, follower.host_count > 1)
+
+
+def _behind(follower: Follower) -> str:
+    return f"still reading: {in_bytes(follower.behind)} to go"
 
 
 def _chosen(processes: list[Process], now: float, most: int | None) -> list[Process]:

@@ -20,6 +20,7 @@ from multiprocessing import get_context
 from typing import Any
 
 import stats
+import store_costs
 import torch.distributed as dist
 
 from tracehook.symmetric_memory import hosts
@@ -34,6 +35,7 @@ LINES = [
     stats.Line("round", "one round: from the moment until the last has it", "ms", 10),
     stats.Line("awake", "  until the last process is awake", "ms"),
     stats.Line("own", "  the slowest process's own time", "ms"),
+    stats.Line("store", "  CPU of the store's process, mean of all rounds", "ms"),
 ]
 
 
@@ -82,13 +84,17 @@ def measure(ranks: int, per_host: int, period: float) -> stats.Results:
     speakers = [context.Process(target=speak, args=(*given, host, begin, period, results)) for host in range(count)]
     for speaker in speakers:
         speaker.start()
+    time.sleep(max(0.0, begin - time.monotonic()))
+    before = store_costs.used(server.pid)
     times = [results.get(timeout=TIMEOUT + 300) for _ in speakers]
+    store = (store_costs.used(server.pid) - before) / (WARM_UP + ROUNDS)
     for speaker in speakers:
         speaker.join()
     server.terminate()
     server.join()
     by_round = list(zip(*times, strict=True))
     found: stats.Results = defaultdict(list)
+    found["store"].append(store * 1e3)
     for one in by_round:
         found["round"].append(max(end for _, end in one))
         found["awake"].append(max(awake for awake, _ in one))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 import uuid
@@ -223,3 +224,29 @@ def test_the_hosts_of_many_ranks_are_a_short_text():
     for numbers in ([rank // 8 for rank in range(16384)], [rank % 2048 for rank in range(16384)], [0, 1, 0, 2], []):
         assert hosts.unpacked(hosts.packed(numbers)) == numbers
         assert len(hosts.packed(numbers)) < 400
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_hosts_shards_and_delays(seed):
+    """Whoever comes late, declines or wants something else: one outcome on all ranks, and a last call that succeeds."""
+    rng = random.Random(seed)
+    ranks = rng.randint(5, 12)
+    members = _members(ranks, rng.choice([0, 1, 2, 3]))
+    assert set(_compare(members)) == {False}
+    for position in range(1, 7):
+        declining, odd, late = (rng.randrange(ranks) if rng.random() < 0.3 else None for _ in range(3))
+        delays = [rng.choice([0, 0, 0, 0.01, 0.05, 0.4]) for _ in range(ranks)]
+        timeout = 0.5 if late is not None else PATIENCE
+
+        def call(rank: int) -> Any:
+            time.sleep(delays[rank] + 1.5 * (rank == late))  # noqa: B023
+            if rank == declining:  # noqa: B023
+                return members[rank].decline("windows", "no", PATIENCE, (position,))  # noqa: B023
+            return members[rank].compare("windows", ["ab"[rank == odd]], timeout, (position,))  # noqa: B023
+
+        found = _all([lambda rank=rank: call(rank) for rank in range(ranks)])
+        told = {str(one).split("came late itself. ")[-1] for rank, one in enumerate(found) if rank != declining}
+        assert len(told) == 1, (position, told)
+    for member in members:
+        assert member.rounds >= 7
+    assert set(_compare(members)) == {False}

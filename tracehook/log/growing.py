@@ -77,10 +77,10 @@ class GrowingDirectory:
         folders = []
         with contextlib.suppress(FileNotFoundError):
             folders = folders_in(self.path)
-        befores = ["" if folder == self.path else f"{folder.name}/" for folder in folders]
-        for before in self._logs.keys() - set(befores):
+        earlier = ["" if folder == self.path else f"{folder.name}/" for folder in folders]
+        for before in self._logs.keys() - set(earlier):
             self._keep(before, {})
-        for before, folder in zip(befores, folders, strict=True):
+        for before, folder in zip(earlier, folders, strict=True):
             found: dict[str, dict[int, os.DirEntry[str]]] = {}
             with contextlib.suppress(FileNotFoundError):  # it may go while we look
                 found = self._look_into(before, folder)

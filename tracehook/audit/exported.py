@@ -53,7 +53,7 @@ def find_exported(path: Path) -> Directory:
     return found
 
 
-class Exported:
+class ExportedLogs:
     """The processes of an export, to be read into a database."""
 
     def __init__(self, path: Path, logs: Sequence[LogFile]) -> None:

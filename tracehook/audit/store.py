@@ -139,7 +139,9 @@ class Store:
         if sum(size_of(part.text) for log in logs for part in log.parts) < _SMALL:
             database.execute("SET threads = 1")
         source = (
-            exported.Exported(self.directory.path, logs) if self._is_exported else Texts(logs, self._scratch, progress)
+            exported.ExportedLogs(self.directory.path, logs)
+            if self._is_exported
+            else Texts(logs, self._scratch, progress)
         )
         events, places = source.survey(database)
         places |= {process: (log.rank, None) for process, log in enumerate(logs) if log.rank is not None}

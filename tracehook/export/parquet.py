@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import socket
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from importlib import resources
 from itertools import groupby
 from pathlib import Path
@@ -17,7 +12,6 @@ from typing import Final, NamedTuple
 from urllib.parse import quote
 
 import duckdb
-import psutil
 
 from tracehook.audit import lines_table
 from tracehook.audit.fields import FIELDS
@@ -25,10 +19,10 @@ from tracehook.audit.limits import DISK, MEMORY, limits
 from tracehook.audit.selection import LATEST, integer
 from tracehook.export.batch import Batch
 from tracehook.export.cursor import Cursor, Reached, read_cursor
+from tracehook.export.host import lives, locked, name_of_host, own_host
 from tracehook.log.directory import find_logs
 from tracehook.log.file import LogFile, LogPart
 from tracehook.log.file_name import part_of, stem_of
-from tracehook.log.folders import safe
 from tracehook.log.lines import LogError, whole_lines
 from tracehook.log.text import encodable
 
@@ -39,7 +33,6 @@ _COPY: Final = 1 << 20
 _ASKED: Final = {"log.summed", "rank.known"}  # whose fields tables.sql needs
 _NO_JOB: Final = "__HIVE_DEFAULT_PARTITION__"
 _BYTES_AT_ONCE: Final = 64 << 20  # of logs: their events are held in memory, and become a file
-_CLOCK_STEP: Final = timedelta(minutes=1)  # how far the wall clock may have been set since a log began
 
 
 class Exported(NamedTuple):
@@ -72,9 +65,9 @@ def export(directory: Path, out: Path, here: bool = False, over: bool = False) -
     another host if the job is `over`. Raises :class:`LogError`, also if another process exports to `out` on this host,
     and OSError.
     """
-    name = _name_of_host()
+    name = name_of_host()
     out.mkdir(parents=True, exist_ok=True)
-    with _locked(out / f".lock-{name}"), tempfile.TemporaryDirectory(prefix="tracehook-export-") as scratch:
+    with locked(out / f".lock-{name}"), tempfile.TemporaryDirectory(prefix="tracehook-export-") as scratch:
         batch = Batch(out, name)
         try:
             return _Export(directory, Path(scratch), batch, name, here, over).run()
@@ -97,7 +90,7 @@ class _Export:
         if found.newer:
             raise LogError(found.newer)
         self._unreadable = found.unreadable
-        logs = [log for log in found.logs if not here or log.begin.get("host") == _host()]
+        logs = [log for log in found.logs if not here or log.begin.get("host") == own_host()]
         self._logs = sorted(logs, key=lambda log: log.job or "")  # each file is of one job
         self._texts: list[_News] = []
         self._new: list[int] = []  # logs of which nothing was exported before
@@ -129,9 +122,9 @@ class _Export:
             self._take_part(number, part, reached, place if first else place + 1)
         if log.ended or reached.over:
             return
-        if log.begin.get("host") != _host() and not self._job_is_over:
+        if log.begin.get("host") != own_host() and not self._job_is_over:
             self._elsewhere += 1
-        elif _lives(log):
+        elif lives(log):
             self._growing += 1
         else:
             reached.over = True
@@ -306,20 +299,6 @@ def _ending(number: int, log: LogFile) -> tuple[object, ...]:
     return number, left is not None, *of_ring, log.torn, encodable(log.complaint) or None
 
 
-def _lives(log: LogFile) -> bool:
-    """Whether the process of a log that has no end runs on this host. Its number may be another's by now."""
-    pid = integer(log.begin, "pid")
-    if pid is None or log.begin.get("host") != _host():
-        return False
-    try:
-        if not psutil.pid_exists(pid):  # os.kill would find threads, too
-            return False
-        created = datetime.fromtimestamp(psutil.Process(pid).create_time(), UTC).replace(tzinfo=None)
-    except (psutil.Error, ValueError, OverflowError):
-        return False
-    return log.began is None or created <= log.began + _CLOCK_STEP
-
-
 def _copy_lines(source: Path, begin: int, target: Path) -> int:
     """Copy the whole lines of `source` from byte `begin` on; return how many bytes these are."""
     size = whole = 0
@@ -339,24 +318,3 @@ def _without_long_lines(text: Path) -> Path:
     with clean.open("wb") as out:
         out.writelines(line for line in whole_lines(text) if line is not None)
     return clean
-
-
-def _host() -> str:
-    return encodable(socket.gethostname())
-
-
-def _name_of_host() -> str:
-    return safe(socket.gethostname())
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise LogError(f"{path.parent}: another process exports to it; wait until it has ended") from None
-        yield
-    finally:
-        os.close(fd)

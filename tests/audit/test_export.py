@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 from datetime import UTC, datetime
-from itertools import count
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from support.rehearsal import ROOT
 from typer.testing import CliRunner
 
 from audit.goldens import unpack
+from tracehook.audit.fields import FIELDS
 from tracehook.commands import app
 from tracehook.export.parquet import export
 from tracehook.log.lines import LogError
@@ -84,6 +85,30 @@ def test_a_line_that_is_not_whole_yet_is_exported_when_it_is(tmp_path: Path) -> 
     assert export(tmp_path / "logs", tmp_path / "out").events == 2
     log.write_bytes(whole)
     assert export(tmp_path / "logs", tmp_path / "out").events == 1
+
+
+def test_a_file_has_one_process_after_another(tmp_path: Path) -> None:
+    """Each in the order of its events; and every file has every column, also one that none of its events has."""
+    export(GOLDEN / "clean", tmp_path)
+    columns = set()
+    for file in (tmp_path / "event").rglob("*.parquet"):
+        rows = duckdb.sql(f"SELECT process, t_ns FROM '{file}'").fetchall()
+        processes = [name for name, _ in rows]
+        assert len(set(processes)) == 1 + sum(one != other for one, other in pairwise(processes))
+        assert all(one[1] <= other[1] for one, other in pairwise(rows) if one[0] == other[0])
+        columns.add(tuple(duckdb.sql(f"FROM '{file}'").columns))
+    assert len(columns) == 1
+    assert set(FIELDS) <= set(*columns)
+
+
+@pytest.mark.parametrize("job", ["plain", "a b/c=%41", "übung", None])
+def test_a_job_keeps_its_name(tmp_path: Path, job: str | None) -> None:
+    """Also one that no folder can have."""
+    (tmp_path / "logs").mkdir()
+    first = {**BEGIN, "host": "h", "pid": 1, "rank": 0, "world_size": 1, "time": now()}
+    (tmp_path / "logs" / "job.rank0.h.1.jsonl").write_text(json.dumps(first | ({"job": job} if job else {})) + "\n")
+    export(tmp_path / "logs", tmp_path / "out")
+    assert events(tmp_path / "out", "job") == [(job or BEGIN.get("job"),)]
 
 
 KILLED_AT_A_LINE = """

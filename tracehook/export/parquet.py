@@ -119,7 +119,8 @@ class _Export:
         reached = self._cursor.logs[stem]
         first = not reached.parts
         for place, part in enumerate(log.parts):
-            self._take_part(number, part, reached, place if first else place + 1)
+            is_whole = len(log.parts) == 1 and log.ended and not log.torn
+            self._take_part(number, part, reached, place if first else place + 1, is_whole)
         if log.ended or reached.over:
             return
         if log.begin.get("host") != own_host() and not self._job_is_over:
@@ -139,11 +140,15 @@ class _Export:
         """Return what all files of a process are called in the directory."""
         return encodable(str(self._within(path).with_name(stem_of(path.name))))
 
-    def _take_part(self, number: int, part: LogPart, reached: Reached, place: int) -> None:
+    def _take_part(self, number: int, part: LogPart, reached: Reached, place: int, is_whole: bool) -> None:
         key = str(part_of(part.path.name))
         begin = reached.parts.get(key, 0)
         text = self._scratch / f"log-{number}-{key}.jsonl"
-        size = _copy_lines(part.text, begin, text)
+        if is_whole and not begin:  # nobody writes to it any more
+            lines_table.link(text.parent, text.name, part.text)
+            size = text.stat().st_size
+        else:
+            size = _copy_lines(part.text, begin, text)
         reached.parts[key] = begin + size
         if not size:
             return

@@ -109,12 +109,14 @@ def _complete(logs: list[LogFile]) -> None:
 def _take_copies_out(logs: list[LogFile]) -> list[str]:
     """Leave one log of each process, the longest; return what to say of the others."""
     first: dict[tuple[object, ...], LogFile] = {}
+    copies: set[int] = set()
     said = []
     for log in sorted(logs, key=lambda log: (log.left is None, -log.path.stat().st_size, log.path.name)):
         life = tuple(str(log.begin.get(name)) for name in ("host", "pid", "t_ns"))
         if "t_ns" in log.begin and (other := first.setdefault(life, log)) is not log:
-            logs.remove(log)
+            copies.add(id(log))
             said.append(f"{log.path}: another log of the process of {other.path.name}")
+    logs[:] = [log for log in logs if id(log) not in copies]
     return said
 
 

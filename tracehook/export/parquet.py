@@ -230,8 +230,8 @@ class _Export:
         # One process after another, so a reader of some processes passes most of a file by.
         ((rows,),) = database.execute(
             f"COPY (SELECT process, host, pid, rank, time, recovered, said_rank, {lines_table.all_columns(fields)} "
-            f"FROM exported ORDER BY number, t_ns, seq) TO '{lines_table.quoted(file)}' (FORMAT parquet, COMPRESSION zstd, "
-            f"KV_METADATA {{tracehook: '{SCHEMA}'}})"
+            f"FROM exported ORDER BY number, t_ns, seq) TO '{lines_table.quoted(file)}' "
+            f"(FORMAT parquet, COMPRESSION zstd, KV_METADATA {{tracehook: '{SCHEMA}'}})"
         ).fetchall()
         return int(rows)
 

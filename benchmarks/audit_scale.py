@@ -92,6 +92,8 @@ def draw(all_measured: list[Measured], file: Path) -> None:
             axes.set_xticks(ranks, [f"{count:,}" for count in ranks])
             axes.minorticks_off()
             axes.grid(alpha=0.3)
+    for axes, ticks in ((left, (1, 2, 5, 10, 20, 50, 100)), (right, (100, 200, 500, 1000, 2000))):
+        axes.set_yticks(ticks, [f"{tick:,}" for tick in ticks])
     left.set_ylabel("seconds of the processor")
     right.set_ylabel("memory, MiB")
     left.legend(frameon=False, fontsize="small")

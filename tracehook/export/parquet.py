@@ -14,7 +14,6 @@ from urllib.parse import quote
 import duckdb
 
 from tracehook.audit import lines_table
-from tracehook.audit.fields import FIELDS
 from tracehook.audit.limits import DISK, MEMORY, limits
 from tracehook.audit.selection import LATEST, integer
 from tracehook.export.batch import Batch
@@ -221,17 +220,11 @@ class _Export:
         folder = self._batch.folder / "event" / f"job={_NO_JOB if job is None else quote(job, safe='')}"
         folder.mkdir(parents=True, exist_ok=True)
         file = folder / f"{self._name}-{self._cursor.batches + 1:06}-{number}.parquet"
-        # A file has every column, also those that no event has.
-        columns = ", ".join(
-            f'"{name}"' if name in fields else f'CAST(NULL AS {kind}) AS "{name}"'
-            for name, kind in FIELDS.items()
-            if name != "rank"
-        )
         # One process after another, so a reader of some processes passes most of a file by.
         ((rows,),) = database.execute(
-            f"COPY (SELECT process, host, pid, rank, time, recovered, said_rank, {columns} FROM exported "
-            f"ORDER BY number, t_ns, seq) TO '{lines_table.quoted(file)}' (FORMAT parquet, COMPRESSION zstd, "
-            f"KV_METADATA {{tracehook: '{SCHEMA}'}})"
+            f"COPY (SELECT process, host, pid, rank, time, recovered, said_rank, {lines_table.all_columns(fields)} "
+            f"FROM exported ORDER BY number, t_ns, seq) TO '{lines_table.quoted(file)}' "
+            f"(FORMAT parquet, COMPRESSION zstd, KV_METADATA {{tracehook: '{SCHEMA}'}})"
         ).fetchall()
         return int(rows)
 

@@ -56,9 +56,8 @@ class Store:
                 raise LogError(self.directory.newer)
             selected = select(self.directory, selection)
             self.directory.logs, self.left_out = selected.logs, selected.left_out
-            self._database = duckdb.connect(str(self._scratch / "audit.duckdb"))
-            self._stack.callback(self._database.close)
             with limits():
+                self._open()
                 self._load(progress)
         except BaseException:
             self._stack.close()
@@ -102,13 +101,25 @@ class Store:
 
     # --- loading ---
 
-    def _load(self, progress: Progress) -> None:
-        database, logs = self._database, self.directory.logs
+    def _open(self) -> None:
+        database = self._database = duckdb.connect(str(self._scratch / "audit.duckdb"))
+        self._stack.callback(database.close)
         database.execute(f"SET memory_limit = '{MEMORY}'; SET preserve_insertion_order = false")
         database.execute("SET enable_progress_bar = false")  # DuckDB would draw it on stdout
         database.execute("PRAGMA disable_checkpoint_on_shutdown")  # the file goes with the store
         database.execute(f"SET temp_directory = '{lines_table.quoted(self._scratch)}'")
         database.execute(f"SET max_temp_directory_size = '{DISK}'")
+
+    def _load(self, progress: Progress) -> None:
+        self._read(self.directory.logs, shifts(self.directory.logs), progress)
+        self._make_unreadable()
+        self.make_operations()
+        progress("ordering", 0.0)
+        self._database.execute(_sql("tables.sql"))
+        self._refuse_several_runs()
+
+    def _read(self, logs: Sequence[LogFile], clocks: Sequence[int], progress: Progress) -> None:
+        database = self._database
         if sum(size_of(part.text) for log in logs for part in log.parts) < _SMALL:
             database.execute("SET threads = 1")
         source = (
@@ -116,18 +127,20 @@ class Store:
         )
         events, places = source.survey(database)
         places |= {process: (log.rank, None) for process, log in enumerate(logs) if log.rank is not None}
-        clocks = shifts(logs)
         fields = lines_table.fields_of(events)
         lines_table.create_event(database, fields)
         source.load(database, fields, [places.get(process, NOWHERE)[0] for process in range(len(logs))], clocks)
         self._make_processes(logs, places, clocks)
-        database.execute("CREATE TABLE unreadable (message VARCHAR)")
-        lines_table.add_rows(database, "unreadable", [(encodable(message),) for message in self.directory.unreadable])
-        database.execute("CREATE TABLE operation (operation VARCHAR, send VARCHAR, receive VARCHAR)")
-        lines_table.add_rows(database, "operation", OPERATIONS)
-        progress("ordering", 0.0)
-        database.execute(_sql("tables.sql"))
-        self._refuse_several_runs()
+
+    def make_operations(self) -> None:
+        """Make the table that says what has to be equal of a collective's buffers."""
+        self._database.execute("CREATE TABLE operation (operation VARCHAR, send VARCHAR, receive VARCHAR)")
+        lines_table.add_rows(self._database, "operation", OPERATIONS)
+
+    def _make_unreadable(self) -> None:
+        self._database.execute("CREATE TABLE unreadable (message VARCHAR)")
+        messages = [(encodable(message),) for message in self.directory.unreadable]
+        lines_table.add_rows(self._database, "unreadable", messages)
 
     def _make_processes(self, logs: Sequence[LogFile], places: Mapping[int, Place], clocks: Sequence[int]) -> None:
         database = self._database

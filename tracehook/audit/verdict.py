@@ -173,16 +173,14 @@ def _look(store: Store) -> Looked:
                   (SELECT count(DISTINCT coalesce(rank, -1 - process)) FROM process
                    WHERE rank IS NOT NULL OR used_cuda) AS ranks,
                   (SELECT count(*) FROM process) AS processes, (SELECT count(DISTINCT host) FROM process) AS hosts,
-                  (SELECT count(*) FROM event) AS events, (SELECT count(*) FROM event WHERE recovered) AS recovered,
-                  (SELECT count(DISTINCT comm) FROM communicator) AS communicators,
-                  (SELECT count(*) FROM segment) AS segments,
-                  (SELECT count(*) FROM registration WHERE kind = 'local') AS registrations,
-                  (SELECT count(*) FROM registration WHERE kind = 'window') AS windows,
-                  (SELECT count(*) FROM mapping) AS mappings,
+                  (SELECT count(DISTINCT comm) FROM communicator) AS communicators, told.*,
                   (SELECT coalesce(max(last_ns), 0) / 1e9 FROM process) AS seconds,
                   (SELECT strftime(min(began) + to_microseconds(max(proof_ns) // 1000), '%Y-%m-%dT%H:%M:%S.%gZ')
                    FROM process) AS proof_from,
-                  (SELECT count(*) FROM process WHERE proof_ns IS NOT NULL) AS shortened"""
+                  (SELECT count(*) FROM process WHERE proof_ns IS NOT NULL) AS shortened
+           FROM (SELECT sum(events) AS events, sum(recovered) AS recovered, sum(segments) AS segments,
+                        sum(registrations) AS registrations, sum(windows) AS windows, sum(mappings) AS mappings
+                 FROM counted) AS told"""
     )
     return Looked(**{**row, "jobs": tuple(row["jobs"] or ())})
 

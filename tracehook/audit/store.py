@@ -7,6 +7,7 @@ clock, between hosts by the wall clock at the beginning of the logs.
 from __future__ import annotations
 
 import contextlib
+import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -20,6 +21,7 @@ import duckdb
 
 from tracehook.audit import exported, lines_table
 from tracehook.audit.fields import BEGIN
+from tracehook.audit.finding import Finding
 from tracehook.audit.limits import DISK, MEMORY, limits
 from tracehook.audit.selection import LATEST, NEWEST, Selection, integer, select, shifts
 from tracehook.audit.texts import NOWHERE, Place, Progress, Texts, size_of
@@ -30,6 +32,7 @@ from tracehook.log.ring import RingFile
 from tracehook.log.tables import OPERATIONS
 from tracehook.log.text import encodable
 
+SCOPES = ("process", "communicator", "job")  # of rules, see rules/
 _NAMED_LINES = 5
 _SMALL = 8 << 20  # bytes of logs: below that more threads of the database cost more than they do
 
@@ -44,6 +47,9 @@ class Store:
     `left_out` says which jobs are not looked at, if nobody chose one. Raises :class:`LogError` if the directory has no
     log, those of several runs under one id, or one of a newer schema: then the others may mean something else too.
     """
+
+    scopes: Sequence[str] = SCOPES  # of the rules that are still to be applied
+    found: Sequence[Finding] = ()  # by the others
 
     def __init__(self, path: Path, selection: Selection = NEWEST, progress: Progress = quiet) -> None:
         self._stack = contextlib.ExitStack()
@@ -94,6 +100,16 @@ class Store:
             cursor = self._database.execute(sql, parameters)
             while rows := cursor.fetchmany(10_000):
                 yield from rows
+
+    def events(self) -> set[str]:
+        """Return the names of all events in the logs."""
+        return {row["event"] for row in self.rows("SELECT DISTINCT event FROM event")}
+
+    def run_sections(self, *names: str) -> None:
+        """Run some sections of tables.sql."""
+        sections = dict(re.findall(r"^-- section: (\w+)\n(.*?)(?=^-- section: |\Z)", _sql("tables.sql"), re.M | re.S))
+        for name in names:
+            self._database.execute(sections[name])
 
     def use_macros(self) -> None:
         """Define the SQL functions of macros.sql."""

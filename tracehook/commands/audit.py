@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,10 +17,12 @@ if TYPE_CHECKING:
 
     from tracehook.audit.finding import Finding
     from tracehook.audit.recorded import Join
+    from tracehook.audit.selection import Selection
     from tracehook.audit.store import Store
+    from tracehook.audit.texts import Progress
     from tracehook.audit.verdict import Verdict
 
-FINDINGS = 1  # exit status
+FINDINGS, NOT_WHOLE = 1, 3  # exit statuses
 
 
 def audit(
@@ -42,18 +46,25 @@ def audit(
             "number of each call that a finding names.",
         ),
     ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            metavar="ray[://HOST:PORT]",
+            help="Share the work with Ray: `ray` starts one here, an address is that of a cluster (tracehook[ray]).",
+        ),
+    ] = None,
 ) -> None:
     """Tell from the logs of all ranks whether every buffer was registered where and when it had to be.
 
-    Exit status 0: every rule holds; 1: findings; 2: the directory cannot be used.
+    Exit status 0: every rule holds; 1: findings; 2: the directory cannot be used; 3: a worker was lost.
     """
     with readable("audit"):
         from tracehook.audit.rules import check
-        from tracehook.audit.store import Store
         from tracehook.audit.verdict import Filter, judge
 
         wanted = Filter(tuple(rank or ()), tuple(comm or ()), allow_incomplete)
-        with progress_bar() as progress, Store(directory, selection(job, since), progress) as store:
+        with progress_bar() as progress, _opened(directory, selection(job, since), progress, on) as store:
             verdict = judge(store, check(store, progress), wanted)
             joined = _join(store, verdict, flight_recorder) if flight_recorder is not None else None
             left_out = store.left_out
@@ -64,6 +75,26 @@ def audit(
     else:
         _show(verdict, max_findings, joined)
     raise typer.Exit(0 if verdict.clean else FINDINGS)
+
+
+@contextlib.contextmanager
+def _opened(directory: Path, selected: Selection, progress: Progress, on: str | None) -> Iterator[Store]:
+    from tracehook.audit.store import Store
+
+    if on is None:
+        with Store(directory, selected, progress) as store:
+            yield store
+        return
+    from tracehook.audit.on_ray import workers_on
+    from tracehook.audit.split import SplitStore
+    from tracehook.audit.workers import NotWhole
+
+    try:
+        with workers_on(on) as workers, SplitStore(directory, workers, selected, progress) as store:
+            yield store
+    except NotWhole as problem:
+        typer.echo(f"tracehook audit: {plain(str(problem))}", err=True)
+        raise typer.Exit(NOT_WHOLE) from None
 
 
 def _join(store: Store, verdict: Verdict, dumps: Path) -> Join:

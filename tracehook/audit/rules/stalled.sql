@@ -2,6 +2,7 @@
 -- sentence: A call into NCCL did not come back for a long time.
 -- advice: Look at the ranks that did not come, with `tracehook report DIR`; SYMM_REGISTER_ON_STALL=abort ends such a wait.
 -- divergence: always
+-- scope: communicator
 -- needs: register.stalled, deregister.stalled
 -- A window waits for all ranks: for those that have not come to as many of them, and those that were refused this one.
 WITH attempt AS (

@@ -1,0 +1,103 @@
+"""The tasks of an audit on Ray: one of this machine, or a cluster that runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from tracehook.audit.limits import first_line
+from tracehook.audit.workers import NotWhole, Workers
+from tracehook.log.lines import LogError
+
+_LOCAL: Final = "ray"
+_ADDRESS: Final = re.compile(r"(ray://)?([\w.-]+|\[[0-9a-fA-F:.]+\]):\d{1,5}")
+_RETRIES: Final = 2  # of a task whose worker ended
+_OBJECTS: Final = 200 << 20  # bytes of memory for what lies between tasks, of a Ray of our own; more goes to its disk
+
+
+@contextlib.contextmanager
+def workers_on(on: str) -> Iterator[Workers]:
+    """Yield workers of a Ray that is started for it (``ray``), or of the cluster with that address.
+
+    Raises :class:`LogError` if `on` is neither, Ray is not installed, or no cluster answers.
+    """
+    if on != _LOCAL and not _ADDRESS.fullmatch(on):
+        raise LogError(
+            f"--on {on!r}: expected ray (started here for this audit), ray://HOST:PORT (Ray's client port of a "
+            "cluster), or HOST:PORT (the address of a cluster that this machine is part of)"
+        )
+    try:
+        import ray
+    except ModuleNotFoundError as problem:
+        raise LogError(
+            f"--on {on}: the package {problem.name} is not installed here; expected Ray: pip install 'tracehook[ray]'"
+        ) from problem
+    _connect(ray, on)
+    try:
+        yield OnRay(ray)
+    finally:
+        ray.shutdown()
+
+
+def _connect(ray: Any, on: str) -> None:
+    quiet = {"configure_logging": True, "logging_level": "ERROR", "log_to_driver": False}
+    if on == _LOCAL:
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        ray.init(address="local", include_dashboard=False, object_store_memory=_OBJECTS, **quiet)
+        return
+    try:
+        ray.init(address=on, **quiet)
+    except (ConnectionError, ImportError, RuntimeError, ValueError) as problem:
+        raise LogError(
+            f"--on {on}: no Ray cluster that can be used answers there ({first_line(problem)}); `ray status` on its "
+            "head tells its address"
+        ) from problem
+
+
+class OnRay:
+    """Gives tasks to the Ray to which this process is connected. A task whose worker ends is done once more."""
+
+    def __init__(self, ray: Any) -> None:
+        self._ray = ray
+        self._about: dict[Any, str] = {}
+
+    @property
+    def count(self) -> int:
+        """How many tasks can run at a time."""
+        return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
+
+    def share(self, value: object) -> Any:
+        """Put a value where all workers find it."""
+        return self._ray.put(value)
+
+    def start(self, about: str, task: Callable[..., Any], *arguments: Any, results: int = 1) -> list[Any]:
+        """Start a task; return what stands for each of its results."""
+        remote = self._ray.remote(num_cpus=1, max_retries=_RETRIES, num_returns=results)(task)
+        made = remote.remote(*arguments)
+        handles = list(made) if results > 1 else [made]
+        self._about |= dict.fromkeys(handles, about)
+        return handles
+
+    def result(self, of: Any) -> Any:
+        """Wait for a result."""
+        failed = self._ray.exceptions
+        try:
+            return self._ray.get(of)
+        except failed.RayTaskError as problem:
+            cause = problem.cause
+            if isinstance(cause, LogError):
+                raise cause from None
+            if isinstance(cause, ModuleNotFoundError):
+                raise LogError(
+                    f"a worker has no package {cause.name}; expected the same tracehook[audit] on all machines"
+                ) from None
+            raise
+        except failed.RayError as problem:
+            raise NotWhole(
+                f"the audit is not whole, so it concludes nothing: {self._about[of]} were not judged, because the "
+                f"worker that did so ended, and again when that was repeated ({type(problem).__name__}); look at the "
+                "memory and the logs of Ray's machines, and start the audit again"
+            ) from problem

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import socket
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -13,7 +14,8 @@ from tracehook.audit.workers import NotWhole, Workers
 from tracehook.log.lines import LogError
 
 _LOCAL: Final = "ray"
-_ADDRESS: Final = re.compile(r"(ray://)?([\w.-]+|\[[0-9a-fA-F:.]+\]):\d{1,5}")
+_ADDRESS: Final = re.compile(r"(?:ray://)?(?:\[([0-9a-fA-F:.]+)\]|([\w.-]+)):(\d{1,5})")
+_PATIENCE: Final = 10.0  # seconds for a cluster to take a connection; Ray itself tries for minutes
 _RETRIES: Final = 2  # of a task whose worker ended
 _OBJECTS: Final = 200 << 20  # bytes of memory for what lies between tasks, of a Ray of our own; more goes to its disk
 
@@ -48,12 +50,15 @@ def _connect(ray: Any, on: str) -> None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         ray.init(address="local", include_dashboard=False, object_store_memory=_OBJECTS, **quiet)
         return
+    found = _ADDRESS.fullmatch(on)
+    assert found is not None
     try:
+        socket.create_connection((found[1] or found[2], int(found[3])), _PATIENCE).close()
         ray.init(address=on, **quiet)
-    except (ConnectionError, ImportError, RuntimeError, ValueError) as problem:
+    except (OSError, OverflowError, ImportError, RuntimeError, ValueError) as problem:
         raise LogError(
-            f"--on {on}: no Ray cluster that can be used answers there ({first_line(problem)}); `ray status` on its "
-            "head tells its address"
+            f"--on {on}: no Ray cluster that can be used answers there ({first_line(problem)}); expected the address "
+            "that `ray start --head` printed, or ray:// with its client port (10001)"
         ) from problem
 
 

@@ -81,13 +81,14 @@ class SplitStore(Store):
             most = self._workers.count
         elif most is None:
             most = max(-(-total // _LARGEST), min(self._workers.count, total // _SMALLEST))
-        blocks, begin, passed = [], 0, 0
+        blocks: list[range] = []
+        begin = passed = 0
         for number, size in enumerate(sizes):
             passed += size
             if passed * most >= total * (len(blocks) + 1) or number == len(sizes) - 1:
                 blocks.append(range(begin, number + 1))
                 begin = number + 1
-        return [block for block in blocks if block]
+        return blocks
 
     def _about(self, blocks: Sequence[range]) -> str:
         logs = [self.directory.logs[number] for block in blocks for number in block]

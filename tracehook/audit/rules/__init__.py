@@ -2,9 +2,9 @@
 
 A rule begins with comment lines ``-- severity: error`` (or ``warning``), ``-- sentence: ...``, which says what is
 wrong if it selects a row, ``-- advice: ...``, which says in one sentence what to do then, ``-- divergence: ...``
-(order.py), and ``-- scope: ...``; its name is that of the file. DuckDB takes longer to plan a small question than to answer
-it. So ``-- needs: EVENT, ...`` names events: the audit leaves the rule out if no log has one of them. And a rule may
-have two questions, with a line ``-- then`` between them. The audit puts what the first one selects into the table
+(order.py), and ``-- scope: ...``; its name is that of the file. DuckDB takes longer to plan a small question than to
+answer it. So ``-- needs: EVENT, ...`` names events: the audit leaves the rule out if no log has one of them. And a rule
+may have two questions, with a line ``-- then`` between them. The audit puts what the first one selects into the table
 ``suspect``. It asks the second one only if that table has a row. A rule returns these columns:
 
 * ``process``: of table ``process``, or NULL
@@ -18,11 +18,11 @@ and may use the macros of ``macros.sql``.
 
 The scope says of which rows a rule has to see all, so that tasks on several machines can share the work (split.py):
 
-* ``process``: those of one process, in any table; of other processes nothing but the names of groups
-* ``communicator``: those of one communicator of all its processes, in ``communicator``, ``event`` and ``registration``,
+* ``process``: those of one process, in any table; of other processes only what groups stand for communicators
+* ``communicator``: those of one communicator, of all processes, in ``communicator``, ``event`` and ``registration``,
   without local registrations; their pool segments; and all of ``process``, ``gone`` and ``operation``
-* ``job``: all of ``process``, ``communicator``, ``gap`` and ``unreadable``, and what ``tasks.FOR_THE_JOB`` names of other
-  tables. This is what tasks send to the one process that joins it, so it has to be small.
+* ``job``: all of ``process``, ``communicator``, ``gap`` and ``unreadable``, and what ``tasks.FOR_THE_JOB`` names of
+  other tables. Tasks send this to the one process that joins it, so it has to be small.
 """
 
 from __future__ import annotations

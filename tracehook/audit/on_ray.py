@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import socket
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -37,18 +38,23 @@ def workers_on(on: str) -> Iterator[Workers]:
         raise LogError(
             f"--on {on}: the package {problem.name} is not installed here; expected Ray: pip install 'tracehook[ray]'"
         ) from problem
-    _connect(ray, on)
-    try:
-        yield OnRay(ray)
-    finally:
-        ray.shutdown()
+    # What Ray says of workers that end would stand in the midst of what the command prints.
+    with contextlib.redirect_stdout(sys.stderr):
+        _connect(ray, on)
+        try:
+            yield OnRay(ray)
+        finally:
+            ray.shutdown()
 
 
 def _connect(ray: Any, on: str) -> None:
     quiet = {"configure_logging": True, "logging_level": "ERROR", "log_to_driver": False}
     if on == _LOCAL:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        ray.init(address="local", include_dashboard=False, object_store_memory=_OBJECTS, **quiet)
+        try:
+            ray.init(address="local", include_dashboard=False, object_store_memory=_OBJECTS, **quiet)
+        except Exception as problem:  # of many kinds, Ray's own and Python's
+            raise LogError(f"--on {on}: Ray could not be started here ({first_line(problem)})") from problem
         return
     found = _ADDRESS.fullmatch(on)
     assert found is not None

@@ -80,15 +80,14 @@ class SplitStore(Store):
         if most is None and self._is_exported:
             most = self._workers.count
         elif most is None:
-            most = max(-(-total // _LARGEST), min(self._workers.count, total // _SMALLEST))
-        blocks: list[range] = []
-        begin = passed = 0
+            most = max(-(-total // _LARGEST), min(self._workers.count, total // _SMALLEST), 1)
+        blocks: dict[int, list[int]] = {}
+        passed = 0
         for number, size in enumerate(sizes):
+            middle = passed + size // 2
+            blocks.setdefault(middle * most // total, []).append(number)
             passed += size
-            if passed * most >= total * (len(blocks) + 1) or number == len(sizes) - 1:
-                blocks.append(range(begin, number + 1))
-                begin = number + 1
-        return blocks
+        return [range(its[0], its[-1] + 1) for its in blocks.values()]
 
     def _about(self, blocks: Sequence[range]) -> str:
         logs = [self.directory.logs[number] for block in blocks for number in block]

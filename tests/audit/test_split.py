@@ -177,13 +177,13 @@ def test_a_worker_that_is_lost_leaves_no_verdict(logs: Path, monkeypatch: pytest
     class Losing(InProcess):
         def result(self, of: Any) -> Any:
             if isinstance(of, split.tasks.Judged):
-                raise NotWhole("rank 1 (1 log) were not judged")
+                raise NotWhole("nobody judged 1 log (rank 1)")
             return of
 
     use(monkeypatch, Losing())
     done = Audit(logs, "--on", "ray")
     assert (done.status, done.out) == (NOT_WHOLE, "")
-    assert done.err == "tracehook audit: rank 1 (1 log) were not judged\n"
+    assert done.err == "tracehook audit: nobody judged 1 log (rank 1)\n"
 
 
 @pytest.mark.parametrize("on", ["", "spark", "ray:", "ray://", "ray://host", "host", "ray://ho st:1", "host:port"])

@@ -108,7 +108,7 @@ class OnRay:
             raise
         except failed.RayError as problem:
             raise NotWhole(
-                f"the audit is not whole, so it concludes nothing: {self._about[of]} were not judged, because the "
-                f"worker that did so ended, and again when that was repeated ({type(problem).__name__}); look at the "
-                "memory and the logs of Ray's machines, and start the audit again"
+                f"the audit is not whole, so it concludes nothing: nobody judged {self._about[of]}, because the worker "
+                f"that did so ended, and again when that was repeated ({type(problem).__name__}); look at the memory "
+                "and the logs of Ray's machines, and start the audit again"
             ) from problem

@@ -93,7 +93,7 @@ class SplitStore(Store):
         logs = [self.directory.logs[number] for block in blocks for number in block]
         ranks = {log.rank for log in logs if log.rank is not None}
         told = f"rank{'s' * (len(ranks) > 1)} {told_ranges(ranges_of(ranks))}" if ranks else logs[0].path.name
-        return f"{told} ({len(logs):,} log{'s' * (len(logs) > 1)})"
+        return f"{len(logs):,} log{'s' * (len(logs) > 1)} ({told})"
 
     def _read_logs(self, blocks: Sequence[range]) -> tuple[list[tasks.Read], list[Any]]:
         logs, clocks = self.directory.logs, shifts(self.directory.logs)

@@ -211,7 +211,7 @@ def test_another_version_on_a_worker_is_refused(logs: Path, monkeypatch: pytest.
     """Its rules may be others."""
     monkeypatch.setattr(split.tracehook, "__version__", "9.9")
     done = split.tasks.read
-    monkeypatch.setattr(split.tasks, "read", lambda request: _of_version("0.0", done(request)))
+    monkeypatch.setattr(split.tasks, "read", lambda wanted: _of_version("0.0", done(wanted)))
     with pytest.raises(LogError, match=r"a worker has tracehook 0\.0, and this process 9\.9"):
         SplitStore(logs, InProcess())
 

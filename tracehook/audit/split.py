@@ -101,7 +101,7 @@ class SplitStore(Store):
         started = []
         for block in blocks:
             its = slice(block.start, block.stop)
-            share = tasks.Share(
+            wanted = tasks.ToRead(
                 self.directory.path.absolute(),
                 self._is_exported,
                 [_absolute(log) for log in logs[its]],
@@ -109,7 +109,7 @@ class SplitStore(Store):
                 block.start,
                 is_shortened,
             )
-            started.append(self._workers.start(self._about([block]), tasks.read, share, results=2))
+            started.append(self._workers.start(self._about([block]), tasks.read, wanted, results=2))
         read = cast(list[tasks.Read], in_turn(self._workers, started))
         for version in {one.version for one in read} - {tracehook.__version__}:
             raise LogError(

@@ -59,7 +59,7 @@ _FOR_COMMUNICATORS: Final = {
 
 
 @dataclass(frozen=True)
-class Share:
+class ToRead:
     """The logs that a task reads: processes `first`, `first` + 1, ... of the job."""
 
     path: Path
@@ -137,20 +137,20 @@ class Piece(Store):
             row["column_name"] for row in self.rows("DESCRIBE event") if row["column_name"] not in made_up
         )
 
-    def read(self, share: Share) -> None:
+    def read(self, wanted: ToRead) -> None:
         """Make the tables `process`, `gone` and `event` of logs."""
-        logs = [log if share.is_exported else _here(log, self._scratch) for log in share.logs]
-        self.directory, self._is_exported = Directory(share.path, logs), share.is_exported
+        logs = [log if wanted.is_exported else _here(log, self._scratch) for log in wanted.logs]
+        self.directory, self._is_exported = Directory(wanted.path, logs), wanted.is_exported
         with limits():
-            self._read(logs, share.clocks, quiet)
+            self._read(logs, wanted.clocks, quiet)
         self.run_sections("rings")
 
 
-def read(share: Share) -> tuple[Read, Rows]:
+def read(wanted: ToRead) -> tuple[Read, Rows]:
     """Read logs; return what the others have to know of them, and their events."""
     with Piece() as piece:
-        piece.read(share)
-        numbered = f"* REPLACE (CAST(process + {share.first} AS INTEGER) AS process)"
+        piece.read(wanted)
+        numbered = f"* REPLACE (CAST(process + {wanted.first} AS INTEGER) AS process)"
         events = piece.events()
         columns = piece.columns_of(events)
         rows_of_events = f"SELECT {numbered} FROM (SELECT {columns} FROM event) WHERE event"
@@ -160,15 +160,15 @@ def read(share: Share) -> tuple[Read, Rows]:
             # May be about a process of another task.
             "violation": piece.pack(f"{rows_of_events} = 'rehearsal.violation'"),
         }
-        if share.is_shortened:
+        if wanted.is_shortened:
             tables["condensed"] = piece.pack(
-                f"SELECT {share.first} AS process, comm, comm_rank, event, max(ranks) AS ranks, max(ns) AS ns "
+                f"SELECT {wanted.first} AS process, comm, comm_rank, event, max(ranks) AS ranks, max(ns) AS ns "
                 "FROM event WHERE comm IS NOT NULL GROUP BY comm, comm_rank, event"
             )
         piece.run_sections("groups")
         # As events of the task's first process: what earlier tasks name counts before.
         tables["named"] = piece.pack(
-            f"SELECT 'communicator.group' AS event, {share.first} AS process, comm, "
+            f"SELECT 'communicator.group' AS event, {wanted.first} AS process, comm, "
             'name AS "desc", CAST(NULL AS VARCHAR) AS "group", members FROM communicator_group'
         )
         others = piece.pack(f"{rows_of_events} != 'rehearsal.violation'")

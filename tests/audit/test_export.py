@@ -131,6 +131,7 @@ sys.settrace(None)
 """
 
 
+@pytest.mark.timeout(400)  # some forty processes
 def test_a_kill_of_the_export_leaves_nothing_twice(tmp_path: Path) -> None:
     """At any line of it. The next run finds what is missing."""
     (tmp_path / "logs").mkdir()
@@ -143,7 +144,7 @@ def test_a_kill_of_the_export_leaves_nothing_twice(tmp_path: Path) -> None:
     for program in programs:
         program.join(1)
     moved = 0
-    for line in count(5, 9):
+    for line in count(5, 13):
         for program in programs:
             program.free(program.alloc())
         done = killed_at(line)

@@ -63,7 +63,7 @@ $(TOOLS): pyproject.toml $(STAMP)
 # A wheel's libraries are stripped. auditwheel finds out for which Linux they are, and takes in none of torch's.
 WHEEL = $(HIDE_CUDA) PATH="$(abspath $(BIN)):$$PATH" $(PIP) wheel -q --no-build-isolation --no-deps \
     --config-settings=install.strip=true
-PACKED = PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel -q repair --exclude 'libc10*.so' --exclude 'libtorch*.so' -w dist
+PACKED = PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --exclude 'libc10*.so' --exclude 'libtorch*.so' -w dist
 # Of these versions of Python there is a wheel if they are here; the first one is that of .venv.
 PYTHONS ?= python3.11 python3.12 python3.13
 

@@ -253,6 +253,8 @@ def peers() -> None:
         # Another tensor that is not computed, in memory that the peer knows already.
         kept, before = mine[:], mine.data_ptr()
         kept += float("nan")
+        torch.cuda.synchronize()
+        dist.barrier()  # no rank writes before the other one has read, and has made its own memory NaN
         theirs.tensor.copy_(torch.full((NEW,), RANK + 5.0))
         torch.cuda.synchronize()
         dist.barrier()

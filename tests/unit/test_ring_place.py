@@ -89,9 +89,9 @@ def test_the_ring_of_a_killed_process_is_found(tmp_path: Path) -> None:
     growing.look()
     while growing.read_next():
         pass
-    header = growing.ring_header(path.name)
-    assert header is not None
-    assert header.pid == log.begin["pid"]
+    found = growing.ring_heads(path.name)
+    assert found is not None
+    assert found[0].pid == log.begin["pid"]
 
 
 @pytest.mark.parametrize(

@@ -246,9 +246,14 @@ class SymmetricMemory:
             row["segments"] += 1
             row["bytes"] += segment.size
             row["retired_bytes"] += segment.size if segment.retired else 0
-        windows = []
+        windows, known = [], set()
         for found in self._all():
             communicator = found._communicator
+            if communicator is not None:
+                # A thread may have asked of a communicator before its group did. Then it stands here twice.
+                if communicator.id in known:
+                    continue
+                known.add(communicator.id)
             held = communicator.windows() if communicator is not None and not communicator.dead else []
             windows.append(
                 {

@@ -34,6 +34,7 @@ from tracehook.log.text import encodable
 
 SCOPES = ("process", "communicator", "job")  # of rules, see rules/
 _NAMED_LINES = 5
+_PACKED = 20  # how much smaller than logs Parquet is, or more
 _SMALL = 8 << 20  # bytes of logs: below that more threads of the database cost more than they do
 
 
@@ -136,7 +137,11 @@ class Store:
 
     def _read(self, logs: Sequence[LogFile], clocks: Sequence[int], progress: Progress) -> None:
         database = self._database
-        if sum(size_of(part.text) for log in logs for part in log.parts) < _SMALL:
+        if self._is_exported:
+            size = _PACKED * sum(size_of(file) for file in (self.directory.path / "event").rglob("*.parquet"))
+        else:
+            size = sum(size_of(part.text) for log in logs for part in log.parts)
+        if size < _SMALL:
             database.execute("SET threads = 1")
         source = (
             exported.ExportedLogs(self.directory.path, logs)

@@ -239,6 +239,7 @@ struct Live {
     void* pointer;
     int device;
     std::shared_ptr<WindowLibrary> library;
+    std::shared_ptr<Communicator> communicator;
     std::mutex planning;        // one plan of windows at a time, as in Python
     std::atomic<int> enders{1}; // threads that end it
 };
@@ -346,7 +347,7 @@ class Job {
     void register_windows(Random& random) {
         while (busy_.load() > 0) {
             const LiveHandle live = any_live(random);
-            const auto found = live ? registrar_.find(live->pointer) : nullptr;
+            const auto found = find(live);
             if (!found) {
                 std::this_thread::yield();
                 continue;
@@ -384,7 +385,7 @@ class Job {
     void collectives(Random& random) {
         while (busy_.load() > 0) {
             const LiveHandle live = any_live(random);
-            const auto found = live ? registrar_.find(live->pointer) : nullptr;
+            const auto found = find(live);
             if (!found) {
                 std::this_thread::yield();
                 continue;
@@ -463,6 +464,13 @@ class Job {
                    : live_[static_cast<std::size_t>(pick(random, static_cast<int>(live_.size())))];
     }
 
+    // A new communicator may have the pointer of one that ended. Its plans have another mutex, and
+    // two plans at a time would lower each other's fence.
+    std::shared_ptr<Communicator> find(const LiveHandle& live) {
+        auto found = live ? registrar_.find(live->pointer) : nullptr;
+        return found && found == live->communicator ? found : nullptr;
+    }
+
     void create(Random& random) {
         auto live = std::make_shared<Live>();
         {
@@ -483,6 +491,7 @@ class Job {
         registrar_.add(identity, [&](const Identity&) {
             return std::make_unique<SeenWithWindows>(live->library);
         });
+        live->communicator = registrar_.find(live->pointer);
         const std::lock_guard guard(table_mutex_);
         live_.push_back(live);
         ++created_;

@@ -14,7 +14,6 @@ set these two arms exchange their buffers, so that the arms differ by nothing bu
 """
 
 import gc
-import math
 import os
 import statistics
 import sys
@@ -29,6 +28,7 @@ import tracehook
 from tracehook.tuning.arms import Arm
 from tracehook.tuning.clock import Clock, calls_in_a_row, repeated, take_turns
 from tracehook.tuning.crew import Crew
+from tracehook.tuning.interval import Interval, of_median
 from tracehook.tuning.sweep import slowest
 from tracehook.tuning.table import Row, load
 
@@ -62,14 +62,10 @@ def times_of(clock: Clock, crew: Crew, arms: list[Arm], row: Row, nbytes: int) -
     return [slowest(crew.tell(mine)) for mine in samples]
 
 
-def quotient(samples: list[list[float]]) -> tuple[float, float, float]:
+def quotient(samples: list[list[float]]) -> Interval:
     """Return the median of better of both / policy, turn by turn, between the ends of its interval."""
     best = min(samples[:POLICY], key=statistics.median)
-    found = sorted(a / b for a, b in zip(best, samples[POLICY], strict=True))
-    reach = 2.58 * math.sqrt(len(found)) / 2  # ranks from the middle, by the normal approximation of the binomial
-    middle = (len(found) - 1) / 2
-    low, high = max(0, math.floor(middle - reach)), min(len(found) - 1, math.ceil(middle + reach))
-    return found[low], statistics.median(found), found[high]
+    return of_median([a / b for a, b in zip(best, samples[POLICY], strict=True)])
 
 
 def compare(clock: Clock, crew: Crew, row: Row, nbytes: int) -> tuple[list[list[float]], str]:

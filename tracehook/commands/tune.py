@@ -53,8 +53,11 @@ def tune(
     largest: Annotated[str, typer.Option(help="Largest size of the larger buffer, such as 1GiB.")] = "1GiB",
     samples: Annotated[
         int,
-        typer.Option(min=3, help="Repetitions of each size; twice as many if both kinds of memory are about as fast."),
+        typer.Option(min=3, help="Repetitions of each size; more if it is undecided by then which memory is faster."),
     ] = 60,
+    budget: Annotated[
+        float, typer.Option(min=0, help="Seconds after which no further pass over undecided sizes begins.")
+    ] = 40,
     margin: Annotated[
         float, typer.Option(min=0, max=0.5, help="Choose symmetric memory if it is faster by more than this part.")
     ] = MARGIN,
@@ -68,6 +71,7 @@ def tune(
     this way, 130 after Control-C.
     """
     plan = _plan(operations, dtypes, mode, (smallest, largest), groups or [], samples, margin)
+    plan["budget"] = budget
     if os.environ.get("RANK", "0") == "0":
         _require_writable(out)
     if "RANK" not in os.environ:
@@ -189,6 +193,7 @@ def _measure(chosen: dict[str, Any], out: Path, timeout: float) -> None:
         sizes=powers_of_two(*chosen["span"]),
         groups={"world": crew.ranks} | chosen["groups"],
         samples=chosen["samples"],
+        budget=chosen["budget"],
         margin=chosen["margin"],
     )
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import partial
@@ -16,14 +17,16 @@ import tracehook
 from tracehook.tuning.arms import Arm
 from tracehook.tuning.clock import Clock, calls_in_a_row, repeated, take_turns
 from tracehook.tuning.crew import Crew, Progress
+from tracehook.tuning.interval import is_decided, of_median
 from tracehook.tuning.machine import hosts_of, this_machine
 from tracehook.tuning.table import Point, Row, Table
 
-# Passes through all sizes, and how many of them are for all: the others are for those whose times are near each other.
-# Several passes, because what changes slowly, such as clocks, must not be taken for a difference of sizes.
-_PASSES = 4
+# Passes through all sizes, and how many of them are for all: the others are for those that are not decided by then,
+# with more samples, as long as there is time. Several passes, because what changes slowly, such as clocks, must not be
+# taken for a difference of sizes, and because a kernel's time depends on where its buffers lie.
+_PASSES = 8
 _FIRST_PASSES = 2
-_NEAR = 0.04
+_MORE_SAMPLES = 2
 _SPARE = 8  # the device's free memory is so many times what the buffers take, or more
 
 
@@ -37,6 +40,7 @@ class Plan:
     sizes: Sequence[int]  # bytes, ascending
     groups: Mapping[str, int]  # number of ranks by name; of each name, all groups of neighbours work at once
     samples: int
+    budget: float  # seconds after which no further pass over undecided sizes begins
     margin: float
 
     @property
@@ -63,7 +67,7 @@ def sweep(plan: Plan, crew: Crew, progress: Progress) -> Table:
     machines = crew.tell(list(astuple(machine)))
     different = f"has {machines[crew.rank]}, rank 0 has {machines[0]}: use machines that are alike"
     crew.agree(different if machines[crew.rank] != machines[0] else "")
-    table, done = Table(machine, plan.margin), 0
+    table, done, began = Table(machine, plan.margin), 0, time.monotonic()
     for ranks in dict.fromkeys(plan.groups.values()):
         crew.doing = f"making groups of {ranks} ranks"
         group, members = _group(crew, ranks)
@@ -72,14 +76,20 @@ def sweep(plan: Plan, crew: Crew, progress: Progress) -> Table:
             runner = _Runner(plan, crew, group, getattr(torch, dtype))
             every = [*product(plan.graphs, plan.operations, runner.sizes)]
             for number, graph in product(range(_PASSES), plan.graphs):
+                todo = [*product(plan.operations, runner.sizes)]
+                if number >= _FIRST_PASSES:
+                    crew.doing = "comparing the time"
+                    late = max(crew.tell(time.monotonic() - began)) > plan.budget
+                    todo = [] if late else [which for which in todo if not runner.is_decided(graph, *which)]
+                if not todo:
+                    continue
                 runner.make_buffers(graph=graph, reverse=number % 2 == 1)
                 way = "in a graph" if graph else "called eagerly"
-                for operation, nbytes in product(plan.operations, runner.sizes):
-                    progress(f"{operation} of {nbytes} bytes", done / plan.count / _PASSES)
+                for operation, nbytes in todo:
+                    progress(f"{operation} of {nbytes} bytes", min(1.0, done / plan.count / (_FIRST_PASSES + 1)))
                     done += 1
-                    if number < _FIRST_PASSES or abs(runner.point(operation, graph, nbytes).gain - 1) < _NEAR:
-                        crew.doing = f"{operation} of {nbytes} bytes of {dtype}, {way}, {ranks} ranks"
-                        runner.measure(operation, graph, nbytes)
+                    crew.doing = f"{operation} of {nbytes} bytes of {dtype}, {way}, {ranks} ranks"
+                    runner.measure(operation, graph, nbytes, 1 if number < _FIRST_PASSES else _MORE_SAMPLES)
             for graph, operation, nbytes in every:
                 row = Row(operation, dtype, graph, ranks, hosts)
                 table.rows.setdefault(row, []).append(runner.point(operation, graph, nbytes))
@@ -141,8 +151,13 @@ class _Runner:
         """Return what was measured so far; equal on all ranks."""
         return _point(nbytes, *self.samples[operation, graph, nbytes])
 
-    def measure(self, operation: str, graph: bool, nbytes: int) -> None:
-        """Add to the samples of one size."""
+    def is_decided(self, graph: bool, operation: str, nbytes: int) -> bool:
+        """Whether the samples so far are enough to choose by; equal on all ranks."""
+        plain, symmetric = self.samples[operation, graph, nbytes]
+        return is_decided(of_median(_quotients(plain, symmetric)), self._plan.margin)
+
+    def measure(self, operation: str, graph: bool, nbytes: int, times: int) -> None:
+        """Add to the samples of one size, `times` as many as in a first pass."""
         arms, calls = self._arms[nbytes], calls_in_a_row(nbytes)
         wrong = [arm.check(operation, self._clock.settle) for arm in arms]
         self._crew.agree("; ".join(filter(None, wrong)))
@@ -151,7 +166,7 @@ class _Runner:
             arm.clear(operation)
             self._clock.settle()  # a capture waits for the device, also where a rank is missing
             acts.append(repeated(partial(arm.call, operation), calls, graph=graph))
-        taken = take_turns(self._clock, acts, calls, -(-self._plan.samples // _FIRST_PASSES))
+        taken = take_turns(self._clock, acts, calls, times * -(-self._plan.samples // _FIRST_PASSES))
         all_samples = self.samples.setdefault((operation, graph, nbytes), ([], []))
         for mine, samples in zip(taken, all_samples, strict=True):
             samples += slowest(self._crew.tell(mine))
@@ -162,7 +177,12 @@ def slowest(by_rank: Sequence[Sequence[float]]) -> list[float]:
     return [max(times) for times in zip(*by_rank, strict=True)]
 
 
+def _quotients(plain: Sequence[float], symmetric: Sequence[float]) -> list[float]:
+    """Return plain / symmetric, turn by turn: what changes with time touches both."""
+    return [a / b for a, b in zip(plain, symmetric, strict=True)]
+
+
 def _point(nbytes: int, plain: Sequence[float], symmetric: Sequence[float]) -> Point:
-    low, gain, high = statistics.quantiles((a / b for a, b in zip(plain, symmetric, strict=True)), n=4)
+    low, gain, high = statistics.quantiles(_quotients(plain, symmetric), n=4)
     middles = round(statistics.median(plain), 3), round(statistics.median(symmetric), 3)
     return Point(nbytes, *middles, round(gain, 4), round(high - low, 4))

@@ -1,17 +1,21 @@
 """``tracehook tune`` as one of several ranks; the first argument says what rank 1 does in the third size.
 
-``twice``: nothing, but the command runs again.
+``twice``: nothing, but the command runs again. ``counts``: nothing, but each rank prints how often it measured a size.
 """
 
+import atexit
 import contextlib
 import os
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import torch.distributed as dist
 from tracehook.commands import main
+from tracehook.tuning import sweep
 from tracehook.tuning.arms import Arm
 from tracehook.tuning.crew import Crew
 
@@ -37,6 +41,16 @@ def check(arm: Arm, operation: str, wait: Callable[[], None]) -> str:
 
 Arm.check = check
 start()
+if FAULT == "counts":
+    _measure, measured = sweep._Runner.measure, Counter()
+
+    def measure(runner: Any, operation: str, graph: bool, nbytes: int, times: int) -> None:
+        """Count."""
+        measured[nbytes] += 1
+        _measure(runner, operation, graph, nbytes, times)
+
+    sweep._Runner.measure = measure
+    atexit.register(lambda: print(f"measured {dict(measured)}", flush=True))
 if FAULT == "twice":
     end, dist.destroy_process_group = dist.destroy_process_group, lambda: None
     with contextlib.suppress(SystemExit):

@@ -6,19 +6,18 @@ import random
 import threading
 import time
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.distributed as dist
+from support.together import PATIENCE, compare, together
 
 from tracehook import _core
-from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
+from tracehook.errors import RegistrationFailed, RegistrationMismatch, RegistrationTimeout
 from tracehook.symmetric_memory import hosts
 from tracehook.symmetric_memory.agreement import Agreement
 
-PATIENCE = 20.0  # seconds after which something that should have happened has not
 ABOUT = "communicator c"
 
 
@@ -32,23 +31,6 @@ def _members(channel: str, by_host: list[list[int]]) -> list[Agreement]:
     store = dist.HashStore()
     names = {rank: f"host {number}" for number, ranks in enumerate(by_host) for rank in ranks}
     return [Agreement(store, channel, rank, len(names), ABOUT, host=names[rank]) for rank in range(len(names))]
-
-
-def _all(calls: list[Any]) -> list[Any]:
-    """Make the calls at the same time; return what each returned or raised."""
-
-    def outcome(call: Any) -> Any:
-        try:
-            return call()
-        except RegistrationError as problem:
-            return problem
-
-    with ThreadPoolExecutor(len(calls)) as pool:
-        return list(pool.map(outcome, calls))
-
-
-def _compare(members: list[Agreement], wish: str = "a", timeout: float = PATIENCE) -> list[Any]:
-    return _all([lambda member=member: member.compare("windows", [wish], timeout) for member in members])
 
 
 @pytest.fixture
@@ -147,15 +129,15 @@ def test_ranks_of_one_host_meet_on_a_new_board(channel):
     """After a round that ended at the store it takes two or three rounds until nobody needs the store again."""
     members = _members(channel, [[0, 1, 2]])
     for _ in range(2):
-        assert set(_compare(members)) == {False}
-    found = _compare(members[:2], timeout=1.0)
+        assert set(compare(members)) == {False}
+    found = compare(members[:2], timeout=1.0)
     assert {type(problem) for problem in found} == {RegistrationTimeout}
-    assert isinstance(_compare(members[2:])[0], RegistrationTimeout)
+    assert isinstance(compare(members[2:])[0], RegistrationTimeout)
     for _ in range(3):
-        assert set(_compare(members)) == {False}
+        assert set(compare(members)) == {False}
     before = [member.trips for member in members]
     for _ in range(5):
-        assert set(_compare(members)) == {False}
+        assert set(compare(members)) == {False}
     assert [member.trips for member in members] == before
 
 
@@ -186,10 +168,10 @@ def test_ranks_that_only_follow_need_no_store(channel, by_host):
     """From the second round on, only the first rank of each host needs the store; where all share one host, nobody."""
     members = _members(channel, by_host)
     for _ in range(3):
-        assert set(_compare(members)) == {False}
+        assert set(compare(members)) == {False}
     before = [member.trips for member in members]
     for _ in range(5):
-        assert set(_compare(members)) == {False}
+        assert set(compare(members)) == {False}
     needed = [member.trips > earlier for member, earlier in zip(members, before, strict=True)]
     speakers = {ranks[0] for ranks in by_host} if len(by_host) > 1 else set()
     assert needed == [rank in speakers for rank in range(len(members))]
@@ -198,44 +180,46 @@ def test_ranks_that_only_follow_need_no_store(channel, by_host):
 def test_ranks_differ_on_two_hosts(channel):
     """What one rank of another host wants is named with its rank on all ranks."""
     members = _members(channel, [[0, 1], [2, 3]])
-    assert set(_compare(members)) == {False}
+    assert set(compare(members)) == {False}
     wishes = ["a", "a", "a", "b"]
-    found = _all([lambda m=m, w=w: m.compare("windows", [w], PATIENCE) for m, w in zip(members, wishes, strict=True)])
+    found = together(
+        [lambda m=m, w=w: m.compare("windows", [w], PATIENCE) for m, w in zip(members, wishes, strict=True)]
+    )
     assert {type(problem) for problem in found} == {RegistrationMismatch}
     assert len({str(problem) for problem in found}) == 1
     assert "rank 3 wants 'b'" in str(found[0])
-    assert set(_compare(members)) == {False}
+    assert set(compare(members)) == {False}
 
 
 @pytest.mark.parametrize("missing", range(4))
 def test_a_rank_that_does_not_come_is_named(channel, missing):
     """Whoever is missing, on the leader's host or another one, the first of its host or not, is the one named."""
     members = _members(channel, [[0, 1], [2, 3]])
-    assert set(_compare(members)) == {False}
+    assert set(compare(members)) == {False}
     came = [member for rank, member in enumerate(members) if rank != missing]
-    found = _compare(came, timeout=2.0)
+    found = compare(came, timeout=2.0)
     assert {type(problem) for problem in found} == {RegistrationTimeout}
     assert {tuple(problem.missing) for problem in found} == {(missing,)}
-    late = _compare([members[missing]])[0]
+    late = compare([members[missing]])[0]
     assert isinstance(late, RegistrationTimeout)
     assert "came late itself" in str(late)
-    assert set(_compare(members)) == {False}
+    assert set(compare(members)) == {False}
 
 
 @pytest.mark.parametrize("who", range(4))
 def test_a_rank_that_declines_spares_the_others_the_wait(channel, who):
     """A rank that cannot go on says so, wherever it is; all others raise at once what it said, and come level again."""
     members = _members(channel, [[0, 1], [2, 3]])
-    assert set(_compare(members)) == {False}
+    assert set(compare(members)) == {False}
     begin = time.monotonic()
     calls: list[Any] = [lambda m=m: m.compare("windows", ["a"], PATIENCE, (1,)) for m in members]
     calls[who] = lambda: members[who].decline("windows", "no memory", PATIENCE, (1,))
-    found = _all(calls)
+    found = together(calls)
     assert time.monotonic() - begin < PATIENCE / 2
     found.pop(who)
     assert {type(problem) for problem in found} == {RegistrationFailed}
     assert f"rank {who} could not go on: no memory" in str(found[0])
-    assert set(_compare(members)) == {False}
+    assert set(compare(members)) == {False}
 
 
 def test_without_shared_memory_all_goes_through_the_store(channel, tmp_path, monkeypatch):
@@ -243,7 +227,7 @@ def test_without_shared_memory_all_goes_through_the_store(channel, tmp_path, mon
     monkeypatch.setattr(hosts, "SHARED_MEMORY", tmp_path / "absent")
     members = _members(channel, [[0, 1]])
     for _ in range(3):
-        assert set(_compare(members)) == {False}
+        assert set(compare(members)) == {False}
     assert all(member.trips > 6 for member in members)
 
 
@@ -252,7 +236,7 @@ def test_no_file_is_left(channel, monkeypatch, tmp_path):
     monkeypatch.setattr(hosts, "SHARED_MEMORY", tmp_path)
     members = _members(channel, [[0, 1]])
     for _ in range(2):
-        assert set(_compare(members)) == {False}
+        assert set(compare(members)) == {False}
     assert list(tmp_path.iterdir()) == []
     lonely = hosts.Board(channel, [4, 5], 4)
     assert len(list(tmp_path.iterdir())) == 1
@@ -283,7 +267,7 @@ def test_random_hosts_and_delays(channel, seed):
     for rank in range(ranks):
         rng.choice(by_host).append(rank)
     members = _members(channel, [ranks for ranks in by_host if ranks])
-    assert set(_compare(members)) == {False}
+    assert set(compare(members)) == {False}
     for position in range(1, 8):
         declining, odd = (rng.randrange(ranks) if rng.random() < 0.3 else None for _ in range(2))
         delays = [rng.choice([0, 0, 0, 0.01, 0.05, 0.4]) for _ in range(ranks)]
@@ -295,9 +279,9 @@ def test_random_hosts_and_delays(channel, seed):
                 return members[rank].decline("windows", "no", PATIENCE, (position,))
             return members[rank].compare("windows", [wish], PATIENCE, (position,))
 
-        found = _all([lambda rank=rank: call(rank) for rank in range(ranks)])
+        found = together([lambda rank=rank: call(rank) for rank in range(ranks)])
         told = {str(one) for rank, one in enumerate(found) if rank != declining}
         assert len(told) <= 1, (position, told)
         if declining is None:
             assert (told == {"False"}) == (odd is None)
-    assert set(_compare(members)) == {False}
+    assert set(compare(members)) == {False}

@@ -7,17 +7,16 @@ import threading
 import time
 import uuid
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch.distributed as dist
+from support.together import PATIENCE, compare, together
 
-from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
+from tracehook.errors import RegistrationFailed, RegistrationMismatch, RegistrationTimeout
 from tracehook.symmetric_memory import hosts, levels
 from tracehook.symmetric_memory.agreement import Agreement
 
-PATIENCE = 20.0  # seconds after which something that should have happened has not
 ABOUT = "communicator c"
 
 
@@ -64,23 +63,6 @@ def _members(ranks: int, per_host: int = 0, shared: dict[str, set[int]] | None =
     ]
 
 
-def _all(calls: list[Any]) -> list[Any]:
-    """Make the calls at the same time; return what each returned or raised."""
-
-    def outcome(call: Any) -> Any:
-        try:
-            return call()
-        except RegistrationError as problem:
-            return problem
-
-    with ThreadPoolExecutor(len(calls)) as pool:
-        return list(pool.map(outcome, calls))
-
-
-def _compare(members: list[Agreement], timeout: float = PATIENCE, position: tuple[int, ...] = ()) -> list[Any]:
-    return _all([lambda one=one: one.compare("windows", ["a"], timeout, position) for one in members])
-
-
 def test_a_group_that_fits_into_one_shard_is_not_cut():
     """Its ranks deal with the leader, as they did before there were shards."""
     assert levels.seen_by(1, [[0], [1], [2]]) is None
@@ -101,11 +83,11 @@ def test_no_key_has_many_readers(ranks, per_host):
     shared: dict[str, set[int]] = defaultdict(set)
     members = _members(ranks, per_host, shared)
     for _ in range(3):
-        assert set(_compare(members)) == {False}
+        assert set(compare(members)) == {False}
     speakers = -(-ranks // per_host) if per_host else ranks
     assert max(len(readers) for readers in shared.values()) <= 3 + -(-ranks // 3)
     shared.clear()
-    assert set(_compare(members)) == {False}
+    assert set(compare(members)) == {False}
     assert max(len(readers) for readers in shared.values()) <= 3 + -(-speakers // 3)
 
 
@@ -114,11 +96,13 @@ def test_ranks_differ_in_shards(odd):
     """Whichever rank wants something else is named on all ranks, and the next round is right."""
     members = _members(7)
     wishes = ["b" if rank == odd else "a" for rank in range(7)]
-    found = _all([lambda m=m, w=w: m.compare("windows", [w], PATIENCE) for m, w in zip(members, wishes, strict=True)])
+    found = together(
+        [lambda m=m, w=w: m.compare("windows", [w], PATIENCE) for m, w in zip(members, wishes, strict=True)]
+    )
     assert {type(problem) for problem in found} == {RegistrationMismatch}
     assert len({str(problem) for problem in found}) == 1
     assert f"rank {odd} wants 'b'" in str(found[0])
-    assert set(_compare(members)) == {False}
+    assert set(compare(members)) == {False}
 
 
 @pytest.mark.parametrize("per_host", [0, 2])
@@ -126,15 +110,15 @@ def test_ranks_differ_in_shards(odd):
 def test_a_rank_that_does_not_come_is_named(missing, per_host):
     """Also one that collects for others: all hear it in time, itself when it comes, and all come level again."""
     members = _members(8, per_host)
-    assert set(_compare(members)) == {False}
+    assert set(compare(members)) == {False}
     came = [member for rank, member in enumerate(members) if rank != missing]
     begin = time.monotonic()
-    found = _compare(came, timeout=2.0)
+    found = compare(came, timeout=2.0)
     assert time.monotonic() - begin < PATIENCE / 2
     assert {type(problem) for problem in found} == {RegistrationTimeout}
     assert {tuple(problem.missing) for problem in found} == {(missing,)}
-    assert isinstance(_compare([members[missing]])[0], RegistrationTimeout)
-    assert set(_compare(members)) == {False}
+    assert isinstance(compare([members[missing]])[0], RegistrationTimeout)
+    assert set(compare(members)) == {False}
 
 
 @pytest.mark.parametrize("who", range(7))
@@ -144,11 +128,11 @@ def test_a_rank_that_declines_spares_all_shards_the_wait(who):
     begin = time.monotonic()
     calls: list[Any] = [lambda m=m: m.compare("windows", ["a"], PATIENCE, (1,)) for m in members]
     calls[who] = lambda: members[who].decline("windows", "no memory", PATIENCE, (1,))
-    found = _all(calls)
+    found = together(calls)
     assert time.monotonic() - begin < PATIENCE / 2
     found.pop(who)
     assert {type(problem) for problem in found} == {RegistrationFailed}
-    assert set(_compare(members)) == {False}
+    assert set(compare(members)) == {False}
 
 
 def test_keys_of_shards_do_not_pile_up(until):
@@ -156,11 +140,11 @@ def test_keys_of_shards_do_not_pile_up(until):
     members = _members(7)
     store = members[0]._lines.store
     for _ in range(6):
-        assert set(_compare(members)) == {False}
+        assert set(compare(members)) == {False}
     until(lambda: store.num_keys() <= 1 + 6 + 2 + 2 * 3)  # the leader, posts and shards of the last round, verdicts
     held = store.num_keys()
     for _ in range(6):
-        assert set(_compare(members)) == {False}
+        assert set(compare(members)) == {False}
     until(lambda: store.num_keys() <= held)
 
 
@@ -184,10 +168,10 @@ def test_a_rank_that_was_interrupted_learns_what_the_others_know(monkeypatch):
 
     calls: list[Any] = [lambda m=m: m.compare("windows", ["a"], PATIENCE) for m in members]
     calls[5] = outcome
-    assert _all(calls) == [False] * 5 + ["interrupted"] + [False] * 2
+    assert together(calls) == [False] * 5 + ["interrupted"] + [False] * 2
     assert list(stopped.neighbours) == []
     monkeypatch.setattr(stopped._lines, "carry_out", carry_out)
-    assert set(_compare(members)) == {False}
+    assert set(compare(members)) == {False}
     assert list(stopped.neighbours) == [4, 5]
 
 
@@ -198,7 +182,7 @@ def test_ranks_whose_speaker_waits_make_no_operation_on_the_store(background):
     """While a rank of another host is late, only the first rank of a host is in the store for it."""
     members = _members(6, 2)
     for _ in range(2):
-        assert set(_compare(members)) == {False}
+        assert set(compare(members)) == {False}
     before = [member.trips for member in members]
     calls = [background(member.compare, "windows", ["a"], PATIENCE) for member in members[:5]]
     assert not any(call.returned(2.0 if number == 0 else 0) for number, call in enumerate(calls))
@@ -210,7 +194,7 @@ def test_ranks_whose_speaker_waits_make_no_operation_on_the_store(background):
 def test_ranks_whose_speaker_died_look_into_the_store(background, monkeypatch):
     """A speaker that shows no verdict on the board keeps nobody: the others find the verdict in the store."""
     members = _members(4, 2)
-    assert set(_compare(members)) == {False}
+    assert set(compare(members)) == {False}
     monkeypatch.setattr(members[2]._board, "publish", lambda *_: None)
     late = threading.Timer(1.0, members[1].compare, ("windows", ["a"], PATIENCE))
     late.start()
@@ -232,7 +216,7 @@ def test_random_hosts_shards_and_delays(seed):
     rng = random.Random(seed)
     ranks = rng.randint(5, 12)
     members = _members(ranks, rng.choice([0, 1, 2, 3]))
-    assert set(_compare(members)) == {False}
+    assert set(compare(members)) == {False}
     for position in range(1, 7):
         declining, odd, late = (rng.randrange(ranks) if rng.random() < 0.3 else None for _ in range(3))
         delays = [rng.choice([0, 0, 0, 0.01, 0.05, 0.4]) for _ in range(ranks)]
@@ -244,9 +228,9 @@ def test_random_hosts_shards_and_delays(seed):
                 return members[rank].decline("windows", "no", PATIENCE, (position,))  # noqa: B023
             return members[rank].compare("windows", ["ab"[rank == odd]], timeout, (position,))  # noqa: B023
 
-        found = _all([lambda rank=rank: call(rank) for rank in range(ranks)])
+        found = together([lambda rank=rank: call(rank) for rank in range(ranks)])
         told = {str(one).split("came late itself. ")[-1] for rank, one in enumerate(found) if rank != declining}
         assert len(told) == 1, (position, told)
     for member in members:
         assert member.rounds >= 7
-    assert set(_compare(members)) == {False}
+    assert set(compare(members)) == {False}

@@ -26,6 +26,7 @@ constexpr auto kLong = 20s;
 
 std::atomic<std::uint64_t> gathered{0};
 std::atomic<std::uint64_t> shown{0};
+std::atomic<std::uint64_t> seen{0};
 
 void expect(bool holds, const char* what, std::uint64_t round) {
     if (!holds) {
@@ -58,6 +59,17 @@ void gather(HostBoard& board, std::uint64_t round) {
     board.publish(round, text_of(kRanks, round));
 }
 
+// The other ranks go on meanwhile, so a text may be of any round; but it is whole.
+void look_around(const HostBoard& board, std::uint64_t round) {
+    const auto texts = board.newest();
+    expect(texts.size() == kRanks, "a text of each rank", round);
+    for (const std::string& text : texts) {
+        expect(text.find_first_not_of(text.substr(0, 1)) == std::string::npos,
+               "a text of one round", round);
+        seen.fetch_add(!text.empty());
+    }
+}
+
 void look(HostBoard& board, std::uint64_t round) {
     const auto text = board.published(round, everybody_comes(round) ? kLong : kShort);
     if (text) {
@@ -87,6 +99,7 @@ void play(const std::string& path, std::size_t rank, std::uint64_t rounds,
         }
         board.post(round, text_of(rank, round));
         rank == 0 ? gather(board, round) : look(board, round);
+        look_around(board, round);
     }
 }
 
@@ -104,7 +117,8 @@ int main(int count, char** arguments) {
         rank.join();
     }
     expect(access(path.c_str(), F_OK) != 0, "the file has lost its name", rounds);
-    std::printf(
-        "board: %lu rounds, all texts gathered in %lu, %lu looks found what was published\n",
-        rounds, gathered.load(), shown.load());
+    expect(seen.load() != 0, "somebody saw a text while others went on", rounds);
+    std::printf("board: %lu rounds, all texts gathered in %lu, %lu looks found what was published, "
+                "%lu texts seen beside\n",
+                rounds, gathered.load(), shown.load(), seen.load());
 }

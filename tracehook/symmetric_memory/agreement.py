@@ -100,6 +100,8 @@ class Agreement:
         self._hosts = Hosts()
         self._board: Board | None = None
         self._levels = levels.seen_by(rank, [[each] for each in range(ranks)])
+        # Who takes part: before the ranks know who shares a host, and then with that. Any thread reads it.
+        self.parts: list[Part] = [self._part(0.0)]
         self._unheard: tuple[Part, int, Post, str] | None = None  # a round whose verdict this rank does not know
         self._lock = threading.Lock()
         # Keys for this rank to remove. Some rank may still need those that are kept, nobody the removable ones.
@@ -231,6 +233,8 @@ class Agreement:
         """Meet the ranks of this host on a board after round `number`, in which all ranks have read who they are."""
         self._host, self._hosts = "", seen_by(self._rank, numbers)
         self._levels = levels.seen_by(self._rank, by_host(numbers))
+        if len(self.parts) == 1:
+            self.parts.append(self._part(0.0))
         if self._hosts.neighbours:
             self._board = Board(f"{self.prefix}/{number}", self._hosts.neighbours, self._rank)
 

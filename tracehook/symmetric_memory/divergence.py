@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tracehook.symmetric_memory.alarm import Alarm
 
 _OVERRUN = 0xFFFFFFFF
+FORGOTTEN = "a call that it no longer knows, or made before windows counted"
 
 # 1 + the window's ordinal (0: outside of all windows), and the offset in bytes, or None where only whether it is in a
 # window has to be equal. None: that buffer is the rank's own affair.
@@ -117,7 +118,7 @@ def described(communicator: Any, call: int) -> str:
     """Say what this rank used at a call, if it is one of the last."""
     past = communicator.past(call)
     if past is None:
-        return "a call that it no longer knows, or made before windows counted"
+        return FORGOTTEN
     operation, send, receive, settings = past
     return ", ".join([operation, *wishes(send, receive), *told(settings)])
 

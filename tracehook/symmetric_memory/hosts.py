@@ -96,10 +96,18 @@ class Board:
 
     def gather(self, number: int, patience: float) -> dict[int, str]:
         """Return what the neighbours have come with, by rank; empty if not all come within `patience` seconds."""
-        texts = (
-            self._board.gather(_round(number), patience) if self._board is not None and self._board.is_complete else []
-        )
+        texts = self._board.gather(_round(number), patience) if self._board is not None and self.is_complete else []
         return dict(zip(self._neighbours, texts, strict=True)) if texts and all(texts) else {}
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all neighbours have opened it. It stays so."""
+        return self._board is not None and self._board.is_complete
+
+    def newest(self) -> dict[int, str]:
+        """Return the last text of each neighbour, by rank, whatever its round is; none of those that have no text."""
+        texts = self._board.newest() if self._board is not None else []
+        return {rank: text for rank, text in zip(self._neighbours, texts, strict=False) if text}
 
     def speak(self, number: int) -> None:
         """Tell the neighbours that all their posts are in the store, so that they can wait here for the verdict."""
@@ -108,7 +116,7 @@ class Board:
 
     def has_spoken(self, number: int) -> bool:
         """Whether all posts of this host are in the store, as far as the board still shows it."""
-        if self._board is None or not self._board.is_complete:
+        if self._board is None or not self.is_complete:
             return False
         return any(self._board.published(shown, 0.0) is not None for shown in (_round(number) - 1, _round(number)))
 
@@ -126,7 +134,7 @@ class Board:
 
     def settled(self, number: int, patience: float) -> str:
         """Return the verdict that stands; empty if there is none within `patience` seconds."""
-        if self._board is None or not self._board.is_complete:
+        if self._board is None or not self.is_complete:
             return ""
         return self._board.settled(_round(number), patience) or ""
 
@@ -142,7 +150,7 @@ class Board:
 
     def published(self, number: int, patience: float) -> str:
         """Return the verdict that the speaker shows; empty if there is none within `patience` seconds."""
-        if self._board is None or not self._board.is_complete:
+        if self._board is None or not self.is_complete:
             return ""
         return self._board.published(_round(number), patience) or ""
 

@@ -67,6 +67,17 @@ class Part(NamedTuple):
         return f"{self.prefix}/leader"
 
     @property
+    def below(self) -> list[int]:
+        """The ranks from which this one takes what they tell in the background: of its host, its shard, all shards.
+
+        Every rank but the leader tells exactly one other.
+        """
+        below = list(self.hosts.neighbours[1:]) if self.is_speaker else []
+        if self.rank == LEADER or self.collects:
+            below += [rank for rank in self.shard.speakers or self.shard.ranks if rank != self.rank]
+        return below + list(self.shard.collectors[1:] if self.rank == LEADER else ())
+
+    @property
     def collects(self) -> bool:
         """Whether this rank is a collector, and not the leader."""
         return self.rank != LEADER and self.rank in self.shard.collectors

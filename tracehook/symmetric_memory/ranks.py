@@ -271,9 +271,7 @@ class _Follower:
         if ranks is None or ranks._uses is None or not ranks.verifies:
             return None
         if self._verification is None:
-            facts = ranks.facts
-            prefix, about = ranks._uses.prefix, ranks._uses.about
-            self._verification = Verification(self._communicator, prefix, facts.rank, facts.ranks, about, ranks.members)
+            self._verification = Verification(self._communicator, ranks._uses.parts, ranks._uses.about)
         return self._verification.step(store)
 
     def answer(self, alarm: Alarm, store: Store) -> RoundVerdict | None:

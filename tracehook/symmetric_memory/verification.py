@@ -1,97 +1,102 @@
 """Compares in the background, away from every call, what the ranks of a communicator used: their digests.
 
-The first-use check cannot see two placements that all ranks know and one rank swaps. Each rank posts samples of its
-digest every second or so, if it made calls since. Rank 0 compares what all have posted. If samples differ it raises an
-alarm with the calls in question; every rank answers with all it knows of them, and rank 0 names the first that differs.
+The first-use check cannot see two placements that all ranks know and one rank swaps. Each rank takes a sample of its
+digests every second or so, if it made calls since. Samples go up by levels: to the first rank of the host (in shared
+memory), from there to the collector of its shard, and to rank 0 (in the store). Each combines what it has heard with
+its own before it tells that further, so no key has more than one reader, and no rank reads many keys.
+
+If samples differ, rank 0 raises an alarm with the calls in question. All ranks answer with what they know of them, by
+the same levels, and rank 0 names the first call that differs.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from tracehook import _core
-from tracehook.symmetric_memory import divergence
+from tracehook.symmetric_memory import divergence, samples, testimony
 from tracehook.symmetric_memory.alarm import Alarm
-from tracehook.symmetric_memory.members import NOBODY, Members
-from tracehook.symmetric_memory.part import LEADER
+from tracehook.symmetric_memory.hosts import Board
+from tracehook.symmetric_memory.part import LEADER, Part
+from tracehook.symmetric_memory.testimony import MOST, Testimony
 from tracehook.symmetric_memory.verdicts import RoundVerdict
 
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-PERIOD = 1.5  # seconds between two posts of a rank
+PERIOD = 1.5  # seconds between two samples of a rank
 CHANNEL = "digests"
-# A sample has the digests after the last calls whose numbers are multiples of these: ranks that are at different calls
-# have some of them in common.
-STRIDES = (1, 16, 256, 1024)
-OF_EACH = 16
 MOST_FENCED = 10.0  # seconds that calls wait for the answers of all ranks
-MOST = 2048  # calls that an answer tells of
-
-
-class _Answer(NamedTuple):
-    """What a rank tells of the calls in question, and of those after them."""
-
-    first: int  # the call that `digests` and `uses` begin with
-    digests: list[int]
-    uses: list[str]
-    calls: int  # that this rank has made
-    kernels: dict[str, bool]  # by call, as far as the rank knows: whether NCCL took a symmetric kernel
 
 
 class Verification:
-    """One rank's part for one communicator. Only the watch calls it."""
+    """One rank's part for one communicator. Only the watch calls it.
 
-    def __init__(
-        self, communicator: Any, prefix: str, rank: int, ranks: int, about: str, members: Members = NOBODY
-    ) -> None:
+    `parts` grows once, when all ranks have learned who shares a host. Ranks see that at different times, so their keys
+    have the number of the part: two ranks that see different ones do not hear each other until the later one sees it.
+    """
+
+    def __init__(self, communicator: Any, parts: Sequence[Part], about: str) -> None:
         self._communicator = communicator
-        self._prefix = prefix
-        self._rank = rank
-        self._ranks = ranks
+        self._parts = parts
         self._about = about
-        self._members = members
         self._due = 0.0
-        self._posted = -1  # calls at the last post
-        self._same = -1  # the last call up to which all ranks are known to have used the same
-        self._answered: set[str] = set()
+        self._calls = -1  # at the last sample
+        self._same = -1  # the last call up to which all ranks below are known to have used the same
+        self._answers: dict[str, Testimony] = {}  # of this rank, by alarm
+        self._answered: dict[str, RoundVerdict | None] = {}
         self._fenced: float | None = None  # since when
+        self._keys_read: set[str] = set()
+        self._number = -1  # of the part
+        self._begin(0)
 
     def step(self, store: Store) -> Alarm | None:
-        """Post, and on rank 0 compare; return what to ask the ranks if their samples differ."""
+        """Tell this rank's sample, and what it heard; return what rank 0 asks all ranks if their samples differ."""
         if self._fenced is not None and time.monotonic() >= self._fenced + MOST_FENCED:
             self.lower_fence()  # some rank gives no answer
         if self._communicator.dead or time.monotonic() < self._due:
             return None
         self._due = time.monotonic() + PERIOD
+        self._begin(len(self._parts) - 1)
         calls = self._communicator.calls
-        if calls != self._posted:
-            self._posted = calls
-            store.set(self._key("sample", self._rank), json.dumps(self._sample(calls)))
-        return self._compare(store) if self._rank == LEADER and calls > self._same + 1 else None
+        if calls != self._calls:
+            self._calls = calls
+            self._heard.hear(self._part.rank, samples.taken(self._communicator, calls))
+        elif self._same >= calls - 1:
+            return None  # all below are as far as this rank
+        self._listen(store)
+        told = self._heard.combined()
+        if self._part.rank == LEADER:
+            return self._compare(told)
+        if told and max(told) > self._same:
+            self._same = max(told)
+            self._tell(store, samples.written(told))
+        return None
 
     def answer(self, alarm: Alarm, store: Store) -> RoundVerdict | None:
-        """Tell all that this rank knows of the calls in question; on rank 0 name the first that differs."""
-        name = alarm.verdict_key
-        first, last = alarm.facts["first"], alarm.facts["last"]
-        if name not in self._answered:
-            self._answered.add(name)
+        """Tell what this rank, and those below it, know of the calls in question; on rank 0 name the first of them."""
+        name, number = alarm.verdict_key, alarm.facts["part"]
+        if name in self._answered:
+            return self._answered[name]
+        if number >= len(self._parts):
+            return None
+        if name not in self._answers:
             # Calls wait until all know the last one: a call that some ranks make and others refuse would not end.
             self._fenced = time.monotonic()
             calls = self._communicator.raise_fence(_core.Fence.VERIFICATION)
-            known, values = self._communicator.digests(first, last)
-            uses = [divergence.described(self._communicator, call) for call in range(known, known + len(values))]
-            asked = range(max(first, calls - MOST), calls)
-            kernels = {str(call): divergence.is_in_windows(self._communicator, call) for call in asked}
-            told = {call: symmetric for call, symmetric in kernels.items() if symmetric is not None}
-            store.set(f"{name}/{self._rank}", json.dumps(_Answer(known, values, uses, calls, told)))
-        keys = [f"{name}/{rank}" for rank in range(self._ranks)]
-        if self._rank != LEADER or not store.check(keys):
+            first, last, rank = alarm.facts["first"], alarm.facts["last"], self._part.rank
+            self._answers[name] = testimony.of_rank(self._communicator, rank, first, last, calls)
+        keys = [f"{name}/{rank}" for rank in self._parts[number].below]
+        if keys and not store.check(keys):
             return None
-        return self._verdict(first, last, [_Answer(*json.loads(data)) for data in store.multi_get(keys)])
+        heard = [testimony.read(text) for text in store.multi_get(keys)] if keys else []
+        known = testimony.joined([self._answers[name], *heard])
+        if self._part.rank != LEADER:
+            store.set(f"{name}/{self._part.rank}", testimony.written(known))
+        self._answered[name] = self._verdict(alarm, known) if self._part.rank == LEADER else None
+        return self._answered[name]
 
     def lower_fence(self) -> None:
         """Let calls go on, up to the last."""
@@ -100,67 +105,67 @@ class Verification:
             self._communicator.lower_fence(_core.Fence.VERIFICATION)
 
     def keys_at_end(self) -> list[str]:
-        """Return the samples of all on rank 0, which alone reads them: to remove one under its eyes would stop it."""
-        return [self._key("sample", rank) for rank in range(self._ranks)] if self._rank == LEADER else []
+        """Return the keys that this rank alone reads: to remove one under its reader's eyes would stop that."""
+        return sorted(self._keys_read)
 
-    def _verdict(self, first: int, last: int, answers: Sequence[_Answer]) -> RoundVerdict:
-        for call in range(first, last + 1):
-            known = [
-                (told.digests[call - told.first], told.uses[call - told.first])
-                if told.first <= call < told.first + len(told.digests)
-                else None
-                for told in answers
-            ]
-            if None not in known and len({value for value, _ in known if value}) > 1:  # type: ignore[misc]
-                did = [use for _, use in known]  # type: ignore[misc]
-                where = f"call {divergence.number(call)}: " + "; ".join(
-                    f"{self._members.named([rank])} made {use}"
-                    for rank, use in enumerate(did)
-                    if use != did[0] or rank == 0
-                )
-                break
+    def _begin(self, number: int) -> None:
+        """Tell by the levels of that part from now on."""
+        if number == self._number:
+            return
+        self._number, self._part = number, self._parts[number]
+        part = self._part
+        self._heard = samples.Remembered([part.rank, *part.below])
+        self._calls = self._same = -1
+        self._board = Board(f"{part.prefix}/samples", part.hosts.neighbours, part.rank)
+        self._told = 0
+
+    def _listen(self, store: Store) -> None:
+        below = set(self._part.below)
+        on_board = self._board.newest() if self._board.is_complete else {}
+        for rank in below & on_board.keys():
+            self._heard.hear(rank, samples.read(on_board[rank]))
+        # Whoever told before the board was complete did so in the store.
+        below -= on_board.keys()
+        keys = {rank: self._key(rank) for rank in sorted(below)}
+        self._keys_read.update(keys.values())
+        if keys and store.check(list(keys.values())):
+            for rank, text in zip(keys, store.multi_get(list(keys.values())), strict=True):
+                self._heard.hear(rank, samples.read(text))
+
+    def _tell(self, store: Store, text: str) -> None:
+        """Tell the one rank above, which looks at the board as soon as all of the host have opened it."""
+        self._told += 1
+        if self._board.is_complete and not self._part.is_speaker:
+            self._board.post(self._told, text)
         else:
-            where = f"one of the calls {divergence.number(first)} to {divergence.number(last)}, which they know no more"
+            store.set(self._key(self._part.rank), text)
+
+    def _verdict(self, alarm: Alarm, known: Testimony) -> RoundVerdict:
+        where = testimony.difference(known, alarm.facts["first"], alarm.facts["last"], self._part.members)
         text = (
             f"{self._about}: the ranks used different memory at {where}. Results since then may be wrong, so no rank "
             "makes another call on this communicator: start again from what was saved before"
         )
-        hanging = _mixed_call(answers)
+        hanging = testimony.mixed_call(known)
         if hanging is not None:
             text += (
                 f". At call {divergence.number(hanging)} some ranks are in a symmetric kernel of NCCL and the others "
                 "are not, so none of them comes to an end: abort the group"
             )
-        return RoundVerdict("differed", text, data=[max(told.calls for told in answers), hanging])
+        return RoundVerdict("differed", text, data=[known.calls, hanging])
 
-    def _compare(self, store: Store) -> Alarm | None:
-        keys = [self._key("sample", rank) for rank in range(self._ranks)]
-        if not store.check(keys):
-            return None
-        samples = [{int(call): value for call, value in json.loads(data).items()} for data in store.multi_get(keys)]
-        common = sorted(set(samples[0]).intersection(*samples[1:]))
-        differing = [call for call in common if any(sample[call] != samples[0][call] for sample in samples)]
+    def _compare(self, told: samples.Sample) -> Alarm | None:
+        differing = [call for call, value in sorted(told.items()) if value is None]
         if not differing:
-            self._same = max([self._same, *common])
+            self._same = max([self._same, *told])
             return None
         last = differing[0]
-        first = max([self._same, last - MOST, *(call for call in common if call < last)]) + 1
+        first = max([self._same, last - MOST, *(call for call in told if call < last)]) + 1
         self._due = float("inf")  # this is the last that there is to say
-        facts = {"channel": CHANNEL, "call": last, "first": first, "last": last}
+        facts = {"channel": CHANNEL, "call": last, "first": first, "last": last, "part": self._number}
         key = f"{self._communicator.key:016x}"
-        return Alarm(key, self._rank, self._about, "digests", [], (), self._key("verdict", last), facts)
+        verdict_key = f"{self._part.prefix}/verdict/{last}"
+        return Alarm(key, self._part.rank, self._about, "digests", [], (), verdict_key, facts)
 
-    def _sample(self, calls: int) -> dict[int, int]:
-        wanted = {calls - 1 - (calls - 1) % stride - stride * step for stride in STRIDES for step in range(OF_EACH)}
-        found = ((call, self._communicator.digests(call, call)[1]) for call in sorted(wanted) if call >= 0)
-        return {call: values[0] for call, values in found if values}
-
-    def _key(self, what: str, which: int) -> str:
-        return f"{self._prefix}/{what}/{which}"
-
-
-def _mixed_call(answers: Sequence[_Answer]) -> int | None:
-    """Return the first call for which NCCL took a symmetric kernel on some ranks only, of those that all ranks know."""
-    common = set(answers[0].kernels).intersection(*(told.kernels for told in answers[1:]))
-    mixed = [int(call) for call in common if len({told.kernels[call] for told in answers}) > 1]
-    return min(mixed, default=None)
+    def _key(self, rank: int) -> str:
+        return f"{self._part.prefix}/sample/{self._number}/{rank}"

@@ -40,6 +40,7 @@ void bind_boards(py::module_& module) {
                 return self.gather(number, in_nanoseconds(seconds));
             },
             NoGil())
+        .def("newest", &HostBoard::newest)
         .def("publish", &HostBoard::publish)
         .def_property_readonly("is_closed", &HostBoard::is_closed)
         .def("settle", &HostBoard::settle)

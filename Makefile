@@ -94,15 +94,18 @@ one-wheel:
 	    --config-settings=cmake.define.TRACEHOOK_FROM_WHEEL=$(abspath build/wheels/first) && \
 	$(PACKED) build/wheels/of-$$name/*.whl
 
-# As a user would: a clean venv with that torch and the wheel alone, four ranks in rehearsal, nothing found by the audit.
+# As a user would: a clean venv with that torch and the wheel alone, a self-test and four ranks in rehearsal, nothing
+# found by the audit. `make wheel-2.15.0 PYTHON=python3.13` takes the wheel for that Python.
 # Of a torch without CUDA there is no log of the demo.
 wheel-%:
 	@ls dist/tracehook-*-manylinux*.whl > /dev/null 2>&1 || { echo "dist has no wheel: make wheel comes first" >&2; exit 2; }
 	rm -rf .venvs/wheel-$* && $(PYTHON) -m venv .venvs/wheel-$*
 	.venvs/wheel-$*/bin/python -m pip --disable-pip-version-check install -q "$(EXACTLY)$*" numpy \
 	    "$$(ls $(CURDIR)/dist/tracehook-*-$$(.venvs/wheel-$*/bin/python -c $(VERSION_OF))-manylinux*.whl)[audit]"
-	cd .venvs/wheel-$* && PATH="$$PWD/bin:$$PATH" bin/python $(CURDIR)/examples/demo.py logs && \
-	    $(if $(filter %+cpu,$*),true,PATH="$$PWD/bin:$$PATH" bin/tracehook audit logs && rm -rf ../logs && cp -r logs ../logs)
+	cd .venvs/wheel-$* && PATH="$$PWD/bin:$$PATH" && \
+	    $(if $(filter %+cpu,$*),true,bin/tracehook rehearse --devices 1 -- tracehook doctor) && \
+	    bin/python $(CURDIR)/examples/demo.py logs && \
+	    $(if $(filter %+cpu,$*),true,bin/tracehook audit logs && rm -rf ../logs && cp -r logs ../logs)
 	$(if $(KEEP),,rm -rf .venvs/wheel-$*)
 
 # Without torch, and without anything native: on the logs that the demo of a wheel has left.

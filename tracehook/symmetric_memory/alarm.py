@@ -1,11 +1,11 @@
 """No rank waits alone: who waits too long says so where all processes look, and those that know why answer.
 
-While nothing is wrong a process makes one small operation on the store each second, whatever the number of its groups.
-A rank that has waited half a second in a round posts an *alarm*: which communicator, which call, what it wants. Ranks
-that ask the same post one alarm together, because every process reads each of them. Every
-process that has the communicator looks up what it did itself at that call. If that shows that it will never come to
-the round, it ends the round with a verdict that says so, and all who wait wake up with it. A rank that is merely slow
-knows nothing yet, and the alarm stays open until the round is over.
+While nothing is wrong one process of each host makes one small operation on the store each second, whatever the number
+of its groups (alarm_feed.py). A rank that has waited half a second in a round posts an *alarm*: which communicator,
+which call, what it wants. Ranks that ask the same post one alarm together, because every process hears each of them.
+Every process that has the communicator looks up what it did itself at that call. If that shows that it will never come
+to the round, it ends the round with a verdict that says so, and all who wait wake up with it. A rank that is merely
+slow knows nothing yet, and the alarm stays open until the round is over.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tracehook.hook.groups import cloned_store
 from tracehook.log.stderr import warn
 from tracehook.symmetric_memory import uneven
 from tracehook.symmetric_memory.agreement import Waiting
+from tracehook.symmetric_memory.alarm_feed import COUNT_KEY, AlarmFeed
 from tracehook.symmetric_memory.part import copy_key
 from tracehook.symmetric_memory.verdicts import RoundVerdict
 
@@ -34,11 +35,9 @@ if TYPE_CHECKING:
 PATIENCE = 0.5  # seconds that a rank waits before it raises an alarm
 TICK = 0.25  # seconds between two looks at what this process itself waits for
 LOOK = 1.0  # seconds between two looks at the alarms of others
-MOST_UNWRITTEN = 20
 END = 5.0  # seconds that the exit waits for an operation on the store
 LATE = 2.0  # seconds after which a rank no longer trusts that another one asks for it, too
 OPEN = 300.0  # seconds that an alarm is kept if its round does not end
-COUNT_KEY = "tracehook/alarms"
 
 
 class Alarm(NamedTuple):
@@ -110,10 +109,15 @@ class Watch:
     """Looks after the rounds of this process and the alarms of all, on a thread and a connection of its own.
 
     Any thread. `know` is called with the key of a communicator that an alarm is about and that is not watched: it
-    calls :meth:`watch` if this process has it.
+    calls :meth:`watch` if this process has it. `name`: see :class:`AlarmFeed`.
     """
 
-    def __init__(self, store: Store, know: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        know: Callable[[str], None] = lambda _: None,
+        name: Callable[[Store], str] | None = None,
+    ) -> None:
         self._store = store
         self._know = know
         self._changed = threading.Lock()
@@ -124,8 +128,7 @@ class Watch:
         self._open: dict[str, tuple[Alarm, float]] = {}  # by verdict key: alarms that are not over yet
         self._raised: dict[int, _Question] = {}  # of self._waiting, those about which there is an alarm
         self._registrations = uneven.Registrations()
-        self._seen = 0
-        self._unwritten = 0  # looks at the next alarm, which is not there
+        self._feed = AlarmFeed(name)
         self._thread: threading.Thread | None = None
 
     def watch(self, key: str, subject: Subject) -> None:
@@ -174,18 +177,23 @@ class Watch:
                 store = store or cloned_store(self._store)
                 self._look_after_own(store)
                 # Whoever asked looks for answers more often.
-                if time.monotonic() >= due or self._has_asked():
+                is_due = time.monotonic() >= due or self._has_asked()
+                if is_due:
                     due = time.monotonic() + LOOK
                     self._step(store)
+                if is_due or self._feed.has_more():
                     self._look_at_others(store)
                 failures = 0
             except RuntimeError:  # the store is gone, or just now unable: the rounds themselves tell what that means
                 store = None
+                self._feed.pause()
                 failures += 1
                 due = time.monotonic() + min(60.0, LOOK * 2**failures)
             except Exception as problem:
                 warn(f"looking after rounds that wait failed: {type(problem).__name__}: {problem}")
+                self._feed.pause()
                 due = time.monotonic() + 60.0
+        self._feed.close()
 
     def _has_asked(self) -> bool:
         return bool(self._raised) or any(alarm.rank == 0 and "first" in alarm.facts for alarm, _ in self._open.values())
@@ -204,7 +212,7 @@ class Watch:
         for token, found in late:
             question_before = self._raised.get(token)
             if question_before is not None:
-                if now >= question_before.at + LATE and not question_before.is_put and not self._has_heard(found):
+                if now >= question_before.at + LATE and not question_before.is_put and not self._is_asked(store, found):
                     self._raised[token] = question_before._replace(is_put=True)
                     _put(store, _alarm(found))
             elif not found.is_asked_by_speaker(now) and not found.waiting.is_settled():
@@ -221,8 +229,10 @@ class Watch:
             mine = [found.waiting for found in self._waiting.values()]
         return any(one.is_settled() for one in mine if one.part.verdict_key(one.number) in verdict_keys)
 
-    def _has_heard(self, found: _Round) -> bool:
-        """Whether some rank asks about that round."""
+    def _is_asked(self, store: Store, found: _Round) -> bool:
+        """Whether some rank asks about that round, also if the lookout of this host does not know yet."""
+        if found.verdict_key not in self._open:
+            self._hear(store, itself=True)
         return found.verdict_key in self._open
 
     @staticmethod
@@ -256,29 +266,19 @@ class Watch:
             _put(store, notice)
 
     def _look_at_others(self, store: Store) -> None:
-        count = store.add(COUNT_KEY, 0)
-        while self._seen < count:
-            name = f"{COUNT_KEY}/{self._seen + 1}"
-            # One operation: comparing with what the key never holds reads it without waiting for it.
-            text = store.compare_set(name, "?", "?")
-            if not text.startswith(b"["):
-                # Its writer has counted it, and not written it yet, or has died in between.
-                self._unwritten += 1
-                if self._unwritten < MOST_UNWRITTEN:
-                    break
-                self._seen, self._unwritten = self._seen + 1, 0
-                continue
-            self._unwritten = 0
+        self._hear(store)
+        for alarm, until in list(self._open.values()):
+            if self._settle(store, alarm) or time.monotonic() >= until:
+                del self._open[alarm.verdict_key]
+
+    def _hear(self, store: Store, itself: bool = False) -> None:
+        for text in self._feed.news(store, itself):
             told = json.loads(text)
-            self._seen += 1
             if told[0] == uneven.CHANNEL:
                 self._registrations.hear(uneven.Notice(*told[1:]))
                 continue
             alarm = Alarm(*told)
             self._open[alarm.verdict_key] = alarm, time.monotonic() + OPEN
-        for alarm, until in list(self._open.values()):
-            if self._settle(store, alarm) or time.monotonic() >= until:
-                del self._open[alarm.verdict_key]
 
     def _settle(self, store: Store, alarm: Alarm) -> bool:
         """Answer an alarm if this process can; tell whether it is over."""

@@ -23,7 +23,7 @@ class Meeting:
     def __init__(self, store: Store, know: Callable[[str], None]) -> None:
         self.store = store
         self.lines = Lines(store)
-        self.watch = Watch(store, know)
+        self.watch = Watch(store, know, token)
 
 
 class Meetings:

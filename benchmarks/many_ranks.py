@@ -12,6 +12,7 @@ import os
 import re
 import resource
 import shlex
+import socket
 import subprocess
 import sys
 import tempfile
@@ -62,13 +63,19 @@ def work(rank: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
+def free_port() -> int:
+    """Return a port of this machine that nobody listens at."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
 def command(ranks: int) -> list[str]:
     """Return the command of a job of so many ranks."""
     hosts = -(-ranks // MOST_DEVICES)
     torchrun = [str(SCRIPTS / "torchrun"), "--nproc-per-node", str(ranks // hosts)]
     if hosts == 1:
         return [*torchrun, "--standalone", __file__]
-    torchrun += ["--nnodes", str(hosts), "--master-addr", "127.0.0.1", "--master-port", "29517", "--node-rank"]
+    torchrun += ["--nnodes", str(hosts), "--master-addr", "127.0.0.1", "--master-port", str(free_port()), "--node-rank"]
     each = f'NCCL_HOSTID=$host {shlex.join(torchrun)} $host {shlex.quote(__file__)} & all="$all $!"'
     return [
         "bash",
@@ -77,29 +84,48 @@ def command(ranks: int) -> list[str]:
     ]
 
 
+def available() -> float:
+    """Return MiB that programs could still have on this machine."""
+    return int(re.search(r"^MemAvailable: +(\d+)", Path("/proc/meminfo").read_text(), re.MULTILINE)[1]) / 1024
+
+
 class Memory(threading.Thread):
-    """Looks at the memory of all ranks from time to time, and keeps the look at which it was most."""
+    """Looks at the memory of all ranks from time to time, and keeps the look at which it was most.
+
+    A look takes long where ranks are many, and some may have ended before it is over. So it also keeps how much the
+    whole machine had less than at the beginning.
+    """
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
         self._folder = folder
         self.over = threading.Event()
         self.shares: list[float] = []  # MiB of each rank (PSS)
+        self._before = self._least = available()
+
+    @property
+    def taken(self) -> float:
+        """MiB that the machine had less at the most."""
+        return self._before - self._least
 
     def run(self) -> None:
         """Look until it is over."""
-        pause = 0.5
-        while not self.over.wait(pause):
+        due = 0.0
+        while not self.over.wait(0.1):
+            self._least = min(self._least, available())
             begin = time.monotonic()
+            if begin < due:
+                continue
             shares = []
             for path in self._folder.iterdir():
+                self._least = min(self._least, available())
                 try:
                     told = Path(f"/proc/{path.read_text().split()[0]}/smaps_rollup").read_text()
                 except (OSError, IndexError):
                     continue  # not written yet, or ended
                 shares.append(int(re.search(r"^Pss: +(\d+)", told, re.MULTILINE)[1]) / 1024)
             self.shares = max(self.shares, shares, key=sum)
-            pause = max(0.5, 5 * (time.monotonic() - begin))
+            due = time.monotonic() + max(0.5, 5 * (time.monotonic() - begin))
 
 
 def measure(ranks: int, options: list[str]) -> str:
@@ -123,9 +149,8 @@ def measure(ranks: int, options: list[str]) -> str:
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     shares = memory.shares
     told = f"{sum(shares) / len(shares):.0f} MiB ({max(shares):.0f})" if len(shares) == ranks else "not seen"
-    return (
-        f"| {ranks} | {' '.join(options) or 'computed'} | {first:.0f} s | {wall:.0f} s | {cpu:.0f} s | {told} | clean |"
-    )
+    values, machine = " ".join(options) or "computed", f"{memory.taken / ranks:.0f} MiB"
+    return f"| {ranks} | {values} | {first:.0f} s | {wall:.0f} s | {cpu:.0f} s | {told} | {machine} | clean |"
 
 
 def main() -> None:
@@ -134,8 +159,10 @@ def main() -> None:
     parser.add_argument("ranks", type=int, nargs="+")
     parser.add_argument("--values", choices=["off"])
     chosen = parser.parse_args()
-    print("| ranks | values | first collective | in all | CPU | memory of a rank, mean (most) | audit |")
-    print("|---|---|---|---|---|---|---|")
+    print(
+        "| ranks | values | first collective | in all | CPU | memory of a rank, mean (most) | of the machine | audit |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
     for ranks in chosen.ranks:
         print(measure(ranks, ["--values", chosen.values] if chosen.values else []), flush=True)
 

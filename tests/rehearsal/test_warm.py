@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import signal
 import subprocess
@@ -237,6 +238,35 @@ def test_the_command_says_why_a_process_was_cold() -> None:
     finished = _command("--warm", "--", sys.executable, "-c", code)
     assert finished.status == 0, finished.output
     assert "warm start: 1 processes were forked, 1 started cold (1 for MKL_NUM_THREADS)\n" in finished.out
+
+
+def test_few_processes_take_down_their_heap_at_one_time(server: Warm, tmp_path: Path) -> None:
+    """Each copies then what it shared, and the ranks of a job end together. Those of another run do not count."""
+    script = tmp_path / "ends.py"
+    script.write_text(
+        "import os, sys, time\n"
+        "class Heap:\n"
+        "    def __del__(self, time=time, write=os.write, file=os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND)):\n"
+        "        write(file, b'+')\n"
+        "        time.sleep(0.2)\n"
+        "        write(file, b'-')\n"
+        "heap = Heap()\n"
+        "with open(sys.argv[1], 'a') as ready:\n"
+        "    ready.write('.')\n"
+        "while open(sys.argv[1]).read().count('.') < 16:\n"
+        "    time.sleep(0.05)\n"
+    )
+    said = {run: tmp_path / run for run in ("one", "other")}
+    started = []
+    for run_name, file in said.items():
+        file.touch()
+        env = warm.environment(environment()) | {"TRACEHOOK_WARM_RUN": f"{tmp_path.name}.{run_name}"}
+        started += [subprocess.Popen([server.python, script, file], env=env) for _ in range(16)]
+    assert [process.wait(60) for process in started] == [0] * 32
+    for file in said.values():
+        steps = [1 if sign == "+" else -1 for sign in file.read_text().replace(".", "")]
+        assert len(steps) == 32
+        assert 1 < max(itertools.accumulate(steps)) <= 8
 
 
 def test_no_warm_start(tmp_path: Path) -> None:

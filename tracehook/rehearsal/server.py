@@ -7,6 +7,7 @@ when the other end is closed, the server ends, and what it forked with it.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import fcntl
@@ -33,6 +34,7 @@ from tracehook.rehearsal.client import COLD, ENDED, STARTED
 
 _PDEATHSIG, _CHILD_SUBREAPER = 1, 36  # of prctl
 _MOST_DESCRIPTORS = 253  # that one message carries
+_ENDING, _LONGEST_WAIT = 8, 60.0  # processes that take down their heap at one time; seconds that one waits for that
 RUN = "TRACEHOOK_WARM_RUN"  # a name that the processes of a run share, by which `living` finds them
 
 
@@ -175,6 +177,8 @@ class Server:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for client in self.clients.values():
             client.close()
+        # Whatever the program registers is called before, because it comes later.
+        atexit.register(_wait_to_end, Path(self.listener.getsockname()).parent)
         self.listener.close()
         for number in self.own:
             os.close(number)
@@ -194,6 +198,27 @@ class Server:
         sys.orig_argv = [sys.executable, *request.arguments]
         program.reopen_standard_streams(program.is_unbuffered(request.arguments))
         program.Torch(self.environ, self.backends)
+
+
+def _wait_to_end(folder: Path) -> None:
+    """Let only some processes take down their heap at one time.
+
+    Each copies some 200 MiB then, which it shared with the server until then; and the ranks of a job end together.
+    """
+    run = os.environ.get(RUN, "")  # those of another rehearsal at the same server may hang
+    places = [folder / f"ending.{run}.{number}" for number in range(_ENDING)]
+    latest = time.monotonic() + _LONGEST_WAIT
+    with contextlib.suppress(OSError):  # the server has ended, and its folder is gone
+        while time.monotonic() < latest:
+            random.shuffle(places)
+            for place in places:
+                lock = os.open(place, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return  # and the end of the process closes it
+                except BlockingIOError:
+                    os.close(lock)
+            time.sleep(0.02)
 
 
 def _end_without_what_was_there() -> None:

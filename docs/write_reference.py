@@ -83,7 +83,7 @@ def _text(help_text: str) -> list[str]:
 
 def _section(command: Any) -> Iterator[str]:
     for part in _text(command.help):
-        yield from (textwrap.fill(part, 120, break_on_hyphens=False), "")
+        yield from (textwrap.fill(part, 100, break_on_hyphens=False), "")
     options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
     if not options:
         return

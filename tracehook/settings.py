@@ -121,15 +121,14 @@ class Settings:
         "SYMM_REGISTER_LOG",
         None,
         _log_path,
-        "directory for one JSON-lines log (and ring file) per process, `%h` in it is the host's name; unset: "
-        "warnings on stderr only",
+        "directory for one JSON-lines log (and ring file) per process; `%h` in it stands for the host's name; unset: "
+        "tracehook only prints warnings on stderr",
     )
     log_limit: int | None = _setting(
         "SYMM_REGISTER_LOG_LIMIT",
         256 << 20,
         _log_limit,
-        "bytes that a process's log and ring may take, such as 1GiB: tracehook throws the oldest lines away; "
-        "0: no limit",
+        "most bytes of a process's log and ring, such as 1GiB: tracehook then removes the oldest lines; 0: no limit",
         shown="256MiB",
     )
     log_packed: str = _setting(
@@ -154,30 +153,34 @@ class Settings:
         JOB,
         None,
         str,
-        "id of the job in the logs and their names, alike on all ranks; unset: that of torchrun (--rdzv-id) or SLURM, "
-        "or else one that the first process of the job makes and leaves to its children in this variable",
+        "id of the job in the logs and their names, the same on all ranks; unset: the id of torchrun (--rdzv-id) or "
+        "SLURM, or else an id that the first process of the job makes and passes to its children in this variable",
     )
     local: str = _setting(
         "SYMM_REGISTER_LOCAL",
         "auto",
         _one_of(*MODES),
-        "who registers segments: auto (tracehook, except where torch does so by itself, which is recorded), "
-        "own (always tracehook), observe (never tracehook, what others register is recorded) or off",
+        "who registers segments: auto (tracehook, but if torch registers them itself, tracehook only records that), "
+        "own (always tracehook), observe (never tracehook, which only records what others register) or off "
+        "(tracehook neither registers nor records)",
     )
     local_min: int | None = _setting(
         "SYMM_REGISTER_LOCAL_MIN",
         None,
         in_bytes_of,
-        "bytes that a segment must have to be registered, such as 20MiB, alike on all ranks; unset: all segments",
+        "least size of a segment that tracehook registers, such as 20MiB, the same on all ranks; unset: all segments",
     )
     check: bool = _setting(
         "SYMM_REGISTER_CHECK",
         False,
         _flag,
-        "1: after each new communicator, compare our ledger with the allocator's own snapshot",
+        "1: after each new communicator, compare tracehook's list of segments with the allocator's own snapshot",
     )
     policy: tuple[str, ...] = _setting(
-        "SYMM_REGISTER_POLICY", ("shared",), _names, "names of pool policies, first answer wins"
+        "SYMM_REGISTER_POLICY",
+        ("shared",),
+        _names,
+        "names of pool policies, separated by commas: the first answer wins (docs/policies.md)",
     )
     tuned: Path | None = _setting(
         "SYMM_REGISTER_TUNED",
@@ -189,28 +192,35 @@ class Settings:
         "SYMM_REGISTER_VERIFY",
         "first-use",
         _one_of("first-use", "every-use", "off"),
-        "when ranks compare buffers' places and calls' settings: first-use, every-use (slow, for a search) or off",
+        "when ranks compare the places of buffers and the settings of calls: first-use, every-use (slow, to find a "
+        "fault) or off",
     )
-    timeout: float = _setting("SYMM_REGISTER_TIMEOUT", 60.0, _seconds, "seconds that an agreement may take")
+    timeout: float = _setting(
+        "SYMM_REGISTER_TIMEOUT",
+        60.0,
+        _seconds,
+        "seconds that a rank waits for the others in a comparison (an agreement)",
+    )
     on_error: str = _setting(
         "SYMM_REGISTER_ON_ERROR",
         "raise",
         _one_of("raise", "warn"),
-        "when ranks do not agree on windows: raise, or warn and carry on unregistered",
+        "when ranks do not agree on windows: raise an error, or warn (print one line, and go on without these windows)",
     )
     on_stall: str = _setting(
         "SYMM_REGISTER_ON_STALL",
         "proven",
         _one_of("proven", "log", "abort"),
-        "when ranks wait in NCCL for each other: proven (abort the group if some rank made another call, log a window "
-        "registration that hangs for SYMM_REGISTER_TIMEOUT), log (both) or abort (both)",
+        "when ranks wait in NCCL for each other: proven (abort the group if some rank made another call, but only "
+        "log a window registration that hangs for SYMM_REGISTER_TIMEOUT), log (log both) or abort (abort the group in "
+        "both cases)",
     )
     guard: str = _setting(
         "SYMM_REGISTER_GUARD",
         "on",
         _one_of("on", "log", "off"),
-        "windows that the program registers itself: on (ranks compare them before NCCL is called, and refuse what "
-        "differs), log (they only say so) or off",
+        "windows that the program registers itself: on (ranks compare them before NCCL is called, and refuse those "
+        "that differ), log (ranks only print the difference) or off",
     )
     integrations: tuple[str, ...] | None = _setting(
         "SYMM_REGISTER_INTEGRATIONS",
@@ -222,7 +232,7 @@ class Settings:
         "SYMM_REGISTER_POOL_LIMIT",
         None,
         in_bytes_of,
-        "bytes of symmetric memory that a device may hold, such as 8GiB; unset: no limit of ours",
+        "most bytes of symmetric memory on a device, such as 8GiB; unset: tracehook sets no limit",
     )
 
 

@@ -57,7 +57,7 @@ def audit(
 ) -> None:
     """Tell from the logs of all ranks whether every buffer was registered where and when it had to be.
 
-    Exit status 0: every rule holds; 1: findings; 2: the directory cannot be used; 3: a worker was lost.
+    Exit status 0: no findings; 1: findings; 2: it cannot use the directory or Ray; 3: a worker of Ray died at each try.
     """
     with readable("audit"):
         from tracehook.audit.rules import check

@@ -26,13 +26,15 @@ def export(
     ] = False,
     every: Annotated[
         float | None,
-        typer.Option(metavar="SECONDS", min=0.1, help="Do it again and again, until the job's processes have ended."),
+        typer.Option(
+            metavar="SECONDS", min=0.1, help="Export again after this time, until the job's processes have ended."
+        ),
     ] = None,
 ) -> None:
-    """Add to the Parquet files in OUT what the logs in DIR have and OUT lacks.
+    """Add to the Parquet files in OUT the events of the logs in DIR that OUT lacks.
 
-    OUT/event holds the events, by job and communicator; OUT/process holds a row for each process. You can run the
-    command while the job runs. A kill leaves nothing twice and nothing half. Exit status 2 if DIR holds no log.
+    OUT/event holds the events of each job; OUT/process holds a row for each process. You can run the command while the
+    job runs. If somebody kills it, OUT has no event twice and no half file. Exit status 2 if DIR holds no log.
     """
     with readable("export"):
         from tracehook.export.parquet import export as add

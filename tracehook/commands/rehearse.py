@@ -44,10 +44,12 @@ def rehearse(
     ] = None,
     faults: Annotated[
         str,
-        typer.Option(help="Faults to play, e.g. 'ncclCommRegister:fail@3=1,ncclAllReduce:slow@*=50ms#rank1'."),
+        typer.Option(
+            help="Let calls fail or take long, e.g. 'ncclCommRegister:fail@3=1,ncclAllReduce:slow@*=50ms#rank1'."
+        ),
     ] = "",
-    nccl: Annotated[str, typer.Option(help="Version of NCCL to play, such as 2.30.7; default: that of torch.")] = "",
-    gpu: Annotated[str, typer.Option(help=f"Kind of device to play: {', '.join(gpus.NAMES)}.")] = "",
+    nccl: Annotated[str, typer.Option(help="Version of NCCL to emulate, such as 2.30.7; default: that of torch.")] = "",
+    gpu: Annotated[str, typer.Option(help=f"Kind of device to emulate: {', '.join(gpus.NAMES)}.")] = "",
     memory: Annotated[
         str, typer.Option(help="Memory of a device, such as 80GiB (default: that of --gpu, or 64GiB).")
     ] = "",

@@ -53,7 +53,7 @@ def summary(
         bool, typer.Option("--paths", help="Count collectives instead, by the path that NCCL took for them.")
     ] = False,
     ranks: Annotated[
-        bool, typer.Option("--ranks", help="A row for each process, also of more than 64 on several hosts.")
+        bool, typer.Option("--ranks", help="A row for each process, even if more than 64 run on several hosts.")
     ] = False,
     job: Job = None,
     since: Since = None,

@@ -59,7 +59,7 @@ def tune(
         float, typer.Option(min=0, help="Seconds after which no further pass over undecided sizes begins.")
     ] = 40,
     margin: Annotated[
-        float, typer.Option(min=0, max=0.5, help="Choose symmetric memory if it is faster by more than this part.")
+        float, typer.Option(min=0, max=0.5, help="Choose symmetric memory if it is faster by more than this fraction.")
     ] = MARGIN,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds that a rank may stay behind the others.")] = 30,
 ) -> None:

@@ -41,8 +41,8 @@ def watch(
 ) -> None:
     """Show what the processes of a running job do, until all have ended or Control-C.
 
-    Reads the job's files only. Where stdout is no terminal, prints a line each interval. Exit status 2 if the directory
-    cannot be read, or, with --once, if it holds no log.
+    It only reads the job's files. If stdout is no terminal, it prints a line at each interval. Exit status 2 if it
+    cannot read the directory, or, with --once, if the directory holds no log.
     """
     if as_json and not once:
         raise typer.BadParameter("--json is for one look; expected --once with it")

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from store_costs import Server, used
 
 from tracehook.symmetric_memory import levels, verification
-from tracehook.symmetric_memory.part import Part
+from tracehook.symmetric_memory.part import Part, Seat
 from tracehook.symmetric_memory.verification import PERIOD, Verification
 
 CALLS = 9_000  # of a period: 6,000 a second
@@ -65,7 +65,7 @@ class Job:
         self._verifications = [
             Verification(
                 self._communicators[rank],
-                [Part(prefix, rank, hosts, "c", 0, levels=levels.seen_by(rank, alone) if sharded else None)],
+                [Seat(Part(prefix, rank, hosts, "c", 0, levels=levels.seen_by(rank, alone) if sharded else None))],
                 "c",
             )
             for rank in range(hosts)

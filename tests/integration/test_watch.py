@@ -16,6 +16,7 @@ import termios
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -253,6 +254,25 @@ def test_a_warning_is_said_once_in_lines(watch: Callable[..., Watch], tmp_path: 
         file.write(json.dumps(END) + "\n")
     assert "rank 3:" not in lines.rest()
     assert lines.ended == (0, b"")
+
+
+def test_the_watch_ends_when_all_ranks_were_killed(watch: Callable[..., Watch], tmp_path: Path) -> None:
+    """Their logs have no end, and they run no more on this host. The launcher ends in order."""
+    logs, job = tmp_path / "logs", tmp_path / "job.py"
+    job.write_text(
+        "import sys, time\nsys.path.append(sys.argv[1])\nfrom common import start\nstart()\ntime.sleep(600)\n"
+    )
+    with ThreadPoolExecutor() as pool:
+        ran = pool.submit(rehearse, job, str(JOBS), ranks=RANKS, log=logs, timeout=90)
+        watched = watch("--interval", "0.5", logs)
+        watched.until(f"{RANKS} (running|quiet)")
+        for file in logs.glob("*.jsonl"):
+            begin = json.loads(file.read_text().splitlines()[0])
+            if file.match("*.rank[0-9]*"):
+                os.kill(begin["pid"], signal.SIGKILL)
+        ran.result()
+    assert "silent" in watched.rest()
+    assert watched.ended[0] == 0
 
 
 def test_keep_watches_on(watch: Callable[..., Watch], tmp_path: Path) -> None:

@@ -132,6 +132,43 @@ def test_of_two_ranks_alone_the_one_with_fewer_calls_is_named() -> None:
     assert [finding.ranks[0] for finding in found] == [1]
 
 
+@pytest.mark.parametrize("skipped", [3, 7, 12])
+@pytest.mark.parametrize("blocked", [True, False])
+@pytest.mark.parametrize("kept", [256, 64])
+def test_who_skipped_a_call_is_named_unless_others_have_run_too_far_ahead(
+    skipped: int, blocked: bool, kept: int
+) -> None:
+    """Programs run ahead of their devices, and may no longer remember the calls in which those wait.
+
+    Rank 2 leaves out one all_reduce of a second group. Rank 0 alone may look at the result of each, and then stands
+    still. Then it made the fewest calls, and nothing else is known of the calls between.
+    """
+    groups = {"world": [[0, 1, 2, 3]], "metrics": [[0, 1, 2, 3]]}
+
+    def program(rank: int) -> list[str]:
+        steps = skipped + 1 if blocked and rank == 0 else 30
+        left_out = [skipped] if rank == 2 else []
+        return [name for step in range(steps) for name in [*["world"] * 9, *["metrics"] * (step not in left_out)]]
+
+    found = job(4, groups, program)
+    for process in found.processes:
+        process.parts = {comm: calls._replace(last=calls.last[-kept:]) for comm, calls in process.parts.items()}
+    (finding,) = blame.findings(Callers(found.processes, {}))
+    assert finding.rule == "rank-missing"
+    assert (finding.ranks == ()) is (blocked and kept < 256)
+    if kept == 256:
+        assert finding.ranks[0] == 2
+        assert f"rank 2 came to {skipped} calls, ranks 0, 1 and 3 wait in the {skipped + 1}" in finding.message
+    elif blocked:
+        world = 9 * (skipped + 1)
+        assert (
+            f"rank 0 came to {world} calls, others to 270, and ranks 1, 2 and 3 no longer remember" in finding.message
+        )
+        assert "the logs cannot tell who waits for whom" in finding.message
+    else:  # all that is known is who made fewer calls in all, and that is right
+        assert finding.ranks[0] == 2
+
+
 def test_ranks_that_are_merely_ahead_do_not_wait_for_each_other() -> None:
     """All made the same calls."""
     assert waits(job(4, pairs(4), lambda _: ["tp", "cp", "world"])) == []

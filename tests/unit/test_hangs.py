@@ -31,13 +31,20 @@ def pids() -> Iterator[list[int]]:
 
 
 def wait(
-    folder: Path, pids: list[int], rank: int, missing: list[int], seconds: float, group: str = "ab", name: str = ""
+    folder: Path,
+    pids: list[int],
+    rank: int,
+    missing: list[int],
+    seconds: float,
+    group: str = "ab",
+    name: str = "",
+    number: int = 0,
 ) -> None:
     """Write what a rank says that waits."""
     told = {
         "rank": rank,
         "pid": pids[rank],
-        "call": f"ncclAllReduce of 4 float32, sum (collective {rank + 1})",
+        "call": f"ncclAllReduce of 4 float32, sum (collective {number or rank + 1})",
         "communicator": group * 16,
         "key": group[::-1] * 8,
         "group": name,
@@ -94,6 +101,20 @@ def test_the_call_that_is_in_all_circles_stands_before_others(tmp_path: Path, pi
     found = find_hang(tmp_path, LIMIT)
     assert found is not None
     assert [line.split()[1] for line in found.lines] == ["0", "2", "1"]
+
+
+@pytest.mark.parametrize("first", [6, 8])
+def test_of_two_calls_of_a_circle_the_one_that_fewer_ranks_miss_stands_before_the_other(
+    tmp_path: Path, pids: list[int], first: int
+) -> None:
+    """Two of three wait for rank 2, which skipped a call: it did not come, and not they. Also by the time it has."""
+    wait(tmp_path, pids, 0, [2], 7, "cd", number=3)
+    wait(tmp_path, pids, 1, [2], 7, "cd", number=3)
+    wait(tmp_path, pids, 2, [0, 1], first, "ef")
+    found = find_hang(tmp_path, LIMIT)
+    assert found is not None
+    assert [line.partition(" wait")[0] for line in found.lines] == ["ranks 0, 1", "rank 2"]
+    assert found.calls[0].since_ns < found.calls[1].since_ns
 
 
 def test_a_rank_that_ended_wakes_nobody(tmp_path: Path, pids: list[int]) -> None:

@@ -15,8 +15,8 @@ import pytest
 from tracehook.symmetric_memory import hosts as hosts_module
 from tracehook.symmetric_memory import levels, verification
 from tracehook.symmetric_memory.alarm import Alarm
-from tracehook.symmetric_memory.hosts import by_host, seen_by
-from tracehook.symmetric_memory.part import Part
+from tracehook.symmetric_memory.hosts import Board, by_host, seen_by
+from tracehook.symmetric_memory.part import Part, Seat
 from tracehook.symmetric_memory.testimony import MOST, joined, read
 from tracehook.symmetric_memory.verdicts import RoundVerdict
 from tracehook.symmetric_memory.verification import CHANNEL, Verification
@@ -81,10 +81,10 @@ class Communicator:
 
 def _verdict(*ranks: list[tuple[int, int | None]], last: int) -> tuple[RoundVerdict, Store]:
     store = Store()
-    facts = {"channel": CHANNEL, "call": last, "first": 0, "last": last, "part": 0}
+    facts = {"channel": CHANNEL, "call": last, "first": 0, "last": last, "seat": 0}
     alarm = Alarm("c", 0, "communicator c", "digests", [], (), "verdict", facts)
     parts = [
-        Verification(Communicator(places), [Part("p", rank, len(ranks), "c", 0)], "c")
+        Verification(Communicator(places), [Seat(Part("p", rank, len(ranks), "c", 0))], "c")
         for rank, places in enumerate(ranks)
     ]
     answers = [part.answer(alarm, store) for part in reversed(parts)]  # type: ignore[arg-type]
@@ -143,19 +143,20 @@ class Everywhere:
         self.ranks = hosts * on_each
         numbers = [rank // on_each for rank in range(self.ranks)]
         self.places = [calls * [WINDOW] for _ in range(self.ranks)]
-        self.parts, self.verifications = [], []
+        self.seats, self.verifications = [], []
         prefix = f"test/{os.getpid()}/{next(_tests)}"
         for rank in range(self.ranks):
             alone = levels.seen_by(rank, [[each] for each in range(self.ranks)])
             known = levels.seen_by(rank, by_host(numbers))
             first = Part(prefix, rank, self.ranks, "c", 0, levels=alone)
-            self.parts.append([first])
+            self.seats.append([Seat(first)])
             self.known = [*getattr(self, "known", []), first._replace(hosts=seen_by(rank, numbers), levels=known)]
-            self.verifications.append(Verification(Communicator(self.places[rank]), self.parts[rank], "c"))
+            self.verifications.append(Verification(Communicator(self.places[rank]), self.seats[rank], "c"))
 
     def learn(self, rank: int) -> None:
         """Let a rank hear who shares a host."""
-        self.parts[rank].append(self.known[rank])
+        part = self.known[rank]
+        self.seats[rank].append(Seat(part, Board(f"{part.prefix}/samples", part.hosts.neighbours, rank)))
 
     def step(self, order: Sequence[int]) -> Alarm | None:
         """Let ranks look, in this order, each after a period."""

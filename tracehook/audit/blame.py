@@ -184,6 +184,8 @@ def _failure_of(process: Caller, job: Callers) -> str:
 def _missing(job: Callers, found: Sequence[Finding]) -> list[Finding]:
     """Return who is at the end of the chains of ranks that wait."""
     waiting = {wait.process.number: wait for wait in waits(job)}
+    if waiting and (apart := _too_far_apart(job)):
+        return apart
     blamed = {rank for each in found for rank in each.ranks}
     waited_for: dict[int, list[Wait]] = defaultdict(list)
     for wait in waiting.values():
@@ -198,6 +200,29 @@ def _missing(job: Callers, found: Sequence[Finding]) -> list[Finding]:
         if not _had_just_begun(waited_for[process.number], failed_ns):
             out.append(_told_missing(job, process, waited_for[process.number], waiting.get(process.number)))
     return out
+
+
+def _too_far_apart(job: Callers) -> list[Finding]:
+    """Return a finding if ranks ran so far ahead that they no longer remember the calls in which their devices wait.
+
+    Those calls count as over when we look who waits for whom, and then the answer would name anybody.
+    """
+    for comm, members in job.comparable():
+        slowest = min(members.values(), key=lambda member: member.calls.collectives)
+        made = slowest.calls.collectives
+        ahead = [
+            member.process for member in members.values() if member.calls.last and member.calls.last[0].number > made
+        ]
+        if ahead and not _is_moment(slowest.process, None):
+            ahead.sort(key=lambda process: process.rank or 0)
+            most = max(member.calls.collectives for member in members.values())
+            message = (
+                f"{job.group(comm)}: {slowest.process.name} came to {made} calls, others to {most}, and "
+                f"{_ranks(ahead)} no longer {'remembers' if len(ahead) == 1 else 'remember'} the calls between: the "
+                f"logs cannot tell who waits for whom{_since(slowest.process)}"
+            )
+            return [_finding("rank-missing", message, [], comm, slowest.process.moved_ns)]
+    return []
 
 
 def _had_just_begun(its: Sequence[Wait], failed_ns: int | None) -> bool:
@@ -229,8 +254,18 @@ def _ends(job: Callers, waiting: Mapping[int, Wait], waited_for: Mapping[int, Se
         before = len(circle)
         awaited = {missing.number for number in circle for missing in waiting[number].missing}
         circle = {number: process for number, process in circle.items() if number in awaited}
+    suspects = list(circle.values())
     # Of two ranks alone nobody can tell whose program is right: who made fewer calls has skipped one, most often.
-    return ends + (odd_ones(job, circle.values()) or fewest(circle.values()) or list(circle.values()))
+    odd = odd_ones(job, suspects) or _most_awaited(suspects, waiting) or fewest(suspects)
+    return ends + (odd or suspects)
+
+
+def _most_awaited(circle: Sequence[Caller], waiting: Mapping[int, Wait]) -> list[Caller]:
+    """Return the one process for which most others of a circle wait, if they wait for nobody else; or nobody."""
+    awaited = Counter(wait.missing[0].number for each in circle if len((wait := waiting[each.number]).missing) == 1)
+    ranked = [*awaited.most_common(2), (-1, 0), (-1, 0)]
+    (first, most), (_, second) = ranked[0], ranked[1]
+    return [each for each in circle if each.number == first] if most > second + 1 else []
 
 
 def _told_missing(job: Callers, culprit: Caller, its: Sequence[Wait], own: Wait | None) -> Finding:

@@ -78,8 +78,8 @@ class Follower:
 
     @property
     def all_ended(self) -> bool:
-        """Whether there are processes, and each wrote its last line, launchers too."""
-        return bool(self.processes) and all(process.summary.ended for process in self._meant)
+        """Whether there are processes, and each wrote its last line or was killed on this host, launchers too."""
+        return bool(self.processes) and all(process.is_over(self.now) for process in self._meant)
 
     def look(self, seconds: float = math.inf) -> None:
         """Read what is new, each file in turn; after `seconds`, leave the rest to the next look.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -16,9 +15,9 @@ from tracehook.audit.summary import Summary
 from tracehook.log.calls import Calls, parse
 from tracehook.log.file import rank_of
 from tracehook.log.lines import parse_lines, whole_number
+from tracehook.log.own_host import lives, own_host
 from tracehook.log.participation import Participation
 from tracehook.log.ring import RingHeader
-from tracehook.log.text import encodable
 
 QUIET_AFTER: Final = 5.0  # seconds without anything new after which a process is quiet
 _WINDOW: Final = 5.0  # seconds over which rates are taken
@@ -44,7 +43,7 @@ class Process:
     def __init__(self, begin: dict[str, Any], now: float, quiet: float) -> None:
         self.begin = begin
         named = begin.get("ring")  # if it is not beside the log
-        self._has_ring_elsewhere = isinstance(named, str) and begin.get("host") != encodable(socket.gethostname())
+        self._has_ring_elsewhere = isinstance(named, str) and begin.get("host") != own_host()
         self.host = str(begin.get("host") or "?")  # "?": its log does not say
         self.participation = Participation()
         self.summary = Summary(rank_of(begin), whole_number(begin.get("pid")) or 0)
@@ -152,6 +151,13 @@ class Process:
         if seen_at - self._news_at < QUIET_AFTER:
             return State.RUNNING, quiet
         return (State.QUIET if self._ring or self._has_ring_elsewhere else State.NO_END), quiet
+
+    def is_over(self, now: float) -> bool:
+        """Whether its log has an end, or its process is gone. The latter can be seen on its own host only."""
+        if self.summary.ended:
+            return True
+        is_still = self.state(now)[0] in (State.SILENT, State.NO_END)
+        return is_still and self.host == own_host() and not lives(self.begin)
 
     @property
     def numbers(self) -> tuple[int, int, int, int, int, int, int]:

@@ -18,11 +18,12 @@ from tracehook.audit.limits import DISK, MEMORY, limits
 from tracehook.audit.selection import LATEST, integer
 from tracehook.export.batch import Batch
 from tracehook.export.cursor import Cursor, Reached, read_cursor
-from tracehook.export.host import lives, locked, name_of_host, own_host
+from tracehook.export.lock import locked
 from tracehook.log.directory import find_logs
 from tracehook.log.file import LogFile, LogPart
 from tracehook.log.file_name import part_of, stem_of
 from tracehook.log.lines import LogError, whole_lines
+from tracehook.log.own_host import lives, name_of_host, own_host
 from tracehook.log.text import encodable
 
 SCHEMA: Final = "2.0"
@@ -124,7 +125,7 @@ class _Export:
             return
         if log.begin.get("host") != own_host() and not self._job_is_over:
             self._elsewhere += 1
-        elif lives(log):
+        elif lives(log.begin):
             self._growing += 1
         else:
             reached.over = True

@@ -23,7 +23,7 @@ SLOT_BYTES: Final = _HEAD.size + _PEERS * _PEER.size + (_COLLECTIVES + _TRANSFER
 _FREE, _TAKEN, _LIVE = 0, 1, 2
 _LOGGED, _MOVED, _SURROUNDINGS = 13, 15, 17  # places in _HEAD
 _FIRST_COUNTED = 128  # kFirstCounted in nccl/interpose.cpp
-_KEPT = 64  # calls that a line of the log has: the last ones
+_KEPT = 64  # calls that the line of an ended communicator has: the last ones
 
 # ncclDataType_t, and ncclRedOp_t
 TYPES: Final = (
@@ -198,7 +198,8 @@ def fields_of(calls: Calls) -> dict[str, Any]:
         "moved_ns": calls.moved_ns,
         "born_ns": calls.born_ns,
         "peers": _packed(calls.peers) + (" more" if calls.is_crowded else ""),
-        "last": _packed(calls.last[-_KEPT:]),
+        # One that lived to the end may hang, and others may have run far ahead.
+        "last": _packed(calls.last[-_KEPT:] if calls.ended else calls.last),
         "last_transfers": _packed(calls.last_transfers),
     }
 

@@ -6,6 +6,7 @@ waits is gone, or is stuck itself. Whether a rank that computes will come, nobod
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from collections import defaultdict
@@ -61,7 +62,7 @@ class StuckCall(NamedTuple):
     ranks: tuple[int, ...]
     """Ranks in the job, those for which the others wait first."""
     since_ns: int
-    """When the first of them began to wait, by the clock of the log."""
+    """When the first of them began to wait, by the clock of the log, but after the calls that stand before this one."""
 
 
 class Standstill(NamedTuple):
@@ -174,15 +175,18 @@ def _told(hanging: Sequence[LongWait], waits: Sequence[LongWait]) -> list[StuckC
 
     circles = _in_circles(hanging)
 
-    def consequence(same: Sequence[LongWait]) -> tuple[bool, bool, bool, int, float]:
+    def consequence(same: Sequence[LongWait]) -> tuple[bool, bool, bool, int, int, float]:
         # Of calls whose missing ranks all wait elsewhere, one in a circle says most: first one in all circles, without
-        # which the ranks would go on, and of those the one of the smallest group.
+        # which the ranks would go on, of those the one of the smallest group, and then that with the fewest missing.
         is_led = all(by_pid[missing.pid] for missing in same[0].missing)
         in_circle = same[0].who.pid in circles
         in_all = in_circle and not _in_circles([wait for wait in hanging if wait not in same])
-        return is_led, not in_circle, not in_all, len(same[0].members), -same[0].seconds
+        return is_led, not in_circle, not in_all, len(same[0].members), len(same[0].missing), -same[0].seconds
 
-    return [_stuck_call(same, by_pid) for same in sorted(calls.values(), key=consequence)]
+    told = [_stuck_call(same, by_pid) for same in sorted(calls.values(), key=consequence)]
+    # Readers of the log sort by time, and the first sentence has to stay the first.
+    since = itertools.accumulate((call.since_ns for call in told), lambda before, own: max(before + 1, own))
+    return [call._replace(since_ns=at) for call, at in zip(told, since, strict=True)]
 
 
 def _stuck_call(same: Sequence[LongWait], by_pid: Mapping[int, Sequence[LongWait]]) -> StuckCall:

@@ -17,7 +17,7 @@ from tracehook.symmetric_memory import levels, rounds
 from tracehook.symmetric_memory.hosts import Board, Hosts, by_host, seen_by, unpacked
 from tracehook.symmetric_memory.lines import END, Lines, Task
 from tracehook.symmetric_memory.members import NOBODY, Members
-from tracehook.symmetric_memory.part import LEADER, Part
+from tracehook.symmetric_memory.part import LEADER, Part, Seat
 from tracehook.symmetric_memory.verdicts import Post, RoundVerdict, judge
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ class Agreement:
         follower: RoundFollower | None = None,
         host: str = "",
         members: Members = NOBODY,
+        is_verified: bool = False,
     ) -> None:
         self.rounds = 0
         self.trips = 0
@@ -95,13 +96,14 @@ class Agreement:
         self._rank = rank
         self._ranks = ranks
         self._follower: RoundFollower = follower or _NOBODY
+        self._is_verified = is_verified  # its ranks also compare in the background
         self._own_host = host
         self._host = host  # what names this rank's host to the others; empty when all know, and if there is no board
         self._hosts = Hosts()
         self._board: Board | None = None
         self._levels = levels.seen_by(rank, [[each] for each in range(ranks)])
-        # Who takes part: before the ranks know who shares a host, and then with that. Any thread reads it.
-        self.parts: list[Part] = [self._part(0.0)]
+        # Before the ranks know who shares a host, and then with that. Any thread reads it.
+        self.seats: list[Seat] = [Seat(self._part(0.0))]
         self._unheard: tuple[Part, int, Post, str] | None = None  # a round whose verdict this rank does not know
         self._lock = threading.Lock()
         # Keys for this rank to remove. Some rank may still need those that are kept, nobody the removable ones.
@@ -233,8 +235,10 @@ class Agreement:
         """Meet the ranks of this host on a board after round `number`, in which all ranks have read who they are."""
         self._host, self._hosts = "", seen_by(self._rank, numbers)
         self._levels = levels.seen_by(self._rank, by_host(numbers))
-        if len(self.parts) == 1:
-            self.parts.append(self._part(0.0))
+        if len(self.seats) == 1:
+            # Here, because all ranks do so now: a board that not all open leaves its file.
+            board = Board(f"{self.prefix}/samples", self._hosts.neighbours, self._rank) if self._is_verified else None
+            self.seats.append(Seat(self._part(0.0), board))
         if self._hosts.neighbours:
             self._board = Board(f"{self.prefix}/{number}", self._hosts.neighbours, self._rank)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tracehook.symmetric_memory.hosts import Hosts
+from tracehook.symmetric_memory.hosts import Board, Hosts
 from tracehook.symmetric_memory.levels import Levels, flat
 from tracehook.symmetric_memory.members import NOBODY, Members
 
@@ -98,3 +98,10 @@ class Part(NamedTuple):
     def copy_keys(self, number: int) -> list[str]:
         """Where the verdict stands besides."""
         return [self.copy_key(number, collector) for collector in self.shard.collectors[1:]]
+
+
+class Seat(NamedTuple):
+    """Who takes part, and the board on which the ranks of this host show what is compared in the background."""
+
+    part: Part
+    board: Board | None = None

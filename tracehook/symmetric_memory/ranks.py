@@ -121,14 +121,14 @@ class GroupRanks:
         plans, uses = _Follower(self, found, "plans"), _Follower(self, found, "uses")
         self._plans, self._uses = (
             self._agreement(f"{name}/windows", plans),
-            self._agreement(f"{name}/placement", uses),
+            self._agreement(f"{name}/placement", uses, self.verifies),
         )
         self._plans.about = self._uses.about = self._called(found)
         if self.facts.ranks > 1:
             uses.ends_with(plans)
             self._meetings.at(self.facts.store).watch.watch(_key(found), uses)
 
-    def _agreement(self, name: str, follower: _Follower | None = None) -> Agreement:
+    def _agreement(self, name: str, follower: _Follower | None = None, is_verified: bool = False) -> Agreement:
         """A sequence of rounds of its own: a group may be made again under the same name, in the same store."""
         facts = self.facts
         if facts.ranks == 1:
@@ -138,7 +138,7 @@ class GroupRanks:
         born_key = f"tracehook/{channel}/born/{facts.rank}"
         channel = f"{channel}/{meeting.store.add(born_key, 1)}"
         made = Agreement(
-            meeting.lines, channel, facts.rank, facts.ranks, self.about, follower, own_host(), self.members
+            meeting.lines, channel, facts.rank, facts.ranks, self.about, follower, own_host(), self.members, is_verified
         )
         if follower is not None:
             follower.follows(made, born_key)
@@ -271,7 +271,7 @@ class _Follower:
         if ranks is None or ranks._uses is None or not ranks.verifies:
             return None
         if self._verification is None:
-            self._verification = Verification(self._communicator, ranks._uses.parts, ranks._uses.about)
+            self._verification = Verification(self._communicator, ranks._uses.seats, ranks._uses.about)
         return self._verification.step(store)
 
     def answer(self, alarm: Alarm, store: Store) -> RoundVerdict | None:

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tracehook import _core
 from tracehook.symmetric_memory import divergence, samples, testimony
 from tracehook.symmetric_memory.alarm import Alarm
-from tracehook.symmetric_memory.hosts import Board
-from tracehook.symmetric_memory.part import LEADER, Part
+from tracehook.symmetric_memory.part import LEADER, Seat
 from tracehook.symmetric_memory.testimony import MOST, Testimony
 from tracehook.symmetric_memory.verdicts import RoundVerdict
 
@@ -34,13 +33,13 @@ MOST_FENCED = 10.0  # seconds that calls wait for the answers of all ranks
 class Verification:
     """One rank's part for one communicator. Only the watch calls it.
 
-    `parts` grows once, when all ranks have learned who shares a host. Ranks see that at different times, so their keys
-    have the number of the part: two ranks that see different ones do not hear each other until the later one sees it.
+    `seats` grows once, when all ranks have learned who shares a host. Ranks see that at different times, so their keys
+    have the number of the seat: two ranks that see different ones do not hear each other until the later one sees it.
     """
 
-    def __init__(self, communicator: Any, parts: Sequence[Part], about: str) -> None:
+    def __init__(self, communicator: Any, seats: Sequence[Seat], about: str) -> None:
         self._communicator = communicator
-        self._parts = parts
+        self._seats = seats
         self._about = about
         self._due = 0.0
         self._calls = -1  # at the last sample
@@ -49,7 +48,7 @@ class Verification:
         self._answered: dict[str, RoundVerdict | None] = {}
         self._fenced: float | None = None  # since when
         self._keys_read: set[str] = set()
-        self._number = -1  # of the part
+        self._number = -1  # of the seat
         self._begin(0)
 
     def step(self, store: Store) -> Alarm | None:
@@ -59,7 +58,7 @@ class Verification:
         if self._communicator.dead or time.monotonic() < self._due:
             return None
         self._due = time.monotonic() + PERIOD
-        self._begin(len(self._parts) - 1)
+        self._begin(len(self._seats) - 1)
         calls = self._communicator.calls
         if calls != self._calls:
             self._calls = calls
@@ -77,10 +76,10 @@ class Verification:
 
     def answer(self, alarm: Alarm, store: Store) -> RoundVerdict | None:
         """Tell what this rank, and those below it, know of the calls in question; on rank 0 name the first of them."""
-        name, number = alarm.verdict_key, alarm.facts["part"]
+        name, number = alarm.verdict_key, alarm.facts["seat"]
         if name in self._answered:
             return self._answered[name]
-        if number >= len(self._parts):
+        if number >= len(self._seats):
             return None
         if name not in self._answers:
             # Calls wait until all know the last one: a call that some ranks make and others refuse would not end.
@@ -88,7 +87,7 @@ class Verification:
             calls = self._communicator.raise_fence(_core.Fence.VERIFICATION)
             first, last, rank = alarm.facts["first"], alarm.facts["last"], self._part.rank
             self._answers[name] = testimony.of_rank(self._communicator, rank, first, last, calls)
-        keys = [f"{name}/{rank}" for rank in self._parts[number].below]
+        keys = [f"{name}/{rank}" for rank in self._seats[number].part.below]
         if keys and not store.check(keys):
             return None
         heard = [testimony.read(text) for text in store.multi_get(keys)] if keys else []
@@ -109,19 +108,17 @@ class Verification:
         return sorted(self._keys_read)
 
     def _begin(self, number: int) -> None:
-        """Tell by the levels of that part from now on."""
-        if number == self._number:
-            return
-        self._number, self._part = number, self._parts[number]
-        part = self._part
-        self._heard = samples.Remembered([part.rank, *part.below])
-        self._calls = self._same = -1
-        self._board = Board(f"{part.prefix}/samples", part.hosts.neighbours, part.rank)
-        self._told = 0
+        """Tell by the levels of that seat from now on."""
+        if number != self._number:
+            self._number = number
+            self._part, self._board = self._seats[number]
+            self._heard = samples.Remembered([self._part.rank, *self._part.below])
+            self._calls = self._same = -1
+            self._told = 0
 
     def _listen(self, store: Store) -> None:
         below = set(self._part.below)
-        on_board = self._board.newest() if self._board.is_complete else {}
+        on_board = self._board.newest() if self._board is not None and self._board.is_complete else {}
         for rank in below & on_board.keys():
             self._heard.hear(rank, samples.read(on_board[rank]))
         # Whoever told before the board was complete did so in the store.
@@ -135,7 +132,7 @@ class Verification:
     def _tell(self, store: Store, text: str) -> None:
         """Tell the one rank above, which looks at the board as soon as all of the host have opened it."""
         self._told += 1
-        if self._board.is_complete and not self._part.is_speaker:
+        if self._board is not None and self._board.is_complete and not self._part.is_speaker:
             self._board.post(self._told, text)
         else:
             store.set(self._key(self._part.rank), text)
@@ -162,7 +159,7 @@ class Verification:
         last = differing[0]
         first = max([self._same, last - MOST, *(call for call in told if call < last)]) + 1
         self._due = float("inf")  # this is the last that there is to say
-        facts = {"channel": CHANNEL, "call": last, "first": first, "last": last, "part": self._number}
+        facts = {"channel": CHANNEL, "call": last, "first": first, "last": last, "seat": self._number}
         key = f"{self._communicator.key:016x}"
         verdict_key = f"{self._part.prefix}/verdict/{last}"
         return Alarm(key, self._part.rank, self._about, "digests", [], (), verdict_key, facts)

@@ -12,7 +12,7 @@ from common import RANK, start, tell
 from symmetric_tools import meet, symmetric
 
 LAST = 2  # of three ranks
-HEARD = uneven.GRACE + 4  # seconds until all have heard of a change
+HEARD = uneven.GRACE + 6  # seconds until all have heard of a change
 
 
 device = start()

@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from tracehook.audit.called import Caller, Callers, Member, Step
 from tracehook.audit.finding import Finding
-from tracehook.audit.programs import fewest, odd_ones
+from tracehook.audit.programs import fewest, most_awaited, odd_ones
 from tracehook.audit.waits import Wait, waits
 from tracehook.log.calls import Call
 from tracehook.log.text import in_bytes
@@ -256,16 +256,8 @@ def _ends(job: Callers, waiting: Mapping[int, Wait], waited_for: Mapping[int, Se
         circle = {number: process for number, process in circle.items() if number in awaited}
     suspects = list(circle.values())
     # Of two ranks alone nobody can tell whose program is right: who made fewer calls has skipped one, most often.
-    odd = odd_ones(job, suspects) or _most_awaited(suspects, waiting) or fewest(suspects)
+    odd = odd_ones(job, suspects) or most_awaited(suspects, waiting) or fewest(suspects)
     return ends + (odd or suspects)
-
-
-def _most_awaited(circle: Sequence[Caller], waiting: Mapping[int, Wait]) -> list[Caller]:
-    """Return the one process for which most others of a circle wait, if they wait for nobody else; or nobody."""
-    awaited = Counter(wait.missing[0].number for each in circle if len((wait := waiting[each.number]).missing) == 1)
-    ranked = [*awaited.most_common(2), (-1, 0), (-1, 0)]
-    (first, most), (_, second) = ranked[0], ranked[1]
-    return [each for each in circle if each.number == first] if most > second + 1 else []
 
 
 def _told_missing(job: Callers, culprit: Caller, its: Sequence[Wait], own: Wait | None) -> Finding:
@@ -307,7 +299,9 @@ def _doing(job: Callers, culprit: Caller, own: Wait | None) -> str:
 def _since(process: Caller) -> str:
     if process.moved_ns is None or process.ended_ns is None or process.ended_ns < process.moved_ns:
         return ""
-    return f", for {(process.ended_ns - process.moved_ns) / _SECOND:.1f} s until it ended"
+    # Of a process that runs, or was killed, it is only known when it was last alive.
+    how = "ended" if process.ended or process.how or process.signal else "was last seen"
+    return f", for {(process.ended_ns - process.moved_ns) / _SECOND:.1f} s until it {how}"
 
 
 # --- words ---

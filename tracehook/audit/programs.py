@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 
 from tracehook.audit.called import Caller, Callers, Step
+from tracehook.audit.waits import Wait
 
 _ALIKE = 3  # calls that two ranks must have made alike before they came apart, to be called ranks of one program
 
@@ -64,3 +65,11 @@ def fewest(suspects: Collection[Caller]) -> list[Caller]:
     least = min(made.values(), default=0)
     found = [process for process, count in made.items() if count == least]
     return found if len(found) < len(made) else []
+
+
+def most_awaited(circle: Collection[Caller], waiting: Mapping[int, Wait]) -> list[Caller]:
+    """Return the one process for which most others of a circle wait, if they wait for nobody else; or nobody."""
+    awaited = Counter(wait.missing[0].number for each in circle if len((wait := waiting[each.number]).missing) == 1)
+    ranked = [*awaited.most_common(2), (-1, 0), (-1, 0)]
+    (first, most), (_, second) = ranked[0], ranked[1]
+    return [each for each in circle if each.number == first] if most > second + 1 else []

@@ -78,7 +78,8 @@ def test_recorded_work_waits_for_launches(contract: dict[str, Any]) -> None:
     assert contract["captured"] == []
     assert contract["after"] == [0, 0]
     assert contract["nodes"] == 3
-    assert contract["launch"] == ["launched", "host elsewhere", "work elsewhere", "host elsewhere"]
+    assert contract["at_launch"] == ["launched"]
+    assert contract["later"] == ["host elsewhere", "work elsewhere", "host elsewhere"]
 
 
 def test_launches_of_one_instance_follow_each_other(contract: dict[str, Any]) -> None:

@@ -84,13 +84,19 @@ for instance in instances:
     good(runtime.cudaGraphInstantiateWithFlags(byref(instance), graph, c_ulonglong(0)))
 count = c_size_t()
 good(runtime.cudaGraphGetNodes(graph, None, byref(count)))
-good(runtime.cudaGraphLaunch(instances[0], launches))
-good(runtime.cudaStreamSynchronize(launches))
-tell(nodes=count.value, launch=told())
 
-# One instance on two streams: the second launch comes after the first, which a host function holds up.
+# Until the gate opens, a host function holds up what the launch gives its stream: the order of the words is no chance.
 gate = threading.Event()
 WAIT = Function(lambda _: gate.wait())
+good(runtime.cudaLaunchHostFunc(launches, WAIT, None))
+good(runtime.cudaGraphLaunch(instances[0], launches))
+at_launch = told()
+gate.set()
+good(runtime.cudaStreamSynchronize(launches))
+tell(nodes=count.value, at_launch=at_launch, later=told())
+
+# One instance on two streams: the second launch comes after the first, which a host function holds up.
+gate.clear()
 good(runtime.cudaLaunchHostFunc(launches, WAIT, None))
 good(runtime.cudaGraphLaunch(instances[0], launches))
 good(runtime.cudaGraphLaunch(instances[0], stream))

@@ -118,11 +118,11 @@ def counted(**given):
 
 def test_collectives_are_summed_over_communicators():
     """Number and bytes by operation, size, path and capture, whichever communicator they were on."""
-    rows = [counted(count=2, nbytes=2000), counted(count=1, nbytes=900), counted(path="copy engine", captured=True)]
+    rows = [counted(count=2, nbytes=2000), counted(count=1, nbytes=900), counted(path="copy_engine", captured=True)]
     found = of(sources(collectives=collectives.by_path(lambda: rows)))
     assert found["tracehook_collectives_total", "all_reduce", "1024", "symmetric", "false"] == 3
     assert found["tracehook_collective_bytes_total", "all_reduce", "1024", "symmetric", "false"] == 2900
-    assert found["tracehook_collectives_total", "all_reduce", "1024", "copy engine", "true"] == 1
+    assert found["tracehook_collectives_total", "all_reduce", "1024", "copy_engine", "true"] == 1
 
 
 def test_the_number_of_series_is_bounded():

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.generated_logs import write_job
 
-from tracehook.log.text import encodable, in_bytes, printable
+from tracehook.log.text import encodable, in_bytes, many, printable
 
 KIB, MIB, GIB, TIB = (1 << bits for bits in (10, 20, 30, 40))
 HOSTILE = "a\nb\x1b[2J\u202ec\ud800\u2028"
@@ -86,3 +86,17 @@ def test_rules_write_bytes_alike(tmp_path: Path) -> None:
             rows = store.rows(f"SELECT n, in_bytes(n::{kind}) AS text FROM (SELECT unnest(?) AS n)", [sizes])
             assert {row["n"]: row["text"] for row in rows} == {size: in_bytes(size, exact=True) for size in sizes}
         assert store.rows("SELECT in_bytes(NULL::UBIGINT) AS text") == [{"text": in_bytes(None, exact=True)}]
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "words"),
+    [
+        (0, "event", "0 events"),
+        (1, "warning", "1 warning"),
+        (1, "process", "1 process"),
+        (1234, "process", "1,234 processes"),
+    ],
+)
+def test_a_noun_agrees_with_its_count(count: int, noun: str, words: str) -> None:
+    """One thing is singular; none and several are plural, also of a noun that ends with s."""
+    assert many(count, noun) == words

@@ -11,6 +11,7 @@ from tracehook.audit.order import first_finding, is_divergence
 from tracehook.audit.rules import rules
 from tracehook.audit.store import Store
 from tracehook.log.lines import LogError
+from tracehook.log.text import many, plural
 
 _ABOUT_RANKS = "missing-ranks"
 
@@ -194,9 +195,4 @@ def _counts(findings: Sequence[Finding]) -> dict[str, int]:
 
 def many_named(noun: str, names: Sequence[object]) -> str:
     """Name some things of a kind."""
-    return f"{noun}{'' if len(names) == 1 else 's'} {', '.join(map(str, names))}"
-
-
-def many(count: int, noun: str) -> str:
-    """Return a count and what was counted."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    return f"{plural(len(names), noun)} {', '.join(map(str, names))}"

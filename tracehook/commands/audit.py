@@ -105,14 +105,14 @@ def _join(store: Store, verdict: Verdict, dumps: Path) -> Join:
 
 
 def _show(verdict: Verdict, most: int, joined: Join | None) -> None:
-    from tracehook.audit.verdict import many
+    from tracehook.log.text import many
 
     seen = verdict.looked
     job = f"job {', '.join(seen.jobs)}, " if seen.jobs else ""
     recovered = f" ({seen.recovered:,} of them from rings)" if seen.recovered else ""
     typer.echo(
         f"{plain(verdict.directory)}: {plain(job, 200)}{many(seen.ranks, 'rank')} on {many(seen.hosts, 'host')}, "
-        f"{seen.seconds:.1f} s, {seen.events:,} events{recovered}"
+        f"{seen.seconds:.1f} s, {many(seen.events, 'event')}{recovered}"
     )
     if seen.proof_from is not None:
         typer.echo(

@@ -12,6 +12,7 @@ from tracehook.commands.logs_options import LogDirectory, plain, readable
 from tracehook.log.file_name import part_of, stem_of
 from tracehook.log.folders import folders_in
 from tracehook.log.parts import REQUEST
+from tracehook.log.text import many
 
 LEFT = 1  # exit status: a process began no new part
 _LOOK = 0.2  # seconds
@@ -47,8 +48,8 @@ def rotate(
         named = ", ".join(path.name for path in sorted(waiting)[:_MOST_NAMED]) + (
             ", ..." if len(waiting) > _MOST_NAMED else ""
         )
-        many = f"{len(waiting)} process{'' if len(waiting) == 1 else 'es'}"
-        typer.echo(f"tracehook rotate: {many} began no new part within {wait:g} s: {plain(named, 400)}", err=True)
+        behind = many(len(waiting), "process")
+        typer.echo(f"tracehook rotate: {behind} began no new part within {wait:g} s: {plain(named, 400)}", err=True)
         raise typer.Exit(LEFT)
 
 

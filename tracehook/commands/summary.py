@@ -16,13 +16,13 @@ from tracehook.audit.summary import Summary, launchers, summarise
 from tracehook.commands import summary_paths
 from tracehook.commands.logs_options import All, Job, LogDirectory, Since, plain, readable, selection, tell
 from tracehook.commands.printed import console_for
-from tracehook.commands.summary_cells import cells_of, new_table, told_processes
+from tracehook.commands.summary_cells import cells_of, new_table
 from tracehook.commands.summary_hosts import MOST_PROCESSES, tables
 from tracehook.log.directory import Directory
 from tracehook.log.file import LogFile
 from tracehook.log.lines import Event
 from tracehook.log.reader import ProcessLog, read_each
-from tracehook.log.text import in_bytes, printable
+from tracehook.log.text import in_bytes, many, printable
 
 _MOST_GROUPS = 12  # that are named
 _LEGEND = (
@@ -124,7 +124,7 @@ def _show(read: _Read, show_all: bool, ranks: bool) -> None:
     if not ranks and len(rows) > MOST_PROCESSES and len({host for host, _ in placed}) > 1:
         parts = list(tables(placed, with_windows))
     else:
-        table = new_table(f"tracehook: {told_processes(len(rows))}", ("rank", "pid"), with_windows)
+        table = new_table(f"tracehook: {many(len(rows), 'process')}", ("rank", "pid"), with_windows)
         for row in rows:
             table.add_row(*cells_of(row, with_windows))
         parts = [table]
@@ -153,17 +153,17 @@ def _complain(read: _Read) -> None:
 def _remarks(rows: list[Summary], hidden: int) -> list[str]:
     lines = []
     if hidden:
-        what = f"{told_processes(hidden)} with neither rank nor device"
+        what = f"{many(hidden, 'process')} with neither rank nor device"
         lines.append(f"the table leaves out {what}, such as launchers; --all shows them")
     recovered = [row.recovered for row in rows if row.recovered]
     if recovered:
-        lines.append(f"{sum(recovered)} events of {told_processes(len(recovered))} were read from rings")
+        lines.append(f"{many(sum(recovered), 'event')} of {many(len(recovered), 'process')} were read from rings")
     expandable = [row.expandable for row in rows if row.expandable]
     if expandable:
         most = in_bytes(max(expandable), exact=True)
         lines.append(
-            f"expandable segments in {told_processes(len(expandable))}, up to {most} in one: followed, but not counted "
-            "above, and never registered"
+            f"expandable segments in {many(len(expandable), 'process')}, up to {most} in one: followed, but not "
+            "counted above, and never registered"
         )
     return lines
 

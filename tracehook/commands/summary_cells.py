@@ -10,7 +10,7 @@ from rich.table import Table
 from tracehook.audit.summary import Summary
 
 _COUNTED = ("segs", "freed", "comms", "ended", "aborted", "regs", "undone", "dropped", "left")
-_OF_WINDOWS = ("windows", "left")
+_OF_WINDOWS = ("windows", "windows left")
 _LAST = ("failed", "warn", "log")
 
 
@@ -42,8 +42,3 @@ def log_state(row: Summary) -> str:
     if row.lost:
         return f"{row.lost} lost"
     return "ended" if row.ended else "open"
-
-
-def told_processes(count: int) -> str:
-    """Return a number of processes in words."""
-    return f"{count} process{'' if count == 1 else 'es'}"

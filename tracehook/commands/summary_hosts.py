@@ -9,8 +9,8 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from tracehook.audit.summary import Summary
-from tracehook.commands.summary_cells import cells_of, log_state, new_table, numbers_of, told_processes
-from tracehook.log.text import printable
+from tracehook.commands.summary_cells import cells_of, log_state, new_table, numbers_of
+from tracehook.log.text import many, printable
 
 MOST_PROCESSES = 64  # that have a row each, whatever their hosts
 _MOST_ROWS = 40  # of hosts that are alike
@@ -25,7 +25,7 @@ def tables(placed: Sequence[Placed], with_windows: bool) -> Iterator[RenderableT
     by_host: dict[str, list[Summary]] = {}
     for host, row in placed:
         by_host.setdefault(host, []).append(row)
-    title = f"tracehook: {told_processes(len(placed))} on {len(by_host)} hosts"
+    title = f"tracehook: {many(len(placed), 'process')} on {len(by_host)} hosts"
     table = new_table(title, ("host", "ranks"), with_windows)
     everyone = [row for _, row in placed]
     table.add_row("all", str(len(everyone)), *_sums(everyone, with_windows), style="bold")

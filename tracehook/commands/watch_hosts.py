@@ -14,7 +14,7 @@ from rich.text import Text
 from tracehook.audit.live_hosts import Concern, WatchedHost
 from tracehook.audit.live_process import Process, State
 from tracehook.commands.watch_cells import COLUMNS, numbers, row_of, state_cell, style
-from tracehook.log.text import printable, ranges_of, told_ranges
+from tracehook.log.text import plural, printable, ranges_of, told_ranges
 
 _MOST_OF_HOST = 8  # processes that are shown of one host
 _FEW = 2  # processes of a host in trouble that are shown before hosts that are well
@@ -70,7 +70,7 @@ def _fitting(hosts: Sequence[WatchedHost], of_each: int, lines: int) -> Sequence
 def _others(hosts: Sequence[WatchedHost]) -> str:
     if not hosts:
         return ""
-    more = f"and {len(hosts)} more host{'s' if len(hosts) > 1 else ''}"
+    more = f"and {len(hosts):,} more {plural(len(hosts), 'host')}"
     troubled = sum(bool(host.troubled) for host in hosts)
     return f"{more}, {'all well' if not troubled else f'{troubled} of them in trouble'}"
 

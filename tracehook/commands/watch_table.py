@@ -22,7 +22,7 @@ from tracehook.commands.watch_cells import COLUMNS, numbers, row_of, style, told
 from tracehook.commands.watch_hosts import HEADER, fill
 from tracehook.log.lines import whole_number
 from tracehook.log.tables import said
-from tracehook.log.text import in_bytes, printable
+from tracehook.log.text import in_bytes, many, printable
 
 _LINES_AROUND = 9  # of the terminal, that are no rows of processes
 _HANGS = 2  # that are shown
@@ -65,8 +65,9 @@ def sentence(follower: Follower) -> str:
     segments, size, communicators, held, events, made, alerts, waiting, dropped = numbers(follower.processes.values())
     rates = "" if events == "-" else f"; {events} events/s, {made} registrations/s"
     return (
-        f"{_states(follower)}; {segments} segments, {size}; {communicators} communicators; {held} registrations held"
-        f"{rates}; {alerts} warnings; {waiting} events in rings, {dropped} dropped"
+        f"{_states(follower)}; {many(int(segments), 'segment')}, {size}; {many(int(communicators), 'communicator')}; "
+        f"{many(int(held), 'registration')} held"
+        f"{rates}; {many(int(alerts), 'warning')}; {many(int(waiting), 'event')} in rings, {dropped} dropped"
         f"{f'; {_behind(follower)}' if follower.behind else ''}"
     )
 
@@ -154,7 +155,7 @@ def _states(follower: Follower) -> str:
     parts = [f"{counts[state]} {state}" for state in State if counts[state]]
     count, hosts = len(follower.processes), follower.host_count
     where = f" on {hosts} hosts" if hosts > 1 else ""
-    return f"{count} process{'' if count == 1 else 'es'}{where}: {', '.join(parts)}"
+    return f"{many(count, 'process')}{where}: {', '.join(parts)}"
 
 
 def told_hangs(follower: Follower) -> dict[tuple[str, str], str]:
@@ -173,7 +174,7 @@ def _where(hang: Hang, follower: Follower) -> str:
 
 
 def _hang(hang: Hang, where: str) -> str:
-    counts = ((_many(names), f"{count} call{'' if count == 1 else 's'}") for count, names in hang.made.items())
+    counts = ((_many(names), many(count, "call")) for count, names in hang.made.items())
     made = "; ".join(f"{names} made {count}" for names, count in counts)
     waits = "waits" if len(hang.waiting) == 1 else "wait"
     return clean(

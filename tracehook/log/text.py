@@ -1,4 +1,4 @@
-"""Text for people: what a log or a file name may contain made harmless, and numbers of bytes."""
+"""Text for people: what a log or a file name may contain made harmless, and numbers with their units."""
 
 from __future__ import annotations
 
@@ -39,6 +39,16 @@ def in_bytes(size: float | None, exact: bool = False) -> str:
         if size % one == 0:
             return f"{round(size) // one} {unit}"
     return f"{round(size)} bytes"
+
+
+def many(count: int, noun: str) -> str:
+    """Return a count and the noun that it counts, in the plural where English has it: ``1 process``, ``0 ranks``."""
+    return f"{count:,} {plural(count, noun)}"
+
+
+def plural(count: int, noun: str) -> str:
+    """Return a noun that has this count."""
+    return noun if count == 1 else f"{noun}{'es' if noun.endswith('s') else 's'}"
 
 
 def ranges_of(numbers: Iterable[int]) -> list[tuple[int, int]]:

@@ -12,11 +12,10 @@ from typing import NamedTuple
 
 from tracehook.log.calls import BYTES, TYPES
 from tracehook.log.tallies import OTHER, Surroundings, Tallies, Tally, chosen, tally_of
-from tracehook.nccl.paths import COPY_ENGINE, DEPENDS, PLAIN, SYMMETRIC, path_of
+from tracehook.nccl.paths import DEPENDS, path_of
 from tracehook.nccl.rules import RULES
 
 UNKNOWN = "unknown"
-_NAMES = {SYMMETRIC: "symmetric", COPY_ENGINE: "copy engine", PLAIN: "plain", DEPENDS: UNKNOWN}
 _DTYPES = {"float8_e4m3": "float8_e4m3fn"}  # what torch calls them
 _ITEMSIZE = dict(zip(TYPES, BYTES, strict=True))
 _REDUCTIONS = {"prod": "product"}
@@ -30,7 +29,7 @@ class PathCount(NamedTuple):
     comm_rank: int  # -1: not known
     operation: str  # such as all_reduce
     bucket: int  # bytes of NCCL's count on one rank: the power of two at or below; 0: empty
-    path: str  # symmetric, copy engine, plain; unknown: only NCCL knows
+    path: str  # symmetric, copy_engine, plain; unknown: only NCCL knows
     captured: bool  # into a CUDA graph: counted once, not when the graph runs
     count: int  # type: ignore[assignment]  # not the tuple's method
     nbytes: int  # of all of them
@@ -72,7 +71,7 @@ def path_of_tally(tally: Tally, of: Tallies, version: int) -> str:
         kinds = {_path(tally, of, version, nbytes) for nbytes in (tally.least, tally.most)}
     except ValueError:  # a later tracehook counted an operation that this one does not know
         return UNKNOWN
-    return _NAMES[kinds.pop()] if len(kinds) == 1 else UNKNOWN
+    return UNKNOWN if len(kinds) > 1 or DEPENDS in kinds else kinds.pop()
 
 
 def _path(tally: Tally, of: Tallies, version: int, nbytes: int) -> str:

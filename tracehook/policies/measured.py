@@ -7,6 +7,7 @@ import threading
 from functools import cached_property
 
 from tracehook.log.stderr import warn
+from tracehook.log.text import many
 from tracehook.policies.base import Answer, Expectation, Request
 from tracehook.settings import from_environment
 from tracehook.tuning.machine import hosts_of, this_machine
@@ -101,7 +102,7 @@ class Measured:
 
 
 def _group(ranks: int, hosts: int) -> str:
-    return f"{ranks} rank{'s' if ranks > 1 else ''} on {hosts} host{'s' if hosts > 1 else ''}"
+    return f"{many(ranks, 'rank')} on {many(hosts, 'host')}"
 
 
 choose = Measured()

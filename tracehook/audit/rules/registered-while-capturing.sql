@@ -1,5 +1,5 @@
 -- severity: error
--- sentence: A window was registered while a CUDA graph was being captured, which NCCL up to 2.30.4 makes invalid by that.
+-- sentence: A window was registered while a CUDA graph was being captured. NCCL before 2.30.7 loses such a capture.
 -- advice: Register before the capture: run the same step once outside of it, or call tracehook.sync() after it.
 -- divergence: unless all
 -- scope: process

@@ -29,6 +29,8 @@ CHOSEN = {
     "gathered 1024": True,
     "gathered 2048": False,
     "gathered 4096": True,
+    "captured 1024": True,
+    "captured 2048": False,
 }
 EVERYTHING = dict.fromkeys(CHOSEN, True)
 

@@ -47,7 +47,10 @@ class Request:
     """About how many bytes the program will want; None if it did not say."""
 
     graph: bool = False
-    """Whether a captured CUDA graph will use the memory, so that it has to stay where it is."""
+    """Whether a captured CUDA graph will use the memory, so that it has to stay where it is.
+
+    The program gave ``graph=True``, or an `operation` in a capture of the current stream.
+    """
 
     descriptions: tuple[str | None, ...] = ()
     """The program's name of each group: its ``group_desc``, or the dimension of its mesh; None if it has neither."""

@@ -46,7 +46,8 @@ def empty(
         dtype: as in ``torch.empty``.
         device: as in ``torch.empty``; the current CUDA device by default.
         operation: a hint for policies: the collective whose larger buffer this is, such as ``"all_reduce"``.
-        graph: whether a captured CUDA graph will use it; see :func:`tracehook.symmetric`.
+        graph: whether a captured CUDA graph will use it; see :func:`tracehook.symmetric`. True by itself in a capture
+            if there is an `operation`.
 
     Returns:
         a tensor of this shape and type, with undefined values.

@@ -64,7 +64,7 @@ def symmetric(
             Its ranks meet at the default group's store, or at that of :func:`tracehook.use_store`.
         disabled: True: return a shared object that does nothing.
         graph: use the memory of captured graphs also outside a capture: for the warm-up before it, on the same
-            stream.
+            stream. A scope in a capture that names an `operation` sets it by itself.
         operation: a hint for policies: the collective that will use the tensors, such as ``"all_reduce"``.
         nbytes: a hint for policies: bytes of the larger buffer of that collective.
         dtype: a hint for policies: torch's name of the elements' type, such as ``"bfloat16"``.
@@ -89,6 +89,9 @@ def symmetric(
     """
     if disabled or Switch.host is None:
         return NO_SCOPE
+    # A policy that chooses by operation has other answers for captured calls. Other scopes save the question's time.
+    if operation is not None and not graph:
+        graph = Switch.capturing()
     if communicator is not None:
         return _scope_of(group, communicator, graph, (operation, nbytes, dtype))
     if group is None and Switch.members is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tracehook.hook.extension import Host
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
     from tracehook.symmetric_memory.windows import GroupWindows
 
 
+def _capturing() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_current_stream_capturing())
+
+
 class Switch:
     """What follows the service's state."""
 
@@ -30,6 +37,7 @@ class Switch:
     memory: SymmetricMemory | None = None
     meetings: Meetings | None = None
     members: Any = None  # torch.distributed's GroupMember, whose WORLD is the default group
+    capturing: Callable[[], bool] = _capturing  # whether the current stream is captured into a CUDA graph
     unavailable: tuple[str, str] | None = None  # why this process has no symmetric memory (code, text); warned of once
 
 
@@ -71,6 +79,7 @@ def make(host: Host) -> None:
             else:
                 warn(f"no symmetric memory, scopes do nothing: {Switch.unavailable[1]}")
     Switch.members = GroupMember
+    Switch.capturing = torch.cuda.is_current_stream_capturing  # torch is there: without a look for it each time
 
 
 def _drop_holder(group: ProcessGroup | None) -> None:

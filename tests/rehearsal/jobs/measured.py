@@ -51,6 +51,13 @@ found["scope without hints"] = tracehook.is_symmetric(outside)
 for nbytes in (1024, 2048, 4096):  # of what all ranks gather
     shard = torch.ones(nbytes // 4, dtype=torch.bfloat16, device=device)
     found[f"gathered {nbytes}"] = tracehook.is_symmetric(tracehook.all_gather_into_tensor(shard))
+stream = torch.cuda.Stream()
+with torch.cuda.stream(stream):
+    tracehook.reserve(1 << 20, graph=True)
+with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=stream):
+    for nbytes in (1024, 2048):  # without a word about the capture
+        made = tracehook.empty(nbytes // 2, dtype=torch.bfloat16, operation="all_reduce")
+        found[f"captured {nbytes}"] = tracehook.is_symmetric(made)
 summed = tracehook.empty(512, dtype=torch.bfloat16, operation="all_reduce", graph=True)
 summed.copy_(torch.full((512,), RANK + 1.0, dtype=torch.bfloat16))
 dist.all_reduce(summed)

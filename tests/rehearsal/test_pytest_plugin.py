@@ -16,6 +16,11 @@ import pytest, torch, torch.distributed as dist
 def test_raises():
     assert dist.get_rank() == 0, "a bug on rank 1"
 
+@pytest.mark.rehearse(devices=2)
+def test_differs():
+    seen = dist.get_rank()
+    assert 7 * seen == 0
+
 @pytest.mark.rehearse(devices=2, hang_timeout=3)
 def test_hangs():
     if dist.get_rank() == 0:
@@ -69,15 +74,20 @@ def test_what_goes_wrong_on_a_rank_fails_the_test(tmp_path: Path) -> None:
     """An exception, a hang, a broken rule, and markers that mean nothing; tests without the marker run as ever."""
     (tmp_path / "test_bad.py").write_text(BAD)
     finished = check(tmp_path)
-    assert "6 failed, 1 passed" in finished.out, finished.output
+    assert "7 failed, 1 passed" in finished.out, finished.output
     for told in (
-        "rank 1: AssertionError: a bug on rank 1",
-        "rehearsal on 2 ranks: ranks waited for each other",
+        "rehearsal on 2 ranks: rank 1: AssertionError: a bug on rank 1",
+        "rehearsal on 2 ranks: rank 1: AssertionError: assert (7 * 1) == 0",
+        "rehearsal on 2 ranks: ranks waited for each other: rank 0 waits in ncclAllReduce of 4 float32",
         "rank 1 did not come, and waits in no other call",
-        "rehearsal on 2 ranks: a rule of NCCL was broken",
-        "rule M1 broken",
+        "rehearsal on 2 ranks: a rule of NCCL was broken: M1 x2: the ranks of one operation called different things",
         "@pytest.mark.rehearse does not know device",
         "argument 'request' of test_takes_a_function",
         "test_method is a method: write a function",
     ):
         assert told in finished.out, (told, finished.output)
+    report = finished.out.split("_ test_raises _")[1].split("_ test_differs _")[0].splitlines()
+    of_rank_1 = [at for at, line in enumerate(report) if line.startswith("rank 1: ")]
+    assert of_rank_1[0] == 2, "the traceback comes before all that torchrun prints"
+    assert 'assert dist.get_rank() == 0, "a bug on rank 1"' in report[of_rank_1[2]]
+    assert not any("body.py" in line for line in report), "it begins in the test"

@@ -6,7 +6,9 @@ Every pytest in an environment with tracehook loads this module, so it imports n
 from __future__ import annotations
 
 import inspect
+import os
 import pickle
+import re
 import subprocess
 import sys
 from typing import Any
@@ -43,13 +45,27 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
             command += [f"--{name.replace('_', '-')}", str(value)]
     command += ["--", sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(devices)]
     command += ["-m", "tracehook.rehearsal.body", str(path), pyfuncitem.function.__qualname__, arguments.hex()]
-    ran = subprocess.run(command, capture_output=True, text=True, errors="replace", cwd=path.parent)
+    environment = {"OMP_NUM_THREADS": "1"} | os.environ  # torchrun sets that too, but with a banner
+    ran = subprocess.run(command, capture_output=True, text=True, errors="replace", cwd=path.parent, env=environment)
     sys.stdout.write(ran.stdout)
     if ran.returncode:
-        lines = ran.stderr.splitlines()[-_MOST_LINES:]
-        why = _MEANINGS.get(ran.returncode, f"exit status {ran.returncode}")
-        pytest.fail("\n".join([f"rehearsal on {devices} ranks: {why}", *lines]), pytrace=False)
+        pytest.fail(f"rehearsal on {devices} ranks: {_report(ran.returncode, ran.stderr.splitlines())}", pytrace=False)
     return True
+
+
+def _report(status: int, lines: list[str]) -> str:
+    """Say why a rehearsal failed: in a line, then what ranks raised and the rehearsal found, then the rest."""
+    raised = [line for line in lines if re.match(r"rank \d+: ", line)]
+    found = len(lines)
+    while found and lines[found - 1].startswith(("rehearsal:", "  ")):  # it speaks last, below torchrun
+        found -= 1
+    if status == 1 and raised:
+        why = next(line for line in raised if re.match(r"rank \d+: (?!Traceback)\S", line))
+    else:
+        named = [re.sub(r"^(rehearsal:|hang:|\s+)+\s*", "", line) for line in lines[found:]]
+        why = ": ".join([_MEANINGS.get(status, f"exit status {status}"), *named[status == 86 :][:1]])
+    others = [line for line in lines[:found] if line not in raised]
+    return "\n".join([why, *raised, *lines[found:], "", "Other output:", *others[-_MOST_LINES:]])
 
 
 def _read(marker: pytest.Mark) -> tuple[int, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -119,6 +120,22 @@ def test_the_end_of_the_peer_is_seen_after_its_last_message(ends):
         assert caught.value.peer == 0
     with pytest.raises(PeerLost):
         one.send(b"too late")
+
+
+@pytest.mark.parametrize("send", [Link.send, Link.try_send])
+def test_who_sends_to_a_peer_that_has_ended_still_hears_its_last_words(ends, send):
+    """A peer that closed its group in order is not lost, also if this rank sends before it reads."""
+    zero, one = ends
+    zero.send(b"last words")
+    zero.send(wire.pack_head(Kind.BYE))
+    zero.close()
+    with contextlib.suppress(PeerLost):
+        send(one, b"too late")
+    assert one.ended is not None
+    assert one.peer_closed
+    assert [one.receive(), one.receive()] == [b"last words", wire.pack_head(Kind.BYE)]
+    with pytest.raises(PeerLost):
+        one.receive()
 
 
 def test_words_of_a_peer_that_did_not_read(ends):

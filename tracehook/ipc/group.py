@@ -295,8 +295,7 @@ class PeerGroup:
         """After close(): read what the peer sends; close its link when nothing is left, True then. For the monitor."""
         with self._lock:
             link = peer.link
-            if link.ended is None:
-                self._inbox.read(peer)
+            self._inbox.read(peer)
             EXPORTS.recall_unused()
             IMPORTS.return_unused()
             done = not IMPORTS.has_mapped([link])

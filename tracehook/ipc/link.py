@@ -83,7 +83,7 @@ class Link:
         except OSError as problem:
             if problem.errno in _FULL:
                 return problem.errno
-            self._end(problem)
+            self.read_to_end(problem)  # it may have said before that it closes its group
         return 0
 
     def _send_unsent(self) -> int:
@@ -241,8 +241,11 @@ class Link:
         if self._page is not None:
             self._page.set_sleeping(sleeps)
 
-    def read_to_end(self) -> None:
-        """Read what is left after the peer's end, for :meth:`receive`. Called by the watcher."""
+    def read_to_end(self, problem: OSError | None = None) -> None:
+        """Read what is left after the peer's end, for :meth:`receive`. Takes the lock of reading.
+
+        `problem`: what a call said of the end, if one did.
+        """
         with self._reading:
             while self.ended is None:
                 message = self._receive()
@@ -250,8 +253,7 @@ class Link:
                     break
                 self.peer_closed = self.peer_closed or message[0] == wire.Kind.BYE
                 self._read.append(message)
-            if self.ended is None:
-                self._end(None)
+            self._end(problem)
 
     def _end(self, problem: OSError | None) -> None:
         if self.ended is None:

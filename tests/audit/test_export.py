@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib
 import json
 import os
 import re
@@ -14,6 +15,7 @@ import threading
 from datetime import UTC, datetime
 from itertools import count, pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -183,13 +185,20 @@ def test_lines_that_are_no_events_are_counted(tmp_path: Path) -> None:
     assert done.stderr == "tracehook export: lines that are no events, left out; tracehook audit names them: 2\n"
 
 
-def test_the_command_waits_for_the_first_log(tmp_path: Path) -> None:
+def test_the_command_waits_for_the_first_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With --every: it may start before the job does. It says once for what it waits."""
     whole = unpack(GOLDEN / "clean", tmp_path / "aside")
-    made = threading.Timer(1.0, lambda: whole.rename(tmp_path / "logs"))
-    made.start()
+    waited: list[float] = []
+
+    def begin_meanwhile(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 3:
+            whole.rename(tmp_path / "logs")
+
+    command = importlib.import_module("tracehook.commands.export")
+    monkeypatch.setattr(command, "time", SimpleNamespace(sleep=begin_meanwhile))
     done = CliRunner().invoke(app, ["export", "--every", "0.1", str(tmp_path / "logs"), str(tmp_path / "out")])
-    made.join()
+    assert waited == [0.1] * 3
     assert (done.exit_code, len(done.stderr.splitlines())) == (0, 1)
     assert done.stderr.startswith("tracehook export: waits for logs: ")
     export(GOLDEN / "clean", tmp_path / "out")

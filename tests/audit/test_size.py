@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from support.audits import CLEAN, FINDINGS, GOLDEN, UNUSABLE, Audit, change, log_of
 from support.multiplied import multiply, read
-from support.processes import SCRIPTS
 
 from tracehook.audit import limits, store
 from tracehook.audit.limits import TooMuch
@@ -89,6 +88,20 @@ def test_no_room_at_all(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Audit(logs).expect(UNUSABLE, "it needs more than 10MB of memory and 1MB of disk")
 
 
+WITHOUT_END = """
+from tracehook.audit.store import Store
+from tracehook.commands import main
+
+read = Store._read
+def read_without_end(store, *arguments):
+    read(store, *arguments)
+    print("in the midst", flush=True)
+    store._database.execute("SELECT sum(a.range ^ b.range) FROM range(1 << 40) AS a, range(1 << 40) AS b")
+Store._read = read_without_end
+main()
+"""
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_audit_that_is_ended_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
     """What an audit wrote for itself goes when it is told to end, in the midst of its work."""
@@ -97,17 +110,20 @@ def test_an_audit_that_is_ended_leaves_nothing(tmp_path: Path, number: signal.Si
     scratch.mkdir()
     multiply(read(GOLDEN), logs, ranks=1, events=200_000)
     audit = subprocess.Popen(
-        [SCRIPTS / "tracehook", "audit", logs],
+        [sys.executable, "-c", WITHOUT_END, "audit", logs],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env=_scratch_in(scratch),
         preexec_fn=lambda: signal.signal(number, signal.SIG_DFL),  # of a job in the background SIGINT is ignored
     )
-    while not list(scratch.glob("*/audit.duckdb")):
-        assert audit.poll() is None
-        time.sleep(0.01)
-    audit.send_signal(number)
-    said, _ = audit.communicate(timeout=60)
+    try:
+        assert audit.stdout is not None
+        assert audit.stdout.readline() == b"in the midst\n"
+        assert list(scratch.glob("*/audit.duckdb"))
+        audit.send_signal(number)
+        said, _ = audit.communicate(timeout=60)
+    finally:
+        audit.kill()
     assert audit.returncode == 128 + signal.SIGINT, said
     assert b"Traceback" not in said
     assert list(scratch.iterdir()) == []

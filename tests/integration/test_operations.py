@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import signal
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -167,6 +168,13 @@ def train_in(folder: Path) -> None:
     shutil.copy(EXAMPLES / "train_ddp.py", folder / "train.py")
 
 
+def free_port() -> str:
+    """Return a port that nobody has: two runs of the tests may share a host."""
+    with socket.socket() as asked:
+        asked.bind(("127.0.0.1", 0))
+        return str(asked.getsockname()[1])
+
+
 def rehearsed(command: list[str | Path], folder: Path, **env: str) -> Finished:
     """Rehearse a command on two devices."""
     whole = {"PATH": of_path(folder / "bin")} | env
@@ -180,7 +188,7 @@ def test_the_recipe_for_slurm_runs(tmp_path: Path) -> None:
     train_in(tmp_path)
     stub(tmp_path / "bin", "srun", SRUN)
     stub(tmp_path / "bin", "scontrol", "#!/bin/sh\necho 127.0.0.1\n")
-    env = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "127.0.0.1", "LOGS": str(tmp_path), "MASTER_PORT": "29731"}
+    env = {"SLURM_JOB_ID": "4711", "SLURM_JOB_NODELIST": "127.0.0.1", "LOGS": str(tmp_path), "MASTER_PORT": free_port()}
     done = rehearsed(["bash", "job.sh"], tmp_path, **env)
     assert done.status == 0, done.output
     logs = tmp_path / "4711.0"
@@ -219,7 +227,7 @@ def test_the_recipe_for_kubernetes_runs(tmp_path: Path) -> None:
         "/logs": str(tmp_path / "logs"),
         "--nnodes=2": "--nnodes=1",
         "--nproc-per-node=8": "--nproc-per-node=2",
-        "train-0.train:29500": "127.0.0.1:29732",
+        "train-0.train:29500": f"127.0.0.1:{free_port()}",
     }
     command = []
     for part in container["command"] + container["args"]:

@@ -15,7 +15,7 @@ INVALID_ARGUMENT, REFUSED = 4, 5
 
 def play(tmp_path: Path, case: str, **env: str) -> Rehearsal:
     """Play one case on two ranks."""
-    common = {"SYMM_REGISTER_TIMEOUT": "3", "TRACEHOOK_EMU_NCCL_VERSION": NEW}
+    common = {"SYMM_REGISTER_TIMEOUT": "30", "TRACEHOOK_EMU_NCCL_VERSION": NEW}
     return rehearse("configurations.py", case, log=tmp_path, ranks=2, env=common | env)
 
 

@@ -45,7 +45,7 @@ def test_the_rank_that_the_others_wait_for_is_in_the_first_line(seed: int) -> No
     finished = rehearse(
         *("launch_and_end.py", str(RANKS), "90", "SIGTERM", "planted.py", fault, str(rank), str(step)),
         devices=RANKS,
-        limit=4,
+        limit=20,
     )
     assert finished.status == HANGS, finished.output
     assert finished.orphans == 0, finished.output
@@ -61,7 +61,7 @@ import torch, torch.distributed as dist
 from common import RANK, start
 device = start()
 tensor = torch.ones(4, device=device)
-for _ in range(3):
+for _ in range(6):
     if RANK == 1:
         time.sleep(3)
     dist.all_reduce(tensor)
@@ -71,10 +71,10 @@ dist.destroy_process_group()
 
 
 def test_a_slow_rank_is_no_hang(tmp_path: Path) -> None:
-    """The others wait for it for three seconds, three times, and the limit is eight."""
+    """The others wait for it for three seconds, six times, and the limit is fifteen."""
     job = tmp_path / "slow.py"
     job.write_text(SLOW)
-    finished = rehearse("launch.py", "2", sys.executable, str(job), devices=2, limit=8)
+    finished = rehearse("launch.py", "2", sys.executable, str(job), devices=2, limit=15)
     assert (finished.status, told(finished)) == (0, []), finished.output
 
 

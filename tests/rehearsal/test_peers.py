@@ -329,7 +329,7 @@ def test_a_peer_that_does_not_come(tmp_path: Path, ranks: int) -> None:
         assert lines(facts, name).startswith(
             f"peers of group 0: {named} did not come within the 0.5 s that rank 0 waited {what}"
         )
-    assert all(0.4 < seconds < 3 for seconds in facts["seconds"])
+    assert all(0.4 < seconds < 15 for seconds in facts["seconds"])
     for rank in range(ranks):
         assert run.facts(rank)["values"] == run.facts(rank)["level"] == others(rank, ranks)
         assert rank == 0 or run.facts(rank)["late"] == 77.0
@@ -364,6 +364,6 @@ def test_a_peer_in_another_pid_namespace(tmp_path: Path) -> None:
         assert facts["text"], run.output
         assert facts["text"][0] in ("PeerError", "PeerTimeout", "PeerLost"), facts
         assert "\n" not in facts["text"][1]
-        assert facts["seconds"] < 10
+        assert facts["seconds"] < 30
     assert "cannot be mapped" in run.facts(0)["text"][1]
     assert run.facts(1)["pid"] < 100

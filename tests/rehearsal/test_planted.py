@@ -33,6 +33,8 @@ FAULTS = {  # the rules that may come first
     "swap": ("placement-refused",),
 }
 STEPS = range(2, 5)
+# These end a rank, and that ends the others; what comes after them is only for a job in which nothing happens.
+ENDS = ("exception", "os_exit", "segfault", "killed", "out_of_memory")
 
 
 def planted(seed: int) -> tuple[str, int, int]:
@@ -51,8 +53,9 @@ def test_the_rank_that_is_to_blame_is_named(seed: int, tmp_path: Path) -> None:
     fault, rank, step = planted(seed)
     log = tmp_path / "logs"
     log.mkdir()
+    seconds = "60" if fault in ENDS else "10"
     run = rehearse(
-        *("launch_and_end.py", str(RANKS), "4", "SIGTERM", str(JOBS / "planted.py"), fault, str(rank), str(step)),
+        *("launch_and_end.py", str(RANKS), seconds, "SIGTERM", str(JOBS / "planted.py"), fault, str(rank), str(step)),
         devices=RANKS,
         log=log,
         timeout=120,

@@ -22,13 +22,12 @@ STREAMS = 32  # that torch's pool has: each group takes the next one, and the em
 OLD, NEW = "22809", "23007"
 
 
-def variables(verify: str, policy: str = "shared", version: str = OLD, hang: int = 3) -> dict[str, str]:
-    """Return what the job of random schedules wants of the environment. NCCL hangs for `hang` seconds, if it does."""
+def variables(verify: str, policy: str = "shared", version: str = OLD) -> dict[str, str]:
+    """Return what the job of random schedules wants of the environment."""
     return {
         "SYMM_REGISTER_VERIFY": verify,
         "SYMM_REGISTER_POLICY": policy,
         "TRACEHOOK_EMU_NCCL_VERSION": version,
-        "TRACEHOOK_EMU_WINDOW_TIMEOUT": str(hang),
         # torch asks for the name of its own address at each connection to its store: by TCP, because a datagram of
         # the resolver's that is lost costs five seconds.
         "RES_OPTIONS": "use-vc attempts:1 timeout:1",
@@ -48,11 +47,10 @@ def play(
     version: str = OLD,
     verify: str = "every-use",
     policy: str = "shared",
-    hang: int = 3,
     log: Path | None = None,
 ) -> Rehearsal:
     """Play seeds one after the other on groups of their own."""
-    env = variables(verify, policy, version, hang)
+    env = variables(verify, policy, version)
     if log is None:
         env["SYMM_REGISTER_HOOK"] = "1"
     return rehearse(
@@ -165,7 +163,7 @@ def test_a_window_and_a_call_of_another_thread_come_in_one_order(ranks: int, ver
 
 def test_what_all_ranks_know_may_hang_in_nccl_and_is_ended() -> None:
     """A rank takes a window where the others take ordinary memory, all known: the group, which hangs, is aborted."""
-    run = play(3, "some", "hangs", "threads", first=2585, seeds=1, version=NEW, verify="first-use", hang=60)
+    run = play(3, "some", "hangs", "threads", first=2585, seeds=1, version=NEW, verify="first-use")
     assert failures(run, 3) == {}, run.output
     assert run.broken == ["W16"], run.output
     assert "some ranks are in a symmetric kernel of NCCL and the others are not" in run.finished.err
@@ -194,7 +192,7 @@ def test_a_rank_that_leaves_ends_the_wait_of_the_others_inside_nccl() -> None:
     assert failures(run, 2) == {}, run.output
     run.assert_good()
     for rank in (0, 1):
-        assert run.facts(rank)["seconds"] < 10 * seeds, run.output
+        assert run.facts(rank)["seconds"] < 40 * seeds, run.output
 
 
 def test_a_seed_that_leaves_a_device_busy_is_the_last_of_its_processes() -> None:
@@ -203,7 +201,7 @@ def test_a_seed_that_leaves_a_device_busy_is_the_last_of_its_processes() -> None
     In each start the last rank says of the second seed that its device does not come to an end.
     """
     run = rehearse(
-        *("schedules_on_devices.py", "2", "4", "6", "some", "hangs", "threads", "stuck"),
+        *("schedules_on_devices.py", "2", "4", "6", "some", "hangs", "threads", "stuck", "patient"),
         devices=2,
         env=variables("first-use") | {"SYMM_REGISTER_HOOK": "1"},
     )

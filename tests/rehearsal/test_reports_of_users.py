@@ -10,25 +10,27 @@ import torch
 from support.rehearsal import RULES_BROKEN, Rehearsal, rehearse
 
 TIMEOUT = 20  # seconds, of an agreement: nothing here takes that long
-WINDOW_TIMEOUT = 2  # seconds after which the emulated NCCL no longer waits for a window
+LONG = 60  # seconds that the emulated NCCL waits for a window, and a job for a collective
+HANG = 5  # the same where a rank waits in vain
 # Its allocator orders free blocks by when they were made, where it no longer does by their addresses.
 MAY_KEEP_ORDER = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
 WINDOW = "register a window of the program's own"
 
 
-def play(case: str, log: Path | None, faults: str = "", version: str = "22809") -> Rehearsal:
+def play(case: str, log: Path | None, faults: str = "", version: str = "22809", hang: int = LONG) -> Rehearsal:
     """Play a case on two ranks; without `log` without tracehook."""
     env = {
         "SYMM_REGISTER_TIMEOUT": str(TIMEOUT),
-        "TRACEHOOK_EMU_WINDOW_TIMEOUT": str(WINDOW_TIMEOUT),
+        "TRACEHOOK_EMU_WINDOW_TIMEOUT": str(hang),
         "TRACEHOOK_EMU_NCCL_VERSION": version,
     }
-    return rehearse("reports_of_users.py", case, log=log, ranks=2, faults=faults, env=env)
+    # A collective counts as one that hangs only after its partner has given up.
+    return rehearse("reports_of_users.py", case, str(hang + 1), log=log, ranks=2, faults=faults, env=env, timeout=90)
 
 
-def alone(case: str, *rules: str, faults: str = "") -> list[dict[str, object]]:
+def alone(case: str, *rules: str, faults: str = "", hang: int = LONG) -> list[dict[str, object]]:
     """Play a case without tracehook; these rules of NCCL are broken. Return what both ranks told."""
-    run = play(case, None, faults)
+    run = play(case, None, faults, hang=hang)
     assert (run.status, run.broken) == (RULES_BROKEN, sorted(rules)), run.output
     assert "tracehook:" not in run.finished.err
     return [run.facts(rank) for rank in (0, 1)]
@@ -93,7 +95,7 @@ def test_tactics_that_need_other_scratch(tmp_path: Path) -> None:
 
 def test_a_tactic_whose_scratch_is_there_already(tmp_path: Path) -> None:
     """FlashInfer #3186: if one rank's scratch has a window already, all say that it went on without the others."""
-    first, _ = alone("other_tactics_one_fits", "W1")
+    first, _ = alone("other_tactics_one_fits", "W1", hang=HANG)
     assert first["hangs"] is True, "the rank with the scratch waits in its collective"
     run = play("other_tactics_one_fits", tmp_path)
     run.assert_good()
@@ -121,7 +123,7 @@ def test_a_window_registered_in_a_capture(tmp_path: Path) -> None:
 def test_a_rank_without_memory_for_its_window(tmp_path: Path) -> None:
     """TensorRT-LLM #12125: one rank has no memory for a window; all hear where the others are, and the job goes on."""
     faults = "ncclMemAlloc:fail@2=1#rank1"
-    assert alone("out_of_memory_later", "W1", faults=faults)[1]["hangs"] is True
+    assert alone("out_of_memory_later", "W1", faults=faults, hang=HANG)[1]["hangs"] is True
     run = play("out_of_memory_later", tmp_path, faults)
     run.assert_good()
     text = sentence(run, "reduced")

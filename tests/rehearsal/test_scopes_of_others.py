@@ -14,7 +14,7 @@ FORMS = ("int", "c_void_p", "object", "sglang", "vllm")
 
 def play(tmp_path: Path, case: str) -> Rehearsal:
     """Play one case on two ranks."""
-    run = rehearse("scopes_of_others.py", case, log=tmp_path, ranks=2, env={"SYMM_REGISTER_TIMEOUT": "3"})
+    run = rehearse("scopes_of_others.py", case, log=tmp_path, ranks=2, env={"SYMM_REGISTER_TIMEOUT": "30"})
     run.assert_good()
     return run
 

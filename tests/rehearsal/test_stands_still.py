@@ -7,18 +7,17 @@ from pathlib import Path
 import pytest
 from support.rehearsal import rehearse
 
-HANG = 6  # seconds
+HANG = 15  # seconds; all acts together take two
 
 
 @pytest.mark.parametrize(("what", "call"), [("free", "ncclAllReduce:slow@1"), ("allocate", "ncclMemAlloc:slow@2")])
 def test_no_call_stops_the_interpreter_while_nccl_hangs(tmp_path: Path, what: str, call: str) -> None:
     """A thread that waits for NCCL in the allocator holds its lock; no call of ours waits for that lock with the GIL.
 
-    The bound is that of a busy machine: who stands still does so until the hang is over.
+    Who stands still does so until the hang is over.
     """
     run = rehearse(
-        "stands_still.py",
-        what,
+        *("stands_still.py", what, str(HANG)),
         log=tmp_path,
         faults=f"{call}={HANG}s",
         env={"SYMM_REGISTER_CHECK": "1", "SYMM_REGISTER_TIMEOUT": "30"},
@@ -26,7 +25,6 @@ def test_no_call_stops_the_interpreter_while_nccl_hangs(tmp_path: Path, what: st
     )
     run.assert_good()
     facts = run.facts()
-    assert facts["hangs"] is True, "the hang was over before all was tried"
-    assert {name: seconds for name, seconds in facts["seconds"].items() if seconds > 1} == {}
+    assert [name for name, hangs in facts["hangs"].items() if not hangs] == [], "the hang was over after these"
     assert facts["status_waits"] is False
     assert (facts["alive"], facts["state"]) == ([], "on")

@@ -5,22 +5,31 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from support.symmetric import NEW, OLD, TIMEOUT, alike, assert_broken, both, play
+from support.symmetric import NEW, OLD, SHORT, alike, assert_broken, both, play
 
 JOB = "symmetric_failures.py"
 REFUSED = "ncclCommWindowRegister:fail@1=3"
+STALL, HANG = 4, 8  # SYMM_REGISTER_TIMEOUT where a rank hangs in NCCL, and when the emulation ends that; seconds
 
 
 def test_window_that_never_comes_back_is_reported(tmp_path: Path) -> None:
     """NCCL refuses a window on rank 0, so rank 1 hangs in NCCL: it says so after SYMM_REGISTER_TIMEOUT; both raise."""
-    run = play(JOB, "failing", "leave", log=tmp_path, faults=f"{REFUSED}#rank0")
+    run = play(
+        JOB,
+        "failing",
+        "leave",
+        log=tmp_path,
+        faults=f"{REFUSED}#rank0",
+        SYMM_REGISTER_TIMEOUT=str(STALL),
+        TRACEHOOK_EMU_WINDOW_TIMEOUT=str(HANG),
+    )
     assert_broken(run, "W1")  # the deadline of the emulation ends the hang
     for kind, _ in both(run, "error"):
         assert kind == "RegistrationTimeout"
     assert "On rank 0: NCCL error 3 at window 0 of 1" in run.facts(0)["error"][1], "the cause is named"
     stalls = run.events("register.stalled")
     assert [event["comm_rank"] for event in stalls] == [1], run.output
-    assert TIMEOUT - 0.1 <= stalls[0]["us"] / 1e6 < TIMEOUT + 1
+    assert STALL - 0.1 <= stalls[0]["us"] / 1e6 < HANG
     assert stalls[0]["size"] == 32 << 20
     lines = run.finished.lines("has not come back after")
     assert len(lines) == 1, run.output
@@ -39,13 +48,13 @@ def test_stalled_window_ends_with_an_abort(tmp_path: Path) -> None:
         log=tmp_path,
         faults=f"{REFUSED}#rank0",
         SYMM_REGISTER_ON_STALL="abort",
-        TRACEHOOK_EMU_WINDOW_TIMEOUT="60",
+        SYMM_REGISTER_TIMEOUT=str(STALL),
     )
     run.assert_good()
     for rank, facts in enumerate([run.facts(0), run.facts(1)]):
         assert facts["error"][0].startswith("Registration"), run.output
         assert f"On rank {rank}: NCCL error 3 at window 0 of 1" in facts["error"][1] or "failed on" in facts["error"][1]
-        assert facts["seconds"] < TIMEOUT + 3
+        assert facts["seconds"] < 50, "an abort: without one the emulation ends the hang after 60 s"
     assert len(run.events("register.stalled", 1)) == 1
     assert len(run.events("communicator.abort", 1)) == 1
     assert len(run.finished.lines("(SYMM_REGISTER_ON_STALL=abort)")) == 1
@@ -77,7 +86,8 @@ def test_no_window_is_used_after_one_was_refused(tmp_path: Path) -> None:
 
 def test_a_call_of_another_thread_that_does_not_come_is_named(tmp_path: Path) -> None:
     """No rank makes a window while another rank lacks a call: all raise which rank, and the group works on."""
-    run = play(JOB, "behind", "works", log=tmp_path)
+    # Half of the time-out is for the call that does not come.
+    run = play(JOB, "behind", "works", log=tmp_path, SYMM_REGISTER_TIMEOUT="8")
     run.assert_good()
     kind, text = alike(run, "error")
     assert kind == "RegistrationFailed"
@@ -103,7 +113,7 @@ def test_communicator_without_symmetric_memory(tmp_path: Path, version: str) -> 
     ("name", "reason", "said"),
     [
         ("warn_sizes", "mismatch", "the ranks differ at 'register windows'"),
-        ("warn_missing", "timeout", f"rank 1 did not come within the {TIMEOUT} s"),
+        ("warn_missing", "timeout", f"rank 1 did not come within the {SHORT} s"),
         ("warn_placement", "placement", "the ranks differ at 'placement of all_reduce'"),
     ],
 )

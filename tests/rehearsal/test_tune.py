@@ -56,7 +56,7 @@ def test_the_table_has_every_collective_size_and_way(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("budget", [0, 60])
 def test_undecided_sizes_are_measured_again_on_all_ranks_alike(tmp_path: Path, budget: int) -> None:
-    """The times of a rehearsal are noise, so some size is undecided after two passes. Without time it stays so."""
+    """One size stays undecided, and of the others noise decides. Without time none is measured more than twice."""
     only = ("--operations", "all_gather", "--mode", "eager")
     ran = tune("--budget", str(budget), *only, fault="counts", folder=tmp_path)
     ran.assert_good()
@@ -76,7 +76,7 @@ def test_undecided_sizes_are_measured_again_on_all_ranks_alike(tmp_path: Path, b
 )
 def test_the_others_name_the_rank_that_fails(tmp_path: Path, fault: str, told: str) -> None:
     """No table is written, and nobody waits for ever."""
-    ran = tune("--timeout", "2", fault=fault, folder=tmp_path)
+    ran = tune("--timeout", "10" if fault == "dies" else "60", fault=fault, folder=tmp_path)
     assert ran.status not in (0, 86), ran.output
     lines = [line for line in ran.finished.err.splitlines() if line.startswith("tracehook tune: rank 0 ends: ")]
     assert len(lines) == 1, ran.output

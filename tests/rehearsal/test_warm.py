@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from support import warm
 from support.audits import Audit
-from support.processes import SCRIPTS, Finished, environment, run
+from support.processes import GRACE, SCRIPTS, Finished, environment, run
 from support.rehearsal import EXAMPLES, JOBS, rehearse
 
 from tracehook.rehearsal.warm import Warm
@@ -26,7 +26,7 @@ main = sys.modules["__main__"]
 print(__name__, __file__, main.__spec__, sys.argv, sys.path[0], sys.orig_argv[1:], os.getcwd(), os.umask(0o22))
 print(sys.stdin.read(), sys.stdout.line_buffering, sys.stderr.line_buffering, sys.stdout.write_through)
 print(sorted(name for name in os.environ if name.startswith("TRACEHOOK_TEST")), "torch" in sys.modules, dir())
-threading.Thread(target=lambda: (time.sleep(0.1), print("from a thread"))).start()
+threading.Thread(target=lambda: (threading.main_thread().join(), print("from a thread"))).start()
 def fail():
     raise ValueError("on purpose")
 """
@@ -158,7 +158,7 @@ def test_orphans_are_found(server: Warm) -> None:
     """A process that a program leaves is counted, also when it has made a session of its own."""
     code = "import os, time\nif os.fork() == 0:\n    os.setsid(); time.sleep(60)"
     for left in (code, code.replace("os.setsid(); ", "")):
-        finished = run([server.python, "-c", left], warm.environment(environment()))
+        finished = run([server.python, "-c", left], warm.environment(environment()), grace=0.3)
         assert (finished.status, finished.orphans) == (0, 1)
 
 
@@ -193,7 +193,7 @@ def test_a_rehearsal_without_the_command(tmp_path: Path, code: str, status: int,
     """Where the ranks are started directly, the status is what the command would say; who is left is counted."""
     script = tmp_path / "rank.py"
     script.write_text(f"import os, sys, time\nrank = int(os.environ['RANK'])\n{code}")
-    run = rehearse(script, ranks=2)
+    run = rehearse(script, ranks=2, grace=0.3 if orphans else GRACE)
     assert (run.status, run.finished.orphans, run.finished.late) == (status, orphans, False), run.output
 
 
@@ -201,7 +201,7 @@ def test_a_rehearsal_that_is_late_is_ended(tmp_path: Path) -> None:
     """After its deadline no rank is left."""
     script = tmp_path / "rank.py"
     script.write_text("import time\nprint('begins', flush=True)\ntime.sleep(60)")
-    run = rehearse(script, ranks=2, timeout=2)
+    run = rehearse(script, ranks=2, timeout=10)
     assert (run.status, run.finished.late, run.finished.orphans) == (128 + 9, True, 0), run.output
     assert run.finished.out.count("begins") == 2
 

@@ -1,6 +1,7 @@
 """A server whose symmetric memory tracehook makes. Arguments: the server, the cases, each of which is a function."""
 
 import contextlib
+import os
 import sys
 import threading
 import time
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from server import MB, RANK, end, reduce, start, tell
+from server import MB, RANK, WORLD, end, reduce, start, tell
 
 import tracehook
 
@@ -148,13 +149,21 @@ def buffer() -> None:
 
 def watched() -> None:
     """The first rank waits at the end of a context: another thread reads which registration it waits in."""
+    board = dist.FileStore(os.environ["TEST_STORE"] + ".board", WORLD)
+
+    def read() -> None:
+        while (registering := server.module.describe_registration_in_progress()) is None:
+            time.sleep(0.01)
+        tell(registering=registering)
+        board.set("read", "")
+
     if RANK == 0:
-        thread = threading.Timer(1.0, lambda: tell(registering=server.module.describe_registration_in_progress()))
+        thread = threading.Thread(target=read, daemon=True)  # where nothing waits, the test fails and does not hang
         thread.start()
         made(16 * MB)
         thread.join()
     else:
-        time.sleep(2.0)
+        board.wait(["read"])
         made(16 * MB)
     tell(handle=server.communicator.comm.value, after=server.module.describe_registration_in_progress())
 

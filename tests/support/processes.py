@@ -24,7 +24,7 @@ _FOREIGN = re.compile(
     r"|COLUMNS$|CUDA_VISIBLE_DEVICES$|LD_PRELOAD$|LD_LIBRARY_PATH$|(RANK|WORLD_SIZE|LOCAL_RANK|MASTER_ADDR|MASTER_PORT)$"
 )
 _MARK = "TRACEHOOK_WARM_RUN"  # which the server of the warm start keeps for each process that it forks
-_GRACE = 0.3  # seconds in which what a command leaves may end by itself
+GRACE = 10.0  # seconds in which what a command leaves may end by itself; nobody waits where nothing is left
 SCRIPTS = Path(sys.executable).parent
 
 
@@ -97,19 +97,23 @@ def run(
     env: Mapping[str, str] | None = None,
     timeout: float = 60,
     cwd: Path | None = None,
+    grace: float = GRACE,
 ) -> Finished:
-    """Run `command` with `env` on top of a clean environment. What it left running is killed, by process id."""
+    """Run `command` with `env` on top of a clean environment.
+
+    What it left running and does not end within `grace` seconds is killed, by process id.
+    """
 
     def start(mark: dict[str, str], out: IO[bytes], err: IO[bytes]) -> list[Running]:
         return [Cold(command, environment(env) | mark, out, err, cwd)]
 
-    return run_together(start, timeout)
+    return run_together(start, timeout, grace)
 
 
-def run_together(start: Start, timeout: float) -> Finished:
+def run_together(start: Start, timeout: float, grace: float = GRACE) -> Finished:
     """Wait for all processes that `start` starts. The status is that of the first one that did not end well.
 
-    What they left running is killed, by process id.
+    What they left running and does not end within `grace` seconds is killed, by process id.
     """
     mark = uuid.uuid4().hex
     # Files and not pipes: a process that outlives the command must not keep us waiting.
@@ -125,7 +129,7 @@ def run_together(start: Start, timeout: float) -> Finished:
                 late = True
                 process.kill()
                 statuses.append(process.wait())
-        orphans = _end_all(mark)
+        orphans = _end_all(mark, grace)
         texts = []
         for stream in (out, err):
             stream.seek(0)
@@ -154,21 +158,16 @@ def forked(code: str, *arguments: str, env: Mapping[str, str] | None = None, tim
     return run_together(start, timeout)
 
 
-def _end_all(mark: str) -> int:
-    """End what is left of a run; return how many processes that were."""
+def _end_all(mark: str, grace: float) -> int:
+    """End what is left of a run after `grace` seconds; return how many processes that were."""
     ended = 0
-    patience = time.monotonic() + _GRACE
-    for _ in range(50):
-        found = _marked(f"{_MARK}={mark}".encode()) | warm.living(mark)
-        if not found:
-            break
-        if time.monotonic() < patience:
-            time.sleep(0.02)
-            continue
-        ended = max(ended, len(found))
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+    patience = time.monotonic() + grace
+    while (found := _marked(f"{_MARK}={mark}".encode()) | warm.living(mark)) and time.monotonic() < patience + GRACE:
+        if time.monotonic() >= patience:
+            ended = max(ended, len(found))
+            for pid in found:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         time.sleep(0.02)
     return ended
 

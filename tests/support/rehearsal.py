@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from support import alarms, warm
-from support.processes import SCRIPTS, Finished, Running, environment, run, run_together
+from support.processes import GRACE, SCRIPTS, Finished, Running, environment, run, run_together
 from tracehook import versions
 from tracehook.log import reader
 from tracehook.rehearsal import emulation
@@ -98,11 +98,13 @@ def rehearse(
     env: Mapping[str, str] | None = None,
     timeout: float = 60,
     cold: bool = False,
+    grace: float = GRACE,
 ) -> Rehearsal:
     """Run `job` as `tracehook rehearse` does, in one process or in `ranks`, and return the logs of directory `log`.
 
     Its processes are forked from a warm server, unless `cold`; with `cold`, and under torchrun, the command itself runs
     them. What the interpreter itself reads may be in `env` only with `cold`.
+    What the job leaves running has `grace` seconds to end by itself.
     Without `log` the hook is off. With `log` and not `hook` it is off until the job calls `tracehook.enable()`. Backend
     "nccl" is torch's stock group, also where its default is another (see test_observed.py) unless `env` says so.
     """
@@ -115,7 +117,7 @@ def rehearse(
     wanted = _Wanted(program, ranks, max(devices, ranks), faults, log if hook else None)
     server = None
     if ON_DEVICES:
-        return Rehearsal(_run_on_devices(wanted, changes, timeout), read_logs(log) if log is not None else [])
+        return Rehearsal(_run_on_devices(wanted, changes, timeout, grace), read_logs(log) if log is not None else [])
     if warm.WANTED and not cold:
         of_torch = {name: value for name, value in changes.items() if name.startswith(("PYTORCH_", "TORCH_"))}
         server = warm.server(environment(of_torch))
@@ -124,10 +126,10 @@ def rehearse(
         with tempfile.TemporaryDirectory(prefix="t", ignore_cleanup_errors=True) as folder:
             with alarms.Watch(Path(folder)) as watch:
                 own = {"TMPDIR": folder} if alarms.SECONDS else {}  # where the command has its directory
-                finished = run(_command(wanted, server, torchrun), changes | own, timeout)
+                finished = run(_command(wanted, server, torchrun), changes | own, timeout, grace=grace)
             watch.note(finished.status, finished.late)
     else:
-        finished = _run_here(wanted, server, changes, timeout)
+        finished = _run_here(wanted, server, changes, timeout, grace)
     return Rehearsal(finished, read_logs(log) if log is not None else [])
 
 
@@ -159,16 +161,16 @@ def _command(wanted: _Wanted, server: Warm | None, torchrun: bool) -> list[str |
     return [*line, "--", *launcher, *wanted.program]
 
 
-def _run_on_devices(wanted: _Wanted, changes: Mapping[str, str], timeout: float) -> Finished:
+def _run_on_devices(wanted: _Wanted, changes: Mapping[str, str], timeout: float, grace: float) -> Finished:
     """Run all ranks on real devices."""
     kept = {name: os.environ[name] for name in _OF_DEVICES if name in os.environ}
     if wanted.log is not None:
         kept |= {"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(wanted.log.absolute())}
     launcher = [sys.executable, JOBS / "launch.py", str(max(wanted.ranks, 1)), sys.executable]
-    return run([*launcher, *wanted.program], kept | changes, timeout)
+    return run([*launcher, *wanted.program], kept | changes, timeout, grace=grace)
 
 
-def _run_here(wanted: _Wanted, server: Warm, changes: Mapping[str, str], timeout: float) -> Finished:
+def _run_here(wanted: _Wanted, server: Warm, changes: Mapping[str, str], timeout: float, grace: float) -> Finished:
     """Run all ranks with no process between us and them: the command and a launcher take longer than most jobs."""
     with tempfile.TemporaryDirectory(prefix="tracehook-rehearsal-", ignore_cleanup_errors=True) as scratch:
         common = emulation.environment(wanted.devices, Path(scratch), wanted.faults, environment(changes))
@@ -184,7 +186,7 @@ def _run_here(wanted: _Wanted, server: Warm, changes: Mapping[str, str], timeout
             return [warm.Forked(server, wanted.program, common | own | mark, out, err) for own in each]
 
         with alarms.Watch(Path(scratch)) as watch:
-            finished = run_together(start, timeout)
+            finished = run_together(start, timeout, grace)
         watch.note(finished.status, finished.late)
         status = finished.status if finished.status >= 0 else 128 - finished.status
         return replace(finished, status=RULES_BROKEN if emulation.violations(Path(scratch)) else status)

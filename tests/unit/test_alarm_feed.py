@@ -100,9 +100,9 @@ def place(monkeypatch: Any, tmp_path: Path) -> Path:
     return place
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def clock(monkeypatch: Any) -> _Clock:
-    """Return a clock that stands."""
+    """Return a clock that stands, so that no lookout seems quiet unless a test lets it."""
     clock = _Clock()
     for module in (alarm_feed, alarm_file):
         monkeypatch.setattr(module, "time", clock)

@@ -22,6 +22,12 @@ KEY = "35fbbc443ced2476"
 RANKS = 4
 
 
+@pytest.fixture(autouse=True)
+def late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no rank lose its trust in another one while a test runs."""
+    monkeypatch.setattr(alarm, "LATE", 60.0)
+
+
 @contextlib.contextmanager
 def _waits(store: dist.Store, rank: int, call: int = 3, cut: Any = None) -> Iterator[Watch]:
     """Give the watch of a rank that has waited for some seconds in round 1."""

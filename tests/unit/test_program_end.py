@@ -42,8 +42,10 @@ class Ended:
         self.status, self.out, self.err = done.returncode, done.stdout, done.stderr
         self.events = [json.loads(text) for text in (directory / "a.jsonl").read_text().splitlines()]
         if (directory / "a.ring").exists():
+            # A killed process may have written a line whose event the ring still has.
+            logged = {event.get("seq") for event in self.events}
             left = map(ring.fields_of, ring.read_file(directory / "a.ring").records)
-            self.events += [{"event": name, **fields} for name, fields in left]
+            self.events += [{"event": name, **fields} for name, fields in left if fields["seq"] not in logged]
 
     def told(self, event: str = "trace.end") -> dict[str, Any]:
         """Return what the one event of that name says of the end."""

@@ -10,14 +10,15 @@ import resource
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
+from tracehook.audit import live, live_process
 from tracehook.audit.live import Follower
 from tracehook.audit.live_hosts import hosts_of
 from tracehook.audit.live_process import QUIET_AFTER
@@ -25,6 +26,7 @@ from tracehook.commands import watch_table
 from tracehook.log.text import printable
 
 RANKS_OF_HOST = 4
+WALL_NS = 10**18  # the wall clock, which stands still; long ago, so that all files are new
 ALLOC = {"event": "segment.alloc", "seq": 1, "t_ns": 2 * 10**9, "device": 0, "total": 1 << 20}
 REFUSED = {"event": "register.local", "seq": 2, "comm": "abc", "comm_id": 1, "ok": False, "error": 3}
 END = {"event": "trace.end", "t_ns": 3 * 10**9, "dropped": 0}
@@ -65,8 +67,8 @@ class Job:
 
     def ring(self, rank: int, waiting: int = 0, looked_s: float = 1.0) -> None:
         """Write a rank's ring: events that wait in it, and when its process last looked, by its own clock."""
-        epoch_ns = time.time_ns() - int(1e9 * looked_s)
-        counts = (64, 1 + waiting, 1, 0, epoch_ns, 100 + rank, int(looked_s * 1e9))
+        looked_ns = int(1e9 * looked_s)
+        counts = (64, 1 + waiting, 1, 0, WALL_NS - looked_ns, 100 + rank, looked_ns)
         self.logs[rank].with_suffix(".ring").write_bytes(
             struct.pack("<8sIIQQQQQQQ", b"THRING01", 4096, 96, *counts).ljust(4096 + 64 * 96, b"\0")
         )
@@ -84,6 +86,13 @@ class Job:
         follower = Follower(self.directory, self.clock)
         follower.look()
         return follower
+
+
+@pytest.fixture(autouse=True)
+def wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the wall clock stand still: the age of a ring or a log is not how long the test took."""
+    for module in (live, live_process):
+        monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: WALL_NS / 1e9))
 
 
 @pytest.fixture

@@ -133,13 +133,11 @@ def swapped() -> None:
     memory = raw.allocate(4, RANK + 1)
     for number in (4, 8):
         raw.must(all_reduce(memory, Settings(maxCTAs=number)))
-    result = 0
-    for turn in range(400):
-        odd = turn == 0 and RANK == 1
-        result = result or all_reduce(memory, Settings(maxCTAs=8 if odd else 4))
-        if result:
-            break
+    result = all_reduce(memory, Settings(maxCTAs=8 if RANK == 1 else 4))
+    deadline = time.monotonic() + 60
+    while not result and time.monotonic() < deadline:
         time.sleep(0.02)
+        result = all_reduce(memory, Settings(maxCTAs=4))
     tell(result=result, said=nccl.ncclGetLastError(group.comm).decode())
 
 

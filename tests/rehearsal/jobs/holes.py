@@ -122,9 +122,9 @@ def stalled() -> None:
     """While a group is made, memory of another device is taken from the cache."""
     early = filled(1, 24, "cuda:0")
     torch.empty(MB, device="cuda:1")  # cached from now on
+    begin = time.monotonic()  # before the registration, so that whoever waits for that waits for all of it
 
     def allocate() -> None:
-        begin = time.monotonic()
         torch.empty(MB, device="cuda:1")
         tell(waited=time.monotonic() - begin)
 

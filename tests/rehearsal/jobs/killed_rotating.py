@@ -10,6 +10,7 @@ import json
 import mmap
 import os
 import random
+import re
 import signal
 import struct
 import sys
@@ -23,6 +24,7 @@ import torch
 
 MOST = 60  # segments
 LIMIT = 30.0  # seconds after which something is wrong
+OWN_LIMIT = 3 * LIMIT  # of the process: whoever kills it is late, and it must not end by itself before
 MOMENTS = ("line", "line", "line", "unfinished", "finished", "packed")
 LINES = 90  # that a rotation has, about
 PARTS = (2, 3, 8, 9, 10)  # of which the later ones throw older ones away
@@ -93,7 +95,7 @@ def work(notes: Notes, chance: random.Random) -> None:
     tracehook.enable()
     device = start()
     kept: list[torch.Tensor] = []
-    deadline = time.monotonic() + LIMIT
+    deadline = time.monotonic() + OWN_LIMIT
     step = 0
     while time.monotonic() < deadline:
         for _ in range(chance.randint(1, min(6, MOST - len(kept)))):
@@ -122,13 +124,13 @@ def be_program(notes: Notes, seed: str, directory: Path, executioner: Executione
 
 
 def is_reached(moment: str, part: int, names: list[str]) -> bool:
-    """Whether the log has come to the moment: what it begins is there, or is whole, or is packed."""
-    match moment:
-        case "unfinished":
-            return any(name.endswith(f".part{part}.jsonl.new") for name in names)
-        case "finished":
-            return any(name.endswith(f".part{part}.jsonl") for name in names)
-    return any(name.endswith((f".part{part}.jsonl.zst.new", f".part{part}.jsonl.zst")) for name in names)
+    """Whether the log has come to the moment: what it begins is there, or is whole, or is packed.
+
+    Of that part or a later one, because a new file has its name for a millisecond, which a look can miss.
+    """
+    ends = {"unfinished": r"\.new", "finished": "", "packed": r"\.zst(\.new)?"}
+    found = [re.search(rf"\.part(\d+)\.jsonl{ends[moment]}$", name) for name in names]
+    return any(int(match[1]) >= part for match in found if match)
 
 
 def one_round(number: int, seed: int, directory: Path) -> dict[str, object]:

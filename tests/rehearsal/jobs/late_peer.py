@@ -10,7 +10,7 @@ import tracehook
 
 from common import RANK, capture_beside, filled, start, tell
 
-LATE = 1.5  # seconds
+LATE = 0.5  # seconds, after rank 0 has seen that the collective is under way
 
 
 def free() -> None:
@@ -25,10 +25,12 @@ device = start()
 how = sys.argv[1]
 if how == "alone" and RANK == 1:
     tracehook.disable()
+store = dist.distributed_c10d._get_default_store()
 x = filled(1.0, 32, device)
 dist.all_reduce(x)
 torch.cuda.synchronize()
 if RANK == 1:
+    store.wait(["under way"])
     time.sleep(LATE)
 work = dist.all_reduce(x, async_op=True)
 work.wait()
@@ -37,6 +39,7 @@ over = torch.cuda.Event()
 over.record()
 if RANK == 0:
     tell(ran=not over.query())
+    store.set("under way", "")
     if how == "free":
         free()
     elif how == "capture":

@@ -172,9 +172,10 @@ def used_on_another_device() -> None:
 def aborted_by_the_watchdog() -> None:
     """A collective waits for a rank that never comes, until its time is up."""
     begin()
-    group = dist.new_group(ALL, device_id=device, timeout=timedelta(seconds=2))
+    group = dist.new_group(ALL, device_id=device)
     works("group", group, scopes=False)
     if RANK == 0:
+        group.set_timeout(timedelta(seconds=2))
         dist.all_reduce(kept, group=group, async_op=True)
         while not nccl_calls("ncclCommAbort"):
             time.sleep(0.1)

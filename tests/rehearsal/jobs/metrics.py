@@ -25,14 +25,14 @@ def own(name: str) -> dict[str, float]:
 
 def look_meanwhile() -> None:
     """Tell since when a registration is in progress, as soon as one is."""
-    for _ in range(500):
+    while not is_over.wait(0.01):
         if since := own(SINCE)["window"]:
             tell(since=since, now=time.time())
             return
-        time.sleep(0.01)
 
 
 COLLECTOR = tracehook.metrics.collector()
+is_over = threading.Event()
 device = start()
 size = 32 * MB * (2 if sys.argv[1] == "mismatch" and RANK == 0 else 1)
 watcher = threading.Thread(target=look_meanwhile)
@@ -45,6 +45,7 @@ try:
 except tracehook.RegistrationError as problem:
     tell(error=type(problem).__name__)
 torch.cuda.synchronize()
+is_over.set()
 if sys.argv[1] == "hangs":
     watcher.join()
 tell(disagreed=own("tracehook_ranks_disagreed_total"), pid=os.getpid())

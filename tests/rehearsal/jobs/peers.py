@@ -273,10 +273,10 @@ def freed_while_imported() -> None:
         group.poll()
         meet()
         torch.cuda.empty_cache()
-        group.poll()
-        time.sleep(0.1)
-        group.poll()
+        group.poll()  # hears what the peers want back
+        until(lambda: not IMPORTS._queued)  # what is unmapped for that is unmapped, and the owner was told
         meet()
+        group.poll()
         torch.cuda.empty_cache()
         tell(still=native.segment_of(address) is not None, gone=said(theirs.get))
         if kept is not None:
@@ -431,13 +431,15 @@ def cut_off() -> None:
     theirs = group.exchange(dict.fromkeys(OTHERS, box))
     meet()
     victim = WORLD - 1
+    store = dist.distributed_c10d._get_default_store()
     if victim == RANK:
-        time.sleep(0.3)
+        store.wait([f"{rank} waits" for rank in OTHERS])
         os.kill(os.getpid(), signal.SIGKILL)
     for _ in range(5):
         group.wait(victim)
         group.wait(victim, 9)
     copied = theirs[victim].get()
+    store.set(f"{RANK} waits", "")
     begin = time.monotonic()
     torch.cuda.synchronize()
     tell(waited=time.monotonic() - begin, copied=value(copied))

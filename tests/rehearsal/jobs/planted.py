@@ -28,7 +28,8 @@ STAGES = 2 if WORLD >= 8 else 1
 WIDTH = WORLD // STAGES
 STAGE = RANK // WIDTH
 PAIRS = [[first, first + 1] for first in range(0, WORLD, 2)]
-TIMEOUT = timedelta(seconds=float(os.environ.get("TEST_TIMEOUT", "600")))  # of torch
+TIMEOUT = timedelta(seconds=600)  # of torch
+SHORT = os.environ.get("TEST_TIMEOUT")  # seconds; of torch, from the step on in which a rank does wrong
 
 device = start(seconds=TIMEOUT.total_seconds())
 groups: dict[str, dist.ProcessGroup] = {}
@@ -106,6 +107,9 @@ def scopes(step: int) -> None:
 
 def train(step: int) -> None:
     """One step."""
+    if step == WHEN and SHORT is not None:
+        for group in (dist.group.WORLD, *groups.values()):
+            group.set_timeout(timedelta(seconds=float(SHORT)))
     if fails_now(step, "exception", "os_exit", "segfault", "killed", "out_of_memory", "compute"):
         end_somehow()
     if STAGES > 1 and STAGE == 1:

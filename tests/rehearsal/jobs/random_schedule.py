@@ -4,6 +4,7 @@ Arguments: the first seed, how many, and a divergence for all of them (``none``:
 and ``stubborn``: a rank goes on after what it announces, so that all have to be at one point of the program again.
 With ``leaves`` the last rank leaves each seed at its first step, while the others make a call into NCCL that waits for
 it without end. With ``stuck`` the last rank says of the second seed that its device does not come to an end.
+With ``patient`` no agreement ends by its time-out where somebody can answer, however busy the machine is.
 A device that an abort leaves busy makes that seed the last one: the process tells `next`, the seed to go on with in a
 new process, and ends with status STUCK (`schedules_on_devices.py`).
 Each rank tells `failures`, the seeds that went wrong and how; `ended`, how many seeds ended in which way; `before` and
@@ -39,13 +40,14 @@ from tcp import connect
 CHUNK = 64  # elements: what one rank contributes to a gather
 STRIDE = MB // 4  # elements from one slot of a tensor to the next
 SHORT, LOOK, ANSWERED, LONG = 0.4, 1.0, 4.0, 15.0  # seconds; of an agreement, but for LOOK
-SLACK = 5.0
+SLACK = 25.0
 HARD = 60.0
 
 VERIFY = os.environ.get("SYMM_REGISTER_VERIFY", "first-use")
 WARNED = os.environ.get("SYMM_REGISTER_ON_ERROR") == "warn"  # then what is announced is said on stderr only
 STUBBORN = "stubborn" in sys.argv
 LEAVES = "leaves" in sys.argv
+GRACE = LOOK if LEAVES else 10.0  # seconds; those that a rank leaves wait for them
 FIRST, COUNT = int(sys.argv[1]), int(sys.argv[2])
 SAYS_STUCK = FIRST + 1 if "stuck" in sys.argv and RANK == WORLD - 1 else None
 ISOLATED = os.environ.get("SYMM_REGISTER_POLICY") == "isolated"
@@ -112,6 +114,8 @@ class Run:
         if schedule.divergence:
             # Shorter than an alarm and its answer take, or longer.
             self.timeout = (ANSWERED if schedule.seed % 3 == 0 else 2 * LOOK) if "hangs" in sys.argv else SHORT
+        if "patient" in sys.argv:
+            self.timeout = LONG
         if LEAVES:
             self.timeout = SHORT
         # Who goes on waits for all that the others wait for.
@@ -131,7 +135,7 @@ class Run:
     def play(self) -> Outcome:
         """Go through the steps, up to what this rank or another one announces, or in spite of it."""
         # What waits for an agreement ends by itself, and is to say how.
-        with rescue.watching(self.stop, list(self.groups.values()), self.timeout + LOOK):
+        with rescue.watching(self.stop, list(self.groups.values()), self.timeout + GRACE):
             self.go()
         if self.outcome.other:
             store.set(self.stop, "1")

@@ -1,6 +1,7 @@
-"""What programs did whose users reported a fault to other projects, as small as it can be. Argument: the case.
+"""What programs did whose users reported a fault to other projects, as small as it can be.
 
 Each has a communicator of its own beside torch's, as servers have, and a pool whose segments get windows with it.
+Arguments: the case, and the seconds after which a collective counts as one that hangs.
 """
 
 import ctypes
@@ -17,10 +18,11 @@ import tracehook
 
 import raw
 from common import MB, RANK, filled, nccl_calls, start, tell
+from heard import hear
 
 SIZE = 24  # MiB of a tensor: a segment of its own
-HANGS = 3.0  # seconds after which a collective counts as one that hangs
-FOUND = 6.0  # seconds after which a swap of known windows has been found
+HANGS = float(sys.argv[2])
+FOUND = "the ranks used different memory"  # of a swap of known windows, in the background
 REGISTER = "ncclCommWindowRegister"
 nccl = raw.nccl
 nccl.ncclGetLastError.restype = ctypes.c_char_p
@@ -107,7 +109,7 @@ def other_warm_ups(used: bool) -> None:
     torch.cuda.synchronize()
     tell_sum(out)
     if used and tracehook.status()["state"] == "on":
-        time.sleep(FOUND)
+        hear(FOUND)
         with told("later"):
             reduce(out)
 
@@ -191,7 +193,7 @@ def other_addresses(used: bool) -> None:
         dist.all_reduce(again)
     tell_sum(again)
     if used and tracehook.status()["state"] == "on":
-        time.sleep(FOUND)
+        hear(FOUND)
         with told("later"):
             dist.all_reduce(again)
 

@@ -1,6 +1,6 @@
 """Which call of ours stops all Python threads while NCCL hangs and a thread waits for it in the allocator.
 
-The first argument says why it waits: it frees, or it allocates in a scope.
+Arguments: why it waits (it frees, or it allocates in a scope), and the seconds that NCCL hangs, at least.
 """
 
 import sys
@@ -29,6 +29,7 @@ def wait_until(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+HANG = float(sys.argv[2])
 device = start()
 ordinary = empty(1)
 ours = symmetric(1)
@@ -42,6 +43,7 @@ of_torch = dist.group.WORLD._get_backend(device)._comm_ptr()
 torch.cuda.synchronize()
 segment = torch.empty(48 * MB, dtype=torch.uint8, device=device)
 entered, leave, over = threading.Event(), threading.Event(), threading.Event()
+began = float("inf")  # no later than the hang
 
 
 def stays() -> None:
@@ -51,6 +53,8 @@ def stays() -> None:
 
 
 def collective() -> None:
+    global began
+    began = time.monotonic()
     dist.all_reduce(ordinary)
     over.set()
 
@@ -66,9 +70,11 @@ def free() -> None:
 
 def allocate() -> None:
     # torch frees no segment while a scope is open, so another thread's end of a scope needs another hang.
+    global began
     waiting.extend(threads(stays))
     entered.wait()
     with tracehook.symmetric(group):
+        began = time.monotonic()
         empty(48)
         over.set()
 
@@ -142,8 +148,9 @@ def enable() -> None:
 
 waiting: list[threading.Thread] = []
 waiting += threads(free if sys.argv[1] == "free" else allocate)
+wait_until(lambda: began < float("inf"))
 time.sleep(0.5)
-stood_still = {}
+hangs = {}
 for act in (
     leave_scope,
     scope,
@@ -161,12 +168,12 @@ for act in (
     disable,
     enable,
 ):
-    begin = time.monotonic()
     waiting += threads(act)
     time.sleep(0.1)
-    stood_still[act.__name__] = round(time.monotonic() - begin - 0.1, 3)
-still_busy = [thread.name for thread in waiting if thread.is_alive()]
-tell(seconds=stood_still, hangs=not over.is_set(), status_waits="status" in still_busy)
+    hangs[act.__name__] = not over.is_set() and time.monotonic() < began + HANG
+(asks,) = [thread for thread in waiting if thread.name == "status"]
+asks.join(began + HANG - time.monotonic())
+tell(hangs=hangs, status_waits=asks.is_alive() or time.monotonic() > began + HANG)
 for thread in waiting:
     thread.join(60)
 tell(alive=[thread.name for thread in waiting if thread.is_alive()], state=tracehook.status()["state"])

@@ -8,7 +8,7 @@ import tracehook
 from tracehook.symmetric_memory import ranks
 
 from common import MB, RANK, WORLD, start, tell
-from symmetric_tools import SIZE, caught, empty, meet, symmetric
+from symmetric_tools import SIZE, caught, empty, in_vain, meet, symmetric
 
 answers: dict[str, list[object]] = {}
 
@@ -44,7 +44,8 @@ def common() -> None:
     caught(lambda: make(SIZE * (2 + RANK)))
     ask("mismatch", kept[-1], group)
     if RANK == 0:
-        caught(lambda: make(5 * SIZE))
+        with in_vain(group):
+            caught(lambda: make(5 * SIZE))
     meet()
     if RANK != 0:
         caught(lambda: make(5 * SIZE))

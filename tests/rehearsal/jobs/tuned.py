@@ -1,6 +1,7 @@
 """``tracehook tune`` as one of several ranks; the first argument says what rank 1 does in the third size.
 
-``twice``: nothing, but the command runs again. ``counts``: nothing, but each rank prints how often it measured a size.
+``twice``: nothing, but the command runs again. ``counts``: nothing, but one size stays undecided, and each rank prints
+how often it measured a size.
 """
 
 import atexit
@@ -22,6 +23,7 @@ from tracehook.tuning.crew import Crew
 from common import start
 
 FAULT = sys.argv.pop(1)
+UNDECIDED = 1024  # bytes
 _check, _count = Arm.check, iter(range(1_000_000))
 
 
@@ -42,14 +44,18 @@ def check(arm: Arm, operation: str, wait: Callable[[], None]) -> str:
 Arm.check = check
 start()
 if FAULT == "counts":
-    _measure, measured = sweep._Runner.measure, Counter()
+    _measure, _is_decided, measured = sweep._Runner.measure, sweep._Runner.is_decided, Counter()
 
     def measure(runner: Any, operation: str, graph: bool, nbytes: int, times: int) -> None:
         """Count."""
         measured[nbytes] += 1
         _measure(runner, operation, graph, nbytes, times)
 
-    sweep._Runner.measure = measure
+    def is_decided(runner: Any, graph: bool, operation: str, nbytes: int) -> bool:
+        """Leave the others to the noise."""
+        return nbytes != UNDECIDED and _is_decided(runner, graph, operation, nbytes)
+
+    sweep._Runner.measure, sweep._Runner.is_decided = measure, is_decided
     atexit.register(lambda: print(f"measured {dict(measured)}", flush=True))
 if FAULT == "twice":
     end, dist.destroy_process_group = dist.destroy_process_group, lambda: None

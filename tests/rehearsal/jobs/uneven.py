@@ -2,6 +2,7 @@
 
 import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -12,24 +13,39 @@ from common import RANK, start, tell
 from symmetric_tools import meet, symmetric
 
 LAST = 2  # of three ranks
-HEARD = uneven.GRACE + 6  # seconds until all have heard of a change
+PATIENCE = 60.0  # seconds
+TELLS = 6.0  # seconds, after the time in which all ranks may change alike, until all have heard of a difference
+
+
+def wait_to_hear() -> None:
+    """Return when all ranks but the last one have logged that one differs, and some looks later."""
+    log = Path(str(tracehook.status()["log"]))
+    deadline = time.monotonic() + PATIENCE
+    while RANK != LAST and '"communicator.uneven"' not in log.read_text() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    meet(2 * PATIENCE)
+    time.sleep(2.5)  # for what nobody is to say
 
 
 device = start()
 how = sys.argv[1]
+if how == "all":
+    uneven.GRACE = 15.0  # of two ranks that change alike one may be so late on a busy machine
 x = symmetric(1.0)  # from now on this process has a watch
 meet()
-if how in ("one", "back") and RANK == LAST:
-    tracehook.disable()
-elif how == "all":
+if how == "all":
     time.sleep(0.3 * RANK)
     tracehook.disable()
-time.sleep(HEARD)
+    time.sleep(uneven.GRACE + TELLS)
+else:
+    if how != "failed" and RANK == LAST:
+        tracehook.disable()
+    wait_to_hear()
 if how == "back":
     meet()
     if RANK == LAST:
         tracehook.enable()
-    time.sleep(HEARD)
+    time.sleep(uneven.GRACE + TELLS)
 meet()
 tell(failed=[row["failed"] for row in tracehook.status()["communicators"]])
 del x

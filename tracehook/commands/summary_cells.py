@@ -10,7 +10,7 @@ from rich.table import Table
 from tracehook.audit.summary import Summary
 
 _COUNTED = ("segs", "freed", "comms", "ended", "aborted", "regs", "undone", "dropped", "left")
-_OF_WINDOWS = ("windows", "windows left")
+_OF_WINDOWS = ("windows", "held")
 _LAST = ("failed", "warn", "log")
 
 

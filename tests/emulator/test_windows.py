@@ -8,15 +8,17 @@ import pytest
 from support.rehearsal import RULES_BROKEN, Rehearsal, rehearse
 
 OLD, NEW, NEWEST = "22809", "23007", "23203"
-DEADLINE = 1.0
+DEADLINE = 30  # seconds: every rank comes within it, also on a busy machine
+SHORT = 3  # seconds, where a rank does not come
+IN_VAIN = {"TRACEHOOK_EMU_WINDOW_TIMEOUT": str(SHORT)}
 EXPANDABLE = "expandable_segments:True"
 
 
 def play(
     scene: str, *arguments: str, version: str = OLD, faults: str = "", job: str = "windows.py", **env: str
 ) -> Rehearsal:
-    """Run one scene on two ranks, with a short deadline."""
-    changes = {"TRACEHOOK_EMU_NCCL_VERSION": version, "TRACEHOOK_EMU_WINDOW_TIMEOUT": str(int(DEADLINE)), **env}
+    """Run one scene on two ranks."""
+    changes = {"TRACEHOOK_EMU_NCCL_VERSION": version, "TRACEHOOK_EMU_WINDOW_TIMEOUT": str(DEADLINE), **env}
     return rehearse(job, scene, *arguments, ranks=2, faults=faults, env=changes, timeout=40)
 
 
@@ -125,20 +127,20 @@ def test_one_segment_of_two_sizes_works_as_far_as_the_smaller() -> None:
 
 def test_a_rank_that_does_not_register(version: str) -> None:
     """A rank that registers alone waits until the deadline, which names who is missing and ends the communicator."""
-    run = play("one_rank_only", version=version)
+    run = play("one_rank_only", version=version, **IN_VAIN)
     assert_broken(run, "W1")
     facts = run.facts(0)
     assert (facts["result"], facts["later"]) == (2, 2)
-    assert facts["waited"] >= DEADLINE
+    assert facts["waited"] >= SHORT
     assert "rank(s) 0 did come, rank(s) 1 did not" in run.output
 
 
 def test_abort_ends_the_wait(version: str) -> None:
     """An abort from another thread ends a registration that waits, with an error and no broken rule."""
-    run = play("abort_ends_the_wait", version=version, TRACEHOOK_EMU_WINDOW_TIMEOUT="30")
+    run = play("abort_ends_the_wait", version=version)
     run.assert_good()
     assert run.facts(0)["result"] == 3
-    assert 0.2 < run.facts(0)["waited"] < 10
+    assert 0.3 <= run.facts(0)["waited"] < DEADLINE
 
 
 def test_memory_of_cuda_malloc(version: str) -> None:
@@ -151,26 +153,26 @@ def test_memory_of_cuda_malloc(version: str) -> None:
 
 def test_memory_of_cuda_malloc_on_one_rank() -> None:
     """Memory of cudaMalloc on one rank is refused there before the exchange: the other rank waits in vain."""
-    run = play("plain_memory_on_one")
+    run = play("plain_memory_on_one", **IN_VAIN)
     assert_broken(run, "W1", "W7")
     assert both(run, "result") == [1, 2]
-    assert run.facts(0)["waited"] < DEADLINE <= run.facts(1)["waited"]
+    assert run.facts(0)["waited"] < SHORT <= run.facts(1)["waited"]
 
 
 def test_a_window_on_one_rank_only_is_used(version: str) -> None:
     """An all-reduce on a window of one rank and ordinary memory of the other hangs until the deadline, then fails."""
-    run = play("mixed", version=version)
+    run = play("mixed", version=version, **IN_VAIN)
     assert_broken(run, "L7", "W16")
-    assert min(both(run, "waited")) >= DEADLINE * 0.9
+    assert min(both(run, "waited")) >= SHORT
     assert both(run, "error") == [2, 2]
     assert "symmetric on some ranks only" in run.output
 
 
 def test_abort_ends_a_hanging_operation() -> None:
     """An abort ends an all-reduce that hangs because of a window on one rank only."""
-    run = play("mixed_aborted", TRACEHOOK_EMU_WINDOW_TIMEOUT="30")
+    run = play("mixed_aborted")
     assert_broken(run, "L7", "W16")
-    assert max(both(run, "waited")) < 10
+    assert max(both(run, "waited")) < DEADLINE
 
 
 def test_deregistering_is_local(version: str) -> None:
@@ -219,14 +221,14 @@ def test_a_graph_keeps_its_windows_in_use() -> None:
 
 def test_a_graph_outlives_its_communicator() -> None:
     """NCCL's destroy would wait for the graph without end; launched after it all the same, the graph does nothing."""
-    run = play("launched_after_destroy")
+    run = play("launched_after_destroy", **IN_VAIN)
     assert_broken(run, "C5", "C8")
     assert both(run, "untouched") == [[1.0], [2.0]]
 
 
 def test_two_ranks_in_one_process(version: str) -> None:
     """Two ranks of one communicator in one process make their windows in one group, and do not wait in vain."""
-    env = {"TRACEHOOK_EMU_NCCL_VERSION": version, "TRACEHOOK_EMU_WINDOW_TIMEOUT": "5"}
+    env = {"TRACEHOOK_EMU_NCCL_VERSION": version, "TRACEHOOK_EMU_WINDOW_TIMEOUT": str(DEADLINE)}
     run = rehearse("windows.py", "ranks_of_one_process", ranks=1, devices=2, env=env, timeout=40)
     run.assert_good()
     assert run.facts()["sums"] == [3.0] * 4
@@ -289,7 +291,7 @@ def test_one_memory_twice_on_one_communicator(version: str) -> None:
 
 def test_one_memory_twice_on_one_rank_only() -> None:
     """Until 2.30.7, a rank does not exchange memory again that it has mapped: one that has another waits in vain."""
-    run = play("twice_on_one")
+    run = play("twice_on_one", **IN_VAIN)
     assert_broken(run, "W1", "W8")
     assert both(run, "result") == [0, 2]
 
@@ -394,12 +396,13 @@ def test_two_communicators_in_one_group() -> None:
 
 def test_non_blocking_communicator() -> None:
     """On a non-blocking communicator a registration is in progress, and nothing else may be called meanwhile."""
-    run = play("non_blocking", faults="ncclCommWindowRegister:in_progress@1=300ms")
+    run = play("non_blocking", faults="ncclCommWindowRegister:in_progress@*=300ms")
     assert_broken(run, "C2")
     assert both(run, "early") == [7, 7]
     assert both(run, "refused") == [4, 4]
-    assert both(run, "error") == [0, 0]
-    assert both(run, "written") == [True, True]
+    assert both(run, "errors") == [[0, 0]] * 2
+    assert both(run, "written") == [[True, True]] * 2
+    assert min(both(run, "seconds")) >= 0.3
 
 
 def test_different_flags() -> None:
@@ -433,7 +436,7 @@ def test_a_window_is_deregistered_while_it_is_used(version: str) -> None:
 
 def test_injected_failure_on_one_rank() -> None:
     """A registration that fails on one rank only leaves the other waiting, and both without windows."""
-    run = play("failing_on_one", faults="ncclCommWindowRegister:fail@1=3#rank1")
+    run = play("failing_on_one", faults="ncclCommWindowRegister:fail@1=3#rank1", **IN_VAIN)
     assert_broken(run, "W1", "W12")
     assert both(run, "first") == [2, 3]
     assert both(run, "second") == [2, 3]
@@ -443,4 +446,4 @@ def test_injected_delay_on_one_rank() -> None:
     """A registration that is slow on one rank keeps the other waiting just as long."""
     run = play("later_on_one", faults="ncclCommWindowRegister:slow@1=300ms#rank1")
     run.assert_good()
-    assert min(both(run, "waited")) >= 0.25
+    assert min(both(run, "ended")) - run.facts(1)["begun"] >= 0.3, run.output

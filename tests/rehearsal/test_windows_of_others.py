@@ -7,15 +7,17 @@ from pathlib import Path
 import pytest
 from support.rehearsal import Rehearsal, rehearse
 
-TIMEOUT = 2  # seconds, of an agreement
+TIMEOUT = 30  # seconds, of an agreement: every rank comes within it, also on a busy machine
+SHORT = 2  # seconds, where a rank does not come
+IN_VAIN = {"SYMM_REGISTER_TIMEOUT": str(SHORT)}
 NEW = "23007"
 REFUSED = 5  # ncclInvalidUsage
 
 
 def play(tmp_path: Path, case: str, **env: str) -> Rehearsal:
     """Play one case on two ranks."""
-    short = {"SYMM_REGISTER_TIMEOUT": str(TIMEOUT)}
-    return rehearse("windows_of_others.py", case, log=tmp_path, ranks=2, env=short | env)
+    changes = {"SYMM_REGISTER_TIMEOUT": str(TIMEOUT), **env}
+    return rehearse("windows_of_others.py", case, log=tmp_path, ranks=2, env=changes)
 
 
 @pytest.mark.parametrize("case", ["alike", "no_store"])
@@ -62,12 +64,12 @@ def test_windows_of_other_sizes_are_refused(tmp_path: Path) -> None:
 
 def test_a_rank_that_registers_nothing_is_named(tmp_path: Path) -> None:
     """The rank that registers hears who did not come, in time. So does the other, which asked for nothing so far."""
-    run = play(tmp_path, "missing")
+    run = play(tmp_path, "missing", **IN_VAIN)
     run.assert_good()
     facts = run.facts(0)
     assert (facts["result"], facts["called"]) == (REFUSED, 0)
     assert "rank 1 did not come" in facts["said"]
-    assert facts["seconds"] < TIMEOUT + 3
+    assert SHORT <= facts["seconds"] < TIMEOUT
     line = facts["said"].removeprefix("tracehook: ")
     assert len(run.finished.lines(line)) == 2, run.output
     assert len(run.events("agreement.timeout", 1)) == 1
@@ -117,7 +119,7 @@ def test_a_group_and_its_communicator_share_their_agreements(tmp_path: Path) -> 
 
 def test_a_rank_whose_interpreter_is_busy_refuses_too(tmp_path: Path) -> None:
     """It cannot compare anything, so it does not go into NCCL alone; the other rank finds it missing."""
-    run = play(tmp_path, "interpreter_is_busy")
+    run = play(tmp_path, "interpreter_is_busy", **IN_VAIN)
     run.assert_good()
     for rank in (0, 1):
         assert (run.facts(rank)["result"], run.facts(rank)["called"]) == (REFUSED, 0), run.output

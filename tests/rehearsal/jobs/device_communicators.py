@@ -4,7 +4,7 @@ import sys
 import threading
 import time
 
-from raw import RANK, Group, allocate, meet, must, nccl, read, tell
+from raw import RANK, Group, allocate, meet, must, nccl, read, tell, until
 
 group = Group()
 
@@ -35,9 +35,16 @@ def one_rank_only() -> None:
     meet("end")
 
 
+def abort_when_creating() -> None:
+    """Abort 0.3 s after this rank's call: it waits for the other rank by then."""
+    until(lambda: nccl.emu_nccl_call_count(b"ncclDevCommCreate") > 0)
+    time.sleep(0.3)
+    group.abort()
+
+
 def abort_ends_the_wait() -> None:
     if RANK == 0:
-        threading.Timer(0.3, group.abort).start()
+        threading.Thread(target=abort_when_creating).start()
         group.make_device_communicator()
         tell(result=group.result)
     meet("end")

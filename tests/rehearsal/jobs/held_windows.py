@@ -11,10 +11,10 @@ import tracehook
 from tracehook import _core
 
 from common import nccl_calls, start, tell
-from raw import RANK, Group, allocate, must, nccl
+from raw import RANK, Group, allocate, must, nccl, until
 from symmetric_tools import SIZE, empty, meet, symmetric, works
 
-DEREGISTER = "ncclCommWindowDeregister"
+CREATE, DEREGISTER = "ncclDevCommCreate", "ncclCommWindowDeregister"
 
 
 class OfTorch(Group):
@@ -68,11 +68,18 @@ def aborted() -> None:
     ended("abort")
 
 
+def abort_when_creating() -> None:
+    """Abort 0.3 s after this rank's call: it waits for the other rank by then."""
+    until(lambda: nccl_calls(CREATE) > 0)
+    time.sleep(0.3)
+    dist.group.WORLD.abort()
+
+
 def alone() -> None:
     """One rank creates alone; an abort by another thread ends its wait, and that thread is not held up."""
     group = OfTorch()
     if RANK == 0:
-        threading.Timer(0.3, dist.group.WORLD.abort).start()
+        threading.Thread(target=abort_when_creating).start()
         begun = time.monotonic()
         group.make_device_communicator()
         tell(result=group.result, seconds=time.monotonic() - begun)

@@ -20,8 +20,8 @@ OF_ALL = ("alarms", "alarms/lookouts")  # which the watch of some process writes
 
 
 def ours() -> list[str]:
-    """Return our keys, without what differs between runs: an alarm stands where a rank was slow."""
-    keys = [key for key in store.list_keys() if "tracehook/" in key and not re.search(r"alarms/\d+$", key)]
+    """Return our keys, without what differs between runs: an alarm, and who asked, stand there if a rank was slow."""
+    keys = [key for key in store.list_keys() if "tracehook/" in key and not re.search(r"alarms/\d+$|/asked/", key)]
     return sorted(re.sub(r"[0-9a-f]{32}/[0-9a-f]{16}", "*", key.partition("tracehook/")[2]) for key in keys)
 
 

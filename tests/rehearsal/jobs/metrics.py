@@ -12,6 +12,7 @@ import torch.distributed as dist
 import tracehook
 
 from common import MB, RANK, WORLD, start, tell
+from symmetric_tools import in_vain_once_agreed
 
 SINCE = "tracehook_registration_in_progress_since_timestamp_seconds"
 
@@ -37,6 +38,7 @@ device = start()
 size = 32 * MB * (2 if sys.argv[1] == "mismatch" and RANK == 0 else 1)
 watcher = threading.Thread(target=look_meanwhile)
 if sys.argv[1] == "hangs":
+    in_vain_once_agreed()
     watcher.start()
 try:
     with tracehook.symmetric(dist.group.WORLD):

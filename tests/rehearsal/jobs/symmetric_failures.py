@@ -15,6 +15,7 @@ from symmetric_tools import (
     caught,
     empty,
     in_vain,
+    in_vain_once_agreed,
     meet,
     reduced,
     refill,
@@ -26,14 +27,21 @@ from symmetric_tools import (
 
 
 def failing() -> None:
-    """NCCL refuses a window, by a fault that is injected: on one rank, or on all."""
+    """NCCL refuses a window, by a fault that is injected."""
     attempt(lambda: symmetric(1))
     tell(windows=windows(), refused=[row["refused"] for row in tracehook.status()["windows"]])
+
+
+def failing_alone() -> None:
+    """The same on one rank, so that the others hang in NCCL."""
+    in_vain_once_agreed()
+    failing()
 
 
 def failing_group() -> None:
     """The same on a group of its own, so that the default group survives."""
     group = dist.new_group(list(range(WORLD)), device_id=device)
+    in_vain_once_agreed(group)
     attempt(lambda: symmetric(1, group=group))
     tell(windows=windows())
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -15,6 +15,7 @@ from common import MB, RANK, WORLD, nccl_calls, tell
 
 SIZE = 32  # MiB: a segment of its own in torch's allocator
 REHEARSAL = "TRACEHOOK_EMU_DEVICES" in os.environ
+IN_VAIN = os.environ.get("TEST_IN_VAIN")  # seconds
 ENQUEUED = ("ncclAllReduce", "ncclCommWindowRegister", "ncclCommWindowDeregister")
 
 _met = 0
@@ -129,18 +130,38 @@ def windows() -> int:
 @contextmanager
 def in_vain(group: dist.ProcessGroup | None = None) -> Iterator[None]:
     """Wait for a rank that does not come only as long as TEST_IN_VAIN says, if it says so, and not for its time-out."""
-    seconds = os.environ.get("TEST_IN_VAIN")
-    if seconds is None:
+    if IN_VAIN is None:
         yield
         return
-    from tracehook.symmetric_memory import state  # here: most jobs that use this module have no need of it
-
-    found = state.memory().windows(group or dist.group.WORLD)
-    before, found._timeout = found._timeout, float(seconds)
+    found = _memory().windows(group or dist.group.WORLD)
+    before, found._timeout = found._timeout, float(IN_VAIN)
     try:
         yield
     finally:
         found._timeout = before
+
+
+def in_vain_once_agreed(group: dist.ProcessGroup | None = None) -> None:
+    """Do so from when all ranks have agreed to register: one of them then waits inside NCCL."""
+    if IN_VAIN is None:
+        return
+    memory = _memory()
+    found = memory.windows(group or dist.group.WORLD)
+    found.connect()
+    compare = found._plans.compare
+
+    def agreed(*arguments: object) -> bool:
+        are_all_here = compare(*arguments)
+        found._timeout = memory._stalls._limit = float(IN_VAIN)
+        return are_all_here
+
+    found._plans.compare = agreed
+
+
+def _memory() -> Any:
+    from tracehook.symmetric_memory import state  # here: most jobs that use this module have no need of it
+
+    return state.memory()
 
 
 def meet(seconds: float = 60) -> None:

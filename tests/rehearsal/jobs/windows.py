@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 
-from raw import DOUBLE, MAX, RANK, Group, allocate, cuda, meet, must, nccl, read, tell, write
+from raw import DOUBLE, MAX, RANK, Group, allocate, cuda, meet, must, nccl, read, tell, until, write
 
 group = Group()
 LAST = 1023  # of the elements of an operation: the last rank's share
@@ -96,11 +96,19 @@ def one_rank_only() -> None:
     meet("end")
 
 
+def abort_when_registering() -> None:
+    """Abort 0.3 s after this rank's call: it waits for the other rank by then."""
+    until(lambda: nccl.emu_nccl_call_count(b"ncclCommWindowRegister") > 0)
+    time.sleep(0.3)
+    group.abort()
+
+
 def abort_ends_the_wait() -> None:
     if RANK == 0:
-        threading.Timer(0.3, group.abort).start()
+        memory = allocate(4)
+        threading.Thread(target=abort_when_registering).start()
         begun = time.monotonic()
-        group.window(allocate(4), 4)
+        group.window(memory, 4)
         tell(result=group.result, waited=time.monotonic() - begun)
     meet("end")
 
@@ -124,9 +132,10 @@ def mixed(seconds_to_abort: float = 0) -> None:
     window = group.window(memory, 4)
     must(group.result)
     used = memory if RANK == 0 else other
-    must(group.all_reduce(used, used))
     begun = time.monotonic()
+    must(group.all_reduce(used, used))
     if seconds_to_abort:
+        meet("enqueued")
         threading.Timer(seconds_to_abort, group.abort).start()
     must(cuda.cudaDeviceSynchronize())
     tell(waited=time.monotonic() - begun)
@@ -278,12 +287,22 @@ def several_in_a_group() -> None:
 
 
 def non_blocking() -> None:
+    """Each rank is the first one once: the other rank comes when a further call of the first was refused."""
     mine = Group("second", blocking=False)
-    memory = allocate(4, RANK + 1)
-    window = mine.window(memory, 4)
-    early = mine.result
-    refused = mine.all_reduce(memory, memory)
-    tell(early=early, refused=refused, error=mine.ready(), written=window.value != 1)
+    errors, written, seconds = [], [], []
+    for first in range(2):
+        memory = allocate(4, RANK + 1)
+        if first != RANK:
+            meet(f"refused {first}")
+        begun = time.monotonic()
+        window = mine.window(memory, 4)
+        if first == RANK:
+            tell(early=mine.result, refused=mine.all_reduce(memory, memory))
+            meet(f"refused {first}")
+        errors.append(mine.ready())
+        written.append(window.value != 1)
+        seconds.append(time.monotonic() - begun)
+    tell(errors=errors, written=written, seconds=min(seconds))
     mine.abort()
 
 
@@ -336,10 +355,11 @@ def failing_on_one() -> None:
 
 
 def later_on_one() -> None:
+    memory = allocate(4)
     begun = time.monotonic()
-    group.window(allocate(4), 4)
+    group.window(memory, 4)
     must(group.result)
-    tell(waited=time.monotonic() - begun)
+    tell(begun=begun, ended=time.monotonic())
 
 
 def capturing(stream: ctypes.c_void_p) -> None:

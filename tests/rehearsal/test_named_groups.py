@@ -80,6 +80,14 @@ def test_a_rank_that_does_not_come_is_named_by_the_job(tmp_path: Path) -> None:
     assert finding["message"].startswith(f"group tp_1 (communicator {finding['comm']}; ranks 2, 3): rank 3 (1 of tp_1)")
 
 
+def test_a_slow_rank_is_waited_for(tmp_path: Path) -> None:
+    """An alarm about a communicator that its own group has not used yet begins no other sequence of rounds."""
+    run = play(tmp_path, "slow", SYMM_REGISTER_TIMEOUT="60")
+    run.assert_good()
+    assert [run.facts(rank)["symmetric"] for rank in range(4)] == [True] * 4
+    assert findings(tmp_path) == []
+
+
 def test_a_swap_is_named_by_the_job(tmp_path: Path) -> None:
     """The ranks find out before the call."""
     kind, text = errors(play(tmp_path, "swapped"), (2, 3))

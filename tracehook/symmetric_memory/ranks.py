@@ -60,6 +60,7 @@ class GroupRanks:
         self._connecting: Agreement | None = None
         self._plans: Agreement | None = None
         self._uses: Agreement | None = None
+        self._sequences_at: Any = self.facts.store  # where the ranks compare what concerns the communicator
         self._looking = threading.RLock()  # one look for the communicator at a time; taken with or without the other
         self.deferred: list[int] = []  # segments that were touched during a capture
         self.refused: tuple[str, str] | None = None  # reason code and sentence: no window is made any more
@@ -118,23 +119,26 @@ class GroupRanks:
     def _begin_sequences(self, found: Any) -> None:
         # Two, because a scope's end and a collective need not come in the same order where several threads work.
         name = f"{found.key:016x}"
+        # The group's own store is not known to who begins for an alarm, with the communicator alone (others.py).
+        of_job = groups.job_store()
+        self._sequences_at = of_job if of_job is not None else self.facts.store
         plans, uses = _Follower(self, found, "plans"), _Follower(self, found, "uses")
-        self._plans, self._uses = (
-            self._agreement(f"{name}/windows", plans),
-            self._agreement(f"{name}/placement", uses, self.verifies),
-        )
+        self._plans = self._agreement(f"{name}/windows", plans, at=self._sequences_at)
+        self._uses = self._agreement(f"{name}/placement", uses, self.verifies, at=self._sequences_at)
         self._plans.about = self._uses.about = self._called(found)
         if self.facts.ranks > 1:
             uses.ends_with(plans)
-            self._meetings.at(self.facts.store).watch.watch(_key(found), uses)
+            self._meetings.at(self._sequences_at).watch.watch(_key(found), uses)
 
-    def _agreement(self, name: str, follower: _Follower | None = None, is_verified: bool = False) -> Agreement:
-        """A sequence of rounds of its own: a group may be made again under the same name, in the same store."""
-        facts = self.facts
+    def _agreement(
+        self, name: str, follower: _Follower | None = None, is_verified: bool = False, at: Store | None = None
+    ) -> Agreement:
+        """A sequence of rounds of its own at a store (the group's), where one of that name may have been before."""
+        facts, store = self.facts, at if at is not None else self.facts.store
         if facts.ranks == 1:
-            return Agreement(facts.store, name, facts.rank, facts.ranks, self.about, members=self.members)
-        channel = f"{token(facts.store)}/{name}"
-        meeting = self._meetings.at(facts.store)
+            return Agreement(store, name, facts.rank, facts.ranks, self.about, members=self.members)
+        channel = f"{token(store)}/{name}"
+        meeting = self._meetings.at(store)
         born_key = f"tracehook/{channel}/born/{facts.rank}"
         channel = f"{channel}/{meeting.store.add(born_key, 1)}"
         made = Agreement(
@@ -334,7 +338,7 @@ class _Follower:
 
     def _watch(self) -> Watch | None:
         ranks = self._ranks()
-        return ranks._meetings.at(ranks.facts.store).watch if ranks is not None and ranks.facts.ranks > 1 else None
+        return ranks._meetings.at(ranks._sequences_at).watch if ranks is not None and ranks.facts.ranks > 1 else None
 
 
 def _no_group() -> None:

@@ -96,9 +96,13 @@ class _Answers:
     def __init__(self, verdict: RoundVerdict | None) -> None:
         self.verdict = verdict
         self.heard: list[str] = []
+        self.came: list[str] = []  # rounds
 
     def answer(self, asked: Alarm, store: dist.Store) -> RoundVerdict | None:  # noqa: ARG002
         return self.verdict
+
+    def has_come_to(self, verdict_key: str) -> bool:
+        return verdict_key in self.came
 
     def apart(self, verdict: RoundVerdict) -> None:
         self.heard.append(verdict.kind)
@@ -118,6 +122,19 @@ def test_who_answers_ends_the_round_for_all_shards():
     answers._look_at_others(store)
     assert store.get("p/1/verdict") == store.get("p/1/verdict/2")
     assert subject.heard == ["diverged"]
+
+
+def test_who_has_left_a_round_does_not_end_it_again():
+    """Two rounds later its verdict is removed, and a rank that has gone on by then has made that call rightly."""
+    store = dist.HashStore()
+    with _waits(store, 1) as asks:
+        asks._look_after_own(store)
+    answers, subject = Watch(store), _Answers(RoundVerdict("diverged", "rank 2 made another call"))
+    subject.came.append("p/1/verdict")
+    answers._subjects[KEY] = subject  # type: ignore[assignment]
+    answers._look_at_others(store)
+    assert not store.check(["p/1/verdict"])
+    assert (subject.heard, answers._open) == ([], {})
 
 
 @pytest.mark.parametrize("knows", [False, True])

@@ -18,7 +18,7 @@ from types import CodeType, ModuleType
 from typing import Any
 
 
-class _Loader(SourceFileLoader):
+class _TestLoader(SourceFileLoader):
     """Loads a test's file with the asserts of pytest, which say what they compared."""
 
     def source_to_code(self, data: Any, path: Any) -> CodeType:  # type: ignore[override]
@@ -39,7 +39,7 @@ class _Loader(SourceFileLoader):
 
 
 def _imported(file: Path) -> ModuleType:
-    loader = _Loader(file.stem, str(file))
+    loader = _TestLoader(file.stem, str(file))
     spec = ModuleSpec(file.stem, loader, origin=str(file))
     spec.has_location = True
     module = sys.modules[file.stem] = module_from_spec(spec)

@@ -68,6 +68,9 @@ class Subject(Protocol):
     def missed(self, verdict_key: str, verdict: RoundVerdict) -> None:
         """Some ranks did not come to the round with that key, and the others went on without it."""
 
+    def has_come_to(self, verdict_key: str) -> bool:
+        """Whether this process is, or was, in the round with that key."""
+
     def is_over(self) -> bool:
         """Whether the communicator is gone."""
 
@@ -292,6 +295,8 @@ class Watch:
         if self._waits_for(alarm.verdict_key) and subject.answer(alarm, store) is None:
             return False
         if not store.check([alarm.verdict_key]):
+            if subject.has_come_to(alarm.verdict_key) and not self._waits_for(alarm.verdict_key):
+                return True  # two rounds later nobody needs the verdict any more, so its key is gone
             proposal = subject.answer(alarm, store)
             if proposal is None:
                 return False

@@ -10,7 +10,7 @@ from tracehook.log.stderr import warn
 from tracehook.symmetric_memory import divergence
 from tracehook.symmetric_memory.answers import say_once
 from tracehook.symmetric_memory.divergence import Place
-from tracehook.symmetric_memory.ranks import UNSURE
+from tracehook.symmetric_memory.ranks_follower import UNSURE
 
 if TYPE_CHECKING:
     from tracehook.symmetric_memory.windows import GroupWindows

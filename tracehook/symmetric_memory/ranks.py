@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tracehook import _core
-from tracehook.errors import RegistrationError, RegistrationMismatch, RegistrationTimeout
+from tracehook.errors import RegistrationError
 from tracehook.hook import groups, registrants
 from tracehook.log.stderr import warn
 from tracehook.symmetric_memory import divergence
-from tracehook.symmetric_memory.agreement import Agreement, Waiting
+from tracehook.symmetric_memory.agreement import Agreement
 from tracehook.symmetric_memory.answers import ENDED, say_once
 from tracehook.symmetric_memory.hosts import own_host
 from tracehook.symmetric_memory.meeting import Meetings, token
 from tracehook.symmetric_memory.members import Members, of_group
-from tracehook.symmetric_memory.verification import CHANNEL, Verification
+from tracehook.symmetric_memory.ranks_follower import RanksFollower, key_of
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store
 
     from tracehook.policies.base import Answer
-    from tracehook.symmetric_memory.alarm import Alarm, Watch
     from tracehook.symmetric_memory.verdicts import RoundVerdict
-
-
-# Whatever a rank that did not come makes next would meet whatever the others make next.
-UNSURE = "The ranks may no longer make the same calls: abort the group"
 
 
 class GroupRanks:
@@ -60,6 +54,7 @@ class GroupRanks:
         self._connecting: Agreement | None = None
         self._plans: Agreement | None = None
         self._uses: Agreement | None = None
+        self._followers: tuple[RanksFollower, ...] = ()
         self._sequences_at: Any = self.facts.store  # where the ranks compare what concerns the communicator
         self._looking = threading.RLock()  # one look for the communicator at a time; taken with or without the other
         self.deferred: list[int] = []  # segments that were touched during a capture
@@ -111,6 +106,9 @@ class GroupRanks:
             else:
                 # One pair of sequences for a communicator: other ranks need not ask by its group, or not yet.
                 self._plans, self._uses = before._plans, before._uses
+                self._sequences_at, self._followers = before._sequences_at, before._followers
+                for follower in self._followers if self.is_of_torch else ():
+                    follower.serve(self)  # who began for an alarm has no group that it could abort
         self.refused = self.last_failure = None
         self._is_apart = False
         if self._communicator is not None:
@@ -122,16 +120,16 @@ class GroupRanks:
         # The group's own store is not known to who begins for an alarm, with the communicator alone (others.py).
         of_job = groups.job_store()
         self._sequences_at = of_job if of_job is not None else self.facts.store
-        plans, uses = _Follower(self, found, "plans"), _Follower(self, found, "uses")
+        self._followers = plans, uses = RanksFollower(self, found, "plans"), RanksFollower(self, found, "uses")
         self._plans = self._agreement(f"{name}/windows", plans, at=self._sequences_at)
         self._uses = self._agreement(f"{name}/placement", uses, self.verifies, at=self._sequences_at)
         self._plans.about = self._uses.about = self._called(found)
         if self.facts.ranks > 1:
             uses.ends_with(plans)
-            self._meetings.at(self._sequences_at).watch.watch(_key(found), uses)
+            self._meetings.at(self._sequences_at).watch.watch(key_of(found), uses)
 
     def _agreement(
-        self, name: str, follower: _Follower | None = None, is_verified: bool = False, at: Store | None = None
+        self, name: str, follower: RanksFollower | None = None, is_verified: bool = False, at: Store | None = None
     ) -> Agreement:
         """A sequence of rounds of its own at a store (the group's), where one of that name may have been before."""
         facts, store = self.facts, at if at is not None else self.facts.store
@@ -206,7 +204,9 @@ class GroupRanks:
             return self._policies
 
     def _compare_policies(self, fingerprints: Mapping[str, str | None]) -> str:
-        name = "policies" if self.is_of_torch or self._communicator is None else _key(self._communicator) + "/policies"
+        name = (
+            "policies" if self.is_of_torch or self._communicator is None else key_of(self._communicator) + "/policies"
+        )
         raised = [repr(policy) for policy, text in fingerprints.items() if text is None]
         texts = {
             policy: "no fingerprint: that raised" if text is None else text for policy, text in fingerprints.items()
@@ -236,114 +236,5 @@ class GroupRanks:
         return self._had_one or groups.had_communicator(self.group(), self.facts)
 
 
-class _Follower:
-    """Follows the rounds of one channel of one communicator."""
-
-    def __init__(self, ranks: GroupRanks, communicator: Any, channel: str) -> None:
-        self._ranks = weakref.ref(ranks)
-        self._communicator = communicator
-        self._channel = channel
-        self._verification: Verification | None = None
-        self._agreement: Agreement | None = None
-        self._born_key = ""
-        self._other: _Follower | None = None
-
-    def follows(self, agreement: Agreement, born_key: str) -> None:
-        """Take the rounds that this follows, and the key that counts how often this rank began them."""
-        self._agreement, self._born_key = agreement, born_key
-
-    def ends_with(self, other: _Follower) -> None:
-        """Remove the keys of that channel, too, at the end."""
-        self._other = other
-
-    def following(self, waiting: Waiting) -> contextlib.AbstractContextManager[None]:
-        """Raise an alarm if this round takes long."""
-        watch = self._watch()
-        if watch is None:
-            return contextlib.nullcontext()
-        return watch.following(_key(self._communicator), waiting, divergence.facts(self._communicator, self._channel))
-
-    def diverged(self, verdict: RoundVerdict) -> None:
-        """On the thread of the round, perhaps inside a call of torch. So the watch makes the abort."""
-        ranks = self._ranks()
-        if ranks is not None:
-            ranks.end(verdict.text)
-
-    def step(self, store: Store) -> Alarm | None:
-        """On the watch's thread: see :meth:`Verification.step`."""
-        ranks = self._ranks()
-        if ranks is None or ranks._uses is None or not ranks.verifies:
-            return None
-        if self._verification is None:
-            self._verification = Verification(self._communicator, ranks._uses.seats, ranks._uses.about)
-        return self._verification.step(store)
-
-    def answer(self, alarm: Alarm, store: Store) -> RoundVerdict | None:
-        """On the watch's thread: see :func:`divergence.answer` and :meth:`Verification.answer`."""
-        ranks, watch = self._ranks(), self._watch()
-        if ranks is None or watch is None:
-            return None
-        if alarm.facts["channel"] == CHANNEL:
-            return self._verification.answer(alarm, store) if self._verification is not None else None
-        key = _key(self._communicator)
-        return divergence.answer(
-            alarm, self._communicator, ranks.facts.rank, lambda: watch.rounds_of(key), ranks.members
-        )
-
-    def apart(self, verdict: RoundVerdict) -> None:
-        """On the watch's thread: some rank is, or may be, inside NCCL alone."""
-        ranks = self._ranks()
-        if ranks is None or ranks._communicator is not self._communicator:
-            return
-        if verdict.kind == "diverged":
-            ranks.come_apart(verdict)
-        elif verdict.kind == "timeout":
-            ranks.end(f"{verdict.text}. {UNSURE}")
-        elif self._verification is not None:
-            last, hanging = verdict.data
-            ranks.end(verdict.text, last)
-            self._verification.lower_fence()
-            if hanging is not None:
-                ranks.come_apart(verdict._replace(data=hanging))
-
-    def missed(self, verdict_key: str, verdict: RoundVerdict) -> None:
-        """On the watch's thread: say what the others waited for, if this rank did not come. It may wait in NCCL."""
-        ranks = self._ranks()
-        if ranks is not None and not self.has_come_to(verdict_key):
-            self._communicator.log_agreement("agreement.timeout", 0, ranks.facts.rank, 0)
-            kind = RegistrationTimeout if verdict.kind == "timeout" else RegistrationMismatch
-            warn(str(kind(verdict.text)))
-
-    def has_come_to(self, verdict_key: str) -> bool:
-        """Whether this rank takes part, or took part, in the round with that key."""
-        mine = self._agreement is not None and self._agreement.has_come_to(verdict_key)
-        return mine or (self._other is not None and self._other.has_come_to(verdict_key))
-
-    def is_over(self) -> bool:
-        """Whether nobody makes calls on the communicator any more."""
-        return self._ranks() is None or self._communicator.dead
-
-    def end(self, store: Store) -> None:
-        """On the watch's thread: remove this rank's keys that nobody reads any more."""
-        keys = self._agreement.keys_at_end() if self._agreement is not None else []
-        # A communicator that was found is called by its group's name: another one may be called so, and is counted on.
-        if self._communicator.dead and not self._communicator.adopted:
-            keys.append(self._born_key)
-        if self._verification is not None:
-            keys += self._verification.keys_at_end()
-        for key in keys:
-            store.delete_key(key)
-        if self._other is not None:
-            self._other.end(store)
-
-    def _watch(self) -> Watch | None:
-        ranks = self._ranks()
-        return ranks._meetings.at(ranks._sequences_at).watch if ranks is not None and ranks.facts.ranks > 1 else None
-
-
 def _no_group() -> None:
     """What stands for the reference to a group where there is none."""
-
-
-def _key(communicator: Any) -> str:
-    return f"{communicator.key:016x}"

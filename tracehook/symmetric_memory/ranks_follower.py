@@ -1,0 +1,137 @@
+"""Follows the rounds of one communicator for the watch: answers alarms, samples calls, and ends what came apart."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from tracehook.errors import RegistrationMismatch, RegistrationTimeout
+from tracehook.log.stderr import warn
+from tracehook.symmetric_memory import divergence
+from tracehook.symmetric_memory.verification import CHANNEL, Verification
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+    from tracehook.symmetric_memory.agreement import Agreement, Waiting
+    from tracehook.symmetric_memory.alarm import Alarm, Watch
+    from tracehook.symmetric_memory.verdicts import RoundVerdict
+
+
+# Whatever a rank that did not come makes next would meet whatever the others make next.
+UNSURE = "The ranks may no longer make the same calls: abort the group"
+
+
+class RanksFollower:
+    """Follows the rounds of one channel of one communicator. `ranks`: a :class:`GroupRanks`, which imports this."""
+
+    def __init__(self, ranks: Any, communicator: Any, channel: str) -> None:
+        self._ranks = weakref.ref(ranks)
+        self._communicator = communicator
+        self._channel = channel
+        self._verification: Verification | None = None
+        self._agreement: Agreement | None = None
+        self._born_key = ""
+        self._other: RanksFollower | None = None
+
+    def serve(self, ranks: Any) -> None:
+        """Follow for the group whose communicator it is: an alarm may have come before the group asked."""
+        self._ranks = weakref.ref(ranks)
+
+    def follows(self, agreement: Agreement, born_key: str) -> None:
+        """Take the rounds that this follows, and the key that counts how often this rank began them."""
+        self._agreement, self._born_key = agreement, born_key
+
+    def ends_with(self, other: RanksFollower) -> None:
+        """Remove the keys of that channel, too, at the end."""
+        self._other = other
+
+    def following(self, waiting: Waiting) -> contextlib.AbstractContextManager[None]:
+        """Raise an alarm if this round takes long."""
+        watch = self._watch()
+        if watch is None:
+            return contextlib.nullcontext()
+        return watch.following(key_of(self._communicator), waiting, divergence.facts(self._communicator, self._channel))
+
+    def diverged(self, verdict: RoundVerdict) -> None:
+        """On the thread of the round, perhaps inside a call of torch. So the watch makes the abort."""
+        ranks = self._ranks()
+        if ranks is not None:
+            ranks.end(verdict.text)
+
+    def step(self, store: Store) -> Alarm | None:
+        """On the watch's thread: see :meth:`Verification.step`."""
+        ranks = self._ranks()
+        if ranks is None or ranks._uses is None or not ranks.verifies:
+            return None
+        if self._verification is None:
+            self._verification = Verification(self._communicator, ranks._uses.seats, ranks._uses.about)
+        return self._verification.step(store)
+
+    def answer(self, alarm: Alarm, store: Store) -> RoundVerdict | None:
+        """On the watch's thread: see :func:`divergence.answer` and :meth:`Verification.answer`."""
+        ranks, watch = self._ranks(), self._watch()
+        if ranks is None or watch is None:
+            return None
+        if alarm.facts["channel"] == CHANNEL:
+            return self._verification.answer(alarm, store) if self._verification is not None else None
+        key = key_of(self._communicator)
+        return divergence.answer(
+            alarm, self._communicator, ranks.facts.rank, lambda: watch.rounds_of(key), ranks.members
+        )
+
+    def apart(self, verdict: RoundVerdict) -> None:
+        """On the watch's thread: some rank is, or may be, inside NCCL alone."""
+        ranks = self._ranks()
+        if ranks is None or ranks._communicator is None or ranks._communicator.id != self._communicator.id:
+            return
+        if verdict.kind == "diverged":
+            ranks.come_apart(verdict)
+        elif verdict.kind == "timeout":
+            ranks.end(f"{verdict.text}. {UNSURE}")
+        elif self._verification is not None:
+            last, hanging = verdict.data
+            ranks.end(verdict.text, last)
+            self._verification.lower_fence()
+            if hanging is not None:
+                ranks.come_apart(verdict._replace(data=hanging))
+
+    def missed(self, verdict_key: str, verdict: RoundVerdict) -> None:
+        """On the watch's thread: say what the others waited for, if this rank did not come. It may wait in NCCL."""
+        ranks = self._ranks()
+        if ranks is not None and not self.has_come_to(verdict_key):
+            self._communicator.log_agreement("agreement.timeout", 0, ranks.facts.rank, 0)
+            kind = RegistrationTimeout if verdict.kind == "timeout" else RegistrationMismatch
+            warn(str(kind(verdict.text)))
+
+    def has_come_to(self, verdict_key: str) -> bool:
+        """Whether this rank takes part, or took part, in the round with that key."""
+        mine = self._agreement is not None and self._agreement.has_come_to(verdict_key)
+        return mine or (self._other is not None and self._other.has_come_to(verdict_key))
+
+    def is_over(self) -> bool:
+        """Whether nobody makes calls on the communicator any more."""
+        return self._ranks() is None or self._communicator.dead
+
+    def end(self, store: Store) -> None:
+        """On the watch's thread: remove this rank's keys that nobody reads any more."""
+        keys = self._agreement.keys_at_end() if self._agreement is not None else []
+        # A communicator that was found is called by its group's name: another one may be called so, and is counted on.
+        if self._communicator.dead and not self._communicator.adopted:
+            keys.append(self._born_key)
+        if self._verification is not None:
+            keys += self._verification.keys_at_end()
+        for key in keys:
+            store.deletekey_of(key)
+        if self._other is not None:
+            self._other.end(store)
+
+    def _watch(self) -> Watch | None:
+        ranks = self._ranks()
+        return ranks._meetings.at(ranks._sequences_at).watch if ranks is not None and ranks.facts.ranks > 1 else None
+
+
+def key_of(communicator: Any) -> str:
+    """Return what a communicator is called on all its ranks."""
+    return f"{communicator.key:016x}"

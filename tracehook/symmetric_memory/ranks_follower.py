@@ -123,7 +123,7 @@ class RanksFollower:
         if self._verification is not None:
             keys += self._verification.keys_at_end()
         for key in keys:
-            store.deletekey_of(key)
+            store.delete_key(key)
         if self._other is not None:
             self._other.end(store)
 

@@ -38,6 +38,15 @@ def test_on_starts_without_cuda(tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.ring")) == []
 
 
+@pytest.mark.parametrize("hints", ["", "operation='all_reduce', nbytes=8"])
+def test_scopes_do_nothing_without_a_driver(hints: str) -> None:
+    """One line says so, and no hint makes a scope ask torch what it cannot answer there."""
+    code = f"import torch, tracehook\nwith tracehook.symmetric({hints}): print('inside')"
+    run = python(code, env={"SYMM_REGISTER_HOOK": "1"})
+    assert (run.status, run.out) == (0, "inside\n"), run.output
+    assert len(run.lines("no symmetric memory, scopes do nothing")) == 1, run.output
+
+
 def test_import_tracehook_alone() -> None:
     """`import tracehook` loads neither torch nor the native core, and neither does a look at its version."""
     run = python("import sys, tracehook; tracehook.__version__; print({'torch', 'tracehook._core'} & set(sys.modules))")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -98,12 +100,21 @@ def test_a_failed_log_is_quiet_for_good(tmp_path: Path) -> None:
     assert len(run.err.splitlines()) == 2, run.output
 
 
+@contextlib.contextmanager
+def _tiny(directory: Path, size: bytes) -> Iterator[None]:
+    """Mount a file system of that size there, or skip the test with the system's reason."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(b"tmpfs", os.fsencode(directory), b"tmpfs", 0, size) != 0:
+        pytest.skip(f"this process may not mount a tiny file system: {os.strerror(ctypes.get_errno())}")
+    try:
+        yield
+    finally:
+        libc.umount2(os.fsencode(directory), 2)
+
+
 def test_full_disk(tmp_path: Path) -> None:
     """On a full, tiny file system, one line says that the log ends; the job runs and its whole lines are read."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mount(b"tmpfs", os.fsencode(tmp_path), b"tmpfs", 0, b"size=64k") != 0:
-        pytest.skip("only root may mount a tiny file system")
-    try:
+    with _tiny(tmp_path, b"size=64k"):
         run = _run(tmp_path, BUSY.format(events=5000))
         assert len(run.lines("no log from here on")) == 1, run.output
         assert "No space left" in run.err
@@ -111,17 +122,12 @@ def test_full_disk(tmp_path: Path) -> None:
         (log,) = reader.read_directory(tmp_path)
         assert len(log.events) > 10
         assert list(tmp_path.glob("*.ring")) == []
-    finally:
-        libc.umount2(os.fsencode(tmp_path), 2)
 
 
 def test_full_disk_while_a_part_begins(tmp_path: Path) -> None:
     """Where the lines of what lives find no room, one line says so, and no half part is left."""
-    libc = ctypes.CDLL(None, use_errno=True)
     # The ring takes 4,121 KiB, and the first part 509. The next one begins with 250, for which there is no room.
-    if libc.mount(b"tmpfs", os.fsencode(tmp_path), b"tmpfs", 0, b"size=4750k") != 0:
-        pytest.skip("only root may mount a tiny file system")
-    try:
+    with _tiny(tmp_path, b"size=4750k"):
         run = _run(tmp_path, ALIVE, SYMM_REGISTER_LOG_LIMIT="8MiB")
         (line,) = run.err.splitlines()
         assert "no log from here on" in line
@@ -132,8 +138,6 @@ def test_full_disk_while_a_part_begins(tmp_path: Path) -> None:
         assert names.count("segment.alloc") == 1500
         assert log.recovered > 0, "the newest events are in the ring"
         assert names[-1] == "hook.enable"
-    finally:
-        libc.umount2(os.fsencode(tmp_path), 2)
 
 
 def test_file_taken_away(tmp_path: Path) -> None:

@@ -94,6 +94,13 @@ def test_there_is_never_a_shifted_sum(tmp_path: Path, on_stall: str) -> None:
         assert run.finished.lines("aborting") == [], run.output
 
 
+def test_a_rank_that_was_late_to_the_first_scope_is_aborted_too(tmp_path: Path) -> None:
+    """An alarm made its watch begin the rounds of the communicator, before its group did."""
+    run = case("was_late_once", tmp_path)
+    assert "rank 1 made all_reduce, send buffer outside of all windows" in said(run, 0), run.output
+    assert len(run.finished.lines("aborting")) == 2, run.output
+
+
 def test_a_swap_of_known_tensors_is_announced(tmp_path: Path) -> None:
     """The first call that differs is named on all ranks, and no further call is made."""
     run = case("swaps_what_is_known", tmp_path, "W16")

@@ -34,7 +34,7 @@ class _TestLoader(SourceFileLoader):
         return code
 
     def path_stats(self, path: str) -> Any:
-        """Have Python neither read nor write compiled files: those of its own loader have its own asserts."""
+        """Raise OSError, so that Python compiles the file each time: a .pyc file of it has Python's own asserts."""
         raise OSError(f"{path} is compiled each time")
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tracehook.errors import RegistrationError
 from tracehook.hook import groups, namer
 from tracehook.symmetric_memory.members import NOBODY, Members, of_group
+from tracehook.symmetric_memory.ranks_follower import key_of
 from tracehook.symmetric_memory.windows import GroupWindows
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class OtherWindows(GroupWindows):
         self, communicator: Any, store: Store, settings: Settings, stalls: StallWatch, meetings: Meetings
     ) -> None:
         self._group_name = namer.known(communicator.id)
-        name = f"{communicator.key:016x}"
+        name = key_of(communicator)
         facts = groups.GroupFacts(name, communicator.rank, communicator.size, communicator.device, store, None)
         super().__init__(
             None, settings.timeout, stalls, meetings, _nobody, _nobody, verifies=settings.verify != "off", facts=facts
@@ -62,7 +63,7 @@ class OtherWindows(GroupWindows):
     def _called(self, communicator: Any) -> str:
         if communicator is not None and self._group_name is not None:
             return super()._called(communicator)
-        return f"communicator {communicator.key:016x} ({self.facts.ranks} ranks)" if communicator is not None else "it"
+        return f"communicator {key_of(communicator)} ({self.facts.ranks} ranks)" if communicator is not None else "it"
 
 
 class OtherCommunicators:

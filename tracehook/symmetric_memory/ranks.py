@@ -116,8 +116,8 @@ class GroupRanks:
 
     def _begin_sequences(self, found: Any) -> None:
         # Two, because a scope's end and a collective need not come in the same order where several threads work.
-        name = f"{found.key:016x}"
-        # The group's own store is not known to who begins for an alarm, with the communicator alone (others.py).
+        name = key_of(found)
+        # An alarm names only the communicator. Whoever begins for it (others.py) does not know the group's own store.
         of_job = groups.job_store()
         self._sequences_at = of_job if of_job is not None else self.facts.store
         self._followers = plans, uses = RanksFollower(self, found, "plans"), RanksFollower(self, found, "uses")
@@ -131,7 +131,7 @@ class GroupRanks:
     def _agreement(
         self, name: str, follower: RanksFollower | None = None, is_verified: bool = False, at: Store | None = None
     ) -> Agreement:
-        """A sequence of rounds of its own at a store (the group's), where one of that name may have been before."""
+        """Begin a sequence of rounds at store `at`, or at the group's store. An older one may have had this name."""
         facts, store = self.facts, at if at is not None else self.facts.store
         if facts.ranks == 1:
             return Agreement(store, name, facts.rank, facts.ranks, self.about, members=self.members)

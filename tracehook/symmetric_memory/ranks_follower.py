@@ -24,7 +24,7 @@ UNSURE = "The ranks may no longer make the same calls: abort the group"
 
 
 class RanksFollower:
-    """Follows the rounds of one channel of one communicator. `ranks`: a :class:`GroupRanks`, which imports this."""
+    """Follows the rounds of one channel of one communicator, for its :class:`GroupRanks` (`ranks`)."""
 
     def __init__(self, ranks: Any, communicator: Any, channel: str) -> None:
         self._ranks = weakref.ref(ranks)
@@ -36,7 +36,7 @@ class RanksFollower:
         self._other: RanksFollower | None = None
 
     def serve(self, ranks: Any) -> None:
-        """Follow for the group whose communicator it is: an alarm may have come before the group asked."""
+        """Follow the rounds for `ranks` from now on: an alarm may have begun them before the group did."""
         self._ranks = weakref.ref(ranks)
 
     def follows(self, agreement: Agreement, born_key: str) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tracehook.hook.extension import Host
 from tracehook.hook.service import extend
 from tracehook.log.stderr import warn
-from tracehook.symmetric_memory.scope import Scope
+from tracehook.symmetric_memory.scope import Scope, left_to_python
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from tracehook.symmetric_memory.windows import GroupWindows
 
 
-def _capturing() -> bool:
-    import torch
-
-    return bool(torch.cuda.is_current_stream_capturing())
+@left_to_python
+def _make_and_ask() -> bool:
+    """Make the memory, and ask about the capture; False if there cannot be memory: without a driver torch raises."""
+    return memory() is not None and Switch.capturing()
 
 
 class Switch:
@@ -37,7 +37,8 @@ class Switch:
     memory: SymmetricMemory | None = None
     meetings: Meetings | None = None
     members: Any = None  # torch.distributed's GroupMember, whose WORLD is the default group
-    capturing: Callable[[], bool] = _capturing  # whether the current stream is captured into a CUDA graph
+    # Whether the current stream is captured into a CUDA graph; once there is memory, torch's own function.
+    capturing: Callable[[], bool] = _make_and_ask
     unavailable: tuple[str, str] | None = None  # why this process has no symmetric memory (code, text); warned of once
 
 
@@ -75,11 +76,12 @@ def make(host: Host) -> None:
             if Switch.unavailable is None:
                 from tracehook.symmetric_memory.memory import SymmetricMemory
 
+                # A builtin, because torch.compile compiles a function of Python that a scope calls.
+                Switch.capturing = torch._C._cuda_isCurrentStreamCapturing
                 Switch.memory = SymmetricMemory(host.settings, host.push, _drop_holder, _meetings())
             else:
                 warn(f"no symmetric memory, scopes do nothing: {Switch.unavailable[1]}")
     Switch.members = GroupMember
-    Switch.capturing = torch.cuda.is_current_stream_capturing  # torch is there: without a look for it each time
 
 
 def _drop_holder(group: ProcessGroup | None) -> None:

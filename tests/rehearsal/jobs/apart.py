@@ -143,6 +143,19 @@ def swaps_what_is_known() -> None:
     tell(error=error, seconds=round(time.monotonic() - begin, 1))
 
 
+def was_late_once() -> None:
+    """One rank comes late to the first scope. Later the other one reduces what is new, and it reduces what is known."""
+    ordinary = filled(RANK + 1, SIZE, device)
+    reduced(ordinary)
+    if RANK == 1:
+        time.sleep(3)
+    new = symmetric(RANK + 1)
+    reduced(ordinary)
+    attempt(lambda: (dist.all_reduce(new if RANK == 0 else ordinary), torch.cuda.synchronize()))
+    hear("aborting")
+    meet()
+
+
 def waits_for_one_that_is_slow() -> None:
     """One rank comes late, but in time."""
     if RANK == 1:

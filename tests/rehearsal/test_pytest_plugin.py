@@ -17,6 +17,10 @@ def test_raises():
     assert dist.get_rank() == 0, "a bug on rank 1"
 
 @pytest.mark.rehearse(devices=2)
+def test_raises_many():
+    raise ExceptionGroup("two at once", [ValueError("one"), ValueError("other")])
+
+@pytest.mark.rehearse(devices=2)
 def test_differs():
     seen = dist.get_rank()
     assert 7 * seen == 0
@@ -74,9 +78,10 @@ def test_what_goes_wrong_on_a_rank_fails_the_test(tmp_path: Path) -> None:
     """An exception, a hang, a broken rule, and markers that mean nothing; tests without the marker run as ever."""
     (tmp_path / "test_bad.py").write_text(BAD)
     finished = check(tmp_path)
-    assert "7 failed, 1 passed" in finished.out, finished.output
+    assert "8 failed, 1 passed" in finished.out, finished.output
     for told in (
         "rehearsal on 2 ranks: rank 1: AssertionError: a bug on rank 1",
+        ": ExceptionGroup: two at once (2 sub-exceptions)",
         "rehearsal on 2 ranks: rank 1: AssertionError: assert (7 * 1) == 0",
         "rehearsal on 2 ranks: ranks waited for each other: rank 0 waits in ncclAllReduce of 4 float32",
         "rank 1 did not come, and waits in no other call",

@@ -27,8 +27,8 @@ from tracehook.log.text import in_bytes, many, printable
 _MOST_GROUPS = 12  # that are named
 _LEGEND = (
     "ended, aborted: of the comms; regs: registrations; dropped: those that went with an aborted comm; left: those "
-    "that were never undone; held: such windows; failed: calls that NCCL refused; open: still running, killed, ended "
-    "without Python's exit, or the log could not be written"
+    "that were never undone; held: windows that were never undone; failed: calls that NCCL refused; open: still "
+    "running, killed, ended without Python's exit, or the log could not be written"
 )
 
 

@@ -60,7 +60,9 @@ def _report(status: int, lines: list[str]) -> str:
     while found and lines[found - 1].startswith(("rehearsal:", "  ")):  # it speaks last, below torchrun
         found -= 1
     if status == 1 and raised:
-        why = next(line for line in raised if re.match(r"rank \d+: (?!Traceback)\S", line))
+        # The first line that is not indented; those of an exception group stand behind a bar.
+        causes = (re.match(r"(rank \d+: )(?:  \| )?(?!Traceback)([^\s+|].*)", line) for line in raised)
+        why = next(("".join(cause.groups()) for cause in causes if cause), raised[-1])
     else:
         named = [re.sub(r"^(rehearsal:|hang:|\s+)+\s*", "", line) for line in lines[found:]]
         why = ": ".join([_MEANINGS.get(status, f"exit status {status}"), *named[status == 86 :][:1]])

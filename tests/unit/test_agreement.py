@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from support.giving_up import give_up
 from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
 from tracehook.symmetric_memory import lines
 from tracehook.symmetric_memory.agreement import Agreement
+from tracehook.symmetric_memory.verdicts import RoundVerdict
 
 PATIENCE = 20.0  # seconds after which something that should have happened has not
 SHORT = 0.2  # a deadline that is meant to pass
@@ -650,6 +652,22 @@ def test_who_skipped_several_calls_joins_the_newest_round(store, absent):
     there = [member for rank, member in enumerate(members) if rank != absent]
     for number in range(4):
         _one(give_up(there, SHORT / 4, (number,)), RegistrationTimeout)
+    outcomes = _together([lambda one=one: one.compare("windows", ["b"], PATIENCE, (4,)) for one in members])
+    assert outcomes == [False] * 3
+
+
+@pytest.mark.parametrize("absent", [0, 2])
+def test_who_skipped_calls_that_an_alarm_ended_joins_the_newest_round(store, absent):
+    """Those who were there raise at once, because the absent rank said so, and it still finds what it missed."""
+    members = _ranks(store, 3)
+    there = [member for rank, member in enumerate(members) if rank != absent]
+    for number in range(4):
+        answer = RoundVerdict("mismatch", "the absent rank made another call", position=(number,))
+        store.set(f"{members[0].prefix}/{number + 1}/verdict", json.dumps(answer))
+        raised = _together(
+            [lambda one=one, at=(number,): one.compare("windows", ["a"], PATIENCE, at) for one in there]
+        )
+        assert _one(raised, RegistrationMismatch) == answer.text
     outcomes = _together([lambda one=one: one.compare("windows", ["b"], PATIENCE, (4,)) for one in members])
     assert outcomes == [False] * 3
 

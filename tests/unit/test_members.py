@@ -68,6 +68,6 @@ def test_a_communicator_that_is_used_without_its_group_is_named_by_it(
     """As by the ranks that use the group, because one of them may write what all raise."""
     monkeypatch.setattr(namer, "known", lambda _: known)
     communicator = SimpleNamespace(id=7, key=0x1234, rank=0, size=1, device=0, dead=False)
-    found = OtherWindows(communicator, None, Settings(), None, Meetings())  # type: ignore[arg-type]
+    found = OtherWindows(communicator, Settings(), None, Meetings())  # type: ignore[arg-type]
     assert found.about == text
     assert found.members.named([0]) == ("rank 5 (0 of tp_1)" if known else "rank 0")

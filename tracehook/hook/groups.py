@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracehook.hook import registrants
 from tracehook.hook.group_names import name_of
+from tracehook.hook.job import attempt
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store
@@ -37,10 +38,15 @@ def existing() -> Iterator[Found]:
     for group in list(world.pg_map):
         backend = _nccl_backend(group)
         if backend is not None:
-            name = f"group:{world.pg_names.get(group, '?')}"
+            name = shared_name(world.pg_names.get(group, "?"))
             for ordinal, (device, pointer) in enumerate(_communicators(backend)):
                 # One process may hold several; device numbers differ between ranks, their order need not.
                 yield Found(pointer, device, f"{name}#{ordinal}" if ordinal else name, backend)
+
+
+def shared_name(group_name: str) -> str:
+    """Return what the ranks of a group call its communicator, if tracehook did not see how NCCL made it."""
+    return f"{attempt()}group:{group_name}"
 
 
 def adopt_existing(core: Any) -> None:

@@ -76,3 +76,12 @@ def _torchrun(environment: Mapping[str, str]) -> str | None:
 
 def _slurm(environment: Mapping[str, str]) -> str | None:
     return environment.get("SLURM_JOB_ID") or None
+
+
+def attempt(environment: Mapping[str, str] = os.environ) -> str:
+    """Return what keeps the keys of an attempt of torchrun from those of an earlier one, which may be in one store.
+
+    Several agents may count their attempts differently, so it is empty where there are some.
+    """
+    count = environment.get("TORCHELASTIC_RESTART_COUNT")
+    return f"attempt_{count}/" if count and environment.get("GROUP_WORLD_SIZE") == "1" else ""

@@ -76,7 +76,7 @@ class Agreement:
 
     def __init__(
         self,
-        lines: Lines | Store,
+        lines: Lines | Store | None,
         channel: str,
         rank: int,
         ranks: int,
@@ -306,9 +306,10 @@ class Agreement:
                 self._keep(part, number)
         self._leave_closed_board()
         self._learn(verdict, number)
-        if verdict.kind not in ("timeout", "declined", "skipped", "diverged"):
+        if verdict.kind not in ("timeout", "declined", "skipped", "diverged") and not verdict.position:
             # All ranks have come to this round, so they have read the verdicts before it; and the leader, who judged,
-            # has read all posts. Only the verdict of this round may still be wanted.
+            # has read all posts. Only the verdict of this round may still be wanted. A position means that the verdict
+            # came from an alarm, and not from the leader.
             end = len(self._kept_verdicts) - bool(task.trips)
             still = [] if task.trips else self._removable
             self._removable = [*still, *self._kept, *self._kept_verdicts[:end]]

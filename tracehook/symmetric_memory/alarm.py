@@ -38,6 +38,7 @@ LOOK = 1.0  # seconds between two looks at the alarms of others
 END = 5.0  # seconds that the exit waits for an operation on the store
 LATE = 2.0  # seconds after which a rank no longer trusts that another one asks for it, too
 OPEN = 300.0  # seconds that an alarm is kept if its round does not end
+LONGEST_PAUSE = 60.0  # seconds between two tries to reach a store that does not answer
 
 
 class Alarm(NamedTuple):
@@ -109,10 +110,11 @@ class _Question(NamedTuple):
 
 
 class Watch:
-    """Looks after the rounds of this process and the alarms of all, on a thread and a connection of its own.
+    """Looks after the rounds of this process and the alarms of all, on a thread of its own.
 
-    Any thread. `know` is called with the key of a communicator that an alarm is about and that is not watched: it
-    calls :meth:`watch` if this process has it. `name`: see :class:`AlarmFeed`.
+    `store` is a connection on which nobody waits. Any thread. `know` is called with the key of a communicator that an
+    alarm is about and that is not watched: it calls :meth:`watch` if this process has it. `name`: see
+    :class:`AlarmFeed`.
     """
 
     def __init__(
@@ -125,6 +127,7 @@ class Watch:
         self._know = know
         self._changed = threading.Lock()
         self._over = threading.Event()
+        self.has_ended = False  # the store is gone, and so is all that was watched
         self._subjects: dict[str, Subject] = {}
         self._tokens = itertools.count()
         self._waiting: dict[int, _Round] = {}
@@ -172,7 +175,7 @@ class Watch:
             return [found.waiting for found in self._waiting.values() if found.key == key]
 
     def _run(self) -> None:
-        store: Store | None = None
+        store: Store | None = self._store
         due = 0.0
         failures = 0
         while not self._over.wait(TICK):
@@ -191,12 +194,22 @@ class Watch:
                 store = None
                 self._feed.pause()
                 failures += 1
-                due = time.monotonic() + min(60.0, LOOK * 2**failures)
+                pause = min(LONGEST_PAUSE, LOOK * 2**failures)
+                if pause == LONGEST_PAUSE and self._is_left():
+                    break
+                due = time.monotonic() + pause
+                self._over.wait(pause)
             except Exception as problem:
                 warn(f"looking after rounds that wait failed: {type(problem).__name__}: {problem}")
                 self._feed.pause()
-                due = time.monotonic() + 60.0
+                due = time.monotonic() + LONGEST_PAUSE
         self._feed.close()
+
+    def _is_left(self) -> bool:
+        """Whether all that was watched is gone; then nothing is watched here any more."""
+        with self._changed:
+            self.has_ended = all(subject.is_over() for subject in self._subjects.values()) and not self._waiting
+            return self.has_ended
 
     def _has_asked(self) -> bool:
         return bool(self._raised) or any(alarm.rank == 0 and "first" in alarm.facts for alarm, _ in self._open.values())

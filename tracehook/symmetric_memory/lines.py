@@ -241,8 +241,8 @@ class Line:
 class Lines:
     """The lines to one store. One that is free serves the next round; a round that raises leaves none behind."""
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    def __init__(self, store: Store | None) -> None:
+        self.store = store  # None: for a rank that is alone, which needs no line
         self._free: list[Line] = []
         self._threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
         self._running: weakref.WeakSet[Task] = weakref.WeakSet()
@@ -271,6 +271,7 @@ class Lines:
         with self._lock:
             if self._free:
                 return self._free.pop()
+            assert self.store is not None
             line = Line(self.store)
             self._threads.add(line.thread)
             return line

@@ -15,8 +15,6 @@ from tracehook.symmetric_memory.ranks_follower import key_of
 from tracehook.symmetric_memory.windows import GroupWindows
 
 if TYPE_CHECKING:
-    from torch.distributed import Store
-
     from tracehook.settings import Settings
     from tracehook.symmetric_memory.meeting import Meetings
     from tracehook.symmetric_memory.stall_watch import StallWatch
@@ -27,12 +25,10 @@ class OtherWindows(GroupWindows):
 
     is_of_torch = False
 
-    def __init__(
-        self, communicator: Any, store: Store, settings: Settings, stalls: StallWatch, meetings: Meetings
-    ) -> None:
+    def __init__(self, communicator: Any, settings: Settings, stalls: StallWatch, meetings: Meetings) -> None:
         self._group_name = namer.known(communicator.id)
         name = key_of(communicator)
-        facts = groups.GroupFacts(name, communicator.rank, communicator.size, communicator.device, store, None)
+        facts = groups.GroupFacts(name, communicator.rank, communicator.size, communicator.device, None, None)
         super().__init__(
             None, settings.timeout, stalls, meetings, _nobody, _nobody, verifies=settings.verify != "off", facts=facts
         )
@@ -86,15 +82,14 @@ class OtherCommunicators:
 
     def add(self, communicator: Any) -> OtherWindows | None:
         """Return the windows of a communicator; None if its rank or a store for its ranks is not known."""
-        store = groups.job_store()
-        if store is None or communicator.rank < 0:
+        if groups.job_store() is None or communicator.rank < 0:
             return None
         with self._lock:
             for number in [number for number, found in self._windows.items() if found.communicator().dead]:
                 del self._windows[number]
             found = self._windows.get(communicator.id)
             if found is None:
-                found = OtherWindows(communicator, store, self._settings, self._stalls, self._meetings)
+                found = OtherWindows(communicator, self._settings, self._stalls, self._meetings)
                 self._windows[communicator.id] = found
             return found
 

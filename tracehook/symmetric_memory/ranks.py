@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 from tracehook import _core
 from tracehook.errors import RegistrationError
 from tracehook.hook import groups, registrants
+from tracehook.hook.job import attempt
 from tracehook.log.stderr import warn
 from tracehook.symmetric_memory import divergence
 from tracehook.symmetric_memory.agreement import Agreement
 from tracehook.symmetric_memory.answers import ENDED, say_once
 from tracehook.symmetric_memory.hosts import own_host
-from tracehook.symmetric_memory.meeting import Meetings, token
+from tracehook.symmetric_memory.meeting import Meetings, Place
 from tracehook.symmetric_memory.members import Members, of_group
 from tracehook.symmetric_memory.ranks_follower import RanksFollower, key_of
 
 if TYPE_CHECKING:
-    from torch.distributed import ProcessGroup, Store
+    from torch.distributed import ProcessGroup
 
     from tracehook.policies.base import Answer
     from tracehook.symmetric_memory.verdicts import RoundVerdict
@@ -55,7 +56,7 @@ class GroupRanks:
         self._plans: Agreement | None = None
         self._uses: Agreement | None = None
         self._followers: tuple[RanksFollower, ...] = ()
-        self._sequences_at: Any = self.facts.store  # where the ranks compare what concerns the communicator
+        self._place: Place | None = None  # where the ranks compare what concerns the communicator
         self._looking = threading.RLock()  # one look for the communicator at a time; taken with or without the other
         self.deferred: list[int] = []  # segments that were touched during a capture
         self.refused: tuple[str, str] | None = None  # reason code and sentence: no window is made any more
@@ -90,7 +91,7 @@ class GroupRanks:
         found = _core.find_communicator(pointer)
         if found is None:
             by_itself = registrants.registers_itself(self.facts.backend)
-            _core.adopt_communicator(pointer, self.facts.device, f"group:{self.facts.name}", by_itself)
+            _core.adopt_communicator(pointer, self.facts.device, groups.shared_name(self.facts.name), by_itself)
             found = _core.find_communicator(pointer)
         if found is not None:
             self._begin(found)
@@ -106,7 +107,7 @@ class GroupRanks:
             else:
                 # One pair of sequences for a communicator: other ranks need not ask by its group, or not yet.
                 self._plans, self._uses = before._plans, before._uses
-                self._sequences_at, self._followers = before._sequences_at, before._followers
+                self._place, self._followers = before._place, before._followers
                 for follower in self._followers if self.is_of_torch else ():
                     follower.serve(self)  # who began for an alarm has no group that it could abort
         self.refused = self.last_failure = None
@@ -117,30 +118,34 @@ class GroupRanks:
     def _begin_sequences(self, found: Any) -> None:
         # Two, because a scope's end and a collective need not come in the same order where several threads work.
         name = key_of(found)
-        # An alarm names only the communicator. Whoever begins for it (others.py) does not know the group's own store.
-        of_job = groups.job_store()
-        self._sequences_at = of_job if of_job is not None else self.facts.store
         self._followers = plans, uses = RanksFollower(self, found, "plans"), RanksFollower(self, found, "uses")
-        self._plans = self._agreement(f"{name}/windows", plans, at=self._sequences_at)
-        self._uses = self._agreement(f"{name}/placement", uses, self.verifies, at=self._sequences_at)
-        self._plans.about = self._uses.about = self._called(found)
         if self.facts.ranks > 1:
+            # An alarm names only the communicator. Whoever begins for it (others.py) does not know the group's store.
+            of_job = groups.job_store()
+            self._place = self._meetings.place(of_job if of_job is not None else self.facts.store)
+        self._plans = self._agreement(f"{name}/windows", self._place, plans)
+        self._uses = self._agreement(f"{name}/placement", self._place, uses, self.verifies)
+        self._plans.about = self._uses.about = self._called(found)
+        if self._place is not None:
             uses.ends_with(plans)
-            self._meetings.at(self._sequences_at).watch.watch(key_of(found), uses)
+            self._place.meeting.watch.watch(key_of(found), uses)
+
+    def _place_of_group(self) -> Place | None:
+        """Return where the ranks meet while they have no communicator, whose key would be unlike all others."""
+        return self._meetings.place(self.facts.store) if self.facts.ranks > 1 else None
 
     def _agreement(
-        self, name: str, follower: RanksFollower | None = None, is_verified: bool = False, at: Store | None = None
+        self, name: str, place: Place | None, follower: RanksFollower | None = None, is_verified: bool = False
     ) -> Agreement:
-        """Begin a sequence of rounds at store `at`, or at the group's store. An older one may have had this name."""
-        facts, store = self.facts, at if at is not None else self.facts.store
-        if facts.ranks == 1:
-            return Agreement(store, name, facts.rank, facts.ranks, self.about, members=self.members)
-        channel = f"{token(store)}/{name}"
-        meeting = self._meetings.at(store)
-        born_key = f"tracehook/{channel}/born/{facts.rank}"
-        channel = f"{channel}/{meeting.store.add(born_key, 1)}"
+        """Begin a sequence of rounds at that place; None: this rank is alone. An older one may have had this name."""
+        facts = self.facts
+        if place is None:
+            return Agreement(None, name, facts.rank, facts.ranks, self.about, members=self.members)
+        born_key = f"tracehook/{place.name}/{name}/born/{facts.rank}"
+        channel = f"{place.name}/{name}/{place.meeting.store.add(born_key, 1)}"
+        lines = place.meeting.lines
         made = Agreement(
-            meeting.lines, channel, facts.rank, facts.ranks, self.about, follower, own_host(), self.members, is_verified
+            lines, channel, facts.rank, facts.ranks, self.about, follower, own_host(), self.members, is_verified
         )
         if follower is not None:
             follower.follows(made, born_key)
@@ -204,16 +209,16 @@ class GroupRanks:
             return self._policies
 
     def _compare_policies(self, fingerprints: Mapping[str, str | None]) -> str:
-        name = (
-            "policies" if self.is_of_torch or self._communicator is None else key_of(self._communicator) + "/policies"
-        )
+        communicator = self.communicator()
+        name = f"{key_of(communicator)}/policies" if communicator is not None else f"{attempt()}policies"
         raised = [repr(policy) for policy, text in fingerprints.items() if text is None]
         texts = {
             policy: "no fingerprint: that raised" if text is None else text for policy, text in fingerprints.items()
         }
         entries = [f"policy {policy!r} has {text}" for policy, text in texts.items()]
         try:
-            self._agreement(name).compare("choose pools", entries, self._timeout)
+            place = self._place if communicator is not None else self._place_of_group()
+            self._agreement(name, place).compare("choose pools", entries, self._timeout)
         except RegistrationError as problem:
             return str(problem).removeprefix("tracehook: ")
         return f"{self.about}: the fingerprint of policy {' and '.join(raised)} raised on all ranks" if raised else ""
@@ -222,7 +227,7 @@ class GroupRanks:
         """Return the communicator; all ranks make it now if torch was waiting for the first collective."""
         found = self.communicator()
         if found is None and not self.was_made():
-            self._connecting = self._connecting or self._agreement("connect")
+            self._connecting = self._connecting or self._agreement(f"{attempt()}connect", self._place_of_group())
             self._connecting.compare("make the communicator", [], self._timeout)
             groups.make_communicator(self.group(), self.facts)
             found = self.communicator()

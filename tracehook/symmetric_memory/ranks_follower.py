@@ -129,7 +129,7 @@ class RanksFollower:
 
     def _watch(self) -> Watch | None:
         ranks = self._ranks()
-        return ranks._meetings.at(ranks._sequences_at).watch if ranks is not None and ranks.facts.ranks > 1 else None
+        return ranks._place.meeting.watch if ranks is not None and ranks._place is not None else None
 
 
 def key_of(communicator: Any) -> str:

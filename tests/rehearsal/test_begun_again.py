@@ -1,0 +1,37 @@
+"""Jobs that begin more than once: the default group is made anew in one process, or torchrun restarts the processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.rehearsal import rehearse
+
+HOOK = {"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_TIMEOUT": "60"}
+
+
+def test_the_store_of_a_group_ends_with_it() -> None:
+    """Else the next group at that port finds what the former one wrote, such as NCCL's unique id, and hangs."""
+    run = rehearse("begun_again.py", "same", ranks=2, env=HOOK, timeout=150)
+    run.assert_good()
+    assert run.facts(0)["still_there"] is False
+    for rank in range(2):
+        assert run.facts(rank)["sum"] == run.facts(rank)["again"] == 3.0, run.output
+
+
+def test_a_process_hears_alarms_at_the_store_of_its_newest_group() -> None:
+    """A rank without a scope answers in its second life, too: the other one does not wait until its time is up."""
+    run = rehearse("begun_again.py", "elsewhere", ranks=2, env=HOOK, timeout=150)
+    assert run.facts(0)["still_there"] is False
+    assert run.facts(0)["error"] == "RegistrationMismatch", run.output
+
+
+@pytest.mark.parametrize(("case", "hook"), [("first", True), ("adopted", False)])
+def test_an_attempt_reads_nothing_of_the_one_before(case: str, hook: bool, tmp_path: Path) -> None:
+    """What ranks of a failed attempt left in the store of torchrun's agent belongs to it alone."""
+    env = {"PET_MAX_RESTARTS": "1", "SYMM_REGISTER_TIMEOUT": "20"}
+    run = rehearse("attempts.py", case, ranks=2, torchrun=True, log=tmp_path / "logs", hook=hook, env=env, timeout=180)
+    assert run.status == 0, run.output
+    for rank in range(2):
+        assert run.facts(rank)["sum"] == run.facts(rank)["again"] == 3.0, run.output
+    assert "aborts" not in run.finished.err, run.output

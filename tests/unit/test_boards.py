@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
@@ -249,6 +250,23 @@ def test_no_file_is_left(channel, monkeypatch, tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
     del lonely
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_board_of_a_killed_job_is_removed_by_a_later_one(channel, monkeypatch, tmp_path):
+    """Not one that somebody may still come to, and no file of another program."""
+    monkeypatch.setattr(hosts, "SHARED_MEMORY", tmp_path)
+    killed = hosts.Board(channel, [0, 1], 0)  # rank 1 never comes
+    (left,) = tmp_path.iterdir()
+    young = hosts.Board(channel, [2, 3], 2)
+    other = tmp_path / "of another program"
+    other.touch()
+    for path in (left, other):
+        os.utime(path, (1.0, 1.0))
+    hosts.remove_leftovers()
+    assert not left.exists()
+    assert other.exists()
+    assert len(list(tmp_path.iterdir())) == 2
+    del killed, young
 
 
 def test_containers_are_hosts_of_their_own(monkeypatch, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,6 +12,9 @@ from tracehook.hook.job import attempt
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store
+
+
+_REACHED = 1.0  # seconds within which a machine answers, or torch shall find out
 
 
 class Found(NamedTuple):
@@ -238,11 +242,29 @@ def _cuda_backend(group: Any) -> Any | None:
 
 
 def cloned_store(store: Store) -> Store:
-    """Return a copy of `store` with a separate connection. A wait on the copy blocks no other user of the store."""
+    """Return a copy of `store` with a separate connection. A wait on the copy blocks no other user of the store.
+
+    Raises:
+        RuntimeError: the store has ended. torch would try to reach it until the time-out of the store.
+
+    """
+    _require_listener(store)
     try:
         return store.clone()
     except (AttributeError, RuntimeError):  # one written in Python may have no clone; one that is gone fails again
         return store
+
+
+def _require_listener(store: Any) -> None:
+    host, port = getattr(store, "host", None), getattr(store, "port", None)
+    if not isinstance(host, str) or not isinstance(port, int):
+        return
+    try:
+        socket.create_connection((host, port), _REACHED).close()
+    except ConnectionRefusedError as problem:
+        raise RuntimeError(f"no store is at {host}:{port}: {problem}") from problem
+    except OSError:
+        pass  # whether that matters torch finds out
 
 
 def all_gather_single(output: Any, shard: Any, group: ProcessGroup | None, async_op: bool = False) -> Any:

@@ -15,8 +15,7 @@ from tracehook.symmetric_memory import hosts
 MOST_BYTES = 2**20
 QUIET = 3.0  # seconds without a sign of life from a lookout after which others look themselves
 NAMED = 60.0  # seconds that the file keeps its name, so that the processes of a job that start together find it
-LEFT = 600.0  # seconds without a sign of life after which a name is one that a job left when it was killed
-PREFIX = "tracehook-alarms-"
+PREFIX = f"{hosts.PREFIX}alarms-"
 
 
 class AlarmFile:
@@ -51,7 +50,7 @@ class AlarmFile:
                 if self.is_open and not self._is_locked:
                     fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     self._is_locked = True
-                    _remove_leftovers()
+                    hosts.remove_leftovers()
             except BlockingIOError:
                 return False
         return True
@@ -140,14 +139,6 @@ class AlarmFile:
             yield
         except OSError:
             self.close()
-
-
-def _remove_leftovers() -> None:
-    """Remove the files of jobs that were killed in their first minute: whatever lives longer has no name."""
-    for path in hosts.SHARED_MEMORY.glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError):  # somebody else's
-            if path.lstat().st_mtime_ns < time.time_ns() - LEFT * 1e9:
-                path.unlink()
 
 
 def _line(text: bytes) -> bytes:

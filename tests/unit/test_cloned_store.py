@@ -1,0 +1,76 @@
+"""Connections to a store of their own: whoever made the store may end it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+import torch.distributed as dist
+
+from tracehook.hook.groups import cloned_store
+from tracehook.symmetric_memory.alarm import TICK, Watch
+
+LONG = 120.0  # seconds for which torch tries to reach a store
+SOON = LONG / 4
+SERVER = """
+import sys, torch.distributed as dist
+store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+print(store.port, flush=True)
+sys.stdin.read()
+"""
+
+
+class Server:
+    """A store in a process of its own."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        port = int(self._process.stdout.readline())
+        self.store = dist.TCPStore(
+            "127.0.0.1", port, is_master=False, wait_for_workers=False, timeout=timedelta(seconds=LONG)
+        )
+
+    def kill(self) -> None:
+        """End the process, and with it the store."""
+        self._process.kill()
+        self._process.communicate()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """Return a store that a test can end."""
+    made = Server()
+    yield made
+    made.kill()
+
+
+def test_a_store_that_has_ended_is_not_waited_for(server: Server) -> None:
+    """A process that wants a connection then, such as one that ends, has its error at once."""
+    own = cloned_store(server.store)
+    assert own.add("calls", 1) == server.store.add("calls", 0) == 1
+    server.kill()
+    began = time.monotonic()
+    with pytest.raises(RuntimeError, match=r"no store is at 127.0.0.1:\d+"):
+        cloned_store(server.store)
+    assert time.monotonic() - began < SOON
+
+
+def test_the_watch_of_a_store_that_has_ended_ends_at_once(server: Server) -> None:
+    """It tries again and again to reach the store, and the exit does not wait for that."""
+    watch = Watch(server.store.clone())
+    watch.start()
+    time.sleep(2 * TICK)
+    server.kill()
+    time.sleep(8 * TICK)  # it has noticed
+    thread, began = watch._thread, time.monotonic()
+    assert thread is not None
+    watch._over.set()
+    thread.join(LONG)
+    assert time.monotonic() - began < SOON

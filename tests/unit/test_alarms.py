@@ -13,9 +13,10 @@ import torch.distributed as dist
 
 from tracehook.symmetric_memory import alarm, levels, rounds
 from tracehook.symmetric_memory.agreement import Waiting
-from tracehook.symmetric_memory.alarm import COUNT_KEY, Alarm, Watch
+from tracehook.symmetric_memory.alarm import COUNT_KEY, Watch
 from tracehook.symmetric_memory.lines import Task
 from tracehook.symmetric_memory.part import Part
+from tracehook.symmetric_memory.question import Alarm
 from tracehook.symmetric_memory.verdicts import Post, RoundVerdict
 
 KEY = "35fbbc443ced2476"

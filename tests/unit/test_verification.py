@@ -14,9 +14,9 @@ import pytest
 
 from tracehook.symmetric_memory import hosts as hosts_module
 from tracehook.symmetric_memory import levels, verification
-from tracehook.symmetric_memory.alarm import Alarm
 from tracehook.symmetric_memory.hosts import Board, by_host, seen_by
 from tracehook.symmetric_memory.part import Part, Seat
+from tracehook.symmetric_memory.question import Alarm
 from tracehook.symmetric_memory.testimony import MOST, joined, read
 from tracehook.symmetric_memory.verdicts import RoundVerdict
 from tracehook.symmetric_memory.verification import CHANNEL, Verification

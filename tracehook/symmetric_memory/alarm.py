@@ -19,39 +19,26 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tracehook.hook.groups import cloned_store
 from tracehook.log.stderr import warn
 from tracehook.symmetric_memory import uneven
-from tracehook.symmetric_memory.agreement import Waiting
 from tracehook.symmetric_memory.alarm_feed import COUNT_KEY, AlarmFeed
 from tracehook.symmetric_memory.part import copy_key
+from tracehook.symmetric_memory.question import LATE, Alarm, OwnRound, Question
 from tracehook.symmetric_memory.verdicts import RoundVerdict
 
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-PATIENCE = 0.5  # seconds that a rank waits before it raises an alarm
+    from tracehook.symmetric_memory.agreement import Waiting
+
 TICK = 0.25  # seconds between two looks at what this process itself waits for
 LOOK = 1.0  # seconds between two looks at the alarms of others
 END = 5.0  # seconds that the exit waits for an operation on the store
-LATE = 2.0  # seconds after which a rank no longer trusts that another one asks for it, too
 OPEN = 300.0  # seconds that an alarm is kept if its round does not end
 LONGEST_PAUSE = 60.0  # seconds between two tries to reach a store that does not answer
-
-
-class Alarm(NamedTuple):
-    """What a rank that waits tells the others."""
-
-    key: str  # of the communicator: equal on all its ranks
-    rank: int  # who waits, in the group
-    about: str  # what messages call the communicator
-    topic: str
-    entries: list[str]
-    position: Sequence[int]
-    verdict_key: str  # of the round
-    facts: dict[str, Any]  # what the asker knows of itself, for those that answer
 
 
 class Subject(Protocol):
@@ -79,36 +66,6 @@ class Subject(Protocol):
         """Remove what nobody needs any more."""
 
 
-class _Round(NamedTuple):
-    key: str
-    waiting: Waiting
-    facts: dict[str, Any]
-
-    @property
-    def patience(self) -> float:
-        return min(PATIENCE, self.waiting.part.timeout / 4)  # so that a rank asks before its time-out
-
-    @property
-    def verdict_key(self) -> str:
-        return self.waiting.part.verdict_key(self.waiting.number)
-
-    def is_asked_by_speaker(self, now: float) -> bool:
-        """Whether the rank that speaks for this one is in the round, so that it asks too; for some time."""
-        part, board = self.waiting.part, self.waiting.task.board
-        if part.is_speaker or board is None or now >= self.waiting.since + LATE:
-            return False
-        return board.has_spoken(self.waiting.number)
-
-
-class _Question(NamedTuple):
-    """What this process has done about a round that takes long."""
-
-    key: str  # whoever writes it first asks for all that ask the same
-    is_own: bool
-    is_put: bool
-    at: float  # seconds of the monotonic clock
-
-
 class Watch:
     """Looks after the rounds of this process and the alarms of all, on a thread of its own.
 
@@ -130,9 +87,9 @@ class Watch:
         self.has_ended = False  # the store is gone, and so is all that was watched
         self._subjects: dict[str, Subject] = {}
         self._tokens = itertools.count()
-        self._waiting: dict[int, _Round] = {}
+        self._waiting: dict[int, OwnRound] = {}
         self._open: dict[str, tuple[Alarm, float]] = {}  # by verdict key: alarms that are not over yet
-        self._raised: dict[int, _Question] = {}  # of self._waiting, those about which there is an alarm
+        self._raised: dict[int, Question] = {}  # of self._waiting, those about which there is an alarm
         self._registrations = uneven.Registrations()
         self._feed = AlarmFeed(name)
         self._thread: threading.Thread | None = None
@@ -162,7 +119,7 @@ class Watch:
         """Look after a round of communicator `key` for the time of the body."""
         token = next(self._tokens)
         with self._changed:
-            self._waiting[token] = _Round(key, waiting, dict(facts))
+            self._waiting[token] = OwnRound(key, waiting, dict(facts))
         try:
             yield
         finally:
@@ -230,7 +187,7 @@ class Watch:
             if question_before is not None:
                 if now >= question_before.at + LATE and not question_before.is_put and not self._is_asked(store, found):
                     self._raised[token] = question_before._replace(is_put=True)
-                    _put(store, _alarm(found))
+                    _put(store, found.alarm())
             elif not found.is_asked_by_speaker(now) and not found.waiting.is_settled():
                 self._raised[token] = self._raise(store, found)
 
@@ -245,23 +202,23 @@ class Watch:
             mine = [found.waiting for found in self._waiting.values()]
         return any(one.is_settled() for one in mine if one.part.verdict_key(one.number) in verdict_keys)
 
-    def _is_asked(self, store: Store, found: _Round) -> bool:
+    def _is_asked(self, store: Store, found: OwnRound) -> bool:
         """Whether some rank asks about that round, also if the lookout of this host does not know yet."""
         if found.verdict_key not in self._open:
             self._hear(store, itself=True)
         return found.verdict_key in self._open
 
     @staticmethod
-    def _raise(store: Store, found: _Round) -> _Question:
+    def _raise(store: Store, found: OwnRound) -> Question:
         """Ask the other ranks, unless one that asks the same was first."""
-        alarm = _alarm(found)
+        alarm = found.alarm()
         same = json.dumps(alarm._replace(rank=0))
         key = f"{alarm.verdict_key}/asked/{hashlib.sha256(same.encode()).hexdigest()[:16]}"
         mine = str(alarm.rank)
         is_own = store.compare_set(key, "", mine) == mine.encode()
         if is_own:
             _put(store, alarm)
-        return _Question(key, is_own, is_own, time.monotonic())
+        return Question(key, is_own, is_own, time.monotonic())
 
     def _waits_for(self, verdict_key: str) -> bool:
         with self._changed:
@@ -329,13 +286,6 @@ class Watch:
         elif verdict.kind in ("timeout", "mismatch"):
             subject.missed(alarm.verdict_key, verdict)
         return True
-
-
-def _alarm(found: _Round) -> Alarm:
-    part, post = found.waiting.part, found.waiting.post
-    collectors = list(part.shard.collectors[1:])
-    facts = found.facts | ({"collectors": collectors} if collectors else {})
-    return Alarm(found.key, part.rank, part.about, post.topic, post.entries, post.position, found.verdict_key, facts)
 
 
 def _end(store: Store, verdict_key: str, verdict: RoundVerdict, copies: Sequence[str]) -> None:

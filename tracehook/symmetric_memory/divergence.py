@@ -11,7 +11,7 @@ from tracehook.symmetric_memory.verdicts import RoundVerdict
 
 if TYPE_CHECKING:
     from tracehook.symmetric_memory.agreement import Waiting
-    from tracehook.symmetric_memory.alarm import Alarm
+    from tracehook.symmetric_memory.question import Alarm
 
 _OVERRUN = 0xFFFFFFFF
 FORGOTTEN = "a call that it no longer knows, or made before windows counted"

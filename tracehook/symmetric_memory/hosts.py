@@ -25,7 +25,7 @@ from tracehook import _core
 SHARED_MEMORY = Path("/dev/shm")
 PREFIX = "tracehook-"
 LEFT = 600.0  # seconds without a change after which a file is one that a job left when it was killed
-PATIENCE = 0.3  # seconds that a rank waits on the board before it goes to the store; less than alarm.PATIENCE
+PATIENCE = 0.3  # seconds that a rank waits on the board before it goes to the store; less than question.PATIENCE
 
 
 @functools.cache

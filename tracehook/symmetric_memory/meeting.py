@@ -29,7 +29,7 @@ class Meeting:
         self.watch = Watch(store, know, token)
 
 
-class Place(NamedTuple):
+class MeetingPlace(NamedTuple):
     """A meeting, and what those who share it under one prefix are called there."""
 
     meeting: Meeting
@@ -90,9 +90,9 @@ class Meetings:
             self._known[store] = found
         return found
 
-    def place(self, store: Store) -> Place:
+    def place(self, store: Store) -> MeetingPlace:
         """Return where those meet who have `store` with its prefixes; raises what the store raises."""
-        return Place(self.at(store), token(store))
+        return MeetingPlace(self.at(store), token(store))
 
     def _living(self, store: Store | None) -> Meeting | None:
         found = self._known.get(store) if store is not None else None

@@ -16,7 +16,7 @@ from tracehook.symmetric_memory import divergence
 from tracehook.symmetric_memory.agreement import Agreement
 from tracehook.symmetric_memory.answers import ENDED, say_once
 from tracehook.symmetric_memory.hosts import own_host
-from tracehook.symmetric_memory.meeting import Meetings, Place
+from tracehook.symmetric_memory.meeting import MeetingPlace, Meetings
 from tracehook.symmetric_memory.members import Members, of_group
 from tracehook.symmetric_memory.ranks_follower import RanksFollower, key_of
 
@@ -56,7 +56,7 @@ class GroupRanks:
         self._plans: Agreement | None = None
         self._uses: Agreement | None = None
         self._followers: tuple[RanksFollower, ...] = ()
-        self._place: Place | None = None  # where the ranks compare what concerns the communicator
+        self._place: MeetingPlace | None = None  # where the ranks compare what concerns the communicator
         self._looking = threading.RLock()  # one look for the communicator at a time; taken with or without the other
         self.deferred: list[int] = []  # segments that were touched during a capture
         self.refused: tuple[str, str] | None = None  # reason code and sentence: no window is made any more
@@ -130,12 +130,12 @@ class GroupRanks:
             uses.ends_with(plans)
             self._place.meeting.watch.watch(key_of(found), uses)
 
-    def _place_of_group(self) -> Place | None:
+    def _place_of_group(self) -> MeetingPlace | None:
         """Return where the ranks meet while they have no communicator, whose key would be unlike all others."""
         return self._meetings.place(self.facts.store) if self.facts.ranks > 1 else None
 
     def _agreement(
-        self, name: str, place: Place | None, follower: RanksFollower | None = None, is_verified: bool = False
+        self, name: str, place: MeetingPlace | None, follower: RanksFollower | None = None, is_verified: bool = False
     ) -> Agreement:
         """Begin a sequence of rounds at that place; None: this rank is alone. An older one may have had this name."""
         facts = self.facts

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from torch.distributed import Store
 
     from tracehook.symmetric_memory.agreement import Agreement, Waiting
-    from tracehook.symmetric_memory.alarm import Alarm, Watch
+    from tracehook.symmetric_memory.alarm import Watch
+    from tracehook.symmetric_memory.question import Alarm
     from tracehook.symmetric_memory.verdicts import RoundVerdict
 
 

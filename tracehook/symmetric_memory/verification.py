@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from tracehook import _core
 from tracehook.symmetric_memory import divergence, samples, testimony
-from tracehook.symmetric_memory.alarm import Alarm
 from tracehook.symmetric_memory.part import LEADER, Seat
+from tracehook.symmetric_memory.question import Alarm
 from tracehook.symmetric_memory.testimony import MOST, Testimony
 from tracehook.symmetric_memory.verdicts import RoundVerdict
 

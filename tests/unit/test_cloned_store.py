@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -13,6 +15,7 @@ import torch.distributed as dist
 
 from tracehook.hook.groups import cloned_store
 from tracehook.symmetric_memory.alarm import TICK, Watch
+from tracehook.symmetric_memory.meeting import Meeting, Meetings
 
 LONG = 120.0  # seconds for which torch tries to reach a store
 SOON = LONG / 4
@@ -43,6 +46,21 @@ class Server:
         self._process.communicate()
 
 
+class Broken:
+    """A connection that is broken; a copy of it is not."""
+
+    def __init__(self, store: dist.Store) -> None:
+        self._store = store
+
+    def clone(self) -> dist.Store:
+        """Connect."""
+        return self._store
+
+    def add(self, key: str, _: int) -> int:
+        """Fail as a broken connection does."""
+        raise RuntimeError(f"{key}: Broken pipe")
+
+
 @pytest.fixture
 def server() -> Iterator[Server]:
     """Return a store that a test can end."""
@@ -60,6 +78,31 @@ def test_a_store_that_has_ended_is_not_waited_for(server: Server) -> None:
     with pytest.raises(RuntimeError, match=r"no store is at 127.0.0.1:\d+"):
         cloned_store(server.store)
     assert time.monotonic() - began < SOON
+
+
+def test_a_counter_survives_a_broken_connection() -> None:
+    """A connection to a store that was broken once stays so, while the store lives."""
+    store = dist.HashStore()
+    meeting = Meeting(Broken(store), lambda _: None, lambda: False)  # type: ignore[arg-type]
+    assert [meeting.count("born"), meeting.count("born")] == [1, 2]
+
+
+def test_nobody_holds_a_store_that_has_no_group() -> None:
+    """The watch ends when the last group has dropped its store, and so does the connection."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    meetings, own = Meetings(), weakref.ref(store)
+    meeting = meetings.at(store)
+    meeting.watch.start()
+    thread = meeting.watch._thread
+    assert thread is not None
+    assert meetings.at(dist.PrefixStore("a", store)) is meeting
+    assert thread.is_alive()
+    del store
+    gc.collect()
+    assert own() is None
+    thread.join(SOON)
+    assert meeting.watch.has_ended
+    assert meetings._meetings == {}
 
 
 def test_the_watch_of_a_store_that_has_ended_ends_at_once(server: Server) -> None:

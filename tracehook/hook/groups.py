@@ -97,7 +97,9 @@ def job_store() -> Any:
     from torch.distributed import distributed_c10d
 
     world: Any = distributed_c10d._world
-    return world.pg_map[dist.group.WORLD][1]
+    default = dist.group.WORLD  # None, if another thread destroys it just now
+    found = world.pg_map.get(default) if default is not None else None
+    return found[1] if found is not None else None
 
 
 def resolve(group: ProcessGroup | Sequence[ProcessGroup] | None) -> tuple[ProcessGroup, ...]:
@@ -251,20 +253,28 @@ def cloned_store(store: Store) -> Store:
     _require_listener(store)
     try:
         return store.clone()
-    except (AttributeError, RuntimeError):  # one written in Python may have no clone; one that is gone fails again
-        return store
+    except (AttributeError, RuntimeError):
+        if _is_server(store):
+            raise
+        return store  # one that is written in Python may have no clone
 
 
 def _require_listener(store: Any) -> None:
-    host, port = getattr(store, "host", None), getattr(store, "port", None)
-    if not isinstance(host, str) or not isinstance(port, int):
+    if not _is_server(store):
         return
     try:
-        socket.create_connection((host, port), _REACHED).close()
-    except ConnectionRefusedError as problem:
-        raise RuntimeError(f"no store is at {host}:{port}: {problem}") from problem
+        socket.create_connection((store.host, store.port), _REACHED, all_errors=True).close()
+    except ExceptionGroup as failed:  # one for each address of the host
+        if all(isinstance(problem, ConnectionRefusedError) for problem in failed.exceptions):
+            at = f"{store.host}:{store.port}"
+            raise RuntimeError(f"no store is at {at}: {failed.exceptions[0]}") from failed
     except OSError:
         pass  # whether that matters torch finds out
+
+
+def _is_server(store: Any) -> bool:
+    """Whether it is the connection to a store of another process, or may be."""
+    return isinstance(getattr(store, "host", None), str) and isinstance(getattr(store, "port", None), int)
 
 
 def all_gather_single(output: Any, shard: Any, group: ProcessGroup | None, async_op: bool = False) -> Any:

@@ -79,9 +79,10 @@ def _slurm(environment: Mapping[str, str]) -> str | None:
 
 
 def attempt(environment: Mapping[str, str] = os.environ) -> str:
-    """Return what keeps the keys of an attempt of torchrun from those of an earlier one, which may be in one store.
+    """Return what keeps the keys of a restarted process from those of an earlier attempt, which may be in one store.
 
-    Several agents may count their attempts differently, so it is empty where there are some.
+    It is empty in the first attempt: ranks that another launcher started have no number. It is empty too where several
+    agents of torchrun may count their attempts differently.
     """
-    count = environment.get("TORCHELASTIC_RESTART_COUNT")
-    return f"attempt_{count}/" if count and environment.get("GROUP_WORLD_SIZE") == "1" else ""
+    count = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return f"attempt_{count}/" if count != "0" and environment.get("GROUP_WORLD_SIZE") == "1" else ""

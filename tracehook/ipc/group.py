@@ -15,6 +15,7 @@ import torch
 from tracehook import _core
 from tracehook.errors import PeerError, PeerTensorGone
 from tracehook.hook import groups
+from tracehook.hook.job import attempt
 from tracehook.ipc import outbox, wire
 from tracehook.ipc.connector import Connector
 from tracehook.ipc.events import PeerEvents
@@ -74,10 +75,10 @@ class PeerGroup:
         self._calls = 0
         self.is_closing = False
         store = groups.cloned_store(found.store)
-        born = store.add(f"tracehook/peers/{found.name}/born/{self.rank}", 1)
-        key = _core.key_of_name(f"peers:{found.name}/{born}")
-        channel = f"tracehook/peers/{found.name}/{born}"
-        self._connector = Connector(store, channel, self.about, key, self.rank, found.device)
+        name = f"{attempt()}{found.name}"
+        born = store.add(f"tracehook/peers/{name}/born/{self.rank}", 1)
+        key = _core.key_of_name(f"peers:{name}/{born}")
+        self._connector = Connector(store, f"tracehook/peers/{name}/{born}", self.about, key, self.rank, found.device)
         self._inbox = Inbox(self.about, self.device)
         self._monitor = PeerMonitor(self)
         events = PeerEvents(key, self.rank)

@@ -71,7 +71,7 @@ class Watch:
 
     `store` is a connection on which nobody waits. Any thread. `know` is called with the key of a communicator that an
     alarm is about and that is not watched: it calls :meth:`watch` if this process has it. `name`: see
-    :class:`AlarmFeed`.
+    :class:`AlarmFeed`. `drop` is called when nothing is watched: true ends the watch, because nobody needs the store.
     """
 
     def __init__(
@@ -79,12 +79,16 @@ class Watch:
         store: Store,
         know: Callable[[str], None] = lambda _: None,
         name: Callable[[Store], str] | None = None,
+        drop: Callable[[], bool] = lambda: False,
     ) -> None:
         self._store = store
         self._know = know
+        self._name = name or (lambda _: "")
+        self._own_name: str | None = None  # of the store, once it was asked
+        self._drop = drop
         self._changed = threading.Lock()
         self._over = threading.Event()
-        self.has_ended = False  # the store is gone, and so is all that was watched
+        self.has_ended = False  # nobody needs the store, or it is gone and another one is in its place
         self._subjects: dict[str, Subject] = {}
         self._tokens = itertools.count()
         self._waiting: dict[int, OwnRound] = {}
@@ -103,7 +107,8 @@ class Watch:
     def start(self) -> None:
         """Begin to look for the alarms of others."""
         with self._changed:
-            if self._thread is None:
+            if self._thread is None or self.has_ended:
+                self.has_ended = False
                 self._thread = threading.Thread(target=self._run, name="tracehook-watch", daemon=True)
                 self._thread.start()
                 atexit.register(self._end, os.getpid())
@@ -135,9 +140,15 @@ class Watch:
         store: Store | None = self._store
         due = 0.0
         failures = 0
-        while not self._over.wait(TICK):
+        while not self._over.wait(TICK) and not self._is_done(failures):
             try:
                 store = store or cloned_store(self._store)
+                if failures or self._own_name is None:
+                    name = self._name(store)
+                    if self._own_name not in (None, name):
+                        self.has_ended = True  # the next store at that port has a watch of its own
+                        break
+                    self._own_name = name
                 self._look_after_own(store)
                 # Whoever asked looks for answers more often.
                 is_due = time.monotonic() >= due or self._has_asked()
@@ -150,22 +161,23 @@ class Watch:
             except RuntimeError:  # the store is gone, or just now unable: the rounds themselves tell what that means
                 store = None
                 self._feed.pause()
-                failures += 1
-                pause = min(LONGEST_PAUSE, LOOK * 2**failures)
-                if pause == LONGEST_PAUSE and self._is_left():
-                    break
-                due = time.monotonic() + pause
-                self._over.wait(pause)
+                failures = min(failures + 1, 10)
+                due = time.monotonic() + min(LONGEST_PAUSE, LOOK * 2**failures)
+                while not self._is_done(failures) and time.monotonic() < due and not self._over.wait(TICK):
+                    pass
             except Exception as problem:
                 warn(f"looking after rounds that wait failed: {type(problem).__name__}: {problem}")
                 self._feed.pause()
                 due = time.monotonic() + LONGEST_PAUSE
         self._feed.close()
+        if not self._over.is_set():
+            atexit.unregister(self._end)
 
-    def _is_left(self) -> bool:
-        """Whether all that was watched is gone; then nothing is watched here any more."""
+    def _is_done(self, failures: int) -> bool:
+        """Whether nothing is watched, and nobody needs the store. One that fails takes no keys back."""
         with self._changed:
-            self.has_ended = all(subject.is_over() for subject in self._subjects.values()) and not self._waiting
+            watched = [one for one in self._subjects.values() if not (failures and one.is_over())]
+            self.has_ended = not watched and not self._waiting and self._drop()
             return self.has_ended
 
     def _has_asked(self) -> bool:

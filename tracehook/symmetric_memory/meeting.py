@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import threading
-import time
 import uuid
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracehook.hook.groups import cloned_store, job_store
-from tracehook.symmetric_memory.alarm import LOOK, Watch
+from tracehook.symmetric_memory.alarm import END, LOOK, Watch
 from tracehook.symmetric_memory.lines import Lines
 
 if TYPE_CHECKING:
@@ -20,13 +21,22 @@ if TYPE_CHECKING:
 class Meeting:
     """What one process has of one store. The groups of a job have prefixes of one store, so they share it.
 
-    `store` is a connection of its own: whoever made the store can end it while this is there.
+    `store` is a connection of its own: whoever made the store can end it while this is there. `drop`: see
+    :class:`Watch`.
     """
 
-    def __init__(self, store: Store, know: Callable[[str], None]) -> None:
+    def __init__(self, store: Store, know: Callable[[str], None], drop: Callable[[], bool] = lambda: False) -> None:
         self.store = store
         self.lines = Lines(store)
-        self.watch = Watch(store, know, token)
+        self.watch = Watch(store, know, token, drop)
+
+    def count(self, key: str) -> int:
+        """Add one to a counter in the store, and return it; raises what the store raises."""
+        try:
+            return int(self.store.add(key, 1))
+        except RuntimeError:  # once broken, a connection stays so
+            self.store = cloned_store(self.store)
+            return int(self.store.add(key, 1))
 
 
 class MeetingPlace(NamedTuple):
@@ -45,33 +55,44 @@ class Meetings:
     def __init__(self, know: Callable[[str], None] = lambda _: None) -> None:
         self._know = know
         self._meetings: dict[str, Meeting] = {}  # by the token of the store
-        # The objects that groups of torch have. Never held: with the last one a store ends, and its port is free.
-        self._known: weakref.WeakKeyDictionary[Store, Meeting] = weakref.WeakKeyDictionary()
+        # The objects that groups of torch have, and the tokens. Never held: with the last one a store ends, and its
+        # port is free.
+        self._known: weakref.WeakKeyDictionary[Store, str] = weakref.WeakKeyDictionary()
         # Who began the sequences of rounds of a communicator, by its native number: its group, or nobody's. The watch
         # may begin them while the program does.
         self.beginning = threading.Lock()
         self.begun: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        self._lock = threading.Lock()
-        self._is_listening = False
+        self._lock = threading.Lock()  # for moments; a watch takes it under its own, nothing is taken under it
+        self._listening: threading.Thread | None = None
+        self._over = threading.Event()
 
     def listen(self) -> None:
         """Have this process hear the alarms at the job's store, as soon as there is one. Does not wait."""
         with self._lock:
-            if self._is_listening or self._living(job_store()) is not None:
+            if self._over.is_set() or self._listening is not None or self._living(job_store()) is not None:
                 return
-            self._is_listening = True
-        threading.Thread(target=self._listen, name="tracehook-listen", daemon=True).start()
+            self._listening = threading.Thread(target=self._listen, name="tracehook-listen", daemon=True)
+            atexit.unregister(self._end)
+            atexit.register(self._end)
+            self._listening.start()
 
     def _listen(self) -> None:
-        try:
-            while (store := job_store()) is None:
-                time.sleep(LOOK)
-            self.at(store).watch.start()
-        except RuntimeError:
-            pass  # the store has ended: so will its group
-        finally:
-            with self._lock:
-                self._is_listening = False
+        while not self._over.is_set():
+            with contextlib.suppress(RuntimeError):  # the store has ended, and its group will; or it is just now unable
+                store = job_store()
+                if store is not None:
+                    self.at(store).watch.start()
+                    break
+            self._over.wait(LOOK)
+        with self._lock:
+            self._listening = None
+
+    def _end(self) -> None:
+        """At exit: a thread that is inside the store when the interpreter ends would end the process with SIGABRT."""
+        self._over.set()
+        listening = self._listening
+        if listening is not None and listening.is_alive():
+            listening.join(END)
 
     def at(self, store: Store) -> Meeting:
         """Return the meeting at the store that lies under all prefixes of `store`; raises what the store raises."""
@@ -81,22 +102,36 @@ class Meetings:
             return found
         below = _below(store)
         name = token(below)
-        with self._lock:
-            for old in [old for old, meeting in self._meetings.items() if meeting.watch.has_ended]:
-                del self._meetings[old]
-            found = self._meetings.get(name)
-            if found is None:
-                found = self._meetings[name] = Meeting(cloned_store(below), self._know)
-            self._known[store] = found
-        return found
+        made: Meeting | None = None
+        while True:
+            with self._lock:
+                for old in [old for old, meeting in self._meetings.items() if meeting.watch.has_ended]:
+                    del self._meetings[old]
+                found = self._meetings.get(name) or made
+                if found is not None:
+                    self._meetings[name] = found
+                    self._known[store] = name
+                    return found
+            made = Meeting(cloned_store(below), self._know, lambda: self._drop(name))
 
-    def place(self, store: Store) -> MeetingPlace:
+    def place(self, store: Store | None) -> MeetingPlace:
         """Return where those meet who have `store` with its prefixes; raises what the store raises."""
+        if store is None:
+            raise RuntimeError("the default group has ended, and with it the store where ranks meet")
         return MeetingPlace(self.at(store), token(store))
 
     def _living(self, store: Store | None) -> Meeting | None:
-        found = self._known.get(store) if store is not None else None
+        name = self._known.get(store) if store is not None else None
+        found = self._meetings.get(name) if name is not None else None
         return None if found is None or found.watch.has_ended else found
+
+    def _drop(self, name: str) -> bool:
+        """Forget the meeting at the store with that token, if no group has the store any more; tell whether it did."""
+        with self._lock:
+            is_left = name not in self._known.values()
+            if is_left:
+                self._meetings.pop(name, None)
+            return is_left
 
 
 def token(store: Store) -> str:

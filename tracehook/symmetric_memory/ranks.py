@@ -142,7 +142,7 @@ class GroupRanks:
         if place is None:
             return Agreement(None, name, facts.rank, facts.ranks, self.about, members=self.members)
         born_key = f"tracehook/{place.name}/{name}/born/{facts.rank}"
-        channel = f"{place.name}/{name}/{place.meeting.store.add(born_key, 1)}"
+        channel = f"{place.name}/{name}/{place.meeting.count(born_key)}"
         lines = place.meeting.lines
         made = Agreement(
             lines, channel, facts.rank, facts.ranks, self.about, follower, own_host(), self.members, is_verified
@@ -209,15 +209,16 @@ class GroupRanks:
             return self._policies
 
     def _compare_policies(self, fingerprints: Mapping[str, str | None]) -> str:
-        communicator = self.communicator()
-        name = f"{key_of(communicator)}/policies" if communicator is not None else f"{attempt()}policies"
+        # A group is asked by its name: another thread may make its communicator meanwhile, on this rank or another one.
+        by_key = not self.is_of_torch and self._communicator is not None
+        name = f"{key_of(self._communicator)}/policies" if by_key else f"{attempt()}policies"
         raised = [repr(policy) for policy, text in fingerprints.items() if text is None]
         texts = {
             policy: "no fingerprint: that raised" if text is None else text for policy, text in fingerprints.items()
         }
         entries = [f"policy {policy!r} has {text}" for policy, text in texts.items()]
         try:
-            place = self._place if communicator is not None else self._place_of_group()
+            place = self._place if by_key else self._place_of_group()
             self._agreement(name, place).compare("choose pools", entries, self._timeout)
         except RegistrationError as problem:
             return str(problem).removeprefix("tracehook: ")

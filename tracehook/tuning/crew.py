@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 import torch.distributed as dist
 
 from tracehook.hook.groups import job_store
+from tracehook.hook.job import attempt
 
 _GRACE_SECONDS = 3.0
 _runs = itertools.count()  # of this process, which all ranks make alike: a store may outlive a run, and its keys too
@@ -32,7 +33,7 @@ class Crew:
             raise CrewError("the ranks have no store: call torch.distributed.init_process_group first")
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.doing = "beginning"
-        self._store = dist.PrefixStore(f"tracehook/tune/{next(_runs)}", store)
+        self._store = dist.PrefixStore(f"tracehook/tune/{attempt()}{next(_runs)}", store)
         self._timeout = timeout
         self._told = 0
 

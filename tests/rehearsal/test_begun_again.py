@@ -18,6 +18,7 @@ def test_the_store_of_a_group_ends_with_it() -> None:
     for rank in range(2):
         assert run.facts(rank)["sum"] == run.facts(rank)["again"] == 3.0, run.output
         assert run.facts(rank)["watches"] == 1, run.output
+    assert "deleteKey" not in run.finished.err, run.output  # where torch warns of a store that is gone
 
 
 def test_a_process_hears_alarms_at_the_store_of_its_newest_group() -> None:

@@ -84,7 +84,8 @@ class Watch:
         self._store = store
         self._know = know
         self._name = name or (lambda _: "")
-        self._own_name: str | None = None  # of the store, once it was asked
+        self._own_name = ""  # of the store, once it was asked
+        self._is_replaced = False  # another store is at its port
         self._drop = drop
         self._changed = threading.Lock()
         self._over = threading.Event()
@@ -142,19 +143,15 @@ class Watch:
         failures = 0
         while not self._over.wait(TICK) and not self._is_done(failures):
             try:
-                store = store or cloned_store(self._store)
-                if failures or self._own_name is None:
-                    name = self._name(store)
-                    if self._own_name not in (None, name):
-                        self.has_ended = True  # the next store at that port has a watch of its own
-                        break
-                    self._own_name = name
+                if store is None:
+                    store = self._connected()
+                self._own_name = self._own_name or self._name(store)
                 self._look_after_own(store)
                 # Whoever asked looks for answers more often.
                 is_due = time.monotonic() >= due or self._has_asked()
                 if is_due:
                     due = time.monotonic() + LOOK
-                    self._step(store)
+                    store = self._step(store)
                 if is_due or self._feed.has_more():
                     self._look_at_others(store)
                 failures = 0
@@ -173,11 +170,19 @@ class Watch:
         if not self._over.is_set():
             atexit.unregister(self._end)
 
+    def _connected(self) -> Store:
+        """Return a new connection to the store; raises RuntimeError if it is gone."""
+        store = cloned_store(self._store)
+        if self._own_name and self._name(store) != self._own_name:
+            self._is_replaced = True
+            raise RuntimeError("another store is in its place, which has a watch of its own")
+        return store
+
     def _is_done(self, failures: int) -> bool:
         """Whether nothing is watched, and nobody needs the store. One that fails takes no keys back."""
         with self._changed:
             watched = [one for one in self._subjects.values() if not (failures and one.is_over())]
-            self.has_ended = not watched and not self._waiting and self._drop()
+            self.has_ended = self._is_replaced or (not watched and not self._waiting and self._drop())
             return self.has_ended
 
     def _has_asked(self) -> bool:
@@ -236,11 +241,15 @@ class Watch:
         with self._changed:
             return any(found.verdict_key == verdict_key for found in self._waiting.values())
 
-    def _step(self, store: Store) -> None:
+    def _step(self, store: Store) -> Store:
+        """Do what there is to do each second; return the connection to go on with."""
         with self._changed:
             over = {key: subject for key, subject in self._subjects.items() if subject.is_over()}
             self._subjects = {key: subject for key, subject in self._subjects.items() if key not in over}
             subjects = list(self._subjects.values())
+        if over:
+            # Perhaps the store ends with these groups, and at a connection to it torch would write a long warning.
+            store = self._connected()
         for subject in over.values():
             subject.end(store)
         for subject in subjects:
@@ -249,6 +258,7 @@ class Watch:
                 _put(store, alarm)
         for notice in self._registrations.step(store):
             _put(store, notice)
+        return store
 
     def _look_at_others(self, store: Store) -> None:
         self._hear(store)

@@ -56,8 +56,12 @@ class Broken:
         """Connect."""
         return self._store
 
-    def add(self, key: str, _: int) -> int:
+    def check(self, keys: list[str]) -> bool:
         """Fail as a broken connection does."""
+        raise RuntimeError(f"{keys}: Broken pipe")
+
+    def add(self, key: str, _: int) -> int:
+        """Fail in the same way."""
         raise RuntimeError(f"{key}: Broken pipe")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 
 _REACHED = 1.0  # seconds within which a machine answers, or torch shall find out
+# What a machine answers that has no store, and what this one says of addresses that it cannot reach, such as IPv6's.
+_NOBODY_THERE = {errno.ECONNREFUSED, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EHOSTUNREACH, errno.ENETUNREACH}
 
 
 class Found(NamedTuple):
@@ -265,9 +268,10 @@ def _require_listener(store: Any) -> None:
     try:
         socket.create_connection((store.host, store.port), _REACHED, all_errors=True).close()
     except ExceptionGroup as failed:  # one for each address of the host
-        if all(isinstance(problem, ConnectionRefusedError) for problem in failed.exceptions):
+        numbers = {getattr(problem, "errno", None) for problem in failed.exceptions}
+        if errno.ECONNREFUSED in numbers and numbers <= _NOBODY_THERE:
             at = f"{store.host}:{store.port}"
-            raise RuntimeError(f"no store is at {at}: {failed.exceptions[0]}") from failed
+            raise RuntimeError(f"no store is at {at}: {failed.exceptions[-1]}") from failed
     except OSError:
         pass  # whether that matters torch finds out
 

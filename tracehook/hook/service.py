@@ -245,7 +245,7 @@ class Service:
             if core.nccl_missing():
                 raise RuntimeError(f"tracehook: {core.nccl_missing()}")
             self._attached_names += 1
-            shared_name = name if name is not None else f"{job.attempt()}attached:{self._attached_names}"
+            shared_name = job.attempt() + (name if name is not None else f"attached:{self._attached_names}")
             known = core.find_communicator(pointer)
             if known is not None and not known.adopted:
                 warn(f"communicator {known.key:016x} was seen when it was made: attach_communicator is not needed")

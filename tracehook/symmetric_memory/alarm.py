@@ -71,7 +71,8 @@ class Watch:
 
     `store` is a connection on which nobody waits. Any thread. `know` is called with the key of a communicator that an
     alarm is about and that is not watched: it calls :meth:`watch` if this process has it. `name`: see
-    :class:`AlarmFeed`. `drop` is called when nothing is watched: true ends the watch, because nobody needs the store.
+    :class:`AlarmFeed`. `is_left` tells whether no group has the store any more: then the watch ends with the last
+    communicator, and calls `on_end`.
     """
 
     def __init__(
@@ -79,14 +80,16 @@ class Watch:
         store: Store,
         know: Callable[[str], None] = lambda _: None,
         name: Callable[[Store], str] | None = None,
-        drop: Callable[[], bool] = lambda: False,
+        is_left: Callable[[], bool] = lambda: False,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._know = know
         self._name = name or (lambda _: "")
         self._own_name = ""  # of the store, once it was asked
         self._is_replaced = False  # another store is at its port
-        self._drop = drop
+        self._is_left = is_left
+        self._on_end = on_end
         self._changed = threading.Lock()
         self._over = threading.Event()
         self.has_ended = False  # nobody needs the store, or it is gone and another one is in its place
@@ -119,6 +122,11 @@ class Watch:
         if self._thread is not None and os.getpid() == process:
             self._over.set()
             self._thread.join(END)
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it looks for alarms, or did so."""
+        return self._thread is not None
 
     @contextlib.contextmanager
     def following(self, key: str, waiting: Waiting, facts: Mapping[str, Any]) -> Iterator[None]:
@@ -169,6 +177,7 @@ class Watch:
         self._feed.close()
         if not self._over.is_set():
             atexit.unregister(self._end)
+            self._on_end()
 
     def _connected(self) -> Store:
         """Return a new connection to the store; raises RuntimeError if it is gone."""
@@ -182,7 +191,7 @@ class Watch:
         """Whether nothing is watched, and nobody needs the store. One that fails takes no keys back."""
         with self._changed:
             watched = [one for one in self._subjects.values() if not (failures and one.is_over())]
-            self.has_ended = self._is_replaced or (not watched and not self._waiting and self._drop())
+            self.has_ended = self._is_replaced or (not watched and not self._waiting and self._is_left())
             return self.has_ended
 
     def _has_asked(self) -> bool:
@@ -245,13 +254,16 @@ class Watch:
         """Do what there is to do each second; return the connection to go on with."""
         with self._changed:
             over = {key: subject for key, subject in self._subjects.items() if subject.is_over()}
-            self._subjects = {key: subject for key, subject in self._subjects.items() if key not in over}
-            subjects = list(self._subjects.values())
-        if over:
-            # Perhaps the store ends with these groups, and at a connection to it torch would write a long warning.
+        if over and self._is_left():
+            # Perhaps the store has ended, and at a connection that it had torch would write a long warning.
             store = self._connected()
-        for subject in over.values():
+        for key, subject in over.items():
             subject.end(store)
+            with self._changed:
+                if self._subjects.get(key) is subject:
+                    del self._subjects[key]
+        with self._changed:
+            subjects = list(self._subjects.values())
         for subject in subjects:
             alarm = subject.step(store)
             if alarm is not None:

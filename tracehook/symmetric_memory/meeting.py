@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 import threading
 import uuid
 import weakref
@@ -21,22 +22,28 @@ if TYPE_CHECKING:
 class Meeting:
     """What one process has of one store. The groups of a job have prefixes of one store, so they share it.
 
-    `store` is a connection of its own: whoever made the store can end it while this is there. `drop`: see
+    `store` is a connection of its own: whoever made the store can end it while this is there. `is_left`, `on_end`: see
     :class:`Watch`.
     """
 
-    def __init__(self, store: Store, know: Callable[[str], None], drop: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        store: Store,
+        know: Callable[[str], None],
+        is_left: Callable[[], bool] = lambda: False,
+        on_end: Callable[[], None] = lambda: None,
+    ) -> None:
         self.store = store
         self.lines = Lines(store)
-        self.watch = Watch(store, know, token, drop)
+        self.watch = Watch(store, know, token, is_left, on_end)
 
     def count(self, key: str) -> int:
         """Add one to a counter in the store, and return it; raises what the store raises."""
         try:
-            return int(self.store.add(key, 1))
+            self.store.check([key])  # which may be done twice, unlike the addition
         except RuntimeError:  # once broken, a connection stays so
             self.store = cloned_store(self.store)
-            return int(self.store.add(key, 1))
+        return int(self.store.add(key, 1))
 
 
 class MeetingPlace(NamedTuple):
@@ -73,26 +80,30 @@ class Meetings:
                 return
             self._listening = threading.Thread(target=self._listen, name="tracehook-listen", daemon=True)
             atexit.unregister(self._end)
-            atexit.register(self._end)
+            atexit.register(self._end, os.getpid())
             self._listening.start()
 
     def _listen(self) -> None:
-        while not self._over.is_set():
-            with contextlib.suppress(RuntimeError):  # the store has ended, and its group will; or it is just now unable
-                store = job_store()
-                if store is not None:
-                    self.at(store).watch.start()
-                    break
-            self._over.wait(LOOK)
-        with self._lock:
-            self._listening = None
+        try:
+            while not self._over.is_set():
+                # The store may have ended, and its group will; or it is just now unable.
+                with contextlib.suppress(RuntimeError):
+                    store = job_store()
+                    if store is not None:
+                        self.at(store).watch.start()
+                        break
+                self._over.wait(LOOK)
+        finally:
+            with self._lock:
+                self._listening = None
 
-    def _end(self) -> None:
+    def _end(self, process: int) -> None:
         """At exit: a thread that is inside the store when the interpreter ends would end the process with SIGABRT."""
-        self._over.set()
-        listening = self._listening
-        if listening is not None and listening.is_alive():
-            listening.join(END)
+        if os.getpid() == process:
+            self._over.set()
+            listening = self._listening
+            if listening is not None:
+                listening.join(END)
 
     def at(self, store: Store) -> Meeting:
         """Return the meeting at the store that lies under all prefixes of `store`; raises what the store raises."""
@@ -105,14 +116,13 @@ class Meetings:
         made: Meeting | None = None
         while True:
             with self._lock:
-                for old in [old for old, meeting in self._meetings.items() if meeting.watch.has_ended]:
-                    del self._meetings[old]
+                self._forget_ended()
                 found = self._meetings.get(name) or made
                 if found is not None:
                     self._meetings[name] = found
                     self._known[store] = name
                     return found
-            made = Meeting(cloned_store(below), self._know, lambda: self._drop(name))
+            made = Meeting(cloned_store(below), self._know, lambda: self._is_left(name), self._ended)
 
     def place(self, store: Store | None) -> MeetingPlace:
         """Return where those meet who have `store` with its prefixes; raises what the store raises."""
@@ -125,13 +135,21 @@ class Meetings:
         found = self._meetings.get(name) if name is not None else None
         return None if found is None or found.watch.has_ended else found
 
-    def _drop(self, name: str) -> bool:
-        """Forget the meeting at the store with that token, if no group has the store any more; tell whether it did."""
+    def _is_left(self, name: str) -> bool:
+        """Whether no group has the store with that token any more."""
         with self._lock:
-            is_left = name not in self._known.values()
-            if is_left:
-                self._meetings.pop(name, None)
-            return is_left
+            return name not in self._known.values()
+
+    def _ended(self) -> None:
+        with self._lock:
+            self._forget_ended()
+
+    def _forget_ended(self) -> None:
+        """Hold no connection to a store that nobody needs."""
+        needed = set(self._known.values())
+        for name, meeting in list(self._meetings.items()):
+            if meeting.watch.has_ended or not (meeting.watch.has_begun or name in needed):
+                del self._meetings[name]
 
 
 def token(store: Store) -> str:

@@ -67,7 +67,7 @@ class Subject(Protocol):
 
 
 class Watch:
-    """Looks after the rounds of this process and the alarms of all, on a thread of its own.
+    """Follows the rounds of this process and the alarms of all processes, on one thread.
 
     `store` is a connection on which nobody waits. Any thread. `know` is called with the key of a communicator that an
     alarm is about and that is not watched: it calls :meth:`watch` if this process has it. `name`: see
@@ -86,7 +86,7 @@ class Watch:
         self._store = store
         self._know = know
         self._name = name or (lambda _: "")
-        self._own_name = ""  # of the store, once it was asked
+        self._own_name = ""  # the token of the store; empty until the watch has read it
         self._is_replaced = False  # another store is at its port
         self._is_left = is_left
         self._on_end = on_end
@@ -184,7 +184,7 @@ class Watch:
         store = cloned_store(self._store)
         if self._own_name and self._name(store) != self._own_name:
             self._is_replaced = True
-            raise RuntimeError("another store is in its place, which has a watch of its own")
+            raise RuntimeError("a newer store has this port now, and another watch reads that store")
         return store
 
     def _is_done(self, failures: int) -> bool:

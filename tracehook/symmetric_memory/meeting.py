@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Meeting:
     """What one process has of one store. The groups of a job have prefixes of one store, so they share it.
 
-    `store` is a connection of its own: whoever made the store can end it while this is there. `is_left`, `on_end`: see
-    :class:`Watch`.
+    `store` is a separate connection, so the program can end its store while the meeting exists. :class:`Watch`
+    describes `is_left` and `on_end`.
     """
 
     def __init__(

@@ -209,7 +209,8 @@ class GroupRanks:
             return self._policies
 
     def _compare_policies(self, fingerprints: Mapping[str, str | None]) -> str:
-        # A group is asked by its name: another thread may make its communicator meanwhile, on this rank or another one.
+        # The ranks of a group compare under the group's name, also if this rank has the communicator already: another
+        # rank may not have it yet.
         by_key = not self.is_of_torch and self._communicator is not None
         name = f"{key_of(self._communicator)}/policies" if by_key else f"{attempt()}policies"
         raised = [repr(policy) for policy, text in fingerprints.items() if text is None]

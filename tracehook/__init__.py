@@ -159,9 +159,14 @@ def status() -> Status:
         expandable_bytes: mapped bytes of expandable segments. tracehook logs these but does not register them.
         communicators: a list of dicts with ``key`` (equal on all ranks, as in the log), ``device``, ``rank``,
             ``size``, ``local``, ``held`` (registered segments), ``made`` and ``undone`` (registrations so far),
+            ``in_effect`` and ``in_vain`` (registrations that NCCL used, or did not use, in the first call that could),
+            ``at_calls`` (whether a segment is registered at the first call that gains), ``one_host``,
             ``ready``, ``failed``, ``device_communicators`` (number that live), ``segments_since_ns`` and
             ``windows_since_ns`` (nanoseconds of the monotonic clock at which the oldest registration that is in NCCL
             now began; 0: there is none).
+        memory: where segments come from: ``source`` (``torch`` or ``vmm``), and of ``vmm`` its ``segments``, ``bytes``
+            and ``refused`` (requests that went to cudaMalloc).
+        left_out: segments that NCCL could not use and that nobody registers: ``segments``, ``bytes``, ``why``.
         dropped: events that the ring lost because it was full.
         log: path of the log, or None.
         nccl, hook_library: the loaded NCCL, and the chosen library.

@@ -161,8 +161,15 @@ class Settings:
         "auto",
         _one_of(*MODES),
         "who registers segments: auto (tracehook, but if torch registers them itself, tracehook only records that), "
-        "own (always tracehook), observe (never tracehook, which only records what others register) or off "
-        "(tracehook neither registers nor records)",
+        "own (always tracehook), observe (never tracehook, which only records what others register), off (tracehook "
+        "neither registers nor records) or all (as auto, and every segment, also where NCCL can use no registration)",
+    )
+    memory: str = _setting(
+        "SYMM_REGISTER_MEMORY",
+        "torch",
+        _one_of("torch", "vmm"),
+        "where segments come from, the same on all ranks: torch (cudaMalloc, whose memory NCCL cannot map into other "
+        "processes) or vmm (the driver's virtual memory, which NCCL can use; docs/registration.md)",
     )
     local_min: int | None = _setting(
         "SYMM_REGISTER_LOCAL_MIN",

@@ -48,5 +48,5 @@ def test_nothing_is_registered_where_calls_cannot_be_followed(tmp_path: Path) ->
     assert run.facts()["state_then"] == "unsupported"
     assert list(run.facts()["status"]["reasons"]) == ["slots_refused"]
     (line,) = [line for line in run.output.splitlines() if "hook.unsupported" in line]
-    assert "a table of calls into NCCL cannot be written: mprotect: Permission denied" in line
+    assert "a table of calls cannot be written: mprotect: Permission denied" in line
     assert run.events("register.local") == []

@@ -83,11 +83,17 @@ class Finished:
         return [line for line in self.err.splitlines() if text in line]
 
 
+# Rehearsed jobs share a host and use memory of cudaMalloc, of which NCCL could use no registration: where a test does not
+# say what is registered, it is every segment.
+_EVERY_SEGMENT = {"SYMM_REGISTER_LOCAL": "all"}
+
+
 def environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment of this process without what concerns tracehook, torch or NCCL, and with `changes`."""
     kept = {name: value for name, value in os.environ.items() if not _FOREIGN.match(name)}
     kept["PYTHONWARNINGS"] = "ignore:This process:DeprecationWarning"  # Python 3.12 on a fork beside threads
     kept["OMP_NUM_THREADS"] = "1"
+    kept |= _EVERY_SEGMENT
     kept.update(changes or {})
     return kept
 

@@ -36,6 +36,7 @@ BEGIN: Final = (
     "allocator",
     "policy",
     "local_min",
+    "segment_memory",
     "emulated",
     "argv",
 )

@@ -52,6 +52,7 @@ DELETE FROM event WHERE comm IN (
 CREATE TABLE communicator AS
 SELECT process, any_value(rank) AS rank, comm_id, any_value(comm) AS comm, max(comm_rank) AS comm_rank,
        max(ranks) AS ranks, coalesce(any_value(local), 'own') AS local, coalesce(bool_or(adopted), false) AS adopted,
+       coalesce(bool_or(at_calls), false) AS at_calls,
        coalesce(max(device) FILTER (event LIKE 'communicator.%'), max(device)) AS device,
        min(ns) FILTER (event = 'communicator.pending') AS found_ns,
        min(ns) FILTER (event = 'communicator.ready') AS ready_ns,
@@ -74,7 +75,7 @@ FROM event WHERE event = 'communicator.group' AND comm IS NOT NULL GROUP BY comm
 -- One row a segment of PyTorch's allocator.
 CREATE TABLE segment AS
 SELECT process, any_value(rank) AS rank, segment, max(device) AS device,
-       any_value(addr) AS addr, max(size) AS size,
+       any_value(addr) AS addr, max(size) AS size, any_value(memory) AS kind,
        min(ns) FILTER (event != 'segment.free') AS born_ns, min(seq) FILTER (event != 'segment.free') AS born_seq,
        min(ns) FILTER (event = 'segment.free') AS freed_ns, min(seq) FILTER (event = 'segment.free') AS freed_seq
 FROM event WHERE event IN ('segment.alloc', 'segment.adopt', 'segment.free') GROUP BY process, segment;
@@ -168,8 +169,13 @@ UPDATE process SET helper = true WHERE NOT used_cuda AND rank IS NOT NULL AND EX
       AND process.first_ns <= coalesce(main.alive_ns, main.last_ns));
 DROP TABLE fact;
 
--- How much was looked at.
+-- How much was looked at. `used`: local registrations that NCCL was seen to use. `in_vain`: those that it could not. `left_out`:
+-- segments that nobody registered, because no registration could take effect.
 CREATE VIEW counted AS
 SELECT (SELECT count(*) FROM event) AS events, (SELECT count(*) FROM event WHERE recovered) AS recovered,
        (SELECT count(*) FROM segment) AS segments, (SELECT count(*) FROM registration WHERE kind = 'local') AS registrations,
-       (SELECT count(*) FROM registration WHERE kind = 'window') AS windows, (SELECT count(*) FROM mapping) AS mappings;
+       (SELECT count(*) FROM registration WHERE kind = 'window') AS windows, (SELECT count(*) FROM mapping) AS mappings,
+       (SELECT count(*) FROM event WHERE event = 'register.used') AS used,
+       (SELECT count(*) FROM event WHERE event = 'register.local' AND ok AND expected = 'none') AS in_vain,
+       (SELECT count(*) FROM segment WHERE kind IN ('cudaMalloc', 'private') AND EXISTS (
+            FROM communicator c WHERE c.process = segment.process AND c.device = segment.device AND c.at_calls AND c.ranks > 1)) AS left_out;

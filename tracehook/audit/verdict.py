@@ -58,6 +58,9 @@ class Looked:
     registrations: int
     windows: int
     mappings: int
+    used: int  # local registrations that NCCL was seen to use
+    in_vain: int  # local registrations that it cannot use
+    left_out: int  # segments that nobody registered, because NCCL could not use it
     seconds: float
     proof_from: str | None  # ISO 8601, UTC: before, logs threw lines away; None: they tell everything
     shortened: int  # logs that did
@@ -101,8 +104,24 @@ class Verdict:
         return (
             f"Clean: {many(seen.registrations, 'registration')} and {many(seen.windows, 'window')} of "
             f"{many(seen.segments, 'segment')} with {many(seen.communicators, 'communicator')} on "
-            f"{many(seen.ranks, 'rank')}{mapped} were made and undone as {len(rules())} rules demand."
+            f"{many(seen.ranks, 'rank')}{mapped} were made and undone as {len(rules())} rules demand.{self._effect}"
         )
+
+    @property
+    def _effect(self) -> str:
+        """Say what NCCL made of the local registrations, if the logs know."""
+        seen, said = self.looked, ""
+        if seen.used:
+            said += f" NCCL used {many(seen.used, 'local registration')}."
+        if seen.in_vain:
+            said += f" NCCL cannot use {many(seen.in_vain, 'local registration')}: they only cost time."
+        if seen.left_out:
+            it = "it" if seen.left_out == 1 else "them"
+            said += (
+                f" {many(seen.left_out, 'segment').capitalize()} stayed unregistered, because NCCL cannot map {it} into other "
+                "processes of the host; SYMM_REGISTER_MEMORY=vmm makes segments that it can map."
+            )
+        return said
 
     def as_json(self) -> dict[str, Any]:
         """Return it as what ``--json`` prints (docs/audit.md)."""
@@ -180,7 +199,8 @@ def _look(store: Store) -> Looked:
                    FROM process) AS proof_from,
                   (SELECT count(*) FROM process WHERE proof_ns IS NOT NULL) AS shortened
            FROM (SELECT sum(events) AS events, sum(recovered) AS recovered, sum(segments) AS segments,
-                        sum(registrations) AS registrations, sum(windows) AS windows, sum(mappings) AS mappings
+                        sum(registrations) AS registrations, sum(windows) AS windows, sum(mappings) AS mappings,
+                        sum(used) AS used, sum(in_vain) AS in_vain, sum(left_out) AS left_out
                  FROM counted) AS told"""
     )
     return Looked(**{**row, "jobs": tuple(row["jobs"] or ())})

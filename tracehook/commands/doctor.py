@@ -16,6 +16,8 @@ import tracehook
 from tracehook import settings, versions
 from tracehook.commands.printed import console_for
 from tracehook.hook import library, nccl_library, registrants
+from tracehook.log.tables import MEMORIES
+from tracehook.nccl import effect
 from tracehook.rehearsal import emulation
 
 _WITHOUT_TORCH = "not installed: tracehook reads logs here; to follow a job, install torch 2.11 or later beside it"
@@ -83,16 +85,29 @@ def _versions() -> list[tuple[str, str]]:
 
 def _who_registers(torch_version: str) -> str:
     mode = settings.from_environment()[0].local
-    if mode == "auto" and versions.group_of(torch_version) == "nccl2":
+    if mode in ("auto", "all") and versions.group_of(torch_version) == "nccl2":
         return "torch's group nccl2 by itself, which is recorded"
-    if mode == "auto" and registrants.torch_hook_is_on():
+    if mode in ("auto", "all") and registrants.torch_hook_is_on():
         return "torch's own hook, which is recorded"
     return {
-        "auto": "tracehook",
+        "auto": "tracehook, where NCCL can use it",
+        "all": "tracehook, every segment",
         "own": "tracehook, always",
         "observe": "not tracehook; what others do is recorded",
         "off": "not tracehook; what others do is not recorded",
     }[mode]
+
+
+def _memory(nccl: int) -> str:
+    """Say where segments come from, and what NCCL can do with a registration of them inside a host."""
+    source = settings.from_environment()[0].memory
+    kind = effect.SHAREABLE if source == "vmm" else effect.CUDA_MALLOC
+    rule = effect.row_of(effect.Facts(kind, True, nccl, os.environ))
+    remedy = f": {rule.remedy}" if rule.remedy else ""
+    return f"{source}; inside a host a registration has {_EFFECTS[rule.effect]} ({rule.text}{remedy})"
+
+
+_EFFECTS = {effect.NONE: "no effect", effect.HOST: "an effect", effect.NETWORK: "an effect", effect.UNKNOWN: "an unknown effect"}
 
 
 def _state() -> list[tuple[str, str]]:
@@ -102,6 +117,7 @@ def _state() -> list[tuple[str, str]]:
         ("NCCL", versions.nccl_name(nccl) if nccl else "not loaded"),
         ("state", status["state"]),
     ]
+    rows.append(("memory", _memory(nccl)))
     for file in nccl_library.loaded():
         maker = nccl_library.pretender(file)
         if maker is not None:
@@ -143,9 +159,11 @@ def _self_test() -> tuple[bool, str]:
     with torch.cuda.use_mem_pool(pool):
         tensor = torch.empty(32 << 20, dtype=torch.uint8, device="cuda")
     born = _core.totals()[0] - before
+    segment = _core.segment_at(tensor.data_ptr())
+    kind = MEMORIES[segment[4]] if segment is not None else "unknown"
     del tensor, pool
     torch.cuda.empty_cache()
     died = before + born - _core.totals()[0]
-    counts = f"{born} segment seen allocated, {died} seen freed (allocator {allocator['name']})"
+    counts = f"{born} segment seen allocated, {died} seen freed (allocator {allocator['name']}, memory {kind})"
     works = born == 1 and died >= 1
     return works, counts if works else f"failed: {counts}; expected 1 and 1"

@@ -14,6 +14,8 @@ def nothing() -> dict[str, Any]:
         "reasons": {},
         "segments": 0,
         "bytes": 0,
+        "memory": {"source": "torch", "segments": 0, "bytes": 0, "refused": 0},
+        "left_out": {"segments": 0, "bytes": 0, "why": ""},
         "expandable_bytes": 0,
         "communicators": [],
         "dropped": 0,

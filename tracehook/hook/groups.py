@@ -186,6 +186,12 @@ def make_communicator(group: ProcessGroup | None, found: GroupFacts) -> None:
         dist.barrier(group, device_ids=[found.device])  # some groups wait for a collective nevertheless
 
 
+def pointer_of(group: ProcessGroup) -> int:
+    """Return the raw ``ncclComm_t`` of any group on its device, or 0 if it has none, or not yet."""
+    backend = _nccl_backend(group)
+    return communicator_pointer(_facts(group, backend)) if backend is not None else 0
+
+
 def communicator_pointer(found: GroupFacts) -> int:
     """Return the raw ``ncclComm_t`` of the group on its device, or 0 if torch did not make it yet."""
     return _pointer_on(found.backend, found.device)

@@ -71,6 +71,7 @@ def begin_fields(torch: Any, nccl: int, config: Settings, job: JobId) -> dict[st
         "policy": [encodable(name) for name in config.policy],
         "local": config.local,
         "local_min": config.local_min or 0,
+        "segment_memory": config.memory,
         "emulated": "TRACEHOOK_EMU_DEVICES" in environment,
         "argv": [encodable(part) for part in sys.argv[:1]],
     }

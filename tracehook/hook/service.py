@@ -9,7 +9,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from tracehook import settings
-from tracehook.hook import facts, job, library, log_begin, program_end, registrants, telemetry
+from tracehook.hook import facts, job, library, log_begin, program_end, registrants, registration, telemetry
 from tracehook.hook.extension import EXTENSIONS, Extension, tell_of_birth
 from tracehook.hook.namer import Namer
 from tracehook.log import ring_place
@@ -92,12 +92,14 @@ class Service:
         if torch.version.cuda is None:
             self._note("no_cuda", f"torch {torch.__version__}")
             return
-        self._record_only = registrants.torch_hook_is_on() and self.settings.local in ("auto", "observe")
+        self._record_only = registrants.torch_hook_is_on() and self.settings.local in ("auto", "all", "observe")
         if self._record_only:
             _core.set_registering(False)
-        mode = "observe" if self._record_only and self.settings.local == "auto" else self.settings.local
+        mode = "observe" if self._record_only else self.settings.local
         _core.set_local_mode(MODES.index(mode))
         _core.set_local_min(self.settings.local_min or 0)
+        registration.begin(_core, self.settings)
+        registration.take_over_memory(_core, self.settings, torch.cuda.is_initialized())
         if self.settings.check:
             _core.check_at_births()
         _core.set_window_guard(self.settings.timeout if self.settings.guard != "off" else 0.0)
@@ -141,7 +143,10 @@ class Service:
             self._note("attach_failed", str(problem))
 
     def _attach_to_allocator(self, version: str) -> None:
+        import torch
+
         core = self._native()
+        registration.cuda_is_up(core, self.settings, torch.cuda.device_count())
         # Said only now: a launcher that imports torch and never uses CUDA is not concerned.
         if self._record_only:
             self._note("torch_hook")
@@ -190,7 +195,7 @@ class Service:
             out: dict[str, Any] = facts.nothing() | {"state": self._state(), "reasons": reasons}
             if self._core is None or self._forked:
                 return out
-            out |= facts.of_core(self._core)
+            out |= facts.of_core(self._core) | registration.told(self._core)
             journal = self._journal
             out["log"] = str(journal.path) if journal and journal.path and not journal.failed else None
             for extension in EXTENSIONS:
@@ -263,6 +268,10 @@ class Service:
         if self._journal is not None and not self._forked:
             extension.begun(self, self._journal)
         extension.enabled(self)
+
+    def running(self) -> Any:
+        """Return the native side, or None if it does not run in this process."""
+        return self._core if not self._forked else None
 
     # --- pieces ---
 

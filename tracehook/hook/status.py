@@ -20,10 +20,31 @@ class CommunicatorStatus(TypedDict):
     held: int
     made: int
     undone: int
+    in_effect: int
+    in_vain: int
+    at_calls: bool
+    one_host: bool
     device_communicators: int
     local: str
     segments_since_ns: int
     windows_since_ns: int
+
+
+class MemoryStatus(TypedDict):
+    """Where segments come from. `source`: ``torch`` or ``vmm``; the rest is of ``vmm``. Sizes in bytes."""
+
+    source: str
+    segments: int
+    bytes: int
+    refused: int
+
+
+class LeftOutStatus(TypedDict):
+    """Segments that nobody registers, because NCCL could not use it. Sizes in bytes."""
+
+    segments: int
+    bytes: int
+    why: str
 
 
 class PoolStatus(TypedDict):
@@ -66,6 +87,8 @@ class Status(TypedDict):
     segments: int
     bytes: int
     expandable_bytes: int
+    memory: MemoryStatus
+    left_out: LeftOutStatus
     communicators: list[CommunicatorStatus]
     dropped: int
     log: str | None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tracehook.log.calls import SLOT_BYTES
-from tracehook.log.tables import ABOUT, ANSWERS, EVENTS, HANDLES, KINDS, OPERATIONS, reason_of
+from tracehook.log.tables import ABOUT, ANSWERS, EFFECTS, EVENTS, HANDLES, KINDS, MEMORIES, OPERATIONS, reason_of
 
 MAGIC = b"THRING01"
 
@@ -25,8 +25,12 @@ _RECORD = struct.Struct("<9Q2I2iHhI")
 # Events of the bank: their `segment` counts the segments of our pools, not those of the allocator.
 _POOL_EVENTS = frozenset(name for name, row in ABOUT.items() if "pool_segment" in row.fields)
 
-_ADOPTED = 1 << 8  # in `value` of communicator.pending; below it core::Local
+# In `value` of communicator.pending; below them core::Local
+_ADOPTED, _AT_CALLS, _ONE_HOST = 1 << 8, 1 << 9, 1 << 10
 _BY_OTHERS = 1  # core::kByOthers, in `extra` of a local registration
+_EFFECT_SHIFT = 8  # core::kEffectShift, the same
+# What NCCL has done with a local registration: src/include/register.h
+_MEANS = {0x20: "ipc", 0x02: "nvls", 0x01: "network", 0x10: "collnet"}
 _WHILE_CAPTURING = 1 << 31  # core::kWhileCapturing
 _WINDOW_OF_OTHERS = 1 << 30  # core::kWindowOfOthers
 _WINDOW_LATER = 1 << 29  # core::kWindowLater
@@ -107,7 +111,14 @@ def _extra_fields(name: str, record: Record) -> dict[str, Any]:
                 out["effective"] = False  # NCCL took it and gave no handle
             if record.extra & _BY_OTHERS:
                 out["observed"] = True
+            if name == "register.local" and (effect := record.extra >> _EFFECT_SHIFT & 0xFF):
+                out["expected"] = EFFECTS[effect] if effect < len(EFFECTS) else str(effect)
             return out
+        case "register.used":
+            means = "+".join(name for bit, name in _MEANS.items() if record.value & bit)
+            return {"thread": record.thread, "means": means}
+        case "register.unused":
+            return {"thread": record.thread}
         case "register.window" | "deregister.window":
             window: dict[str, Any] = {"thread": record.thread, "ok": record.result == 0}
             if record.extra & _WINDOW_OF_OTHERS:
@@ -155,7 +166,10 @@ def _extra_fields(name: str, record: Record) -> dict[str, Any]:
             return {"thread": record.thread, "count": record.value}
         case "deregister.stalled":
             return {"thread": record.thread}
-        case "segment.alloc" | "segment.free" | "segment.adopt" | "segment.unknown":
+        case "segment.alloc" | "segment.adopt":
+            known = {"memory": MEMORIES[record.extra]} if 0 < record.extra < len(MEMORIES) else {}
+            return {"thread": record.thread, "total": record.value, **known}
+        case "segment.free" | "segment.unknown":
             return {"thread": record.thread, "total": record.value}
         case "communicator.graphs":
             return {"thread": record.thread, "graphs": record.value}
@@ -175,13 +189,14 @@ def _extra_fields(name: str, record: Record) -> dict[str, Any]:
             adopted = {"adopted": True} if record.extra else {}
             return {"thread": record.thread, "total": record.value, **adopted}
         case "communicator.pending" | "communicator.ready":
-            known: dict[str, Any] = {"ranks": record.extra} if 0 < record.extra < 1 << 31 else {}
+            born: dict[str, Any] = {"ranks": record.extra} if 0 < record.extra < 1 << 31 else {}
             if name == "communicator.pending":
                 if kind := record.value & 0xFF:
-                    known["local"] = KINDS[kind] if kind < len(KINDS) else str(kind)
-                if record.value & _ADOPTED:
-                    known["adopted"] = True
-            return known
+                    born["local"] = KINDS[kind] if kind < len(KINDS) else str(kind)
+                for bit, told in ((_ADOPTED, "adopted"), (_AT_CALLS, "at_calls"), (_ONE_HOST, "one_host")):
+                    if record.value & bit:
+                        born[told] = True
+            return born
         case "communicator.retire" | "communicator.abort":
             return {"thread": record.thread, "registrations": record.value}
         case "communicator.failed":

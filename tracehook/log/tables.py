@@ -76,6 +76,12 @@ MODES: Final = _names("events/local_modes.def")
 KINDS: Final = _names("events/local_kinds.def")
 """Who registers segments with one communicator, by number."""
 
+MEMORIES: Final = _names("events/memory_kinds.def")
+"""What the memory of a segment is, by number."""
+
+EFFECTS: Final = _names("events/effects.def")
+"""What a local registration can do for NCCL, by number."""
+
 ANSWERS: Final = _names("events/policy_answers.def")
 """Where a policy says that memory comes from, by number."""
 

@@ -82,6 +82,10 @@ def _of_registrations(now: Sources) -> Iterator[Reading]:
     for by in ("own", "observed"):
         held = sum(row["held"] for row in status["communicators"] if row["local"] == by)
         yield Reading("tracehook_registrations_held", (by,), held)
+    for used, name in (("yes", "in_effect"), ("no", "in_vain")):
+        seen = sum(row[name] for row in status["communicators"])
+        yield Reading("tracehook_registrations_looked_at_total", (used,), seen)
+    yield Reading("tracehook_segments_left_out", (), status["left_out"]["segments"])
     for column, kind in _KINDS.items():
         begun = [row[column] for row in status["communicators"] if row[column]]
         since = now.time - (now.monotonic_ns - min(begun)) / 1e9 if begun else 0.0

@@ -45,6 +45,10 @@ METRICS: Final = {
     "tracehook_segment_bytes": _gauge("Bytes of segments of the caching allocator.", "kind"),
     "tracehook_communicators": _gauge("Communicators that live, by their state.", "state"),
     "tracehook_registrations_held": _gauge("Registered segments, counted once for each communicator.", "by"),
+    "tracehook_registrations_looked_at_total": _counter(
+        "Local registrations of which tracehook saw whether NCCL used them in the first call that could.", "used"
+    ),
+    "tracehook_segments_left_out": _gauge("Segments that nobody registers, because NCCL could not use it."),
     "tracehook_registrations_made_total": _counter("Registrations that NCCL made.", "kind"),
     "tracehook_registrations_undone_total": _counter("Registrations that NCCL undid.", "kind"),
     "tracehook_registrations_failed_total": _counter("Calls that NCCL refused.", "kind", "action"),

@@ -23,18 +23,21 @@ class Explanation(_Symmetry):
     """Answer of :func:`tracehook.explain`: whether the tensor is symmetric, a constant reason code, and a sentence.
 
     If the program named an operation, it also has the path that NCCL takes: `path` (``symmetric``, ``copy_engine``,
-    ``plain``, or ``depends`` where only NCCL knows), `path_reason` (a code), and `path_text` (a sentence). These are
-    attributes, not items of the tuple, which has three items.
+    ``plain``, or ``depends`` where only NCCL knows), `path_reason` (a code), and `path_text` (a sentence). Of a tensor
+    in memory of a device, `registration` says whether its segment is registered locally, and for which calls that takes
+    effect. These are attributes, not items of the tuple, which has three items.
     """
 
     path: str | None = None
     path_reason: str | None = None
     path_text: str | None = None
+    registration: str | None = None
 
     def with_path(self, found: Path) -> Explanation:
         """Return the same answer with that path."""
         made = Explanation(*self)
         made.path, made.path_reason, made.path_text = found
+        made.registration = self.registration
         return made
 
     def __repr__(self) -> str:

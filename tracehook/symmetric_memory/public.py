@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tracehook.hook import groups as group_names
+from tracehook.hook import registration
+from tracehook.hook.service import service
 from tracehook.symmetric_memory import state
 from tracehook.symmetric_memory.answers import Asked, Explanation, path_without_windows, span
 from tracehook.symmetric_memory.handle import handle
@@ -233,7 +235,7 @@ def explain(
         other: input of the operation. None: it works in place, so `tensor` is the larger buffer.
 
     Returns:
-        a named tuple (symmetric, reason, text), with the path as attributes.
+        a named tuple (symmetric, reason, text), with the path and the local registration as attributes.
 
     Raises:
         ValueError: `operation` or `reduction` has none of these names.
@@ -254,8 +256,18 @@ def explain(
             "tracehook.enable(), and make the tensor inside `with tracehook.symmetric(group)`",
         )
     else:
-        return memory.explain(tensor, span(tensor), group, communicator, asked)
-    return answer if asked is None else answer.with_path(path_without_windows(asked, answer))
+        return _with_registration(memory.explain(tensor, span(tensor), group, communicator, asked), tensor, group)
+    answer = answer if asked is None else answer.with_path(path_without_windows(asked, answer))
+    return _with_registration(answer, tensor, group)
+
+
+def _with_registration(answer: Explanation, tensor: Tensor, group: ProcessGroup | None) -> Explanation:
+    core = service().running()
+    if tensor.device.type == "cuda" and core is not None:
+        resolved = group_names.resolve(group) if group_names.any_exists() else ()
+        pointer = group_names.pointer_of(resolved[0]) if resolved else 0
+        answer.registration = registration.about(core, tensor.data_ptr(), span(tensor), pointer)
+    return answer
 
 
 def sync(group: Groups = None, *, communicator: Any = None) -> int:

@@ -3,9 +3,13 @@
 #include "bindings/last_signal.h"
 
 #include "nccl/api.h"
+#include "nccl/birth.h"
 #include "nccl/interpose.h"
 #include "nccl/key.h"
+#include "nccl/paying.h"
+#include "nccl/registration_calls.h"
 #include "nccl/traits.h"
+#include "torch/segment_source.h"
 
 #include <pybind11/stl.h>
 
@@ -46,6 +50,53 @@ py::dict allocator(const th_allocator_info& info) {
     row["caching"] = info.caching != 0;
     row["expandable_segments"] = info.expandable_segments != 0;
     return row;
+}
+
+nccl::Effects effects(const std::array<int, 4>& numbers) {
+    nccl::Effects found{};
+    for (std::size_t i = 0; i < found.size(); ++i) {
+        found[i] = static_cast<core::Effect>(numbers[i]);
+    }
+    return found;
+}
+
+// Which segments are registered, what that can do, and where their memory comes from.
+void bind_registration(py::module_& module) {
+    module.def(
+        "set_host",
+        [](int most_ranks, bool every_segment) { nccl::set_host(most_ranks, every_segment); },
+        py::arg("most_ranks"), py::arg("every_segment"));
+    module.def(
+        "set_effects",
+        [](const std::array<int, 4>& on_one_host, const std::array<int, 4>& across) {
+            nccl::set_effects(effects(on_one_host), effects(across));
+        },
+        py::arg("on_one_host"), py::arg("across"));
+    module.def(
+        "set_threshold",
+        [](int call, std::size_t eager, std::size_t captured) {
+            nccl::set_threshold(static_cast<nccl::PayingCall>(call), eager, captured);
+        },
+        py::arg("call"), py::arg("eager"), py::arg("captured"),
+        "From how many bytes on all_gather (0), all_to_all (1), or a send or receive (2) runs on "
+        "registered memory");
+    module.def("replace_segment_source", &torch_hook::replace_segment_source, NoGil());
+    module.def(
+        "segment_source",
+        [] {
+            const torch_hook::SourceTold told = torch_hook::segment_source();
+            return py::make_tuple(told.replaced, told.segments, told.bytes, told.refused);
+        },
+        "(whether it is ours, live segments, bytes, requests that went to cudaMalloc)");
+    module.def(
+        "segment_at",
+        [](std::uintptr_t address) -> py::object {
+            const auto found = process().registrar().segment_at(address);
+            return found ? py::make_tuple(found->id, found->device, found->address, found->size,
+                                          static_cast<int>(found->memory))
+                         : py::object(py::none());
+        },
+        py::arg("address"), "(id, device, address, bytes, kind of memory), or None");
 }
 
 void bind_process(py::module_& module) {
@@ -167,6 +218,7 @@ PYBIND11_MODULE(_core, module) {
                "(name, first version, first version without, sentence) of what differs in NCCL");
     module.def("key_of_name", &nccl::key_of_name);
     bind_process(module);
+    bind_registration(module);
     bind_boards(module);
     bind_symmetric(module);
     bind_window_guard(module);

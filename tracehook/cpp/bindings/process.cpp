@@ -34,7 +34,7 @@ Process* Process::current() noexcept {
 }
 
 Process::Process(const std::string& ring_path, std::size_t ring_capacity)
-    : ring_(ring_path, ring_capacity), bank_(ring_), registrar_(ring_, bank_) {}
+    : ring_(ring_path, ring_capacity), bank_(ring_), registrar_(ring_, bank_, {}, &memory_) {}
 
 Process& Process::make(const std::string& ring_path, std::size_t ring_capacity) {
     Process* const old = current();

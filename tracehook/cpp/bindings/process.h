@@ -7,6 +7,7 @@
 #pragma once
 
 #include "core/registrar.h"
+#include "cuda/segment_memory.h"
 #include "events/ring.h"
 #include "torch/hook_library.h"
 
@@ -81,6 +82,7 @@ class Process {
 
     core::Ring ring_;
     core::Bank bank_;
+    cuda::SegmentMemory memory_;
     core::Registrar registrar_;
     std::mutex attach_mutex_; // one attach() at a time; taken with no other lock of ours held
     std::unique_ptr<torch_hook::HookLibrary> hook_library_;

@@ -78,6 +78,10 @@ py::list communicators(const core::Registrar& registrar) {
         row["held"] = communicator->held();
         row["made"] = communicator->made();
         row["undone"] = communicator->undone();
+        row["in_effect"] = communicator->in_effect();
+        row["in_vain"] = communicator->in_vain();
+        row["at_calls"] = who.when == core::When::kAtCalls;
+        row["one_host"] = who.one_host;
         row["device_communicators"] = communicator->device_communicators();
         row["local"] = static_cast<int>(who.local);
         row["segments_since_ns"] = communicator->segments_in_progress().since_ns();
@@ -90,7 +94,8 @@ py::list communicators(const core::Registrar& registrar) {
 py::list segments(const core::Registrar& registrar) {
     py::list rows;
     for (const core::Segment& segment : registrar.segments()) {
-        rows.append(py::make_tuple(segment.id, segment.device, segment.address, segment.size));
+        rows.append(py::make_tuple(segment.id, segment.device, segment.address, segment.size,
+                                   static_cast<int>(segment.memory)));
     }
     return rows;
 }

@@ -123,20 +123,10 @@ void Communicator::register_ready(std::vector<Segment>& batch) noexcept {
         if (alone || made % kClockEvery == kClockEvery - 1) {
             record.t_ns = monotonic_ns();
         }
-        record.segment = segment.id;
-        record.address = segment.address;
-        record.size = segment.size;
         record.duration_ns = alone ? record.t_ns - begin_ns : 0;
-        record.result = outcome.result;
-        record.value = reinterpret_cast<std::uintptr_t>(outcome.handle);
-        emit(record);
-        if (outcome.result != 0) {
-            fail(segment, outcome.result);
+        if (!put_outcome(segment, outcome, record)) {
             return;
         }
-        handles_.put(segment, outcome.handle);
-        held_.store(handles_.size(), std::memory_order_relaxed);
-        add_one(made_);
         ++made;
     }
     if (!alone && made != 0) {
@@ -146,6 +136,70 @@ void Communicator::register_ready(std::vector<Segment>& batch) noexcept {
         total.value = made;
         emit(total);
     }
+}
+
+// `record`: an event with its times. False if the call failed: then nothing is registered any more.
+bool Communicator::put_outcome(const Segment& segment, const Outcome& outcome,
+                               Event& record) noexcept {
+    record.segment = segment.id;
+    record.address = segment.address;
+    record.size = segment.size;
+    record.result = outcome.result;
+    record.value = reinterpret_cast<std::uintptr_t>(outcome.handle);
+    record.extra = static_cast<std::uint32_t>(calls_->expected(segment.memory)) << kEffectShift;
+    emit(record);
+    if (outcome.result != 0) {
+        fail(segment, outcome.result);
+        return false;
+    }
+    handles_.put(segment, outcome.handle);
+    held_.store(handles_.size(), std::memory_order_relaxed);
+    add_one(made_);
+    return true;
+}
+
+bool Communicator::register_alias(const Segment& segment, std::uintptr_t alias) noexcept {
+    if (handles_.contains(segment)) {
+        return true;
+    }
+    if (failed() || !was_ready() || !calls_->ready()) {
+        return false;
+    }
+    const DeviceGuard visit(*calls_);
+    const InProgress::Call call(segments_in_progress_);
+    handles_.make_room(segment.slot);
+    const std::uint64_t begin_ns = monotonic_ns();
+    const Outcome outcome = calls_->register_range(alias, segment.size);
+    Event record = event(EventKind::kRegisterLocal);
+    record.t_ns = monotonic_ns();
+    record.duration_ns = record.t_ns - begin_ns;
+    if (!put_outcome(segment, outcome, record)) {
+        return false;
+    }
+    unlooked_.push_back(segment);
+    return true;
+}
+
+void Communicator::look_at_aliases() noexcept {
+    for (const Segment& segment : unlooked_) {
+        if (!handles_.contains(segment)) {
+            continue;
+        }
+        void* const handle = handles_.handle_of(segment);
+        const auto uses = handle != nullptr ? calls_->uses(handle) : std::optional(0u);
+        if (!uses) {
+            continue;
+        }
+        const bool used = *uses != 0;
+        add_one(used ? in_effect_ : in_vain_);
+        if (used || in_vain() == 1) { // one warning is enough
+            Event record =
+                event(used ? EventKind::kRegisterUsed : EventKind::kRegisterUnused, segment);
+            record.value = *uses;
+            emit(record);
+        }
+    }
+    unlooked_.clear();
 }
 
 void Communicator::fail(const Segment& segment, int result) noexcept {
@@ -238,7 +292,8 @@ Event Communicator::seen_event(EventKind kind, const Segment& segment,
     record.duration_ns = seen.duration_ns;
     record.result = seen.result;
     record.value = reinterpret_cast<std::uintptr_t>(seen.handle);
-    record.extra = kByOthers;
+    record.extra = kByOthers | static_cast<std::uint32_t>(calls_->expected(segment.memory))
+                                   << kEffectShift;
     return record;
 }
 

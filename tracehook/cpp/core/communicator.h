@@ -35,8 +35,15 @@ namespace tracehook::core {
 // Also of a window that was not finished when the communicator died.
 inline constexpr int kNeverReady = -1;
 
-// In `extra` of register.local and deregister.local: the call was not ours.
+// In `extra` of register.local and deregister.local: the call was not ours. From the second byte on:
+// the effect that it can have.
 inline constexpr std::uint32_t kByOthers = 1;
+inline constexpr unsigned kEffectShift = 8;
+
+// In `value` of communicator.pending, above core::Local.
+inline constexpr std::uint64_t kAdopted = 1u << 8;
+inline constexpr std::uint64_t kAtCalls = 1u << 9;
+inline constexpr std::uint64_t kOneHost = 1u << 10;
 
 class Communicator {
   public:
@@ -53,6 +60,10 @@ class Communicator {
     std::size_t held() const noexcept { return held_.load(std::memory_order_relaxed); }
     std::uint64_t made() const noexcept { return made_.load(std::memory_order_relaxed); }
     std::uint64_t undone() const noexcept { return undone_.load(std::memory_order_relaxed); }
+    // Of the registrations that were looked at after a call: those that the library used, and those
+    // that it did not.
+    std::uint64_t in_effect() const noexcept { return in_effect_.load(std::memory_order_relaxed); }
+    std::uint64_t in_vain() const noexcept { return in_vain_.load(std::memory_order_relaxed); }
     bool failed() const noexcept { return failed_.load(std::memory_order_relaxed); }
     bool dead() const noexcept { return dead_.load(std::memory_order_acquire); }
     bool was_ready() const noexcept { return was_ready_.load(std::memory_order_relaxed); }
@@ -139,6 +150,15 @@ class Communicator {
     // are undone and none is made again: NCCL does not define what a mixture of registered and
     // unregistered buffers does.
     bool register_batch(std::vector<Segment>& batch) noexcept; // brings it into another order
+    // Registers the segment at its alias, for a call that comes next; true if it is registered
+    // then.
+    bool register_alias(const Segment& segment, std::uintptr_t alias) noexcept;
+    // After that call: whether the library used what is new. Costs one load if nothing is.
+    void look_at_new_aliases() noexcept {
+        if (!unlooked_.empty()) {
+            look_at_aliases();
+        }
+    }
     // False if it holds the segment and is not ready for calls: then nothing was done.
     bool deregister(const Segment& segment) noexcept;
     // Returns how many were undone. Waits for a communicator that is not ready; what it holds when
@@ -181,6 +201,8 @@ class Communicator {
     }
     bool wait_ready() noexcept;
     void register_ready(std::vector<Segment>& batch) noexcept;
+    bool put_outcome(const Segment& segment, const Outcome& outcome, Event& record) noexcept;
+    void look_at_aliases() noexcept;
     void report_stuck(const Segment& segment) noexcept;
     void deregister_one(const Handles::Held& held) noexcept;
     Event event(EventKind kind) const noexcept;
@@ -228,12 +250,15 @@ class Communicator {
     InProgress windows_in_progress_;
 
     Observations observations_;
-    Handles handles_; // thread inside the gate
+    Handles handles_;               // thread inside the gate
+    std::vector<Segment> unlooked_; // the same: aliases that no call has used yet
     std::atomic<std::uint32_t> comm_seq_{0};
     std::atomic<std::uint64_t> children_{0};
     std::atomic<std::size_t> held_{0};
     std::atomic<std::uint64_t> made_{0};
     std::atomic<std::uint64_t> undone_{0};
+    std::atomic<std::uint64_t> in_effect_{0};
+    std::atomic<std::uint64_t> in_vain_{0};
     std::atomic<bool> failed_{false};
     std::atomic<bool> was_ready_{false};
 };

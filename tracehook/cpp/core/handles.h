@@ -1,4 +1,4 @@
-// The handles of one communicator, by segment. A flat table, indexed by the segment's slot: 48
+// The handles of one communicator, by segment. A flat table, indexed by the segment's slot: 56
 // bytes a registration, no search and no allocation on the way of a new communicator over thousands
 // of segments. Not thread-safe.
 #pragma once
@@ -17,6 +17,9 @@ class Handles {
         Segment segment; // id 0: the slot is empty
         void* handle = nullptr;
     };
+
+    // What the slot holds, for a segment that is held.
+    void* handle_of(const Segment& segment) const noexcept { return slots_[segment.slot].handle; }
 
     std::size_t size() const noexcept { return size_; }
 

@@ -2,7 +2,7 @@
 
 namespace tracehook::core {
 
-const Segment& Ledger::insert(int device, std::uintptr_t address, std::size_t size) {
+const Segment& Ledger::insert(int device, std::uintptr_t address, std::size_t size, MemoryKind memory) {
     std::uint32_t slot = next_slot_;
     if (free_slots_.empty()) {
         ++next_slot_;
@@ -11,7 +11,7 @@ const Segment& Ledger::insert(int device, std::uintptr_t address, std::size_t si
         free_slots_.pop_back();
     }
     Segment& segment = devices_[device][address];
-    segment = Segment{next_id_++, slot, device, address, size};
+    segment = Segment{next_id_++, slot, device, address, size, memory};
     bytes_ += size;
     ++version_;
     return segment;
@@ -45,11 +45,11 @@ std::vector<Segment> Ledger::take_stale(int device, std::uintptr_t address, std:
     return take_overlapping(devices_[device], address, address + size);
 }
 
-Segment Ledger::allocated(int device, std::uintptr_t address, std::size_t size) {
+Segment Ledger::allocated(int device, std::uintptr_t address, std::size_t size, MemoryKind memory) {
     if (adopting_) {
         tombstones_.erase({device, address});
     }
-    return insert(device, address, size);
+    return insert(device, address, size, memory);
 }
 
 std::optional<Segment> Ledger::freed(int device, std::uintptr_t address) {
@@ -71,7 +71,8 @@ void Ledger::begin_adoption() {
     adopting_ = true;
 }
 
-std::optional<Segment> Ledger::adopt(int device, std::uintptr_t address, std::size_t size) {
+std::optional<Segment> Ledger::adopt(int device, std::uintptr_t address, std::size_t size,
+                                     MemoryKind memory) {
     const ByAddress& live = devices_[device];
     const auto next = live.upper_bound(address);
     const bool starts_inside = next != live.begin() && std::prev(next)->second.end() > address;
@@ -79,7 +80,7 @@ std::optional<Segment> Ledger::adopt(int device, std::uintptr_t address, std::si
     if (starts_inside || reaches_next || tombstones_.contains({device, address})) {
         return std::nullopt;
     }
-    return insert(device, address, size);
+    return insert(device, address, size, memory);
 }
 
 void Ledger::end_adoption() {

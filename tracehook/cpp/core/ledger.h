@@ -18,7 +18,8 @@ class Ledger {
   public:
     // Takes out the live segments that a new one overlaps: their free was never seen.
     std::vector<Segment> take_stale(int device, std::uintptr_t address, std::size_t size);
-    Segment allocated(int device, std::uintptr_t address, std::size_t size);
+    Segment allocated(int device, std::uintptr_t address, std::size_t size,
+                      MemoryKind memory = MemoryKind::kUnknown);
 
     // The segment that starts at `address`; nothing if none does.
     std::optional<Segment> freed(int device, std::uintptr_t address);
@@ -32,7 +33,8 @@ class Ledger {
     // brought back to life.
     void begin_adoption();
     bool adopting() const noexcept { return adopting_; }
-    std::optional<Segment> adopt(int device, std::uintptr_t address, std::size_t size);
+    std::optional<Segment> adopt(int device, std::uintptr_t address, std::size_t size,
+                                 MemoryKind memory = MemoryKind::kUnknown);
     void end_adoption();
 
     std::vector<Segment> segments(int device) const; // by ascending address
@@ -50,7 +52,7 @@ class Ledger {
 
     std::vector<Segment> take_overlapping(ByAddress& live, std::uintptr_t begin,
                                           std::uintptr_t end);
-    const Segment& insert(int device, std::uintptr_t address, std::size_t size);
+    const Segment& insert(int device, std::uintptr_t address, std::size_t size, MemoryKind memory);
     void removed(const Segment& segment) noexcept;
 
     std::map<int, ByAddress> devices_;

@@ -16,8 +16,13 @@ std::uint64_t next_epoch() noexcept {
 
 } // namespace
 
-Registrar::Registrar(Ring& ring, Bank& bank, const Patience& patience)
-    : ring_(ring), bank_(bank), patience_(patience), epoch_(next_epoch()) {}
+Registrar::Registrar(Ring& ring, Bank& bank, const Patience& patience, SegmentMemory* memory)
+    : ring_(ring), bank_(bank), patience_(patience), memory_(memory), aliases_(memory),
+      epoch_(next_epoch()) {}
+
+MemoryKind Registrar::memory_of(std::uintptr_t address) const noexcept {
+    return memory_ != nullptr ? memory_->kind_of(address) : MemoryKind::kUnknown;
+}
 
 Event Registrar::segment_event(EventKind kind, const Segment& segment) const noexcept {
     Event event;
@@ -27,13 +32,16 @@ Event Registrar::segment_event(EventKind kind, const Segment& segment) const noe
     event.size = segment.size;
     event.device = static_cast<std::int16_t>(segment.device);
     event.value = ledger_.bytes();
+    event.extra = static_cast<std::uint32_t>(segment.memory);
     return event;
 }
 
-std::vector<CommunicatorPtr> Registrar::communicators_on(int device) const {
+std::vector<CommunicatorPtr> Registrar::communicators_on(int device,
+                                                         std::optional<When> when) const {
     std::vector<CommunicatorPtr> communicators;
     for (const auto& [pointer, communicator] : by_pointer_) {
-        if (communicator->identity().device == device) {
+        const Identity& who = communicator->identity();
+        if (who.device == device && (!when || who.when == *when)) {
             communicators.push_back(communicator);
         }
     }
@@ -60,16 +68,17 @@ void Registrar::segment_allocated(int device, std::uintptr_t address, std::size_
     if (abandoned()) {
         return;
     }
+    const MemoryKind memory = memory_of(address);
     std::vector<CommunicatorPtr> communicators;
     {
         std::unique_lock lock(mutex_);
         log_overdue_frees(device);
         remove_stale(device, address, size, lock);
-        const Segment segment = ledger_.allocated(device, address, size);
+        const Segment segment = ledger_.allocated(device, address, size, memory);
         ring_.push(segment_event(EventKind::kSegmentAlloc, segment));
         observe_born(segment);
         drop_unborn(device);
-        communicators = communicators_on(device);
+        communicators = communicators_on(device, When::kAtBirth);
         // Queued under the same lock that a free, a birth or a switch takes: none of them can come
         // in between.
         queue(segment, communicators);
@@ -107,8 +116,10 @@ void Registrar::remove_segment(const Segment& segment, EventKind kind,
                                std::unique_lock<std::mutex>& lock) {
     std::vector<CommunicatorPtr> communicators = communicators_on(segment.device);
     lock.unlock();
+    const bool has_alias = aliases_.has(segment);
     std::erase_if(communicators, [&](const CommunicatorPtr& communicator) {
-        return communicator->identity().local != Local::kOurs ||
+        const Identity& who = communicator->identity();
+        return who.local != Local::kOurs || (who.when == When::kAtCalls && !has_alias) ||
                communicator->gate().forget(*communicator, segment);
     });
     if (!communicators.empty()) {
@@ -119,6 +130,11 @@ void Registrar::remove_segment(const Segment& segment, EventKind kind,
     }
     lock.lock();
     wait_for_aborts(segment.device, lock);
+    if (has_alias) {
+        lock.unlock();
+        aliases_.drop(segment);
+        lock.lock();
+    }
     ledger_.release_slot(segment);
     if (is_observed(segment)) {
         freed_.emplace_back(segment, kind);
@@ -150,16 +166,17 @@ void Registrar::adopt_segment(int device, std::uintptr_t address, std::size_t si
     if (abandoned()) {
         return;
     }
+    const MemoryKind memory = memory_of(address);
     std::vector<CommunicatorPtr> communicators;
     {
         const std::lock_guard guard(mutex_);
-        const auto segment = ledger_.adopt(device, address, size);
+        const auto segment = ledger_.adopt(device, address, size, memory);
         if (!segment) {
             return;
         }
         ring_.push(segment_event(EventKind::kSegmentAdopt, *segment));
         observe_born(*segment);
-        communicators = communicators_on(device);
+        communicators = communicators_on(device, When::kAtBirth);
         queue(*segment, communicators);
     }
     for (const CommunicatorPtr& communicator : communicators) {
@@ -188,9 +205,13 @@ CommunicatorPtr Registrar::add(Identity identity, const MakeRegistrationCalls& m
         communicator = std::make_shared<Communicator>(identity, make(identity), gate, ring_, bank_);
         communicator->log(EventKind::kCommunicatorPending,
                           static_cast<std::uint64_t>(identity.local) |
-                              (identity.adopted ? 1u << 8 : 0));
+                              (identity.adopted ? kAdopted : 0) |
+                              (identity.when == When::kAtCalls ? kAtCalls : 0) |
+                              (identity.one_host ? kOneHost : 0));
         const bool on = registering() && identity.local == Local::kOurs;
-        gate->join(communicator, on ? to_register(identity.device) : std::vector<Segment>{}, !on);
+        const bool at_birth = on && identity.when == When::kAtBirth;
+        gate->join(communicator,
+                   at_birth ? to_register(identity.device) : std::vector<Segment>{}, !on);
         former = std::exchange(by_pointer_[identity.pointer], communicator);
         if (former) {
             drop_observed(*former);
@@ -327,6 +348,27 @@ void Registrar::wait_for_aborts(int device, std::unique_lock<std::mutex>& lock) 
     }
 }
 
+std::uintptr_t Registrar::registered(Communicator& communicator, std::uintptr_t address,
+                                     std::size_t size) noexcept {
+    const Identity& who = communicator.identity();
+    if (who.when != When::kAtCalls || who.local != Local::kOurs || !registering() || abandoned()) {
+        return address;
+    }
+    std::optional<Segment> segment;
+    {
+        const std::lock_guard guard(mutex_);
+        segment = ledger_.at(address);
+    }
+    if (!segment || segment->device != who.device || segment->memory != MemoryKind::kShareable ||
+        size > segment->end() - address || segment->size < local_min_) {
+        return address;
+    }
+    const std::uintptr_t alias = aliases_.of(*segment);
+    return alias != 0 && communicator.register_alias(*segment, alias)
+               ? alias + (address - segment->address)
+               : address;
+}
+
 void Registrar::set_registering(bool on) {
     if (abandoned()) {
         return;
@@ -343,8 +385,10 @@ void Registrar::set_registering(bool on) {
             }
             communicators.push_back(communicator);
             if (on) {
-                communicator->gate().resume(*communicator,
-                                            to_register(communicator->identity().device));
+                const Identity& who = communicator->identity();
+                communicator->gate().resume(*communicator, who.when == When::kAtBirth
+                                                               ? to_register(who.device)
+                                                               : std::vector<Segment>{});
             }
         }
     }

@@ -12,6 +12,7 @@
 // call into a communicator.
 #pragma once
 
+#include "core/aliases.h"
 #include "core/communicator.h"
 #include "core/gate.h"
 #include "core/ledger.h"
@@ -40,7 +41,9 @@ class Registrar {
     using MakeRegistrationCalls =
         std::function<std::unique_ptr<RegistrationCalls>(const Identity&)>;
 
-    Registrar(Ring& ring, Bank& bank, const Patience& patience = {});
+    // Without `memory` nobody knows what the memory of a segment is, and no segment has an alias.
+    Registrar(Ring& ring, Bank& bank, const Patience& patience = {},
+              SegmentMemory* memory = nullptr);
 
     // --- the allocator's events, and its snapshot ---
 
@@ -115,6 +118,14 @@ class Registrar {
     // Smaller segments are followed and never registered. To be called before there is a segment.
     void set_local_min(std::size_t bytes) noexcept { local_min_ = bytes; }
 
+    // --- calls that gain by a registration ---
+
+    // By the thread inside the gate of `communicator`, just before a call with that buffer. Returns
+    // what the library is to be given: the same bytes at an address that is registered, or
+    // `address` itself.
+    std::uintptr_t registered(Communicator& communicator, std::uintptr_t address,
+                              std::size_t size) noexcept;
+
     // --- switching (one caller at a time) ---
 
     // Off: everything is deregistered, and stays so; segments and communicators are still followed,
@@ -159,7 +170,10 @@ class Registrar {
         return last;
     }
     const CommunicatorPtr& find_anew(Found& last, const void* pointer) noexcept;
-    std::vector<CommunicatorPtr> communicators_on(int device) const;
+    // Without `when`: all.
+    std::vector<CommunicatorPtr> communicators_on(int device,
+                                                  std::optional<When> when = {}) const;
+    MemoryKind memory_of(std::uintptr_t address) const noexcept;
     std::vector<Segment> to_register(int device) const;
     void queue(const Segment& segment, const std::vector<CommunicatorPtr>& communicators) noexcept;
     static void kill_communicator(Communicator& communicator) noexcept;
@@ -179,6 +193,8 @@ class Registrar {
     Ring& ring_;
     Bank& bank_;
     const Patience patience_;
+    SegmentMemory* const memory_;
+    Aliases aliases_;
     std::size_t local_min_ = 0; // bytes
     Ledger ledger_;
     Ranges ranges_;

@@ -2,9 +2,12 @@
 // it.
 #pragma once
 
+#include "core/segment.h"
+
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 
 namespace tracehook::core {
@@ -14,6 +17,19 @@ enum class Local : std::uint8_t {
 #define LOCAL_KIND(enumerator, ...) enumerator,
 #include "events/local_kinds.def"
 #undef LOCAL_KIND
+};
+
+// When a segment is registered with a communicator. Every rank of it has the same answer.
+enum class When : std::uint8_t {
+    kAtBirth, // when the segment is born, at its own address
+    kAtCalls, // at the first call that gains by it, at its alias (core/aliases.h)
+};
+
+// What a registration can do for the library.
+enum class Effect : std::uint8_t {
+#define EFFECT(enumerator, ...) enumerator,
+#include "events/effects.def"
+#undef EFFECT
 };
 
 // Which children of a communicator use its resources in the library, and so its gate.
@@ -31,6 +47,8 @@ struct Identity {
     int rank = -1; // in the communicator
     int size = -1; // ranks in the communicator
     Local local = Local::kOurs;
+    When when = When::kAtBirth;
+    bool one_host = false; // all its ranks are taken to share a host
     bool adopted = false; // its making was not seen
     Sharing shares;
 };
@@ -54,6 +72,12 @@ class RegistrationCalls {
 
     virtual Outcome register_range(std::uintptr_t address, std::size_t size) noexcept = 0;
     virtual int deregister(void* handle) noexcept = 0;
+
+    // What a registration of such memory can do. Makes no call: any thread.
+    virtual Effect expected(MemoryKind /*memory*/) const noexcept { return Effect::kUnknown; }
+    // What the library has done with a registration up to now: bits of its own, 0 if nothing.
+    // Nothing is returned if this version of it does not tell.
+    virtual std::optional<std::uint32_t> uses(void* /*handle*/) noexcept { return std::nullopt; }
 
     // A collective act of all ranks, which waits for them without a deadline: only kill() ends it.
     // Null with result 0: this communicator has no symmetric memory.

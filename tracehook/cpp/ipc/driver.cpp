@@ -27,7 +27,7 @@ void find(Pointer& target, void* library, std::initializer_list<const char*> nam
 Driver load() {
     void* runtime = loaded_library({"libcudart.so.13", "libcudart.so.12", "libcudart.so"});
     void* library = loaded_library({"libcuda.so.1"});
-    Driver found;
+    Driver found{cuda::virtual_memory()};
 #define FROM_RUNTIME(name) find(found.name, runtime, {#name})
 #define FROM_DRIVER(name) find(found.name, library, {#name})
     FROM_RUNTIME(cudaGetDevice);
@@ -40,17 +40,6 @@ Driver load() {
     FROM_RUNTIME(cudaIpcCloseMemHandle);
     FROM_RUNTIME(cudaGetErrorName);
     FROM_RUNTIME(cudaGetErrorString);
-    FROM_DRIVER(cuMemRetainAllocationHandle);
-    FROM_DRIVER(cuMemExportToShareableHandle);
-    FROM_DRIVER(cuMemImportFromShareableHandle);
-    FROM_DRIVER(cuMemAddressReserve);
-    FROM_DRIVER(cuMemAddressFree);
-    FROM_DRIVER(cuMemMap);
-    FROM_DRIVER(cuMemUnmap);
-    FROM_DRIVER(cuMemSetAccess);
-    FROM_DRIVER(cuMemRelease);
-    FROM_DRIVER(cuMemGetAddressRange_v2);
-    FROM_DRIVER(cuMemGetAllocationPropertiesFromHandle);
     FROM_DRIVER(cuStreamBatchMemOp_v2);
     FROM_DRIVER(cuGetErrorName);
     FROM_DRIVER(cuGetErrorString);
@@ -74,14 +63,6 @@ std::string described(const char* call, int status, const char* name, const char
 const Driver& driver() {
     static const Driver* const loaded = new Driver(load()); // never destroyed, like its libraries
     return *loaded;
-}
-
-bool Driver::passes_memory() const noexcept {
-    return cuMemRetainAllocationHandle != nullptr && cuMemExportToShareableHandle != nullptr &&
-           cuMemImportFromShareableHandle != nullptr && cuMemAddressReserve != nullptr &&
-           cuMemAddressFree != nullptr && cuMemMap != nullptr && cuMemUnmap != nullptr &&
-           cuMemSetAccess != nullptr && cuMemRelease != nullptr &&
-           cuMemGetAddressRange_v2 != nullptr && cuMemGetAllocationPropertiesFromHandle != nullptr;
 }
 
 void check_runtime(const char* call, int status) {

@@ -2,6 +2,8 @@
 // loaded, reached by dlsym. No second copy, no header.
 #pragma once
 
+#include "cuda/virtual_memory.h"
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -13,31 +15,14 @@ namespace tracehook::ipc {
 using RuntimeHandle = std::array<std::uint8_t, 64>; // cudaIpcMemHandle_t
 using FabricHandle = std::array<std::uint8_t, 64>;  // CUmemFabricHandle
 using Stream = void*;
-using Memory = std::uint64_t; // CUmemGenericAllocationHandle
-
-struct Location { // CUmemLocation
-    int type = 1; // a device
-    int id = 0;
-};
-
-struct Access { // CUmemAccessDesc
-    Location location;
-    int flags = 0;
-};
-constexpr int kReadOnly = 1;
-constexpr int kReadWrite = 3;
-
-struct Properties { // CUmemAllocationProp
-    int type = 0;
-    int handle_types = 0;
-    Location location;
-    void* unused = nullptr;
-    std::array<std::uint8_t, 8> flags{};
-};
-static_assert(sizeof(Properties) == 32);
-// Of handle_types, and what memory is exported and imported as.
-constexpr int kPosixFile = 1;
-constexpr int kFabric = 8;
+using cuda::Access;
+using cuda::Function;
+using cuda::kFabric;
+using cuda::kPosixFile;
+using cuda::kReadOnly;
+using cuda::kReadWrite;
+using cuda::Memory;
+using cuda::Properties;
 
 struct MemoryOperation { // CUstreamBatchMemOpParams, of 32-bit waits and writes
     std::uint32_t operation = 0;
@@ -49,9 +34,7 @@ struct MemoryOperation { // CUstreamBatchMemOpParams, of 32-bit waits and writes
 };
 static_assert(sizeof(MemoryOperation) == 48);
 
-template <typename... Args> using Function = int (*)(Args...);
-
-struct Driver {
+struct Driver : cuda::VirtualMemory {
     // Of the runtime.
     Function<int*> cudaGetDevice = nullptr;
     Function<int> cudaSetDevice = nullptr;
@@ -63,26 +46,10 @@ struct Driver {
     Function<void*> cudaIpcCloseMemHandle = nullptr;
     const char* (*cudaGetErrorName)(int) = nullptr;
     const char* (*cudaGetErrorString)(int) = nullptr;
-    // Of the driver.
-    Function<Memory*, void*> cuMemRetainAllocationHandle = nullptr;
-    Function<void*, Memory, int, unsigned long long> cuMemExportToShareableHandle = nullptr;
-    Function<Memory*, void*, int> cuMemImportFromShareableHandle = nullptr;
-    Function<std::uintptr_t*, std::size_t, std::size_t, std::uintptr_t, unsigned long long>
-        cuMemAddressReserve = nullptr;
-    Function<std::uintptr_t, std::size_t> cuMemAddressFree = nullptr;
-    Function<std::uintptr_t, std::size_t, std::size_t, Memory, unsigned long long> cuMemMap =
-        nullptr;
-    Function<std::uintptr_t, std::size_t> cuMemUnmap = nullptr;
-    Function<std::uintptr_t, std::size_t, const Access*, std::size_t> cuMemSetAccess = nullptr;
-    Function<Memory> cuMemRelease = nullptr;
-    Function<std::uintptr_t*, std::size_t*, std::uintptr_t> cuMemGetAddressRange_v2 = nullptr;
-    Function<Properties*, Memory> cuMemGetAllocationPropertiesFromHandle = nullptr;
+    // Of the driver, besides those of virtual memory.
     Function<Stream, unsigned, MemoryOperation*, unsigned> cuStreamBatchMemOp_v2 = nullptr;
     Function<int, const char**> cuGetErrorName = nullptr;
     Function<int, const char**> cuGetErrorString = nullptr;
-
-    // Whether memory of cuMemCreate can be passed to another process.
-    bool passes_memory() const noexcept;
 };
 
 // Finds both libraries among those already loaded. Throws std::runtime_error with one line if there

@@ -2,6 +2,7 @@
 
 #include "nccl/registration_calls.h"
 
+#include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
@@ -14,6 +15,21 @@ BirthObserver& observer() {
     static auto* const instance =
         new BirthObserver; // never destroyed: threads may still make communicators at exit
     return *instance;
+}
+
+std::atomic<int> ranks_of_host{0};
+std::atomic<bool> registers_all{true};
+
+// `size`: -1 if it is not known yet.
+bool on_one_host(int size) noexcept {
+    const int most = ranks_of_host.load(std::memory_order_relaxed);
+    return size < 0 ? most > 0 : size <= most;
+}
+
+core::When when_for(int size) noexcept {
+    return registers_all.load(std::memory_order_relaxed) || !on_one_host(size)
+               ? core::When::kAtBirth
+               : core::When::kAtCalls;
 }
 
 template <typename Field> bool knows(const Config* config, Field Config::* field) noexcept {
@@ -51,6 +67,11 @@ void set_birth_observer(BirthObserver observe) {
     observer() = std::move(observe);
 }
 
+void set_host(int most_ranks, bool every_segment) noexcept {
+    ranks_of_host.store(most_ranks, std::memory_order_relaxed);
+    registers_all.store(every_segment, std::memory_order_relaxed);
+}
+
 bool deliver(core::Registrar& registrar, const Birth& birth) {
     if (birth.out == nullptr || *birth.out == nullptr) {
         return false;
@@ -70,10 +91,13 @@ bool deliver(core::Registrar& registrar, const Birth& birth) {
         api().ncclCommUserRank(identity.pointer, &identity.rank);
         api().ncclCommCount(identity.pointer, &identity.size);
     }
+    identity.when = when_for(identity.size);
+    identity.one_host = on_one_host(identity.size);
     registrar.add(
         identity,
         [&](const core::Identity& own) {
-            return std::make_unique<NcclRegistrationCalls>(own.pointer, own.device, birth.blocking);
+            return std::make_unique<NcclRegistrationCalls>(own.pointer, own.device, birth.blocking,
+                                                           own.one_host);
         },
         birth.shares_resources ? birth.parent : nullptr);
     if (observer()) {

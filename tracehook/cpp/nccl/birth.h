@@ -34,6 +34,11 @@ core::Sharing config_sharing(const Config* config,
 // success (NCCL_SPLIT_NOCOLOR) is no birth.
 bool deliver(core::Registrar& registrar, const Birth& birth);
 
+// What is known of the host, for communicators that are made from now on: up to how many ranks one
+// may have whose ranks share a host (0: the job has several hosts), and whether every segment is
+// registered also where only some calls would gain. Alike on all ranks of a job.
+void set_host(int most_ranks, bool every_segment) noexcept;
+
 // Called after a communicator was delivered, on the thread that made it, with none of our locks
 // held.
 using BirthObserver = std::function<void()>;

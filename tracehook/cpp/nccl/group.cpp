@@ -82,6 +82,17 @@ void ThreadGroup::tally(const std::vector<core::CommunicatorPtr>& inside) noexce
     }
 }
 
+void ThreadGroup::look_at_new_aliases(
+    const std::vector<core::CommunicatorPtr>& touched,
+    const std::vector<core::CommunicatorPtr>& inside) noexcept {
+    const auto gate = [](const auto& communicator) { return &communicator->gate(); };
+    for (const core::CommunicatorPtr& communicator : touched) {
+        if (std::ranges::find(inside, &communicator->gate(), gate) != inside.end()) {
+            communicator->look_at_new_aliases();
+        }
+    }
+}
+
 void ThreadGroup::completed(int result) noexcept {
     const auto first = expected_.begin() + static_cast<std::ptrdiff_t>(expected_before_);
     if (result == kInProgress) {

@@ -91,6 +91,7 @@ class ThreadGroup {
         depth_ = 0;
         if (carries_out && (result == kSuccess || result == kInProgress)) {
             tally(inside);
+            look_at_new_aliases(touched, inside);
         }
         made_.clear();
         leave_all(inside);
@@ -103,6 +104,8 @@ class ThreadGroup {
     static std::vector<core::CommunicatorPtr>
     enter_all(std::vector<core::CommunicatorPtr> communicators);
     void tally(const std::vector<core::CommunicatorPtr>& inside) noexcept; // sorts made_
+    static void look_at_new_aliases(const std::vector<core::CommunicatorPtr>& touched,
+                                    const std::vector<core::CommunicatorPtr>& inside) noexcept;
     void completed(int result) noexcept;
     void drop_births_of_group() noexcept;
     static void leave_all(const std::vector<core::CommunicatorPtr>& inside) noexcept;

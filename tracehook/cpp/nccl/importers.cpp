@@ -15,6 +15,14 @@
 
 namespace tracehook::nccl {
 
+using elf::load_count;
+using elf::LoadCount;
+using elf::loaded_objects;
+using elf::LoadedObject;
+using elf::Replacement;
+using elf::rewrite;
+using elf::Slot;
+
 namespace {
 
 constexpr const char* kOfNccl = "nccl"; // how the names of its functions begin

@@ -10,7 +10,7 @@
 // may want while it is being loaded, but the GIL.
 #pragma once
 
-#include "nccl/slots.h"
+#include "elf/slots.h"
 
 #include <functional>
 #include <span>
@@ -22,7 +22,7 @@ namespace tracehook::nccl {
 // Puts these functions in front of all calls; the first call decides which. Returns the symbols
 // that libtorch_cuda calls. Throws std::runtime_error if a slot cannot be written: then some calls
 // pass us by.
-std::vector<std::string> intercept(const std::vector<Replacement>& calls);
+std::vector<std::string> intercept(const std::vector<elf::Replacement>& calls);
 
 // Looks for objects that were loaded since. Next to nothing if there are none. Does nothing before
 // intercept().

@@ -2,6 +2,7 @@
 
 #include "nccl/coll_config.h"
 #include "nccl/importers.h"
+#include "nccl/paying.h"
 #include "nccl/wrappers.h"
 
 #include <algorithm>
@@ -93,8 +94,17 @@ int transferred(Args... args) {
     const Transfer call{described(static_cast<std::uint32_t>(Number), std::get<Type>(arguments), 0),
                         std::get<Count>(arguments), std::get<Peer>(arguments),
                         Number == Counted::ncclSend};
-    return counted_inside<Real, Transfer, Args...>(registrar().find(std::get<Position>(arguments)),
-                                                   call, args...);
+    const core::CommunicatorPtr& communicator = registrar().find(std::get<Position>(arguments));
+    if (communicator && communicator->refusal() != nullptr) {
+        return check_refusal(*communicator);
+    }
+    const bool entered = communicator && communicator->gate().enter(*communicator);
+    const std::size_t bytes = bytes_of(std::get<Count>(arguments), std::get<Type>(arguments));
+    if (entered && pays(PayingCall::kTransfer, bytes,
+                        std::get<stream_position<Args...>()>(arguments))) {
+        to_registered(registrar(), *communicator, std::get<0>(arguments), bytes);
+    }
+    return called<Real, false, Transfer, Args...>(communicator, entered, call, args...);
 }
 
 // The number of an operation in the table.
@@ -123,6 +133,35 @@ constexpr std::string_view operation_name(Placed number) noexcept {
 
 constexpr bool has_root(std::string_view operation) noexcept {
     return !operation.starts_with("all_") && !operation.starts_with("reduce_scatter");
+}
+
+constexpr PayingCall paying_call(std::string_view operation) noexcept {
+    return operation == "all_gather"   ? PayingCall::kAllGather
+           : operation == "all_to_all" ? PayingCall::kAllToAll
+                                       : PayingCall::kNone;
+}
+
+// Inside the gate. `kind`: where the buffers lie; a buffer in a window stays where it is, because
+// NCCL finds windows by addresses, too.
+template <Placed Number, typename Arguments>
+void move_to_registered(core::Communicator& communicator, const Arguments& arguments,
+                        std::uint64_t kind, Stream stream) noexcept {
+    constexpr PayingCall kCall = paying_call(operation_name(Number));
+    if constexpr (kCall != PayingCall::kNone) {
+        const std::size_t bytes = bytes_of(std::get<2>(arguments), std::get<3>(arguments),
+                                           std::max(communicator.identity().size, 0));
+        if ((kind & (core::Tally::kSends | core::Tally::kReceives)) != 0 ||
+            !pays(kCall, bytes, stream)) {
+            return;
+        }
+        if constexpr (kCall == PayingCall::kAllGather) {
+            gather_to_registered(registrar(), communicator, std::get<0>(arguments),
+                                 std::get<1>(arguments), bytes);
+        } else {
+            to_registered(registrar(), communicator, std::get<0>(arguments), bytes);
+            to_registered(registrar(), communicator, std::get<1>(arguments), bytes);
+        }
+    }
 }
 
 // Between the type and the communicator stand a reduction, a root, both, or neither.
@@ -161,6 +200,9 @@ int placed(Args... args) {
         const std::uint64_t kind = captured_kind(stream);
         const bool entered = communicator->gate().enter(*communicator);
         if (windows.count_plain_call()) {
+            if (entered) {
+                move_to_registered<Number>(*communicator, arguments, kind, stream);
+            }
             return called<Real, false, Collective, Args...>(
                 communicator, entered, as_collective<Number, Position>(arguments, kind), args...);
         }
@@ -182,9 +224,12 @@ int placed(Args... args) {
         return refused;
     }
     const core::CommunicatorPtr& found = checked.kept ? checked.kept : communicator;
+    const bool entered = found->gate().enter(*found);
+    if (entered) {
+        move_to_registered<Number>(*found, arguments, checked.kind, stream);
+    }
     return called<Real, true, Collective, Args...>(
-        found, found->gate().enter(*found),
-        as_collective<Number, Position>(arguments, checked.kind), args...);
+        found, entered, as_collective<Number, Position>(arguments, checked.kind), args...);
 }
 
 // torch asks for it when a call did not succeed: what we refused, NCCL knows nothing of.
@@ -219,7 +264,7 @@ std::vector<std::string> install_interposer(core::Registrar& owner) {
     const std::lock_guard guard(once);
     const Api& real = api();
     target.store(&owner, std::memory_order_release);
-    std::vector<Replacement> replacements;
+    std::vector<elf::Replacement> replacements;
 #define GUARDED(name, position, ...)                                                               \
     if (real.name != nullptr) {                                                                    \
         replacements.push_back(                                                                    \

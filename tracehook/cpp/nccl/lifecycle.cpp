@@ -29,6 +29,7 @@ core::Local local_of(bool registers_itself) noexcept {
     case LocalMode::kOff:
         return core::Local::kOff;
     case LocalMode::kAuto:
+    case LocalMode::kAll:
         break;
     }
     return registers_itself ? core::Local::kObserved : core::Local::kOurs;

@@ -3,9 +3,22 @@
 #include "cuda/device_wait.h"
 #include "nccl/traits.h"
 
+#include <cstring>
 #include <utility>
 
 namespace tracehook::nccl {
+
+namespace {
+
+Effects on_one_host_effects{};
+Effects across_effects{};
+
+} // namespace
+
+void set_effects(const Effects& on_one_host, const Effects& across) noexcept {
+    on_one_host_effects = on_one_host;
+    across_effects = across;
+}
 
 core::Outcome NcclRegistrationCalls::register_range(std::uintptr_t address,
                                                     std::size_t size) noexcept {
@@ -17,6 +30,25 @@ core::Outcome NcclRegistrationCalls::register_range(std::uintptr_t address,
 
 int NcclRegistrationCalls::deregister(void* handle) noexcept {
     return api().ncclCommDeregister(comm_, handle);
+}
+
+core::Effect NcclRegistrationCalls::expected(core::MemoryKind memory) const noexcept {
+    return (one_host_ ? on_one_host_effects : across_effects)[static_cast<std::size_t>(memory)];
+}
+
+// A handle points to NCCL's record of the range. Its first fields are two addresses, two counts,
+// and the bits of what NCCL has done with the range: src/include/register.h of 2.27.3 to 2.30.7.
+std::optional<std::uint32_t> NcclRegistrationCalls::uses(void* handle) noexcept {
+    constexpr std::size_t kState = 24;
+    // NVLS_REG_POSSIBLE and NVLS_REG_NO_SUPPORT say that NCCL looked, and no more.
+    constexpr std::uint32_t kComplete = 0x01 | 0x02 | 0x10 | 0x20;
+    static const bool known = has(Trait::kKnownRecord, version());
+    if (!known || !blocking_) {
+        return std::nullopt;
+    }
+    std::uint32_t state = 0;
+    std::memcpy(&state, static_cast<const char*>(handle) + kState, sizeof(state));
+    return state & kComplete;
 }
 
 core::Outcome NcclRegistrationCalls::register_window(std::uintptr_t address,

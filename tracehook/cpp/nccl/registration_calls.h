@@ -5,17 +5,26 @@
 #include "core/registration_calls.h"
 #include "nccl/api.h"
 
+#include <array>
+
 namespace tracehook::nccl {
+
+// What a registration can do, by the kind of memory: inside a host, and across hosts. Before the
+// first communicator.
+using Effects = std::array<core::Effect, 4>;
+void set_effects(const Effects& on_one_host, const Effects& across) noexcept;
 
 class NcclRegistrationCalls final : public core::RegistrationCalls {
   public:
     // `blocking` false: ready() asks NCCL each time. True: NCCL returns from a call when it is done
     // with it.
-    NcclRegistrationCalls(Comm comm, int device, bool blocking) noexcept
-        : comm_(comm), device_(device), blocking_(blocking) {}
+    NcclRegistrationCalls(Comm comm, int device, bool blocking, bool one_host) noexcept
+        : comm_(comm), device_(device), blocking_(blocking), one_host_(one_host) {}
 
     core::Outcome register_range(std::uintptr_t address, std::size_t size) noexcept override;
     int deregister(void* handle) noexcept override;
+    core::Effect expected(core::MemoryKind memory) const noexcept override;
+    std::optional<std::uint32_t> uses(void* handle) noexcept override;
     core::Outcome register_window(std::uintptr_t address, std::size_t size) noexcept override;
     core::Outcome finish_window(const core::Outcome& begun, std::uintptr_t address,
                                 std::size_t size) noexcept override;
@@ -32,6 +41,7 @@ class NcclRegistrationCalls final : public core::RegistrationCalls {
     const Comm comm_;
     const int device_;
     const bool blocking_;
+    const bool one_host_;
     // Where NCCL writes the window. A non-blocking communicator does so from a thread of its own,
     // later: should it die first, the place has to outlive us.
     Window* window_ = nullptr;

@@ -83,8 +83,11 @@ int called(const core::CommunicatorPtr& communicator, bool entered, const Counte
         if (took) {
             counted.taken_in(group, *communicator);
         }
-    } else if (took && calls != nullptr) {
-        counted.taken(*calls);
+    } else if (took) {
+        communicator->look_at_new_aliases();
+        if (calls != nullptr) {
+            counted.taken(*calls);
+        }
     }
     if constexpr (lands) {
         communicator->windows().land();

@@ -1,4 +1,4 @@
-#include "nccl/slots.h"
+#include "elf/slots.h"
 
 #include <algorithm>
 #include <atomic>
@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-namespace tracehook::nccl {
+namespace tracehook::elf {
 
 namespace {
 
@@ -176,7 +176,7 @@ class Writable {
                 const std::string why = std::strerror(errno);
                 close();
                 throw std::runtime_error(
-                    "a table of calls into NCCL cannot be written: mprotect: " + why);
+                    "a table of calls cannot be written: mprotect: " + why);
             }
             pages_.push_back(page);
         }
@@ -244,4 +244,4 @@ void rewrite(std::span<const Slot> slots, std::span<const Replacement> replaceme
     }
 }
 
-} // namespace tracehook::nccl
+} // namespace tracehook::elf

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tracehook::nccl {
+namespace tracehook::elf {
 
 struct Replacement {
     const char* symbol;
@@ -65,4 +65,4 @@ std::vector<LoadedObject> loaded_objects(std::span<const Replacement> replacemen
 // and if something else stands in one afterwards.
 void rewrite(std::span<const Slot> slots, std::span<const Replacement> replacements);
 
-} // namespace tracehook::nccl
+} // namespace tracehook::elf

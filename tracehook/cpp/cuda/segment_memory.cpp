@@ -1,0 +1,189 @@
+#include "cuda/segment_memory.h"
+
+#include "cuda/device_wait.h"
+#include "cuda/runtime.h"
+#include "cuda/virtual_memory.h"
+
+namespace tracehook::cuda {
+
+namespace {
+
+constexpr int kSuccess = 0;
+constexpr int kInvalidValue = 1;
+constexpr int kNoRoom = 2; // the same in the driver and in the runtime
+constexpr int kPinned = 1; // CU_MEM_ALLOCATION_TYPE_PINNED
+constexpr std::size_t kRdma = 1; // in Properties::flags
+// CUdevice_attribute
+constexpr int kHasVirtualMemory = 102;
+constexpr int kHasDescriptors = 103;
+constexpr int kHasRdma = 110;
+
+// One reference to memory.
+class Held {
+  public:
+    Held() = default;
+    explicit Held(std::uintptr_t address) noexcept {
+        const auto& driver = virtual_memory();
+        is_held_ = driver.passes_memory() && driver.cuMemRetainAllocationHandle(
+                                                 &memory, reinterpret_cast<void*>(address)) == 0;
+    }
+    ~Held() {
+        if (is_held_) {
+            virtual_memory().cuMemRelease(memory);
+        }
+    }
+    Held(const Held&) = delete;
+    Held& operator=(const Held&) = delete;
+
+    // After a call that has filled `memory`; returns what that call returned.
+    int holds(int status) noexcept {
+        is_held_ = status == kSuccess;
+        return status;
+    }
+    explicit operator bool() const noexcept { return is_held_; }
+    Memory memory = 0;
+
+  private:
+    bool is_held_ = false;
+};
+
+bool has(int attribute, int device) noexcept {
+    int value = 0;
+    const auto& driver = virtual_memory();
+    return driver.cuDeviceGetAttribute != nullptr &&
+           driver.cuDeviceGetAttribute(&value, attribute, device) == kSuccess && value != 0;
+}
+
+Access access_of(int device) noexcept {
+    return {{1, device}, kReadWrite};
+}
+
+// Maps the memory at an address of its own. Nothing is left if it fails.
+int map(std::uintptr_t* address, Memory memory, std::size_t size, int device,
+        std::span<const int> also) noexcept {
+    const auto& driver = virtual_memory();
+    std::uintptr_t place = 0;
+    int status = driver.cuMemAddressReserve(&place, size, 0, 0, 0);
+    if (status != kSuccess) {
+        return status;
+    }
+    status = driver.cuMemMap(place, size, 0, memory, 0);
+    if (status != kSuccess) {
+        driver.cuMemAddressFree(place, size);
+        return status;
+    }
+    const Access own = access_of(device);
+    status = driver.cuMemSetAccess(place, size, &own, 1);
+    for (std::size_t i = 0; status == kSuccess && i < also.size(); ++i) {
+        status = allow_access(place, size, also[i]);
+    }
+    if (status != kSuccess) {
+        unmap(place, size);
+        return status;
+    }
+    *address = place;
+    return kSuccess;
+}
+
+} // namespace
+
+core::MemoryKind SegmentMemory::kind_of(std::uintptr_t address) noexcept {
+    const auto& driver = virtual_memory();
+    if (!driver.passes_memory()) {
+        return core::MemoryKind::kUnknown;
+    }
+    const Held held(address);
+    Properties properties;
+    if (!held) {
+        return core::MemoryKind::kPlain;
+    }
+    if (driver.cuMemGetAllocationPropertiesFromHandle(&properties, held.memory) != kSuccess) {
+        return core::MemoryKind::kUnknown;
+    }
+    return (properties.handle_types & (kPosixFile | kFabric)) != 0 ? core::MemoryKind::kShareable
+                                                                   : core::MemoryKind::kPrivate;
+}
+
+std::uintptr_t SegmentMemory::map_again(const core::Segment& segment) noexcept {
+    const auto& driver = virtual_memory();
+    const BesideCaptures relaxed;
+    const Held held(segment.address);
+    std::uintptr_t base = 0;
+    std::size_t size = 0;
+    // Only where the segment is one whole allocation does NCCL map the right memory.
+    if (!held || driver.cuMemGetAddressRange_v2(&base, &size, segment.address) != kSuccess ||
+        base != segment.address || size != segment.size) {
+        return 0;
+    }
+    std::uintptr_t alias = 0;
+    return map(&alias, held.memory, size, segment.device, {}) == kSuccess ? alias : 0;
+}
+
+void SegmentMemory::unmap(const core::Segment& segment, std::uintptr_t alias) noexcept {
+    wait_for_device(segment.device);
+    const BesideCaptures relaxed;
+    cuda::unmap(alias, segment.size);
+}
+
+bool makes_shareable(int device) noexcept {
+    return virtual_memory().passes_memory() && has(kHasVirtualMemory, device) &&
+           has(kHasDescriptors, device);
+}
+
+int allocate_shareable(std::uintptr_t* address, std::size_t size, int device,
+                       std::span<const int> also) noexcept {
+    const BesideCaptures relaxed;
+    Properties properties;
+    properties.type = kPinned;
+    properties.handle_types = kPosixFile;
+    properties.location.id = device;
+    properties.flags[kRdma] = has(kHasRdma, device) ? 1 : 0;
+    Held held;
+    const int status =
+        held.holds(virtual_memory().cuMemCreate(&held.memory, size, &properties, 0));
+    return status != kSuccess ? status : map(address, held.memory, size, device, also);
+}
+
+int free_shareable(std::uintptr_t address, std::size_t size, int device) noexcept {
+    const int status = wait_for_device(device);
+    const BesideCaptures relaxed;
+    const int unmapped = unmap(address, size);
+    return status != kSuccess ? status : unmapped;
+}
+
+int allow_access(std::uintptr_t address, std::size_t size, int device) noexcept {
+    const Access access = access_of(device);
+    return virtual_memory().cuMemSetAccess(address, size, &access, 1);
+}
+
+int export_descriptor(std::uintptr_t address) noexcept {
+    const Held held(address);
+    int descriptor = -1;
+    return held && virtual_memory().cuMemExportToShareableHandle(&descriptor, held.memory,
+                                                                 kPosixFile, 0) == kSuccess
+               ? descriptor
+               : -1;
+}
+
+int map_descriptor(std::uintptr_t* address, int descriptor, std::size_t size, int device) noexcept {
+    const auto& driver = virtual_memory();
+    if (!driver.passes_memory()) {
+        return kInvalidValue;
+    }
+    const BesideCaptures relaxed;
+    Held held;
+    const int status = held.holds(driver.cuMemImportFromShareableHandle(
+        &held.memory, reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)), kPosixFile));
+    return status != kSuccess ? status : map(address, held.memory, size, device, {});
+}
+
+int unmap(std::uintptr_t address, std::size_t size) noexcept {
+    const auto& driver = virtual_memory();
+    const int status = driver.cuMemUnmap(address, size);
+    if (status == kSuccess) {
+        driver.cuMemAddressFree(address, size);
+    }
+    return status;
+}
+
+} // namespace tracehook::cuda

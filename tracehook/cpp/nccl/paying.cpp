@@ -1,0 +1,37 @@
+#include "nccl/paying.h"
+
+#include "nccl/api.h"
+
+#include <algorithm>
+#include <array>
+
+namespace tracehook::nccl {
+
+namespace {
+
+std::array<Threshold, static_cast<std::size_t>(PayingCall::kNone)> thresholds;
+
+} // namespace
+
+Threshold& threshold(PayingCall call) noexcept {
+    return thresholds[static_cast<std::size_t>(call)];
+}
+
+void set_threshold(PayingCall call, std::size_t eager, std::size_t captured) noexcept {
+    Threshold& one = threshold(call);
+    one.eager.store(eager, std::memory_order_relaxed);
+    one.captured.store(captured, std::memory_order_relaxed);
+    one.least.store(std::min(eager, captured), std::memory_order_relaxed);
+}
+
+bool pays_for(PayingCall call, std::size_t bytes, Stream stream) noexcept {
+    const Threshold& one = threshold(call);
+    const std::size_t eager = one.eager.load(std::memory_order_relaxed);
+    const std::size_t captured = one.captured.load(std::memory_order_relaxed);
+    if (bytes >= std::max(eager, captured)) {
+        return true;
+    }
+    return bytes >= (capturing(stream) ? captured : eager);
+}
+
+} // namespace tracehook::nccl

@@ -1,0 +1,140 @@
+"""Which segments tracehook registers, when, and with what effect: told to the native side when it starts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tracehook.log.stderr import warn
+from tracehook.log.tables import KINDS, MEMORIES
+from tracehook.nccl import effect
+from tracehook.settings import Settings
+
+_ALL_OF_JOB, _ALL_HERE = (
+    ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"),
+    ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"),
+)
+_HOSTS = ("SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
+_MOST = 1 << 20  # ranks of a job on one host
+_NEVER = (1 << 64) - 1
+
+
+def begin(core: Any, config: Settings) -> None:
+    """Tell the native side what can take effect. Before CUDA is up; `core` has a process."""
+    version, settings = core.nccl_version(), os.environ
+    core.set_effects(*(effect.numbers(MEMORIES, one_host, version, settings) for one_host in (True, False)))
+    core.set_host(_MOST if (known := ranks_of_host(settings)) is None else known, config.local == "all")
+    pays = config.memory == "vmm"
+    for number, limit in enumerate(effect.PAYING.values()):
+        eager, captured = (value if pays and value is not None else _NEVER for value in limit)
+        core.set_threshold(number, eager, captured)
+
+
+def cuda_is_up(core: Any, config: Settings, devices: int) -> None:
+    """Without a launcher that tells of hosts, more ranks than the host has GPUs are on several."""
+    if ranks_of_host(os.environ) is None:
+        core.set_host(max(devices, _gpus_of_host()), config.local == "all")
+
+
+def take_over_memory(core: Any, config: Settings, is_initialized: bool) -> str:
+    """Have segments come from the driver's virtual memory, if the settings say so; return why they do not."""
+    if config.memory != "vmm":
+        return ""
+    why = _hindrance(is_initialized) or str(core.replace_segment_source())
+    if why:
+        warn(f"SYMM_REGISTER_MEMORY=vmm has no effect: {why}; segments come from cudaMalloc")
+    return why
+
+
+def _hindrance(is_initialized: bool) -> str:
+    if is_initialized:
+        return "CUDA was up before tracehook started (set SYMM_REGISTER_HOOK=1, or call tracehook.enable() earlier)"
+    if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING") == "1":
+        return "PYTORCH_NO_CUDA_MEMORY_CACHING=1 is set"
+    return ""
+
+
+def ranks_of_host(environment: Mapping[str, str]) -> int | None:
+    """Return how many ranks a communicator of one host may have: 0 if the job has several hosts, None if unknown."""
+    if environment.get("NCCL_HOSTID"):
+        return 0
+    for job, here in zip(_ALL_OF_JOB, _ALL_HERE, strict=True):
+        if environment.get(job, "") and environment.get(here, ""):
+            return _MOST if environment[job] == environment[here] else 0
+    hosts = next((environment[name] for name in _HOSTS if environment.get(name, "")), "")
+    if hosts:
+        return _MOST if hosts == "1" else 0
+    return None
+
+
+def _gpus_of_host(folder: Path = Path("/proc/driver/nvidia/gpus")) -> int:
+    """Count also those that this process may not use."""
+    try:
+        return len(list(folder.iterdir()))
+    except OSError:
+        return 0
+
+
+def told(core: Any) -> dict[str, Any]:
+    """Return what ``tracehook.status()`` says of the memory of segments, and of those that are left out."""
+    replaced, segments, nbytes, refused = core.segment_source()
+    source = {"source": "vmm" if replaced else "torch", "segments": segments, "bytes": nbytes, "refused": refused}
+    return {"memory": source, "left_out": left_out(core)}
+
+
+def left_out(core: Any) -> dict[str, Any]:
+    """Count the segments that NCCL could not use, and that tracehook therefore leaves unregistered; say why."""
+    devices = {row["device"] for row in core.communicators() if row["at_calls"] and row["size"] > 1}
+    row, count, nbytes = None, 0, 0
+    for _, device, _, size, memory in core.segments():
+        facts = effect.Facts(MEMORIES[memory], True, core.nccl_version(), os.environ)
+        rule = effect.row_of(facts)
+        if device in devices and rule.effect == effect.NONE:
+            row, count, nbytes = row or rule, count + 1, nbytes + size
+    if row is None:
+        return {"segments": 0, "bytes": 0, "why": ""}
+    return {"segments": count, "bytes": nbytes, "why": f"{row.text}: {row.remedy}"}
+
+
+def about(core: Any, address: int, nbytes: int, communicator: int) -> str:
+    """Say whether memory is registered locally with a communicator (its raw pointer; 0: none), and with what effect."""
+    segment = core.segment_at(address)
+    row = next((each for each in core.communicators() if each["pointer"] == communicator), None)
+    if segment is None or address + nbytes > segment[2] + segment[3]:
+        return "not registered: it lies in no segment that tracehook follows"
+    if row is None:
+        return "not registered: the group has no communicator yet"
+    if KINDS[row["local"]] == "off" or (KINDS[row["local"]] == "own" and not core.registering()):
+        return "not registered: tracehook registers nothing with this communicator"
+    facts = effect.Facts(MEMORIES[segment[4]], row["one_host"], core.nccl_version(), os.environ)
+    rule = effect.row_of(facts)
+    if not row["at_calls"]:
+        return f"registered, {_EFFECTS[rule.effect]}{_reason(rule)}"
+    if rule.effect == effect.NONE:
+        return f"not registered{_reason(rule)}"
+    if not core.segment_source()[0]:
+        return "not registered: NCCL could use it; set SYMM_REGISTER_MEMORY=vmm"
+    seen = f"; NCCL used {row['in_effect']} of {row['made']} registrations of this communicator" if row["made"] else ""
+    return f"registered, in effect {_EFFECTS[rule.effect]} for {_calls_that_pay()}{seen}"
+
+
+_EFFECTS = {
+    effect.NONE: "without effect",
+    effect.HOST: "inside the host",
+    effect.NETWORK: "in effect on the network",
+    effect.UNKNOWN: "with an effect that is not known",
+}
+
+
+def _reason(rule: effect.Row) -> str:
+    return f" ({rule.text}: {rule.remedy})" if rule.remedy else ""
+
+
+def _calls_that_pay() -> str:
+    return ", ".join(
+        f"{call} from {limit.eager >> 20} MiB (captured: {limit.captured >> 20} MiB)"
+        for call, limit in effect.PAYING.items()
+        if limit.eager is not None and limit.captured is not None
+    )

@@ -10,7 +10,7 @@ SIZE = 8 * MB
 IN_EFFECT = 0x20
 OLD, NEW = "22809", "23007"
 USED_BY = {"gather", "broadcast", "message", "exchange"}
-CALLS = sorted(USED_BY) + ["all_reduce", "reduce_scatter"]
+CALLS = [*sorted(USED_BY), "all_reduce", "reduce_scatter"]
 
 
 def play(scene: str, *arguments: str, version: str = OLD, cold: bool = False, **env: str) -> Rehearsal:
@@ -138,7 +138,7 @@ def test_a_captured_call_registers_by_itself(registered: str) -> None:
 
 
 def test_ranks_differ_in_a_captured_call() -> None:
-    """Nobody registered anything, and NCCL did so for the memory of one rank. With NCCL_GRAPH_REGISTER=0 it does not."""
+    """Nobody registered anything, and NCCL did so for the memory of one rank, unless NCCL_GRAPH_REGISTER=0."""
     assert_differ(play("captured", "nccl,malloc", "unregistered"), "in effect on ranks 0, not on ranks 1")
     play("captured", "nccl,malloc", "unregistered", NCCL_GRAPH_REGISTER="0").assert_good()
 

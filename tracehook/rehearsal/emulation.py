@@ -123,12 +123,13 @@ def registered_in_vain(scratch: Path) -> str:
 
     A process that was killed left no count.
     """
+    names = ("registered_cuda_malloc", "registered_not_exportable")
     total: Counter[str] = Counter()
     for path in scratch.glob("summary.*.jsonl"):
         for line in path.read_text().splitlines():
             with contextlib.suppress(ValueError):
                 row = json.loads(line)
-                total.update({name: row.get(name, 0) for name in ("registered_cuda_malloc", "registered_not_exportable")})
+                total.update({name: row.get(name, 0) for name in names})
     if not total.total():
         return ""
     return (

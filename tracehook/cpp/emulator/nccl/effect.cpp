@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t kLeastGathered = 2U << 20;
 constexpr std::size_t kLeastSent = 1U << 20;
 
-constexpr int kFirstOfSeveralHandles = 22900;    // a buffer may lie on several handles
+constexpr int kFirstOfSeveralHandles = 22900;      // a buffer may lie on several handles
 constexpr int kFirstWithReceiveBufferOnly = 22900; // the send buffer needs no record
 
 enum class Outcome { kNone, kInEffect, kCudaMalloc, kNotExportable };
@@ -193,8 +193,7 @@ std::uint8_t put_to_use(Communicator& communicator, const Operation& operation, 
             return;
         }
         const bool mapped = by_graph && map_for_graph(registrations, buffer);
-        const Outcome outcome =
-            mapped ? Outcome::kInEffect : map_registered(registrations, buffer);
+        const Outcome outcome = mapped ? Outcome::kInEffect : map_registered(registrations, buffer);
         bits |= outcome == Outcome::kInEffect ? bit : 0;
         if (buffer.registered) {
             registered.push_back(outcome);
@@ -212,8 +211,8 @@ std::uint8_t put_to_use(Communicator& communicator, const Operation& operation, 
         }
     } else {
         // What the root of a gather or a scatter has for itself does not travel.
-        const bool alone = shape(operation.kind).rooted && !operation.between_two() &&
-                           operation.peer == rank;
+        const bool alone =
+            shape(operation.kind).rooted && !operation.between_two() && operation.peer == rank;
         if (!alone || operation.kind != Kind::kGather) {
             use({operation.send, operation.send_bytes(rank, ranks), operation.send_registered},
                 kSendInEffect);

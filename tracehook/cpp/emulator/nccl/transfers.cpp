@@ -45,7 +45,7 @@ class Transfer {
                 return false;
             }
             published_ = std::make_unique<Publication>(operation_.send, operation_.block());
-            const Letter letter{operation_.count, operation_.type, published_->valid(),
+            const Letter letter{operation_.count,     operation_.type,     published_->valid(),
                                 operation_.in_effect, published_->range(), published_->holes()};
             meeting.send(operation_.peer, operation_.sequence, &letter, sizeof letter);
             return true;

@@ -72,6 +72,7 @@ def test_only_what_can_follow_is_marked() -> None:
         (row | {"comm": "cd"}, ""),
         (row | {"t_ns": 9}, ""),
         (row | {"rule": "L7"}, ""),
+        (row | {"rule": "L8"}, ""),
         (row | {"comm": "cd", "rule": "W1", "t_ns": 30}, "ValueError on rank 1"),
         (row | {"comm": "cd", "rule": "C4", "t_ns": 30}, ""),
         (row | {"comm": "cd", "rule": "C4", "t_ns": 30, "pid": 2}, "ValueError on rank 1"),

@@ -39,8 +39,8 @@ def _record(event: str, **given: int) -> ring.Record:
 def _records(event: str) -> Iterator[ring.Record]:
     """Yield records of an event with everything that a field of it can depend on."""
     own = {
-        "value": (0, 1, 1 << 8 | 1, 1 << 32),
-        "extra": (0, 1, 2, 1 << 20, 1 << 29, 1 << 30, 1 << 31),
+        "value": (0, 1, 1 << 8 | 1, 1 << 9, 1 << 10, 1 << 32),
+        "extra": (0, 1, 2, 1 << 8, 1 << 20, 1 << 29, 1 << 30, 1 << 31),
         "result": (0, 3),
         "segment": (0, 5),
     }
@@ -92,13 +92,14 @@ def test_warnings_are_what_a_user_must_see():
         "ledger.difference",
         "log.dropped",
         "register.stalled",
+        "register.unused",
     } == tables.WARNINGS
 
 
 def test_the_numbers_of_a_log_are_those_of_its_format():
     """A row that moved would give old logs another meaning."""
     assert tables.EVENTS[:3] == ("trace.begin", "trace.end", "segment.alloc")
-    assert tables.EVENTS[-3:] == ("rehearsal.hang", "log.summed", "communicator.paths")
+    assert tables.EVENTS[-3:] == ("communicator.paths", "register.used", "register.unused")
     assert tables.KINDS == ("own", "observed", "off")
     assert tables.ANSWERS == ("shared", "isolated", "none") == tuple(answer.value for answer in Answer)
     assert tables.HANDLES == ("none", "runtime", "file", "fabric")

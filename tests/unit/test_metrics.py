@@ -30,6 +30,7 @@ from tracehook.metrics.writer import Writer
 
 PLACE = ("night 3", "2", "node7", "41")
 ROW = {"failed": False, "ready": True, "held": 3, "local": "own", "segments_since_ns": 0, "windows_since_ns": 0}
+ROW |= {"in_effect": 2, "in_vain": 1}
 
 
 def sources(**given):

@@ -292,7 +292,7 @@ class _Registrar(RuleBasedStateMachine):
     def the_ledger_is_the_model(self) -> None:
         segments = self.harness.segments()
         assert len({segment[0] for segment in segments}) == len(segments)
-        rows = {(device, address, size) for _, device, address, size in segments}
+        rows = {(device, address, size) for _, device, address, size, _ in segments}
         live = {device: self.staying(device, segments) for device, segments in self.live.items()}
         assert rows == {(device, *item) for device, segments in live.items() for item in segments.items()}
 

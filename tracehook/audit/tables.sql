@@ -75,7 +75,7 @@ FROM event WHERE event = 'communicator.group' AND comm IS NOT NULL GROUP BY comm
 -- One row a segment of PyTorch's allocator.
 CREATE TABLE segment AS
 SELECT process, any_value(rank) AS rank, segment, max(device) AS device,
-       any_value(addr) AS addr, max(size) AS size, any_value(memory) AS kind,
+       any_value(addr) AS addr, max(size) AS size, any_value(memory_kind) AS memory_kind,
        min(ns) FILTER (event != 'segment.free') AS born_ns, min(seq) FILTER (event != 'segment.free') AS born_seq,
        min(ns) FILTER (event = 'segment.free') AS freed_ns, min(seq) FILTER (event = 'segment.free') AS freed_seq
 FROM event WHERE event IN ('segment.alloc', 'segment.adopt', 'segment.free') GROUP BY process, segment;
@@ -177,5 +177,5 @@ SELECT (SELECT count(*) FROM event) AS events, (SELECT count(*) FROM event WHERE
        (SELECT count(*) FROM registration WHERE kind = 'window') AS windows, (SELECT count(*) FROM mapping) AS mappings,
        (SELECT count(*) FROM event WHERE event = 'register.used') AS used,
        (SELECT count(*) FROM event WHERE event = 'register.local' AND ok AND expected = 'none') AS in_vain,
-       (SELECT count(*) FROM segment WHERE kind IN ('cudaMalloc', 'private') AND EXISTS (
+       (SELECT count(*) FROM segment WHERE memory_kind IN ('cudaMalloc', 'private') AND EXISTS (
             FROM communicator c WHERE c.process = segment.process AND c.device = segment.device AND c.at_calls AND c.ranks > 1)) AS left_out;

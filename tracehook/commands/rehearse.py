@@ -123,6 +123,7 @@ def rehearse(
             raise typer.Exit(2) from None
         broken = emulation.violations(Path(scratch))
         not_computed = computed.uncomputed(Path(scratch))
+        in_vain = emulation.registered_in_vain(Path(scratch))
         if broken:
             logs = _logs(log, environment)
             raised = consequences.exceptions(logs) if logs is not None else []
@@ -138,6 +139,8 @@ def rehearse(
         typer.echo(f"rehearsal: fault {item} was never played: no such call was made, or not so often", err=True)
     if not_computed:
         typer.echo(f"rehearsal: {not_computed}", err=True)
+    if in_vain:
+        typer.echo(f"rehearsal: {in_vain}", err=True)
     _report(broken, hang)
     if any(map(consequences.is_own, broken)):
         status = RULES_BROKEN

@@ -128,7 +128,7 @@ _EFFECTS = {
 }
 
 
-def _reason(rule: effect.Row) -> str:
+def _reason(rule: effect.EffectRule) -> str:
     return f" ({rule.text}: {rule.remedy})" if rule.remedy else ""
 
 

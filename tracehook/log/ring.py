@@ -25,12 +25,9 @@ _RECORD = struct.Struct("<9Q2I2iHhI")
 # Events of the bank: their `segment` counts the segments of our pools, not those of the allocator.
 _POOL_EVENTS = frozenset(name for name, row in ABOUT.items() if "pool_segment" in row.fields)
 
-# In `value` of communicator.pending; below them core::Local
-_ADOPTED, _AT_CALLS, _ONE_HOST = 1 << 8, 1 << 9, 1 << 10
-_BY_OTHERS = 1  # core::kByOthers, in `extra` of a local registration
-_EFFECT_SHIFT = 8  # core::kEffectShift, the same
-# What NCCL has done with a local registration: src/include/register.h
-_MEANS = {0x20: "ipc", 0x02: "nvls", 0x01: "network", 0x10: "collnet"}
+_BORN = {1 << 8: "adopted", 1 << 9: "at_calls", 1 << 10: "one_host"}  # communicator.pending; below: core::Local
+_BY_OTHERS, _EFFECT_SHIFT = 1, 8  # core::kByOthers, core::kEffectShift: in `extra` of a local registration
+_MEANS = {0x20: "ipc", 0x02: "nvls", 0x01: "network", 0x10: "collnet"}  # NCCL's bits: src/include/register.h
 _WHILE_CAPTURING = 1 << 31  # core::kWhileCapturing
 _WINDOW_OF_OTHERS = 1 << 30  # core::kWindowOfOthers
 _WINDOW_LATER = 1 << 29  # core::kWindowLater
@@ -115,10 +112,7 @@ def _extra_fields(name: str, record: Record) -> dict[str, Any]:
                 out["expected"] = EFFECTS[effect] if effect < len(EFFECTS) else str(effect)
             return out
         case "register.used":
-            means = "+".join(name for bit, name in _MEANS.items() if record.value & bit)
-            return {"thread": record.thread, "means": means}
-        case "register.unused":
-            return {"thread": record.thread}
+            return {"thread": record.thread, "means": "+".join(_MEANS[bit] for bit in _MEANS if record.value & bit)}
         case "register.window" | "deregister.window":
             window: dict[str, Any] = {"thread": record.thread, "ok": record.result == 0}
             if record.extra & _WINDOW_OF_OTHERS:
@@ -164,10 +158,10 @@ def _extra_fields(name: str, record: Record) -> dict[str, Any]:
             }
         case "register.batch":
             return {"thread": record.thread, "count": record.value}
-        case "deregister.stalled":
+        case "deregister.stalled" | "register.unused":
             return {"thread": record.thread}
         case "segment.alloc" | "segment.adopt":
-            known = {"memory": MEMORIES[record.extra]} if 0 < record.extra < len(MEMORIES) else {}
+            known = {"memory_kind": MEMORIES[record.extra]} if 0 < record.extra < len(MEMORIES) else {}
             return {"thread": record.thread, "total": record.value, **known}
         case "segment.free" | "segment.unknown":
             return {"thread": record.thread, "total": record.value}
@@ -193,9 +187,7 @@ def _extra_fields(name: str, record: Record) -> dict[str, Any]:
             if name == "communicator.pending":
                 if kind := record.value & 0xFF:
                     born["local"] = KINDS[kind] if kind < len(KINDS) else str(kind)
-                for bit, told in ((_ADOPTED, "adopted"), (_AT_CALLS, "at_calls"), (_ONE_HOST, "one_host")):
-                    if record.value & bit:
-                        born[told] = True
+                born |= {told: True for bit, told in _BORN.items() if record.value & bit}
             return born
         case "communicator.retire" | "communicator.abort":
             return {"thread": record.thread, "registrations": record.value}

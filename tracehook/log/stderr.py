@@ -42,6 +42,11 @@ def words_of(name: str, fields: Mapping[str, Any]) -> str:
             f"rank {fields.get('comm_rank', '?')}) has not come back after {fields.get('us', 0) / 1e6:.0f} s: NCCL "
             "waits for another rank, and will not stop"
         )
+    if name == "register.unused":
+        return (
+            f"NCCL does not use what tracehook registers with communicator {fields['comm']}: it did not use segment "
+            f"{fields.get('addr')} in a call that could; NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=REG says why"
+        )
     if name == "communicator.graphs":
         return (
             f"communicator {fields['comm']} is being ended while {fields['graphs']} CUDA graph(s) with its "

@@ -18,7 +18,7 @@ class Facts(NamedTuple):
     """On what the effect depends."""
 
     memory: str
-    """``cudaMalloc``, ``shareable`` or ``private``: see `memory` in docs/log-schema.md."""
+    """``cudaMalloc``, ``shareable`` or ``private``: see `memory_kind` in docs/log-schema.md."""
     one_host: bool
     """Whether all ranks of the communicator share a host."""
     version: int
@@ -35,7 +35,7 @@ class Facts(NamedTuple):
         return self.settings.get(variable, "").strip() == "1"
 
 
-class Row(NamedTuple):
+class EffectRule(NamedTuple):
     """One rule: what it says, where NCCL's sources say it, and what to do about it ("" if nothing)."""
 
     holds: Callable[[Facts], bool]
@@ -49,71 +49,71 @@ _P2P, _REGISTER, _NET = "src/transport/p2p.cc", "src/register/register.cc", "src
 
 # Read in NCCL's sources from 2.27.7 to 2.30.7. What was measured: docs/registration.md.
 ROWS = (
-    Row(
+    EffectRule(
         lambda facts: facts.is_off("NCCL_LOCAL_REGISTER"),
         NONE,
         _REGISTER,
         "NCCL_LOCAL_REGISTER=0: NCCL accepts registrations and uses none",
         "unset NCCL_LOCAL_REGISTER",
     ),
-    Row(
+    EffectRule(
         lambda facts: not facts.one_host,
         NETWORK,
         _NET,
         "between hosts the network card reads and writes registered memory of every kind, if it can (GPUDirect RDMA)",
     ),
-    Row(
+    EffectRule(
         lambda facts: facts.is_on("NCCL_P2P_DISABLE"),
         NONE,
         _P2P,
         "NCCL_P2P_DISABLE=1: no process maps memory of another one",
         "unset NCCL_P2P_DISABLE",
     ),
-    Row(
+    EffectRule(
         lambda facts: 0 < facts.version < 22300,
         NONE,
         _P2P,
         "NCCL maps registered memory into other processes from 2.23 on",
         "use a newer NCCL",
     ),
-    Row(
+    EffectRule(
         lambda facts: facts.memory == CUDA_MALLOC and facts.is_on("NCCL_LEGACY_CUDA_REGISTER"),
         HOST,
         _P2P,
         "NCCL_LEGACY_CUDA_REGISTER=1: other processes map memory of cudaMalloc by legacy handles, which may hang",
     ),
-    Row(
+    EffectRule(
         lambda facts: facts.memory == CUDA_MALLOC,
         NONE,
         _P2P,
         "memory of cudaMalloc cannot be mapped by other processes",
         "set SYMM_REGISTER_MEMORY=vmm",
     ),
-    Row(
+    EffectRule(
         lambda facts: facts.memory == PRIVATE,
         NONE,
         _P2P,
         "memory without a handle for other processes cannot be mapped by them, and NCCL loses a part of it at each call",
         "allocate it with an exportable handle",
     ),
-    Row(
+    EffectRule(
         lambda facts: facts.is_off("NCCL_CUMEM_ENABLE"),
         NONE,
         _P2P,
         "NCCL_CUMEM_ENABLE=0: NCCL uses legacy handles, which this memory does not have",
         "unset NCCL_CUMEM_ENABLE",
     ),
-    Row(
+    EffectRule(
         lambda facts: facts.memory == SHAREABLE,
         HOST,
         _P2P,
         "other processes of the host map the memory, and write into it directly",
     ),
 )
-_NOT_KNOWN = Row(lambda _: True, UNKNOWN, "", "the kind of memory is not known")
+_NOT_KNOWN = EffectRule(lambda _: True, UNKNOWN, "", "the kind of memory is not known")
 
 
-def row_of(facts: Facts) -> Row:
+def row_of(facts: Facts) -> EffectRule:
     """Return the rule that decides what a registration can do."""
     return next((row for row in ROWS if row.holds(facts)), _NOT_KNOWN)
 

@@ -7,8 +7,8 @@ The emulated NCCL marks what follows from a failure in the same process. Here st
 * an exception that ended a rank: its clean-up ends communicators and memory in any order, and the other ranks wait for
   it in vain (W1, W18).
 
-L7, buffers that are registered on some ranks only, is no consequence of a failed registration: who registers has to
-answer for that.
+L7, buffers that are registered on some ranks only, and L8, buffers whose registration some ranks only use, are no
+consequences of a failed registration: who registers has to answer for that.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -115,3 +116,24 @@ def violations(scratch: Path) -> list[dict[str, Any]]:
             except ValueError:
                 found.append({"rule": "?", "sentence": f"unreadable line in {path.name}"})
     return found
+
+
+def registered_in_vain(scratch: Path) -> str:
+    """Return in one line how many calls could not use memory that was registered for them; "" if all could.
+
+    A process that was killed left no count.
+    """
+    names = ("registered_cuda_malloc", "registered_not_exportable")
+    total: Counter[str] = Counter()
+    for path in scratch.glob("summary.*.jsonl"):
+        for line in path.read_text().splitlines():
+            with contextlib.suppress(ValueError):
+                row = json.loads(line)
+                total.update({name: row.get(name, 0) for name in names})
+    if not total.total():
+        return ""
+    return (
+        f"NCCL could not use registered memory in {total.total()} calls "
+        f"(cudaMalloc memory: {total['registered_cuda_malloc']}, "
+        f"memory that cannot be exported: {total['registered_not_exportable']})"
+    )

@@ -83,6 +83,13 @@ int emu_memory_free(void* pointer);
 // virtual memory calls mapped, or emu_memory_allocate gave. 0 for cudaMalloc and all else.
 int emu_memory_has_handle(const void* pointer);
 
+// 1 if that handle can be given to another process. 0 if it was made for this process alone, and if
+// there is none.
+int emu_memory_is_exportable(const void* pointer);
+
+// Takes a hold of that handle that nobody ever gives back, as NCCL does by mistake.
+void emu_memory_leak(const void* pointer);
+
 // Device memory that nobody computed (unwritten.h): from now on [at, at + size) reads as `byte`. 0,
 // and nothing is noted, unless this process alone can reach all of it.
 int emu_unwritten_note(void* at, size_t size, unsigned char byte);

@@ -83,10 +83,6 @@ Status launch_kernel(void* handle, const std::shared_ptr<Kernel>& kernel) {
     return kSuccess;
 }
 
-int kernel_architecture() {
-    return 10 * gpu().major + gpu().minor;
-}
-
 int blocks_at_once(int block_size) {
     return std::clamp(gpu().threads_per_multiprocessor / std::max(block_size, 1), 1,
                       gpu().blocks_per_multiprocessor);

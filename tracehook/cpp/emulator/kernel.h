@@ -5,6 +5,7 @@
 #pragma once
 
 #include "cuda_abi.h"
+#include "gpu.h"
 #include "handle_table.h"
 
 #include <atomic>
@@ -17,7 +18,9 @@ namespace tracehook::emulator {
 
 // What the runtime and the driver say of every kernel.
 inline constexpr int kKernelRegisters = 32;
-int kernel_architecture();
+inline int kernel_architecture() {
+    return 10 * gpu().major + gpu().minor;
+}
 
 // How many blocks of that size a multiprocessor takes at once.
 int blocks_at_once(int block_size);

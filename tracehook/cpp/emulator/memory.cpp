@@ -50,6 +50,8 @@ void* Memory::allocate(size_t size, int device, bool has_handle) {
         give_addresses_back(address, mapped, has_handle);
         return nullptr;
     }
+    // Who maps its handle somewhere else gives it a second address.
+    physical->mark_mapped();
     insert({reinterpret_cast<uintptr_t>(address), size, mapped, device, Kind::kOwned, physical,
             physical->offset(), has_handle});
     return address;

@@ -3,6 +3,7 @@
 #include "device.h"
 #include "devices.h"
 #include "memory.h"
+#include "memory_handles.h"
 #include "runtime_call.h"
 
 using namespace tracehook::emulator;
@@ -60,4 +61,21 @@ EMU_EXPORT int emu_memory_free(void* pointer) {
 EMU_EXPORT int emu_memory_has_handle(const void* pointer) {
     const auto allocation = Memory::instance().find(pointer, 1);
     return allocation && allocation->has_handle ? 1 : 0;
+}
+
+EMU_EXPORT int emu_memory_is_exportable(const void* pointer) {
+    const auto allocation = Memory::instance().find(pointer, 1);
+    return allocation && allocation->has_handle && allocation->physical->types() != 0 ? 1 : 0;
+}
+
+EMU_EXPORT void emu_memory_leak(const void* pointer) {
+    const auto allocation = Memory::instance().find(pointer, 1);
+    if (!allocation || !allocation->has_handle) {
+        return;
+    }
+    try {
+        MemoryHandles::instance().retain(allocation->physical);
+    } catch (...) {
+        // Without memory for the book of handles nothing is held.
+    }
 }

@@ -1,6 +1,7 @@
 #include "collectives.h"
 
 #include "descriptor.h"
+#include "effect.h"
 #include "emulator/device.h"
 #include "folding.h"
 #include "peer_memory.h"
@@ -44,6 +45,9 @@ class Collective {
         collect();
         compare_registrations(communicator_, all_);
         const bool agreed = agree();
+        if (agreed && !some_symmetric()) {
+            compare_effects(communicator_, operation_, all_);
+        }
         if (agreed && !carry_out()) {
             // A rank was killed meanwhile: on hardware the others would wait for it.
             meeting.wait([] { return false; });

@@ -74,6 +74,7 @@ Descriptor describe(const Communicator& communicator, const Operation& operation
     d.symmetric = takes_symmetric_path(operation, communicator.ranks());
     d.send = spot(operation.send_placement);
     d.receive = spot(operation.receive_placement);
+    d.in_effect = operation.in_effect;
     const PreMultiply& multiply = operation.multiply;
     std::memcpy(d.scalar, multiply.scalar, sizeof d.scalar);
     if (multiply.device_scalar != nullptr) {

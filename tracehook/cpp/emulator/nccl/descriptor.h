@@ -35,6 +35,7 @@ struct Descriptor {
     std::uint8_t receives;
     std::uint8_t multiplies;
     std::uint8_t symmetric; // this rank runs the symmetric kernel
+    std::uint8_t in_effect; // bits of effect.h
     std::byte scalar[8];
     Spot send;
     Spot receive;

@@ -6,6 +6,7 @@
 #include "nccl/caller.h"
 #include "operation.h"
 #include "reduction.h"
+#include "settings.h"
 
 #include <atomic>
 #include <cstdio>
@@ -55,6 +56,10 @@ TRACEHOOK_NCCL(Result, ncclCommRegister, Comm handle, void* buffer, std::size_t 
     }
     if (registration == nullptr || buffer == nullptr || size == 0) {
         return failed(kInvalidArgument, "ncclCommRegister: null or empty");
+    }
+    if (!settings().local_register) {
+        *registration = nullptr;
+        return kSuccess;
     }
     const auto begin = reinterpret_cast<std::uintptr_t>(buffer);
     Communicator& communicator = *entry.communicator();

@@ -1,6 +1,7 @@
 #include "launch.h"
 
 #include "collectives.h"
+#include "effect.h"
 #include "emulator/device.h"
 #include "transfers.h"
 
@@ -176,7 +177,7 @@ Placement place(Communicator& communicator, const Operation& operation, const ch
 }
 
 // What the call itself decides, also for all runs of a graph.
-void find_buffers(Communicator& communicator, Operation& operation) {
+void find_buffers(Communicator& communicator, Operation& operation, bool captured) {
     const std::size_t sent = operation.send_bytes(communicator.rank(), communicator.ranks());
     const std::size_t received = operation.receive_bytes(communicator.rank(), communicator.ranks());
     const RegistrationCache& registrations = communicator.registrations();
@@ -192,6 +193,7 @@ void find_buffers(Communicator& communicator, Operation& operation) {
     operation.send_placement = place(communicator, operation, "send", operation.send, sent);
     operation.receive_placement =
         place(communicator, operation, "receive", operation.receive, received);
+    operation.in_effect = put_to_use(communicator, operation, captured);
 }
 
 void enqueue(const std::shared_ptr<Work>& work) {
@@ -216,8 +218,9 @@ void launch_on(const char* call, Communicator& communicator, Range begin, Range 
     }
     const DeviceScope scope(communicator.device());
     const auto work = std::make_shared<Work>(begin->communicator);
+    const bool captured = emu_stream_capturing(begin->stream) != 0;
     for (Range request = begin; request != end; ++request) {
-        find_buffers(communicator, request->operation);
+        find_buffers(communicator, request->operation, captured);
         work->add(request->operation, request->stream);
     }
     enqueue(work);

@@ -55,6 +55,7 @@ struct Operation {
     std::weak_ptr<const void> receive_record{};
     Placement send_placement{};
     Placement receive_placement{};
+    std::uint8_t in_effect = 0; // bits of effect.h
 
     bool between_two() const { return kind == Kind::kSend || kind == Kind::kReceive; }
     bool sends(int rank) const;

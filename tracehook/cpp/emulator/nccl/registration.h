@@ -5,12 +5,16 @@
 // record of its own. Lookup needs one record that holds the whole buffer: neighbours are not
 // merged.
 //
+// What a handle points to begins as NCCL's own record does from 2.27 to 2.30, because programs may
+// look there whether the registration has an effect.
+//
 // Has a lock of its own that comes after every other, because the observer of a free asks from any
 // thread: nothing is called while it is held, the emulated device least of all. Handles are never
 // reused, so that a second deregistration is always recognised.
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -28,6 +32,19 @@ struct Extent {
 // Who holds a reference: the client, or a window, which has a registration of its own.
 enum class Holder { kClient, kWindow };
 
+struct RecordHead {
+    Extent pages;
+    int local_references;
+    int graph_references;
+    std::atomic<std::uint32_t> state; // kInEffect or 0
+};
+static_assert(offsetof(RecordHead, pages) == 0 && sizeof(Extent) == 16);
+static_assert(offsetof(RecordHead, local_references) == 16);
+static_assert(offsetof(RecordHead, state) == 24 && sizeof(RecordHead::state) == 4);
+
+// NCCL's bit of the state: other processes of the host have mapped the memory.
+inline constexpr std::uint32_t kInEffect = 0x20;
+
 class RegistrationCache {
   public:
     void* add(std::uintptr_t begin, std::size_t size, Holder holder = Holder::kClient);
@@ -44,6 +61,9 @@ class RegistrationCache {
     // long as somebody keeps what this returns.
     std::shared_ptr<const void> covers(const void* pointer, std::size_t size) const;
 
+    // Marks the record that holds all of [begin, end), if one does.
+    void mark_in_effect(std::uintptr_t begin, std::uintptr_t end);
+
     // The extents registered by the client that overlap memory which is about to be unmapped; each
     // is named only once.
     std::vector<Extent> take_freed(std::uintptr_t base, std::size_t size);
@@ -53,10 +73,10 @@ class RegistrationCache {
 
   private:
     struct Record {
-        Extent pages;
+        RecordHead head;
         Extent exact; // as first registered: a neighbour on the same page is not ours
         std::array<int, 2> references; // by holder
-        bool freed;
+        bool freed = false;
         std::shared_ptr<const void> use = std::make_shared<const char>();
 
         int& of(Holder holder) { return references[static_cast<std::size_t>(holder)]; }
@@ -64,6 +84,10 @@ class RegistrationCache {
             return references[static_cast<std::size_t>(holder)] != 0;
         }
     };
+
+    std::vector<Record*>::const_iterator find(const void* handle) const;
+    // The first that holds all of [begin, end), null if none does.
+    Record* holder_of(std::uintptr_t begin, std::uintptr_t end) const;
 
     mutable std::mutex mutex_; // protects records_; comes last
     std::vector<Record*> records_;

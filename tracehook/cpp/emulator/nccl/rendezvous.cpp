@@ -43,6 +43,7 @@ struct Rendezvous::Place {
     std::int64_t device;
     std::uint64_t host;
     std::int64_t job_rank;
+    std::uint64_t machine;
     LaneMarks lanes[static_cast<std::size_t>(Lane::kCount)];
 };
 
@@ -125,6 +126,7 @@ std::pair<Result, std::string> Rendezvous::join(int device, std::size_t host,
     mine.device = device;
     mine.host = host;
     mine.job_rank = settings().rank;
+    mine.machine = settings().machine;
     mine.settled = 1;
     if (header_->joined.fetch_add(1) + 1 == ranks) {
         // All have it mapped, and nobody needs the name again: a rank that is killed leaves nothing
@@ -182,7 +184,8 @@ void Rendezvous::pass(Lane lane, std::uint64_t sequence) {
 
 Rendezvous::Member Rendezvous::member(int rank) const {
     const Place& found = place(rank);
-    return {static_cast<int>(found.process.load()), static_cast<int>(found.job_rank)};
+    return {static_cast<int>(found.process.load()), static_cast<int>(found.job_rank),
+            found.machine};
 }
 
 bool Rendezvous::has_reached(Lane lane, Mark mark, int rank, std::uint64_t sequence) const {

@@ -54,10 +54,12 @@ class Rendezvous {
     bool await_passed(Lane lane, std::uint64_t sequence) const {
         return await_all(lane, Mark::kPassed, sequence);
     }
-    // Who a rank is: its process, and its rank in the job (-1: it has none). After join().
+    // Who a rank is: its process, its rank in the job (-1: it has none), and its emulated host.
+    // After join().
     struct Member {
         int process;
         int rank;
+        std::uint64_t machine;
     };
     Member member(int rank) const;
 

@@ -22,6 +22,7 @@ enum class Rule {
     kL5,
     kL6,
     kL7,
+    kL8,
     kM1,
     kM2,
     kW1,

@@ -1,5 +1,7 @@
 #include "settings.h"
 
+#include "emulator/gpu.h"
+
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -48,9 +50,14 @@ Settings read() {
         text("TRACEHOOK_EMU_WINDOWS") == "null" ? WindowMode::kNull : WindowMode::kOn;
     settings.window_timeout = std::chrono::seconds(number("TRACEHOOK_EMU_WINDOW_TIMEOUT", 60));
     settings.faults = text("TRACEHOOK_EMU_FAULTS");
+    settings.local_register = number("NCCL_LOCAL_REGISTER", 1) != 0;
+    settings.graph_register = number("NCCL_GRAPH_REGISTER", 1) != 0;
+    settings.peer_to_peer = number("NCCL_P2P_DISABLE", 0) != 1 && gpu().peers;
+    settings.legacy_register = number("NCCL_LEGACY_CUDA_REGISTER", 0) != 0;
     settings.rank = number("RANK", -1);
     settings.host =
         std::hash<std::string>()(text("NCCL_HOSTID") + "|" + text("CUDA_VISIBLE_DEVICES"));
+    settings.machine = std::hash<std::string>()(text("NCCL_HOSTID"));
     return settings;
 }
 

@@ -46,12 +46,24 @@ struct Settings {
     // TRACEHOOK_EMU_FAULTS: see faults.h.
     std::string faults;
 
+    // NCCL's own, as NCCL reads them. NCCL_LOCAL_REGISTER=0: no registration has an effect;
+    // NCCL_GRAPH_REGISTER=0: a captured call registers nothing by itself; NCCL_P2P_DISABLE=1, or
+    // devices that do not reach each other: nobody maps memory of others;
+    // NCCL_LEGACY_CUDA_REGISTER=1: memory of cudaMalloc is mapped too.
+    bool local_register = true;
+    bool graph_register = true;
+    bool peer_to_peer = true;
+    bool legacy_register = false;
+
     // RANK: the rank of this process in the job, -1 when unset.
     int rank = -1;
 
     // What makes device 0 of two processes the same device: both see the same devices of the same
     // host.
     std::size_t host = 0;
+
+    // NCCL_HOSTID: equal on all processes of one emulated host, whichever devices they see.
+    std::size_t machine = 0;
 };
 
 const Settings& settings();

@@ -1,5 +1,6 @@
 #include "transfers.h"
 
+#include "effect.h"
 #include "emulator/device.h"
 #include "peer_memory.h"
 #include "reduction.h"
@@ -15,7 +16,8 @@ namespace {
 struct Letter {
     std::uint64_t count;
     DataType type;
-    std::uint32_t readable;
+    std::uint16_t readable;
+    std::uint16_t in_effect; // bits of effect.h
     SharedRange range;
     SharedRange holes;
 };
@@ -43,8 +45,8 @@ class Transfer {
                 return false;
             }
             published_ = std::make_unique<Publication>(operation_.send, operation_.block());
-            const Letter letter{operation_.count, operation_.type, published_->valid(),
-                                published_->range(), published_->holes()};
+            const Letter letter{operation_.count,     operation_.type,     published_->valid(),
+                                operation_.in_effect, published_->range(), published_->holes()};
             meeting.send(operation_.peer, operation_.sequence, &letter, sizeof letter);
             return true;
         }
@@ -66,6 +68,9 @@ class Transfer {
         Letter letter;
         std::memcpy(&letter, meeting.letter(operation_.peer), sizeof letter);
         const bool wanted = letter.count == operation_.count && letter.type == operation_.type;
+        if (wanted) {
+            compare_effects(communicator_, operation_, letter.in_effect);
+        }
         if (!wanted) {
             report(Rule::kM1, communicator_.subject(),
                    "message %llu from rank %d: it sends %s, this rank receives %s",

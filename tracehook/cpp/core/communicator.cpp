@@ -158,8 +158,12 @@ bool Communicator::put_outcome(const Segment& segment, const Outcome& outcome,
     return true;
 }
 
-bool Communicator::register_alias(const Segment& segment, std::uintptr_t alias) noexcept {
+bool Communicator::register_alias(const Segment& segment, std::uintptr_t alias,
+                                  bool shows) noexcept {
     if (handles_.contains(segment)) {
+        if (shows && handles_.first_look(segment)) {
+            unlooked_.push_back(segment);
+        }
         return true;
     }
     if (failed() || !was_ready() || !calls_->ready()) {
@@ -176,7 +180,9 @@ bool Communicator::register_alias(const Segment& segment, std::uintptr_t alias) 
     if (!put_outcome(segment, outcome, record)) {
         return false;
     }
-    unlooked_.push_back(segment);
+    if (shows && handles_.first_look(segment)) {
+        unlooked_.push_back(segment);
+    }
     return true;
 }
 

@@ -151,8 +151,8 @@ class Communicator {
     // unregistered buffers does.
     bool register_batch(std::vector<Segment>& batch) noexcept; // brings it into another order
     // Registers the segment at its alias, for a call that comes next; true if it is registered
-    // then.
-    bool register_alias(const Segment& segment, std::uintptr_t alias) noexcept;
+    // then. `shows`: that call will mark the registration, if the library uses it.
+    bool register_alias(const Segment& segment, std::uintptr_t alias, bool shows) noexcept;
     // After that call: whether the library used what is new. Costs one load if nothing is.
     void look_at_new_aliases() noexcept {
         if (!unlooked_.empty()) {
@@ -251,7 +251,7 @@ class Communicator {
 
     Observations observations_;
     Handles handles_;               // thread inside the gate
-    std::vector<Segment> unlooked_; // the same: aliases that no call has used yet
+    std::vector<Segment> unlooked_; // the same: aliases that a call is about to mark
     std::atomic<std::uint32_t> comm_seq_{0};
     std::atomic<std::uint64_t> children_{0};
     std::atomic<std::size_t> held_{0};

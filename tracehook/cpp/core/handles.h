@@ -1,4 +1,4 @@
-// The handles of one communicator, by segment. A flat table, indexed by the segment's slot: 56
+// The handles of one communicator, by segment. A flat table, indexed by the segment's slot: 64
 // bytes a registration, no search and no allocation on the way of a new communicator over thousands
 // of segments. Not thread-safe.
 #pragma once
@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace tracehook::core {
@@ -16,7 +17,13 @@ class Handles {
     struct Held {
         Segment segment; // id 0: the slot is empty
         void* handle = nullptr;
+        bool looked_at = false; // whether somebody asked what the library made of it
     };
+
+    // True once, for a segment that is held.
+    bool first_look(const Segment& segment) noexcept {
+        return !std::exchange(slots_[segment.slot].looked_at, true);
+    }
 
     // What the slot holds, for a segment that is held.
     void* handle_of(const Segment& segment) const noexcept { return slots_[segment.slot].handle; }
@@ -35,7 +42,7 @@ class Handles {
     }
 
     void put(const Segment& segment, void* handle) noexcept {
-        slots_[segment.slot] = {segment, handle};
+        slots_[segment.slot] = {segment, handle, false};
         ++size_;
     }
 

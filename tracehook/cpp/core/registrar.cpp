@@ -1,6 +1,7 @@
 #include "core/registrar.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 namespace tracehook::core {
@@ -348,25 +349,41 @@ void Registrar::wait_for_aborts(int device, std::unique_lock<std::mutex>& lock) 
     }
 }
 
-std::uintptr_t Registrar::registered(Communicator& communicator, std::uintptr_t address,
-                                     std::size_t size) noexcept {
+bool Registrar::to_registered(Communicator& communicator, std::span<Buffer> buffers) noexcept {
+    constexpr std::size_t kMost = 2;
     const Identity& who = communicator.identity();
-    if (who.when != When::kAtCalls || who.local != Local::kOurs || !registering() || abandoned()) {
-        return address;
+    if (who.when != When::kAtCalls || who.local != Local::kOurs || !registering() || abandoned() ||
+        buffers.size() > kMost) {
+        return false;
     }
-    std::optional<Segment> segment;
+    std::array<Segment, kMost> segments;
+    std::array<std::uintptr_t, kMost> aliases{};
     {
         const std::lock_guard guard(mutex_);
-        segment = ledger_.at(address);
+        for (std::size_t i = 0; i < buffers.size(); ++i) {
+            const auto found = ledger_.at(buffers[i].address);
+            if (!found || found->device != who.device || found->memory != MemoryKind::kShareable ||
+                buffers[i].size > found->end() - buffers[i].address) {
+                return false;
+            }
+            segments[i] = *found;
+        }
     }
-    if (!segment || segment->device != who.device || segment->memory != MemoryKind::kShareable ||
-        size > segment->end() - address || segment->size < local_min_) {
-        return address;
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+        aliases[i] = aliases_.of(segments[i]);
+        if (aliases[i] == 0) {
+            return false;
+        }
     }
-    const std::uintptr_t alias = aliases_.of(*segment);
-    return alias != 0 && communicator.register_alias(*segment, alias)
-               ? alias + (address - segment->address)
-               : address;
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+        if (!communicator.register_alias(segments[i], aliases[i], buffers[i].shows)) {
+            return false;
+        }
+    }
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+        buffers[i].address += aliases[i] - segments[i].address;
+    }
+    return true;
 }
 
 void Registrar::set_registering(bool on) {

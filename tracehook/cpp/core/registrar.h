@@ -28,6 +28,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -120,11 +121,16 @@ class Registrar {
 
     // --- calls that gain by a registration ---
 
-    // By the thread inside the gate of `communicator`, just before a call with that buffer. Returns
-    // what the library is to be given: the same bytes at an address that is registered, or
-    // `address` itself.
-    std::uintptr_t registered(Communicator& communicator, std::uintptr_t address,
-                              std::size_t size) noexcept;
+    // A buffer of a call. `shows`: the library marks the registration that such a buffer used.
+    struct Buffer {
+        std::uintptr_t address = 0;
+        std::size_t size = 0;
+        bool shows = true;
+    };
+    // By the thread inside the gate of `communicator`, just before a call with these buffers. Gives
+    // each of them an address at which the same bytes are registered; or none of them, and returns
+    // false, because a call needs all.
+    bool to_registered(Communicator& communicator, std::span<Buffer> buffers) noexcept;
 
     // --- switching (one caller at a time) ---
 

@@ -154,13 +154,10 @@ void move_to_registered(core::Communicator& communicator, const Arguments& argum
             !pays(kCall, bytes, stream)) {
             return;
         }
-        if constexpr (kCall == PayingCall::kAllGather) {
-            gather_to_registered(registrar(), communicator, std::get<0>(arguments),
-                                 std::get<1>(arguments), bytes);
-        } else {
-            to_registered(registrar(), communicator, std::get<0>(arguments), bytes);
-            to_registered(registrar(), communicator, std::get<1>(arguments), bytes);
-        }
+        const auto ranks = static_cast<std::size_t>(communicator.identity().size);
+        constexpr bool kGathers = kCall == PayingCall::kAllGather;
+        to_registered(registrar(), communicator, std::get<0>(arguments),
+                      kGathers ? bytes / ranks : bytes, !kGathers, std::get<1>(arguments), bytes);
     }
 }
 

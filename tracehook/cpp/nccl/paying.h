@@ -11,6 +11,7 @@
 #include "core/registrar.h"
 #include "nccl/abi.h"
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -39,23 +40,30 @@ inline bool pays(PayingCall call, std::size_t bytes, Stream stream) noexcept {
            pays_for(call, bytes, stream);
 }
 
+// One buffer of a call.
+template <typename Pointer>
+core::Registrar::Buffer buffer_at(Pointer pointer, std::size_t bytes, bool shows) noexcept {
+    return {reinterpret_cast<std::uintptr_t>(pointer), bytes, shows};
+}
+
 template <typename Pointer>
 void to_registered(core::Registrar& registrar, core::Communicator& communicator, Pointer& buffer,
                    std::size_t bytes) noexcept {
-    buffer = reinterpret_cast<Pointer>(
-        registrar.registered(communicator, reinterpret_cast<std::uintptr_t>(buffer), bytes));
+    std::array buffers{buffer_at(buffer, bytes, true)};
+    if (registrar.to_registered(communicator, buffers)) {
+        buffer = reinterpret_cast<Pointer>(buffers[0].address);
+    }
 }
 
-// The output of a gather; an input that lies inside it moves with it, or the call would no longer
-// be in place.
+// Before 2.29 NCCL wants both buffers of a gather to be registered, and marks the output alone.
 template <typename Send, typename Receive>
-void gather_to_registered(core::Registrar& registrar, core::Communicator& communicator, Send& send,
-                          Receive& receive, std::size_t bytes) noexcept {
-    const auto before = reinterpret_cast<std::uintptr_t>(receive);
-    const auto input = reinterpret_cast<std::uintptr_t>(send);
-    to_registered(registrar, communicator, receive, bytes);
-    if (input >= before && input < before + bytes) {
-        send = reinterpret_cast<Send>(input - before + reinterpret_cast<std::uintptr_t>(receive));
+void to_registered(core::Registrar& registrar, core::Communicator& communicator, Send& send,
+                   std::size_t sent, bool send_shows, Receive& receive,
+                   std::size_t received) noexcept {
+    std::array buffers{buffer_at(send, sent, send_shows), buffer_at(receive, received, true)};
+    if (registrar.to_registered(communicator, buffers)) {
+        send = reinterpret_cast<Send>(buffers[0].address);
+        receive = reinterpret_cast<Receive>(buffers[1].address);
     }
 }
 

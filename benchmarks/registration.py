@@ -93,6 +93,7 @@ class Arms:
         self._call, self._calls, self._mode = call, calls, mode
         self._acts: dict[bool, Call] = dict.fromkeys((False, True), lambda: repeat(call, calls))
         self._aligner = torch.zeros(1, device="cuda")
+        repeat(call, WARM)
         if mode == "graph":
             self._acts = {on: self._captured(on) for on in (False, True)}
 
@@ -146,15 +147,14 @@ def row_of(name: str, nbytes: int, samples: list[list[float]]) -> dict[str, Any]
     quotients = [without / with_ for without, with_ in zip(*samples, strict=True)]
     low, middle, high = statistics.quantiles(quotients, n=4, method="inclusive")
     row: dict[str, Any] = {"call": name, "bytes": nbytes, "quotient": middle, "quartiles": [low, high]}
-    without, with_ = map(statistics.median, samples)
-    return row | {"without_us": without, "with_us": with_, "samples_us": samples}
+    return row | dict(zip(("without_us", "with_us"), map(statistics.median, samples), strict=True), samples_us=samples)
 
 
 def line(row: dict[str, Any]) -> str:
     """Return the line of one case."""
-    text = f"{row['call']:15}{row['bytes'] / MIB:6g} MiB  {row['without_us']:9.1f} us, with {row['with_us']:9.1f} us"
-    text += f"; without / with {row['quotient']:.3f} [{row['quartiles'][0]:.3f} .. {row['quartiles'][1]:.3f}]"
-    return text + "  below" * (row["quotient"] < LIMIT)
+    without, with_, (low, high) = row["without_us"], row["with_us"], row["quartiles"]
+    text = f"{row['call']:15}{row['bytes'] / MIB:6g} MiB  without {without:9.1f} us, with {with_:9.1f} us; without / with"
+    return f"{text} {row['quotient']:.3f} [{low:.3f} .. {high:.3f}]" + "  below" * (row["quotient"] < LIMIT)
 
 
 def main() -> None:

@@ -153,8 +153,8 @@ def row_of(name: str, nbytes: int, samples: list[list[float]]) -> dict[str, Any]
 def line(row: dict[str, Any]) -> str:
     """Return the line of one case."""
     without, with_, (low, high) = row["without_us"], row["with_us"], row["quartiles"]
-    text = f"{row['call']:15}{row['bytes'] / MIB:6g} MiB  without {without:9.1f} us, with {with_:9.1f} us; without / with"
-    return f"{text} {row['quotient']:.3f} [{low:.3f} .. {high:.3f}]" + "  below" * (row["quotient"] < LIMIT)
+    text = f"{row['call']:15}{row['bytes'] / MIB:6g} MiB without {without:9.1f} us, with {with_:9.1f} us; without / "
+    return f"{text}with {row['quotient']:.3f} [{low:.3f} .. {high:.3f}]" + "  below" * (row["quotient"] < LIMIT)
 
 
 def main() -> None:

@@ -10,13 +10,14 @@ Aliases::Entry* Aliases::find(const Segment& segment) noexcept {
                : nullptr;
 }
 
-std::uintptr_t Aliases::of(const Segment& segment) noexcept {
+std::uintptr_t Aliases::of(const Segment& segment, bool for_ever) noexcept {
     if (memory_ == nullptr) {
         return 0;
     }
     {
         const std::lock_guard guard(mutex_);
-        if (const Entry* const entry = find(segment)) {
+        if (Entry* const entry = find(segment)) {
+            entry->for_ever |= for_ever;
             return entry->alias;
         }
     }
@@ -28,7 +29,7 @@ std::uintptr_t Aliases::of(const Segment& segment) noexcept {
             if (segment.slot >= by_slot_.size()) {
                 by_slot_.resize(std::size_t{segment.slot} + 1);
             }
-            by_slot_[segment.slot] = {segment.id, made};
+            by_slot_[segment.slot] = {segment.id, made, for_ever};
             return made;
         }
         if (made == 0) {
@@ -36,7 +37,7 @@ std::uintptr_t Aliases::of(const Segment& segment) noexcept {
         }
     }
     memory_->unmap(segment, made); // a call on another communicator was first
-    return of(segment);
+    return of(segment, for_ever);
 }
 
 bool Aliases::has(const Segment& segment) noexcept {
@@ -50,7 +51,8 @@ void Aliases::drop(const Segment& segment) noexcept {
     {
         const std::lock_guard guard(mutex_);
         if (Entry* const entry = find(segment)) {
-            alias = std::exchange(*entry, {}).alias;
+            const Entry gone = std::exchange(*entry, {});
+            alias = gone.for_ever ? 0 : gone.alias;
         }
     }
     if (alias != 0) {

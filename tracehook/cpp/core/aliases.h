@@ -22,7 +22,8 @@ class Aliases {
 
     // The alias of a segment that lives, made at the first question. 0 if none can be made: that is
     // not tried again. Holds none of our locks.
-    std::uintptr_t of(const Segment& segment) noexcept;
+    // `for_ever`: somebody keeps the alias, so it and the memory stay when the segment goes.
+    std::uintptr_t of(const Segment& segment, bool for_ever = false) noexcept;
 
     bool has(const Segment& segment) noexcept;
 
@@ -33,6 +34,7 @@ class Aliases {
     struct Entry {
         std::uint64_t segment = 0; // its id; 0: nobody's
         std::uintptr_t alias = 0;
+        bool for_ever = false;
     };
     // With the mutex. Null if the slot is not this segment's.
     Entry* find(const Segment& segment) noexcept;

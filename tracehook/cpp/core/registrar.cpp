@@ -386,6 +386,24 @@ bool Registrar::to_registered(Communicator& communicator, std::span<Buffer> buff
     return true;
 }
 
+std::uintptr_t Registrar::unregistered(const Communicator& communicator, std::uintptr_t address,
+                                       std::size_t size, bool for_ever) noexcept {
+    if (abandoned()) {
+        return address;
+    }
+    std::optional<Segment> segment;
+    {
+        const std::lock_guard guard(mutex_);
+        segment = ledger_.at(address);
+    }
+    if (!segment || segment->memory != MemoryKind::kShareable ||
+        size > segment->end() - address || communicator.holds(*segment)) {
+        return address;
+    }
+    const std::uintptr_t alias = aliases_.of(*segment, for_ever);
+    return alias != 0 ? alias + (address - segment->address) : address;
+}
+
 void Registrar::set_registering(bool on) {
     if (abandoned()) {
         return;

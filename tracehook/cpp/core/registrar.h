@@ -132,6 +132,13 @@ class Registrar {
     // false, because a call needs all.
     bool to_registered(Communicator& communicator, std::span<Buffer> buffers) noexcept;
 
+    // The opposite, for a buffer in a window of the communicator: whoever made the window has
+    // registered its range, too, and a transfer from there to memory that is not registered hangs
+    // or hands over wrong data. Returns an address at which the same bytes are not registered, or
+    // `address` itself. `for_ever`: a captured graph keeps that address.
+    std::uintptr_t unregistered(const Communicator& communicator, std::uintptr_t address,
+                                std::size_t size, bool for_ever) noexcept;
+
     // --- switching (one caller at a time) ---
 
     // Off: everything is deregistered, and stays so; segments and communicators are still followed,

@@ -13,6 +13,7 @@ constexpr int kInvalidValue = 1;
 constexpr int kNoRoom = 2; // the same in the driver and in the runtime
 constexpr int kPinned = 1; // CU_MEM_ALLOCATION_TYPE_PINNED
 constexpr std::size_t kRdma = 1; // in Properties::flags
+constexpr int kLegacyIpc = 10;   // CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
 // CUdevice_attribute
 constexpr int kHasVirtualMemory = 102;
 constexpr int kHasDescriptors = 103;
@@ -91,6 +92,12 @@ core::MemoryKind SegmentMemory::kind_of(std::uintptr_t address) noexcept {
     const auto& driver = virtual_memory();
     if (!driver.passes_memory()) {
         return core::MemoryKind::kUnknown;
+    }
+    int is_legacy = 0;
+    if (driver.cuPointerGetAttribute != nullptr &&
+        driver.cuPointerGetAttribute(&is_legacy, kLegacyIpc, address) == kSuccess &&
+        is_legacy != 0) {
+        return core::MemoryKind::kPlain;
     }
     const Held held(address);
     Properties properties;

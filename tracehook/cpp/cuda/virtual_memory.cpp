@@ -37,6 +37,7 @@ VirtualMemory load_virtual_memory() noexcept {
     FIND(cuMemGetAddressRange_v2);
     FIND(cuMemGetAllocationPropertiesFromHandle);
     FIND(cuDeviceGetAttribute);
+    FIND(cuPointerGetAttribute);
 #undef FIND
     return found;
 }

@@ -53,6 +53,7 @@ struct VirtualMemory {
     Function<std::uintptr_t*, std::size_t*, std::uintptr_t> cuMemGetAddressRange_v2 = nullptr;
     Function<Properties*, Memory> cuMemGetAllocationPropertiesFromHandle = nullptr;
     Function<int*, int, int> cuDeviceGetAttribute = nullptr;
+    Function<void*, int, std::uintptr_t> cuPointerGetAttribute = nullptr;
 
     // Whether memory of cuMemCreate can be made and passed to another process.
     bool passes_memory() const noexcept;

@@ -83,8 +83,20 @@ int counted_collective(Args... args) {
         collective(static_cast<std::uint32_t>(Number), std::get<Type>(arguments), reduction,
                    std::get<Count>(arguments), std::get<Root>(arguments),
                    captured_kind(std::get<stream_position<Args...>()>(arguments)));
-    return counted_inside<Real, Collective, Args...>(
-        registrar().find(std::get<Position>(arguments)), call, args...);
+    const core::CommunicatorPtr& communicator = registrar().find(std::get<Position>(arguments));
+    if (communicator && communicator->refusal() != nullptr) {
+        return check_refusal(*communicator);
+    }
+    const bool entered = communicator && communicator->gate().enter(*communicator);
+    if (entered) {
+        const std::size_t bytes = bytes_of(std::get<Count>(arguments), std::get<Type>(arguments));
+        const Stream stream = std::get<stream_position<Args...>()>(arguments);
+        out_of_window(registrar(), *communicator, std::get<0>(arguments), bytes, stream);
+        if constexpr (Count == 2) { // the second is an output
+            out_of_window(registrar(), *communicator, std::get<1>(arguments), bytes, stream);
+        }
+    }
+    return called<Real, false, Collective, Args...>(communicator, entered, call, args...);
 }
 
 template <auto Real, std::size_t Position, Counted Number, std::size_t Count, std::size_t Type,
@@ -100,9 +112,11 @@ int transferred(Args... args) {
     }
     const bool entered = communicator && communicator->gate().enter(*communicator);
     const std::size_t bytes = bytes_of(std::get<Count>(arguments), std::get<Type>(arguments));
-    if (entered && pays(PayingCall::kTransfer, bytes,
-                        std::get<stream_position<Args...>()>(arguments))) {
+    const Stream stream = std::get<stream_position<Args...>()>(arguments);
+    if (entered && pays(PayingCall::kTransfer, bytes, stream)) {
         to_registered(registrar(), *communicator, std::get<0>(arguments), bytes);
+    } else if (entered) {
+        out_of_window(registrar(), *communicator, std::get<0>(arguments), bytes, stream);
     }
     return called<Real, false, Transfer, Args...>(communicator, entered, call, args...);
 }

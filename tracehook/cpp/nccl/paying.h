@@ -10,6 +10,7 @@
 
 #include "core/registrar.h"
 #include "nccl/abi.h"
+#include "nccl/api.h"
 
 #include <array>
 #include <atomic>
@@ -52,6 +53,21 @@ void to_registered(core::Registrar& registrar, core::Communicator& communicator,
     std::array buffers{buffer_at(buffer, bytes, true)};
     if (registrar.to_registered(communicator, buffers)) {
         buffer = reinterpret_cast<Pointer>(buffers[0].address);
+    }
+}
+
+// From how many bytes on NCCL may use a registration of a transfer's buffer: below, it copies.
+inline constexpr std::size_t kLeastUsed = std::size_t{64} << 10;
+
+// A buffer of a call that only some ranks may make from a window: see Registrar::unregistered().
+template <typename Pointer>
+void out_of_window(core::Registrar& registrar, core::Communicator& communicator, Pointer& buffer,
+                   std::size_t bytes, Stream stream) noexcept {
+    const auto address = reinterpret_cast<std::uintptr_t>(buffer);
+    if (bytes >= kLeastUsed && communicator.windows().engaged() &&
+        communicator.windows().covering(address, bytes)) {
+        buffer = reinterpret_cast<Pointer>(
+            registrar.unregistered(communicator, address, bytes, capturing(stream)));
     }
 }
 

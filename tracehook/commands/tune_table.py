@@ -30,14 +30,8 @@ def tables(table: Table) -> Iterator[Shown]:
 
 def sentence_on_registered(table: Table) -> str:
     """Say which calls run on registered memory with this table."""
-    told = [
-        f"{call} {_from(limit.eager)} (captured: {_from(limit.captured)})" for call, limit in thresholds(table).items()
-    ]
-    return f"Calls on registered memory: {', '.join(told)}."
-
-
-def _from(size: int | None) -> str:
-    return f"from {in_bytes(size, exact=True)}" if size is not None else "never"
+    told = ", ".join(f"{call} {limit.in_words()}" for call, limit in thresholds(table).items())
+    return f"Calls run on registered memory: {told}."
 
 
 def _shown(

@@ -10,7 +10,6 @@ from typing import Any
 from tracehook.hook.extension import EXTENSIONS
 from tracehook.log.stderr import warn
 from tracehook.log.tables import KINDS, MEMORIES
-from tracehook.log.text import in_bytes
 from tracehook.nccl import effect
 from tracehook.settings import Settings
 
@@ -34,7 +33,7 @@ def begin(core: Any, config: Settings) -> None:
 
 def choose_calls(core: Any, config: Settings, found: Mapping[str, effect.Threshold]) -> None:
     """Say which calls run on registered memory; what `found` leaves out has its default. All ranks do this alike."""
-    _paying.update(effect.PAYING | found)
+    _paying.update({**effect.PAYING, **found})
     for number, limit in enumerate(_paying.values()):
         of_no_use = config.memory != "vmm"
         core.set_threshold(number, *(_NEVER if of_no_use or value is None else value for value in limit))
@@ -156,13 +155,4 @@ def _reason(rule: effect.EffectRule) -> str:
 
 
 def _calls_that_pay() -> str:
-    told = [
-        f"{call} from {_size(limit.eager)} (captured: {_size(limit.captured)})"
-        for call, limit in _paying.items()
-        if limit != effect.Threshold(None, None)
-    ]
-    return ", ".join(told) or "no call, by the tuning table"
-
-
-def _size(limit: int | None) -> str:
-    return in_bytes(limit, exact=True) if limit is not None else "no size on"
+    return ", ".join(f"{call} {limit.in_words()}" for call, limit in _paying.items())

@@ -55,6 +55,13 @@ class Measured:
         if differences := self._differences_on_current_device():
             self._say_elsewhere(differences)
             return None
+        world = os.environ.get("WORLD_SIZE", "")
+        size = (int(world), hosts_of(range(int(world)))) if world.isdigit() else (0, 0)
+        known = sorted({(kind.ranks, kind.hosts) for kind in self._table.registered})
+        if size[1] == 1 and size not in known:
+            made = " or ".join(_group(*each) for each in known)
+            self._say(f"the tuning table was made for {made}, this is a job of {_group(*size)}: {_MAKE}")
+            return None
         return threshold(self._table, operation)
 
     def expects(self, request: Request) -> Expectation | None:

@@ -70,7 +70,7 @@ class RegisteredArm:
         self.call(operation)
 
     def _neighbour(self, step: int) -> int:
-        return (self.rank + step) % self.ranks
+        return int((self.rank + step) % self.ranks)
 
 
 def buffers_of(nbytes: int, ranks: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

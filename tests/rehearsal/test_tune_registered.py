@@ -103,11 +103,10 @@ def test_calls_run_on_registered_memory_as_the_table_says(
         table = replace(table, machine=replace(table.machine, gpu="NVIDIA A100"))
     env = {"SYMM_REGISTER_POLICY": "shared"} if case == "plain" else {}
     ran = job(tmp_path, table if case != "missing" else None, **env)
-    by_default = {"gathered 1": 0, "gathered 2": 0, "gathered 4": 0, "sent 40": 2}
-    wanted = {"gathered 1": 0, "gathered 2": 1, "gathered 4": 1, "sent 40": 0} if case == "same" else by_default
+    wanted = ["gathered 2", "gathered 4"] if case == "same" else ["sent 40"]
     for rank in range(2):
         made = ran.facts(rank)["made"]
-        assert {name: made[name] for name in wanted} == wanted
+        assert [name for name in ("gathered 1", "gathered 2", "gathered 4", "sent 40") if made[name]] == wanted
         assert values(made) == {f"values {size}": [1.0, 2.0] for size in (1, 2, 4)} | {"sent": 2.0}
     told = ran.facts()["told"]
     if case == "same":

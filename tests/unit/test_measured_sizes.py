@@ -31,7 +31,9 @@ def policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> measured.Measured
     return measured.Measured()
 
 
-def test_the_table_answers_for_the_calls_that_it_has(policy: measured.Measured, capfd: pytest.CaptureFixture) -> None:
+def test_the_table_answers_for_the_calls_that_it_has(
+    policy: measured.Measured, capfd: pytest.CaptureFixture[str]
+) -> None:
     """For others the default counts."""
     assert policy.pays("send") == FOUND
     assert policy.pays("all_gather") is None
@@ -50,7 +52,7 @@ def test_the_table_answers_for_the_calls_that_it_has(policy: measured.Measured, 
 def test_a_job_of_another_size_has_another_table(
     policy: measured.Measured,
     monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture,
+    capfd: pytest.CaptureFixture[str],
     environment: dict[str, str],
     answers: bool,
 ) -> None:
@@ -64,7 +66,7 @@ def test_a_job_of_another_size_has_another_table(
 
 
 def test_another_machine_has_another_table(
-    policy: measured.Measured, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+    policy: measured.Measured, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """One line says so."""
     monkeypatch.setattr(measured, "this_machine", lambda _: Machine("NVIDIA H100", *list(vars(HERE).values())[1:]))

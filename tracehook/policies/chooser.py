@@ -37,7 +37,7 @@ class Chooser:
     answer is :attr:`Answer.SHARED`. May be called from several threads.
     """
 
-    def __init__(self, names: Sequence[str], report: Callable[[str], None]) -> None:
+    def __init__(self, names: Sequence[str], report: Callable[[str], object]) -> None:
         self._report = report
         self._reported: set[tuple[str, str]] = set()
         self._rows = find(names)

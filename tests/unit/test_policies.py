@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 from support.packages import install
 
-from tracehook.policies import Answer, Request, isolated, shared
+from tracehook.policies import Answer, Request, Threshold, isolated, shared
 from tracehook.policies.chooser import REMEMBERED, Choice, Chooser
 from tracehook.policies.installed import available, find
 from tracehook.symmetric_memory.pool_choice import PoolChoice
@@ -239,3 +239,27 @@ def test_several_groups_of_a_scope_ask_no_policy_with_a_fingerprint(packages, sa
         group.choices = set()
     assert chosen.pool(groups[:1], 0, False, (None, None, None)) == "group a"
     assert chosen.pool(groups, 0, False, (None, None, None)) == "shared"
+
+
+def test_the_first_policy_that_knows_sizes_says_them(packages, chooser, said, monkeypatch) -> None:  # noqa: ARG001
+    """Those without such a function, and those that abstain, are passed over."""
+    asked = chooser("breaks", "small", "always")
+    assert asked.pays("send") is None
+    module = sys.modules["some_policies"]
+    monkeypatch.setattr(module.always, "pays", lambda _: (5, 6), raising=False)
+    monkeypatch.setattr(module.small, "pays", {"send": Threshold(1, None)}.get, raising=False)
+    assert asked.pays("send") == Threshold(1, None)
+    assert asked.pays("all_gather") == Threshold(5, 6)
+    assert said == []
+
+
+@pytest.mark.parametrize("told", [7, (1,), (1, 2, 3), (1.5, 2), (-1, 2), (True, 2), (1 << 60, 2)])
+def test_a_size_that_is_none_is_reported(packages, chooser, said, monkeypatch, told) -> None:  # noqa: ARG001
+    """Once, and the next policy is asked."""
+    asked = chooser("always", "small")
+    module = sys.modules["some_policies"]
+    monkeypatch.setattr(module.always, "pays", lambda _: told, raising=False)
+    monkeypatch.setattr(module.small, "pays", lambda _: Threshold(1, None), raising=False)
+    assert [asked.pays("send") for _ in range(2)] == [Threshold(1, None)] * 2
+    assert len(said) == 1
+    assert "policy 'always' skipped: raised" in said[0]

@@ -1,4 +1,4 @@
-"""``tracehook tune``: times collectives in plain and in symmetric memory, for the policy ``measured``."""
+"""``tracehook tune``: times calls in plain, in symmetric and on registered memory, for the policy ``measured``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -15,8 +16,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tracehook.commands.printed import console_for
-from tracehook.commands.tune_table import tables
-from tracehook.settings import SettingError, in_bytes_of
+from tracehook.commands.tune_table import sentence_on_registered, tables
+from tracehook.nccl.effect import PAYING
+from tracehook.settings import SettingError, from_environment, in_bytes_of
 from tracehook.tuning.table import MARGIN, Table
 from tracehook.views.output import replacing
 from tracehook.views.tuning_page import make_tuning_page
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from tracehook.tuning.sweep import Plan
 
 _OPERATIONS = "all_reduce,all_gather,reduce_scatter"
+_REGISTERED = ",".join(PAYING)
 _NO_GPU = "PyTorch sees no GPU on this machine: run it where the job will run, with a PyTorch that has CUDA"
 _INTERRUPTED = 130  # as a shell has it
 _GRACE_SECONDS = 5.0
@@ -45,6 +48,12 @@ def tune(
         ),
     ] = None,
     operations: Annotated[str, typer.Option(help="Collectives, separated by commas.")] = _OPERATIONS,
+    registered: Annotated[
+        str,
+        typer.Option(
+            help="Calls to measure on registered memory, too, separated by commas. They need SYMM_REGISTER_MEMORY=vmm."
+        ),
+    ] = _REGISTERED,
     dtypes: Annotated[
         str, typer.Option(help="torch's names of the elements' types, separated by commas.")
     ] = "bfloat16",
@@ -70,7 +79,8 @@ def tune(
     Exit status 1 if ranks failed or have wrong results, 2 if it cannot start in
     this way, 130 after Control-C.
     """
-    plan = _plan(operations, dtypes, mode, (smallest, largest), groups or [], samples, margin)
+    lists = {"operations": operations, "registered": registered, "dtypes": dtypes, "mode": mode}
+    plan = _plan(lists, (smallest, largest), groups or [], samples, margin)
     plan["budget"] = budget
     if os.environ.get("RANK", "0") == "0":
         _require_writable(out)
@@ -84,13 +94,13 @@ def tune(
 
 
 def _plan(
-    operations: str, dtypes: str, mode: str, span: tuple[str, str], groups: list[str], samples: int, margin: float
+    lists: dict[str, str], span: tuple[str, str], groups: list[str], samples: int, margin: float
 ) -> dict[str, Any]:
     """Return the arguments of the plan but the groups' sizes, which need the number of ranks."""
-    lists = {"operations": operations, "dtypes": dtypes, "mode": mode}
     chosen: dict[str, Any] = {name: list(dict.fromkeys(text.split(","))) for name, text in lists.items()}
     known = {
         "operations": _OPERATIONS.split(","),
+        "registered": _REGISTERED.split(","),
         "dtypes": ["bfloat16", "float16", "float32", "float64"],
         "mode": ["graph", "eager"],
     }
@@ -152,7 +162,8 @@ def _start(ranks: int | None, groups: dict[str, int]) -> NoReturn:
         _refuse(f"{count} ranks, but this machine has {devices} GPUs: give --ranks, or use torchrun -m tracehook tune")
     _require_groups(groups, count)
     launcher = [sys.executable, "-m", "tracehook.tuning.launcher", "--standalone", f"--nproc-per-node={count}"]
-    environment = os.environ | {"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_POLICY": "shared", "OMP_NUM_THREADS": "1"}
+    own = {"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_POLICY": "shared", "OMP_NUM_THREADS": "1"}
+    environment = os.environ | own
     process = subprocess.Popen([*launcher, "-m", "tracehook", *sys.argv[1:]], env=environment)
     signal.signal(signal.SIGTERM, lambda *_: process.terminate())
     is_interrupted = False
@@ -179,13 +190,20 @@ def _measure(chosen: dict[str, Any], out: Path, timeout: float) -> None:
     device, devices = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     if device >= devices:
         _refuse(f"rank {os.environ['RANK']} has no GPU: this machine has {devices} GPUs" if devices else _NO_GPU)
+    tracehook.enable()  # before CUDA is up, or segments would not come from where the settings say
     torch.cuda.set_device(device)
-    tracehook.enable()
+    if from_environment()[0].memory == "vmm":
+        # Before there is a communicator: in a graph NCCL would register what we compare as unregistered.
+        os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
     if not dist.is_initialized():
         dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
     crew = Crew(timeout)
     signal.signal(signal.SIGTERM, lambda *_: _ended(crew.doing))
     _require_groups(chosen["groups"], crew.ranks)
+    try:
+        registers = all(crew.tell(_registers_at_calls(tracehook.status())))
+    except CrewError as problem:
+        _fail(crew.rank, str(problem))
     plan = Plan(
         operations=chosen["operations"],
         dtypes=chosen["dtypes"],
@@ -195,6 +213,7 @@ def _measure(chosen: dict[str, Any], out: Path, timeout: float) -> None:
         samples=chosen["samples"],
         budget=chosen["budget"],
         margin=chosen["margin"],
+        registered=chosen["registered"] if registers else [],
     )
     try:
         with _Bar(crew.rank == 0) as bar:
@@ -208,6 +227,11 @@ def _measure(chosen: dict[str, Any], out: Path, timeout: float) -> None:
     if crew.rank == 0:
         _write(table, out, plan)
     dist.destroy_process_group()
+
+
+def _registers_at_calls(status: Mapping[str, Any]) -> bool:
+    local = from_environment()[0].local
+    return status["state"] == "on" and status["memory"]["source"] == "vmm" and local in ("auto", "own")
 
 
 class _Bar:
@@ -253,6 +277,8 @@ def _write(table: Table, out: Path, plan: Plan) -> None:
     typer.echo(
         f"{', '.join(map(str, files))} ({table.digest}): symmetric memory is faster at {faster} of {count} sizes."
     )
+    if table.registered:
+        typer.echo(sentence_on_registered(table))
     left_out = plan.count - count
     if left_out:
         typer.echo(f"{left_out} sizes were left out, because the device has too little free memory.")

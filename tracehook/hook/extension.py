@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from tracehook.log.journal import Journal
+from tracehook.nccl.effect import Threshold
 from tracehook.settings import Settings
 
 
@@ -34,6 +36,12 @@ class Extension(Protocol):
 
     def disabled(self) -> None:
         """Take no effect until :meth:`enabled` is called again."""
+
+    def paying_calls(self, config: Settings) -> Mapping[str, Threshold]:
+        """Return from which sizes on calls are faster on registered memory, as far as this room knows.
+
+        Asked once, when CUDA comes up: by torch, which holds a lock. The answer is alike on all ranks of a host.
+        """
 
     def communicator_born(self) -> None:
         """Hear, on the log's thread, that there is one more communicator of several ranks. Does not wait."""

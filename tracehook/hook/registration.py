@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from tracehook.hook.extension import EXTENSIONS
 from tracehook.log.stderr import warn
 from tracehook.log.tables import KINDS, MEMORIES
 from tracehook.nccl import effect
@@ -19,6 +20,7 @@ _ALL_OF_JOB, _ALL_HERE = (
 _HOSTS = ("SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
 _MOST = 1 << 20  # ranks of a job on one host
 _NEVER = (1 << 64) - 1
+_paying = dict(effect.PAYING)  # the sizes of this process
 
 
 def begin(core: Any, config: Settings) -> None:
@@ -26,14 +28,34 @@ def begin(core: Any, config: Settings) -> None:
     version, settings = core.nccl_version(), os.environ
     core.set_effects(*(effect.numbers(MEMORIES, one_host, version, settings) for one_host in (True, False)))
     core.set_host(_MOST if (known := ranks_of_host(settings)) is None else known, config.local == "all")
-    pays = config.memory == "vmm"
-    for number, limit in enumerate(effect.PAYING.values()):
-        eager, captured = (value if pays and value is not None else _NEVER for value in limit)
-        core.set_threshold(number, eager, captured)
+    choose_calls(core, config, {})
+
+
+def choose_calls(core: Any, config: Settings, found: Mapping[str, effect.Threshold]) -> None:
+    """Say which calls run on registered memory; what `found` leaves out has its default. All ranks do this alike."""
+    _paying.update({**effect.PAYING, **found})
+    for number, limit in enumerate(_paying.values()):
+        of_no_use = config.memory != "vmm"
+        core.set_threshold(number, *(_NEVER if of_no_use or value is None else value for value in limit))
+
+
+def all_calls(core: Any, registered: bool) -> None:
+    """Run all calls that could gain on registered memory, or none, until :func:`choose_calls`: to compare both."""
+    size = 0 if registered else _NEVER
+    for number in range(len(effect.PAYING)):
+        core.set_threshold(number, size, size)
 
 
 def cuda_is_up(core: Any, config: Settings, devices: int) -> None:
-    """Without a launcher that tells of hosts, more ranks than the host has GPUs are on several."""
+    """Ask which calls gain, which may depend on the device, before there is a call.
+
+    Without a launcher that tells of hosts, more ranks than the host has GPUs are on several.
+    """
+    if config.memory == "vmm":
+        found: dict[str, effect.Threshold] = {}
+        for extension in EXTENSIONS:
+            found |= extension.paying_calls(config)
+        choose_calls(core, config, found)
     if ranks_of_host(os.environ) is None:
         core.set_host(max(devices, _gpus_of_host()), config.local == "all")
 
@@ -133,8 +155,4 @@ def _reason(rule: effect.EffectRule) -> str:
 
 
 def _calls_that_pay() -> str:
-    return ", ".join(
-        f"{call} from {limit.eager >> 20} MiB (captured: {limit.captured >> 20} MiB)"
-        for call, limit in effect.PAYING.items()
-        if limit.eager is not None and limit.captured is not None
-    )
+    return ", ".join(f"{call} {limit.in_words()}" for call, limit in _paying.items())

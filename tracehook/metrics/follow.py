@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from tracehook.hook.extension import Host
@@ -14,6 +15,8 @@ from tracehook.log.journal import Journal
 from tracehook.metrics.own import Own, ServiceSeen
 from tracehook.metrics.series import text
 from tracehook.metrics.writer import Writer
+from tracehook.nccl.effect import Threshold
+from tracehook.settings import Settings
 
 
 class Followed:
@@ -39,6 +42,10 @@ class Followed:
 
     def disabled(self) -> None:
         """Do nothing: the state is a metric."""
+
+    def paying_calls(self, config: Settings) -> Mapping[str, Threshold]:  # noqa: ARG002
+        """Know nothing."""
+        return {}
 
     def communicator_born(self) -> None:
         """Do nothing: the next look sees it."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from tracehook.log.tables import EFFECTS
+from tracehook.log.text import in_bytes
 
 CUDA_MALLOC, SHAREABLE, PRIVATE = "cudaMalloc", "shareable", "private"
 NONE, HOST, NETWORK, UNKNOWN = "none", "host", "network", "unknown"
@@ -128,6 +129,11 @@ class Threshold(NamedTuple):
 
     eager: int | None
     captured: int | None
+
+    def in_words(self) -> str:
+        """Return both, as ``from 16 MiB (captured: 8 MiB)``."""
+        eager, captured = ("never" if size is None else in_bytes(size, exact=True) for size in self)
+        return f"{eager if self.eager is None else f'from {eager}'} (captured: {captured})"
 
 
 _MIB = 1 << 20

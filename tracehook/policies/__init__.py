@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tracehook.policies.base import Answer, Expectation, Policy, Request
+from tracehook.policies.base import Answer, Expectation, Policy, Request, Threshold
 
-__all__ = ["Answer", "Expectation", "Policy", "Request"]
+__all__ = ["Answer", "Expectation", "Policy", "Request", "Threshold"]

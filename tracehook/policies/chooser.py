@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from tracehook.policies.base import Answer, Expectation, Request
+from tracehook.policies.base import Answer, Expectation, Request, Threshold
 from tracehook.policies.installed import PolicyEntry, find, in_one_line
 
 _MOST_BYTES = 1 << 56  # that the log has place for
@@ -37,7 +37,7 @@ class Chooser:
     answer is :attr:`Answer.SHARED`. May be called from several threads.
     """
 
-    def __init__(self, names: Sequence[str], report: Callable[[str], None]) -> None:
+    def __init__(self, names: Sequence[str], report: Callable[[str], object]) -> None:
         self._report = report
         self._reported: set[tuple[str, str]] = set()
         self._rows = find(names)
@@ -68,6 +68,21 @@ class Chooser:
                     self._skip(row, "raise", f"raised {in_one_line(problem)} ({_place(problem)})")
                     found[row.name] = None
         return found
+
+    def pays(self, operation: str) -> Threshold | None:
+        """Return from how many bytes on a call gains by registered memory; None if no policy answers."""
+        for row in self._rows:
+            tell = getattr(row.policy, "pays", None)
+            if tell is None:
+                continue
+            try:
+                answer = _checked_sizes(tell(operation))
+            except Exception as problem:
+                self._skip(row, "raise", f"raised {in_one_line(problem)} ({_place(problem)})")
+                continue
+            if answer is not None:
+                return answer
+        return None
 
     def _ask(self, request: Request, without: frozenset[str]) -> Choice:
         expected = None
@@ -101,6 +116,15 @@ def _checked(expected: Expectation | None) -> Expectation | None:
         raise ValueError(f"expects returned {expected}: expected bytes as an int, and two times of 0 or more")
     plain, symmetric = times
     return Expectation(nbytes, plain, symmetric)
+
+
+def _checked_sizes(told: Threshold | None) -> Threshold | None:
+    if told is None:
+        return None
+    sizes = tuple(told)
+    if len(sizes) != 2 or not all(size is None or (type(size) is int and 0 <= size < _MOST_BYTES) for size in sizes):
+        raise ValueError(f"pays returned {told}: expected two sizes, in bytes as an int or None")
+    return Threshold(*sizes)
 
 
 def _place(problem: Exception) -> str:

@@ -8,10 +8,11 @@ from functools import cached_property
 
 from tracehook.log.stderr import warn
 from tracehook.log.text import many
-from tracehook.policies.base import Answer, Expectation, Request
+from tracehook.policies.base import Answer, Expectation, Request, Threshold
 from tracehook.settings import from_environment
 from tracehook.tuning.machine import hosts_of, this_machine
 from tracehook.tuning.table import Point, Row, Table, TableError, load
+from tracehook.tuning.thresholds import threshold
 
 _MAKE = "make one here with `tracehook tune`, and name it in SYMM_REGISTER_TUNED"
 
@@ -47,6 +48,22 @@ class Measured:
             return "a tuning table of another machine"
         return f"tuning table {self._table.digest}, {os.environ.get('LOCAL_WORLD_SIZE', 'unknown')} ranks a host"
 
+    def pays(self, operation: str) -> Threshold | None:
+        """See :class:`Policy`. Nothing is kept: CUDA is just coming up, and the program may choose a device later."""
+        if self._table is None or not self._table.registered:
+            return None
+        if differences := self._differences_on_current_device():
+            self._say_elsewhere(differences)
+            return None
+        world = os.environ.get("WORLD_SIZE", "")
+        size = (int(world), hosts_of(range(int(world)))) if world.isdigit() else (0, 0)
+        known = sorted({(kind.ranks, kind.hosts) for kind in self._table.registered})
+        if size[1] == 1 and size not in known:
+            made = " or ".join(_group(*each) for each in known)
+            self._say(f"the tuning table was made for {made}, this is a job of {_group(*size)}: {_MAKE}")
+            return None
+        return threshold(self._table, operation)
+
     def expects(self, request: Request) -> Expectation | None:
         """See :class:`Policy`."""
         point = self._find(request)
@@ -72,6 +89,9 @@ class Measured:
 
     @cached_property
     def _differences(self) -> list[str]:
+        return self._differences_on_current_device()
+
+    def _differences_on_current_device(self) -> list[str]:
         import torch
 
         assert self._table is not None
@@ -81,7 +101,7 @@ class Measured:
         if self._table is None or request.operation is None or request.nbytes is None or len(request.ranks) != 1:
             return None
         if self._differences:
-            self._say(f"the tuning table was made elsewhere ({'; '.join(self._differences)}): {_MAKE}")
+            self._say_elsewhere(self._differences)
             return None
         size = (request.ranks[0], hosts_of(request.members[0] if request.members else ()))
         if size not in self._table.sizes():
@@ -92,6 +112,9 @@ class Measured:
         if dtype is None:
             return None
         return self._table.find(Row(request.operation, dtype, request.graph, *size), request.nbytes)
+
+    def _say_elsewhere(self, differences: list[str]) -> None:
+        self._say(f"the tuning table was made elsewhere ({'; '.join(differences)}): {_MAKE}")
 
     def _say(self, text: str) -> None:
         with self._lock:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence, Set
 
-from tracehook.log.stderr import warn
 from tracehook.log.tables import OPERATIONS
+from tracehook.nccl.effect import PAYING, Threshold
 from tracehook.policies.base import Answer, Request
 from tracehook.policies.chooser import Choice, Chooser
 from tracehook.symmetric_memory.answers import say_once
@@ -81,4 +81,11 @@ class PoolChoice:
 
     def _report(self, text: str) -> None:
         self._push("policy.failed", 0, 0)
-        warn(text)
+        say_once(text)
+
+
+def paying_calls(names: Sequence[str]) -> dict[str, Threshold]:
+    """Return from which sizes on calls are faster on registered memory, as the policies of these names know it."""
+    chooser = Chooser(names, say_once)
+    found = {operation: chooser.pays(operation) for operation in PAYING}
+    return {operation: limit for operation, limit in found.items() if limit is not None}

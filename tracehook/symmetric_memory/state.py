@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tracehook.hook.extension import Host
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     from tracehook.log.journal import Journal
+    from tracehook.nccl.effect import Threshold
+    from tracehook.settings import Settings
     from tracehook.symmetric_memory.meeting import Meetings
     from tracehook.symmetric_memory.memory import SymmetricMemory
     from tracehook.symmetric_memory.windows import GroupWindows
@@ -130,6 +132,13 @@ class _Extension:
         Switch.host = None
         scopes.clear()
         scopes_of_others.clear()
+
+    @staticmethod
+    def paying_calls(config: Settings) -> Mapping[str, Threshold]:
+        """Ask the policies."""
+        from tracehook.symmetric_memory.pool_choice import paying_calls
+
+        return paying_calls(config.policy)
 
     @staticmethod
     def communicator_born() -> None:

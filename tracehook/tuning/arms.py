@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -44,6 +44,9 @@ class Arm:
             if told.symmetric != symmetric:
                 raise RuntimeError(f"a buffer is {'not ' if symmetric else ''}symmetric: {told.text}")
 
+    def prepare(self) -> None:
+        """Do nothing: the buffers are what differs."""
+
     def call(self, operation: str) -> None:
         """Call the collective on the current stream."""
         match operation:
@@ -62,18 +65,16 @@ class Arm:
         parts = list(self.large.split(self.small.numel()))
         gathers = operation == "all_gather"
         for number, part in enumerate([self.small] if gathers else parts):
-            for spot in _spots(part):
-                _write(spot, self._value(self.rank, self.rank if gathers else number))
+            for spot in spots(part):
+                write(spot, self._value(self.rank, self.rank if gathers else number))
         self.call(operation)
         wait()
         results = {self.rank: self.small} if operation == "reduce_scatter" else dict(enumerate(parts))
-        for number, part in results.items():
-            wanted = self._value(number, number) if gathers else sum(self._value(r, number) for r in range(self.ranks))
-            for spot in _spots(part):
-                seen = spot.cpu().double()
-                if not bool((seen == wanted).all()):
-                    return f"wrong results: part {number} has {seen.min():g} to {seen.max():g}, expected {wanted}"
-        return ""
+        if gathers:
+            wanted = [self._value(number, number) for number in range(self.ranks)]
+        else:
+            wanted = [sum(self._value(rank, number) for rank in range(self.ranks)) for number in range(self.ranks)]
+        return check_parts(results, wanted)
 
     def clear(self, operation: str) -> None:
         """Write zeros, so that sums stay zero however often they are made."""
@@ -86,10 +87,22 @@ class Arm:
         return rank % 2 + part % 3  # the sum over 80 ranks still has no rounding in bfloat16
 
 
-def _spots(tensor: Tensor) -> Iterator[Tensor]:
+def check_parts(parts: Mapping[int, Tensor], wanted: Sequence[int]) -> str:
+    """Compare both ends of each part with the value that it shall have everywhere; return what is wrong."""
+    for number, part in parts.items():
+        for spot in spots(part):
+            seen = spot.cpu().double()
+            if not bool((seen == wanted[number]).all()):
+                return f"wrong results: part {number} has {seen.min():g} to {seen.max():g}, expected {wanted[number]}"
+    return ""
+
+
+def spots(tensor: Tensor) -> Iterator[Tensor]:
+    """Yield both ends."""
     yield tensor[:_SPOT]
     yield tensor[-_SPOT:]
 
 
-def _write(spot: Tensor, value: int) -> None:
+def write(spot: Tensor, value: int) -> None:
+    """Fill it, without a kernel of the device."""
     spot.copy_(torch.full(spot.shape, value, dtype=spot.dtype))

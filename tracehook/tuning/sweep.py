@@ -1,25 +1,33 @@
-"""The measurement: every collective, size and way of calling, in plain and in symmetric memory by turns."""
+"""The measurement: every call, size and way of calling, in plain memory and in another one by turns."""
 
 from __future__ import annotations
 
 import gc
+import itertools
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import partial
 from itertools import product
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 import tracehook
+from tracehook import _core
+from tracehook.hook import registration
+from tracehook.hook.groups import pointer_of
+from tracehook.settings import from_environment
 from tracehook.tuning.arms import Arm
 from tracehook.tuning.clock import Clock, calls_in_a_row, repeated, take_turns
 from tracehook.tuning.crew import Crew, Progress
 from tracehook.tuning.interval import is_decided, of_median
 from tracehook.tuning.machine import hosts_of, this_machine
-from tracehook.tuning.table import Point, Row, Table
+from tracehook.tuning.registered import RegisteredArm, buffers_of
+from tracehook.tuning.table import Point, RegisteredPoint, Row, Table
+from tracehook.tuning.thresholds import thresholds
 
 # Passes through all sizes, and how many of them are for all: the others are for those that are not decided by then,
 # with more samples, as long as there is time. Several passes, because what changes slowly, such as clocks, must not be
@@ -42,12 +50,21 @@ class Plan:
     samples: int
     budget: float  # seconds after which no further pass over undecided sizes begins
     margin: float
+    registered: Sequence[str] = ()  # calls to measure on registered memory
 
     @property
     def count(self) -> int:
+        """Number of points without those on registered memory."""
+        return len(self.operations) * self._count_of_one
+
+    @property
+    def count_of_all(self) -> int:
         """Number of points."""
-        kinds = len(self.operations) * len(self.dtypes) * len(self.graphs)
-        return kinds * len(self.sizes) * len(set(self.groups.values()))
+        return (len(self.operations) + len(self.registered)) * self._count_of_one
+
+    @property
+    def _count_of_one(self) -> int:
+        return len(self.dtypes) * len(self.graphs) * len(self.sizes) * len(set(self.groups.values()))
 
 
 def powers_of_two(smallest: int, largest: int) -> list[int]:
@@ -67,33 +84,86 @@ def sweep(plan: Plan, crew: Crew, progress: Progress) -> Table:
     machines = crew.tell(list(astuple(machine)))
     different = f"has {machines[crew.rank]}, rank 0 has {machines[0]}: use machines that are alike"
     crew.agree(different if machines[crew.rank] != machines[0] else "")
-    table, done, began = Table(machine, plan.margin), 0, time.monotonic()
+    table, groups = Table(machine, plan.margin), []
     for ranks in dict.fromkeys(plan.groups.values()):
         crew.doing = f"making groups of {ranks} ranks"
         group, members = _group(crew, ranks)
-        hosts = max(crew.tell(hosts_of(members)))
-        for dtype in plan.dtypes:
-            runner = _Runner(plan, crew, group, getattr(torch, dtype))
-            every = [*product(plan.graphs, plan.operations, runner.sizes)]
-            for number, graph in product(range(_PASSES), plan.graphs):
-                todo = [*product(plan.operations, runner.sizes)]
-                if number >= _FIRST_PASSES:
-                    crew.doing = "comparing the time"
-                    late = max(crew.tell(time.monotonic() - began)) > plan.budget
-                    todo = [] if late else [which for which in todo if not runner.is_decided(graph, *which)]
-                if not todo:
-                    continue
-                runner.make_buffers(graph=graph, reverse=number % 2 == 1)
-                way = "in a graph" if graph else "called eagerly"
-                for operation, nbytes in todo:
-                    progress(f"{operation} of {nbytes} bytes", min(1.0, done / plan.count / (_FIRST_PASSES + 1)))
-                    done += 1
-                    crew.doing = f"{operation} of {nbytes} bytes of {dtype}, {way}, {ranks} ranks"
-                    runner.measure(operation, graph, nbytes, 1 if number < _FIRST_PASSES else _MORE_SAMPLES)
-            for graph, operation, nbytes in every:
-                row = Row(operation, dtype, graph, ranks, hosts)
-                table.rows.setdefault(row, []).append(runner.point(operation, graph, nbytes))
+        groups.append((group, ranks, max(crew.tell(hosts_of(members)))))
+    progress = _counted(progress, plan.count_of_all * (_FIRST_PASSES + 1))
+    if plan.registered:
+        on_one_host = [each for each in groups if each[2] == 1]
+        _measure_kind(plan, crew, on_one_host, progress, _registered(plan.registered), table.registered)
+        # What follows is to know plain memory as a job that has this table knows it.
+        registration.choose_calls(_core, from_environment()[0], thresholds(table))
+    _measure_kind(plan, crew, groups, progress, _symmetric(plan.operations), table.rows)
     return table
+
+
+def _counted(progress: Progress, steps: int) -> Progress:
+    """Return what tells how far the measurement is, at the beginning of each step."""
+    done = itertools.count()
+    return lambda doing, _: progress(doing, min(1.0, next(done) / steps))
+
+
+class _Kind(NamedTuple):
+    """What is compared with plain memory."""
+
+    operations: Sequence[str]
+    arms: Callable[[dist.ProcessGroup, int, torch.dtype, bool], Sequence[Arm | RegisteredArm]]  # plain memory first
+    point: Callable[..., Any]
+
+
+def _symmetric(operations: Sequence[str]) -> _Kind:
+    def arms(group: dist.ProcessGroup, nbytes: int, dtype: torch.dtype, graph: bool) -> Iterator[Arm]:
+        for symmetric in (False, True):
+            scope = tracehook.symmetric(group, graph=graph, disabled=not symmetric)
+            made = Arm(group, nbytes, dtype, scope)
+            made.require(symmetric=symmetric)
+            yield made
+
+    return _Kind(operations, lambda *about: [*arms(*about)], Point)
+
+
+def _registered(operations: Sequence[str]) -> _Kind:
+    def arms(group: dist.ProcessGroup, nbytes: int, dtype: torch.dtype, _: bool) -> Sequence[RegisteredArm]:
+        if not any(row["pointer"] == pointer_of(group) and row["at_calls"] for row in _core.communicators()):
+            raise RuntimeError("tracehook registers nothing at the calls of this group: set SYMM_REGISTER_LOCAL=own")
+        buffers = buffers_of(nbytes, dist.get_world_size(group), dtype)
+        return [RegisteredArm(group, buffers, registered=which) for which in (False, True)]
+
+    return _Kind(operations, arms, RegisteredPoint)
+
+
+def _measure_kind(
+    plan: Plan,
+    crew: Crew,
+    groups: Sequence[tuple[dist.ProcessGroup, int, int]],
+    progress: Progress,
+    kind: _Kind,
+    rows: dict[Row, list[Any]],
+) -> None:
+    """Measure one kind of memory for all groups (with their numbers of ranks and hosts), and add the rows."""
+    began = time.monotonic()
+    for (group, ranks, hosts), dtype in product(groups, plan.dtypes):
+        runner = _Runner(plan, crew, group, getattr(torch, dtype), kind)
+        every = [*product(plan.graphs, kind.operations, runner.sizes)]
+        for number, graph in product(range(_PASSES), plan.graphs):
+            todo = [*product(kind.operations, runner.sizes)]
+            if number >= _FIRST_PASSES:
+                crew.doing = "comparing the time"
+                late = max(crew.tell(time.monotonic() - began)) > plan.budget
+                todo = [] if late else [which for which in todo if not runner.is_decided(graph, *which)]
+            if not todo:
+                continue
+            runner.make_buffers(graph=graph, reverse=number % 2 == 1)
+            way = "in a graph" if graph else "called eagerly"
+            for operation, nbytes in todo:
+                progress(f"{operation} of {nbytes} bytes", 0.0)
+                crew.doing = f"{operation} of {nbytes} bytes of {dtype}, {way}, {ranks} ranks"
+                runner.measure(operation, graph, nbytes, 1 if number < _FIRST_PASSES else _MORE_SAMPLES)
+        for graph, operation, nbytes in every:
+            row = Row(operation, dtype, graph, ranks, hosts)
+            rows.setdefault(row, []).append(runner.point(operation, graph, nbytes))
 
 
 def _group(crew: Crew, ranks: int) -> tuple[dist.ProcessGroup, list[int]]:
@@ -113,9 +183,9 @@ def _group(crew: Crew, ranks: int) -> tuple[dist.ProcessGroup, list[int]]:
 class _Runner:
     """The buffers of one type for one group."""
 
-    def __init__(self, plan: Plan, crew: Crew, group: dist.ProcessGroup, dtype: torch.dtype) -> None:
-        self._plan, self._crew, self._group, self._dtype = plan, crew, group, dtype
-        self.samples: dict[tuple[str, bool, int], tuple[list[float], list[float]]] = {}  # plain, symmetric
+    def __init__(self, plan: Plan, crew: Crew, group: dist.ProcessGroup, dtype: torch.dtype, kind: _Kind) -> None:
+        self._plan, self._crew, self._group, self._dtype, self._kind = plan, crew, group, dtype, kind
+        self.samples: dict[tuple[str, bool, int], tuple[list[float], list[float]]] = {}  # plain, the other
         free = min(crew.tell(torch.cuda.mem_get_info()[0]))
         self.sizes = [size for size in plan.sizes if size * _SPARE <= free]
         crew.doing = f"making buffers of {dtype}"
@@ -126,7 +196,7 @@ class _Runner:
         dist.all_reduce(self._aligner, group=group)
         # The device of no rank goes on before those of all ranks are there.
         self._clock = Clock(crew, lambda: dist.all_reduce(self._aligner))
-        self._arms: dict[int, list[Arm]] = {}
+        self._arms: dict[int, Sequence[Arm | RegisteredArm]] = {}
 
     def make_buffers(self, *, graph: bool, reverse: bool) -> None:
         """Make the buffers of all sizes, elsewhere than before: a kernel's time depends a little on where they lie."""
@@ -136,25 +206,18 @@ class _Runner:
         gc.collect()  # all ranks give back the same memory before they ask for more
         try:
             for size in sorted(self.sizes, reverse=reverse):
-                self._arms[size] = [self._arm(size, graph, symmetric=kind) for kind in (False, True)]
+                self._arms[size] = self._kind.arms(self._group, size, self._dtype, graph)
         except (RuntimeError, torch.OutOfMemoryError) as problem:
             failure = " ".join(str(problem).split())
         self._crew.agree(failure)
 
-    def _arm(self, nbytes: int, graph: bool, *, symmetric: bool) -> Arm:
-        scope = tracehook.symmetric(self._group, graph=graph, disabled=not symmetric)
-        made = Arm(self._group, nbytes, self._dtype, scope)
-        made.require(symmetric=symmetric)
-        return made
-
-    def point(self, operation: str, graph: bool, nbytes: int) -> Point:
-        """Return what was measured so far; equal on all ranks."""
-        return _point(nbytes, *self.samples[operation, graph, nbytes])
+    def point(self, operation: str, graph: bool, nbytes: int) -> Any:
+        """Return what was measured so far, a point of the kind; equal on all ranks."""
+        return self._kind.point(nbytes, *_numbers(*self.samples[operation, graph, nbytes]))
 
     def is_decided(self, graph: bool, operation: str, nbytes: int) -> bool:
         """Whether the samples so far are enough to choose by; equal on all ranks."""
-        plain, symmetric = self.samples[operation, graph, nbytes]
-        return is_decided(of_median(_quotients(plain, symmetric)), self._plan.margin)
+        return is_decided(of_median(_quotients(*self.samples[operation, graph, nbytes])), self._plan.margin)
 
     def measure(self, operation: str, graph: bool, nbytes: int, times: int) -> None:
         """Add to the samples of one size, `times` as many as in a first pass."""
@@ -165,7 +228,7 @@ class _Runner:
         for arm in arms:
             arm.clear(operation)
             self._clock.settle()  # a capture waits for the device, also where a rank is missing
-            acts.append(repeated(partial(arm.call, operation), calls, graph=graph))
+            acts.append(partial(_act, arm.prepare, repeated(partial(arm.call, operation), calls, graph=graph)))
         taken = take_turns(self._clock, acts, calls, times * -(-self._plan.samples // _FIRST_PASSES))
         all_samples = self.samples.setdefault((operation, graph, nbytes), ([], []))
         for mine, samples in zip(taken, all_samples, strict=True):
@@ -177,12 +240,18 @@ def slowest(by_rank: Sequence[Sequence[float]]) -> list[float]:
     return [max(times) for times in zip(*by_rank, strict=True)]
 
 
-def _quotients(plain: Sequence[float], symmetric: Sequence[float]) -> list[float]:
-    """Return plain / symmetric, turn by turn: what changes with time touches both."""
-    return [a / b for a, b in zip(plain, symmetric, strict=True)]
+def _act(prepare: Callable[[], None], act: Callable[[], object]) -> None:
+    prepare()
+    act()
 
 
-def _point(nbytes: int, plain: Sequence[float], symmetric: Sequence[float]) -> Point:
-    low, gain, high = statistics.quantiles(_quotients(plain, symmetric), n=4)
-    middles = round(statistics.median(plain), 3), round(statistics.median(symmetric), 3)
-    return Point(nbytes, *middles, round(gain, 4), round(high - low, 4))
+def _quotients(plain: Sequence[float], other: Sequence[float]) -> list[float]:
+    """Return plain / other, turn by turn: what changes with time touches both."""
+    return [a / b for a, b in zip(plain, other, strict=True)]
+
+
+def _numbers(plain: Sequence[float], other: Sequence[float]) -> tuple[float, float, float, float]:
+    """Return both times, the gain and its spread."""
+    low, gain, high = statistics.quantiles(_quotients(plain, other), n=4)
+    middles = round(statistics.median(plain), 3), round(statistics.median(other), 3)
+    return *middles, round(gain, 4), round(high - low, 4)

@@ -1,4 +1,7 @@
-"""A tuning table: how long collectives take in plain and in symmetric memory on one kind of machine. A JSON file."""
+"""A tuning table: how long calls take in plain, in symmetric and on registered memory of one kind of machine.
+
+A JSON file. A table without times on registered memory has no word about them.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 FORMAT = 1
 MARGIN = 0.005  # by how much symmetric memory has to be faster; see docs/tuning.md
@@ -68,6 +71,26 @@ class Point:
         return self.gain * (1 - margin) > 1
 
 
+@dataclass(frozen=True)
+class RegisteredPoint:
+    """One size of a call in plain memory, not registered and registered with the communicator. As :class:`Point`."""
+
+    nbytes: int
+    """Bytes of the whole output; of the buffer, for a send."""
+    plain_us: float
+    registered_us: float
+    gain: float
+    """Plain / registered: above 1 the call is faster on registered memory."""
+    spread: float = 0.0
+
+    def pays(self, margin: float) -> bool:
+        """Whether the call is faster on registered memory by more than `margin`."""
+        return self.gain * (1 - margin) > 1
+
+
+AnyPoint = TypeVar("AnyPoint", Point, RegisteredPoint)
+
+
 @dataclass
 class Table:
     """All that one run of ``tracehook tune`` measured."""
@@ -75,6 +98,8 @@ class Table:
     machine: Machine
     margin: float = MARGIN
     rows: dict[Row, list[Point]] = field(default_factory=dict)
+    registered: dict[Row, list[RegisteredPoint]] = field(default_factory=dict)
+    """Empty if segments came from cudaMalloc, whose memory NCCL cannot use."""
 
     def find(self, kind: Row, nbytes: int) -> Point | None:
         """Return the largest measured size that is not above `nbytes`; None outside of the measured range."""
@@ -101,11 +126,14 @@ class Table:
 
     def as_json(self) -> str:
         """Return the file's text."""
-        rows = [
-            {**kind._asdict(), "points": [_told(point) for point in points]}
-            for kind, points in sorted(self.rows.items())
-        ]
-        told = {"tracehook_tuning": FORMAT, "machine": asdict(self.machine), "margin": self.margin, "rows": rows}
+        told: dict[str, Any] = {
+            "tracehook_tuning": FORMAT,
+            "machine": asdict(self.machine),
+            "margin": self.margin,
+            "rows": _told_rows(self.rows),
+        }
+        if self.registered:
+            told["registered"] = _told_rows(self.registered)
         return json.dumps(told, indent=1) + "\n"
 
 
@@ -143,35 +171,39 @@ def load(path: Path) -> Table:
             "with `tracehook tune`"
         )
     try:
-        rows, margin = dict(_rows(told["rows"])), float(told["margin"])
+        rows, margin = dict(_rows(told["rows"], Point)), float(told["margin"])
         if not rows or not 0 <= margin < 1:
             raise ValueError(f"{len(rows)} rows and a margin of {margin}")
-        return Table(Machine(**told["machine"]), margin, rows)
+        return Table(Machine(**told["machine"]), margin, rows, dict(_rows(told.get("registered", ()), RegisteredPoint)))
     except (KeyError, TypeError, ValueError, OverflowError) as problem:
         what = f"{type(problem).__name__}: {problem}"
         raise TableError(f"{path}: damaged ({what}): make it again with `tracehook tune`") from None
 
 
-def _rows(told: Iterable[Mapping[str, Any]]) -> Iterator[tuple[Row, list[Point]]]:
+def _rows(told: Iterable[Mapping[str, Any]], made: type[AnyPoint]) -> Iterator[tuple[Row, list[AnyPoint]]]:
     for row in told:
         kind = Row(**{name: row[name] for name in Row._fields})
         if [type(value) for value in kind] != [str, str, bool, int, int]:
             raise ValueError(f"the row {kind} has values of other types")
-        points = sorted(map(_point, row["points"]), key=lambda point: point.nbytes)
+        points = sorted((_point(each, made) for each in row["points"]), key=lambda point: point.nbytes)
         if not points:
             raise ValueError(f"{kind.operation} has no sizes")
         yield kind, points
 
 
-def _told(point: Point) -> dict[str, float]:
+def _told_rows(rows: Mapping[Row, Iterable[AnyPoint]]) -> list[dict[str, Any]]:
+    return [{**kind._asdict(), "points": [_told(point) for point in points]} for kind, points in sorted(rows.items())]
+
+
+def _told(point: Point | RegisteredPoint) -> dict[str, float]:
     # All but the size as floats, or 10 and 10.0 had two digests.
     return {name: value if name == "nbytes" else float(value) for name, value in asdict(point).items()}
 
 
-def _point(told: Mapping[str, Any]) -> Point:
+def _point(told: Mapping[str, Any], made: type[AnyPoint]) -> AnyPoint:
     nbytes, times = told["nbytes"], {name: float(value) for name, value in told.items() if name != "nbytes"}
-    point = Point(nbytes, **times)
-    positive = (point.plain_us, point.symmetric_us, point.gain)
+    point = made(nbytes, **times)
+    positive = (value for name, value in times.items() if name != "spread")
     if type(nbytes) is not int or not 0 < nbytes <= _LARGEST or not all(0 < each < math.inf for each in positive):
         raise ValueError(f"a size of {nbytes!r} bytes, or a time or gain, is no number above 0")
     return point

@@ -1,0 +1,119 @@
+"""Registered memory as an arm of ``tracehook tune``, and jobs that run calls on it as the table says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support.processes import SCRIPTS, run
+from support.rehearsal import Rehearsal, rehearse
+
+from tracehook.tuning.table import RegisteredPoint, Row, Table, load
+
+CALLS = ("all_gather", "all_to_all", "send")
+VMM = {"SYMM_REGISTER_MEMORY": "vmm", "SYMM_REGISTER_LOCAL": "own"}
+SIZES = [1 << 20, 1 << 21]
+QUICK = ("--samples", "3", "--budget", "0", "--operations", "all_gather", "--smallest", "1MiB", "--largest", "2MiB")
+
+
+def tune(folder: Path, *arguments: str, **env: str) -> Rehearsal:
+    """Run the command on two ranks."""
+    job = ("tuned.py", "none", "tune", *QUICK, "--out", str(folder / "tuned.json"), *arguments)
+    return rehearse(*job, ranks=2, log=folder / "log", env=env, timeout=90)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Rehearsal, Table]:
+    """Measure once with memory that NCCL can use; return also the table."""
+    folder = tmp_path_factory.mktemp("measured")
+    ran = tune(folder, **VMM)
+    ran.assert_good()
+    return ran, load(folder / "tuned.json")
+
+
+def test_the_table_has_every_call_on_registered_memory(measured: tuple[Rehearsal, Table]) -> None:
+    """Eager and in graphs; the command shows them; other rows are what they were."""
+    ran, table = measured
+    assert set(table.registered) == {Row(call, "bfloat16", graph, 2, 1) for call in CALLS for graph in (True, False)}
+    assert all([point.nbytes for point in points] == SIZES for points in table.registered.values())
+    assert set(table.rows) == {Row("all_gather", "bfloat16", graph, 2, 1) for graph in (True, False)}
+    for call in CALLS:
+        assert f"{call}, bfloat16, 2 ranks, registered: microseconds" in ran.finished.out
+    assert "Calls run on registered memory: all_gather " in ran.finished.out
+    for rank in range(2):
+        made, undone = (len(ran.events(f"{name}.local", rank)) for name in ("register", "deregister"))
+        assert made == undone > 0
+
+
+@pytest.mark.parametrize("env", [{}, {"SYMM_REGISTER_MEMORY": "vmm"}])
+def test_without_memory_that_is_registered_at_calls_there_is_no_such_row(tmp_path: Path, env: dict[str, str]) -> None:
+    """Segments of cudaMalloc; or SYMM_REGISTER_LOCAL=all, which these tests set if they say nothing."""
+    ran = tune(tmp_path, "--mode", "eager", **env)
+    ran.assert_good()
+    assert load(tmp_path / "tuned.json").registered == {}
+    assert "registered" not in (tmp_path / "tuned.json").read_text() + ran.finished.out
+
+
+def test_an_unknown_call_is_one_line() -> None:
+    """What was seen and what was expected."""
+    ran = run([SCRIPTS / "tracehook", "tune", "--registered", "broadcast"], {})
+    assert ran.status == 2
+    assert "--registered 'broadcast': expected all_gather, all_to_all, send" in ran.err
+
+
+def job(folder: Path, table: Table | None, **env: str) -> Rehearsal:
+    """Run calls under the policy ``measured``, with this table."""
+    path = folder / "by_hand.json"
+    if table is not None:
+        path.write_text(table.as_json())
+    chosen = VMM | {"SYMM_REGISTER_POLICY": "measured", "SYMM_REGISTER_TUNED": str(path)} | env
+    ran = rehearse("registered_by_table.py", ranks=2, log=folder / "log", env=chosen)
+    ran.assert_good()
+    return ran
+
+
+def by_hand(table: Table) -> Table:
+    """Return it with other times: eager gathers gain from 2 MiB on, captured ones and sends never."""
+
+    def points(*gains: float) -> list[RegisteredPoint]:
+        return [RegisteredPoint(1 << 20 + at, 10.0, 10 / gain, gain) for at, gain in enumerate(gains)]
+
+    eager = Row("all_gather", "bfloat16", False, 2, 1)
+    rows = {
+        eager: points(0.9, 1.2, 1.3),
+        eager._replace(graph=True): points(0.9, 0.9, 0.9),
+        eager._replace(operation="send"): points(1.5, 1.5, 0.9),
+    }
+    return replace(table, registered=rows)
+
+
+def values(made: dict[str, object]) -> dict[str, object]:
+    """Return what the calls have exchanged."""
+    return {name: made[name] for name in ("values 1", "values 2", "values 4", "sent")}
+
+
+@pytest.mark.parametrize("case", ["same", "elsewhere", "missing", "plain"])
+def test_calls_run_on_registered_memory_as_the_table_says(
+    tmp_path: Path, measured: tuple[Rehearsal, Table], case: str
+) -> None:
+    """On both ranks; without a table for this machine, by default."""
+    table = by_hand(measured[1])
+    if case == "elsewhere":
+        table = replace(table, machine=replace(table.machine, gpu="NVIDIA A100"))
+    env = {"SYMM_REGISTER_POLICY": "shared"} if case == "plain" else {}
+    ran = job(tmp_path, table if case != "missing" else None, **env)
+    wanted = ["gathered 2", "gathered 4"] if case == "same" else ["sent 40"]
+    for rank in range(2):
+        made = ran.facts(rank)["made"]
+        assert [name for name in ("gathered 1", "gathered 2", "gathered 4", "sent 40") if made[name]] == wanted
+        assert values(made) == {f"values {size}": [1.0, 2.0] for size in (1, 2, 4)} | {"sent": 2.0}
+    told = ran.facts()["told"]
+    if case == "same":
+        assert "all_gather from 2 MiB (captured: never), all_to_all from 16 MiB (captured: 4 MiB), send never" in told
+    else:
+        assert "all_gather from 16 MiB (captured: 8 MiB)" in told
+    said = {"elsewhere": "made elsewhere (gpu NVIDIA A100, here", "missing": "No such file"}.get(case)
+    lines = ran.finished.lines("policy 'measured'")
+    assert len(lines) == (2 if said else 0), ran.output
+    assert all(said in line for line in lines if said)

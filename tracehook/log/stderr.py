@@ -47,6 +47,12 @@ def words_of(name: str, fields: Mapping[str, Any]) -> str:
             f"NCCL does not use what tracehook registers with communicator {fields['comm']}: it did not use segment "
             f"{fields.get('addr')} in a call that could; NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=REG says why"
         )
+    if name == "register.foreign":
+        return (
+            f"a call on communicator {fields['comm']} has a buffer at {fields.get('addr')} that does not come from "
+            "torch's allocator, and tracehook cannot register it: if the buffers of other ranks are registered, NCCL "
+            "waits for ever or hands over wrong data. Use torch's memory on all ranks, or SYMM_REGISTER_MEMORY=torch"
+        )
     if name == "communicator.graphs":
         return (
             f"communicator {fields['comm']} is being ended while {fields['graphs']} CUDA graph(s) with its "

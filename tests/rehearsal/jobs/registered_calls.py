@@ -29,7 +29,7 @@ if WORLD > 1:
     for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, block, after), dist.P2POp(dist.irecv, got, before)]):
         work.wait()
     tell(sent=got.cpu()[[0, -1]].tolist())
-tell(status=tracehook.status(), told=str(tracehook.explain(whole, dist.group.WORLD)))
+tell(status=tracehook.status(), registration=tracehook.explain(whole).registration)
 held = nccl_calls("ncclCommRegister") - nccl_calls("ncclCommDeregister")
 del whole, own, block, got
 torch.cuda.empty_cache()

@@ -84,6 +84,15 @@ void Communicator::log_stall(const Segment& segment) noexcept {
     emit(record);
 }
 
+void Communicator::log_foreign(std::uintptr_t address, std::size_t size) noexcept {
+    if (!said_foreign_.exchange(true, std::memory_order_relaxed)) {
+        Event record = event(EventKind::kRegisterForeign);
+        record.address = address;
+        record.size = size;
+        emit(record);
+    }
+}
+
 bool Communicator::register_batch(std::vector<Segment>& batch) noexcept {
     if (!calls_->ready()) {
         return false;

@@ -79,6 +79,7 @@ class Communicator {
                        std::uint64_t duration_ns) noexcept;
     void log_placement(EventKind kind, const Windows::Lookup& look) noexcept;
     void log_digest() noexcept;
+    void log_foreign(std::uintptr_t address, std::size_t size) noexcept; // the first time
 
     Windows& windows() noexcept { return windows_; }
     // Where its calls are counted, by the thread inside the gate; null if there is no room.
@@ -259,6 +260,7 @@ class Communicator {
     std::atomic<std::uint64_t> undone_{0};
     std::atomic<std::uint64_t> in_effect_{0};
     std::atomic<std::uint64_t> in_vain_{0};
+    std::atomic<bool> said_foreign_{false};
     std::atomic<bool> failed_{false};
     std::atomic<bool> was_ready_{false};
 };

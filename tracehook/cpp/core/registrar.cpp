@@ -364,6 +364,7 @@ bool Registrar::to_registered(Communicator& communicator, std::span<Buffer> buff
             const auto found = ledger_.at(buffers[i].address);
             if (!found || found->device != who.device || found->memory != MemoryKind::kShareable ||
                 buffers[i].size > found->end() - buffers[i].address) {
+                communicator.log_foreign(buffers[i].address, buffers[i].size);
                 return false;
             }
             segments[i] = *found;
@@ -372,6 +373,7 @@ bool Registrar::to_registered(Communicator& communicator, std::span<Buffer> buff
     for (std::size_t i = 0; i < buffers.size(); ++i) {
         aliases[i] = aliases_.of(segments[i]);
         if (aliases[i] == 0) {
+            communicator.log_foreign(buffers[i].address, buffers[i].size);
             return false;
         }
     }

@@ -1,0 +1,124 @@
+"""Registrations that take effect: at the calls that gain by them, on an alias of the segment, with SYMM_REGISTER_MEMORY=vmm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.audits import CLEAN, FINDINGS, Audit
+from support.rehearsal import Rehearsal, rehearse
+
+MB = 1 << 20
+VMM = {"SYMM_REGISTER_MEMORY": "vmm", "SYMM_REGISTER_LOCAL": "auto"}
+TORCH = {"SYMM_REGISTER_LOCAL": "auto"}
+
+
+@pytest.fixture(scope="module")
+def vmm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Rehearsal, Path]:
+    """Two ranks whose segments other processes can map."""
+    log = tmp_path_factory.mktemp("vmm")
+    run = rehearse("registered_calls.py", ranks=2, log=log, env=VMM)
+    run.assert_good()
+    return run, log
+
+
+@pytest.fixture(scope="module")
+def ordinary(tmp_path_factory: pytest.TempPathFactory) -> tuple[Rehearsal, Path]:
+    """The same with memory of cudaMalloc."""
+    log = tmp_path_factory.mktemp("torch")
+    run = rehearse("registered_calls.py", ranks=2, log=log, env=TORCH)
+    run.assert_good()
+    return run, log
+
+
+def test_results_are_the_same(vmm: tuple[Rehearsal, Path], ordinary: tuple[Rehearsal, Path]) -> None:
+    """A call on an alias fills the tensor that the program gave, also in place."""
+    for run, _ in (vmm, ordinary):
+        for rank in (0, 1):
+            facts = run.facts(rank)
+            assert facts["gathered"] == [1.0, 2.0]
+            assert facts["in_place"] == [7.0, 8.0]
+            assert facts["sent"] == [2.0 - rank] * 2
+
+
+def test_only_calls_that_gain_register(vmm: tuple[Rehearsal, Path]) -> None:
+    """A small all_gather registers nothing; a large one registers the segments of its buffers, once."""
+    facts = vmm[0].facts()
+    assert facts["after_small"] == 0
+    assert facts["after_gather"] == 2
+    assert facts["held"] == 4
+    sizes = sorted(event["size"] for event in vmm[0].events("register.local", 0))
+    assert sizes == [20 * MB, 32 * MB, 40 * MB, 40 * MB]
+    assert {event["expected"] for event in vmm[0].events("register.local")} == {"host"}
+
+
+def test_the_log_proves_the_effect(vmm: tuple[Rehearsal, Path]) -> None:
+    """After the first call tracehook reads what NCCL did with the registration. The audit and the status say it."""
+    used = vmm[0].events("register.used", 0)
+    assert [event["means"] for event in used] == ["ipc"] * 3  # NCCL marks the output of a gather, and both of a transfer
+    assert vmm[0].events("register.unused") == []
+    (row,) = vmm[0].facts()["status"]["communicators"]
+    assert (row["in_effect"], row["in_vain"], row["at_calls"], row["one_host"]) == (3, 0, True, True)
+    Audit(vmm[1]).expect(CLEAN, "NCCL used 6 local registrations.")
+    assert "registered, in effect inside the host for all_gather from 16 MiB" in vmm[0].facts()["registration"]
+
+
+def test_a_segment_takes_its_registrations_along(vmm: tuple[Rehearsal, Path], ordinary: tuple[Rehearsal, Path]) -> None:
+    """What the program frees is deregistered before, and its memory comes back, alias or not."""
+    assert vmm[0].facts()["left"] == 1  # of the segment that still lives
+    assert vmm[0].facts()["used"] == ordinary[0].facts()["used"]
+    kinds = {event["memory_kind"] for event in vmm[0].events("segment.alloc")}
+    assert kinds == {"shareable"}
+
+
+def test_what_has_no_effect_is_not_done(ordinary: tuple[Rehearsal, Path]) -> None:
+    """Nothing is registered of cudaMalloc's memory inside a host. Status, audit and explain say why, and what to set."""
+    run, log = ordinary
+    assert run.events("register.local") == []
+    assert run.finished.err == ""
+    left_out = run.facts()["status"]["left_out"]
+    assert left_out["segments"] == 6
+    assert "SYMM_REGISTER_MEMORY=vmm" in left_out["why"]
+    assert "SYMM_REGISTER_MEMORY=vmm" in run.facts()["registration"]
+    Audit(log).expect(CLEAN, "12 segments stayed unregistered", "SYMM_REGISTER_MEMORY=vmm")
+
+
+def test_torch_registers_in_vain(tmp_path: Path) -> None:
+    """Where torch's own hook registers memory of cudaMalloc, the audit says that NCCL cannot use it."""
+    env = TORCH | {"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1"}
+    rehearse("registered_calls.py", ranks=2, log=tmp_path, env=env)
+    Audit(tmp_path).expect(FINDINGS, "registered-in-vain", "that NCCL cannot use")
+
+
+@pytest.mark.parametrize("memory", ["vmm", "torch"])
+def test_a_tensor_of_a_scope_is_sent(tmp_path: Path, memory: str) -> None:
+    """A window's memory goes to a rank without one, by send and broadcast: NCCL sees no registration on one side only."""
+    env = TORCH | {"SYMM_REGISTER_MEMORY": memory}
+    run = rehearse("sent_from_scope.py", ranks=2, log=tmp_path, env=env)
+    run.assert_good()
+    assert run.facts(1) == {"received": [3.0, 3.0], "broadcast": [3.0, 3.0]}
+    Audit(tmp_path).expect(CLEAN)
+
+
+def test_switching_off_leaves_no_registration(tmp_path: Path) -> None:
+    """tracehook.disable() undoes what calls registered; calls then run on their own buffers, and enable() begins anew."""
+    run = rehearse("registered_switch.py", ranks=2, log=tmp_path, env=VMM)
+    run.assert_good()
+    assert run.facts() == {"on": 2, "off": 0, "still_off": 0, "on_again": 2, "sums": [1.0, 2.0]}
+
+
+def test_foreign_memory_has_a_word(tmp_path: Path) -> None:
+    """A call that gains has a buffer of another allocator: one line says what that can do. The result is right."""
+    run = rehearse("foreign_memory.py", ranks=2, log=tmp_path, env=VMM)
+    run.assert_good()
+    assert run.facts()["gathered"] == [1.0, 2.0]
+    assert len(run.finished.lines("tracehook: ")) == 2, run.output
+    assert run.finished.err.count("does not come from torch's allocator") == 2
+
+
+def test_too_late_for_vmm(tmp_path: Path) -> None:
+    """Where CUDA is up before tracehook, segments stay as they are, and one line says so."""
+    run = rehearse("late_vmm.py", log=tmp_path, hook=False, env=VMM)
+    run.assert_good()
+    assert run.finished.err.count("SYMM_REGISTER_MEMORY=vmm has no effect: CUDA was up before") == 1
+    assert run.facts() == {"source": "torch"}

@@ -10,7 +10,8 @@ import time
 import zlib
 from collections.abc import Iterator
 
-from tracehook.symmetric_memory import hosts
+from tracehook.symmetric_memory import hosts, leftovers
+from tracehook.symmetric_memory.leftovers import MARK
 
 MOST_BYTES = 2**20
 QUIET = 3.0  # seconds without a sign of life from a lookout after which others look themselves
@@ -19,7 +20,7 @@ PREFIX = f"{hosts.PREFIX}alarms-"
 
 
 class AlarmFile:
-    """One line for each alarm: a checksum and the text. Whoever holds the lock is the lookout.
+    """A mark, and one line for each alarm: a checksum and the text. Whoever holds the lock is the lookout.
 
     A file that cannot be used is closed, and then this process is its own lookout: nothing here raises.
     """
@@ -29,7 +30,7 @@ class AlarmFile:
         digest = hashlib.sha256(f"{name} {host}".encode()).hexdigest()
         self._path = hosts.SHARED_MEMORY / f"{PREFIX}{digest[:32]}"
         self.count = 0  # lines that were read or written
-        self._end = 0  # where they end
+        self._end = len(MARK)  # where they end
         self._is_locked = False
         self._sign = 0
         self._since = self._opened = time.monotonic()
@@ -50,7 +51,8 @@ class AlarmFile:
                 if self.is_open and not self._is_locked:
                     fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     self._is_locked = True
-                    hosts.remove_leftovers()
+                    os.pwrite(self._file, MARK, 0)
+                    leftovers.remove()
             except BlockingIOError:
                 return False
         return True

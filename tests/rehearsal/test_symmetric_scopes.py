@@ -263,3 +263,24 @@ def test_scopes_that_end_in_the_wrong_order(tmp_path: Path, policy: str) -> None
     assert found["error"] is not None
     assert "reverse order" in found["error"][1]
     assert found["sum"] == 3.0
+
+
+# What a thread has after a scope that ended wrongly, as after any other.
+CLEAN = {"open": [], "in a scope": False, "in a pool": False, "trimmed": None}
+
+
+def test_scopes_of_two_tasks_that_overlap(tmp_path: Path) -> None:
+    """The one that ends first raises, and is over all the same: the thread is in no scope for ever."""
+    found = _one("tasks", tmp_path)
+    assert found["raised"] == ["RuntimeError", "CancelledError"]
+    assert found["state"] == CLEAN
+    assert found["sum"] == 3.0
+
+
+def test_a_scope_that_ends_on_another_thread(tmp_path: Path) -> None:
+    """It raises there, and is over on the thread that began it; a second end has nothing to end."""
+    found = _one("generator", tmp_path)
+    assert "on the thread that began them" in found["error"][1]
+    assert found["state"] == CLEAN
+    assert "reverse order" in found["twice"][1]
+    assert found["sum"] == 3.0

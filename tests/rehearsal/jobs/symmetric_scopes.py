@@ -1,5 +1,6 @@
 """Scopes in all their uses. Each case that is named on the command line tells one fact of its own name."""
 
+import asyncio
 import os
 import sys
 import threading
@@ -180,6 +181,59 @@ def wrong_order() -> Facts:
     caught(lambda: two.__exit__(None, None, None))
     caught(lambda: one.__exit__(None, None, None))
     return {"error": error, "sum": reduced(symmetric(RANK + 1, group=outer), outer)}
+
+
+def _state() -> Facts:
+    """What this thread has of scopes when none is open."""
+    ordinary = empty()
+    facts = {
+        "open": tracehook.status()["scopes"],
+        "in a scope": tracehook._core.in_scope(),
+        "in a pool": tracehook._core.pool_segment_at(ordinary.data_ptr()) != 0,
+    }
+    return facts | {"trimmed": caught(tracehook.trim)[1]}
+
+
+def tasks() -> Facts:
+    """Two tasks of one thread, whose scopes overlap: the first to end is not the innermost."""
+    groups = [new_group(), new_group()]
+
+    async def request(group: Any, begins: asyncio.Event, waits: asyncio.Event) -> Any:
+        with tracehook.symmetric(group):
+            before = empty()
+            begins.set()
+            await waits.wait()
+        return tracehook.is_symmetric(before, group)
+
+    async def both() -> list[Any]:
+        first, second = asyncio.Event(), asyncio.Event()
+        one = asyncio.create_task(request(groups[0], first, second))
+        other = asyncio.create_task(request(groups[1], second, asyncio.Event()))
+        raised = await asyncio.gather(one, return_exceptions=True)
+        other.cancel()
+        return raised + await asyncio.gather(other, return_exceptions=True)
+
+    raised = [type(problem).__name__ for problem in asyncio.run(both())]
+    return {"raised": raised, "state": _state(), "sum": reduced(symmetric(RANK + 1, group=groups[0]), groups[0])}
+
+
+def generator() -> Facts:
+    """A generator that another thread closes: its scope ends there."""
+    group = new_group()
+
+    def batches() -> Any:
+        with tracehook.symmetric(group):
+            yield empty()
+
+    begun = batches()
+    next(begun)
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(caught(begun.close)[1]))
+    thread.start()
+    thread.join()
+    state = _state()
+    twice = caught(lambda: tracehook.symmetric(group).__exit__(None, None, None))[1]
+    return {"error": found[0], "state": state, "twice": twice, "sum": reduced(symmetric(RANK + 1, group=group), group)}
 
 
 def many_tensors() -> Facts:

@@ -304,8 +304,9 @@ void bind_symmetric(py::module_& module) {
     module.def("leave_outside", [] {
         const core::ScopeFrame* const scope = core::ScopeStack::current();
         if (scope == nullptr || scope->source != nullptr) {
-            throw std::logic_error("scopes of symmetric memory must end in the reverse order of "
-                                   "their beginning, on the thread that began them");
+            core::ScopeStack::take_out(
+                [](const core::ScopeFrame& frame) { return frame.source == nullptr; });
+            throw std::logic_error(kWrongEnd);
         }
         core::ScopeStack::leave();
     });

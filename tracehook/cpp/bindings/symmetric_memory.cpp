@@ -135,8 +135,10 @@ std::vector<std::uint64_t> PoolScope::leave() {
     const core::ScopeFrame* const scope = core::ScopeStack::current();
     if (scope == nullptr || scope->owner != owner_ ||
         (!eager_->is_innermost() && !graph_->is_innermost())) {
-        throw std::logic_error("scopes of symmetric memory must end in the reverse order of their "
-                               "beginning, on the thread that began them");
+        if (!eager_->take_out(owner_) && !graph_->take_out(owner_) && !eager_->abandon(owner_)) {
+            graph_->abandon(owner_);
+        }
+        throw std::logic_error(kWrongEnd);
     }
     return (graph_->is_innermost() ? graph_ : eager_)->leave();
 }

@@ -284,3 +284,13 @@ def test_a_scope_that_ends_on_another_thread(tmp_path: Path) -> None:
     assert found["state"] == CLEAN
     assert "reverse order" in found["twice"][1]
     assert found["sum"] == 3.0
+
+
+@pytest.mark.parametrize("case", ["many_hints", "hints_of_each_rank"])
+def test_hints_do_not_decide_which_ends_of_scopes_count(tmp_path: Path, case: str) -> None:
+    """Ranks meet at the ends of scopes, however many hints a rank has used, and whatever they are."""
+    run = play("symmetric_scopes.py", case, log=tmp_path)
+    run.assert_good()
+    for rank in (0, 1):
+        assert run.facts(rank)[case]["error"] is None
+        assert run.facts(rank)[case]["sum"] == 3.0

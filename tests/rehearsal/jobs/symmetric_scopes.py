@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import tracehook
-from tracehook.symmetric_memory import state
+from tracehook.symmetric_memory import public, state
 
 from common import MB, RANK, WORLD, filled, nccl_calls, start, tell
 from symmetric_tools import SIZE, caught, empty, meet, reduced, refill, symmetric, windows, works
@@ -234,6 +234,34 @@ def generator() -> Facts:
     state = _state()
     twice = caught(lambda: tracehook.symmetric(group).__exit__(None, None, None))[1]
     return {"error": found[0], "state": state, "twice": twice, "sum": reduced(symmetric(RANK + 1, group=group), group)}
+
+
+def many_hints() -> Facts:
+    """Rank 0 has more hints than are remembered, on a group of its own; then comes the next scope of all."""
+    public._MOST_SCOPES = 8
+    alone = [dist.new_group([rank]) for rank in range(WORLD)][RANK]
+    dist.all_reduce(refill(empty(), 1))
+    first = symmetric(RANK + 1)
+    for size in range(20 if RANK == 0 else 0):
+        with tracehook.symmetric(alone, operation="all_gather", nbytes=size + 1):
+            pass
+    found, error = caught(lambda: reduced(symmetric(RANK + 1, 2 * SIZE)))
+    return {"error": error, "sum": found, "before": reduced(first)}
+
+
+def hints_of_each_rank() -> Facts:
+    """Each rank hints at the size of its own shard: the scopes are alike in all that counts."""
+    dist.all_reduce(refill(empty(), 1))
+    kept = []
+
+    def scopes() -> float:
+        for shard in (RANK, 1):
+            with tracehook.symmetric(operation="all_gather", nbytes=shard + 1):
+                kept.append(empty(4 * SIZE))
+        return reduced(refill(kept[-1], RANK + 1))
+
+    found, error = caught(scopes)
+    return {"error": error, "sum": found}
 
 
 def many_tensors() -> Facts:

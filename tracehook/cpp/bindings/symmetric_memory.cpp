@@ -99,13 +99,13 @@ void PoolScope::enter(bool graph) {
 }
 
 void PoolScope::set_communicators(std::vector<BoundCommunicator> communicators) {
-    if (communicators_.empty()) {
-        since_.clear();
-        for (const BoundCommunicator& communicator : communicators) {
-            since_.push_back({communicator->windows().calls(), ends_});
+    for (std::size_t index = 0; index < communicators.size() && ends_ > 0; ++index) {
+        const bool was_known = index < communicators_.size();
+        if (!was_known || &*communicators_[index] != &*communicators[index]) {
+            // It has not heard of the end that is just now.
+            communicators[index]->windows().count_end(was_known ? 1 : ends_);
         }
     }
-    since_.resize(communicators.size());
     communicators_ = std::move(communicators);
 }
 
@@ -114,13 +114,11 @@ void PoolScope::count_end() {
     several_threads_ = several_threads_ || (thread_ != 0 && thread_ != thread);
     thread_ = thread;
     ++ends_;
-    for (std::size_t index = 0; index < communicators_.size(); ++index) {
-        core::Windows& windows = communicators_[index]->windows();
+    for (const BoundCommunicator& communicator : communicators_) {
+        core::Windows& windows = communicator->windows();
         // So that also an end at which nothing is new tells of this thread.
         windows.note_caller();
-        Since& since = since_[index];
-        const std::uint64_t calls = windows.calls();
-        since = {calls, since.calls == calls ? since.ends + 1 : 1};
+        windows.count_end();
     }
 }
 
@@ -128,7 +126,7 @@ std::int64_t PoolScope::ends(std::size_t index) const {
     if (several_threads_) {
         return kUnknown;
     }
-    return index < since_.size() ? since_[index].ends : ends_;
+    return index < communicators_.size() ? communicators_[index]->windows().ends() : ends_;
 }
 
 std::vector<std::uint64_t> PoolScope::leave() {

@@ -264,6 +264,14 @@ std::size_t Windows::flights() const {
     return groups + compared_ + taken_off_ - landed;
 }
 
+void Windows::count_end(std::int64_t first) noexcept {
+    const std::uint64_t now = calls();
+    const std::int64_t ends = this->ends();
+    const bool goes_on = calls_at_end_.load(std::memory_order_relaxed) == now;
+    ends_.store(ends == 0 ? first : goes_on ? ends + 1 : 1, std::memory_order_relaxed);
+    calls_at_end_.store(now, std::memory_order_relaxed);
+}
+
 std::uint64_t Windows::calls_begun() const {
     const std::lock_guard guard(mutex_);
     return calls() + compared_;

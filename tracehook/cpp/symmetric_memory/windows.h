@@ -85,6 +85,13 @@ class Windows {
         return calls_.load(std::memory_order_relaxed) & ~kEngaged;
     }
 
+    // That a scope of this communicator ended. Callers take turns. `first`: how many ends this one
+    // stands for, if it is the first that is counted here.
+    void count_end(std::int64_t first = 1) noexcept;
+    // How many since the last call, when one was counted last: with the number of that call a
+    // position in the program that is alike on all ranks.
+    std::int64_t ends() const noexcept { return ends_.load(std::memory_order_relaxed); }
+
     std::uint64_t calls_begun() const;
 
     // A rank that found its communicator later than others cannot know the number of the next call.
@@ -204,6 +211,8 @@ class Windows {
     std::atomic<std::size_t> count_{0};
     std::atomic<std::uint64_t> calls_{0};
     std::atomic<std::uint64_t> caller_{0}; // the only thread
+    std::atomic<std::int64_t> ends_{0};
+    std::atomic<std::uint64_t> calls_at_end_{0}; // at the last end of a scope
     std::atomic<std::size_t> groups_{0};
     std::atomic<std::uint64_t> landed_{0}; // written by the thread inside the gate
     mutable std::mutex mutex_;             // everything below

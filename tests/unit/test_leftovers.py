@@ -36,6 +36,7 @@ def left(request: pytest.FixtureRequest, place: Path) -> Iterator[Path]:
     else:
         kept = file = AlarmFile("a job")
         assert file.lock()
+        file.read()
         file.unlock()  # as the kernel does for who was killed
     (path,) = place.iterdir()
     os.utime(path, (1.0, 1.0))

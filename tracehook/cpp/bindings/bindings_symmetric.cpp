@@ -179,10 +179,14 @@ void bind_member(py::module_& module) {
         .def("confirm_windows", &BoundCommunicator::confirm_windows, NoGil())
         .def(
             "raise_fence",
-            [](const BoundCommunicator& self, core::Windows::Fence fence) {
-                return self->windows().raise_fence(fence);
+            [](const BoundCommunicator& self, core::Windows::Fence fence,
+               std::optional<double> seconds) {
+                const auto most = std::chrono::duration<double>(seconds.value_or(0.0));
+                return seconds ? self->windows().raise_fence(
+                                     fence, std::chrono::ceil<core::Windows::Clock::duration>(most))
+                               : self->windows().raise_fence(fence);
             },
-            NoGil())
+            py::arg("fence"), py::arg("seconds") = py::none(), NoGil())
         .def(
             "lower_fence",
             [](const BoundCommunicator& self, core::Windows::Fence fence,

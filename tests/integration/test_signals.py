@@ -53,7 +53,12 @@ def test_a_terminal_that_hangs_up_ends_the_program(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGHUP, SI_KERNEL), (signal.SIGTERM, POLL_IN), (signal.SIGABRT, SI_KERNEL), (signal.SIGBUS, BUS_MCEERR_AO)],
+    [
+        (signal.SIGHUP, SI_KERNEL),
+        (signal.SIGTERM, POLL_IN),
+        (signal.SIGABRT, SI_KERNEL),
+        (signal.SIGBUS, BUS_MCEERR_AO),
+    ],
 )
 def test_what_the_kernel_sends_ends_the_program(tmp_path: Path, number: signal.Signals, code: int) -> None:
     """Nothing would raise it again: only a fault comes again by itself."""

@@ -51,7 +51,8 @@ int clock_gettime(clockid_t clock, struct timespec* out) {
     out->tv_sec += clock == CLOCK_MONOTONIC ? jumped : 0;
     return result;
 }
-int pthread_cond_clockwait(pthread_cond_t* cond, pthread_mutex_t* mutex, clockid_t clock, const struct timespec* until) {
+int pthread_cond_clockwait(pthread_cond_t* cond, pthread_mutex_t* mutex, clockid_t clock,
+                           const struct timespec* until) {
     struct timespec now, then;
     clock_gettime(clock, &now);
     if (until->tv_sec > now.tv_sec + 30) {

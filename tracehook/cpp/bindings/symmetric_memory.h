@@ -50,10 +50,11 @@ class BoundCommunicator {
 };
 
 // What is raised where a scope ends out of order. It is over then, like any other that failed.
-inline constexpr const char* kWrongEnd =
-    "scopes of symmetric memory must end in the reverse order of their beginning, on the thread that "
-    "began them. This one did not: it has registered nothing, and is over. Keep `await` and `yield` "
-    "out of scopes: put them around allocations";
+inline constexpr const char* kWrongEnd = "scopes of symmetric memory must end in the reverse order "
+                                         "of their beginning, on the thread that "
+                                         "began them. This one did not: it has registered nothing, "
+                                         "and is over. Keep `await` and `yield` "
+                                         "out of scopes: put them around allocations";
 
 // The memory of one set of groups on one device: eager tensors come from one pool, those of
 // captured graphs from another. One object serves all threads, nested.

@@ -86,8 +86,8 @@ struct alignas(64) HostBoard::Slot {
 
 struct HostBoard::Page {
     std::atomic<std::uint64_t> mark; // all ranks write the same
-    Word opened;    // ranks that have opened the board
-    Word posts;     // grows with each post
+    Word opened;                     // ranks that have opened the board
+    Word posts;                      // grows with each post
     Word publishes; // grows with each text for all, and with each round that is given up
     std::atomic<std::uint64_t>
         given_up; // the newest round for which the posts did not come together

@@ -58,9 +58,8 @@ const ScopeFrame* ScopeStack::current() noexcept {
 }
 
 bool ScopeStack::in_scope() noexcept {
-    return std::ranges::any_of(stack, [](const ScopeFrame& scope) {
-        return scope.source != nullptr && !scope.is_over();
-    });
+    return std::ranges::any_of(
+        stack, [](const ScopeFrame& scope) { return scope.source != nullptr && !scope.is_over(); });
 }
 
 void ScopeStack::block_allocated(const Bank& bank, int device, std::uintptr_t address) noexcept {

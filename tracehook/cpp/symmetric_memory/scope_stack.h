@@ -4,8 +4,8 @@
 // Thread-local; no lock. enter() and leave() are called by the thread that runs the scope.
 // current() and block_allocated() are called in the allocator's callback, on the allocating thread.
 //
-// A scope that ends on another thread leaves its frame here. That thread changes the number to which
-// the frame's token must be equal, and from then on the frame is as good as gone.
+// A scope that ends on another thread leaves its frame here. That thread changes the number to
+// which the frame's token must be equal, and from then on the frame is as good as gone.
 #pragma once
 
 #include <atomic>
@@ -21,8 +21,8 @@ struct ScopeFrame {
     std::uint32_t pool = 0;
     std::uint32_t owner = 0;
     int device = -1;
-    const void* source = nullptr;       // who directs the allocations
-    std::vector<std::uint64_t> touched; // the bank's ids, in order of first touch
+    const void* source = nullptr;                       // who directs the allocations
+    std::vector<std::uint64_t> touched;                 // the bank's ids, in order of first touch
     const std::atomic<std::uint64_t>* number = nullptr; // which lives as long as the frame
     std::uint64_t token = 0;
 

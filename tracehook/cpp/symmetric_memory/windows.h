@@ -103,8 +103,8 @@ class Windows {
 
     // While a fence is up, no call gets its number or one after it: look() and accept() wait. Only
     // the calls of a thread whose open group has one in flight pass: that group could not end
-    // otherwise. raise_fence() returns the number of the next call, at which the fence stands: until
-    // it is lowered, or for `most`. Whoever raises a fence makes no call until he lowers it.
+    // otherwise. raise_fence() returns the number of the next call, at which the fence stands:
+    // until it is lowered, or for `most`. Whoever raises a fence makes no call until he lowers it.
     enum class Fence : std::uint8_t { kRegistration, kVerification };
     std::uint64_t raise_fence(Fence fence, Clock::duration most = Clock::duration::max()) noexcept;
     void move_fence(Fence fence, std::uint64_t to) noexcept;
@@ -231,10 +231,10 @@ class Windows {
     std::condition_variable moved_;
     std::array<Barrier, 2> fences_;
     bool fences_ended_ = false;
-    std::uint64_t taken_off_ = 0;                       // calls that landed, or will
-    std::uint64_t compared_ = 0;                        // calls, now
-    std::optional<std::uint64_t> stop_;                 // the first call that is refused
-    bool had_window_ = false;                           // uses are compared and counted
+    std::uint64_t taken_off_ = 0;       // calls that landed, or will
+    std::uint64_t compared_ = 0;        // calls, now
+    std::optional<std::uint64_t> stop_; // the first call that is refused
+    bool had_window_ = false;           // uses are compared and counted
     CallHistory history_;
     std::vector<Window> windows_; // by address
     std::unordered_set<Hashed, Hash> known_;

@@ -66,7 +66,7 @@ class Pool {
     struct TorchPool {
         TorchId id;
         Pool* of;
-        Open used; // by the last thread; depth 0: nobody is in a scope
+        Open used;                            // by the last thread; depth 0: nobody is in a scope
         std::atomic<std::uint64_t> number{0}; // of the scopes that ended on other threads
     };
 

@@ -294,3 +294,10 @@ def test_hints_do_not_decide_which_ends_of_scopes_count(tmp_path: Path, case: st
     for rank in (0, 1):
         assert run.facts(rank)[case]["error"] is None
         assert run.facts(rank)[case]["sum"] == 3.0
+
+
+def test_a_distributed_tensor_is_where_its_local_tensor_is(tmp_path: Path) -> None:
+    """Of a DTensor both questions are answered for the memory that this rank has of it."""
+    found = _one("distributed_tensor", tmp_path)
+    assert found["symmetric"] == [[True, False], [True, False]]
+    assert found["reasons"] == ["symmetric", "not_in_pool"]

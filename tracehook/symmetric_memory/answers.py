@@ -59,6 +59,11 @@ def path_without_windows(asked: Asked, answer: Explanation) -> Path:
     return Path(PLAIN, answer.reason, answer.text)
 
 
+def local(tensor: Any) -> Any:
+    """Return what has memory of its own on this rank: of a DTensor the local tensor, else the tensor itself."""
+    return getattr(tensor, "_local_tensor", tensor)
+
+
 def span(tensor: Tensor) -> int:
     """Bytes from the first to the last element."""
     if tensor.numel() == 0:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import tracehook
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
 from tracehook.symmetric_memory import public, state
 
 from common import MB, RANK, WORLD, filled, nccl_calls, start, tell
@@ -262,6 +264,17 @@ def hints_of_each_rank() -> Facts:
 
     found, error = caught(scopes)
     return {"error": error, "sum": found}
+
+
+def distributed_tensor() -> Facts:
+    """A DTensor, as FSDP2 and tensor parallelism have it: what counts is its local tensor."""
+    mesh = init_device_mesh("cuda", (WORLD,))
+    with tracehook.symmetric():
+        inside = DTensor.from_local(empty(), mesh, [Shard(0)])
+    outside = DTensor.from_local(empty(), mesh, [Shard(0)])
+    answers = [tracehook.explain(tensor, operation="all_reduce") for tensor in (inside, outside)]
+    first, again = ([tracehook.is_symmetric(tensor) for tensor in (inside, outside)] for _ in range(2))
+    return {"symmetric": [first, again], "reasons": [answer.reason for answer in answers]}
 
 
 def many_tensors() -> Facts:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracehook.log.stderr import warn
 from tracehook.nccl.paths import PLAIN, Path, check_names

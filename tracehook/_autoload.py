@@ -43,5 +43,5 @@ def _say(line: str) -> None:
     try:
         sys.stderr.write(f"{line}\n")  # one write: see log/journal.py
         sys.stderr.flush()
-    except (OSError, ValueError):
+    except Exception:
         return  # no stderr: nobody to tell

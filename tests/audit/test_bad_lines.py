@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from support.audits import CLEAN, FINDINGS, UNUSABLE, Audit, change, event_line, insert, log_of, with_begin
 
+from tracehook.commands import summary
+
 LINES: dict[str, bytes] = {
     "no JSON": b"damage",
     "a list": b"[1]",
@@ -177,3 +179,18 @@ def test_hostile_text(logs: Path, text: str, options: tuple[str, ...]) -> None:
     assert all(character.isprintable() for character in shown), repr(shown)
     if "red" in text and not options:
         assert "[red]x[/red]" in "".join(done.out.split())
+
+
+@pytest.mark.parametrize("odd", [[1], {"a": 1}, "x", None, -1.5], ids=repr)
+def test_no_odd_field_ends_the_summary(logs: Path, capsys: pytest.CaptureFixture[str], odd: object) -> None:
+    """Whatever a field of a line holds, the table comes, and so do the paths and the JSON."""
+    files = [(path, [json.loads(line) for line in path.read_text().splitlines()]) for path in logs.iterdir()]
+    names = {name for _, lines in files for line in lines[1:] for name in line} - {"event"}
+    assert {"seq", "comm", "comm_id", "t_ns"} <= names
+    for name in names:
+        for path, lines in files:
+            told = [lines[0], *(line | ({name: odd} if name in line else {}) for line in lines[1:])]
+            path.write_text("".join(f"{json.dumps(line)}\n" for line in told))
+        for how in ({}, {"as_json": True}, {"paths": True}):
+            summary.summary(logs, **how)
+    capsys.readouterr()

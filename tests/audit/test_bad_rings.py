@@ -34,6 +34,17 @@ def test_ring_that_does_not_fit(logs: Path, kind: str) -> None:
     Audit(logs, "--max-findings", "0").expect(FINDINGS, "no-end", "2 ranks", *words)
 
 
+def test_ring_that_would_take_much_memory(logs: Path) -> None:
+    """A file of 4 KiB may have a hole of gigabytes behind it; a ring has no more events than tracehook makes."""
+    log = log_of(logs)
+    change(log, lambda lines: lines[:-1])
+    count = ring.MOST_EVENTS + 1
+    with log.with_suffix(".ring").open("wb") as file:
+        file.write(ring._HEADER.pack(b"THRING01", 4096, 96, count, count, 0, 0, 0, 7, 0))
+        file.truncate(4096 + count * 96)
+    Audit(logs, "--max-findings", "0").expect(FINDINGS, "damaged-file", f"room for {count} events")
+
+
 def test_ring_without_a_log(logs: Path) -> None:
     """A process that was killed before it had a log is named by its ring, and what that holds is read."""
     log = log_of(logs)

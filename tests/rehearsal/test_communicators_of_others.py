@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support.elf import end_relro_inside_a_page
 from support.rehearsal import Rehearsal, rehearse
 
 LIBRARY = r"""
@@ -73,3 +74,27 @@ def test_a_library_that_is_loaded_late_is_followed(tmp_path: Path, library: Path
         *("communicators_of_others.py", "library", "destroy"), log=tmp_path, ranks=2, env={"LIBRARY": str(library)}
     )
     assert_followed(run)
+
+
+# Its table of calls and its data share a page, which the dynamic linker therefore leaves writable.
+WITH_DATA = r"""
+extern int ncclGroupStart(void);
+extern int ncclGroupEnd(void);
+long counter = 1;
+int call(void) { ncclGroupStart(); return ncclGroupEnd(); }
+long bump(void) { return ++counter; }
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+def test_data_behind_a_table_of_calls_stay_writable(tmp_path: Path) -> None:
+    """Where pages are larger than the linker took them for (aarch64), the read-only part ends inside a page."""
+    source, library = tmp_path / "data.c", tmp_path / "data.so"
+    source.write_text(WITH_DATA)
+    linked = ("-Wl,-z,now,-z,norelro", "-Wl,--no-as-needed", "-Wl,--eh-frame-hdr")
+    subprocess.run(["cc", "-shared", "-fPIC", *linked, "-o", library, source], check=True)
+    end_relro_inside_a_page(library)
+    run = rehearse("short_relro.py", log=tmp_path / "logs", env={"LIBRARY": str(library)})
+    run.assert_good()
+    assert run.facts()["bumped"] == 3
+    assert run.facts()["called"] == 0

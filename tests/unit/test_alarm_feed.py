@@ -407,6 +407,89 @@ def test_a_file_system_that_is_full_means_the_store(store, feeds, monkeypatch, h
         assert _heard(feed, store) == ["four"]
 
 
+@pytest.fixture
+def room(monkeypatch: Any) -> int:
+    """Let the file have room for a few alarms; return for how many."""
+    monkeypatch.setattr(alarm_file, "MOST_BYTES", 120)
+    return (120 - alarm_file._HEAD) // len(alarm_file._line(b'["00"]'))
+
+
+def test_a_file_that_is_full_begins_anew(store, feeds, room):
+    """However many alarms a job has had, one process of a host asks the store, and the others read the file."""
+    lookout, *others = feeds(3)
+    words = [f"{number:02}" for number in range(5 * room)]
+    for word in words:
+        store.put(word)
+        store.taken()
+        for feed in (lookout, *others):
+            assert _heard(feed, store) == [word]
+        number = str(int(word) + 1)
+        assert store.taken().keys() <= {COUNT_KEY, f"{COUNT_KEY}/{number}", LOOKOUTS_KEY}
+    for feed in (lookout, *others):
+        assert _heard(feed, store) == []
+    assert store.taken() == {COUNT_KEY: 1}
+
+
+def test_who_has_not_read_all_before_it_begins_anew_reads_the_rest_in_the_store(store, feeds, room):
+    """In order, and once; from then on it reads the file."""
+    lookout, slow, late = feeds(3)
+    assert _heard(lookout, store) == _heard(slow, store) == []
+    words = [f"{number:02}" for number in range(3 * room)]
+    store.put(*words)
+    assert _heard(lookout, store) == words
+    assert _heard(slow, store) == words
+    assert _heard(late, store) == words
+    store.put("99")
+    assert _heard(lookout, store) == ["99"]
+    store.taken()
+    assert _heard(slow, store) == _heard(late, store) == ["99"]
+    assert store.taken() == {}
+
+
+def test_a_line_that_was_read_before_it_begins_anew_is_not_taken_for_another(store, feeds, room, monkeypatch):
+    """A reader that looks at the very moment hears nothing wrong, and all of it a moment later."""
+    lookout, reader = feeds(2)
+    store.put(*[f"{number:02}" for number in range(room)])
+    assert _heard(lookout, store) == _heard(reader, store)
+    store.put("98")
+    real = os.fstat
+
+    def between(file: int) -> os.stat_result:
+        monkeypatch.setattr(os, "fstat", real)
+        assert _heard(lookout, store) == ["98"]
+        store.put("99")
+        assert _heard(lookout, store) == ["99"]
+        return real(file)
+
+    monkeypatch.setattr(os, "fstat", between)
+    assert _heard(reader, store) + _heard(reader, store) == ["98", "99"]
+
+
+@pytest.mark.parametrize("written", [0, 3, alarm_file._HEAD - 1, alarm_file._HEAD, alarm_file._HEAD + 5])
+def test_a_lookout_may_be_killed_while_it_begins_anew(store, feeds, room, monkeypatch, written):
+    """The next one begins anew itself, or goes on after the last whole line."""
+    lookout, reader, late = feeds(3)
+    words = [f"{number:02}" for number in range(room)]
+    store.put(*words)
+    assert _heard(lookout, store) == _heard(reader, store) == words
+    store.put("98")
+    real = os.pwrite
+
+    def half(file: int, data: bytes, offset: int) -> int:
+        real(file, data[:written], offset)
+        raise _Killed
+
+    monkeypatch.setattr(os, "pwrite", half)
+    with pytest.raises(_Killed):
+        _heard(lookout, store)
+    monkeypatch.setattr(os, "pwrite", real)
+    _die(lookout)
+    assert _heard(late, store) == [*words, "98"]
+    assert _heard(reader, store) == ["98"]
+    store.put("99")
+    assert _heard(late, store) == _heard(reader, store) == ["99"]
+
+
 def test_the_file_belongs_to_one_user_and_goes_with_the_processes(store, feeds, place):
     """Nothing is left when those that used it have ended."""
     one, other = feeds(2)
@@ -653,9 +736,14 @@ class _World:
                 self.look(feed)
 
 
+@pytest.mark.parametrize("most", [alarm_file.MOST_BYTES, 120])
 @pytest.mark.parametrize("begin", range(0, 160, 40))
-def test_each_process_hears_each_alarm_once_whatever_happens(monkeypatch, clock, begin):
-    """Deaths, stops, errors, new processes and late alarms, at any step, on four hosts in shards of two."""
+def test_each_process_hears_each_alarm_once_whatever_happens(monkeypatch, clock, begin, most):
+    """Deaths, stops, errors, new processes and late alarms, at any step, on four hosts in shards of two.
+
+    With little room, the file also begins anew with every few alarms.
+    """
+    monkeypatch.setattr(alarm_file, "MOST_BYTES", most)
     monkeypatch.setattr(alarm_feed, "SHARD", 2)
     monkeypatch.setattr(alarm_feed, "MOST_UNWRITTEN", 4)
     real = os.pwrite

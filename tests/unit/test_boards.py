@@ -17,7 +17,7 @@ from support.together import PATIENCE, compare, together
 
 from tracehook import _core
 from tracehook.errors import RegistrationFailed, RegistrationMismatch, RegistrationTimeout
-from tracehook.symmetric_memory import hosts, lines
+from tracehook.symmetric_memory import hosts, leftovers, lines
 from tracehook.symmetric_memory.agreement import Agreement
 
 ABOUT = "communicator c"
@@ -262,7 +262,7 @@ def test_the_board_of_a_killed_job_is_removed_by_a_later_one(channel, monkeypatc
     other.touch()
     for path in (left, other):
         os.utime(path, (1.0, 1.0))
-    hosts.remove_leftovers()
+    leftovers.remove()
     assert not left.exists()
     assert other.exists()
     assert len(list(tmp_path.iterdir())) == 2

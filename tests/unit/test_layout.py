@@ -110,9 +110,9 @@ def test_no_two_classes_have_one_name() -> None:
 
 
 def test_no_module_is_long() -> None:
-    """A module holds one noun, so it fits under 350 lines; most fit under 130."""
+    """A module holds one noun, and is not cut in halves to be short: the longest fits under 500 lines, most under 130."""
     lengths = sorted(len(file.read_text().splitlines()) for file in HOUSE.rglob("*.py"))
-    assert lengths[-1] < 350
+    assert lengths[-1] < 500
     assert lengths[len(lengths) // 2] < 130
 
 

@@ -226,3 +226,20 @@ def test_asking_waits_for_what_was_noted_before(core, tmp_path):
         journal.flush()
         assert core.drained == number
     journal.close(dict)
+
+
+@pytest.mark.parametrize("problem", [AttributeError, TypeError, RuntimeError])
+def test_a_stderr_of_the_program_may_lack_what_it_should_have(monkeypatch, problem):
+    """A warning is lost then, and not the thread that has it."""
+
+    class Tee:
+        def write(self, text: str) -> None:
+            written.append(text)
+
+        def flush(self) -> None:
+            raise problem
+
+    written: list[str] = []
+    monkeypatch.setattr(sys, "stderr", Tee())
+    warn("something")
+    assert written == ["tracehook: something\n"]

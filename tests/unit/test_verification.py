@@ -61,7 +61,7 @@ class Communicator:
 
     key = 7
 
-    def raise_fence(self, _fence: object) -> int:
+    def raise_fence(self, _fence: object, _seconds: float) -> int:
         """Return the number of calls."""
         return self.calls
 

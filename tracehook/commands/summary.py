@@ -88,7 +88,7 @@ def _read(directory: Path, wanted: Selection, since: float = 0.0) -> _Read:
     misnamed: list[str] = []
     unreadable: list[str] = []
     left_out: list[str] = []
-    named: set[object] = set()
+    named: set[str] = set()
 
     def chosen(found: Directory) -> list[LogFile]:
         selected = select(found, wanted)
@@ -97,8 +97,9 @@ def _read(directory: Path, wanted: Selection, since: float = 0.0) -> _Read:
 
     def is_shown(event: Event) -> bool:
         if event["event"] == NAMED:  # on all ranks of a group alike, and with all of them in it
-            is_new = event.get("comm") not in named
-            named.add(event.get("comm"))
+            comm = str(event.get("comm"))
+            is_new = comm not in named
+            named.add(comm)
             return is_new
         return bool(event["event"] == summary_paths.COUNTED)
 

@@ -9,7 +9,17 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from tracehook import settings
-from tracehook.hook import facts, job, library, log_begin, program_end, registrants, registration, telemetry
+from tracehook.hook import (
+    background,
+    facts,
+    job,
+    library,
+    log_begin,
+    program_end,
+    registrants,
+    registration,
+    telemetry,
+)
 from tracehook.hook.extension import EXTENSIONS, Extension, tell_of_birth
 from tracehook.hook.namer import Namer
 from tracehook.log import ring_place
@@ -298,7 +308,8 @@ class Service:
             self._core.push(REASONS[number].event, number)
 
     def finish(self) -> None:
-        """At interpreter exit: close the log. Makes no call into CUDA or NCCL, and leaves what is registered."""
+        """At interpreter exit: end all threads, and close the log. No call into CUDA or NCCL; all stays registered."""
+        background.end()
         if self._journal is not None and self._core is not None and not self._forked:
             core, ended = self._core, program_end.fields()
             core.log_overdue()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tracehook import _core
 from tracehook._core import ipc as native
 from tracehook.errors import PeerError, PeerLost, PeerTensorGone
+from tracehook.hook import background
 from tracehook.ipc import wire
 from tracehook.ipc.events import PeerEvents
 
@@ -100,7 +101,7 @@ class Imports:
         self._recalled: dict[ImportedLoan, bool] = {}  # not yet returned; whether its owner waits for the message
         self._unwanted: list[Import] = []  # not yet unmapped
         self._queued: set[Any] = set()  # handed to the thread
-        self._batches: queue.SimpleQueue[_Batch] | None = None
+        self._batches: queue.SimpleQueue[_Batch | None] | None = None
         self.progress = threading.Event()  # set when something was returned or unmapped
 
     @property
@@ -233,15 +234,18 @@ class Imports:
             loan.link.try_send(wire.pack_head(wire.Kind.RETURNED, loan.number))
         self._report_to_idle_links(loan.imported)
 
-    def _queue(self) -> queue.SimpleQueue[_Batch]:
+    def _queue(self) -> queue.SimpleQueue[_Batch | None]:
         if self._batches is None:
             self._batches = queue.SimpleQueue()
-            threading.Thread(target=self._run, args=(self._batches,), name="tracehook-unmap", daemon=True).start()
+            background.start(self, self._run, "tracehook-unmap", self._batches)
         return self._batches
 
-    def _run(self, batches: queue.SimpleQueue[_Batch]) -> None:
-        while True:
-            batch = batches.get()
+    def end_soon(self) -> None:
+        """At exit: unmap no more."""
+        self._queue().put(None)
+
+    def _run(self, batches: queue.SimpleQueue[_Batch | None]) -> None:
+        while (batch := batches.get()) is not None:
             try:
                 native.wait_for_device(batch.device)
             except RuntimeError:

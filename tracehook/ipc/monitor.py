@@ -7,6 +7,8 @@ import select
 import threading
 from typing import TYPE_CHECKING, Protocol
 
+from tracehook.hook import background
+
 if TYPE_CHECKING:
     from tracehook.ipc.peer import Peer
 
@@ -36,14 +38,14 @@ class PeerMonitor:
         self._lock = threading.Lock()  # table work only
         self._peers: list[Peer] = []
         self._thread: threading.Thread | None = None
+        self._is_over = False
 
     def add(self, peer: Peer) -> None:
         """Watch this peer too."""
         with self._lock:
             self._peers.append(peer)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="tracehook-peers", daemon=True)
-                self._thread.start()
+                self._thread = background.start(self, self._run, "tracehook-peers")
         self.wake()
 
     def wake(self) -> None:
@@ -57,20 +59,26 @@ class PeerMonitor:
         else:
             self.wake()
 
+    def end_soon(self) -> None:
+        """At exit: watch no peer any more."""
+        self._is_over = True
+        self.wake()
+
     def after_fork_in_child(self) -> None:
         """Close what is the parent's: there is no thread here."""
         os.close(self._wake)
 
     def _run(self) -> None:
         dead: dict[Peer, float] = {}  # seconds until its streams are unblocked again
-        while True:
+        while not self._is_over:
             closing = self._group.is_closing
             with self._lock:
                 peers = [peer for peer in self._peers if closing or peer not in dead]
             if closing:
                 peers = [peer for peer in peers if not self._group.close_link(peer)]
                 if not peers:
-                    break
+                    os.close(self._wake)
+                    return
             polled = self._poll(peers, closing, None if closing else min(dead.values(), default=None))
             for peer in peers:
                 if polled.get(peer.link.fileno(), 0) & (select.POLLHUP | select.POLLERR):
@@ -80,7 +88,6 @@ class PeerMonitor:
                         dead[peer] = _UNBLOCK_PAUSE[0]
             for peer, pause in dead.items() if not closing else ():
                 dead[peer] = min(2 * pause, _UNBLOCK_PAUSE[1]) if self._group.unblock_streams(peer) else _NEVER
-        os.close(self._wake)
 
     def _poll(self, peers: list[Peer], closing: bool, unblock: float | None) -> dict[int, int]:
         poller = select.poll()

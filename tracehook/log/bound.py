@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tracehook.log.ring_place import MOST_EVENTS
+from tracehook.log.ring import MOST_EVENTS
 
 LEAST_LIMIT: Final = 8 << 20  # bytes; a ring has some
 

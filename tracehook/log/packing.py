@@ -14,14 +14,20 @@ from tracehook.log.lines import LogError
 
 _CHUNK: Final = 1 << 22
 _LEVEL: Final = 3  # zstd's own default
+# What a log has at most, unpacked. The lines of one differ in their times, so it takes a tenth when it is packed.
+_ROOM: Final = 1 << 26  # bytes, of any
+_TIMES: Final = 50  # of the packed size
 
 
 def unpack(packed: Path, target: Path) -> str:
     """Unpack as much as is there; return what was wrong, or nothing. Raises :class:`LogError` without zstandard."""
+    room = max(_ROOM, _TIMES * packed.stat().st_size)
     with target.open("wb") as out:
         try:
             with opened(packed) as source:
                 while chunk := source.read1(_CHUNK):  # read() would lose what lies before the damage
+                    if out.tell() + len(chunk) > room:
+                        raise _Damaged(f"it has more than {room} bytes, which no log packs into so few")
                     out.write(chunk)
         except (EOFError, zlib.error, gzip.BadGzipFile, _Damaged) as problem:
             return f"{packed.name}: damaged {_kind(packed)} ({problem}); read up to there"

@@ -117,7 +117,7 @@ def _read_file(file: LogFile) -> ProcessLog:
         log.dropped = whole_number(log.events[-1].get("dropped")) or 0
     if file.left is not None:
         log.dropped = max(log.dropped, file.left.dropped)
-    seen = {event.get("seq") for event in log.events}
+    seen = {whole_number(event.get("seq")) for event in log.events}
     # What a line sums was in the ring until the line was written.
     summed = max(
         (whole_number(event.get("until_seq")) or 0 for event in log.events if event["event"] == "log.summed"), default=0

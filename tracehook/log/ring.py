@@ -64,6 +64,7 @@ class Record(NamedTuple):
     extra: int
 
 
+MOST_EVENTS = 65536  # that a ring holds; 6 MiB
 RECORD_BYTES = _RECORD.size
 
 
@@ -329,6 +330,8 @@ def _read(path: Path, file: FileIO) -> RingFile:
     size = file.seek(0, 2)
     if size < expected:
         raise RingError(f"{path}: cut after {size} bytes, expected {expected}")
+    if first.capacity > MOST_EVENTS:  # it may be a hole in a file, and would be memory of whoever reads it
+        raise RingError(f"{path}: damaged header (room for {first.capacity} events, a ring has {MOST_EVENTS} at most)")
     records: list[Record] = []
     index = first.drained
     while index < first.pushed:  # at most two pieces: up to the last place, and from the first

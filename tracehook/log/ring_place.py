@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from tracehook.log.file_name import stem_of
-from tracehook.log.ring import RECORD_BYTES, RingError, read_header
+from tracehook.log.ring import MOST_EVENTS, RECORD_BYTES, RingError, read_header
 from tracehook.log.text import encodable
 
-MOST_EVENTS = 65536  # that a ring holds; 6 MiB
 _MOUNTS = Path("/proc/self/mountinfo")
 _NETWORK = frozenset(
     (

@@ -8,14 +8,14 @@ from typing import Any
 
 
 def warn(text: str) -> None:
-    """Say one line on stderr. Never raises: stderr may be closed."""
+    """Say one line on stderr. Never raises: stderr may be closed, or an object of the program's."""
     if sys.stderr is None:
         return
     try:
         # One write with the end of the line: print() makes two where stderr is unbuffered, and ranks share a terminal.
         sys.stderr.write(f"tracehook: {text}\n")
         sys.stderr.flush()
-    except (OSError, ValueError):
+    except Exception:
         return
 
 

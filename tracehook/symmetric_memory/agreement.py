@@ -13,9 +13,10 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
+from tracehook.hook.background import END
 from tracehook.symmetric_memory import levels, rounds
 from tracehook.symmetric_memory.hosts import Board, Hosts, by_host, seen_by, unpacked
-from tracehook.symmetric_memory.lines import END, Lines, Task
+from tracehook.symmetric_memory.lines import Lines, Task
 from tracehook.symmetric_memory.members import NOBODY, Members
 from tracehook.symmetric_memory.part import LEADER, Part, Seat
 from tracehook.symmetric_memory.verdicts import Post, RoundVerdict, judge

@@ -10,17 +10,16 @@ slow knows nothing yet, and the alarm stays open until the round is over.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import hashlib
 import itertools
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tracehook.hook import background
 from tracehook.hook.groups import cloned_store
 from tracehook.log.stderr import warn
 from tracehook.symmetric_memory import uneven
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
 TICK = 0.25  # seconds between two looks at what this process itself waits for
 LOOK = 1.0  # seconds between two looks at the alarms of others
-END = 5.0  # seconds that the exit waits for an operation on the store
 OPEN = 300.0  # seconds that an alarm is kept if its round does not end
 LONGEST_PAUSE = 60.0  # seconds between two tries to reach a store that does not answer
 
@@ -112,16 +110,14 @@ class Watch:
         """Begin to look for the alarms of others."""
         with self._changed:
             if self._thread is None or self.has_ended:
-                self.has_ended = False
-                self._thread = threading.Thread(target=self._run, name="tracehook-watch", daemon=True)
-                self._thread.start()
-                atexit.register(self._end, os.getpid())
+                thread = background.start(self, self._run, "tracehook-watch")
+                if thread is not None:
+                    self.has_ended = False
+                    self._thread = thread
 
-    def _end(self, process: int) -> None:
-        """At exit: a thread that is inside the store when the interpreter ends would end the process with SIGABRT."""
-        if self._thread is not None and os.getpid() == process:
-            self._over.set()
-            self._thread.join(END)
+    def end_soon(self) -> None:
+        """At exit: look no more."""
+        self._over.set()
 
     @property
     def has_begun(self) -> bool:
@@ -176,7 +172,6 @@ class Watch:
                 due = time.monotonic() + LONGEST_PAUSE
         self._feed.close()
         if not self._over.is_set():
-            atexit.unregister(self._end)
             self._on_end()
 
     def _connected(self) -> Store:

@@ -42,6 +42,7 @@ class AlarmFeed:
         self._file: AlarmFile | None = None
         self._lookout: _Lookout | None = None
         self._heard = 0  # number of the last alarm that was taken
+        self._known = 0  # number of the last one that some lookout has passed
         self._ready: deque[bytes] = deque()
         _all.add(self)
 
@@ -84,12 +85,15 @@ class AlarmFeed:
             is_lookout = self._file.lock()
             for number, text in self._file.read():
                 self._hear(number, text)
+            self._known = max(self._known, self._file.count)
             if is_lookout:
                 self._look_for_all(store, self._file)
             else:
                 itself = itself or self._file.is_quiet()
+            # The file was begun anew before this process had read all.
+            itself = itself or self._heard < self._known
         if itself:
-            for number, text in self._alarms.after(store, self._heard):
+            for number, text in self._alarms.after(store, self._heard, self._known):
                 self._hear(number, text)
 
     def _look_for_all(self, store: Store, file: AlarmFile) -> None:
@@ -102,7 +106,8 @@ class AlarmFeed:
         file.give_sign()
 
     def _hear(self, number: int, text: bytes) -> None:
-        if number > self._heard:
+        self._known = max(self._known, number)
+        if number == self._heard + 1:
             self._heard = number
             if text:
                 self._ready.append(text)
@@ -115,12 +120,15 @@ class _Alarms:
         self._awaited = 0  # number of one that is not there
         self._looks = 0  # at that
 
-    def after(self, store: Store, last: int) -> Iterator[tuple[int, bytes]]:
-        """Yield number and text of each alarm after number `last`; the text is empty if it will not come any more."""
+    def after(self, store: Store, last: int, known: int = 0) -> Iterator[tuple[int, bytes]]:
+        """Yield number and text of each alarm after number `last`; the text is empty if it will not come any more.
+
+        Some lookout has waited for those up to number `known`, so that they are there or will not come.
+        """
         count = store.add(COUNT_KEY, 0)
         for number in range(last + 1, count + 1):
             text = _text(store, f"{COUNT_KEY}/{number}")
-            if not text and not self._is_lost(number):
+            if not text and number > known and not self._is_lost(number):
                 return
             yield number, text
 

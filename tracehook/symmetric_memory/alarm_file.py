@@ -1,4 +1,8 @@
-"""The file in shared memory in which the lookout of a host writes down the alarms that it read in the store."""
+"""The file in shared memory in which the lookout of a host writes down the alarms that it read in the store.
+
+When it is full the lookout begins it anew with the newest lines. The first line says how many alarms came before those.
+A process that has not read them all reads what it misses in the store.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +14,18 @@ import time
 import zlib
 from collections.abc import Iterator
 
-from tracehook.symmetric_memory import hosts
+from tracehook.symmetric_memory import hosts, leftovers
+from tracehook.symmetric_memory.leftovers import MARK
 
 MOST_BYTES = 2**20
 QUIET = 3.0  # seconds without a sign of life from a lookout after which others look themselves
 NAMED = 60.0  # seconds that the file keeps its name, so that the processes of a job that start together find it
 PREFIX = f"{hosts.PREFIX}alarms-"
+_HEAD = len(MARK) + 35
 
 
 class AlarmFile:
-    """One line for each alarm: a checksum and the text. Whoever holds the lock is the lookout.
+    """A first line, and one for each alarm: a checksum and the text. Whoever holds the lock is the lookout.
 
     A file that cannot be used is closed, and then this process is its own lookout: nothing here raises.
     """
@@ -28,8 +34,9 @@ class AlarmFile:
         host = hosts.own_host()
         digest = hashlib.sha256(f"{name} {host}".encode()).hexdigest()
         self._path = hosts.SHARED_MEMORY / f"{PREFIX}{digest[:32]}"
-        self.count = 0  # lines that were read or written
-        self._end = 0  # where they end
+        self.count = 0  # alarms up to the last line that was read or written
+        self._head = b""  # the first line, unlike that of any other beginning
+        self._end = _HEAD  # where those lines end
         self._is_locked = False
         self._sign = 0
         self._since = self._opened = time.monotonic()
@@ -50,7 +57,7 @@ class AlarmFile:
                 if self.is_open and not self._is_locked:
                     fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     self._is_locked = True
-                    hosts.remove_leftovers()
+                    leftovers.remove()
             except BlockingIOError:
                 return False
         return True
@@ -66,8 +73,12 @@ class AlarmFile:
         """Return number and text of each line that is new."""
         found: list[tuple[int, bytes]] = []
         with self._closing():
-            size = os.fstat(self._file).st_size if self.is_open else 0
+            if not self._has_head():
+                return found
+            size = os.fstat(self._file).st_size
             lines = os.pread(self._file, size - self._end, self._end).split(b"\n")[:-1] if size > self._end else []
+            if self._first_line() != self._head:  # begun anew meanwhile: these may be other lines
+                return found
             for line in lines:
                 if line != _line(line[9:])[:-1]:  # half of one, and the next lookout writes over it
                     break
@@ -83,8 +94,11 @@ class AlarmFile:
         with self._closing():
             if self.is_open:
                 line = _line(text)
-                if self._end + len(line) > MOST_BYTES or os.pwrite(self._file, line, self._end) != len(line):
+                if self._end + len(line) > MOST_BYTES:
+                    self._begin_anew()
+                if self._end + len(line) > MOST_BYTES:
                     raise OSError("no space left")
+                self._write(line, self._end)
                 self.count += 1
                 self._end += len(line)
 
@@ -111,7 +125,7 @@ class AlarmFile:
     def has_more(self) -> bool:
         """Tell whether there are lines that were not read."""
         with self._closing():
-            return self.is_open and os.fstat(self._file).st_size > self._end
+            return self.is_open and os.fstat(self._file).st_size not in (0, self._end)
         return False
 
     def close(self) -> None:
@@ -127,6 +141,38 @@ class AlarmFile:
         if file >= 0:
             with contextlib.suppress(OSError):
                 os.close(file)
+
+    def _first_line(self) -> bytes:
+        line = os.pread(self._file, _HEAD, 0)
+        return line if line[len(MARK) :] == _line(line[len(MARK) + 9 : -1]) else b""
+
+    def _has_head(self) -> bool:
+        """Go on where the file begins, if it was begun anew; tell whether it has begun."""
+        head = self._first_line() if self.is_open else b""
+        if not head and self.is_open and self._is_locked:  # nobody has begun, or the lookout before died in doing so
+            self._head = b""
+            self._begin_anew()
+        elif head and head != self._head:
+            self._head, self._end = head, _HEAD
+            self.count = int(head[len(MARK) + 9 :].split()[0], 16)
+        return bool(head)
+
+    def _begin_anew(self) -> None:
+        """Begin with the newest lines, up to half of what there may be. Only the lookout does."""
+        lines = os.pread(self._file, self._end - _HEAD, _HEAD).splitlines(keepends=True) if self._head else []
+        first, size = len(lines), 0
+        while first and size + len(lines[first - 1]) <= MOST_BYTES // 2:
+            first -= 1
+            size += len(lines[first])
+        before = self.count - (len(lines) - first)
+        self._head = MARK + _line(b"%016x %b" % (before, os.urandom(4).hex().encode()))
+        self._end = _HEAD + size
+        os.ftruncate(self._file, 0)  # a reader that looks now finds no beginning
+        self._write(self._head + b"".join(lines[first:]), 0)
+
+    def _write(self, data: bytes, at: int) -> None:
+        if os.pwrite(self._file, data, at) != len(data):
+            raise OSError("no space left")
 
     def _remove_name(self) -> None:
         with contextlib.suppress(OSError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracehook.log.stderr import warn
 from tracehook.nccl.paths import PLAIN, Path, check_names
@@ -60,6 +60,11 @@ def path_without_windows(asked: Asked, answer: Explanation) -> Path:
     """Return the path where nothing can lie in a window, for the reason of the answer."""
     check_names(asked.operation, asked.reduction)
     return Path(PLAIN, answer.reason, answer.text)
+
+
+def local(tensor: Any) -> Any:
+    """Return what has memory of its own on this rank: of a DTensor the local tensor, else the tensor itself."""
+    return getattr(tensor, "_local_tensor", tensor)
 
 
 def span(tensor: Tensor) -> int:

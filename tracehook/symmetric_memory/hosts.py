@@ -13,7 +13,6 @@ import hashlib
 import itertools
 import json
 import os
-import time
 import zlib
 from collections import defaultdict
 from collections.abc import Sequence
@@ -24,7 +23,6 @@ from tracehook import _core
 
 SHARED_MEMORY = Path("/dev/shm")
 PREFIX = "tracehook-"
-LEFT = 600.0  # seconds without a change after which a file is one that a job left when it was killed
 PATIENCE = 0.3  # seconds that a rank waits on the board before it goes to the store; less than question.PATIENCE
 
 
@@ -37,17 +35,6 @@ def own_host() -> str:
     except OSError:
         return ""
     return _digest(f"{boot} {mount.st_dev} {mount.st_ino} {os.getuid()}")[:16]
-
-
-def remove_leftovers() -> None:
-    """Remove the files of jobs that were killed. A file loses its name soon after a job has begun to use it.
-
-    A rank that opens its board later than that meets nobody there, and goes to the store.
-    """
-    for path in SHARED_MEMORY.glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError):  # somebody else's
-            if path.lstat().st_mtime_ns < time.time_ns() - LEFT * 1e9:
-                path.unlink()
 
 
 def numbered(hosts: Sequence[str]) -> list[int]:

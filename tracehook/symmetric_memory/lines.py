@@ -1,14 +1,12 @@
 """Carries the steps of rounds out on a store: one connection and one thread for each process, however many groups.
 
-A second line exists only while two threads are in rounds at the same time. The exit of the process waits for what the
-lines do: a thread that comes back from torch's store after the interpreter's end would end the process with SIGABRT.
+A second line exists only while two threads are in rounds at the same time. Once the threads of the process have ended
+(background.py), a round runs on the thread of its caller: an exit function of the program may still make a collective.
 """
 
 from __future__ import annotations
 
-import atexit
 import math
-import os
 import queue
 import threading
 import time
@@ -17,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from tracehook.hook import background
 from tracehook.hook.groups import cloned_store
 from tracehook.symmetric_memory.hosts import PATIENCE, Board
 from tracehook.symmetric_memory.rounds import Operation, Steps
@@ -35,7 +34,6 @@ LONGEST_LISTENING = 5.0  # seconds that a rank waits on the board before it look
 # Seconds by which a rank waits longer than the one before it: so that the first writes the time-out, not all at once.
 TURN = 0.001
 LONGEST_TURN = 2.0
-END = 5.0  # seconds that the exit waits for the lines
 # Operations that need no store.
 ON_BOARD = {"post", "gather", "speak", "spoken", "publish", "published", "settle", "settled", "close"}
 
@@ -196,12 +194,10 @@ class Line:
     store no longer answers. The connection is our own, because a wait blocks every other user of a connection.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, owner: Lines) -> None:
+        self._store = store
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
-        self.thread = threading.Thread(
-            target=self._serve, args=(self._tasks, store), name="tracehook-agreement", daemon=True
-        )
-        self.thread.start()
+        self._thread = background.start(owner, self._serve, "tracehook-agreement", self._tasks, store)
 
     def __del__(self) -> None:
         self.end()
@@ -211,8 +207,11 @@ class Line:
         self._tasks.put(None)
 
     def submit(self, task: Task) -> None:
-        """Run the steps after all that was submitted before, for nobody to wait for."""
+        """Run the steps after all that was submitted before, for nobody to wait for. Here, if there is no thread."""
         self._tasks.put(task)
+        if self._thread is None or not self._thread.is_alive():
+            self.end()
+            self._serve(self._tasks, self._store)
 
     def carry_out(self, task: Task) -> RoundVerdict:
         """Run the steps; raises what the store raises. A line on which this has raised is of no more use."""
@@ -244,11 +243,9 @@ class Lines:
     def __init__(self, store: Store | None) -> None:
         self.store = store  # None: for a rank that is alone, which needs no line
         self._free: list[Line] = []
-        self._threads: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+        self._all: weakref.WeakSet[Line] = weakref.WeakSet()
         self._running: weakref.WeakSet[Task] = weakref.WeakSet()
         self._lock = threading.Lock()
-        self.process = os.getpid()
-        _all.add(self)
 
     def submit(self, task: Task) -> None:
         """Run the steps on a line that is free, or on a new one, for nobody to wait for."""
@@ -272,8 +269,8 @@ class Lines:
             if self._free:
                 return self._free.pop()
             assert self.store is not None
-            line = Line(self.store)
-            self._threads.add(line.thread)
+            line = Line(self.store, self)
+            self._all.add(line)
             return line
 
     def _give_back(self, line: Line) -> None:
@@ -281,26 +278,11 @@ class Lines:
             if not self._free:  # more than one were needed only for a moment
                 self._free.append(line)
 
-    def end(self, deadline: float) -> None:
-        """At exit: give up every wait, and return when no line is in the store, or at that time."""
+    def end_soon(self) -> None:
+        """At exit: give up every wait."""
         for task in list(self._running):
             task.abandoned = True
         with self._lock:
-            while self._free:
-                self._free.pop().end()
-            threads = list(self._threads)
-        for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-
-
-_all: weakref.WeakSet[Lines] = weakref.WeakSet()
-
-
-def _at_exit() -> None:
-    deadline = time.monotonic() + END
-    for found in list(_all):
-        if found.process == os.getpid():  # a forked child has no thread of its parent, and maybe a lock that one held
-            found.end(deadline)
-
-
-atexit.register(_at_exit)
+            lines = list(self._all)
+        for line in lines:
+            line.end()

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
-import os
 import threading
 import uuid
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tracehook.hook import background
 from tracehook.hook.groups import cloned_store, job_store
-from tracehook.symmetric_memory.alarm import END, LOOK, Watch
+from tracehook.symmetric_memory.alarm import LOOK, Watch
 from tracehook.symmetric_memory.lines import Lines
 
 if TYPE_CHECKING:
@@ -76,12 +75,8 @@ class Meetings:
     def listen(self) -> None:
         """Have this process hear the alarms at the job's store, as soon as there is one. Does not wait."""
         with self._lock:
-            if self._over.is_set() or self._listening is not None or self._living(job_store()) is not None:
-                return
-            self._listening = threading.Thread(target=self._listen, name="tracehook-listen", daemon=True)
-            atexit.unregister(self._end)
-            atexit.register(self._end, os.getpid())
-            self._listening.start()
+            if self._listening is None and self._living(job_store()) is None:
+                self._listening = background.start(self, self._listen, "tracehook-listen")
 
     def _listen(self) -> None:
         try:
@@ -97,13 +92,9 @@ class Meetings:
             with self._lock:
                 self._listening = None
 
-    def _end(self, process: int) -> None:
-        """At exit: a thread that is inside the store when the interpreter ends would end the process with SIGABRT."""
-        if os.getpid() == process:
-            self._over.set()
-            listening = self._listening
-            if listening is not None:
-                listening.join(END)
+    def end_soon(self) -> None:
+        """At exit: try no more to reach the job's store."""
+        self._over.set()
 
     def at(self, store: Store) -> Meeting:
         """Return the meeting at the store that lies under all prefixes of `store`; raises what the store raises."""

@@ -13,7 +13,7 @@ from tracehook.hook import groups as group_names
 from tracehook.hook import registration
 from tracehook.hook.service import service
 from tracehook.symmetric_memory import state
-from tracehook.symmetric_memory.answers import Asked, Explanation, path_without_windows, span
+from tracehook.symmetric_memory.answers import Asked, Explanation, local, path_without_windows, span
 from tracehook.symmetric_memory.handle import handle
 from tracehook.symmetric_memory.scope import NO_SCOPE, NoScope, Scope, left_to_python
 from tracehook.symmetric_memory.state import Switch, existing, holders, scopes, scopes_of_others
@@ -177,12 +177,13 @@ def is_symmetric(tensor: Tensor, group: ProcessGroup | None = None, *, communica
     It is local and cheap. It does not know the other ranks' tensors; the ranks compare those at the first use.
 
     Args:
-        tensor: a tensor of any shape and type.
+        tensor: a tensor of any shape and type; of a DTensor its local tensor counts.
         group: a process group with an NCCL backend; the default group if None.
         communicator: instead of a group: see :func:`symmetric`.
 
     """
     if communicator is not None:
+        tensor = local(tensor)
         memory = existing() if tensor.is_cuda else None
         (windows,) = memory.chosen(group, communicator) if memory is not None else (None,)
         return windows is not None and bool(windows.communicator().holds(tensor.data_ptr(), span(tensor)))
@@ -192,7 +193,7 @@ def is_symmetric(tensor: Tensor, group: ProcessGroup | None = None, *, communica
     if holder is None or holder[0]() is not group:
         return _is_symmetric(tensor, group)
     holds: bool = holder[1](tensor.data_ptr(), tensor.nbytes if tensor.is_contiguous() else span(tensor))
-    return holds
+    return holds or (local(tensor) is not tensor and is_symmetric(local(tensor), group))
 
 
 def _is_symmetric(tensor: Tensor, group: ProcessGroup | None) -> bool:
@@ -201,7 +202,8 @@ def _is_symmetric(tensor: Tensor, group: ProcessGroup | None) -> bool:
         return False
     if group is not None:
         holders[id(group)] = (weakref.ref(group), found)
-    return bool(found(tensor.data_ptr(), span(tensor)))
+    mine = local(tensor)
+    return bool(found(mine.data_ptr(), span(mine)))
 
 
 def explain(
@@ -225,7 +227,7 @@ def explain(
     ranks' buffers lie as this rank's do.
 
     Args:
-        tensor: the tensor. For an operation, its output.
+        tensor: the tensor, or a DTensor, whose local tensor counts. For an operation, its output.
         group: a process group with an NCCL backend; the default group if None.
         communicator: instead of a group: see :func:`symmetric`.
         operation: ``all_reduce``, ``all_gather``, ``reduce_scatter``, ``all_to_all``, ``gather``, ``scatter``,
@@ -241,7 +243,8 @@ def explain(
         ValueError: `operation` or `reduction` has none of these names.
 
     """
-    asked = Asked(operation, dtype, reduction, other) if operation is not None else None
+    tensor = local(tensor)
+    asked = Asked(operation, dtype, reduction, local(other)) if operation is not None else None
     memory = Switch.memory
     unavailable = Switch.unavailable if Switch.host is not None else None
     if tensor.device.type != "cuda":

@@ -89,7 +89,11 @@ class Scope:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        touched = self._end()
+        try:
+            touched = self._end()
+        except RuntimeError as problem:  # out of order: the other ranks must not wait for its registrations
+            self._finish(None, error or problem)
+            raise
         if touched is not None or error is not None:
             self._finish(touched, error)
 

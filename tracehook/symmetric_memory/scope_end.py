@@ -13,7 +13,7 @@ from tracehook.log.text import in_bytes
 from tracehook.symmetric_memory.pools import OpenScope, PoolLimitError, explain_out_of_memory
 from tracehook.symmetric_memory.windows import GroupWindows, in_order
 
-Ends = Callable[[GroupWindows], int]  # how often a scope ended since the last call of a group
+Ends = Callable[[GroupWindows], int]  # how many scopes of a group ended since its last call
 
 
 class Memory(Protocol):
@@ -63,12 +63,16 @@ class ScopeEnd:
             return
         if all(found.refused is not None for found in self._windows):
             return
+        self._count_on_communicators()
         try:
             self._memory.register(self._windows, touched, self._ends)
-        finally:  # whatever became of it: from here on all ranks count the ends of this scope alike
-            communicators = [found.communicator() for found in self._windows]
-            if None not in communicators:
-                self._native.set_communicators(communicators)
+        finally:  # which may have made them; whatever became of it, all ranks go on alike
+            self._count_on_communicators()
+
+    def _count_on_communicators(self) -> None:
+        communicators = [found.communicator() for found in self._windows]
+        if None not in communicators:
+            self._native.set_communicators(communicators)
 
     def _decline(self, error: BaseException) -> None:
         """Spare the others the wait for this rank, which does not come to the end of this scope."""

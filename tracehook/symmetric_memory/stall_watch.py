@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tracehook.hook import background
 from tracehook.log.stderr import warn
 
 
@@ -23,6 +24,7 @@ class StallWatch:
         self._changed = threading.Condition()
         self._running: dict[object, tuple[Any, float]] = {}
         self._thread: threading.Thread | None = None
+        self._is_over = False
 
     @contextlib.contextmanager
     def watching(self, subject: Any) -> Iterator[None]:
@@ -31,8 +33,7 @@ class StallWatch:
         with self._changed:
             self._running[token] = (subject, time.monotonic())
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="tracehook-stall", daemon=True)
-                self._thread.start()
+                self._thread = background.start(self, self._run, "tracehook-stall")
             self._changed.notify()
         try:
             yield
@@ -40,9 +41,17 @@ class StallWatch:
             with self._changed:
                 self._running.pop(token, None)
 
+    def end_soon(self) -> None:
+        """At exit: watch no more."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify()
+
     def _run(self) -> None:
         while True:
             with self._changed:
+                if self._is_over:
+                    return
                 wait = self._until_next()
                 if wait is None or wait > 0:
                     self._changed.wait(wait)

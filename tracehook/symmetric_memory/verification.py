@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 PERIOD = 1.5  # seconds between two samples of a rank
 CHANNEL = "digests"
-MOST_FENCED = 10.0  # seconds that calls wait for the answers of all ranks
+MOST_FENCED = 10.0  # seconds that calls wait for the answers of all ranks, also if the watch has no store any more
 
 
 class Verification:
@@ -46,15 +46,13 @@ class Verification:
         self._same = -1  # the last call up to which all ranks below are known to have used the same
         self._answers: dict[str, Testimony] = {}  # of this rank, by alarm
         self._answered: dict[str, RoundVerdict | None] = {}
-        self._fenced: float | None = None  # since when
+        self._is_fenced = False
         self._keys_read: set[str] = set()
         self._number = -1  # of the seat
         self._begin(0)
 
     def step(self, store: Store) -> Alarm | None:
         """Tell this rank's sample, and what it heard; return what rank 0 asks all ranks if their samples differ."""
-        if self._fenced is not None and time.monotonic() >= self._fenced + MOST_FENCED:
-            self.lower_fence()  # some rank gives no answer
         if self._communicator.dead or time.monotonic() < self._due:
             return None
         self._due = time.monotonic() + PERIOD
@@ -83,8 +81,8 @@ class Verification:
             return None
         if name not in self._answers:
             # Calls wait until all know the last one: a call that some ranks make and others refuse would not end.
-            self._fenced = time.monotonic()
-            calls = self._communicator.raise_fence(_core.Fence.VERIFICATION)
+            self._is_fenced = True
+            calls = self._communicator.raise_fence(_core.Fence.VERIFICATION, MOST_FENCED)
             first, last, rank = alarm.facts["first"], alarm.facts["last"], self._part.rank
             self._answers[name] = testimony.of_rank(self._communicator, rank, first, last, calls)
         keys = [f"{name}/{rank}" for rank in self._seats[number].part.below]
@@ -99,8 +97,8 @@ class Verification:
 
     def lower_fence(self) -> None:
         """Let calls go on, up to the last."""
-        if self._fenced is not None:
-            self._fenced = None
+        if self._is_fenced:
+            self._is_fenced = False
             self._communicator.lower_fence(_core.Fence.VERIFICATION)
 
     def keys_at_end(self) -> list[str]:

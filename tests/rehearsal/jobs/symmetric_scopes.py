@@ -1,5 +1,6 @@
 """Scopes in all their uses. Each case that is named on the command line tells one fact of its own name."""
 
+import asyncio
 import os
 import sys
 import threading
@@ -8,7 +9,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import tracehook
-from tracehook.symmetric_memory import state
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+from tracehook.symmetric_memory import public, state
 
 from common import MB, RANK, WORLD, filled, nccl_calls, start, tell
 from symmetric_tools import SIZE, caught, empty, meet, reduced, refill, symmetric, windows, works
@@ -180,6 +183,98 @@ def wrong_order() -> Facts:
     caught(lambda: two.__exit__(None, None, None))
     caught(lambda: one.__exit__(None, None, None))
     return {"error": error, "sum": reduced(symmetric(RANK + 1, group=outer), outer)}
+
+
+def _state() -> Facts:
+    """What this thread has of scopes when none is open."""
+    ordinary = empty()
+    facts = {
+        "open": tracehook.status()["scopes"],
+        "in a scope": tracehook._core.in_scope(),
+        "in a pool": tracehook._core.pool_segment_at(ordinary.data_ptr()) != 0,
+    }
+    return facts | {"trimmed": caught(tracehook.trim)[1]}
+
+
+def tasks() -> Facts:
+    """Two tasks of one thread, whose scopes overlap: the first to end is not the innermost."""
+    groups = [new_group(), new_group()]
+
+    async def request(group: Any, begins: asyncio.Event, waits: asyncio.Event) -> Any:
+        with tracehook.symmetric(group):
+            before = empty()
+            begins.set()
+            await waits.wait()
+        return tracehook.is_symmetric(before, group)
+
+    async def both() -> list[Any]:
+        first, second = asyncio.Event(), asyncio.Event()
+        one = asyncio.create_task(request(groups[0], first, second))
+        other = asyncio.create_task(request(groups[1], second, asyncio.Event()))
+        raised = await asyncio.gather(one, return_exceptions=True)
+        other.cancel()
+        return raised + await asyncio.gather(other, return_exceptions=True)
+
+    raised = [type(problem).__name__ for problem in asyncio.run(both())]
+    return {"raised": raised, "state": _state(), "sum": reduced(symmetric(RANK + 1, group=groups[0]), groups[0])}
+
+
+def generator() -> Facts:
+    """A generator that another thread closes: its scope ends there."""
+    group = new_group()
+
+    def batches() -> Any:
+        with tracehook.symmetric(group):
+            yield empty()
+
+    begun = batches()
+    next(begun)
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(caught(begun.close)[1]))
+    thread.start()
+    thread.join()
+    state = _state()
+    twice = caught(lambda: tracehook.symmetric(group).__exit__(None, None, None))[1]
+    return {"error": found[0], "state": state, "twice": twice, "sum": reduced(symmetric(RANK + 1, group=group), group)}
+
+
+def many_hints() -> Facts:
+    """Rank 0 has more hints than are remembered, on a group of its own; then comes the next scope of all."""
+    public._MOST_SCOPES = 8
+    alone = [dist.new_group([rank]) for rank in range(WORLD)][RANK]
+    dist.all_reduce(refill(empty(), 1))
+    first = symmetric(RANK + 1)
+    for size in range(20 if RANK == 0 else 0):
+        with tracehook.symmetric(alone, operation="all_gather", nbytes=size + 1):
+            pass
+    found, error = caught(lambda: reduced(symmetric(RANK + 1, 2 * SIZE)))
+    return {"error": error, "sum": found, "before": reduced(first)}
+
+
+def hints_of_each_rank() -> Facts:
+    """Each rank hints at the size of its own shard: the scopes are alike in all that counts."""
+    dist.all_reduce(refill(empty(), 1))
+    kept = []
+
+    def scopes() -> float:
+        for shard in (RANK, 1):
+            with tracehook.symmetric(operation="all_gather", nbytes=shard + 1):
+                kept.append(empty(4 * SIZE))
+        return reduced(refill(kept[-1], RANK + 1))
+
+    found, error = caught(scopes)
+    return {"error": error, "sum": found}
+
+
+def distributed_tensor() -> Facts:
+    """A DTensor, as FSDP2 and tensor parallelism have it: what counts is its local tensor."""
+    mesh = init_device_mesh("cuda", (WORLD,))
+    with tracehook.symmetric():
+        inside = DTensor.from_local(empty(), mesh, [Shard(0)])
+    outside = DTensor.from_local(empty(), mesh, [Shard(0)])
+    answers = [tracehook.explain(tensor, operation="all_reduce") for tensor in (inside, outside)]
+    first, again = ([tracehook.is_symmetric(tensor) for tensor in (inside, outside)] for _ in range(2))
+    return {"symmetric": [first, again], "reasons": [answer.reason for answer in answers]}
 
 
 def many_tensors() -> Facts:

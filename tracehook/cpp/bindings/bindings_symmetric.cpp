@@ -179,10 +179,14 @@ void bind_member(py::module_& module) {
         .def("confirm_windows", &BoundCommunicator::confirm_windows, NoGil())
         .def(
             "raise_fence",
-            [](const BoundCommunicator& self, core::Windows::Fence fence) {
-                return self->windows().raise_fence(fence);
+            [](const BoundCommunicator& self, core::Windows::Fence fence,
+               std::optional<double> seconds) {
+                const auto most = std::chrono::duration<double>(seconds.value_or(0.0));
+                return seconds ? self->windows().raise_fence(
+                                     fence, std::chrono::ceil<core::Windows::Clock::duration>(most))
+                               : self->windows().raise_fence(fence);
             },
-            NoGil())
+            py::arg("fence"), py::arg("seconds") = py::none(), NoGil())
         .def(
             "lower_fence",
             [](const BoundCommunicator& self, core::Windows::Fence fence,
@@ -304,8 +308,9 @@ void bind_symmetric(py::module_& module) {
     module.def("leave_outside", [] {
         const core::ScopeFrame* const scope = core::ScopeStack::current();
         if (scope == nullptr || scope->source != nullptr) {
-            throw std::logic_error("scopes of symmetric memory must end in the reverse order of "
-                                   "their beginning, on the thread that began them");
+            core::ScopeStack::take_out(
+                [](const core::ScopeFrame& frame) { return frame.source == nullptr; });
+            throw std::logic_error(kWrongEnd);
         }
         core::ScopeStack::leave();
     });

@@ -10,6 +10,16 @@ namespace tracehook {
 
 namespace {
 
+// Whether the instruction that the handler returns to raises the signal again. A fault does, and
+// then a core dump shows its address. Of what anybody sends nothing comes again: neither the
+// kernel's own (SIGHUP of a terminal, with SI_KERNEL), nor memory that broke where nobody reads.
+bool comes_again(int number, const siginfo_t* info) {
+    const bool is_fault =
+        number == SIGSEGV || number == SIGBUS || number == SIGFPE || number == SIGILL;
+    return is_fault && info != nullptr && info->si_code > 0 &&
+           !(number == SIGBUS && info->si_code == BUS_MCEERR_AO);
+}
+
 // Async-signal-safe: loads, stores, clock_gettime, getpid, sigaction and raise.
 void note(int number, siginfo_t* info, void* /*context*/) {
     const int saved = errno;
@@ -21,9 +31,8 @@ void note(int number, siginfo_t* info, void* /*context*/) {
     struct sigaction standard{};
     standard.sa_handler = SIG_DFL;
     sigaction(number, &standard, nullptr);
-    // Blocked until this returns. A fault comes again by itself, at its own instruction.
-    if (info == nullptr || info->si_code <= 0) {
-        raise(number);
+    if (!comes_again(number, info)) {
+        raise(number); // blocked until this returns
     }
     errno = saved;
 }

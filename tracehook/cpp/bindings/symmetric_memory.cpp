@@ -99,13 +99,13 @@ void PoolScope::enter(bool graph) {
 }
 
 void PoolScope::set_communicators(std::vector<BoundCommunicator> communicators) {
-    if (communicators_.empty()) {
-        since_.clear();
-        for (const BoundCommunicator& communicator : communicators) {
-            since_.push_back({communicator->windows().calls(), ends_});
+    for (std::size_t index = 0; index < communicators.size() && ends_ > 0; ++index) {
+        const bool was_known = index < communicators_.size();
+        if (!was_known || &*communicators_[index] != &*communicators[index]) {
+            // It has not heard of the end that is just now.
+            communicators[index]->windows().count_end(was_known ? 1 : ends_);
         }
     }
-    since_.resize(communicators.size());
     communicators_ = std::move(communicators);
 }
 
@@ -114,13 +114,11 @@ void PoolScope::count_end() {
     several_threads_ = several_threads_ || (thread_ != 0 && thread_ != thread);
     thread_ = thread;
     ++ends_;
-    for (std::size_t index = 0; index < communicators_.size(); ++index) {
-        core::Windows& windows = communicators_[index]->windows();
+    for (const BoundCommunicator& communicator : communicators_) {
+        core::Windows& windows = communicator->windows();
         // So that also an end at which nothing is new tells of this thread.
         windows.note_caller();
-        Since& since = since_[index];
-        const std::uint64_t calls = windows.calls();
-        since = {calls, since.calls == calls ? since.ends + 1 : 1};
+        windows.count_end();
     }
 }
 
@@ -128,15 +126,17 @@ std::int64_t PoolScope::ends(std::size_t index) const {
     if (several_threads_) {
         return kUnknown;
     }
-    return index < since_.size() ? since_[index].ends : ends_;
+    return index < communicators_.size() ? communicators_[index]->windows().ends() : ends_;
 }
 
 std::vector<std::uint64_t> PoolScope::leave() {
     const core::ScopeFrame* const scope = core::ScopeStack::current();
     if (scope == nullptr || scope->owner != owner_ ||
         (!eager_->is_innermost() && !graph_->is_innermost())) {
-        throw std::logic_error("scopes of symmetric memory must end in the reverse order of their "
-                               "beginning, on the thread that began them");
+        if (!eager_->take_out(owner_) && !graph_->take_out(owner_) && !eager_->abandon(owner_)) {
+            graph_->abandon(owner_);
+        }
+        throw std::logic_error(kWrongEnd);
     }
     return (graph_->is_innermost() ? graph_ : eager_)->leave();
 }

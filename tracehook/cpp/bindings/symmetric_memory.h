@@ -49,6 +49,13 @@ class BoundCommunicator {
     core::Bank* bank_;
 };
 
+// What is raised where a scope ends out of order. It is over then, like any other that failed.
+inline constexpr const char* kWrongEnd = "scopes of symmetric memory must end in the reverse order "
+                                         "of their beginning, on the thread that "
+                                         "began them. This one did not: it has registered nothing, "
+                                         "and is over. Keep `await` and `yield` "
+                                         "out of scopes: put them around allocations";
+
 // The memory of one set of groups on one device: eager tensors come from one pool, those of
 // captured graphs from another. One object serves all threads, nested.
 class PoolScope {
@@ -69,20 +76,15 @@ class PoolScope {
     // of the communicators; and that this is an end of the scope, before leave().
     std::vector<std::uint64_t> without_window(const std::vector<std::uint64_t>& touched) const;
     void count_end();
-    // With the GIL. How often that was since the last call on the communicator with this index:
-    // with the number of that call a position in the program that is alike on all ranks.
-    // kUnknown if several threads were in the scope, whose ends have no order.
+    // With the GIL. How many scopes have ended since the last call on the communicator with this
+    // index (windows.h): all of them count, since a hint must not decide which do. While it is not
+    // known, how often this one has. kUnknown if several threads were in the scope, whose ends have
+    // no order.
     static constexpr std::int64_t kUnknown = -1;
     std::int64_t ends(std::size_t index) const;
 
   private:
-    struct Since {
-        std::uint64_t calls = 0; // on the communicator, at the last end
-        std::int64_t ends = 0;   // since then
-    };
-
-    std::vector<Since> since_; // for each communicator
-    std::int64_t ends_ = 0;    // while there is none
+    std::int64_t ends_ = 0;
     std::uint64_t thread_ = 0; // that ends the scope
     bool several_threads_ = false;
     const std::shared_ptr<Pool> eager_;

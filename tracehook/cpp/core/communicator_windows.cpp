@@ -324,6 +324,7 @@ void Communicator::log_device_communicators(EventKind kind, int result,
 
 void Communicator::library_is_gone() noexcept {
     gone_.store(true, std::memory_order_release);
+    windows_.end_fences();
     drop_window_records();
 }
 

@@ -317,6 +317,7 @@ Registrar::Ending Registrar::kill(const void* pointer) noexcept {
 
 void Registrar::kill_communicator(Communicator& communicator) noexcept {
     const Gate::End end = communicator.gate().kill(communicator);
+    communicator.windows().end_fences();
     if (end.first) {
         communicator.log_digest();
         communicator.log(EventKind::kCommunicatorAbort, end.registrations);

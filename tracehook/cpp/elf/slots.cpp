@@ -33,9 +33,13 @@ struct Tables {
     const char* names = nullptr;
     std::span<const Elf64_Rela> plt;
     std::span<const Elf64_Rela> data;
-    std::uintptr_t relro_begin = 0;
+    std::uintptr_t relro_begin = 0; // of whole pages, as the dynamic linker protects them
     std::uintptr_t relro_end = 0;
 };
+
+std::uintptr_t page_of(std::uintptr_t address) noexcept {
+    return address & ~(static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE)) - 1);
+}
 
 Tables read_tables(const dl_phdr_info& info, LoadedObject& object) {
     Tables tables;
@@ -47,8 +51,11 @@ Tables read_tables(const dl_phdr_info& info, LoadedObject& object) {
         if (header.p_type == PT_DYNAMIC) {
             dynamic = reinterpret_cast<const Elf64_Dyn*>(object.base + header.p_vaddr);
         } else if (header.p_type == PT_GNU_RELRO) {
-            tables.relro_begin = object.base + header.p_vaddr;
-            tables.relro_end = tables.relro_begin + header.p_memsz;
+            // A linker that took the machine's pages for smaller lets the part end inside a page,
+            // and the object's data follow there: that page stays writable.
+            const std::uintptr_t begin = object.base + header.p_vaddr;
+            tables.relro_begin = page_of(begin);
+            tables.relro_end = page_of(begin + header.p_memsz);
         } else if (header.p_type == PT_LOAD) {
             object.end = std::max(object.end, object.base + header.p_vaddr + header.p_memsz);
         }
@@ -166,9 +173,8 @@ std::atomic_ref<void*> value_of(const Slot& slot) noexcept {
 class Writable {
   public:
     explicit Writable(std::span<const Slot> slots) {
-        const auto bytes = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
         for (const Slot& slot : slots) {
-            const std::uintptr_t page = slot.address & ~(bytes - 1);
+            const std::uintptr_t page = page_of(slot.address);
             if (!slot.read_only || std::ranges::find(pages_, page) != pages_.end()) {
                 continue;
             }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cerrno>
 #include <climits>
 #include <cstring>
@@ -34,6 +35,10 @@ void wake_all(Word& word) noexcept {
 bool says_closed(std::uint64_t settled) noexcept {
     return settled % 2 == 1;
 }
+
+// "THSHARED": by it a later job knows the file, should this one be killed (leftovers.py).
+constexpr std::uint64_t kMark = 0x4445524148534854;
+static_assert(std::endian::native == std::endian::little);
 
 constexpr std::size_t kWords = HostBoard::kLongest / sizeof(std::uint64_t);
 
@@ -80,8 +85,9 @@ struct alignas(64) HostBoard::Slot {
 };
 
 struct HostBoard::Page {
-    Word opened;    // ranks that have opened the board
-    Word posts;     // grows with each post
+    std::atomic<std::uint64_t> mark; // all ranks write the same
+    Word opened;                     // ranks that have opened the board
+    Word posts;                      // grows with each post
     Word publishes; // grows with each text for all, and with each round that is given up
     std::atomic<std::uint64_t>
         given_up; // the newest round for which the posts did not come together
@@ -115,6 +121,7 @@ HostBoard::HostBoard(std::string path, std::size_t ranks, std::size_t own)
         throw std::system_error(failure, std::generic_category(), path_);
     }
     page_ = static_cast<Page*>(base); // the kernel's zeros are its state at the beginning
+    page_->mark.store(kMark, std::memory_order_relaxed);
     if (page_->opened.fetch_add(1, std::memory_order_acq_rel) + 1 == ranks_) {
         unlink(path_.c_str());
     }

@@ -12,10 +12,6 @@ namespace {
 // within that many.
 constexpr std::uint64_t kMilestone = 4096;
 
-// Longer than an agreement may take by default: a fence that nobody lowers, because the store is
-// gone, must not stop the program for ever.
-constexpr auto kFenced = std::chrono::minutes(2);
-
 std::uint64_t mix(std::uint64_t state, std::uint64_t value) noexcept {
     state = (state ^ value) * 0x9e3779b97f4a7c15ull;
     return state ^ (state >> 29);
@@ -46,17 +42,19 @@ Windows::Hashed::Hashed(const Use& hashed) noexcept
     hash = mix(hash, use.receive.offset);
 }
 
-std::uint64_t Windows::raise_fence(Fence fence) noexcept {
+std::uint64_t Windows::raise_fence(Fence fence, Clock::duration most) noexcept {
+    const Clock::time_point now = Clock::now();
     const std::lock_guard guard(mutex_);
     const std::uint64_t next = calls_.fetch_or(kEngaged, std::memory_order_relaxed) & ~kEngaged;
-    fences_[static_cast<std::size_t>(fence)] = next;
+    fences_[static_cast<std::size_t>(fence)] = {
+        next, most < Clock::time_point::max() - now ? now + most : Clock::time_point::max()};
     return next;
 }
 
 void Windows::move_fence(Fence fence, std::uint64_t to) noexcept {
     {
         const std::lock_guard guard(mutex_);
-        fences_[static_cast<std::size_t>(fence)] = to;
+        fences_[static_cast<std::size_t>(fence)].at = to;
     }
     moved_.notify_all();
 }
@@ -67,7 +65,15 @@ void Windows::lower_fence(Fence fence, std::optional<std::uint64_t> next) noexce
         if (next && *next >= kRenumbered && calls() < kRenumbered) {
             calls_.store(kEngaged | *next, std::memory_order_relaxed);
         }
-        fences_[static_cast<std::size_t>(fence)] = kDown;
+        fences_[static_cast<std::size_t>(fence)].at = kDown;
+    }
+    moved_.notify_all();
+}
+
+void Windows::end_fences() noexcept {
+    {
+        const std::lock_guard guard(mutex_);
+        fences_ended_ = true;
     }
     moved_.notify_all();
 }
@@ -75,12 +81,19 @@ void Windows::lower_fence(Fence fence, std::optional<std::uint64_t> next) noexce
 // The numbers of calls that are compared are taken. `is_compared`: this call is one of them.
 void Windows::wait_for_fences(std::unique_lock<std::mutex>& lock, bool in_group,
                               bool is_compared) noexcept {
-    const auto may_pass = [&] {
+    const auto holding = [&]() -> Barrier* {
         const std::uint64_t next = calls() + compared_ - (is_compared ? 1 : 0);
-        return in_group || next < std::ranges::min(fences_);
+        const auto found =
+            std::ranges::find_if(fences_, [&](const Barrier& each) { return each.at <= next; });
+        return in_group || fences_ended_ || found == fences_.end() ? nullptr : &*found;
     };
-    if (!may_pass()) { // wait_for() would look at the clock first
-        moved_.wait_for(lock, kFenced, may_pass);
+    while (Barrier* const fence = holding()) {
+        if (fence->until == Clock::time_point::max()) {
+            moved_.wait(lock); // whoever raised it lowers it
+        } else if (moved_.wait_until(lock, fence->until) == std::cv_status::timeout &&
+                   Clock::now() >= fence->until) {
+            fence->at = kDown;
+        }
     }
 }
 
@@ -262,6 +275,14 @@ std::size_t Windows::flights() const {
     const std::size_t groups = groups_.load(std::memory_order_acquire);
     const std::lock_guard guard(mutex_);
     return groups + compared_ + taken_off_ - landed;
+}
+
+void Windows::count_end(std::int64_t first) noexcept {
+    const std::uint64_t now = calls();
+    const std::int64_t ends = this->ends();
+    const bool goes_on = calls_at_end_.load(std::memory_order_relaxed) == now;
+    ends_.store(ends == 0 ? first : goes_on ? ends + 1 : 1, std::memory_order_relaxed);
+    calls_at_end_.store(now, std::memory_order_relaxed);
 }
 
 std::uint64_t Windows::calls_begun() const {

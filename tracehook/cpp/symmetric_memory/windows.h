@@ -20,6 +20,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
@@ -50,6 +51,8 @@ inline std::uint64_t this_thread() noexcept {
 
 class Windows {
   public:
+    using Clock = std::chrono::steady_clock;
+
     // Whether calls have to go through look(): from the first fence, or window, on.
     bool engaged() const noexcept {
         return (calls_.load(std::memory_order_relaxed) & kEngaged) != 0;
@@ -85,6 +88,13 @@ class Windows {
         return calls_.load(std::memory_order_relaxed) & ~kEngaged;
     }
 
+    // That a scope of this communicator ended. Callers take turns. `first`: how many ends this one
+    // stands for, if it is the first that is counted here.
+    void count_end(std::int64_t first = 1) noexcept;
+    // How many since the last call, when one was counted last: with the number of that call a
+    // position in the program that is alike on all ranks.
+    std::int64_t ends() const noexcept { return ends_.load(std::memory_order_relaxed); }
+
     std::uint64_t calls_begun() const;
 
     // A rank that found its communicator later than others cannot know the number of the next call.
@@ -93,13 +103,16 @@ class Windows {
 
     // While a fence is up, no call gets its number or one after it: look() and accept() wait. Only
     // the calls of a thread whose open group has one in flight pass: that group could not end
-    // otherwise. raise_fence() returns the number of the next call, at which the fence stands.
-    // Whoever raises a fence makes no call until he lowers it.
+    // otherwise. raise_fence() returns the number of the next call, at which the fence stands:
+    // until it is lowered, or for `most`. Whoever raises a fence makes no call until he lowers it.
     enum class Fence : std::uint8_t { kRegistration, kVerification };
-    std::uint64_t raise_fence(Fence fence) noexcept;
+    std::uint64_t raise_fence(Fence fence, Clock::duration most = Clock::duration::max()) noexcept;
     void move_fence(Fence fence, std::uint64_t to) noexcept;
     // `next`: the number of the next call, if the ranks agreed on a new one; see kRenumbered.
     void lower_fence(Fence fence, std::optional<std::uint64_t> next = std::nullopt) noexcept;
+
+    // The communicator is dead: no call waits any more.
+    void end_fences() noexcept;
 
     // NCCL has taken in a call that look() or accept() counted. Inside the communicator's gate.
     void land() noexcept {
@@ -176,6 +189,8 @@ class Windows {
     Digests digests(std::uint64_t first, std::uint64_t last) const;
 
   private:
+    static constexpr std::uint64_t kDown = ~std::uint64_t{0};
+
     struct Hashed { // hashed once, for the table and for the digest
         explicit Hashed(const Use& hashed) noexcept;
         bool operator==(const Hashed& other) const noexcept { return use == other.use; }
@@ -185,6 +200,11 @@ class Windows {
     };
     struct Hash {
         std::size_t operator()(const Hashed& use) const noexcept { return use.hash; }
+    };
+
+    struct Barrier {
+        std::uint64_t at = kDown; // the call that waits at it
+        Clock::time_point until;
     };
 
     void wait_for_fences(std::unique_lock<std::mutex>& lock, bool in_group,
@@ -199,20 +219,22 @@ class Windows {
     // In calls_: there was a fence or a window, so calls are counted with the mutex only.
     static constexpr std::uint64_t kEngaged = std::uint64_t{1} << 63;
     static constexpr std::uint64_t kSeveral = ~std::uint64_t{0};
-    static constexpr std::uint64_t kDown = ~std::uint64_t{0};
 
     std::atomic<std::size_t> count_{0};
     std::atomic<std::uint64_t> calls_{0};
     std::atomic<std::uint64_t> caller_{0}; // the only thread
+    std::atomic<std::int64_t> ends_{0};
+    std::atomic<std::uint64_t> calls_at_end_{0}; // at the last end of a scope
     std::atomic<std::size_t> groups_{0};
     std::atomic<std::uint64_t> landed_{0}; // written by the thread inside the gate
     mutable std::mutex mutex_;             // everything below
     std::condition_variable moved_;
-    std::array<std::uint64_t, 2> fences_{kDown, kDown}; // where each stands
-    std::uint64_t taken_off_ = 0;                       // calls that landed, or will
-    std::uint64_t compared_ = 0;                        // calls, now
-    std::optional<std::uint64_t> stop_;                 // the first call that is refused
-    bool had_window_ = false;                           // uses are compared and counted
+    std::array<Barrier, 2> fences_;
+    bool fences_ended_ = false;
+    std::uint64_t taken_off_ = 0;       // calls that landed, or will
+    std::uint64_t compared_ = 0;        // calls, now
+    std::optional<std::uint64_t> stop_; // the first call that is refused
+    bool had_window_ = false;           // uses are compared and counted
     CallHistory history_;
     std::vector<Window> windows_; // by address
     std::unordered_set<Hashed, Hash> known_;

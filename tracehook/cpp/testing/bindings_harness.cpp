@@ -64,9 +64,12 @@ void bind_harness_memory(py::class_<Harness>& harness) {
                const std::array<std::string, 2>& compare, bool accept, bool pin) {
                 const Harness::Buffers buffers{
                     address, size, {compare_named(compare[0]), compare_named(compare[1])}};
-                const core::Windows::Lookup look =
-                    Harness::look(*communicator, operation, buffers,
-                                  accept ? core::Windows::Act::kKnown : core::Windows::Act::kPeek);
+                const core::Windows::Lookup look = [&] {
+                    const py::gil_scoped_release without; // it may wait at a fence
+                    return Harness::look(*communicator, operation, buffers,
+                                         accept ? core::Windows::Act::kKnown
+                                                : core::Windows::Act::kPeek);
+                }();
                 if (accept && !look.counted) {
                     communicator->log_placement(core::EventKind::kPlacementFirstUse, look);
                     Harness::accept(*communicator, look, buffers);

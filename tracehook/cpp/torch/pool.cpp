@@ -1,6 +1,7 @@
 #include "torch/pool.h"
 
 #include <algorithm>
+#include <iterator>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -46,7 +47,7 @@ Pool::TorchPool& Pool::take(std::uint32_t owner) {
     }
     const TorchId id = make_();
     const std::lock_guard guard(mutex_);
-    return torch_pools_.emplace_back(TorchPool{id, this, Open{owner, me, 1, now}});
+    return torch_pools_.emplace_back(id, this, Open{owner, me, 1, now});
 }
 
 void Pool::step_back(TorchPool& pool) noexcept {
@@ -67,12 +68,17 @@ void Pool::enter(std::uint32_t owner) {
         step_back(pool);
         throw;
     }
-    core::ScopeStack::enter({number_, owner, device_, &pool, {}});
+    core::ScopeStack::enter({number_, owner, device_, &pool, {}, &pool.number, pool.number.load()});
 }
 
 std::vector<std::uint64_t> Pool::leave() {
     auto& pool = *static_cast<TorchPool*>(const_cast<void*>(core::ScopeStack::current()->source));
     std::vector<std::uint64_t> touched = core::ScopeStack::leave();
+    end(pool);
+    return touched;
+}
+
+void Pool::end(TorchPool& pool) {
     try {
         if (pool.used.depth == 1) {
             hook_library_.end_pool(device_, pool.id.data());
@@ -82,18 +88,62 @@ std::vector<std::uint64_t> Pool::leave() {
         throw;
     }
     step_back(pool); // after torch's end: from here on replace_idle() may take it
-    return touched;
+}
+
+bool Pool::take_out(std::uint32_t owner) {
+    TorchPool* pool = nullptr;
+    const bool found = core::ScopeStack::take_out([&](const core::ScopeFrame& scope) {
+        if (scope.source == nullptr || scope.owner != owner) {
+            return false;
+        }
+        pool = static_cast<TorchPool*>(const_cast<void*>(scope.source));
+        return pool->of == this;
+    });
+    if (!found) {
+        return false;
+    }
+    {
+        const std::lock_guard guard(mutex_);
+        pool->used.owner = core::ScopeStack::owner_of(pool);
+    }
+    end(*pool);
+    return true;
+}
+
+bool Pool::abandon(std::uint32_t owner) {
+    TorchPool* pool = nullptr;
+    {
+        const std::lock_guard guard(mutex_);
+        const auto may_be = [&](const TorchPool& each) {
+            return each.used.depth == 1 && each.used.owner == owner;
+        };
+        if (std::ranges::count_if(torch_pools_, may_be) != 1) {
+            return false;
+        }
+        pool = &*std::ranges::find_if(torch_pools_, may_be);
+        pool->used.thread = 0; // which would find it here at its next scope
+        pool->number.fetch_add(1, std::memory_order_release);
+    }
+    core::ScopeStack::count_abandoned();
+    end(*pool);
+    return true;
 }
 
 std::vector<Pool::TorchId> Pool::replace_idle() {
     const std::lock_guard guard(mutex_);
     std::vector<TorchId> idle;
-    std::erase_if(torch_pools_, [&](const TorchPool& pool) {
-        if (pool.used.depth == 0) {
-            idle.push_back(pool.id);
+    for (auto pool = torch_pools_.begin(); pool != torch_pools_.end();) {
+        const auto next = std::next(pool);
+        if (pool->used.depth == 0) {
+            idle.push_back(pool->id);
+            if (pool->number != 0) {
+                abandoned_.splice(abandoned_.end(), torch_pools_, pool);
+            } else {
+                torch_pools_.erase(pool);
+            }
         }
-        return pool.used.depth == 0;
-    });
+        pool = next;
+    }
     return idle;
 }
 

@@ -15,6 +15,7 @@
 #include "torch/hook_library.h"
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <list>
@@ -48,6 +49,11 @@ class Pool {
     bool is_innermost() const noexcept;
     // Only if is_innermost(). Returns what the scope touched: the bank's ids, in order.
     std::vector<std::uint64_t> leave();
+    // Ends the newest scope of that owner which is not the innermost of the calling thread; or that
+    // of another thread, if only one can be meant: then its next allocation is an ordinary one.
+    // False if there is none.
+    bool take_out(std::uint32_t owner);
+    bool abandon(std::uint32_t owner);
 
     // Forgets the pools of torch that no thread is in a scope of, and returns their ids: the next
     // scopes get new ones.
@@ -60,12 +66,14 @@ class Pool {
     struct TorchPool {
         TorchId id;
         Pool* of;
-        Open used; // by the last thread; depth 0: nobody is in a scope
+        Open used;                            // by the last thread; depth 0: nobody is in a scope
+        std::atomic<std::uint64_t> number{0}; // of the scopes that ended on other threads
     };
 
     static std::int32_t is_current(void* torch_pool) noexcept;
     TorchPool& take(std::uint32_t owner);
     void step_back(TorchPool& pool) noexcept;
+    void end(TorchPool& pool);
 
     const std::uint32_t number_;
     const int device_;
@@ -73,6 +81,7 @@ class Pool {
     const std::function<TorchId()> make_;
     mutable std::mutex mutex_; // a leaf: torch_pools_; never held during a call into torch
     std::list<TorchPool> torch_pools_;
+    std::list<TorchPool> abandoned_; // forgotten ones to which a frame of some thread may lead
 };
 
 } // namespace tracehook

@@ -1,0 +1,72 @@
+"""A signal that ends the program ends it also where tracehook notes in the ring which one it was."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+# A signal that is swallowed lets the program come to its end.
+PROGRAM = """
+    import ctypes, os, signal, struct, sys
+    import torch
+    from tracehook import _core
+
+    _core.make_process(sys.argv[1], 64)
+    _core.note_signals()
+"""
+WAITS = """
+    print("ready", flush=True)
+    signal.pause()
+"""
+# As the kernel sends it: number, no error, the code, and what stands there for that code.
+SENT = """
+    number, code = map(int, sys.argv[2:])
+    info = struct.pack("<iii", number, 0, code).ljust(128, b"\\0")
+    SYS_rt_sigqueueinfo = {"x86_64": 129, "aarch64": 138}[os.uname().machine]
+    ctypes.CDLL(None).syscall(SYS_rt_sigqueueinfo, os.getpid(), number, info)
+"""
+SI_KERNEL, POLL_IN, BUS_MCEERR_AO = 0x80, 1, 5
+
+
+def _text(last: str) -> str:
+    return textwrap.dedent(PROGRAM) + textwrap.dedent(last)
+
+
+def test_a_terminal_that_hangs_up_ends_the_program(tmp_path: Path) -> None:
+    """As `ssh -t` and `kubectl exec -it` do: then nobody would end it, and it would keep its GPUs."""
+    program, terminal = pty.fork()
+    if program == 0:
+        os.execv(sys.executable, [sys.executable, "-c", _text(WAITS), str(tmp_path / "ring")])
+    seen = b""
+    while b"ready" not in seen:
+        seen += os.read(terminal, 1000)
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(program, 0)[1]) == -signal.SIGHUP
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (signal.SIGHUP, SI_KERNEL),
+        (signal.SIGTERM, POLL_IN),
+        (signal.SIGABRT, SI_KERNEL),
+        (signal.SIGBUS, BUS_MCEERR_AO),
+    ],
+)
+def test_what_the_kernel_sends_ends_the_program(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    """Nothing would raise it again: only a fault comes again by itself."""
+    command = [sys.executable, "-c", _text(SENT), str(tmp_path / "ring"), str(int(number)), str(code)]
+    assert subprocess.run(command, timeout=100, check=False).returncode == -number
+
+
+def test_a_fault_ends_the_program(tmp_path: Path) -> None:
+    """It comes again at its own instruction."""
+    command = [sys.executable, "-c", _text("ctypes.string_at(8)"), str(tmp_path / "ring")]
+    assert subprocess.run(command, timeout=100, check=False).returncode == -signal.SIGSEGV

@@ -1,0 +1,108 @@
+"""The threads that tracehook starts end before the interpreter, and none begins once they have been ended."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+# The first exit function runs last: what is alive then may come back from the store when there is no interpreter.
+FIRST = """
+    import atexit, threading
+
+    def left():
+        print([thread.name for thread in threading.enumerate() if thread.name.startswith("tracehook")])
+
+    atexit.register(left)
+"""
+
+
+def _printed(script: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(FIRST) + textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_a_watch_that_begins_while_exit_functions_run_ends_with_them():
+    """A script ended just after its first communicator: the thread that looks for the store is still on its way."""
+    script = """
+        import torch.distributed as dist
+        from tracehook.symmetric_memory import meeting
+
+        store, exits = dist.HashStore(), threading.Event()
+
+        def job_store():
+            if threading.current_thread() is not threading.main_thread():
+                exits.wait()
+            return store
+
+        meeting.job_store = job_store
+        meetings = meeting.Meetings()
+        meetings.listen()
+        atexit.register(exits.set)
+    """
+    assert _printed(script) == "[]\n"
+
+
+def test_no_thread_begins_once_all_have_ended():
+    """An exit function that the program registered before tracehook was there runs after that."""
+    script = """
+        def late():
+            watch = Watch(dist.HashStore())
+            watch.start()
+            with StallWatch(0.01, print).watching("a registration"):
+                print(watch.has_begun)
+
+        atexit.register(late)
+        import torch.distributed as dist
+        from tracehook.symmetric_memory.alarm import Watch
+        from tracehook.symmetric_memory.stall_watch import StallWatch
+    """
+    assert _printed(script) == "False\n[]\n"
+
+
+def test_a_round_of_an_exit_function_needs_no_thread():
+    """Whether a line had a thread before or not: a program may make a collective as late as that."""
+    script = """
+        def steps():
+            yield Operation("set", ("key", "value"))
+            return RoundVerdict("ok", "")
+
+        def late():
+            print([one.carry_out(Task(steps(), 9.0)).kind for one in (used, Lines(dist.HashStore()))])
+
+        atexit.register(late)
+        import torch.distributed as dist
+        from tracehook.symmetric_memory.lines import Lines, Task
+        from tracehook.symmetric_memory.rounds import Operation
+        from tracehook.symmetric_memory.verdicts import RoundVerdict
+
+        used = Lines(dist.HashStore())
+        assert used.carry_out(Task(steps(), 9.0)).kind == "ok"
+    """
+    assert _printed(script) == "['ok', 'ok']\n[]\n"
+
+
+def test_a_forked_child_has_threads_of_its_own():
+    """Those of the parent are not in it, and it does not wait for them."""
+    script = """
+        import os, sys
+        import torch.distributed as dist
+        from tracehook.hook import background
+        from tracehook.symmetric_memory.alarm import Watch
+
+        Watch(dist.HashStore()).start()
+        background.end()
+        if os.fork() == 0:
+            Watch(dist.HashStore()).start()
+            sys.exit(0)
+        _, status = os.wait()
+        assert status == 0
+    """
+    assert _printed(script) == "[]\n[]\n"

@@ -1,0 +1,79 @@
+"""The threads that tracehook starts in a process, and their common end: before the interpreter's.
+
+A thread that is inside C++ (torch's store, NCCL) when the interpreter ends would end the process with SIGABRT when it
+comes back. So at exit every thread is asked to end, and the exit waits for it. From then on no thread begins: what may
+still run has no end of its own. The log's own threads are older than that, and the service ends them afterwards.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol
+
+END = 5.0  # seconds that the exit waits for all threads together
+
+
+class Worker(Protocol):
+    """What has threads."""
+
+    def end_soon(self) -> None:
+        """Let the threads return as soon as they can. At exit, on the thread that ends; does not wait."""
+
+
+class _Background:
+    """The threads of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # for moments; nothing is taken under it
+        self._workers: weakref.WeakKeyDictionary[threading.Thread, weakref.ref[Worker]] = weakref.WeakKeyDictionary()
+        self._is_over = False
+
+    def start(self, worker: Worker, run: Callable[..., None], name: str, *arguments: Any) -> threading.Thread | None:
+        thread = threading.Thread(target=run, name=name, args=arguments, daemon=True)
+        with self._lock:
+            if self._is_over:
+                return None
+            try:
+                thread.start()
+            except RuntimeError:  # since Python 3.12 this is so before the first exit function runs
+                return None
+            self._workers[thread] = weakref.ref(worker)
+        return thread
+
+    def end(self) -> None:
+        deadline = time.monotonic() + END
+        with self._lock:
+            self._is_over = True
+            running = [(thread, worker) for thread, worker in self._workers.items() if thread.is_alive()]
+        for worker in {found for _, reference in running if (found := reference()) is not None}:
+            worker.end_soon()
+        for thread, _ in running:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+
+class _Current:
+    threads = _Background()
+
+
+def start(worker: Worker, run: Callable[..., None], name: str, *arguments: Any) -> threading.Thread | None:
+    """Start a thread of `worker`, which never keeps the process alive; None if none can begin any more."""
+    return _Current.threads.start(worker, run, name, *arguments)
+
+
+def end() -> None:
+    """End all threads, and let none begin. At exit; a second call finds nothing to do."""
+    _Current.threads.end()
+
+
+def _forget() -> None:
+    """In a forked child: the threads are the parent's, and maybe a lock that one of them held."""
+    _Current.threads = _Background()
+
+
+os.register_at_fork(after_in_child=_forget)
+atexit.register(end)

@@ -88,7 +88,7 @@ def samples() -> dict[str, Any]:
     call |= {"operation": "all_reduce", "collective_seq_id": 1, "p2p_seq_id": None, "state": "completed"}
     wait = {"group": "0", "made": [{"calls": 2, "by": ["rank 0"]}], "waiting": ["rank 0"], "missing": ["rank 1"]}
     wait |= {"call": "all_reduce", "seconds": 7.0, "is_cause": True, "behind": 0}
-    found = ("tracehook", "torch", "hook libraries", "rehearsal", "registers", "NCCL", "state")
+    found = ("tracehook", "torch", "hook libraries", "rehearsal", "registers", "NCCL", "state", "memory")
     doctor = {"version": 1, "works": True, "self_test": "", "found": dict.fromkeys(found, "")}
     return {
         "audit": printed("audit", "--json", failed)

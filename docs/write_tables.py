@@ -1,6 +1,7 @@
-"""Write the tables of fields and events into log-schema.md, NCCL's rules into symmetric.md, metrics into metrics.md.
+"""Write the tables of fields and events into log-schema.md, NCCL's rules into symmetric.md and registration.md, metrics
+into metrics.md.
 
-Run ``python docs/write_tables.py``. The tables come from tracehook/cpp/events, tracehook/nccl/rules.py and
+Run ``python docs/write_tables.py``. The tables come from tracehook/cpp/events, tracehook/nccl and
 tracehook/metrics/table.py. A test fails when a page has others.
 """
 
@@ -12,6 +13,7 @@ from pathlib import Path
 from tracehook.audit.fields import TABLE
 from tracehook.log.tables import ABOUT
 from tracehook.metrics.table import METRICS
+from tracehook.nccl.effect import ROWS
 from tracehook.nccl.rules import RULES
 from tracehook.versions import nccl_name
 
@@ -26,6 +28,12 @@ END_RULES = "<!-- Here it ends. -->"
 METRICS_PAGE = PAGE.with_name("metrics.md")
 BEGIN_METRICS = (
     "<!-- The table down to the next comment is written by docs/write_tables.py from tracehook/metrics/table.py. -->"
+)
+
+
+REGISTRATION = PAGE.with_name("registration.md")
+BEGIN_EFFECTS = (
+    "<!-- The table down to the next comment is written by docs/write_tables.py from tracehook/nccl/effect.py. -->"
 )
 
 
@@ -55,6 +63,20 @@ def rules() -> str:
         files = ", ".join(f"`{file}`" for file in rule.source.split(", "))
         lines.append(f"| from {nccl_name(rule.since)}{until} | {rule.text} | {files} |")
     return "\n".join(lines)
+
+
+def effects() -> str:
+    """Return the table of what a local registration can do."""
+    lines = ["| if | a registration has | remedy | NCCL's source |", "|---|---|---|---|"]
+    called = {"none": "no effect", "host": "an effect inside the host", "network": "an effect on the network"}
+    for row in ROWS:
+        lines.append(f"| {row.text} | {called[row.effect]} | {row.remedy} | `{row.source}` |")
+    return "\n".join(lines)
+
+
+def registration_page(text: str) -> str:
+    """Return the text of registration.md with a new table."""
+    return _between(text, BEGIN_EFFECTS, effects(), END_RULES)
 
 
 def metrics() -> str:
@@ -88,5 +110,6 @@ def _between(text: str, begin: str, table: str, end: str) -> str:
 
 
 if __name__ == "__main__":
-    for file, written in ((PAGE, page), (SYMMETRIC, symmetric_page), (METRICS_PAGE, metrics_page)):
+    pages = ((PAGE, page), (SYMMETRIC, symmetric_page), (METRICS_PAGE, metrics_page), (REGISTRATION, registration_page))
+    for file, written in pages:
         file.write_text(written(file.read_text(encoding="utf-8")), encoding="utf-8")

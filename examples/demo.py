@@ -21,7 +21,8 @@ def torchrun(example: str) -> list[str]:
 def main() -> None:
     if torch.version.cuda is not None:
         rehearse = ["tracehook", "rehearse", "--devices", "4", "--log", sys.argv[1], "--"]
-        raise SystemExit(subprocess.call([*rehearse, *torchrun("tour.py")]))
+        memory = {"SYMM_REGISTER_MEMORY": "vmm"}  # so that NCCL can use registrations inside the host
+        raise SystemExit(subprocess.call([*rehearse, *torchrun("tour.py")], env=os.environ | memory))
     print(f"torch {torch.__version__} is a build without CUDA: no hook here, and no rehearsal. Jobs run as they would:")
     changes = {"SYMM_REGISTER_HOOK": "1", "OMP_NUM_THREADS": "1"}
     subprocess.run(torchrun("without_cuda.py"), check=True, env=os.environ | changes)

@@ -90,11 +90,12 @@ def test_torch_registers_in_vain(tmp_path: Path) -> None:
     Audit(tmp_path).expect(FINDINGS, "registered-in-vain", "that NCCL cannot use")
 
 
+@pytest.mark.parametrize("size", ["8", "48"])
 @pytest.mark.parametrize("memory", ["vmm", "torch"])
-def test_a_tensor_of_a_scope_is_sent(tmp_path: Path, memory: str) -> None:
+def test_a_tensor_of_a_scope_is_sent(tmp_path: Path, memory: str, size: str) -> None:
     """A window's memory goes to a rank without one, by send and broadcast: NCCL sees no registration on one side only."""
     env = TORCH | {"SYMM_REGISTER_MEMORY": memory}
-    run = rehearse("sent_from_scope.py", ranks=2, log=tmp_path, env=env)
+    run = rehearse("sent_from_scope.py", size, ranks=2, log=tmp_path, env=env)
     run.assert_good()
     assert run.facts(1) == {"received": [3.0, 3.0], "broadcast": [3.0, 3.0]}
     Audit(tmp_path).expect(CLEAN)

@@ -53,7 +53,9 @@ class Summary:
 
     `failures` are calls into NCCL that it refused. `warnings` are events of a severity that the table of events gives:
     warnings, and problems that the program was told of in another way. `expandable` is the most that was mapped of
-    expandable segments at any moment, in bytes: they are no segments here, and are never registered.
+    expandable segments at any moment, in bytes: they are no segments here, and are never registered. `in_effect` are
+    local registrations that NCCL was seen to use, `in_vain` those that it cannot use, `unmappable` segments of whose
+    memory it can use none.
     """
 
     rank: int | None
@@ -69,6 +71,10 @@ class Summary:
     aborted: int = 0
     failures: int = 0
     warnings: int = 0
+    in_effect: int = 0
+    in_vain: int = 0
+    unmappable: int = 0
+    registers_at_calls: bool = False
     local: RegistrationCounts = field(default_factory=RegistrationCounts)
     windows: RegistrationCounts = field(default_factory=RegistrationCounts)
 
@@ -76,6 +82,11 @@ class Summary:
     def is_busy(self) -> bool:
         """Whether it did anything that is counted here."""
         return bool(self.segments or self.expandable or self.communicators)
+
+    @property
+    def left_out(self) -> int:
+        """Segments that nobody registered, because NCCL could not use it."""
+        return self.unmappable if self.registers_at_calls else 0
 
     @property
     def made(self) -> int:
@@ -104,6 +115,9 @@ class Summary:
         return {
             **{name: getattr(self, name) for name in (*names, *more)},
             "expandable_bytes": self.expandable,
+            "in_effect": self.in_effect,
+            "in_vain": self.in_vain,
+            "left_out": self.left_out,
             "registrations": self.local.as_json(),
             "windows": self.windows.as_json(),
         }
@@ -118,8 +132,10 @@ class Summary:
         match name:  # what logs are full of comes first
             case "register.local" | "deregister.local":
                 self._call(self.local, name, comm, event.get("ok"))
+                self.in_vain += event.get("expected") == "none"
             case "segment.alloc" | "segment.adopt":
                 self.segments += 1
+                self.unmappable += event.get("memory_kind") in ("cudaMalloc", "private")
             case "segment.free":
                 self.segments_freed += 1
             case "rank.known" if self.rank is None:
@@ -129,8 +145,11 @@ class Summary:
             case "range.map":
                 total = event.get("total")
                 self.expandable = max(self.expandable, total if isinstance(total, int) else 0)
+            case "register.used":
+                self.in_effect += 1
             case "communicator.pending":
                 self.communicators += 1
+                self.registers_at_calls |= bool(event.get("at_calls")) and event.get("ranks") != 1
             case "communicator.retire":
                 self.destroyed += 1
             case "communicator.abort":

@@ -159,6 +159,15 @@ def _remarks(rows: list[Summary], hidden: int) -> list[str]:
     recovered = [row.recovered for row in rows if row.recovered]
     if recovered:
         lines.append(f"{many(sum(recovered), 'event')} of {many(len(recovered), 'process')} were read from rings")
+    if used := sum(row.in_effect for row in rows):
+        lines.append(f"NCCL used {many(used, 'local registration')} of all that were made")
+    if in_vain := sum(row.in_vain for row in rows):
+        lines.append(f"NCCL cannot use {many(in_vain, 'local registration')}: they only cost time")
+    if left_out := sum(row.left_out for row in rows):
+        lines.append(
+            f"{many(left_out, 'segment')} unregistered, because NCCL cannot map memory of cudaMalloc into other processes "
+            "of the host: set SYMM_REGISTER_MEMORY=vmm"
+        )
     expandable = [row.expandable for row in rows if row.expandable]
     if expandable:
         most = in_bytes(max(expandable), exact=True)

@@ -1,16 +1,20 @@
 """A tensor of a scope is sent, and broadcast, to a rank whose buffer is ordinary memory."""
 
+import sys
+
 import torch
 import torch.distributed as dist
 import tracehook
 
 from common import MB, RANK, filled, start, tell
 
+SIZE = int(sys.argv[1])
+
 device = start()
 with tracehook.symmetric():
-    source = torch.empty(8 * MB // 4, device=device)
-source.copy_(filled(3, 8, device))
-target = torch.zeros(8 * MB // 4, device=device)
+    source = torch.empty(SIZE * MB // 4, device=device)
+source.copy_(filled(3, SIZE, device))
+target = torch.zeros(SIZE * MB // 4, device=device)
 if RANK == 0:
     dist.send(source, 1)
 else:

@@ -91,9 +91,9 @@ int counted_collective(Args... args) {
     if (entered) {
         const std::size_t bytes = bytes_of(std::get<Count>(arguments), std::get<Type>(arguments));
         const Stream stream = std::get<stream_position<Args...>()>(arguments);
-        out_of_window(registrar(), *communicator, std::get<0>(arguments), bytes, stream);
+        place_alone(registrar(), *communicator, std::get<0>(arguments), bytes, false, stream);
         if constexpr (Count == 2) { // the second is an output
-            out_of_window(registrar(), *communicator, std::get<1>(arguments), bytes, stream);
+            place_alone(registrar(), *communicator, std::get<1>(arguments), bytes, false, stream);
         }
     }
     return called<Real, false, Collective, Args...>(communicator, entered, call, args...);
@@ -113,10 +113,9 @@ int transferred(Args... args) {
     const bool entered = communicator && communicator->gate().enter(*communicator);
     const std::size_t bytes = bytes_of(std::get<Count>(arguments), std::get<Type>(arguments));
     const Stream stream = std::get<stream_position<Args...>()>(arguments);
-    if (entered && pays(PayingCall::kTransfer, bytes, stream)) {
-        to_registered(registrar(), *communicator, std::get<0>(arguments), bytes);
-    } else if (entered) {
-        out_of_window(registrar(), *communicator, std::get<0>(arguments), bytes, stream);
+    if (entered) {
+        place_alone(registrar(), *communicator, std::get<0>(arguments), bytes,
+                    pays(PayingCall::kTransfer, bytes, stream), stream);
     }
     return called<Real, false, Transfer, Args...>(communicator, entered, call, args...);
 }

@@ -60,14 +60,18 @@ void to_registered(core::Registrar& registrar, core::Communicator& communicator,
 inline constexpr std::size_t kLeastUsed = std::size_t{64} << 10;
 
 // A buffer of a call that only some ranks may make from a window: see Registrar::unregistered().
+// If the call gains, the buffer is registered: in a window it is so already.
 template <typename Pointer>
-void out_of_window(core::Registrar& registrar, core::Communicator& communicator, Pointer& buffer,
-                   std::size_t bytes, Stream stream) noexcept {
+void place_alone(core::Registrar& registrar, core::Communicator& communicator, Pointer& buffer,
+                 std::size_t bytes, bool gains, Stream stream) noexcept {
     const auto address = reinterpret_cast<std::uintptr_t>(buffer);
-    if (bytes >= kLeastUsed && communicator.windows().engaged() &&
-        communicator.windows().covering(address, bytes)) {
+    const bool in_window = bytes >= kLeastUsed && communicator.windows().engaged() &&
+                           communicator.windows().covering(address, bytes).has_value();
+    if (in_window && !gains) {
         buffer = reinterpret_cast<Pointer>(
             registrar.unregistered(communicator, address, bytes, capturing(stream)));
+    } else if (gains && !in_window) {
+        to_registered(registrar, communicator, buffer, bytes);
     }
 }
 

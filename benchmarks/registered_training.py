@@ -101,6 +101,7 @@ class Experts(nn.Module):
         self.router, self.expert = nn.Linear(DIM, 1, bias=False), mlp(DIM // 4)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Send each token to its expert and back, weighted by its score."""
         score, order = self.router(tokens).squeeze(-1).sort()
         chosen = tokens[order]
         answers = self.expert(all_to_all_single(torch.empty_like(chosen), chosen))

@@ -1,5 +1,4 @@
-"""Write the tables of fields and events into log-schema.md, NCCL's rules into symmetric.md and registration.md, metrics
-into metrics.md.
+"""Write tables into log-schema.md (fields, events), symmetric.md, registration.md (NCCL's rules) and metrics.md.
 
 Run ``python docs/write_tables.py``. The tables come from tracehook/cpp/events, tracehook/nccl and
 tracehook/metrics/table.py. A test fails when a page has others.

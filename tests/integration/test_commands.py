@@ -58,6 +58,7 @@ def test_run_sets_the_variables(tmp_path: Path) -> None:
     finished = _tracehook("run", "--log", tmp_path, "--check", "--", sys.executable, "-c", SHOW)
     variables = json.loads(finished.out)
     assert variables.pop("SYMM_REGISTER_JOB")
+    assert variables.pop("SYMM_REGISTER_LOCAL") == "all"  # of all tests
     assert variables == {
         "SYMM_REGISTER_HOOK": "1",
         "SYMM_REGISTER_LOG": str(tmp_path),
@@ -263,9 +264,11 @@ def test_doctor_as_json() -> None:
     finished = _warmly("rehearse", "--", TRACEHOOK, "doctor", "--json", SYMM_REGISTER_TIMEOUT="5")
     told = json.loads(finished.out.partition("rehearsal:")[0])
     assert finished.status == 0, finished.output
-    assert (told["version"], told["works"], told["settings"]) == (1, True, {"SYMM_REGISTER_TIMEOUT": "5"})
+    assert (told["version"], told["works"]) == (1, True)
+    assert told["settings"] == {"SYMM_REGISTER_TIMEOUT": "5", "SYMM_REGISTER_LOCAL": "all"}
     assert told["self_test"].startswith("1 segment seen allocated, 1 seen freed")
-    assert {"tracehook", "torch", "hook libraries", "rehearsal", "registers", "NCCL", "state"} == set(told["found"])
+    shown = {"tracehook", "torch", "hook libraries", "rehearsal", "registers", "NCCL", "state", "memory"}
+    assert shown == set(told["found"])
     assert told["remarks"] == {}
 
 
@@ -359,7 +362,8 @@ def test_summary_as_json(tmp_path: Path) -> None:
     none = {"made": 0, "undone": 0, "dropped": 0, "left": 0}
     assert process == {
         "file": "new.rank0.h.7.jsonl", "host": None, "job": "new", "rank": 0, "pid": 7, "ended": True, "recovered": 0,
-        "lost": 0, "segments": 1, "segments_freed": 0, "expandable_bytes": 0, "communicators": 0, "destroyed": 0,
+        "lost": 0, "segments": 1, "segments_freed": 0, "expandable_bytes": 0, "in_effect": 0, "in_vain": 0,
+        "left_out": 0, "communicators": 0, "destroyed": 0,
         "aborted": 0, "registrations": none, "windows": none, "failures": 0, "warnings": 0,
     }  # fmt: skip
     older = _tracehook("summary", tmp_path, "--json", "--job", "old")

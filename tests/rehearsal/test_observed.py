@@ -13,6 +13,9 @@ from support.torch_versions import LEGACY, needs_nccl2
 NCCL2 = "TORCH_DIST_USE_NCCL2"  # 1: backend "nccl" is the group that registers by itself, if torch has it
 TORCH_HOOK = {"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1"}
 
+# Then the network card could use every segment, and every segment is registered.
+HOSTS = {"SLURM_NNODES": "2"}
+
 
 def play(log: Path, backend: str, when: str = "first", **env: str) -> Rehearsal:
     """Run the job with two ranks; it ends well, and its sums are right."""
@@ -63,7 +66,7 @@ def test_enabled_late(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", ["auto", "own"])
 def test_the_stock_group(tmp_path: Path, mode: str) -> None:
     """With torch's stock group tracehook registers, each segment once with each communicator."""
-    run = play(tmp_path, LEGACY, SYMM_REGISTER_LOCAL=mode)
+    run = play(tmp_path, LEGACY, SYMM_REGISTER_LOCAL=mode, **HOSTS)
     assert run.broken == [], run.output
     for rank in (0, 1):
         facts = run.facts(rank)
@@ -78,7 +81,7 @@ def test_the_stock_group(tmp_path: Path, mode: str) -> None:
 @needs_nccl2
 def test_both(tmp_path: Path) -> None:
     """`own` registers beside torch, which counts; that is as good, and costs twice the calls."""
-    run = play(tmp_path, "nccl", SYMM_REGISTER_LOCAL="own")
+    run = play(tmp_path, "nccl", SYMM_REGISTER_LOCAL="own", **HOSTS)
     assert run.broken == [], run.output
     for rank in (0, 1):
         facts = run.facts(rank)
@@ -124,5 +127,5 @@ def test_a_wrong_value(tmp_path: Path) -> None:
     """It is said, with what is known, and the default is used."""
     run = play(tmp_path, LEGACY, SYMM_REGISTER_LOCAL="mine")
     (line,) = {line for line in run.finished.lines("tracehook: ") if "SYMM_REGISTER_LOCAL" in line}
-    assert "expected auto, own, observe or off; using the default (auto)" in line
+    assert "expected auto, own, observe, off or all; using the default (auto)" in line
     assert run.facts()["kinds"] == ["own"] * 2

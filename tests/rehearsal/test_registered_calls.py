@@ -1,4 +1,4 @@
-"""Registrations that take effect: at the calls that gain by them, on an alias of the segment, with SYMM_REGISTER_MEMORY=vmm."""
+"""Registrations that take effect: at the calls that gain by them, on an alias of the segment."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ def test_only_calls_that_gain_register(vmm: tuple[Rehearsal, Path]) -> None:
 def test_the_log_proves_the_effect(vmm: tuple[Rehearsal, Path]) -> None:
     """After the first call tracehook reads what NCCL did with the registration. The audit and the status say it."""
     used = vmm[0].events("register.used", 0)
-    assert [event["means"] for event in used] == ["ipc"] * 3  # NCCL marks the output of a gather, and both of a transfer
+    assert [event["means"] for event in used] == [
+        "ipc"
+    ] * 3  # NCCL marks the output of a gather, and both of a transfer
     assert vmm[0].events("register.unused") == []
     (row,) = vmm[0].facts()["status"]["communicators"]
     assert (row["in_effect"], row["in_vain"], row["at_calls"], row["one_host"]) == (3, 0, True, True)
@@ -72,7 +74,7 @@ def test_a_segment_takes_its_registrations_along(vmm: tuple[Rehearsal, Path], or
 
 
 def test_what_has_no_effect_is_not_done(ordinary: tuple[Rehearsal, Path]) -> None:
-    """Nothing is registered of cudaMalloc's memory inside a host. Status, audit and explain say why, and what to set."""
+    """Nothing is registered of cudaMalloc's memory inside a host. Status, audit and explain say why."""
     run, log = ordinary
     assert run.events("register.local") == []
     assert run.finished.err == ""
@@ -93,7 +95,7 @@ def test_torch_registers_in_vain(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", ["8", "48"])
 @pytest.mark.parametrize("memory", ["vmm", "torch"])
 def test_a_tensor_of_a_scope_is_sent(tmp_path: Path, memory: str, size: str) -> None:
-    """A window's memory goes to a rank without one, by send and broadcast: NCCL sees no registration on one side only."""
+    """A window's memory goes to a rank without one, by send and broadcast: NCCL sees no mixture."""
     env = TORCH | {"SYMM_REGISTER_MEMORY": memory}
     run = rehearse("sent_from_scope.py", size, ranks=2, log=tmp_path, env=env)
     run.assert_good()
@@ -102,7 +104,7 @@ def test_a_tensor_of_a_scope_is_sent(tmp_path: Path, memory: str, size: str) -> 
 
 
 def test_switching_off_leaves_no_registration(tmp_path: Path) -> None:
-    """tracehook.disable() undoes what calls registered; calls then run on their own buffers, and enable() begins anew."""
+    """tracehook.disable() undoes what calls registered; calls then run on their own buffers until enable()."""
     run = rehearse("registered_switch.py", ranks=2, log=tmp_path, env=VMM)
     run.assert_good()
     assert run.facts() == {"on": 2, "off": 0, "still_off": 0, "on_again": 2, "sums": [1.0, 2.0]}

@@ -40,7 +40,7 @@ def test_torch_hook_on(tmp_path: Path) -> None:
 
 def test_torch_hook_on_and_ours_asked_for(tmp_path: Path) -> None:
     """Who asks for tracehook's own registrations gets them beside those of torch's hook; NCCL counts both."""
-    env = {"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1", "SYMM_REGISTER_LOCAL": "own"}
+    env = {"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1", "SYMM_REGISTER_LOCAL": "own", "SLURM_NNODES": "2"}
     run = rehearse("plain.py", log=tmp_path, env=env)
     assert run.broken == ["C4"], run.output
     facts = run.facts()

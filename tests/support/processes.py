@@ -83,8 +83,8 @@ class Finished:
         return [line for line in self.err.splitlines() if text in line]
 
 
-# Rehearsed jobs share a host and use memory of cudaMalloc, of which NCCL could use no registration: where a test does not
-# say what is registered, it is every segment.
+# Rehearsed jobs share a host and use memory of cudaMalloc, of which NCCL could use no registration: where a test does
+# not say what is registered, it is every segment.
 _EVERY_SEGMENT = {"SYMM_REGISTER_LOCAL": "all"}
 
 

@@ -110,7 +110,7 @@ def test_no_two_classes_have_one_name() -> None:
 
 
 def test_no_module_is_long() -> None:
-    """A module holds one noun, and is not cut in halves to be short: the longest fits under 500 lines, most under 130."""
+    """A module holds one noun, and no half of one: the longest fits under 500 lines, most under 130."""
     lengths = sorted(len(file.read_text().splitlines()) for file in HOUSE.rglob("*.py"))
     assert lengths[-1] < 500
     assert lengths[len(lengths) // 2] < 130

@@ -118,8 +118,8 @@ class Verdict:
         if seen.left_out:
             it = "it" if seen.left_out == 1 else "them"
             said += (
-                f" {many(seen.left_out, 'segment').capitalize()} stayed unregistered, because NCCL cannot map {it} into other "
-                "processes of the host; SYMM_REGISTER_MEMORY=vmm makes segments that it can map."
+                f" {many(seen.left_out, 'segment')} stayed unregistered, because NCCL cannot map {it} into "
+                "other processes of the host; SYMM_REGISTER_MEMORY=vmm makes segments that it can map."
             )
         return said
 

@@ -107,7 +107,12 @@ def _memory(nccl: int) -> str:
     return f"{source}; inside a host a registration has {_EFFECTS[rule.effect]} ({rule.text}{remedy})"
 
 
-_EFFECTS = {effect.NONE: "no effect", effect.HOST: "an effect", effect.NETWORK: "an effect", effect.UNKNOWN: "an unknown effect"}
+_EFFECTS = {
+    effect.NONE: "no effect",
+    effect.HOST: "an effect",
+    effect.NETWORK: "an effect",
+    effect.UNKNOWN: "an unknown effect",
+}
 
 
 def _state() -> list[tuple[str, str]]:

@@ -165,8 +165,8 @@ def _remarks(rows: list[Summary], hidden: int) -> list[str]:
         lines.append(f"NCCL cannot use {many(in_vain, 'local registration')}: they only cost time")
     if left_out := sum(row.left_out for row in rows):
         lines.append(
-            f"{many(left_out, 'segment')} unregistered, because NCCL cannot map memory of cudaMalloc into other processes "
-            "of the host: set SYMM_REGISTER_MEMORY=vmm"
+            f"{many(left_out, 'segment')} unregistered, because NCCL cannot map memory of cudaMalloc into other "
+            "processes of the host: set SYMM_REGISTER_MEMORY=vmm"
         )
     expandable = [row.expandable for row in rows if row.expandable]
     if expandable:

@@ -94,7 +94,7 @@ ROWS = (
         lambda facts: facts.memory == PRIVATE,
         NONE,
         _P2P,
-        "memory without a handle for other processes cannot be mapped by them, and NCCL loses a part of it at each call",
+        "memory without a handle for others cannot be mapped by them, and NCCL loses a part of it at each call",
         "allocate it with an exportable handle",
     ),
     EffectRule(

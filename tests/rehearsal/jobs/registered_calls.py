@@ -1,4 +1,4 @@
-"""Calls that gain by registered memory, and calls that do not, on segments of which other processes can map the memory."""
+"""Calls that gain by registered memory, and calls that do not, in memory that other processes can map."""
 
 import torch
 import torch.distributed as dist

@@ -35,8 +35,8 @@ namespace tracehook::core {
 // Also of a window that was not finished when the communicator died.
 inline constexpr int kNeverReady = -1;
 
-// In `extra` of register.local and deregister.local: the call was not ours. From the second byte on:
-// the effect that it can have.
+// In `extra` of register.local and deregister.local: the call was not ours. From the second byte
+// on: the effect that it can have.
 inline constexpr std::uint32_t kByOthers = 1;
 inline constexpr unsigned kEffectShift = 8;
 

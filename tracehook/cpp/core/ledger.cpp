@@ -2,7 +2,8 @@
 
 namespace tracehook::core {
 
-const Segment& Ledger::insert(int device, std::uintptr_t address, std::size_t size, MemoryKind memory) {
+const Segment& Ledger::insert(int device, std::uintptr_t address, std::size_t size,
+                              MemoryKind memory) {
     std::uint32_t slot = next_slot_;
     if (free_slots_.empty()) {
         ++next_slot_;

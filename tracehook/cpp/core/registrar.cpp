@@ -211,8 +211,8 @@ CommunicatorPtr Registrar::add(Identity identity, const MakeRegistrationCalls& m
                               (identity.one_host ? kOneHost : 0));
         const bool on = registering() && identity.local == Local::kOurs;
         const bool at_birth = on && identity.when == When::kAtBirth;
-        gate->join(communicator,
-                   at_birth ? to_register(identity.device) : std::vector<Segment>{}, !on);
+        gate->join(communicator, at_birth ? to_register(identity.device) : std::vector<Segment>{},
+                   !on);
         former = std::exchange(by_pointer_[identity.pointer], communicator);
         if (former) {
             drop_observed(*former);
@@ -399,8 +399,8 @@ std::uintptr_t Registrar::unregistered(const Communicator& communicator, std::ui
         const std::lock_guard guard(mutex_);
         segment = ledger_.at(address);
     }
-    if (!segment || segment->memory != MemoryKind::kShareable ||
-        size > segment->end() - address || communicator.holds(*segment)) {
+    if (!segment || segment->memory != MemoryKind::kShareable || size > segment->end() - address ||
+        communicator.holds(*segment)) {
         return address;
     }
     const std::uintptr_t alias = aliases_.of(*segment, for_ever);

@@ -184,8 +184,7 @@ class Registrar {
     }
     const CommunicatorPtr& find_anew(Found& last, const void* pointer) noexcept;
     // Without `when`: all.
-    std::vector<CommunicatorPtr> communicators_on(int device,
-                                                  std::optional<When> when = {}) const;
+    std::vector<CommunicatorPtr> communicators_on(int device, std::optional<When> when = {}) const;
     MemoryKind memory_of(std::uintptr_t address) const noexcept;
     std::vector<Segment> to_register(int device) const;
     void queue(const Segment& segment, const std::vector<CommunicatorPtr>& communicators) noexcept;

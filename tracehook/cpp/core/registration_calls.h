@@ -49,7 +49,7 @@ struct Identity {
     Local local = Local::kOurs;
     When when = When::kAtBirth;
     bool one_host = false; // all its ranks are taken to share a host
-    bool adopted = false; // its making was not seen
+    bool adopted = false;  // its making was not seen
     Sharing shares;
 };
 

@@ -10,8 +10,8 @@ namespace {
 
 constexpr int kSuccess = 0;
 constexpr int kInvalidValue = 1;
-constexpr int kNoRoom = 2; // the same in the driver and in the runtime
-constexpr int kPinned = 1; // CU_MEM_ALLOCATION_TYPE_PINNED
+constexpr int kNoRoom = 2;       // the same in the driver and in the runtime
+constexpr int kPinned = 1;       // CU_MEM_ALLOCATION_TYPE_PINNED
 constexpr std::size_t kRdma = 1; // in Properties::flags
 constexpr int kLegacyIpc = 10;   // CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
 // CUdevice_attribute
@@ -146,8 +146,7 @@ int allocate_shareable(std::uintptr_t* address, std::size_t size, int device,
     properties.location.id = device;
     properties.flags[kRdma] = has(kHasRdma, device) ? 1 : 0;
     Held held;
-    const int status =
-        held.holds(virtual_memory().cuMemCreate(&held.memory, size, &properties, 0));
+    const int status = held.holds(virtual_memory().cuMemCreate(&held.memory, size, &properties, 0));
     return status != kSuccess ? status : map(address, held.memory, size, device, also);
 }
 

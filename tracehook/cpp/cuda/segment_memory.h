@@ -1,7 +1,8 @@
 // The memory of segments, as the driver has it: what it is, a second mapping of it, and new memory
 // that other processes can map.
 //
-// Any thread, also in the allocator's callback and beside captures. Nothing throws or takes the GIL.
+// Any thread, also in the allocator's callback and beside captures. Nothing throws or takes the
+// GIL.
 #pragma once
 
 #include "core/segment_memory.h"
@@ -26,7 +27,8 @@ inline constexpr std::size_t kGranularity = std::size_t{2} << 20;
 bool makes_shareable(int device) noexcept;
 
 // One allocation of `size` bytes on `device`, mapped here, with access for `device` and for the
-// devices in `also`. Returns CUDA's error number; 2 (cudaErrorMemoryAllocation) if there is no room.
+// devices in `also`. Returns CUDA's error number; 2 (cudaErrorMemoryAllocation) if there is no
+// room.
 int allocate_shareable(std::uintptr_t* address, std::size_t size, int device,
                        std::span<const int> also) noexcept;
 // Waits for the device first, as cudaFree does.

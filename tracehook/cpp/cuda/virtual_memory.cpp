@@ -49,8 +49,7 @@ bool VirtualMemory::passes_memory() const noexcept {
            cuMemExportToShareableHandle != nullptr && cuMemImportFromShareableHandle != nullptr &&
            cuMemAddressReserve != nullptr && cuMemAddressFree != nullptr && cuMemMap != nullptr &&
            cuMemUnmap != nullptr && cuMemSetAccess != nullptr && cuMemRelease != nullptr &&
-           cuMemGetAddressRange_v2 != nullptr &&
-           cuMemGetAllocationPropertiesFromHandle != nullptr;
+           cuMemGetAddressRange_v2 != nullptr && cuMemGetAllocationPropertiesFromHandle != nullptr;
 }
 
 const VirtualMemory& virtual_memory() noexcept {

@@ -1,5 +1,5 @@
-// The functions of the driver for memory and addresses that are made apart: those of the driver that
-// torch loaded, reached by dlsym. No header.
+// The functions of the driver for memory and addresses that are made apart: those of the driver
+// that torch loaded, reached by dlsym. No header.
 #pragma once
 
 #include "cuda/runtime.h"

@@ -181,8 +181,7 @@ class Writable {
             if (protect(page, PROT_READ | PROT_WRITE) != 0) {
                 const std::string why = std::strerror(errno);
                 close();
-                throw std::runtime_error(
-                    "a table of calls cannot be written: mprotect: " + why);
+                throw std::runtime_error("a table of calls cannot be written: mprotect: " + why);
             }
             pages_.push_back(page);
         }

@@ -82,9 +82,8 @@ void ThreadGroup::tally(const std::vector<core::CommunicatorPtr>& inside) noexce
     }
 }
 
-void ThreadGroup::look_at_new_aliases(
-    const std::vector<core::CommunicatorPtr>& touched,
-    const std::vector<core::CommunicatorPtr>& inside) noexcept {
+void ThreadGroup::look_at_new_aliases(const std::vector<core::CommunicatorPtr>& touched,
+                                      const std::vector<core::CommunicatorPtr>& inside) noexcept {
     const auto gate = [](const auto& communicator) { return &communicator->gate(); };
     for (const core::CommunicatorPtr& communicator : touched) {
         if (std::ranges::find(inside, &communicator->gate(), gate) != inside.end()) {

@@ -21,10 +21,10 @@ namespace tracehook::torch_hook {
 namespace {
 
 constexpr int kSuccess = 0;
-constexpr int kNoRoom = 2;             // cudaErrorMemoryAllocation
-constexpr int kInvalidHandle = 400;    // cudaErrorInvalidResourceHandle
-constexpr int kEnabledBefore = 704;    // cudaErrorPeerAccessAlreadyEnabled
-constexpr std::size_t kDevices = 64;   // more than a host has
+constexpr int kNoRoom = 2;                           // cudaErrorMemoryAllocation
+constexpr int kInvalidHandle = 400;                  // cudaErrorInvalidResourceHandle
+constexpr int kEnabledBefore = 704;                  // cudaErrorPeerAccessAlreadyEnabled
+constexpr std::size_t kDevices = 64;                 // more than a host has
 constexpr std::uint64_t kMagic = 0x314D4D5648544854; // "THTHVMM1"
 
 struct RuntimeHandle { // cudaIpcMemHandle_t
@@ -57,11 +57,11 @@ struct Block {
 
 // Never destroyed: the allocator frees memory at exit, too.
 struct Source {
-    Real real; // before any slot leads here
+    Real real;        // before any slot leads here
     std::mutex mutex; // what follows
     std::unordered_map<std::uintptr_t, Block> blocks;
-    std::unordered_map<std::uintptr_t, std::size_t> mapped;   // memory of other processes
-    std::array<std::vector<int>, kDevices> also;              // who reaches a device's memory
+    std::unordered_map<std::uintptr_t, std::size_t> mapped; // memory of other processes
+    std::array<std::vector<int>, kDevices> also;            // who reaches a device's memory
     std::size_t bytes = 0;
     std::uint64_t numbers = 0;
     std::array<std::atomic<int>, kDevices> able{}; // 1: yes, 2: no
@@ -263,8 +263,7 @@ std::string replace_segment_source() {
         return "";
     }
     const std::vector<elf::Replacement> calls = {
-#define REPLACED(name)                                                                             \
-    { #name, reinterpret_cast<void*>(&on_##name) }
+#define REPLACED(name) {#name, reinterpret_cast<void*>(&on_##name)}
         REPLACED(cudaMalloc),
         REPLACED(cudaFree),
         REPLACED(cudaIpcGetMemHandle),
@@ -301,7 +300,8 @@ std::string replace_segment_source() {
     }
     Real found;
     void* const runtime = dlopen("libcudart.so.13", RTLD_LAZY | RTLD_NOLOAD);
-    void* const older = runtime != nullptr ? nullptr : dlopen("libcudart.so.12", RTLD_LAZY | RTLD_NOLOAD);
+    void* const older =
+        runtime != nullptr ? nullptr : dlopen("libcudart.so.12", RTLD_LAZY | RTLD_NOLOAD);
     const auto look = [&](auto& target, const char* name) {
         void* function = dlsym(RTLD_DEFAULT, name);
         if (function == nullptr) {

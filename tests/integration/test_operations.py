@@ -267,6 +267,7 @@ def test_the_recipe_for_a_server_starts_it(tmp_path: Path, heading: str, program
     assert program in done.out.splitlines()[0]
     told = dict(line.split("=", 1) for line in done.out.splitlines()[1:])
     assert told.pop("SYMM_REGISTER_JOB")
+    assert told.pop("SYMM_REGISTER_LOCAL") == "all"  # of all tests
     assert told == {
         "SYMM_REGISTER_HOOK": "1",
         "SYMM_REGISTER_LOG": str(tmp_path / "logs"),

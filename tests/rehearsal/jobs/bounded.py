@@ -59,7 +59,7 @@ def lie() -> None:
     """Log that a segment was freed, which a communicator holds."""
     tensor = torch.empty(40 * MB, dtype=torch.uint8, device=device)
     place = tensor.data_ptr()
-    ((segment, size),) = ((number, size) for number, _, address, size in _core.segments() if address == place)
+    ((segment, size),) = ((number, size) for number, _, address, size, _ in _core.segments() if address == place)
     _core.ipc.log("segment.free", 0, RANK, 0, segment=segment, address=place, size=size, device=device.index)
     tell(lied=segment)
 

@@ -18,7 +18,7 @@ class NcclRegistrationCalls final : public core::RegistrationCalls {
   public:
     // `blocking` false: ready() asks NCCL each time. True: NCCL returns from a call when it is done
     // with it.
-    NcclRegistrationCalls(Comm comm, int device, bool blocking, bool one_host) noexcept
+    NcclRegistrationCalls(Comm comm, int device, bool blocking, bool one_host = false) noexcept
         : comm_(comm), device_(device), blocking_(blocking), one_host_(one_host) {}
 
     core::Outcome register_range(std::uintptr_t address, std::size_t size) noexcept override;

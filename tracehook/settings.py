@@ -106,8 +106,14 @@ def _log_path(text: str) -> Path:
     return of_this_host(_path(text))
 
 
-def _setting(variable: str, default: Any, read: Callable[[str], Any], meaning: str, shown: str = "") -> Any:
-    return field(default=default, metadata={"variable": variable, "read": read, "meaning": meaning, "shown": shown})
+def _setting(
+    variable: str, default: Any, read: Callable[[str], Any], meaning: str, shown: str = "", is_shared: bool = False
+) -> Any:
+    """Describe a setting. `is_shared`: the ranks of a job must have it alike."""
+    return field(
+        default=default,
+        metadata={"variable": variable, "read": read, "meaning": meaning, "shown": shown, "is_shared": is_shared},
+    )
 
 
 @dataclass(frozen=True)
@@ -163,6 +169,7 @@ class Settings:
         "who registers segments: auto (tracehook, but if torch registers them itself, tracehook only records that), "
         "own (always tracehook), observe (never tracehook, which only records what others register), off (tracehook "
         "neither registers nor records) or all (as auto, and every segment, also where NCCL can use no registration)",
+        is_shared=True,
     )
     memory: str = _setting(
         "SYMM_REGISTER_MEMORY",
@@ -170,12 +177,14 @@ class Settings:
         _one_of("torch", "vmm"),
         "where segments come from, the same on all ranks: torch (cudaMalloc, whose memory NCCL cannot map into other "
         "processes) or vmm (the driver's virtual memory, which NCCL can use; docs/registration.md)",
+        is_shared=True,
     )
     local_min: int | None = _setting(
         "SYMM_REGISTER_LOCAL_MIN",
         None,
         in_bytes_of,
         "least size of a segment that tracehook registers, such as 20MiB, the same on all ranks; unset: all segments",
+        is_shared=True,
     )
     check: bool = _setting(
         "SYMM_REGISTER_CHECK",
@@ -188,6 +197,7 @@ class Settings:
         ("shared",),
         _names,
         "names of pool policies, separated by commas: the first answer wins (docs/policies.md)",
+        is_shared=True,
     )
     tuned: Path | None = _setting(
         "SYMM_REGISTER_TUNED",
@@ -195,45 +205,28 @@ class Settings:
         _path,
         "tuning table of `tracehook tune` for the policy measured, the same on all ranks; unset: none",
     )
-    verify: str = _setting(
-        "SYMM_REGISTER_VERIFY",
-        "first-use",
-        _one_of("first-use", "every-use", "off"),
-        "when ranks compare the places of buffers and the settings of calls: first-use, every-use (slow, to find a "
-        "fault) or off",
-    )
     timeout: float = _setting(
         "SYMM_REGISTER_TIMEOUT",
         60.0,
         _seconds,
-        "seconds that a rank waits for the others in a comparison (an agreement)",
-    )
-    on_error: str = _setting(
-        "SYMM_REGISTER_ON_ERROR",
-        "raise",
-        _one_of("raise", "warn"),
-        "when ranks do not agree on windows: raise an error, or warn (print one line, and go on without these windows)",
-    )
-    on_stall: str = _setting(
-        "SYMM_REGISTER_ON_STALL",
-        "proven",
-        _one_of("proven", "log", "abort"),
-        "when ranks wait in NCCL for each other: proven (abort the group if some rank made another call, but only "
-        "log a window registration that hangs for SYMM_REGISTER_TIMEOUT), log (log both) or abort (abort the group in "
-        "both cases)",
+        "seconds after which a rank that waits for others in a comparison says which are missing; it waits for as long "
+        "as the group's own time-out",
     )
     guard: str = _setting(
         "SYMM_REGISTER_GUARD",
         "on",
-        _one_of("on", "log", "off"),
-        "windows that the program registers itself: on (ranks compare them before NCCL is called, and refuse those "
-        "that differ), log (ranks only print the difference) or off",
+        _one_of("on", "watch", "off"),
+        "what tracehook may do where ranks differ: on (refuse the call or window, and end a group that cannot go on), "
+        "watch (only print the difference) or off (compare neither the places of buffers nor windows that the program "
+        "registers)",
+        is_shared=True,
     )
     integrations: tuple[str, ...] | None = _setting(
         "SYMM_REGISTER_INTEGRATIONS",
         None,
         _integrations,
         "frameworks whose symmetric memory tracehook makes: sglang, vllm, megatron, or auto (all of them); unset: none",
+        is_shared=True,
     )
     pool_limit: int | None = _setting(
         "SYMM_REGISTER_POOL_LIMIT",
@@ -246,6 +239,23 @@ class Settings:
 def needs_job(config: Settings) -> bool:
     """Whether something that this process writes names its job."""
     return bool(config.log or config.metrics or config.otel)
+
+
+FORMER = {
+    "SYMM_REGISTER_VERIFY": "SYMM_REGISTER_GUARD=off compares nothing, and a rehearsal finds what every-use found",
+    "SYMM_REGISTER_ON_ERROR": "SYMM_REGISTER_GUARD=watch goes on",
+    "SYMM_REGISTER_ON_STALL": "SYMM_REGISTER_GUARD=watch ends no group",
+}
+
+
+def shared(config: Settings) -> dict[str, str]:
+    """Return what the ranks of a job must have alike: texts by variable."""
+    found = {}
+    for entry in fields(Settings):
+        value = getattr(config, entry.name)
+        if entry.metadata["is_shared"]:
+            found[entry.metadata["variable"]] = ",".join(value) if isinstance(value, tuple) else str(value)
+    return found
 
 
 def table() -> list[tuple[str, str, str]]:
@@ -284,6 +294,8 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> tuple[Setti
             shown = {name: default for name, default, _ in table()}[variable]
             complaints.append(f"{variable}={text!r}: {problem}; using the default ({shown})")
     for variable in sorted(environment):
-        if variable.startswith("SYMM_REGISTER_") and variable not in known:
+        if variable in FORMER:
+            complaints.append(f"{variable} is no setting any more, and is ignored: {FORMER[variable]}")
+        elif variable.startswith("SYMM_REGISTER_") and variable not in known:
             complaints.append(f"{variable} is not a variable of tracehook; known are {', '.join(known)}")
     return Settings(**values), complaints

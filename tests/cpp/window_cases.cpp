@@ -285,7 +285,7 @@ void a_comparison_that_outlives_its_communicator() {
         communicator.register_windows({segment});
         communicator.confirm_windows();
     }
-    nccl::set_verification(nccl::Verify::kFirstUse, [&](core::Communicator&, const auto&) {
+    nccl::set_verification([&](core::Communicator&, const auto&) {
         world.kill(1);
         world.registrar.find(World::pointer_of(2));
         return std::string();
@@ -299,7 +299,7 @@ void a_comparison_that_outlives_its_communicator() {
     expect(nccl::check_placement(found, call, checked) == 0,
            "a communicator that ends while its ranks compare is not touched after it is gone");
     nccl::pretend_capture = false;
-    nccl::set_verification(nccl::Verify::kOff, {});
+    nccl::set_verification({});
 }
 
 void a_captured_graph_pins_a_roots_buffer() {

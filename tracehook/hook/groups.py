@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store
 
 
+_USUAL_TIMEOUT = 600.0  # seconds: of torch's groups with NCCL
 _REACHED = 1.0  # seconds within which a machine answers, or torch shall find out
 # What a machine answers that has no store, and what this one says of addresses that it cannot reach, such as IPv6's.
 _NOBODY_THERE = {errno.ECONNREFUSED, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EHOSTUNREACH, errno.ENETUNREACH}
@@ -103,6 +104,23 @@ def job_store() -> Any:
     default = dist.group.WORLD  # None, if another thread destroys it just now
     found = world.pg_map.get(default) if default is not None else None
     return found[1] if found is not None else None
+
+
+def stores() -> list[Any]:
+    """Return the stores of this process's groups: the job's, and those that groups have of their own."""
+    found = [job_store()]
+    if any_exists():
+        from torch.distributed import distributed_c10d
+
+        world: Any = distributed_c10d._world
+        found += [store for _, store in list(world.pg_map.values())]
+    return [store for store in found if store is not None]
+
+
+def timeout(backend: Any) -> float:
+    """Return the seconds that torch lets a call of a group wait; of another backend than NCCL's the usual ones."""
+    set_by_torch = getattr(getattr(backend, "options", None), "_timeout", None)
+    return set_by_torch.total_seconds() if set_by_torch is not None else _USUAL_TIMEOUT
 
 
 def resolve(group: ProcessGroup | Sequence[ProcessGroup] | None) -> tuple[ProcessGroup, ...]:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tracehook import _core
-from tracehook.symmetric_memory.members import NOBODY, Members
-from tracehook.symmetric_memory.verdicts import RoundVerdict
+from tracehook.agreement.rank_names import NOBODY, RankNames
+from tracehook.agreement.verdicts import RoundVerdict
 
 if TYPE_CHECKING:
-    from tracehook.symmetric_memory.agreement import Waiting
-    from tracehook.symmetric_memory.question import Alarm
+    from tracehook.agreement.agreement import Waiting
+    from tracehook.agreement.alarms import Alarm
 
 _OVERRUN = 0xFFFFFFFF
 FORGOTTEN = "a call that it no longer knows, or made before windows counted"
@@ -56,13 +56,13 @@ def is_in_windows(communicator: Any, call: int | None) -> bool | None:
 
 
 def answer(
-    alarm: Alarm, communicator: Any, rank: int, waiting: Callable[[], list[Waiting]], members: Members = NOBODY
+    alarm: Alarm, communicator: Any, rank: int, waiting: Callable[[], list[Waiting]], names: RankNames = NOBODY
 ) -> RoundVerdict | None:
     """Return how the round ends that `alarm` is about, if this rank has made another call instead of coming."""
     if rank == alarm.rank or communicator.dead:
         return None
     call, calls = alarm.facts["call"], communicator.calls
-    asker, own = members.named([alarm.rank]), members.named([rank])
+    asker, own = names.named([alarm.rank]), names.named([rank])
     single = alarm.facts["alone"] and not communicator.several_callers
     if calls > call:
         if alarm.facts["channel"] == "uses":
@@ -97,8 +97,8 @@ def _passed(alarm: Alarm, communicator: Any, asker: str, own: str) -> RoundVerdi
 
 
 def _elsewhere(alarm: Alarm, asker: str, own: str, waiting: list[Waiting]) -> RoundVerdict | None:
-    mine = [one for one in waiting if one.part.verdict_key(one.number) != alarm.verdict_key]
-    mine = [one for one in mine if one.part.prefix not in alarm.verdict_key]  # another channel
+    mine = [one for one in waiting if one.topology.verdict_key(one.number) != alarm.verdict_key]
+    mine = [one for one in mine if one.topology.prefix not in alarm.verdict_key]  # another channel
     if not mine:
         return None
     return RoundVerdict(
@@ -106,7 +106,7 @@ def _elsewhere(alarm: Alarm, asker: str, own: str, waiting: list[Waiting]) -> Ro
         f"{alarm.about}: the ranks are not at the same point: {asker} waits at {alarm.topic!r}, {own} "
         f"at {mine[0].post.topic!r}; no rank goes on",
         position=alarm.position,
-        data=[(one.part.verdict_key(one.number), one.post.position) for one in mine],
+        data=[(one.topology.verdict_key(one.number), one.post.position) for one in mine],
     )
 
 

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from tracehook import _core
-from tracehook.symmetric_memory.verdicts import UNKNOWN
+from tracehook.agreement.verdicts import UNKNOWN
 
 
 class Wish(NamedTuple):

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tracehook.hook.service import service
-from tracehook.log.stderr import warn
 from tracehook.symmetric_memory import state
 from tracehook.symmetric_memory.answers import say_once
-from tracehook.symmetric_memory.windows import REGISTER_OTHER
+from tracehook.symmetric_memory.ranks_follower import REGISTER_OTHER
 
 if TYPE_CHECKING:
     from tracehook.symmetric_memory.windows import GroupWindows, Make
@@ -46,7 +44,7 @@ def register(
     wanted, unfit = f"{size} bytes, flags {flags}", ""
     if loses_capture:
         wanted, unfit = f"{wanted}, during a capture", f"all ranks want to {REGISTER_OTHER} ({wanted}) {_IN_CAPTURE}"
-    why, result = found.register_of_others(wanted, flights, make, _on_difference, unfit)
+    why, result = found.register_of_others(wanted, flights, make, unfit)
     if why:
         say_once(why.removeprefix("tracehook: "))  # torch's own error for a window does not have it
     return why, result
@@ -62,10 +60,3 @@ def introduce(communicator: Any) -> GroupWindows | None:
             "call torch.distributed.init_process_group, or tracehook.use_store(store), before"
         )
     return found
-
-
-def _on_difference(text: str) -> str:
-    if service().settings.guard == "on":
-        return f"tracehook: {text}"
-    warn(f"{text}; registering all the same (SYMM_REGISTER_GUARD=log)")
-    return ""

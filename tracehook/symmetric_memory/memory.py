@@ -16,7 +16,6 @@ from tracehook.log.text import in_bytes
 from tracehook.symmetric_memory.answers import Asked, Explanation
 from tracehook.symmetric_memory.explain import explain
 from tracehook.symmetric_memory.handle import handle
-from tracehook.symmetric_memory.meeting import Meetings
 from tracehook.symmetric_memory.others import OtherCommunicators
 from tracehook.symmetric_memory.placement import PlacementCheck
 from tracehook.symmetric_memory.pool_choice import SHARED_POOL, PoolChoice
@@ -30,6 +29,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.distributed import ProcessGroup
 
+    from tracehook.agreement.store_session import StoreSession, StoreSessions
     from tracehook.settings import Settings
 
 
@@ -41,7 +41,7 @@ class SymmetricMemory:
         settings: Settings,
         note: Callable[[str, int, int], None],
         on_new_communicator: Callable[[ProcessGroup | None], None],
-        meetings: Meetings,
+        sessions: StoreSessions,
     ) -> None:
         self._settings = settings
         self.push = note
@@ -53,10 +53,10 @@ class SymmetricMemory:
         self._groups: dict[int, GroupWindows] = {}  # by id of the torch object
         self._users: dict[str, set[str]] = defaultdict(set)  # names of groups by pool
         self._lock = threading.RLock()
-        self._meetings = meetings
-        self._others = OtherCommunicators(settings, self._stalls, self._meetings)
-        self._placement = PlacementCheck(settings.on_error, self._windows_of)
-        _core.set_verification(settings.verify, left_to_python(self._placement))
+        self._sessions = sessions
+        self._others = OtherCommunicators(settings, self._stalls, self._sessions)
+        self._placement = PlacementCheck(self._windows_of)
+        _core.set_verification(settings.guard != "off", left_to_python(self._placement))
 
     # --- scopes ---
 
@@ -106,15 +106,7 @@ class SymmetricMemory:
         with self._lock:
             found = self._groups.get(id(group))
             if found is None or found.group() is not group:
-                found = GroupWindows(
-                    group,
-                    self._settings.timeout,
-                    self._stalls,
-                    self._meetings,
-                    self._on_new_communicator,
-                    self._apart,
-                    verifies=self._settings.verify != "off",
-                )
+                found = GroupWindows(group, self._settings, self._stalls, self._sessions, self._on_new_communicator)
                 self._groups[id(group)] = found
                 weakref.finalize(group, self._groups.pop, id(group), None)
             return found
@@ -153,13 +145,13 @@ class SymmetricMemory:
                 self._guarded(found, lambda: found.register(segments, sizes, ends(found)))  # noqa: B023
 
     def _guarded(self, found: GroupWindows, act: Callable[[], int]) -> int:
-        """Run a collective act; with ``SYMM_REGISTER_ON_ERROR=warn`` its failure, alike on all ranks, is only said."""
+        """Run a collective act; with ``SYMM_REGISTER_GUARD=watch`` its failure, alike on all ranks, is only said."""
         try:
             count = act()
         except RegistrationError as problem:
-            if self._settings.on_error == "raise":
+            if found.guard == "on":
                 raise
-            warn(f"{problem}; going on all the same (SYMM_REGISTER_ON_ERROR=warn)")
+            warn(f"{problem}; going on without these windows (SYMM_REGISTER_GUARD={found.guard})")
             return 0
         if found.refused is not None and found.refused[0] == "no_symmetric_support":
             self._say_once(found.refused[1])
@@ -299,26 +291,14 @@ class SymmetricMemory:
                 return found
         return self._others.get(number)
 
-    def windows_of(self, communicator: Any) -> GroupWindows | None:
+    def windows_of(self, communicator: Any, session: StoreSession | None = None) -> GroupWindows | None:
         """Return the windows of a communicator, whoever made it; None if its ranks cannot compare anything."""
-        return self._windows_of(communicator.id) or self._others.add(communicator)
+        return self._windows_of(communicator.id) or self._others.add(communicator, session)
 
-    def _report_stall(self, subject: tuple[GroupWindows, Any]) -> None:
-        found, communicator = subject
+    @staticmethod
+    def _report_stall(subject: tuple[GroupWindows, Any]) -> None:
+        _, communicator = subject
         communicator.log_waiting()
-        group = found.group()
-        if self._settings.on_stall == "abort" and group is not None:
-            self._abort(group, found.about)
-
-    def _apart(self, group: ProcessGroup, about: str) -> None:
-        """Some rank may wait in NCCL for a call that others never make."""
-        if self._settings.on_stall != "log":
-            self._abort(group, about)
-
-    def _abort(self, group: ProcessGroup, about: str) -> None:
-        """End what waits in NCCL. The group object stays torch's, for the program to destroy; its calls raise."""
-        warn(f"aborting {about} (SYMM_REGISTER_ON_STALL={self._settings.on_stall})")
-        group.abort()
 
     def _say_once(self, text: str, said: set[str] = set()) -> None:  # noqa: B006
         if text not in said:
@@ -327,4 +307,4 @@ class SymmetricMemory:
 
 
 def _label(found: GroupWindows) -> str:
-    return f"group {found.members.group}" if found.is_of_torch else f"communicator {found.facts.name}"
+    return f"group {found.names.group}" if found.is_of_torch else f"communicator {found.facts.name}"

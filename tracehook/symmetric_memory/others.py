@@ -8,15 +8,15 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+from tracehook.agreement.rank_names import NOBODY, RankNames, of_group
 from tracehook.errors import RegistrationError
 from tracehook.hook import groups, namer
-from tracehook.symmetric_memory.members import NOBODY, Members, of_group
 from tracehook.symmetric_memory.ranks_follower import key_of
 from tracehook.symmetric_memory.windows import GroupWindows
 
 if TYPE_CHECKING:
+    from tracehook.agreement.store_session import StoreSession, StoreSessions
     from tracehook.settings import Settings
-    from tracehook.symmetric_memory.meeting import Meetings
     from tracehook.symmetric_memory.stall_watch import StallWatch
 
 
@@ -25,13 +25,18 @@ class OtherWindows(GroupWindows):
 
     is_of_torch = False
 
-    def __init__(self, communicator: Any, settings: Settings, stalls: StallWatch, meetings: Meetings) -> None:
+    def __init__(
+        self,
+        communicator: Any,
+        settings: Settings,
+        stalls: StallWatch,
+        sessions: StoreSessions,
+        session: StoreSession | None,
+    ) -> None:
         self._group_name = namer.known(communicator.id)
         name = key_of(communicator)
         facts = groups.GroupFacts(name, communicator.rank, communicator.size, communicator.device, None, None)
-        super().__init__(
-            None, settings.timeout, stalls, meetings, _nobody, _nobody, verifies=settings.verify != "off", facts=facts
-        )
+        super().__init__(None, settings, stalls, sessions, _nobody, facts, session)
         self._begin(communicator)
         self._communicator = communicator
 
@@ -50,8 +55,11 @@ class OtherWindows(GroupWindows):
             raise RegistrationError(f"{self.about} has ended: make the scope with a communicator that lives", advice="")
         return self._communicator
 
+    def _session_of_group(self) -> StoreSession | None:
+        return self._session if self._session is not None and self.facts.ranks > 1 else super()._session_of_group()
+
     @property
-    def members(self) -> Members:
+    def names(self) -> RankNames:
         """Who the ranks are in the job, if a group of torch stands for the communicator."""
         found = self._group_name
         return of_group(found.name, found.desc, self.facts.ranks, found.members) if found is not None else NOBODY
@@ -65,10 +73,10 @@ class OtherWindows(GroupWindows):
 class OtherCommunicators:
     """Those of this process of which something was asked, by their native number. Any thread."""
 
-    def __init__(self, settings: Settings, stalls: StallWatch, meetings: Meetings) -> None:
+    def __init__(self, settings: Settings, stalls: StallWatch, sessions: StoreSessions) -> None:
         self._settings = settings
         self._stalls = stalls
-        self._meetings = meetings
+        self._sessions = sessions
         self._windows: dict[int, OtherWindows] = {}
         self._lock = threading.Lock()
 
@@ -80,16 +88,19 @@ class OtherCommunicators:
         """Return those whose communicator lives."""
         return [found for found in list(self._windows.values()) if not found.communicator().dead]
 
-    def add(self, communicator: Any) -> OtherWindows | None:
-        """Return the windows of a communicator; None if its rank or a store for its ranks is not known."""
-        if groups.job_store() is None or communicator.rank < 0:
+    def add(self, communicator: Any, session: StoreSession | None = None) -> OtherWindows | None:
+        """Return the windows of a communicator; None if its rank or a store for its ranks is not known.
+
+        `session`: where its ranks have asked of it; None: they meet at the job's store.
+        """
+        if (session is None and groups.job_store() is None) or communicator.rank < 0:
             return None
         with self._lock:
             for number in [number for number, found in self._windows.items() if found.communicator().dead]:
                 del self._windows[number]
             found = self._windows.get(communicator.id)
             if found is None:
-                found = OtherWindows(communicator, self._settings, self._stalls, self._meetings)
+                found = OtherWindows(communicator, self._settings, self._stalls, self._sessions, session)
                 self._windows[communicator.id] = found
             return found
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tracehook.errors import RegistrationError, RegistrationMismatch, RegistrationTimeout
-from tracehook.log.stderr import warn
 from tracehook.symmetric_memory import divergence
 from tracehook.symmetric_memory.answers import say_once
 from tracehook.symmetric_memory.divergence import Place
@@ -25,8 +24,7 @@ class PlacementCheck:
     on any rank that came, and torch raises its error with that text.
     """
 
-    def __init__(self, on_error: str, group_of: Callable[[int], GroupWindows | None]) -> None:
-        self._on_error = on_error
+    def __init__(self, group_of: Callable[[int], GroupWindows | None]) -> None:
         self._group_of = group_of
 
     def __call__(
@@ -34,7 +32,7 @@ class PlacementCheck:
     ) -> str:
         """Compare call number `call`; `communicator_id` is the native one, `settings` are those of the call alone."""
         found = self._group_of(communicator_id)
-        if found is None:
+        if found is None or found.guard == "off":
             return ""  # its ranks compare nothing
         why = self._compare(found, call, operation, send, receive, settings)
         if why:
@@ -53,29 +51,26 @@ class PlacementCheck:
             found.compare_use(topic, entries, call)
         except RegistrationMismatch as problem:
             text = f"{problem.text}. {_ADVICE}" if problem.topic == topic and not settings else str(problem)
-            return self._mismatch(found, text, is_configured=bool(settings))
+            if communicator is not None:
+                communicator.log_agreement("placement.mismatch", 0, 0, 0)
+            return self._refused(found, text)
         except RegistrationTimeout as problem:
             text = f"{problem.text}. {UNSURE}"
-            found.end(text)
-            return f"tracehook: {text}"
+            if found.guard == "on":
+                found.end(text)
+            return self._refused(found, text)
         except RegistrationError as problem:
-            return f"tracehook: {problem}"
+            return self._refused(found, str(problem))
         side = divergence.overrun(send, receive)
         if side is not None:
             where = f"begins in a window of {found.about} and ends outside it: pass one that lies in it whole"
             return f"tracehook: the {side} buffer of {operation} {where}"
         return ""
 
-    def _mismatch(self, found: GroupWindows, text: str, *, is_configured: bool) -> str:
-        communicator = found.communicator()
-        if communicator is not None:
-            communicator.log_agreement("placement.mismatch", 0, 0, 0)
-        pinned = communicator is not None and any(window["pinned"] for window in communicator.windows())
-        # To go on without windows would not make configurations equal.
-        if self._on_error != "warn" or pinned or is_configured or found.has_ended():
+    @staticmethod
+    def _refused(found: GroupWindows, text: str) -> str:
+        """Return why the call is refused; say it only, where the guard is to watch."""
+        if found.guard == "on":
             return f"tracehook: {text}"
-        found.drop_all(text)
-        warn(
-            f"{text}; all windows of {found.about} were deregistered, it goes on without (SYMM_REGISTER_ON_ERROR=warn)"
-        )
+        say_once(f"{text}; the call is made all the same (SYMM_REGISTER_GUARD={found.guard})")
         return ""

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import faulthandler
+import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tracehook import _core
+from tracehook.agreement.agreement import Agreement
+from tracehook.agreement.handshake import GUARDS
+from tracehook.agreement.mailbox import shared_memory_domain
+from tracehook.agreement.rank_names import RankNames, of_group
+from tracehook.agreement.store_session import token
 from tracehook.errors import RegistrationError
-from tracehook.hook import groups, registrants
+from tracehook.hook import background, groups, registrants
 from tracehook.hook.job import attempt
 from tracehook.log.stderr import warn
+from tracehook.settings import Settings, shared
 from tracehook.symmetric_memory import divergence
-from tracehook.symmetric_memory.agreement import Agreement
 from tracehook.symmetric_memory.answers import ENDED, say_once
-from tracehook.symmetric_memory.hosts import own_host
-from tracehook.symmetric_memory.meeting import MeetingPlace, Meetings
-from tracehook.symmetric_memory.members import Members, of_group
 from tracehook.symmetric_memory.ranks_follower import RanksFollower, key_of
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+    from tracehook.agreement.store_session import StoreSession, StoreSessions
+    from tracehook.agreement.verdicts import RoundVerdict
     from tracehook.policies.base import Answer
-    from tracehook.symmetric_memory.verdicts import RoundVerdict
+
+LAST_WORDS = 10.0  # seconds that a process has to end by itself before it is ended, if its kernel never ends
 
 
 class GroupRanks:
@@ -35,28 +42,25 @@ class GroupRanks:
     def __init__(
         self,
         group: ProcessGroup | None,
-        timeout: float,
-        meetings: Meetings,
+        settings: Settings,
+        sessions: StoreSessions,
         on_new_communicator: Callable[[ProcessGroup | None], None],
-        abort: Callable[[ProcessGroup, str], None],
-        verifies: bool,
         facts: groups.GroupFacts | None = None,
+        session: StoreSession | None = None,
     ) -> None:
         self.group = weakref.ref(group) if group is not None else _no_group
         self.facts = facts or groups.facts(group)
-        self._timeout = timeout
-        self._meetings = meetings
-        self._abort = abort
+        self._settings = settings
+        self._sessions = sessions
         self._on_new_communicator = on_new_communicator
         self._communicator: Any = None
-        self.verifies = verifies
         self._had_one = False  # a communicator
         self._is_apart = False
         self._connecting: Agreement | None = None
         self._plans: Agreement | None = None
         self._uses: Agreement | None = None
         self._followers: tuple[RanksFollower, ...] = ()
-        self._place: MeetingPlace | None = None  # where the ranks compare what concerns the communicator
+        self._session = session  # where the ranks compare what concerns the communicator
         self._looking = threading.RLock()  # one look for the communicator at a time; taken with or without the other
         self.deferred: list[int] = []  # segments that were touched during a capture
         self.refused: tuple[str, str] | None = None  # reason code and sentence: no window is made any more
@@ -64,6 +68,17 @@ class GroupRanks:
         self._comparing = threading.Lock()  # held during the comparison of policies
         self._policies: str | None = None  # why the ranks' policies cannot be used; None: they did not compare yet
         self.choices: set[tuple[str, Answer]] = set()  # what policies answered for scopes, and which did
+
+    @property
+    def timeout(self) -> float:
+        """Seconds that a rank waits for the others: the group's own time-out, as torch has it now."""
+        return groups.timeout(self.facts.backend)
+
+    @property
+    def guard(self) -> str:
+        """What tracehook may do to the job: what this rank's setting says, or another rank's that says less."""
+        told = [self._settings.guard, *(follower.guard for follower in self._followers)]
+        return min(told, key=GUARDS.index)
 
     # --- the communicator ---
 
@@ -99,15 +114,15 @@ class GroupRanks:
 
     def _begin(self, found: Any) -> None:
         """Begin with a new communicator: what was agreed on with a former one means nothing for it."""
-        with self._meetings.beginning:
-            before = self._meetings.begun.get(found.id)
+        with self._sessions.beginning:
+            before = self._sessions.begun.get(found.id)
             if before is None or before is self:
                 self._begin_sequences(found)
-                self._meetings.begun[found.id] = self
+                self._sessions.begun[found.id] = self
             else:
                 # One pair of sequences for a communicator: other ranks need not ask by its group, or not yet.
                 self._plans, self._uses = before._plans, before._uses
-                self._place, self._followers = before._place, before._followers
+                self._session, self._followers = before._session, before._followers
                 for follower in self._followers if self.is_of_torch else ():
                     follower.serve(self)  # who began for an alarm has no group that it could abort
         self.refused = self.last_failure = None
@@ -119,33 +134,42 @@ class GroupRanks:
         # Two, because a scope's end and a collective need not come in the same order where several threads work.
         name = key_of(found)
         self._followers = plans, uses = RanksFollower(self, found, "plans"), RanksFollower(self, found, "uses")
-        if self.facts.ranks > 1:
-            # An alarm names only the communicator. Whoever begins for it (others.py) does not know the group's store.
-            of_job = groups.job_store()
-            self._place = self._meetings.place(of_job if of_job is not None else self.facts.store)
-        self._plans = self._agreement(f"{name}/windows", self._place, plans)
-        self._uses = self._agreement(f"{name}/placement", self._place, uses, self.verifies)
+        session = self._session = self._session_of_group()
+        self._plans = self._agreement(f"{name}/windows", session, plans)
+        self._uses = self._agreement(f"{name}/placement", session, uses)
         self._plans.about = self._uses.about = self._called(found)
-        if self._place is not None:
+        if session is not None:
             uses.ends_with(plans)
-            self._place.meeting.watch.watch(key_of(found), uses)
+            session.watchdog.watch(key_of(found), uses)
 
-    def _place_of_group(self) -> MeetingPlace | None:
-        """Return where the ranks meet while they have no communicator, whose key would be unlike all others."""
-        return self._meetings.place(self.facts.store) if self.facts.ranks > 1 else None
+    def _session_of_group(self) -> StoreSession | None:
+        """Return where the ranks meet: at the store of the group, which all of them have; None: this rank is alone."""
+        if self.facts.ranks == 1:
+            return None
+        store = self.facts.store
+        return self._sessions.required(store if store is not None else groups.job_store())
 
-    def _agreement(
-        self, name: str, place: MeetingPlace | None, follower: RanksFollower | None = None, is_verified: bool = False
-    ) -> Agreement:
-        """Begin a sequence of rounds at that place; None: this rank is alone. An older one may have had this name."""
+    def _name_at_store(self) -> str:
+        """Return what the ranks call the group while it has no communicator: after its store, with its prefixes."""
+        return f"{attempt()}{token(self.facts.store)}" if self.facts.ranks > 1 else attempt()
+
+    def _agreement(self, name: str, session: StoreSession | None, follower: RanksFollower | None = None) -> Agreement:
+        """Begin a sequence of rounds there; None: this rank is alone. An older one may have had this name."""
         facts = self.facts
-        if place is None:
-            return Agreement(None, name, facts.rank, facts.ranks, self.about, members=self.members)
-        born_key = f"tracehook/{place.name}/{name}/born/{facts.rank}"
-        channel = f"{place.name}/{name}/{place.meeting.count(born_key)}"
-        lines = place.meeting.lines
+        if session is None:
+            return Agreement(None, name, facts.rank, facts.ranks, self.about, names=self.names)
+        born_key = f"tracehook/{session.name}/{name}/born/{facts.rank}"
         made = Agreement(
-            lines, channel, facts.rank, facts.ranks, self.about, follower, own_host(), self.members, is_verified
+            session.workers,
+            f"{session.name}/{name}/{session.count(born_key)}",
+            facts.rank,
+            facts.ranks,
+            self.about,
+            follower,
+            shared_memory_domain(),
+            self.names,
+            shared(self._settings),
+            is_verified=follower is not None and follower.channel == "uses" and self._settings.guard != "off",
         )
         if follower is not None:
             follower.follows(made, born_key)
@@ -166,17 +190,31 @@ class GroupRanks:
         say_once(text)
 
     def come_apart(self, verdict: RoundVerdict) -> None:
-        """End, because some rank may be inside NCCL for a call that others did not make: only an abort ends that."""
+        """End, because some rank is inside NCCL for a call that others did not make: only an abort ends that."""
         self.end(verdict.text)
         group, communicator = self.group(), self._communicator
-        if group is None or communicator is None or self._is_apart:
+        if group is None or communicator is None or self._is_apart or self.guard != "on":
             return
         self._is_apart = True
         if divergence.is_in_windows(communicator, verdict.data):
             # torch's abort would wait for the kernel, and all calls of the group for torch's abort.
-            warn(f"{self.about}: this rank waits in a symmetric kernel of NCCL, which no abort ends: end this process")
+            self._end_process()
         else:
-            self._abort(group, self.about)
+            warn(f"aborting {self.about}: another rank made another call (SYMM_REGISTER_GUARD=on)")
+            group.abort()
+
+    def _end_process(self) -> None:
+        """End what no abort ends, as torch does at its own time-outs, so that the launcher can go on."""
+        stands = f"{self.about}: this rank waits in a symmetric kernel of NCCL, which no abort ends"
+        if os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING") == "0":
+            warn(f"{stands}: end this process (TORCH_NCCL_ASYNC_ERROR_HANDLING=0)")
+            return
+        warn(f"{stands}: this process ends in {LAST_WORDS:g} s (SYMM_REGISTER_GUARD=on), if it does not end before")
+        background.start(self, _end_by_abort, "tracehook-end")
+
+    def end_soon(self) -> None:
+        """At exit: the process ends by itself."""
+        _is_ending.set()
 
     def has_ended(self) -> bool:
         """Whether :meth:`end` was called for the communicator that the group has now."""
@@ -193,12 +231,12 @@ class GroupRanks:
         return self._called(self._communicator)
 
     @property
-    def members(self) -> Members:
+    def names(self) -> RankNames:
         """Who the ranks are in the job."""
         return of_group(self.facts.name, self.facts.desc, self.facts.ranks, self.facts.members)
 
     def _called(self, communicator: Any) -> str:
-        group = self.members.described(self.facts.ranks)
+        group = self.names.described(self.facts.ranks)
         return f"communicator {communicator.key:016x} ({group})" if communicator is not None else group
 
     def compare_policies(self, fingerprints: Mapping[str, str | None]) -> str:
@@ -212,15 +250,15 @@ class GroupRanks:
         # The ranks of a group compare under the group's name, also if this rank has the communicator already: another
         # rank may not have it yet.
         by_key = not self.is_of_torch and self._communicator is not None
-        name = f"{key_of(self._communicator)}/policies" if by_key else f"{attempt()}policies"
+        name = f"{key_of(self._communicator)}/policies" if by_key else f"{self._name_at_store()}/policies"
         raised = [repr(policy) for policy, text in fingerprints.items() if text is None]
         texts = {
             policy: "no fingerprint: that raised" if text is None else text for policy, text in fingerprints.items()
         }
         entries = [f"policy {policy!r} has {text}" for policy, text in texts.items()]
         try:
-            place = self._place if by_key else self._place_of_group()
-            self._agreement(name, place).compare("choose pools", entries, self._timeout)
+            session = self._session if by_key else self._session_of_group()
+            self._agreement(name, session).compare("choose pools", entries, self.timeout)
         except RegistrationError as problem:
             return str(problem).removeprefix("tracehook: ")
         return f"{self.about}: the fingerprint of policy {' and '.join(raised)} raised on all ranks" if raised else ""
@@ -229,8 +267,10 @@ class GroupRanks:
         """Return the communicator; all ranks make it now if torch was waiting for the first collective."""
         found = self.communicator()
         if found is None and not self.was_made():
-            self._connecting = self._connecting or self._agreement(f"{attempt()}connect", self._place_of_group())
-            self._connecting.compare("make the communicator", [], self._timeout)
+            self._connecting = self._connecting or self._agreement(
+                f"{self._name_at_store()}/connect", self._session_of_group()
+            )
+            self._connecting.compare("make the communicator", [], self.timeout)
             groups.make_communicator(self.group(), self.facts)
             found = self.communicator()
         if found is None:
@@ -245,3 +285,12 @@ class GroupRanks:
 
 def _no_group() -> None:
     """What stands for the reference to a group where there is none."""
+
+
+_is_ending = threading.Event()
+
+
+def _end_by_abort() -> None:
+    if not _is_ending.wait(LAST_WORDS):
+        faulthandler.dump_traceback(all_threads=True)
+        os.abort()

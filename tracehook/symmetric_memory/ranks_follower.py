@@ -1,25 +1,29 @@
-"""Follows the rounds of one communicator for the watch: answers alarms, samples calls, and ends what came apart."""
+"""Follows the rounds of one communicator for the watchdog: answers alarms, samples calls, and ends what came apart."""
 
 from __future__ import annotations
 
 import contextlib
 import weakref
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from tracehook.agreement.handshake import GUARD, GUARDS
+from tracehook.agreement.verdicts import RoundVerdict
 from tracehook.errors import RegistrationMismatch, RegistrationTimeout
 from tracehook.log.stderr import warn
 from tracehook.symmetric_memory import divergence
+from tracehook.symmetric_memory.answers import say_once
 from tracehook.symmetric_memory.verification import CHANNEL, Verification
 
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-    from tracehook.symmetric_memory.agreement import Agreement, Waiting
-    from tracehook.symmetric_memory.alarm import Watch
-    from tracehook.symmetric_memory.question import Alarm
-    from tracehook.symmetric_memory.verdicts import RoundVerdict
+    from tracehook.agreement.agreement import Agreement, Waiting
+    from tracehook.agreement.alarms import Alarm
+    from tracehook.agreement.watchdog import Watchdog
 
 
+REGISTER_OTHER = "register a window of the program's own"  # a topic
 # Whatever a rank that did not come makes next would meet whatever the others make next.
 UNSURE = "The ranks may no longer make the same calls: abort the group"
 
@@ -30,7 +34,8 @@ class RanksFollower:
     def __init__(self, ranks: Any, communicator: Any, channel: str) -> None:
         self._ranks = weakref.ref(ranks)
         self._communicator = communicator
-        self._channel = channel
+        self.channel = channel
+        self.guard = GUARDS[-1]  # what all ranks allow, as far as this one has heard
         self._verification: Verification | None = None
         self._agreement: Agreement | None = None
         self._born_key = ""
@@ -53,41 +58,53 @@ class RanksFollower:
         watch = self._watch()
         if watch is None:
             return contextlib.nullcontext()
-        return watch.following(key_of(self._communicator), waiting, divergence.facts(self._communicator, self._channel))
+        return watch.following(key_of(self._communicator), waiting, divergence.facts(self._communicator, self.channel))
 
     def diverged(self, verdict: RoundVerdict) -> None:
-        """On the thread of the round, perhaps inside a call of torch. So the watch makes the abort."""
+        """On the thread of the round, perhaps inside a call of torch. So the watchdog makes the abort."""
         ranks = self._ranks()
         if ranks is not None:
             ranks.end(verdict.text)
 
+    def shaken(self, shaken: Mapping[str, Any]) -> None:
+        """On the thread of the round: follow the rank that allows least, and say which settings differ."""
+        self.guard = shaken.get("guard", self.guard)
+        for text in shaken.get("differences", ()):
+            say_once(text)
+
     def step(self, store: Store) -> Alarm | None:
-        """On the watch's thread: see :meth:`Verification.step`."""
+        """On the watchdog's thread: see :meth:`Verification.step`."""
         ranks = self._ranks()
-        if ranks is None or ranks._uses is None or not ranks.verifies:
+        if ranks is None or ranks._uses is None or ranks.guard == "off":
             return None
         if self._verification is None:
-            self._verification = Verification(self._communicator, ranks._uses.seats, ranks._uses.about)
+            self._verification = Verification(self._communicator, ranks._uses.epochs, ranks._uses.about)
         return self._verification.step(store)
 
     def answer(self, alarm: Alarm, store: Store) -> RoundVerdict | None:
-        """On the watch's thread: see :func:`divergence.answer` and :meth:`Verification.answer`."""
+        """On the watchdog's thread: see :func:`divergence.answer` and :meth:`Verification.answer`."""
         ranks, watch = self._ranks(), self._watch()
         if ranks is None or watch is None:
             return None
         if alarm.facts["channel"] == CHANNEL:
             return self._verification.answer(alarm, store) if self._verification is not None else None
+        rank = ranks.facts.rank
+        if ranks._settings.guard == "off" and alarm.rank != rank and is_optional(alarm):
+            return _nothing_compared(alarm, ranks.names.named([rank]))
         key = key_of(self._communicator)
-        return divergence.answer(
-            alarm, self._communicator, ranks.facts.rank, lambda: watch.rounds_of(key), ranks.members
-        )
+        return divergence.answer(alarm, self._communicator, rank, lambda: watch.rounds_of(key), ranks.names)
 
     def apart(self, verdict: RoundVerdict) -> None:
-        """On the watch's thread: some rank is, or may be, inside NCCL alone."""
+        """On the watchdog's thread: some rank is, or may be, inside NCCL alone."""
         ranks = self._ranks()
         if ranks is None or ranks._communicator is None or ranks._communicator.id != self._communicator.id:
             return
-        if verdict.kind == "diverged":
+        if ranks.guard != "on":
+            self._communicator.log_agreement("placement.mismatch", 0, 0, 0)
+            say_once(f"{verdict.text} (nothing is ended: SYMM_REGISTER_GUARD={ranks.guard})")
+            if self._verification is not None:
+                self._verification.lower_fence()
+        elif verdict.kind == "diverged":
             ranks.come_apart(verdict)
         elif verdict.kind == "timeout":
             ranks.end(f"{verdict.text}. {UNSURE}")
@@ -99,7 +116,7 @@ class RanksFollower:
                 ranks.come_apart(verdict._replace(data=hanging))
 
     def missed(self, verdict_key: str, verdict: RoundVerdict) -> None:
-        """On the watch's thread: say what the others waited for, if this rank did not come. It may wait in NCCL."""
+        """On the watchdog's thread: say what the others waited for, if this rank did not come. It may wait in NCCL."""
         ranks = self._ranks()
         if ranks is not None and not self.has_come_to(verdict_key):
             self._communicator.log_agreement("agreement.timeout", 0, ranks.facts.rank, 0)
@@ -116,7 +133,7 @@ class RanksFollower:
         return self._ranks() is None or self._communicator.dead
 
     def end(self, store: Store) -> None:
-        """On the watch's thread: remove this rank's keys that nobody reads any more."""
+        """On the watchdog's thread: remove this rank's keys that nobody reads any more."""
         keys = self._agreement.keys_at_end() if self._agreement is not None else []
         # A communicator that was found is called by its group's name: another one may be called so, and is counted on.
         if self._communicator.dead and not self._communicator.adopted:
@@ -128,9 +145,20 @@ class RanksFollower:
         if self._other is not None:
             self._other.end(store)
 
-    def _watch(self) -> Watch | None:
+    def _watch(self) -> Watchdog | None:
         ranks = self._ranks()
-        return ranks._place.meeting.watch if ranks is not None and ranks._place is not None else None
+        return ranks._session.watchdog if ranks is not None and ranks._session is not None else None
+
+
+def is_optional(alarm: Alarm) -> bool:
+    """Whether the ranks may do without this comparison: of a place, or of a window that the program registers."""
+    return alarm.facts["channel"] == "uses" or alarm.topic == REGISTER_OTHER
+
+
+def _nothing_compared(alarm: Alarm, who: str) -> RoundVerdict:
+    """Let the ranks go on that wait for one whose setting says that nothing is compared."""
+    text = f"{alarm.about}: {GUARD} is off on {who}, so nothing is compared. Set it alike on all ranks"
+    return RoundVerdict("ok", position=alarm.position, shaken={"guard": "off", "differences": [text]})
 
 
 def key_of(communicator: Any) -> str:

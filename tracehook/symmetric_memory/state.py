@@ -18,10 +18,10 @@ from tracehook.symmetric_memory.scope import Scope, left_to_python
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+    from tracehook.agreement.store_session import StoreSession, StoreSessions
     from tracehook.log.journal import Journal
     from tracehook.nccl.effect import Threshold
     from tracehook.settings import Settings
-    from tracehook.symmetric_memory.meeting import Meetings
     from tracehook.symmetric_memory.memory import SymmetricMemory
     from tracehook.symmetric_memory.windows import GroupWindows
 
@@ -37,7 +37,7 @@ class Switch:
 
     host: Host | None = None
     memory: SymmetricMemory | None = None
-    meetings: Meetings | None = None
+    sessions: StoreSessions | None = None
     members: Any = None  # torch.distributed's GroupMember, whose WORLD is the default group
     # Whether the current stream is captured into a CUDA graph; once there is memory, torch's own function.
     capturing: Callable[[], bool] = _make_and_ask
@@ -80,7 +80,7 @@ def make(host: Host) -> None:
 
                 # A builtin, because torch.compile compiles a function of Python that a scope calls.
                 Switch.capturing = torch._C._cuda_isCurrentStreamCapturing
-                Switch.memory = SymmetricMemory(host.settings, host.push, _drop_holder, _meetings())
+                Switch.memory = SymmetricMemory(host.settings, host.push, _drop_holder, _sessions())
             else:
                 warn(f"no symmetric memory, scopes do nothing: {Switch.unavailable[1]}")
     Switch.members = GroupMember
@@ -91,15 +91,17 @@ def _drop_holder(group: ProcessGroup | None) -> None:
     holders.pop(id(group), None)
 
 
-def _meetings() -> Meetings:
-    if Switch.meetings is None:
-        from tracehook.symmetric_memory.meeting import Meetings
+def _sessions() -> StoreSessions:
+    if Switch.sessions is None:
+        from tracehook.agreement.store_session import StoreSessions
+        from tracehook.symmetric_memory import registration_parity
 
-        Switch.meetings = Meetings(_know)
-    return Switch.meetings
+        patience = Switch.host.settings.timeout if Switch.host is not None else 60.0
+        Switch.sessions = StoreSessions(_know, registration_parity.listeners, patience)
+    return Switch.sessions
 
 
-def _know(key: str) -> None:
+def _know(key: str, session: StoreSession) -> None:
     """Find the communicator of which another rank asks: from now on this process answers for it."""
     from tracehook import _core
 
@@ -107,7 +109,7 @@ def _know(key: str) -> None:
     found = _core.find_communicator(pointers[0]) if pointers else None
     mine = memory() if found is not None else None
     if mine is not None:
-        mine.windows_of(found)
+        mine.windows_of(found, session)
 
 
 class _Extension:
@@ -143,8 +145,8 @@ class _Extension:
     @staticmethod
     def communicator_born() -> None:
         """Hear what other ranks say of the communicator, also if this rank never enters a scope."""
-        if Switch.host is not None and Switch.host.settings.guard != "off":
-            _meetings().listen()
+        if Switch.host is not None:
+            _sessions().listen()
 
     @staticmethod
     def abandon() -> None:
@@ -152,7 +154,7 @@ class _Extension:
         global _making
         _Extension.disabled()
         _making = threading.Lock()
-        Switch.memory = Switch.meetings = None
+        Switch.memory = Switch.sessions = None
         holders.clear()
 
     @staticmethod

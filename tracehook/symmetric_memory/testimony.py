@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from tracehook.agreement.rank_names import RankNames
 from tracehook.symmetric_memory import divergence
-from tracehook.symmetric_memory.members import Members
 
 MOST = 2048  # calls that a rank tells of
 
@@ -92,7 +92,7 @@ def read(text: str | bytes) -> Testimony:
     return Testimony(calls, kernels, [Version(*each) for each in versions])
 
 
-def difference(testimony: Testimony, first: int, last: int, members: Members) -> str:
+def difference(testimony: Testimony, first: int, last: int, names: RankNames) -> str:
     """Say at which of the calls the ranks first used different memory, and who used what."""
     versions = testimony.versions
     for call in range(first, last + 1):
@@ -102,7 +102,7 @@ def difference(testimony: Testimony, first: int, last: int, members: Members) ->
         for each in versions:
             by_digest[each.digests[call - each.first]].append(each)
         if len(by_digest) > 1:
-            return f"call {divergence.number(call)}: {_said(list(by_digest.values()), call, members)}"
+            return f"call {divergence.number(call)}: {_said(list(by_digest.values()), call, names)}"
     return f"one of the calls {divergence.number(first)} to {divergence.number(last)}, which they know no more"
 
 
@@ -111,14 +111,14 @@ def mixed_call(testimony: Testimony) -> int | None:
     return min((int(call) for call, symmetric in testimony.kernels.items() if symmetric is None), default=None)
 
 
-def _said(alike: Sequence[Sequence[Version]], call: int, members: Members) -> str:
+def _said(alike: Sequence[Sequence[Version]], call: int, names: RankNames) -> str:
     """Say what the ranks made that are alike: rank 0 first, then all that differ from it."""
     told = []
     for versions in alike:
         ranks = sorted(rank for each in versions for rank in each.ranks)
         uses = sorted((each.use(call) for each in versions), key=lambda use: use == divergence.FORGOTTEN)
         told.append(([0] if ranks[0] == 0 else ranks, uses[0]))
-    return "; ".join(f"{members.named(ranks)} made {use}" for ranks, use in sorted(told))
+    return "; ".join(f"{names.named(ranks)} made {use}" for ranks, use in sorted(told))
 
 
 def _spelled(told: Version) -> list[str]:

@@ -9,20 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 from tracehook import _core
 from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
+from tracehook.log.stderr import warn
 from tracehook.symmetric_memory.fence import Fence
 from tracehook.symmetric_memory.fence import position as place
-from tracehook.symmetric_memory.meeting import Meetings
 from tracehook.symmetric_memory.ranks import GroupRanks
+from tracehook.symmetric_memory.ranks_follower import REGISTER_OTHER
 from tracehook.symmetric_memory.surroundings import surroundings
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+    from tracehook.agreement.store_session import StoreSession, StoreSessions
     from tracehook.hook.groups import GroupFacts
+    from tracehook.settings import Settings
     from tracehook.symmetric_memory.stall_watch import StallWatch
 
 REGISTER = "register windows"
-REGISTER_OTHER = "register a window of the program's own"
 Make = Callable[[], tuple[int, int | None]]
 _ADVICE = {
     REGISTER: "Let the ranks allocate alike; tracehook.trim(group), on all ranks, gives back what is not used alike",
@@ -38,16 +40,14 @@ class GroupWindows(GroupRanks):
     def __init__(
         self,
         group: ProcessGroup | None,
-        timeout: float,
+        settings: Settings,
         stalls: StallWatch,
-        meetings: Meetings,
+        sessions: StoreSessions,
         on_new_communicator: Callable[[ProcessGroup | None], None],
-        abort: Callable[[ProcessGroup, str], None],
-        *,
-        verifies: bool,
         facts: GroupFacts | None = None,
+        session: StoreSession | None = None,
     ) -> None:
-        super().__init__(group, timeout, meetings, on_new_communicator, abort, verifies, facts)
+        super().__init__(group, settings, sessions, on_new_communicator, facts, session)
         self._stalls = stalls
         self._lock = threading.RLock()  # one collective act at a time
 
@@ -72,7 +72,7 @@ class GroupWindows(GroupRanks):
         communicator = self.communicator()
         if communicator is not None and self._plans is not None and self.refused is None:
             communicator.note_caller()
-            self._plans.decline(REGISTER, why, self._timeout, place(communicator, position))
+            self._plans.decline(REGISTER, why, self.timeout, place(communicator, position))
 
     def _agree(
         self,
@@ -113,10 +113,10 @@ class GroupWindows(GroupRanks):
         assert plans is not None
         begin = time.monotonic_ns()
         try:
-            if plans.compare(topic, entries, self._timeout, position):
-                fence.level(lambda *told: plans.level(topic, told, self._timeout, position), self._timeout / 2)
+            if plans.compare(topic, entries, self.timeout, position):
+                fence.level(lambda *told: plans.level(topic, told, self.timeout, position), self.timeout / 2)
             if more is not None:
-                plans.compare(topic, more(), self._timeout, position)
+                plans.compare(topic, more(), self.timeout, position)
         except RegistrationError as problem:
             self._note(communicator, problem, time.monotonic_ns() - begin, len(entries))
             if topic in _ADVICE and isinstance(problem, RegistrationMismatch) and problem.topic == topic:
@@ -162,12 +162,12 @@ class GroupWindows(GroupRanks):
             with self._stalls.watching((self, communicator)):
                 outcomes = communicator.register_windows(segments, bool(_core.capturing(self.facts.device)))
             failure = _failure(outcomes, len(segments))
-            return self._plans.confirm(REGISTER, failure, self._timeout, position, _next_call(communicator))
+            return self._plans.confirm(REGISTER, failure, self.timeout, position, _next_call(communicator))
         except RegistrationError as raised:
             problem = raised
             if failure and isinstance(raised, RegistrationTimeout):
                 # Why the others did not come: they wait in NCCL for what failed here, or that wait was ended.
-                where = self.members.named([self.facts.rank])
+                where = self.names.named([self.facts.rank])
                 problem = RegistrationTimeout(f"{raised.text}. On {where}: {failure}", raised.missing)
             communicator.drop_windows()
             self._note(communicator, problem, 0, len(segments))
@@ -191,15 +191,12 @@ class GroupWindows(GroupRanks):
             # Nor may windows be used that were made before. Those of captured graphs cannot be taken away.
             self._drop_all(("failed", str(problem)))
 
-    def register_of_others(
-        self, wanted: str, flights: int, make: Make, on_difference: Callable[[str], str], unfit: str = ""
-    ) -> tuple[str, int]:
+    def register_of_others(self, wanted: str, flights: int, make: Make, unfit: str = "") -> tuple[str, int]:
         """Have the ranks compare a window that the program registers, and NCCL make it. Collective.
 
         `flights`: calls of an open group of the thread that registers; they are not waited for.
         `make` makes the call, and returns NCCL's answer and the window's handle: 0 if there is none, None if it comes
         later. Then collectives do not look for the window.
-        `on_difference` returns why the call is refused if the ranks differ; an empty text if it is made all the same.
         `unfit`: why the call is refused if all ranks want the same; then `wanted` tells it from a call that is not.
 
         Returns:
@@ -208,16 +205,23 @@ class GroupWindows(GroupRanks):
         """
         with self._lock:
             communicator = self.communicator()
+            if self.guard == "off":
+                return "", make()[0]
             with Fence(communicator, flights) as fence:
                 position = fence.position(0)
                 try:
                     self._compare(communicator, fence, REGISTER_OTHER, [wanted], position)
+                    if self.guard == "off":  # as another rank has it, which compares nothing
+                        fence.lower()
+                        return "", make()[0]
                     if unfit:
                         raise RegistrationError(f"{self.about}: {unfit}", advice="")
                 except RegistrationError as problem:
                     fence.lower()
-                    why = on_difference(str(problem))
-                    return (why, 0) if why else ("", make()[0])
+                    if self.guard == "on":
+                        return f"tracehook: {problem}", 0
+                    warn(f"{problem}; registering all the same (SYMM_REGISTER_GUARD={self.guard})")
+                    return "", make()[0]
                 with self._stalls.watching((self, communicator)):
                     result, handle = make()
                 if handle is None:
@@ -237,7 +241,7 @@ class GroupWindows(GroupRanks):
         assert self._plans is not None
         failure = f"NCCL error {result}" if result else "" if handle else NO_WINDOW
         try:
-            return self._plans.confirm(REGISTER_OTHER, failure, self._timeout, position, _next_call(communicator))
+            return self._plans.confirm(REGISTER_OTHER, failure, self.timeout, position, _next_call(communicator))
         except RegistrationFailed as problem:
             if set(problem.failures.values()) == {NO_WINDOW} and len(problem.failures) == self.facts.ranks:
                 return None
@@ -272,7 +276,7 @@ class GroupWindows(GroupRanks):
             offered = [f"{window['ordinal']} {window['size']}" for window in mine]
             begin = time.monotonic_ns()
             try:
-                common = set(self._plans.common("trim", offered, self._timeout, place(communicator, 0)))
+                common = set(self._plans.common("trim", offered, self.timeout, place(communicator, 0)))
             except RegistrationError as problem:
                 self._log_failure(communicator, problem, time.monotonic_ns() - begin, len(offered))
                 raise
@@ -287,7 +291,7 @@ class GroupWindows(GroupRanks):
             return
         begin = time.monotonic_ns()
         try:
-            self._uses.use(topic, entries, self._timeout, call)
+            self._uses.use(topic, entries, self.timeout, call)
         except RegistrationMismatch:
             raise  # the caller logs it, as one of places
         except RegistrationError as problem:

@@ -81,12 +81,6 @@ void introduce(const core::CommunicatorPtr& communicator) {
     }
 }
 
-nccl::Verify verify_named(const std::string& name) {
-    return name == "off"         ? nccl::Verify::kOff
-           : name == "every-use" ? nccl::Verify::kEveryUse
-                                 : nccl::Verify::kFirstUse;
-}
-
 py::object find_member(std::uintptr_t pointer) {
     Process& owner = process();
     const core::CommunicatorPtr found =
@@ -362,8 +356,8 @@ void bind_symmetric(py::module_& module) {
     module.def("release_idle", [] { return process().bank().release_idle(); }, NoGil());
     module.def("last_refusal", [] { return last_refusal(process().bank()); });
     nccl::set_introduction(&introduce);
-    module.def("set_verification", [](const std::string& verify, const py::function& compare) {
-        nccl::set_verification(verify_named(verify), comparison(compare));
+    module.def("set_verification", [](bool is_on, const py::function& compare) {
+        nccl::set_verification(is_on ? comparison(compare) : nccl::Comparison());
     });
     module.def("capturing", [](int device) { return process().hook_library().capturing(device); });
 }

@@ -15,13 +15,8 @@ namespace {
 using enum core::Compare;
 using enum Operation::Size;
 
-struct Verification {
-    Verify verify = Verify::kOff;
-    Comparison compare;
-};
-
 // Leaked at each change: another thread may be using the former one.
-std::atomic<const Verification*> verification{nullptr};
+std::atomic<const Comparison*> verification{nullptr};
 
 std::atomic<const Introduction*> introduction{nullptr};
 
@@ -48,11 +43,11 @@ int compare_with_others(const core::CommunicatorPtr& communicator,
         if (look.use.config != 0 && introduce != nullptr) {
             (*introduce)(communicator);
         }
-        const Verification* const now = verification.load(std::memory_order_acquire);
-        if (now == nullptr || now->verify == Verify::kOff) {
+        const Comparison* const compare = verification.load(std::memory_order_acquire);
+        if (compare == nullptr || !*compare) {
             return kSuccess;
         }
-        const std::string why = now->compare(*communicator, look);
+        const std::string why = (*compare)(*communicator, look);
         return why.empty() ? kSuccess : refuse(why);
     } catch (const std::exception& failure) {
         return refuse(failure.what());
@@ -80,8 +75,8 @@ const std::vector<Operation>& operations() {
     return *table;
 }
 
-void set_verification(Verify verify, Comparison comparison) {
-    verification.store(new Verification{verify, std::move(comparison)}, std::memory_order_release);
+void set_verification(Comparison comparison) {
+    verification.store(new Comparison(std::move(comparison)), std::memory_order_release);
 }
 
 void set_introduction(Introduction replacement) {
@@ -100,13 +95,10 @@ int check_placement(const core::CommunicatorPtr& found, const Call& call,
     const std::size_t one_size = bytes_of(call.count, call.type);
     const std::size_t all_size = bytes_of(call.count, call.type, ranks_of(*found));
     core::Windows& windows = found->windows();
-    const Verification* const now = verification.load(std::memory_order_acquire);
-    const bool always = now != nullptr && now->verify == Verify::kEveryUse;
-    using enum core::Windows::Act;
     const core::Side from{call.send, row.send == all ? all_size : one_size, row.compare_send};
     const core::Side to{call.receive, row.receive == all ? all_size : one_size,
                         row.compare_receive};
-    core::Windows::Lookup look = windows.look(call.operation, from, to, always ? kCompare : kKnown,
+    core::Windows::Lookup look = windows.look(call.operation, from, to, core::Windows::Act::kKnown,
                                               call.in_group, call.config);
     if (look.milestone) {
         found->log_digest();

@@ -24,15 +24,13 @@ struct Operation {
 // By number: the order of the PLACED rows.
 const std::vector<Operation>& operations();
 
-enum class Verify { kOff, kFirstUse, kEveryUse };
-
 // What compares a new use with the other ranks, on the thread that issued the call, with none of
 // our locks and not inside the gate. It waits for them, with a deadline. Returns "" if all agree,
 // or why the call must not be made.
 using Comparison = std::function<std::string(core::Communicator&, const core::Windows::Lookup&)>;
 
-// Before the first window is made.
-void set_verification(Verify verify, Comparison comparison);
+// Before the first window is made. Empty: nothing is compared.
+void set_verification(Comparison comparison);
 
 // Sees to it that the ranks can compare a call with a configuration, which needs no window: may set
 // the verification. Called where a comparison is.

@@ -228,7 +228,10 @@ Windows::Lookup Windows::look(std::uint32_t operation, const Side& send, const S
         return look;
     }
     const bool is_use = had_window_ || config != 0;
-    look.counted = !is_use || (look.known && act == Act::kKnown);
+    // A rank whose use has a window asks the others, which answer from their history.
+    const bool is_compared = config != 0 || look.use.send.window != Place::kNone ||
+                             look.use.receive.window != Place::kNone;
+    look.counted = !is_use || !is_compared || look.known;
     if (!look.counted) {
         ++compared_;
         return look;

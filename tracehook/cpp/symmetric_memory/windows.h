@@ -152,9 +152,8 @@ class Windows {
         bool in_window = false; // a buffer starts in one
     };
     enum class Act {
-        kKnown,   // counts a known use; compares a new one
-        kCompare, // compares every use
-        kPeek,    // does neither
+        kKnown, // counts a known use; compares a new one
+        kPeek,  // does neither
     };
     // Finds the places of a call. If it is neither counted nor refused, it is in flight, and the
     // ranks have to compare it: then accept() or withdraw(). Before the first window every call is

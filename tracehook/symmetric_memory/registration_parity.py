@@ -9,14 +9,14 @@ and posts only if the others have not done so a moment later. While nothing chan
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracehook import _core
+from tracehook.agreement.rank_names import of_group
 from tracehook.hook import namer
 from tracehook.log.stderr import warn
 from tracehook.log.tables import KINDS
-from tracehook.symmetric_memory.members import of_group
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -56,7 +56,7 @@ class _Theirs:
 
 
 class Registrations:
-    """Compares, for one store, who registers segments with which communicator. Only the watch calls it."""
+    """Compares, for one store, who registers segments with which communicator. Only the watchdog calls it."""
 
     def __init__(self) -> None:
         self._mine: dict[str, _Mine] = {}
@@ -69,8 +69,9 @@ class Registrations:
         self._say(rows)
         return list(self._changes(store, rows))
 
-    def hear(self, notice: Notice) -> None:
+    def hear(self, told: Sequence[Any]) -> None:
         """Take what a rank, perhaps this one, says of itself."""
+        notice = Notice(*told)
         self._theirs[notice.key, notice.rank] = _Theirs(notice)
 
     def _changes(self, store: Store, rows: dict[str, dict[str, Any]]) -> Iterator[Notice]:
@@ -108,6 +109,11 @@ class Registrations:
             theirs.is_said = differs
 
 
+def listeners() -> dict[str, Registrations]:
+    """Return what a watchdog asks besides, by channel."""
+    return {CHANNEL: Registrations()}
+
+
 def _registers(row: dict[str, Any]) -> bool:
     kind = KINDS[row["local"]]
     return kind == "observed" or (kind != "off" and not row["failed"] and _core.registering())
@@ -120,9 +126,9 @@ def _notice(key: str, row: dict[str, Any], registered: bool) -> Notice:
     who, group = f"rank {row['rank']}{world}", f"{row['size']} ranks"
     name = namer.known(row["id"])
     if name is not None:
-        members = of_group(name.name, name.desc, row["size"], name.members)
-        who = members.named([row["rank"]]) if members.ranks else who
-        group = members.described(row["size"])
+        names = of_group(name.name, name.desc, row["size"], name.members)
+        who = names.named([row["rank"]]) if names.ranks else who
+        group = names.described(row["size"])
     why = "" if registered else "a registration failed" if row["failed"] else "they were switched off"
     return Notice(key, row["rank"], who, f"communicator {key} ({group})", registered, why)
 

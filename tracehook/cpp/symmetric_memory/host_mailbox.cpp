@@ -1,4 +1,4 @@
-#include "symmetric_memory/host_board.h"
+#include "symmetric_memory/host_mailbox.h"
 
 #include <algorithm>
 #include <atomic>
@@ -32,20 +32,16 @@ void wake_all(Word& word) noexcept {
     syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-bool says_closed(std::uint64_t settled) noexcept {
-    return settled % 2 == 1;
-}
-
 // "THSHARED": by it a later job knows the file, should this one be killed (leftovers.py).
 constexpr std::uint64_t kMark = 0x4445524148534854;
 static_assert(std::endian::native == std::endian::little);
 
-constexpr std::size_t kWords = HostBoard::kLongest / sizeof(std::uint64_t);
+constexpr std::size_t kWords = HostMailbox::kLongest / sizeof(std::uint64_t);
 
 } // namespace
 
 // Zero, as the file begins, is the number of no round.
-struct alignas(64) HostBoard::Slot {
+struct alignas(64) HostMailbox::Slot {
     std::atomic<std::uint64_t> number;
     std::atomic<std::uint64_t> length;
     // Words and not bytes, because a reader may look while the writer goes on.
@@ -84,14 +80,13 @@ struct alignas(64) HostBoard::Slot {
     }
 };
 
-struct HostBoard::Page {
+struct HostMailbox::Page {
     std::atomic<std::uint64_t> mark; // all ranks write the same
-    Word opened;                     // ranks that have opened the board
+    Word opened;                     // ranks that have opened it
     Word posts;                      // grows with each post
     Word publishes; // grows with each text for all, and with each round that is given up
     std::atomic<std::uint64_t>
         given_up; // the newest round for which the posts did not come together
-    std::atomic<std::uint64_t> settled; // twice the newest round; odd: closed
     Slot for_all;
 
     Slot* slots() noexcept { return reinterpret_cast<Slot*>(this + 1); }
@@ -100,7 +95,7 @@ struct HostBoard::Page {
     }
 };
 
-HostBoard::HostBoard(std::string path, std::size_t ranks, std::size_t own)
+HostMailbox::HostMailbox(std::string path, std::size_t ranks, std::size_t own)
     : path_(std::move(path)), ranks_(ranks), own_(own) {
     const int file = open(path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     int failure = file < 0 ? errno : 0;
@@ -127,32 +122,28 @@ HostBoard::HostBoard(std::string path, std::size_t ranks, std::size_t own)
     }
 }
 
-HostBoard::~HostBoard() {
+HostMailbox::~HostMailbox() {
     if (!is_complete()) {
         unlink(path_.c_str());
     }
     munmap(page_, Page::bytes(ranks_));
 }
 
-bool HostBoard::is_complete() const noexcept {
+bool HostMailbox::is_complete() const noexcept {
     return page_->opened.load(std::memory_order_acquire) >= ranks_;
 }
 
-bool HostBoard::is_closed() const noexcept {
-    return says_closed(page_->settled.load(std::memory_order_acquire));
-}
-
-HostBoard::Slot& HostBoard::slot(std::size_t rank) const noexcept {
+HostMailbox::Slot& HostMailbox::slot(std::size_t rank) const noexcept {
     return page_->slots()[rank];
 }
 
-void HostBoard::post(std::uint64_t number, std::string_view text) {
+void HostMailbox::post(std::uint64_t number, std::string_view text) {
     const std::lock_guard guard(writing_);
     slot(own_).write(number, text);
     wake_all(page_->posts);
 }
 
-std::vector<std::string> HostBoard::gather(std::uint64_t number,
+std::vector<std::string> HostMailbox::gather(std::uint64_t number,
                                            std::chrono::nanoseconds patience) {
     const auto deadline = Clock::now() + patience;
     std::vector<std::string> texts;
@@ -169,8 +160,7 @@ std::vector<std::string> HostBoard::gather(std::uint64_t number,
         if (texts.size() == ranks_) {
             return texts;
         }
-        const bool is_over =
-            slot(texts.size()).number.load(std::memory_order_acquire) > number || is_closed();
+        const bool is_over = slot(texts.size()).number.load(std::memory_order_acquire) > number;
         if (is_over || left <= left.zero()) {
             page_->given_up.store(number, std::memory_order_release);
             wake_all(page_->publishes);
@@ -180,7 +170,7 @@ std::vector<std::string> HostBoard::gather(std::uint64_t number,
     }
 }
 
-std::vector<std::string> HostBoard::newest() const {
+std::vector<std::string> HostMailbox::newest() const {
     std::vector<std::string> texts;
     for (std::size_t rank = 0; rank < ranks_; ++rank) {
         const Slot& theirs = slot(rank);
@@ -190,61 +180,13 @@ std::vector<std::string> HostBoard::newest() const {
     return texts;
 }
 
-void HostBoard::publish(std::uint64_t number, std::string_view text) {
+void HostMailbox::publish(std::uint64_t number, std::string_view text) {
     const std::lock_guard guard(writing_);
     page_->for_all.write(number, text);
     wake_all(page_->publishes);
 }
 
-bool HostBoard::settle(std::uint64_t number, std::string_view text) {
-    std::uint64_t before = page_->settled.load(std::memory_order_acquire);
-    if (!is_complete() || says_closed(before) || text.size() > kLongest) {
-        return false;
-    }
-    const std::lock_guard guard(writing_);
-    // All ranks have posted in this round, so nobody wants the text of the one before.
-    page_->for_all.write(number, text);
-    const bool stands =
-        page_->settled.compare_exchange_strong(before, 2 * number, std::memory_order_acq_rel);
-    wake_all(page_->publishes);
-    return stands;
-}
-
-std::optional<std::string> HostBoard::settled(std::uint64_t number,
-                                              std::chrono::nanoseconds patience) {
-    const auto deadline = Clock::now() + patience;
-    while (true) {
-        const std::uint32_t seen = page_->publishes.load(std::memory_order_acquire);
-        const std::uint64_t newest = page_->settled.load(std::memory_order_acquire);
-        if (newest / 2 >= number) {
-            return page_->for_all.read(number);
-        }
-        const auto left = deadline - Clock::now();
-        const bool is_over =
-            says_closed(newest) || page_->given_up.load(std::memory_order_acquire) >= number;
-        if (is_over || left <= left.zero()) {
-            return std::nullopt;
-        }
-        wait_for_change(page_->publishes, seen, left);
-    }
-}
-
-std::optional<std::string> HostBoard::close(std::uint64_t number) {
-    std::uint64_t before = page_->settled.load(std::memory_order_acquire);
-    while (before / 2 < number && !says_closed(before)) {
-        if (page_->settled.compare_exchange_weak(before, before + 1, std::memory_order_acq_rel)) {
-            wake_all(page_->posts);
-            wake_all(page_->publishes);
-            return std::nullopt;
-        }
-    }
-    if (before / 2 < number) {
-        return std::nullopt;
-    }
-    return page_->for_all.read(number).value_or("");
-}
-
-std::optional<std::string> HostBoard::published(std::uint64_t number,
+std::optional<std::string> HostMailbox::published(std::uint64_t number,
                                                 std::chrono::nanoseconds patience) const {
     const auto deadline = Clock::now() + patience;
     while (true) {

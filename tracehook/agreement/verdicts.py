@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
-from tracehook.symmetric_memory.members import NOBODY, Members
+from tracehook.agreement import handshake
+from tracehook.agreement.rank_names import NOBODY, RankNames
 
 UNKNOWN = -1  # in a position: other threads work on the communicator too, so the number of calls says nothing
 MOST_GROUPS = 8  # different wishes that a message shows
@@ -19,7 +21,20 @@ class Post(NamedTuple):
     topic: str
     entries: list[str]
     position: Sequence[int] = ()  # where the rank is in its program: grows; see rounds.py
-    host: str = ""  # said until the ranks know who shares a host
+    greeting: Mapping[str, Any] = {}  # said until all ranks have heard it; see handshake.py
+
+    def written(self) -> str:
+        """Return the text that other ranks read."""
+        return json.dumps({"format": handshake.FORMAT} | self._asdict())
+
+    @classmethod
+    def read(cls, text: str) -> Self:
+        """Return the post in a text. Of another format, or none, only the greeting counts."""
+        told = json.loads(text)
+        told = told if isinstance(told, dict) else {}
+        if told.get("format") != handshake.FORMAT:
+            return cls("", "", [], greeting={"format": told.get("format", 1)} | told.get("greeting", {}))
+        return cls(**{name: told[name] for name in cls._fields if name in told})
 
     @property
     def consequence(self) -> str:
@@ -33,8 +48,8 @@ class RoundVerdict(NamedTuple):
     `kind` is ``ok``, ``mismatch``, ``failed``, ``timeout``, ``declined``, ``skipped``, ``diverged`` or ``differed``.
     `data`: the reasons by rank (failed, declined), or what the ranks share (ok); of ``differed`` how many calls ranks
     have made, and the call at which they hang in NCCL, or None. `position`: where the rank was that wrote the verdict
-    before all had come, or that an alarm is about; of ``skipped`` the newest one. `hosts`: for each rank the number of
-    its host, if all said it, as :func:`hosts.packed` writes them.
+    before all had come, or that an alarm is about; of ``skipped`` the newest one. `shaken`: what the ranks share from
+    now on, once all have said their greeting; see handshake.py.
     """
 
     kind: str
@@ -43,7 +58,19 @@ class RoundVerdict(NamedTuple):
     data: Any = None
     position: Sequence[int] = ()
     topic: str = ""  # of "declined": what that rank does not come to
-    hosts: str = ""
+    shaken: Mapping[str, Any] | None = None
+
+    def written(self) -> str:
+        """Return the text that all ranks read."""
+        return json.dumps({name: value for name, value in self._asdict().items() if value or name == "kind"})
+
+    @classmethod
+    def read(cls, text: str | bytes) -> Self:
+        """Return the verdict in a text."""
+        told = json.loads(text)
+        if not isinstance(told, dict):  # as versions before the handshake wrote it
+            told = {"kind": "mismatch", "text": handshake.another_format(str(told[1]))}
+        return cls(**{name: told[name] for name in cls._fields if name in told})
 
 
 def is_same(one: Sequence[int], other: Sequence[int]) -> bool:
@@ -57,20 +84,20 @@ def is_further(one: Sequence[int], other: Sequence[int]) -> bool:
     return [mine for mine, _ in known] > [theirs for _, theirs in known]
 
 
-def judge(about: str, posts: Sequence[Post], members: Members = NOBODY) -> RoundVerdict:
+def judge(about: str, posts: Sequence[Post], names: RankNames = NOBODY) -> RoundVerdict:
     """Compare the posts of all ranks, in the order of the ranks."""
     first = posts[0]
     act, topic, entries = first[:3]
     if any(post[:2] != first[:2] for post in posts):
         wishes = [f"to {post.act} {post.topic!r}" for post in posts]
         return RoundVerdict(
-            "mismatch", f"{about}: the ranks are not at the same point: {_told(wishes, members)}; no rank goes on"
+            "mismatch", f"{about}: the ranks are not at the same point: {_told(wishes, names)}; no rank goes on"
         )
     if not all(is_same(post.position, first.position) for post in posts):
-        return _apart(about, posts, members)
+        return _apart(about, posts, names)
     if act in ("confirm", "level"):
         failed = {reason: ranks for reason, ranks in _grouped([post.entries[0] for post in posts]).items() if reason}
-        told = "; ".join(f"on {members.named(ranks)}: {reason}" for reason, ranks in failed.items())
+        told = "; ".join(f"on {names.named(ranks)}: {reason}" for reason, ranks in failed.items())
         text = f"{about}: {topic!r} failed {told}; {first.consequence}"
         reasons = {rank: reason for reason, ranks in failed.items() for rank in ranks}
         if failed:
@@ -84,19 +111,19 @@ def judge(about: str, posts: Sequence[Post], members: Members = NOBODY) -> Round
     # Padded with None, so that a list which ends earlier differs there.
     columns = enumerate(itertools.zip_longest(*(post.entries for post in posts)), start=1)
     position, column = next((position, column) for position, column in columns if len(set(column)) > 1)
-    told = _told(["nothing" if entry is None else repr(entry) for entry in column], members)
+    told = _told(["nothing" if entry is None else repr(entry) for entry in column], names)
     text = f"{about}: the ranks differ at {topic!r}, entry {position}: {told}; {first.consequence}"
     return RoundVerdict("mismatch", text, data=topic)
 
 
-def _apart(about: str, posts: Sequence[Post], members: Members) -> RoundVerdict:
+def _apart(about: str, posts: Sequence[Post], names: RankNames) -> RoundVerdict:
     """Judge ranks that do the same at different places of the program."""
     places = range(len(posts[0].position))
     shared = [place for place in places if all(post.position[place] != UNKNOWN for post in posts)]
     newest = max((post.position for post in posts), key=lambda position: [position[place] for place in shared])
     behind = [rank for rank, post in enumerate(posts) if not is_same(post.position, newest)]
     ahead = [rank for rank, post in enumerate(posts) if is_same(post.position, newest)]
-    first, further, others = posts[0], members.named(ahead), members.named(behind)
+    first, further, others = posts[0], names.named(ahead), names.named(behind)
     if first.act == "use":
         text = (
             f"{about}: the ranks are not at the same call: {further} came to {first.topic!r} as call {newest[0]}, "
@@ -121,10 +148,10 @@ def _levels(posts: Sequence[Post]) -> tuple[int, bool]:
     return most, not any(post.entries[2] for post in posts) and (most == UNKNOWN or min(calls) == most)
 
 
-def _told(wishes: Sequence[str], members: Members) -> str:
+def _told(wishes: Sequence[str], names: RankNames) -> str:
     """Say who wants what: the majority first, then the odd ones."""
     groups = sorted(_grouped(wishes).items(), key=lambda group: -len(group[1]))
-    parts = [f"{members.named(ranks)} want{'s' * (len(ranks) == 1)} {wish}" for wish, ranks in groups[:MOST_GROUPS]]
+    parts = [f"{names.named(ranks)} want{'s' * (len(ranks) == 1)} {wish}" for wish, ranks in groups[:MOST_GROUPS]]
     if len(groups) > MOST_GROUPS:
         parts.append(f"and {len(groups) - MOST_GROUPS} more wishes")
     if len(groups[0][1]) > len(groups[1][1]):

@@ -1,7 +1,7 @@
 """The ranks of a communicator compare what they are about to do, with a deadline, before any collective call.
 
 What a rank does in a round is in `rounds.py`, how the posts are judged in `verdicts.py`, who carries the steps out in
-`lines.py`.
+`store_worker.py`.
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from tracehook.agreement import rounds
+from tracehook.agreement.handshake import greeting
+from tracehook.agreement.mailbox import HostMailbox
+from tracehook.agreement.rank_names import NOBODY, RankNames
+from tracehook.agreement.store_worker import StoreWorkers, Task
+from tracehook.agreement.topology import LEADER, Hosts, RoundTopology, TopologyEpoch, seen_by, unpacked
+from tracehook.agreement.verdicts import Post, RoundVerdict, judge
 from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
 from tracehook.hook.background import END
-from tracehook.symmetric_memory import levels, rounds
-from tracehook.symmetric_memory.hosts import Board, Hosts, by_host, seen_by, unpacked
-from tracehook.symmetric_memory.lines import Lines, Task
-from tracehook.symmetric_memory.members import NOBODY, Members
-from tracehook.symmetric_memory.part import LEADER, Part, Seat
-from tracehook.symmetric_memory.verdicts import Post, RoundVerdict, judge
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -29,15 +30,10 @@ class Waiting(NamedTuple):
     """A round that this rank is in. `since`: seconds of the monotonic clock."""
 
     task: Task
-    part: Part
+    topology: RoundTopology
     number: int
     post: Post
     since: float
-
-    def is_settled(self) -> bool:
-        """Have the round end at the store; tell whether it ended on the board of the host before."""
-        board = self.task.board
-        return self.part.is_on_one_host and board is not None and board.close(self.number) is not None
 
 
 class RoundFollower(Protocol):
@@ -49,6 +45,9 @@ class RoundFollower(Protocol):
     def diverged(self, verdict: RoundVerdict) -> None:
         """Some rank has gone on alone, so that no further call may be made."""
 
+    def shaken(self, shaken: Mapping[str, Any]) -> None:
+        """All ranks have heard each other's greeting, and share this from now on; see handshake.py."""
+
 
 class _Nobody:
     """Follows nothing."""
@@ -59,6 +58,10 @@ class _Nobody:
 
     @staticmethod
     def diverged(verdict: RoundVerdict) -> None:
+        pass
+
+    @staticmethod
+    def shaken(shaken: Mapping[str, Any]) -> None:
         pass
 
 
@@ -77,35 +80,34 @@ class Agreement:
 
     def __init__(
         self,
-        lines: Lines | Store | None,
+        workers: StoreWorkers | Store | None,
         channel: str,
         rank: int,
         ranks: int,
         about: str,
         follower: RoundFollower | None = None,
         host: str = "",
-        members: Members = NOBODY,
+        names: RankNames = NOBODY,
+        settings: Mapping[str, str] | None = None,
         is_verified: bool = False,
     ) -> None:
         self.rounds = 0
         self.trips = 0
         self.about = about
-        self._members = members
+        self._names = names
         self.ended: str | None = None  # why there is no further round
-        self._lines = lines if isinstance(lines, Lines) else Lines(lines)
+        self._workers = workers if isinstance(workers, StoreWorkers) else StoreWorkers(workers)
         self.prefix = f"tracehook/{channel}"
         self._rank = rank
         self._ranks = ranks
         self._follower: RoundFollower = follower or _NOBODY
         self._is_verified = is_verified  # its ranks also compare in the background
-        self._own_host = host
-        self._host = host  # what names this rank's host to the others; empty when all know, and if there is no board
+        self._greeting = greeting(host, settings or {})  # empty when all have heard it
         self._hosts = Hosts()
-        self._board: Board | None = None
-        self._levels = levels.seen_by(rank, [[each] for each in range(ranks)])
+        self._mailbox: HostMailbox | None = None
         # Before the ranks know who shares a host, and then with that. Any thread reads it.
-        self.seats: list[Seat] = [Seat(self._part(0.0))]
-        self._unheard: tuple[Part, int, Post, str] | None = None  # a round whose verdict this rank does not know
+        self.epochs: list[TopologyEpoch] = [TopologyEpoch(self._topology(0.0))]
+        self._unheard: tuple[RoundTopology, int, Post, str] | None = None  # this rank does not know that verdict
         self._lock = threading.Lock()
         # Keys for this rank to remove. Some rank may still need those that are kept, nobody the removable ones.
         self._kept: list[str] = []
@@ -178,10 +180,10 @@ class Agreement:
             return
         try:
             self.rounds += 1
-            part = self._part(timeout)
-            post = Post("decline", topic, [why], position)
-            self._lines.submit(Task(rounds.decline(part, self.rounds, post, why), timeout, board=self._board))
-            self._keep(part, self.rounds)
+            topology = self._topology(timeout)
+            post = Post("decline", topic, [why], position, self._greeting)
+            self._workers.submit(Task(rounds.decline(topology, self.rounds, post, why), timeout, mailbox=self._mailbox))
+            self._keep(topology, self.rounds)
         finally:
             self._lock.release()
 
@@ -192,14 +194,14 @@ class Agreement:
 
     def keys_at_end(self) -> list[str]:
         """Return those of this rank's keys that nobody reads once it has no communicator: all but the last verdict."""
-        return [*self._removable, *([self._part(0.0).leader_key] if self._rank == LEADER else [])]
+        return [*self._removable, *([self._topology(0.0).leader_key] if self._rank == LEADER else [])]
 
     def _hold(self, post: Post, timeout: float) -> RoundVerdict:
         with self._lock:
             verdict = self._verdict(post, timeout)
         if verdict.kind == "timeout":
             is_late = self._rank in verdict.missing
-            late = f"{self.about}: this rank ({self._members.number(self._rank)}) came late itself. " if is_late else ""
+            late = f"{self.about}: this rank ({self._names.number(self._rank)}) came late itself. " if is_late else ""
             raise RegistrationTimeout(late + verdict.text, verdict.missing)
         if verdict.kind in ("failed", "declined"):
             raise RegistrationFailed(verdict.text, {int(rank): why for rank, why in verdict.data.items()})
@@ -219,7 +221,7 @@ class Agreement:
                 raise RegistrationError(self.ended, advice="")
             self.rounds += 1
             if self._ranks == 1:
-                return judge(self.about, [post], self._members)
+                return judge(self.about, [post], self._names)
             verdict = self._attend(post, timeout, max(0.0, deadline - time.monotonic()))
             if rounds.is_for(verdict, post):
                 return verdict
@@ -229,48 +231,41 @@ class Agreement:
         """The ranks that are known to share this rank's host, with itself; empty if none is, or not yet."""
         return self._hosts.neighbours
 
-    def _part(self, timeout: float) -> Part:
-        return Part(self.prefix, self._rank, self._ranks, self.about, timeout, self._hosts, self._members, self._levels)
+    def _topology(self, timeout: float) -> RoundTopology:
+        return RoundTopology(self.prefix, self._rank, self._ranks, self.about, timeout, self._hosts, self._names)
 
-    def _meet_neighbours(self, numbers: Sequence[int], number: int) -> None:
-        """Meet the ranks of this host on a board after round `number`, in which all ranks have read who they are."""
-        self._host, self._hosts = "", seen_by(self._rank, numbers)
-        self._levels = levels.seen_by(self._rank, by_host(numbers))
-        if len(self.seats) == 1:
-            # Here, because all ranks do so now: a board that not all open leaves its file.
-            board = Board(f"{self.prefix}/samples", self._hosts.neighbours, self._rank) if self._is_verified else None
-            self.seats.append(Seat(self._part(0.0), board))
-        if self._hosts.neighbours:
-            self._board = Board(f"{self.prefix}/{number}", self._hosts.neighbours, self._rank)
+    def _learn(self, verdict: RoundVerdict, number: int) -> None:
+        """Share from round `number` on what all ranks have said in their greetings."""
+        if verdict.shaken is None or not self._greeting:
+            return
+        self._greeting = {}
+        numbers = unpacked(verdict.shaken.get("hosts", ""))
+        if numbers:
+            self._hosts = seen_by(self._rank, numbers)
+            # Here, because all ranks do so now: a mailbox that not all open leaves its file.
+            neighbours = self._hosts.neighbours
+            samples = HostMailbox(f"{self.prefix}/samples", neighbours, self._rank) if self._is_verified else None
+            self.epochs.append(TopologyEpoch(self._topology(0.0), samples))
+            self._mailbox = HostMailbox(f"{self.prefix}/{number}", neighbours, self._rank) if neighbours else None
+        self._follower.shaken(verdict.shaken)
 
-    def _leave_closed_board(self) -> None:
-        """Name this rank's host again: the ranks meet on a new board when all have done so."""
-        if self._board is not None and self._board.is_closed:
-            self._host, self._hosts, self._board = self._own_host, Hosts(), None
-
-    def _keep(self, part: Part, number: int) -> None:
+    def _keep(self, topology: RoundTopology, number: int) -> None:
         """Take note of the keys of a round that are this rank's to remove."""
-        if self._rank != LEADER:
-            self._kept.append(part.post_key(number, self._rank))
-        if part.collects:
-            self._kept.append(part.shard_key(number, self._rank))
-        if self._rank == LEADER or part.collects:
-            self._kept_verdicts.append(part.copy_key(number, self._rank))
+        if self._rank == LEADER:
+            self._kept_verdicts.append(topology.verdict_key(number))
+        else:
+            self._kept.append(topology.post_key(number, self._rank))
 
     def _hear_of_the_last(self, post: Post, left: float) -> None:
         """Learn how the round ended in which this rank raised, or end it: all have to know alike who shares a host."""
         if self._unheard is None:
             return
-        part, number, former, why = self._unheard
-        task = Task(rounds.leave(part, number, former, why), left, board=self._board)
+        topology, number, former, why = self._unheard
+        task = Task(rounds.leave(topology, number, former, why), left, mailbox=self._mailbox)
         with self._telling_of_the_store(post):
-            verdict = self._lines.carry_out(task)
+            verdict = self._workers.carry_out(task)
         self._unheard = None
         self._learn(verdict, number)
-
-    def _learn(self, verdict: RoundVerdict, number: int) -> None:
-        if verdict.hosts:
-            self._meet_neighbours(unpacked(verdict.hosts), number)
 
     @contextlib.contextmanager
     def _telling_of_the_store(self, post: Post) -> Iterator[None]:
@@ -286,26 +281,26 @@ class Agreement:
 
     def _attend(self, post: Post, timeout: float, left: float) -> RoundVerdict:
         self._hear_of_the_last(post, left)
-        part = self._part(timeout)
+        topology = self._topology(timeout)
         number = self.rounds
-        steps = rounds.attend(part, number, post._replace(host=self._host))
-        task = Task(steps, left, self._removable, self._board, self._rank)
+        post = post._replace(greeting=self._greeting)
+        task = Task(rounds.attend(topology, number, post), left, self._removable, self._mailbox, self._rank)
         try:
-            waiting = Waiting(task, part, number, post, time.monotonic())
+            waiting = Waiting(task, topology, number, post, time.monotonic())
             with self._telling_of_the_store(post), self._follower.following(waiting):
-                verdict = self._lines.carry_out(task)
+                verdict = self._workers.carry_out(task)
         except BaseException as problem:
             why = type(problem).__name__
-            self._unheard = part, number, post, why
+            self._unheard = topology, number, post, why
             if not isinstance(problem, RegistrationError):
-                # Ctrl-C: the others hear it at once, and so does the line that waits.
-                self._lines.submit(Task(rounds.leave(part, number, post, why), END, board=self._board))
+                # Ctrl-C: the others hear it at once, and so does the worker that waits.
+                leaving = rounds.leave(topology, number, post, why)
+                self._workers.submit(Task(leaving, END, mailbox=self._mailbox))
             raise
         finally:
-            if task.trips:  # else the board was enough, and nothing was written to the store or removed
+            if task.trips:  # else the mailbox was enough, and nothing was written to the store or removed
                 self.trips += task.trips + len(task.removable)
-                self._keep(part, number)
-        self._leave_closed_board()
+                self._keep(topology, number)
         self._learn(verdict, number)
         if verdict.kind not in ("timeout", "declined", "skipped", "diverged") and not verdict.position:
             # All ranks have come to this round, so they have read the verdicts before it; and the leader, who judged,

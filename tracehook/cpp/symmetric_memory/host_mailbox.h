@@ -2,16 +2,12 @@
 // a text under the number of a round, and one rank, the first of the host, publishes a text for
 // all.
 //
-// A board is only a shorter way. Whoever does not find here what it waits for goes to the store, so
+// It is only a shorter way, and decides nothing. Whoever does not find here what it waits for goes to the store, so
 // a rank that dies, comes late or cannot open the file costs time and nothing else. A text is whole
 // or absent: its reader sees the number change if the writer goes on meanwhile.
 //
-// Where all ranks of the group share the board, a round can also be settled here. The rank that
-// gathers settles it, or any rank closes the board first; whichever comes first holds, for ever.
-// What is settled nobody decides at the store, and of a closed board nothing is settled any more.
-//
 // The number of a round grows; what comes late for an older one is left out. A text that is too
-// long for the board is empty there, which says: look in the store.
+// long for the page is empty there, which says: look in the store.
 //
 // Any thread. Calls NCCL, CUDA and Python never. `gather` and `published` wait in the kernel, so
 // the caller holds no lock that somebody else needs, and not the GIL.
@@ -28,16 +24,16 @@
 
 namespace tracehook::core {
 
-class HostBoard {
+class HostMailbox {
   public:
     static constexpr std::size_t kLongest = 8000; // bytes of a text
 
     // Opens the file, or creates it; the name must be one that only these ranks know. The file
     // loses its name as soon as all ranks have opened it. Throws std::system_error.
-    HostBoard(std::string path, std::size_t ranks, std::size_t own);
-    ~HostBoard();
-    HostBoard(const HostBoard&) = delete;
-    HostBoard& operator=(const HostBoard&) = delete;
+    HostMailbox(std::string path, std::size_t ranks, std::size_t own);
+    ~HostMailbox();
+    HostMailbox(const HostMailbox&) = delete;
+    HostMailbox& operator=(const HostMailbox&) = delete;
 
     // Whether all ranks have opened it. Until then nobody should wait here.
     bool is_complete() const noexcept;
@@ -56,20 +52,6 @@ class HostBoard {
 
     // Writes the text for all. For the rank that gathers.
     void publish(std::uint64_t number, std::string_view text);
-
-    // Makes the text that of round `number` for all. For the rank that gathers, when all ranks have
-    // posted in this round. False if the board is closed, not complete, or the text is too long.
-    bool settle(std::uint64_t number, std::string_view text);
-
-    // What was settled for round `number`. Waits at most that long; absent at once if the board is
-    // closed, or if the rank that gathers has given up.
-    std::optional<std::string> settled(std::uint64_t number, std::chrono::nanoseconds patience);
-
-    bool is_closed() const noexcept;
-
-    // Closes the board, and wakes all who wait at it. Does not, and returns the text, if round
-    // `number` was settled before (an empty text if a later one was, too).
-    std::optional<std::string> close(std::uint64_t number);
 
     // What was published for round `number`. Waits at most that long; absent at once if the round
     // is over, or if the rank that gathers has given up.

@@ -1,11 +1,13 @@
-"""No rank waits alone: who waits too long says so where all processes look, and those that know why answer.
+"""No rank waits alone: a rank that waits too long says so where all processes look, and those that know why answer.
 
-While nothing is wrong one process of each host makes one small operation on the store each second, whatever the number
-of its groups (alarm_feed.py). A rank that has waited half a second in a round posts an *alarm*: which communicator,
-which call, what it wants. Ranks that ask the same post one alarm together, because every process hears each of them.
-Every process that has the communicator looks up what it did itself at that call. If that shows that it will never come
-to the round, it ends the round with a verdict that says so, and all who wait wake up with it. A rank that is merely
-slow knows nothing yet, and the alarm stays open until the round is over.
+While nothing is wrong each process makes one small operation on the store each second, whatever the number of its
+groups (alarm_feed.py). A rank that has waited half a second in a round posts an *alarm*: which communicator, which
+call, what it wants. Ranks that ask the same post one alarm together, because every process hears each of them. Every
+process that has the communicator looks up what it did itself at that call. If that proves that it will never come to
+the round, it ends the round with a verdict that says so, and all ranks that wait wake up with it. A rank that is merely
+late knows nothing yet, and the alarm stays open until the round is over. No answer ends a round whose verdict stands.
+
+A rank that has waited for `SYMM_REGISTER_TIMEOUT` says once which ranks are missing, and waits on.
 """
 
 from __future__ import annotations
@@ -19,28 +21,38 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tracehook.agreement import rounds
+from tracehook.agreement.alarm_feed import AlarmFeed, put
+from tracehook.agreement.alarms import LATE, Alarm, OwnRound, Question
+from tracehook.agreement.store_worker import claimed, run
+from tracehook.agreement.verdicts import RoundVerdict
 from tracehook.hook import background
 from tracehook.hook.groups import cloned_store
 from tracehook.log.stderr import warn
-from tracehook.symmetric_memory import uneven
-from tracehook.symmetric_memory.alarm_feed import COUNT_KEY, AlarmFeed
-from tracehook.symmetric_memory.part import copy_key
-from tracehook.symmetric_memory.question import LATE, Alarm, OwnRound, Question
-from tracehook.symmetric_memory.verdicts import RoundVerdict
 
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-    from tracehook.symmetric_memory.agreement import Waiting
+    from tracehook.agreement.agreement import Waiting
 
 TICK = 0.25  # seconds between two looks at what this process itself waits for
 LOOK = 1.0  # seconds between two looks at the alarms of others
-OPEN = 300.0  # seconds that an alarm is kept if its round does not end
+OPEN = 60.0  # seconds after the end of its round's time that an alarm is kept
 LONGEST_PAUSE = 60.0  # seconds between two tries to reach a store that does not answer
 
 
+class Listener(Protocol):
+    """Compares something else in the background. All is called on the watchdog's thread."""
+
+    def step(self, store: Store) -> Sequence[Sequence[Any]]:
+        """Do what there is to do each second; return what to tell all processes."""
+
+    def hear(self, told: Sequence[Any]) -> None:
+        """Take what a process, perhaps this one, has told."""
+
+
 class Subject(Protocol):
-    """A communicator of this process, as the watch knows it. All is called on the watch's thread."""
+    """A communicator of this process, as the watchdog knows it. All is called on the watchdog's thread."""
 
     def step(self, store: Store) -> Alarm | None:
         """Do what there is to do each second; return what to ask the ranks."""
@@ -64,30 +76,35 @@ class Subject(Protocol):
         """Remove what nobody needs any more."""
 
 
-class Watch:
+class Watchdog:
     """Follows the rounds of this process and the alarms of all processes, on one thread.
 
     `store` is a connection on which nobody waits. Any thread. `know` is called with the key of a communicator that an
-    alarm is about and that is not watched: it calls :meth:`watch` if this process has it. `name`: see
-    :class:`AlarmFeed`. `is_left` tells whether no group has the store any more: then the watch ends with the last
-    communicator, and calls `on_end`.
+    alarm is about and that is not watched: it calls :meth:`watch` if this process has it. `name` returns what only this
+    store is called. `is_left` tells whether no group has the store any more: then the watchdog ends with the last
+    communicator, and calls `on_end`. `listeners`, by channel, compare something else at the same store. `patience`:
+    seconds after which a rank that waits says so.
     """
 
     def __init__(
         self,
         store: Store,
         know: Callable[[str], None] = lambda _: None,
-        name: Callable[[Store], str] | None = None,
+        name: Callable[[Store], str] = lambda _: "",
         is_left: Callable[[], bool] = lambda: False,
         on_end: Callable[[], None] = lambda: None,
+        listeners: Mapping[str, Listener] | None = None,
+        patience: float = 60.0,
     ) -> None:
         self._store = store
         self._know = know
-        self._name = name or (lambda _: "")
-        self._own_name = ""  # the token of the store; empty until the watch has read it
+        self._name = name
+        self._own_name = ""  # the token of the store; empty until the watchdog has read it
         self._is_replaced = False  # another store is at its port
         self._is_left = is_left
         self._on_end = on_end
+        self._listeners = listeners or {}
+        self._patience = patience
         self._changed = threading.Lock()
         self._over = threading.Event()
         self.has_ended = False  # nobody needs the store, or it is gone and another one is in its place
@@ -96,8 +113,8 @@ class Watch:
         self._waiting: dict[int, OwnRound] = {}
         self._open: dict[str, tuple[Alarm, float]] = {}  # by verdict key: alarms that are not over yet
         self._raised: dict[int, Question] = {}  # of self._waiting, those about which there is an alarm
-        self._registrations = uneven.Registrations()
-        self._feed = AlarmFeed(name)
+        self._said: set[int] = set()  # of self._waiting, those of which a line said who is missing
+        self._feed = AlarmFeed()
         self._thread: threading.Thread | None = None
 
     def watch(self, key: str, subject: Subject) -> None:
@@ -110,7 +127,7 @@ class Watch:
         """Begin to look for the alarms of others."""
         with self._changed:
             if self._thread is None or self.has_ended:
-                thread = background.start(self, self._run, "tracehook-watch")
+                thread = background.start(self, self._run, "tracehook-watchdog")
                 if thread is not None:
                     self.has_ended = False
                     self._thread = thread
@@ -156,21 +173,17 @@ class Watch:
                 if is_due:
                     due = time.monotonic() + LOOK
                     store = self._step(store)
-                if is_due or self._feed.has_more():
                     self._look_at_others(store)
                 failures = 0
             except RuntimeError:  # the store is gone, or just now unable: the rounds themselves tell what that means
                 store = None
-                self._feed.pause()
                 failures = min(failures + 1, 10)
                 due = time.monotonic() + min(LONGEST_PAUSE, LOOK * 2**failures)
                 while not self._is_done(failures) and time.monotonic() < due and not self._over.wait(TICK):
                     pass
             except Exception as problem:
                 warn(f"looking after rounds that wait failed: {type(problem).__name__}: {problem}")
-                self._feed.pause()
                 due = time.monotonic() + LONGEST_PAUSE
-        self._feed.close()
         if not self._over.is_set():
             self._on_end()
 
@@ -179,7 +192,7 @@ class Watch:
         store = cloned_store(self._store)
         if self._own_name and self._name(store) != self._own_name:
             self._is_replaced = True
-            raise RuntimeError("a newer store has this port now, and another watch reads that store")
+            raise RuntimeError("a newer store has this port now, and another watchdog reads that store")
         return store
 
     def _is_done(self, failures: int) -> bool:
@@ -199,34 +212,43 @@ class Watch:
                 (token, found) for token, found in self._waiting.items() if now - found.waiting.since >= found.patience
             ]
             over = [token for token in self._raised if token not in self._waiting]
+            self._said &= self._waiting.keys()
         for token in over:
             question = self._raised.pop(token)
             if question.is_own:
                 store.delete_key(question.key)
         for token, found in late:
-            question_before = self._raised.get(token)
-            if question_before is not None:
-                if now >= question_before.at + LATE and not question_before.is_put and not self._is_asked(store, found):
-                    self._raised[token] = question_before._replace(is_put=True)
-                    _put(store, found.alarm())
-            elif not found.is_asked_by_speaker(now) and not found.waiting.is_settled():
+            asked = self._raised.get(token)
+            if asked is not None:
+                if now >= asked.at + LATE and not asked.is_put and not self._is_asked(store, found):
+                    self._raised[token] = asked._replace(is_put=True)
+                    put(store, json.dumps(found.alarm()))
+            elif not found.is_asked_by_speaker(now):
                 self._raised[token] = self._raise(store, found)
+            if now - found.waiting.since >= self._patience and token not in self._said:
+                self._said.add(token)
+                self._say_missing(store, found.waiting)
 
-    def _copies(self, verdict_key: str) -> list[str]:
-        with self._changed:
-            mine = [found.waiting for found in self._waiting.values() if found.verdict_key == verdict_key]
-        return [key for one in mine for key in one.part.copy_keys(one.number)]
+    def _say_missing(self, store: Store, waiting: Waiting) -> None:
+        """Say once which ranks a round of this process waits for."""
+        topology = waiting.topology
+        seconds = time.monotonic() - waiting.since
+        late = run(rounds.missing(topology, waiting.number), store)
+        if late and not store.check([topology.verdict_key(waiting.number)]):
+            warn(
+                f"{topology.about}: {topology.names.named(late)} did not come to {waiting.post.topic!r} yet; "
+                f"{topology.who} has waited for {seconds:.0f} s, and waits on, for at most {topology.timeout:g} s "
+                "(the time-out of the group)"
+            )
 
-    def _settled_among(self, verdict_keys: Collection[str]) -> bool:
-        """Have this process's rounds with these keys end at the store; tell whether one ended on a board before."""
-        with self._changed:
-            mine = [found.waiting for found in self._waiting.values()]
-        return any(one.is_settled() for one in mine if one.part.verdict_key(one.number) in verdict_keys)
+    def _has_verdict(self, store: Store, verdict_keys: Collection[str]) -> bool:
+        """Whether one of these rounds is over: then a rank that is still in it only has not heard so yet."""
+        return any(store.check([key]) for key in verdict_keys)
 
     def _is_asked(self, store: Store, found: OwnRound) -> bool:
-        """Whether some rank asks about that round, also if the lookout of this host does not know yet."""
+        """Whether some rank asks about that round."""
         if found.verdict_key not in self._open:
-            self._hear(store, itself=True)
+            self._hear(store)
         return found.verdict_key in self._open
 
     @staticmethod
@@ -238,7 +260,7 @@ class Watch:
         mine = str(alarm.rank)
         is_own = store.compare_set(key, "", mine) == mine.encode()
         if is_own:
-            _put(store, alarm)
+            put(store, json.dumps(alarm))
         return Question(key, is_own, is_own, time.monotonic())
 
     def _waits_for(self, verdict_key: str) -> bool:
@@ -262,9 +284,10 @@ class Watch:
         for subject in subjects:
             alarm = subject.step(store)
             if alarm is not None:
-                _put(store, alarm)
-        for notice in self._registrations.step(store):
-            _put(store, notice)
+                put(store, json.dumps(alarm))
+        for channel, listener in self._listeners.items():
+            for told in listener.step(store):
+                put(store, json.dumps([channel, *told]))
         return store
 
     def _look_at_others(self, store: Store) -> None:
@@ -273,14 +296,14 @@ class Watch:
             if self._settle(store, alarm) or time.monotonic() >= until:
                 del self._open[alarm.verdict_key]
 
-    def _hear(self, store: Store, itself: bool = False) -> None:
-        for text in self._feed.news(store, itself):
+    def _hear(self, store: Store) -> None:
+        for text in self._feed.news(store):
             told = json.loads(text)
-            if told[0] == uneven.CHANNEL:
-                self._registrations.hear(uneven.Notice(*told[1:]))
-                continue
-            alarm = Alarm(*told)
-            self._open[alarm.verdict_key] = alarm, time.monotonic() + OPEN
+            if told[0] in self._listeners:
+                self._listeners[told[0]].hear(told[1:])
+            elif len(told) == len(Alarm._fields):  # else one of another version of tracehook, which the rounds say
+                alarm = Alarm(*told)
+                self._open[alarm.verdict_key] = alarm, time.monotonic() + alarm.timeout + OPEN
 
     def _settle(self, store: Store, alarm: Alarm) -> bool:
         """Answer an alarm if this process can; tell whether it is over."""
@@ -301,12 +324,11 @@ class Watch:
                 return False
             # Both rounds end here, or one rank would go on while the other still waits.
             others = dict(proposal.data) if proposal.kind == "mismatch" and proposal.data else {}
-            if self._settled_among(others):
+            if self._has_verdict(store, others):
                 return False
             for key, position in others.items():
-                _end(store, key, proposal._replace(position=position, data=None), self._copies(key))
-            copies = [copy_key(alarm.verdict_key, collector) for collector in alarm.facts.get("collectors", ())]
-            _end(store, alarm.verdict_key, proposal, copies)
+                claimed(store, key, proposal._replace(position=position, data=None).written())
+            claimed(store, alarm.verdict_key, proposal.written())
         verdict = _standing(store, alarm.verdict_key)
         if verdict.kind == "timeout":
             verdict = subject.answer(alarm, store) or verdict  # too late for the round, not for this rank
@@ -317,18 +339,6 @@ class Watch:
         return True
 
 
-def _end(store: Store, verdict_key: str, verdict: RoundVerdict, copies: Sequence[str]) -> None:
-    """End a round, if it has not ended before; see rounds.py for the copies."""
-    stands = store.compare_set(verdict_key, "", json.dumps(verdict))
-    for key in copies:
-        store.set(key, stands)
-
-
-def _put(store: Store, told: Alarm | uneven.Notice) -> None:
-    data = [uneven.CHANNEL, *told] if isinstance(told, uneven.Notice) else told
-    store.set(f"{COUNT_KEY}/{store.add(COUNT_KEY, 1)}", json.dumps(data))
-
-
 def _standing(store: Store, verdict_key: str) -> RoundVerdict:
     """Return the verdict that stands: comparing with what the key never holds reads it without waiting."""
-    return RoundVerdict(*json.loads(store.compare_set(verdict_key, "?", "?")))
+    return RoundVerdict.read(store.compare_set(verdict_key, "?", "?"))

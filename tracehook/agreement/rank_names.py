@@ -9,7 +9,7 @@ from typing import NamedTuple
 MOST_RUNS = 8  # of ranks of the job: those of a group may all stand apart, and those in the group do not
 
 
-class Members(NamedTuple):
+class RankNames(NamedTuple):
     """The group of a communicator. Equal on all its ranks, so that all of them raise one text."""
 
     group: str = ""  # what messages call it
@@ -33,13 +33,13 @@ class Members(NamedTuple):
         return f"group {self.group}, {who}"
 
 
-def of_group(name: str, desc: str | None, ranks: int, members: Sequence[int]) -> Members:
+def of_group(name: str, desc: str | None, ranks: int, members: Sequence[int]) -> RankNames:
     """Return the members of a group, by its names and its global ranks as torch has them."""
     differ = len(members) == ranks and list(members) != list(range(ranks))
-    return Members(desc or name, tuple(members) if differ else ())
+    return RankNames(desc or name, tuple(members) if differ else ())
 
 
-NOBODY = Members()  # of a communicator that no group stands for
+NOBODY = RankNames()  # of a communicator that no group stands for
 
 
 def _rank(ranks: Sequence[int]) -> str:

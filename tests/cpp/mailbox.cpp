@@ -1,10 +1,10 @@
-// Three ranks, a thread each, meet on a board for many rounds; at times one stays away, or comes
+// Three ranks, a thread each, meet at a mailbox for many rounds; at times one stays away, or comes
 // late. A text is whole or absent, is of the round that was wanted, and a round in which all came
 // has all texts. Argument: how many rounds.
 //
 // Each rank maps the file for itself, as processes do, so ThreadSanitizer sees no two of them at
 // one address: it looks at what the threads share besides, AddressSanitizer at the lengths.
-#include "symmetric_memory/host_board.h"
+#include "symmetric_memory/host_mailbox.h"
 
 #include <atomic>
 #include <cstdio>
@@ -18,7 +18,7 @@
 namespace {
 
 using namespace std::chrono_literals;
-using tracehook::core::HostBoard;
+using tracehook::core::HostMailbox;
 
 constexpr std::size_t kRanks = 3;
 constexpr auto kShort = 200us; // of who may wait in vain
@@ -30,14 +30,14 @@ std::atomic<std::uint64_t> seen{0};
 
 void expect(bool holds, const char* what, std::uint64_t round) {
     if (!holds) {
-        std::fprintf(stderr, "board: round %lu: not true: %s\n", round, what);
+        std::fprintf(stderr, "mailbox: round %lu: not true: %s\n", round, what);
         std::abort();
     }
 }
 
 // Its length and every character depend on who writes it, and when.
 std::string text_of(std::size_t rank, std::uint64_t round) {
-    const std::size_t length = (round * 7919 + rank * 104729) % (HostBoard::kLongest + 1);
+    const std::size_t length = (round * 7919 + rank * 104729) % (HostMailbox::kLongest + 1);
     return std::string(length, static_cast<char>('a' + (round + rank) % 26));
 }
 
@@ -45,8 +45,8 @@ bool everybody_comes(std::uint64_t round) {
     return round % 4 != 0;
 }
 
-void gather(HostBoard& board, std::uint64_t round) {
-    const auto texts = board.gather(round, everybody_comes(round) ? kLong : kShort);
+void gather(HostMailbox& mailbox, std::uint64_t round) {
+    const auto texts = mailbox.gather(round, everybody_comes(round) ? kLong : kShort);
     if (texts.empty()) {
         expect(!everybody_comes(round), "the texts of all who came are there", round);
         return;
@@ -56,12 +56,12 @@ void gather(HostBoard& board, std::uint64_t round) {
         expect(texts[rank] == text_of(rank, round), "what this rank posted in this round", round);
     }
     gathered.fetch_add(1);
-    board.publish(round, text_of(kRanks, round));
+    mailbox.publish(round, text_of(kRanks, round));
 }
 
 // The other ranks go on meanwhile, so a text may be of any round; but it is whole.
-void look_around(const HostBoard& board, std::uint64_t round) {
-    const auto texts = board.newest();
+void look_around(const HostMailbox& mailbox, std::uint64_t round) {
+    const auto texts = mailbox.newest();
     expect(texts.size() == kRanks, "a text of each rank", round);
     for (const std::string& text : texts) {
         expect(text.find_first_not_of(text.substr(0, 1)) == std::string::npos,
@@ -70,8 +70,8 @@ void look_around(const HostBoard& board, std::uint64_t round) {
     }
 }
 
-void look(HostBoard& board, std::uint64_t round) {
-    const auto text = board.published(round, everybody_comes(round) ? kLong : kShort);
+void look(HostMailbox& mailbox, std::uint64_t round) {
+    const auto text = mailbox.published(round, everybody_comes(round) ? kLong : kShort);
     if (text) {
         expect(*text == text_of(kRanks, round), "what was published in this round", round);
         shown.fetch_add(1);
@@ -80,8 +80,8 @@ void look(HostBoard& board, std::uint64_t round) {
 
 void play(const std::string& path, std::size_t rank, std::uint64_t rounds,
           std::atomic<std::uint64_t>& level) {
-    HostBoard board(path, kRanks, rank);
-    while (!board.is_complete()) {
+    HostMailbox mailbox(path, kRanks, rank);
+    while (!mailbox.is_complete()) {
         std::this_thread::yield();
     }
     std::minstd_rand chance(static_cast<unsigned>(rank + 1));
@@ -97,9 +97,9 @@ void play(const std::string& path, std::size_t rank, std::uint64_t rounds,
                 continue;
             }
         }
-        board.post(round, text_of(rank, round));
-        rank == 0 ? gather(board, round) : look(board, round);
-        look_around(board, round);
+        mailbox.post(round, text_of(rank, round));
+        rank == 0 ? gather(mailbox, round) : look(mailbox, round);
+        look_around(mailbox, round);
     }
 }
 
@@ -118,7 +118,7 @@ int main(int count, char** arguments) {
     }
     expect(access(path.c_str(), F_OK) != 0, "the file has lost its name", rounds);
     expect(seen.load() != 0, "somebody saw a text while others went on", rounds);
-    std::printf("board: %lu rounds, all texts gathered in %lu, %lu looks found what was published, "
+    std::printf("mailbox: %lu rounds, all texts gathered in %lu, %lu looks found what was published, "
                 "%lu texts seen beside\n",
                 rounds, gathered.load(), shown.load(), seen.load());
 }

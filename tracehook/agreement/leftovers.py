@@ -9,23 +9,30 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import os
 import re
 import stat
 import time
 from pathlib import Path
 
-from tracehook.symmetric_memory import hosts
-
-MARK = b"THSHARED"  # the first bytes of each file; cpp/symmetric_memory/host_board.cpp writes them too
+SHARED_MEMORY = Path("/dev/shm")
+PREFIX = "tracehook-"
+MARK = b"THSHARED"  # the first bytes of each file; cpp/symmetric_memory/host_mailbox.cpp writes them too
 LEFT = 600.0  # seconds
-_NAME = re.compile(rf"{hosts.PREFIX}(alarms-)?[0-9a-f]{{32}}")
+_NAME = re.compile(rf"{PREFIX}[0-9a-f]{{32}}")
+
+
+@functools.cache
+def remove_once() -> None:
+    """Remove what killed jobs left, the first time in a process. Never raises."""
+    remove()
 
 
 def remove() -> None:
     """Remove what killed jobs left. Never raises."""
     with contextlib.suppress(OSError):
-        for path in hosts.SHARED_MEMORY.iterdir():
+        for path in SHARED_MEMORY.iterdir():
             if _NAME.fullmatch(path.name):
                 with contextlib.suppress(OSError):  # it went meanwhile, or somebody uses it
                     _remove_if_left(path)

@@ -1,6 +1,6 @@
 """Carries the steps of rounds out on a store: one connection and one thread for each process, however many groups.
 
-A second line exists only while two threads are in rounds at the same time. Once the threads of the process have ended
+A second worker exists only while two threads are in rounds at the same time. Once the threads of the process have ended
 (background.py), a round runs on the thread of its caller: an exit function of the program may still make a collective.
 """
 
@@ -13,43 +13,45 @@ import time
 import weakref
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+from tracehook.agreement.mailbox import PATIENCE, HostMailbox
+from tracehook.agreement.rounds import Operation, Steps
+from tracehook.agreement.verdicts import RoundVerdict
 from tracehook.hook import background
 from tracehook.hook.groups import cloned_store
-from tracehook.symmetric_memory.hosts import PATIENCE, Board
-from tracehook.symmetric_memory.rounds import Operation, Steps
-from tracehook.symmetric_memory.verdicts import RoundVerdict
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Generator, Sequence
 
     from torch.distributed import Store
+
+Result = TypeVar("Result")
 
 # Seconds after the deadline when a store that has not answered counts as gone. Not fewer: when the wait of a TCPStore
 # runs out of time, torch writes a warning and looks up names for it; a bad name server makes that take many seconds.
 GRACE = 30.0
 LONGEST_POLL_INTERVAL = 0.25
-LONGEST_LISTENING = 5.0  # seconds that a rank waits on the board before it looks into the store
+LONGEST_LISTENING = 5.0  # seconds that a rank waits at the mailbox before it looks into the store
 # Seconds by which a rank waits longer than the one before it: so that the first writes the time-out, not all at once.
 TURN = 0.001
 LONGEST_TURN = 2.0
 # Operations that need no store.
-ON_BOARD = {"post", "gather", "speak", "spoken", "publish", "published", "settle", "settled", "close"}
+IN_MAILBOX = {"post", "gather", "speak", "spoken", "publish", "published"}
 
 
 @dataclass(eq=False)
 class Task:
     """The steps of one rank in one round. Shares nothing with later rounds, because it may outlive its caller.
 
-    `timeout` is in seconds. Whoever waits for the outcome gets it from the line. `turn`: the rank's among those whose
+    `timeout` is in seconds. Whoever waits for the outcome gets it from the worker. `turn`: the rank's among those whose
     time may be up together.
     """
 
     steps: Steps
     timeout: float
     removable: Sequence[str] = ()
-    board: Board | None = None
+    mailbox: HostMailbox | None = None
     turn: int = 0
     trips: int = 0
     abandoned: bool = False  # the process ends
@@ -61,14 +63,14 @@ class Task:
         self._wanted: Operation | None = None
 
     def begin(self) -> RoundVerdict | None:
-        """Make the operations up to the first one on the store; return the verdict if the board had it."""
+        """Make the operations up to the first one on the store; return the verdict if the mailbox had it."""
         answer: Any = None
         try:
             while True:
                 self._wanted = self.steps.send(answer)
-                if self._wanted.name not in ON_BOARD:
+                if self._wanted.name not in IN_MAILBOX:
                     return None
-                answer = self._perform_on_board(self._wanted)
+                answer = self._perform_in_mailbox(self._wanted)
         except StopIteration as end:
             verdict: RoundVerdict = end.value
             return verdict
@@ -78,8 +80,8 @@ class Task:
         wanted = self._wanted or next(self.steps)
         try:
             while True:
-                if wanted.name in ON_BOARD:
-                    answer = self._perform_on_board(wanted)
+                if wanted.name in IN_MAILBOX:
+                    answer = self._perform_in_mailbox(wanted)
                 else:
                     self.trips += wanted.name != "listen"
                     answer = self._perform(store, wanted)
@@ -93,28 +95,22 @@ class Task:
         for key in self.removable:
             store.delete_key(key)
 
-    def _perform_on_board(self, wanted: Operation) -> Any:
-        assert self.board is not None
+    def _perform_in_mailbox(self, wanted: Operation) -> Any:
+        assert self.mailbox is not None
         patience = min(PATIENCE, self.timeout / 8)
         match wanted:
             case Operation("post", (number, text)):
-                return self.board.post(number, text)
+                return self.mailbox.post(number, text)
             case Operation("gather", (number,)):
-                return self.board.gather(number, patience)
+                return self.mailbox.gather(number, patience)
             case Operation("speak", (number,)):
-                return self.board.speak(number)
+                return self.mailbox.speak(number)
             case Operation("spoken", (number,)):
-                return self.board.has_spoken(number)
+                return self.mailbox.has_spoken(number)
             case Operation("publish", (number, text)):
-                return self.board.publish(number, text)
+                return self.mailbox.publish(number, text)
             case Operation("published", (number,)):
-                return self.board.published(number, patience)
-            case Operation("settle", (number, text)):
-                return self.board.settle(number, text)
-            case Operation("settled", (number,)):
-                return self.board.settled(number, patience)
-            case Operation("close", (number,)):
-                return self.board.close(number)
+                return self.mailbox.published(number, patience)
         raise AssertionError(wanted)
 
     def _perform(self, store: Store, wanted: Operation) -> Any:
@@ -132,7 +128,7 @@ class Task:
             case Operation("read", (keys,)):
                 return store.multi_get(keys)
             case Operation("claim", (key, value)):
-                return store.compare_set(key, "", value)
+                return claimed(store, key, value)
             case Operation("peek", (key,)):
                 # Comparing with what the key never holds reads it without waiting for it.
                 return store.compare_set(key, "?", "?")
@@ -168,15 +164,15 @@ class Task:
         return True
 
     def _listen(self, store: Store, number: int, key: str) -> str:
-        """Wait on the board, and look into the store now and then: who speaks for this rank may have died."""
-        assert self.board is not None
+        """Wait at the mailbox, and look into the store now and then: who speaks for this rank may have died."""
+        assert self.mailbox is not None
         looked = time.monotonic()
         while not self.abandoned and (begin := time.monotonic()) < self._end:
-            shown = self.board.published(number, min(LONGEST_POLL_INTERVAL, self._end - begin))
+            shown = self.mailbox.published(number, min(LONGEST_POLL_INTERVAL, self._end - begin))
             now = time.monotonic()
             if shown:
                 return shown
-            is_past = now < min(begin + LONGEST_POLL_INTERVAL, self._end) - 0.01  # the board shows a later round
+            is_past = now < min(begin + LONGEST_POLL_INTERVAL, self._end) - 0.01  # the mailbox shows a later round
             if is_past or now >= looked + min(LONGEST_LISTENING, self.timeout / 4):
                 looked = now
                 self.trips += 1
@@ -187,14 +183,29 @@ class Task:
         return ""
 
 
-class Line:
+def run(steps: Generator[Operation, Any, Result], store: Store) -> Result:
+    """Make every operation of steps that wait for nothing; return what they end with."""
+    task = Task(cast("Steps", steps), timeout=0.0)
+    return cast("Result", task.run(store))
+
+
+def claimed(store: Store, key: str, value: str) -> bytes:
+    """Write a value onto an absent key; return what stands there then."""
+    stands: bytes = store.compare_set(key, "", value)
+    if stands == value.encode():
+        # The daemon of a TCPStore without libuv does not wake those who wait for a key that compare_set has made.
+        store.set(key, value)
+    return stands
+
+
+class StoreWorker:
     """A thread with a connection to the store.
 
     The thread lets a signal (Ctrl-C) through to the caller, and makes the deadline hold even if the machine behind the
     store no longer answers. The connection is our own, because a wait blocks every other user of a connection.
     """
 
-    def __init__(self, store: Store, owner: Lines) -> None:
+    def __init__(self, store: Store, owner: StoreWorkers) -> None:
         self._store = store
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._thread = background.start(owner, self._serve, "tracehook-agreement", self._tasks, store)
@@ -214,7 +225,7 @@ class Line:
             self._serve(self._tasks, self._store)
 
     def carry_out(self, task: Task) -> RoundVerdict:
-        """Run the steps; raises what the store raises. A line on which this has raised is of no more use."""
+        """Run the steps; raises what the store raises. A worker on which this has raised is of no more use."""
         self.submit(task)
         try:
             outcome = task.outcome.get(timeout=max(0.0, task.deadline - time.monotonic()) + GRACE)
@@ -237,52 +248,52 @@ class Line:
             del task
 
 
-class Lines:
-    """The lines to one store. One that is free serves the next round; a round that raises leaves none behind."""
+class StoreWorkers:
+    """The workers at one store. One that is free serves the next round; a round that raises leaves none behind."""
 
     def __init__(self, store: Store | None) -> None:
-        self.store = store  # None: for a rank that is alone, which needs no line
-        self._free: list[Line] = []
-        self._all: weakref.WeakSet[Line] = weakref.WeakSet()
+        self.store = store  # None: for a rank that is alone, which needs none
+        self._free: list[StoreWorker] = []
+        self._all: weakref.WeakSet[StoreWorker] = weakref.WeakSet()
         self._running: weakref.WeakSet[Task] = weakref.WeakSet()
         self._lock = threading.Lock()
 
     def submit(self, task: Task) -> None:
-        """Run the steps on a line that is free, or on a new one, for nobody to wait for."""
-        line = self._take()
-        line.submit(task)
-        self._give_back(line)
+        """Run the steps on a worker that is free, or on a new one, for nobody to wait for."""
+        worker = self._take()
+        worker.submit(task)
+        self._give_back(worker)
 
     def carry_out(self, task: Task) -> RoundVerdict:
-        """Run the steps on a line that is free, or on a new one, unless the board is enough; see `Line.carry_out`."""
+        """Run the steps on a worker that is free, or on a new one, unless the mailbox is enough."""
         shown = task.begin()
         if shown is not None:
             return shown
-        line = self._take()
+        worker = self._take()
         self._running.add(task)
-        verdict = line.carry_out(task)
-        self._give_back(line)
+        verdict = worker.carry_out(task)
+        self._give_back(worker)
         return verdict
 
-    def _take(self) -> Line:
+    def _take(self) -> StoreWorker:
         with self._lock:
             if self._free:
                 return self._free.pop()
             assert self.store is not None
-            line = Line(self.store, self)
-            self._all.add(line)
-            return line
+            worker = StoreWorker(self.store, self)
+            self._all.add(worker)
+            return worker
 
-    def _give_back(self, line: Line) -> None:
+    def _give_back(self, worker: StoreWorker) -> None:
         with self._lock:
             if not self._free:  # more than one were needed only for a moment
-                self._free.append(line)
+                self._free.append(worker)
 
     def end_soon(self) -> None:
         """At exit: give up every wait."""
         for task in list(self._running):
             task.abandoned = True
         with self._lock:
-            lines = list(self._all)
-        for line in lines:
-            line.end()
+            workers = list(self._all)
+        for worker in workers:
+            worker.end()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from tracehook.symmetric_memory.agreement import Waiting
+    from tracehook.agreement.agreement import Waiting
 
 PATIENCE = 0.5  # seconds that a rank waits before it raises an alarm
 LATE = 2.0  # seconds after which a rank no longer trusts that another one asks for it, too
@@ -23,6 +23,7 @@ class Alarm(NamedTuple):
     position: Sequence[int]
     verdict_key: str  # of the round
     facts: dict[str, Any]  # what the asker knows of itself, for those that answer
+    timeout: float = 0.0  # seconds that the round may last
 
 
 class OwnRound(NamedTuple):
@@ -35,26 +36,34 @@ class OwnRound(NamedTuple):
     @property
     def patience(self) -> float:
         """Seconds that this rank waits before it asks."""
-        return min(PATIENCE, self.waiting.part.timeout / 4)  # so that a rank asks before its time-out
+        return min(PATIENCE, self.waiting.topology.timeout / 4)  # so that a rank asks before its time-out
 
     @property
     def verdict_key(self) -> str:
         """Where the round's verdict will be."""
-        return self.waiting.part.verdict_key(self.waiting.number)
+        return self.waiting.topology.verdict_key(self.waiting.number)
 
     def is_asked_by_speaker(self, now: float) -> bool:
         """Whether the rank that speaks for this one is in the round, so that it asks too; for some time."""
-        part, board = self.waiting.part, self.waiting.task.board
-        if part.is_speaker or board is None or now >= self.waiting.since + LATE:
+        topology, mailbox = self.waiting.topology, self.waiting.task.mailbox
+        if topology.is_speaker or mailbox is None or now >= self.waiting.since + LATE:
             return False
-        return board.has_spoken(self.waiting.number)
+        return mailbox.has_spoken(self.waiting.number)
 
     def alarm(self) -> Alarm:
         """Return what this rank asks."""
-        part, post = self.waiting.part, self.waiting.post
-        collectors = list(part.shard.collectors[1:])
-        facts = self.facts | ({"collectors": collectors} if collectors else {})
-        return Alarm(self.key, part.rank, part.about, post.topic, post.entries, post.position, self.verdict_key, facts)
+        topology, post = self.waiting.topology, self.waiting.post
+        return Alarm(
+            self.key,
+            topology.rank,
+            topology.about,
+            post.topic,
+            post.entries,
+            post.position,
+            self.verdict_key,
+            self.facts,
+            topology.timeout,
+        )
 
 
 class Question(NamedTuple):

@@ -1,0 +1,170 @@
+"""Where the ranks of all groups of this process meet: for each store its workers, and one watchdog."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import uuid
+import weakref
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tracehook.agreement.store_worker import StoreWorkers
+from tracehook.agreement.watchdog import LOOK, Listener, Watchdog
+from tracehook.hook import background
+from tracehook.hook.groups import cloned_store, stores
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+
+class StoreSession:
+    """What one process has of one store. The groups of a job have prefixes of one store, so they share it.
+
+    `store` is a separate connection, so the program can end its store while the session exists. `name`: what only this
+    store is called. :class:`Watchdog` describes the others.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        know: Callable[[str], None],
+        is_left: Callable[[], bool] = lambda: False,
+        on_end: Callable[[], None] = lambda: None,
+        listeners: Mapping[str, Listener] | None = None,
+        patience: float = 60.0,
+    ) -> None:
+        self.store = store
+        self.name = name
+        self.workers = StoreWorkers(store)
+        self.watchdog = Watchdog(store, know, token, is_left, on_end, listeners, patience)
+
+    def count(self, key: str) -> int:
+        """Add one to a counter in the store, and return it; raises what the store raises."""
+        try:
+            self.store.check([key])  # which may be done twice, unlike the addition
+        except RuntimeError:  # once broken, a connection stays so
+            self.store = cloned_store(self.store)
+        return int(self.store.add(key, 1))
+
+
+class StoreSessions:
+    """The sessions of this process. Any thread.
+
+    `know` is called with the key of a communicator that others ask about and nobody here has watched so far, and with
+    the session where they ask.
+    `listeners` makes what each watchdog asks besides, by channel; `patience`: see :class:`Watchdog`.
+    """
+
+    def __init__(
+        self,
+        know: Callable[[str, StoreSession], None] = lambda key, session: None,  # noqa: ARG005
+        listeners: Callable[[], Mapping[str, Listener]] = dict,
+        patience: float = 60.0,
+    ) -> None:
+        self._know = know
+        self._listeners = listeners
+        self._patience = patience
+        self._sessions: dict[str, StoreSession] = {}  # by the token of the store
+        # The objects that groups of torch have, and the tokens. Never held: with the last one a store ends, and its
+        # port is free.
+        self._known: weakref.WeakKeyDictionary[Store, str] = weakref.WeakKeyDictionary()
+        # What began the sequences of rounds of a communicator, by its native number: its group, or none. The watchdog
+        # may begin them while the program does.
+        self.beginning = threading.Lock()
+        self.begun: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._lock = threading.Lock()  # for moments; a watchdog takes it under its own, nothing is taken under it
+        self._listening: threading.Thread | None = None
+        self._over = threading.Event()
+
+    def listen(self) -> None:
+        """Have this process hear the alarms at the stores of its groups, as soon as there are any. Does not wait."""
+        with self._lock:
+            if self._listening is None and any(self._living(store) is None for store in stores()):
+                self._listening = background.start(self, self._listen, "tracehook-listen")
+
+    def _listen(self) -> None:
+        try:
+            while not self._over.is_set():
+                # A store may have ended, and its group will; or it is just now unable.
+                with contextlib.suppress(RuntimeError):
+                    found = list(stores())
+                    for store in found:
+                        self.at(store).watchdog.start()
+                    if found:
+                        break
+                self._over.wait(LOOK)
+        finally:
+            with self._lock:
+                self._listening = None
+
+    def end_soon(self) -> None:
+        """At exit: try no more to reach the job's store."""
+        self._over.set()
+
+    def at(self, store: Store) -> StoreSession:
+        """Return the session at the store that lies under all prefixes of `store`; raises what the store raises."""
+        with self._lock:
+            found = self._living(store)
+        if found is not None:
+            return found
+        below = _below(store)
+        name = token(below)
+        made: StoreSession | None = None
+        while True:
+            with self._lock:
+                self._forget_ended()
+                found = self._sessions.get(name) or made
+                if found is not None:
+                    self._sessions[name] = found
+                    self._known[store] = name
+                    return found
+            made = StoreSession(
+                cloned_store(below),
+                name,
+                lambda key: self._know(key, self._sessions[name]),
+                lambda: self._is_left(name),
+                self._ended,
+                self._listeners(),
+                self._patience,
+            )
+
+    def required(self, store: Store | None) -> StoreSession:
+        """Return the session at that store; raises RuntimeError without one, and what the store raises."""
+        if store is None:
+            raise RuntimeError("the default group has ended, and with it the store where ranks meet")
+        return self.at(store)
+
+    def _living(self, store: Store | None) -> StoreSession | None:
+        name = self._known.get(store) if store is not None else None
+        found = self._sessions.get(name) if name is not None else None
+        return None if found is None or found.watchdog.has_ended else found
+
+    def _is_left(self, name: str) -> bool:
+        """Whether no group has the store with that token any more."""
+        with self._lock:
+            return name not in self._known.values()
+
+    def _ended(self) -> None:
+        with self._lock:
+            self._forget_ended()
+
+    def _forget_ended(self) -> None:
+        """Hold no connection to a store that nobody needs."""
+        needed = set(self._known.values())
+        for name, session in list(self._sessions.items()):
+            if session.watchdog.has_ended or not (session.watchdog.has_begun or name in needed):
+                del self._sessions[name]
+
+
+def token(store: Store) -> str:
+    """Return a name that all who use `store`, with its prefixes, get alike, and nobody else."""
+    standing: bytes = store.compare_set("tracehook/token", "", uuid.uuid4().hex)
+    return standing.decode()
+
+
+def _below(store: Any) -> Any:
+    while (below := getattr(store, "underlying_store", None)) is not None:
+        store = below
+    return store

@@ -18,8 +18,8 @@ from typing import Any
 import stats
 import torch.distributed as dist
 
-from tracehook.symmetric_memory import hosts
-from tracehook.symmetric_memory.agreement import Agreement
+from tracehook.agreement import mailbox
+from tracehook.agreement.agreement import Agreement
 
 REPETITIONS = 101
 WARM_UP = 20
@@ -36,7 +36,7 @@ def attend(port: int, rank: int, ranks: int, begin: float, period: float, result
     """Make the rounds of one rank; hand over when each pair ended, in ms after its moment."""
     store = dist.TCPStore("127.0.0.1", port, is_master=False)
     members = {
-        "board": Agreement(store, "board", rank, ranks, "communicator", host=hosts.own_host()),
+        "board": Agreement(store, "board", rank, ranks, "communicator", host=mailbox.shared_memory_domain()),
         "store": Agreement(store, "store", rank, ranks, "communicator"),
     }
     times: dict[str, list[float]] = {name: [] for name in members}

@@ -2,16 +2,15 @@
 
 ``python benchmarks/rounds.py RANKS RANKS_PER_HOST``: a process for each host, forked from one that has imported torch,
 with a connection of its own to the store. It is the speaker of its host: it makes the rounds as in a job. The posts of
-its neighbours it writes to the host's board itself, at the same time, because so many processes do not fit on one
+its neighbours it writes to the host's mailbox itself, at the same time, because so many processes do not fit on one
 machine; what they do with the verdict is not measured. All begin a round at one moment of the clock. The time of a
 round is that from this moment until the last speaker has the verdict, so it includes how late the processes woke up;
-that is shown beside it. With one rank a host there are no boards.
+that is shown beside it. With one rank a host there are no mailboxes.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -23,9 +22,10 @@ import stats
 import store_costs
 import torch.distributed as dist
 
-from tracehook.symmetric_memory import hosts
-from tracehook.symmetric_memory.agreement import Agreement
-from tracehook.symmetric_memory.verdicts import Post
+from tracehook.agreement.agreement import Agreement
+from tracehook.agreement.mailbox import HostMailbox
+from tracehook.agreement.topology import packed
+from tracehook.agreement.verdicts import Post, RoundVerdict
 
 ROUNDS = 21
 WARM_UP = 3
@@ -46,17 +46,17 @@ def speak(port: int, ranks: int, per_host: int, host: int, begin: float, period:
     first = host * per_host
     member = Agreement(store, "benchmark", first, ranks, "communicator")
     if per_host > 1:
-        member._meet_neighbours(numbers, 0)
+        member._learn(RoundVerdict("ok", shaken={"hosts": packed(numbers)}), 0)
     mine = range(first, first + per_host)
-    others = [hosts.Board(f"{member.prefix}/0", mine, rank) for rank in mine[1:]]
-    text = json.dumps(Post("compare", TOPIC, ENTRIES))
+    others = [HostMailbox(f"{member.prefix}/0", mine, rank) for rank in mine[1:]]
+    text = Post("compare", TOPIC, ENTRIES).written()
     times = []
     for number in range(1, WARM_UP + ROUNDS + 1):
         moment = begin + number * period
         time.sleep(max(0.0, moment - time.monotonic()))
         awake = time.monotonic()
-        for board in others:
-            board.post(number, text)
+        for mailbox in others:
+            mailbox.post(number, text)
         member.compare(TOPIC, ENTRIES, TIMEOUT)
         times.append(((awake - moment) * 1e3, (time.monotonic() - moment) * 1e3))
     results.put(times[WARM_UP:])

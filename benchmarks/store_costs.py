@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import torch.distributed as dist
 
-from tracehook.symmetric_memory import hosts
+from tracehook.agreement.mailbox import HostMailbox
 
 CONNECTIONS = (1, 4, 16, 64)
 OPERATIONS = 3000  # of all connections together
@@ -154,7 +154,7 @@ def measure(connections: int) -> Costs:
         wake=max(0.0, statistics.median(woken)),
         client=own,
         handover=handover(),
-        board=board(),
+        mailbox=board(),
     )
 
 
@@ -182,7 +182,7 @@ def handover() -> float:
 def board() -> float:
     """Return what it takes to write a text on a board and to read it there."""
     name = uuid.uuid4().hex
-    first, second = hosts.Board(name, [0, 1], 0), hosts.Board(name, [0, 1], 1)
+    first, second = HostMailbox(name, [0, 1], 0), HostMailbox(name, [0, 1], 1)
     begin = time.process_time()
     for number in range(1, 2001):
         first.publish(number, VALUE)

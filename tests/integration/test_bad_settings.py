@@ -11,8 +11,7 @@ from support.processes import forked
     [
         ("SYMM_REGISTER_HOOK", "yes", "expected 0 or 1", "unset"),
         ("SYMM_REGISTER_CHECK", "2", "expected 0 or 1", "unset"),
-        ("SYMM_REGISTER_VERIFY", "always", "expected first-use, every-use or off", "first-use"),
-        ("SYMM_REGISTER_ON_ERROR", "ignore", "expected raise or warn", "raise"),
+        ("SYMM_REGISTER_GUARD", "always", "expected on, watch or off", "on"),
         ("SYMM_REGISTER_TIMEOUT", "soon", "expected a number of seconds", "60"),
         ("SYMM_REGISTER_TIMEOUT", "nan", "expected seconds above 0", "60"),
         ("SYMM_REGISTER_TIMEOUT", "-1", "expected seconds above 0", "60"),
@@ -48,11 +47,11 @@ def test_everything_at_once() -> None:
 def test_complaints_are_made_once() -> None:
     """`enable()` afterwards does not repeat them."""
     code = "import torch, tracehook; tracehook.enable(); tracehook.enable()"
-    run = forked(code, env={"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_VERIFY": "no"})
+    run = forked(code, env={"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_GUARD": "no"})
     assert len(run.err.splitlines()) == 1, run.output
 
 
 def test_nothing_is_said_when_off() -> None:
     """With the hook off, a job that imports torch hears nothing of our variables."""
-    run = forked("import torch", env={"SYMM_REGISTER_VERIFY": "no", "SYMM_REGISTER_NONSENSE": "1"})
+    run = forked("import torch", env={"SYMM_REGISTER_GUARD": "no", "SYMM_REGISTER_NONSENSE": "1"})
     assert (run.status, run.err) == (0, "")

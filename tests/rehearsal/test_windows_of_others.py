@@ -76,10 +76,10 @@ def test_a_rank_that_registers_nothing_is_named(tmp_path: Path) -> None:
 
 
 def test_a_difference_is_only_said(tmp_path: Path) -> None:
-    """With SYMM_REGISTER_GUARD=log the ranks say what differs, and NCCL is called."""
-    run = play(tmp_path, "unequal", SYMM_REGISTER_GUARD="log", TRACEHOOK_EMU_NCCL_VERSION=NEW)
+    """With SYMM_REGISTER_GUARD=watch the ranks say what differs, and NCCL is called."""
+    run = play(tmp_path, "unequal", SYMM_REGISTER_GUARD="watch", TRACEHOOK_EMU_NCCL_VERSION=NEW)
     assert all(run.facts(rank)["called"] == 1 for rank in (0, 1))
-    assert "registering all the same (SYMM_REGISTER_GUARD=log)" in run.output
+    assert "registering all the same (SYMM_REGISTER_GUARD=watch)" in run.output
 
 
 @pytest.mark.parametrize("case", ["swapped", "one_ordinary"])

@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from support.together import PATIENCE
+from tracehook.agreement import rounds
+from tracehook.agreement.agreement import Agreement
+from tracehook.agreement.store_worker import run
 from tracehook.errors import RegistrationTimeout
-from tracehook.symmetric_memory import rounds
-from tracehook.symmetric_memory.agreement import Agreement
-from tracehook.symmetric_memory.lines import Task
 
 LONG = 3 * PATIENCE  # seconds; who returns sooner has heard it from another rank
 
@@ -44,8 +44,9 @@ def _until_there(members: Sequence[Agreement], number: int) -> None:
     limit = time.monotonic() + PATIENCE
     awaited = {member._rank for member in members}
     while awaited:
-        steps = rounds._missing(members[0]._part(0.0), number)
-        missing, _ = Task(steps, PATIENCE).run(members[0]._lines.store)  # type: ignore[arg-type, misc]
-        awaited &= set(missing)
+        nobodys = members[0]._topology(0.0)._replace(rank=-1)
+        store = members[0]._workers.store
+        assert store is not None
+        awaited &= set(run(rounds.missing(nobodys, number), store))
         assert time.monotonic() < limit, f"ranks {awaited} did not come"
         time.sleep(0.0005)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from tracehook.agreement.agreement import Agreement
 from tracehook.errors import RegistrationError
-from tracehook.symmetric_memory.agreement import Agreement
 
 PATIENCE = 20.0  # seconds after which something that should have happened has not
 

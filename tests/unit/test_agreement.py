@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import subprocess
 import sys
@@ -17,10 +16,10 @@ import pytest
 import torch.distributed as dist
 from support.giving_up import give_up
 
+from tracehook.agreement import store_worker
+from tracehook.agreement.agreement import Agreement
+from tracehook.agreement.verdicts import RoundVerdict
 from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
-from tracehook.symmetric_memory import lines
-from tracehook.symmetric_memory.agreement import Agreement
-from tracehook.symmetric_memory.verdicts import RoundVerdict
 
 PATIENCE = 20.0  # seconds after which something that should have happened has not
 SHORT = 0.2  # a deadline that is meant to pass
@@ -580,14 +579,14 @@ def test_a_store_that_fails_is_told_in_one_line(store, operation, failure, backg
 
 def test_a_store_that_does_not_answer_is_given_up(store, monkeypatch, background):
     """The deadline holds, but for a grace, even if an operation on the store never returns."""
-    monkeypatch.setattr(lines, "GRACE", 0.3)
+    monkeypatch.setattr(store_worker, "GRACE", 0.3)
     scripted = Scripted(store)
     stuck = threading.Event()
     scripted.before["check"] = lambda *_: stuck.wait(PATIENCE)
     leader, other = Agreement(scripted, CHANNEL, 0, 2, ABOUT), Agreement(store, CHANNEL, 1, 2, ABOUT)
     outcome = background(_outcome, leader.compare, "windows", ["a"], SHORT).result()
     assert "(RuntimeError: no answer within 0.3 s after the deadline)" in str(outcome)
-    monkeypatch.setattr(lines, "GRACE", PATIENCE)
+    monkeypatch.setattr(store_worker, "GRACE", PATIENCE)
     assert isinstance(_outcome(other.compare, "windows", ["a"], SHORT), RegistrationTimeout)
     scripted.before.clear()
     assert _compare([leader, other], [["a"]] * 2) == [False] * 2
@@ -596,14 +595,14 @@ def test_a_store_that_does_not_answer_is_given_up(store, monkeypatch, background
 
 def test_a_round_that_was_given_up_cannot_reach_into_the_next(store, monkeypatch, background, until):
     """What is left of a round whose caller has gone writes under the keys of that round only."""
-    monkeypatch.setattr(lines, "GRACE", 0.0)
+    monkeypatch.setattr(store_worker, "GRACE", 0.0)
     scripted = Scripted(store)
     stuck = threading.Event()
     scripted.before["check"] = lambda *_: stuck.wait(PATIENCE)
     leader, other = Agreement(scripted, CHANNEL, 0, 2, ABOUT), Agreement(store, CHANNEL, 1, 2, ABOUT)
     _outcome(leader.compare, "windows", ["a"], 0.05)
     scripted.before.clear()
-    monkeypatch.setattr(lines, "GRACE", PATIENCE)
+    monkeypatch.setattr(store_worker, "GRACE", PATIENCE)
     leading = background(leader.compare, "windows", ["b"], PATIENCE)
     stuck.set()
     until(lambda: store.check([f"tracehook/{CHANNEL}/1/verdict"]))
@@ -626,7 +625,7 @@ def test_a_mistake_of_our_own_is_not_blamed_on_the_store(store):
 
 def test_torch_is_not_imported():
     """The module can be had without torch."""
-    code = "import sys, tracehook.symmetric_memory.agreement; sys.exit('torch' in sys.modules)"
+    code = "import sys, tracehook.agreement.agreement; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60, check=False).returncode == 0
 
 
@@ -663,7 +662,7 @@ def test_who_skipped_calls_that_an_alarm_ended_joins_the_newest_round(store, abs
     there = [member for rank, member in enumerate(members) if rank != absent]
     for number in range(4):
         answer = RoundVerdict("mismatch", "the absent rank made another call", position=(number,))
-        store.set(f"{members[0].prefix}/{number + 1}/verdict", json.dumps(answer))
+        store.set(f"{members[0].prefix}/{number + 1}/verdict", answer.written())
         raised = _together([lambda one=one, at=(number,): one.compare("windows", ["a"], PATIENCE, at) for one in there])
         assert _one(raised, RegistrationMismatch) == answer.text
     outcomes = _together([lambda one=one: one.compare("windows", ["b"], PATIENCE, (4,)) for one in members])

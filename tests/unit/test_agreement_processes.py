@@ -19,8 +19,8 @@ Play = Callable[[str], Any]
 PRELUDE = """
     import json, os, select, signal, sys, time
     import torch.distributed as dist
-    from tracehook.symmetric_memory import agreement, lines
-    from tracehook.symmetric_memory.agreement import Agreement
+    from tracehook.agreement import agreement, store_worker
+    from tracehook.agreement.agreement import Agreement
 
     # A shell starts its background jobs with interrupts ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -166,7 +166,7 @@ def test_the_end_of_the_server_is_told_in_one_line(play: Play) -> None:
 def test_a_server_that_is_stopped_does_not_keep_the_ranks(play: Play) -> None:
     """A store that neither answers nor ends is given up shortly after the deadline."""
     told = play("""
-        lines.GRACE = 0.5
+        store_worker.GRACE = 0.5
         for deadline in (1.0, 4.0, 16.0):  # a longer one if it passed before the server was stopped
             ranks = [start(rank, 3, deadline) for rank in (0, 1)]
             for rank in (0, 1):
@@ -216,8 +216,8 @@ def test_an_interrupt_gets_through(play: Play, interrupted: int) -> None:
 
 ENDS_WHILE_A_LINE_WAITS = """
     from datetime import timedelta
-    from tracehook.symmetric_memory import part, rounds
-    from tracehook.symmetric_memory.verdicts import Post
+    from tracehook.agreement import topology, rounds
+    from tracehook.agreement.verdicts import Post
     import ctypes
 
     def server(say):
@@ -230,9 +230,9 @@ ENDS_WHILE_A_LINE_WAITS = """
 
     helper = Process(server)
     store = dist.TCPStore("127.0.0.1", helper.heard(), is_master=False)
-    own = lines.Lines(store)
-    own_part = part.Part("p", 0, 2, "communicator c", 80.0)
-    task = lines.Task(rounds.attend(own_part, 1, Post("compare", "windows", ["a"])), 80.0)
+    own = store_worker.StoreWorkers(store)
+    own_part = topology.RoundTopology("p", 0, 2, "communicator c", 80.0)
+    task = store_worker.Task(rounds.attend(own_part, 1, Post("compare", "windows", ["a"])), 80.0)
     own._running.add(task)
     own._take().submit(task)  # and nobody waits for it, as after Ctrl-C
     time.sleep(0.3)

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from tracehook.symmetric_memory import alarm, levels, rounds
-from tracehook.symmetric_memory.agreement import Waiting
-from tracehook.symmetric_memory.alarm import COUNT_KEY, Watch
-from tracehook.symmetric_memory.lines import Task
-from tracehook.symmetric_memory.part import Part
-from tracehook.symmetric_memory.question import Alarm
-from tracehook.symmetric_memory.verdicts import Post, RoundVerdict
+from tracehook.agreement import rounds, watchdog
+from tracehook.agreement.agreement import Waiting
+from tracehook.agreement.alarm_feed import COUNT_KEY
+from tracehook.agreement.alarms import Alarm
+from tracehook.agreement.store_worker import Task
+from tracehook.agreement.topology import RoundTopology
+from tracehook.agreement.verdicts import Post, RoundVerdict
+from tracehook.agreement.watchdog import Watchdog
 
 KEY = "35fbbc443ced2476"
 RANKS = 4
@@ -26,18 +27,18 @@ RANKS = 4
 @pytest.fixture(autouse=True)
 def late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no rank lose its trust in another one while a test runs."""
-    monkeypatch.setattr(alarm, "LATE", 60.0)
+    monkeypatch.setattr(watchdog, "LATE", 60.0)
 
 
 @contextlib.contextmanager
-def _waits(store: dist.Store, rank: int, call: int = 3, cut: Any = None) -> Iterator[Watch]:
+def _waits(store: dist.Store, rank: int, call: int = 3) -> Iterator[Watchdog]:
     """Give the watch of a rank that has waited for some seconds in round 1."""
-    part = Part("p", rank, RANKS, "communicator c", 20.0, levels=cut)
+    topology = RoundTopology("p", rank, RANKS, "communicator c", 20.0)
     post = Post("compare", "windows", ["a"], (call, 1))
-    task = Task(rounds.attend(part, 1, post), 20.0)
-    watch = Watch(store)
+    task = Task(rounds.attend(topology, 1, post), 20.0)
+    watch = Watchdog(store)
     facts = {"channel": "plans", "call": call, "alone": True}
-    with watch.following(KEY, Waiting(task, part, 1, post, time.monotonic() - 5), facts):
+    with watch.following(KEY, Waiting(task, topology, 1, post, time.monotonic() - 5), facts):
         yield watch
 
 
@@ -68,12 +69,12 @@ def test_a_rank_asks_itself_if_the_first_one_died_before_it_did(monkeypatch):
     """Nobody relies for long on a rank of which no alarm is heard, nor asks twice if one is."""
     store = dist.HashStore()
     with _waits(store, 1) as first, _waits(store, 2) as second:
-        monkeypatch.setattr(alarm, "_put", lambda *_: None)
+        monkeypatch.setattr(watchdog, "put", lambda *_: None)
         first._look_after_own(store)
         second._look_after_own(store)
         monkeypatch.undo()
         assert _alarms(store) == []
-        monkeypatch.setattr(alarm, "LATE", 0.0)
+        monkeypatch.setattr(watchdog, "LATE", 0.0)
         second._look_after_own(store)
         second._look_after_own(store)
         assert [told.rank for told in _alarms(store)] == [2]
@@ -112,17 +113,34 @@ class _Answers:
         self.heard.append(verdict.kind)
 
 
-def test_who_answers_ends_the_round_for_all_shards():
-    """Where ranks wait for copies of the verdict, they find them at once: who collects may be who answers."""
+def test_no_answer_ends_a_round_whose_verdict_stands():
+    """A rank that only has not heard yet how its own round ended is not elsewhere: the asker waits for it."""
     store = dist.HashStore()
-    cut = levels.cut(1, [[rank] for rank in range(RANKS)], 2)
-    with _waits(store, 1, cut=cut) as asks:
+    with _waits(store, 1) as asks:
         asks._look_after_own(store)
-    answers, subject = Watch(store), _Answers(RoundVerdict("diverged", "rank 2 made another call"))
+    proposal = RoundVerdict("mismatch", "rank 2 waits elsewhere", data=[("p/other/verdict", (1,))])
+    answers, subject = Watchdog(store), _Answers(proposal)
     answers._subjects[KEY] = subject  # type: ignore[assignment]
+    store.set("p/other/verdict", RoundVerdict("ok").written())
     answers._look_at_others(store)
-    assert store.get("p/1/verdict") == store.get("p/1/verdict/2")
-    assert subject.heard == ["diverged"]
+    assert not store.check(["p/1/verdict"])
+    store.delete_key("p/other/verdict")
+    answers._look_at_others(store)
+    assert store.check(["p/1/verdict", "p/other/verdict"])
+
+
+def test_a_rank_that_waits_says_once_who_is_missing(capsys):
+    """After its patience it names the ranks that did not come, and how long it will wait."""
+    store = dist.HashStore()
+    store.set("p/1/2", "came")
+    with _waits(store, 1) as watch:
+        watch._patience = 2.0
+        watch._look_after_own(store)
+        watch._look_after_own(store)
+    lines = [line for line in capsys.readouterr().err.splitlines() if "did not come" in line]
+    assert len(lines) == 1
+    assert "ranks 0, 3 did not come to 'windows' yet; rank 1 has waited for 5 s" in lines[0]
+    assert "for at most 20 s (the time-out of the group)" in lines[0]
 
 
 def test_who_has_left_a_round_does_not_end_it_again():
@@ -130,7 +148,7 @@ def test_who_has_left_a_round_does_not_end_it_again():
     store = dist.HashStore()
     with _waits(store, 1) as asks:
         asks._look_after_own(store)
-    answers, subject = Watch(store), _Answers(RoundVerdict("diverged", "rank 2 made another call"))
+    answers, subject = Watchdog(store), _Answers(RoundVerdict("diverged", "rank 2 made another call"))
     subject.came.append("p/1/verdict")
     answers._subjects[KEY] = subject  # type: ignore[assignment]
     answers._look_at_others(store)

@@ -33,18 +33,18 @@ def test_a_watch_that_begins_while_exit_functions_run_ends_with_them():
     """A script ended just after its first communicator: the thread that looks for the store is still on its way."""
     script = """
         import torch.distributed as dist
-        from tracehook.symmetric_memory import meeting
+        from tracehook.agreement import store_session
 
         store, exits = dist.HashStore(), threading.Event()
 
-        def job_store():
+        def stores():
             if threading.current_thread() is not threading.main_thread():
                 exits.wait()
-            return store
+            return [store]
 
-        meeting.job_store = job_store
-        meetings = meeting.Meetings()
-        meetings.listen()
+        store_session.stores = stores
+        sessions = store_session.StoreSessions()
+        sessions.listen()
         atexit.register(exits.set)
     """
     assert _printed(script) == "[]\n"
@@ -54,14 +54,14 @@ def test_no_thread_begins_once_all_have_ended():
     """An exit function that the program registered before tracehook was there runs after that."""
     script = """
         def late():
-            watch = Watch(dist.HashStore())
+            watch = Watchdog(dist.HashStore())
             watch.start()
             with StallWatch(0.01, print).watching("a registration"):
                 print(watch.has_begun)
 
         atexit.register(late)
         import torch.distributed as dist
-        from tracehook.symmetric_memory.alarm import Watch
+        from tracehook.agreement.watchdog import Watchdog
         from tracehook.symmetric_memory.stall_watch import StallWatch
     """
     assert _printed(script) == "False\n[]\n"
@@ -75,15 +75,15 @@ def test_a_round_of_an_exit_function_needs_no_thread():
             return RoundVerdict("ok", "")
 
         def late():
-            print([one.carry_out(Task(steps(), 9.0)).kind for one in (used, Lines(dist.HashStore()))])
+            print([one.carry_out(Task(steps(), 9.0)).kind for one in (used, StoreWorkers(dist.HashStore()))])
 
         atexit.register(late)
         import torch.distributed as dist
-        from tracehook.symmetric_memory.lines import Lines, Task
-        from tracehook.symmetric_memory.rounds import Operation
-        from tracehook.symmetric_memory.verdicts import RoundVerdict
+        from tracehook.agreement.store_worker import StoreWorkers, Task
+        from tracehook.agreement.rounds import Operation
+        from tracehook.agreement.verdicts import RoundVerdict
 
-        used = Lines(dist.HashStore())
+        used = StoreWorkers(dist.HashStore())
         assert used.carry_out(Task(steps(), 9.0)).kind == "ok"
     """
     assert _printed(script) == "['ok', 'ok']\n[]\n"
@@ -95,12 +95,12 @@ def test_a_forked_child_has_threads_of_its_own():
         import os, sys
         import torch.distributed as dist
         from tracehook.hook import background
-        from tracehook.symmetric_memory.alarm import Watch
+        from tracehook.agreement.watchdog import Watchdog
 
-        Watch(dist.HashStore()).start()
+        Watchdog(dist.HashStore()).start()
         background.end()
         if os.fork() == 0:
-            Watch(dist.HashStore()).start()
+            Watchdog(dist.HashStore()).start()
             sys.exit(0)
         _, status = os.wait()
         assert status == 0

@@ -13,9 +13,9 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
+from tracehook.agreement.store_session import StoreSession, StoreSessions
+from tracehook.agreement.watchdog import TICK, Watchdog
 from tracehook.hook.groups import cloned_store
-from tracehook.symmetric_memory.alarm import TICK, Watch
-from tracehook.symmetric_memory.meeting import Meeting, Meetings
 
 LONG = 120.0  # seconds for which torch tries to reach a store
 SOON = LONG / 4
@@ -87,17 +87,17 @@ def test_a_store_that_has_ended_is_not_waited_for(server: Server) -> None:
 def test_a_counter_survives_a_broken_connection() -> None:
     """A connection to a store that was broken once stays so, while the store lives."""
     store = dist.HashStore()
-    meeting = Meeting(Broken(store), lambda _: None, lambda: False)  # type: ignore[arg-type]
+    meeting = StoreSession(Broken(store), lambda _: None, lambda: False)  # type: ignore[arg-type]
     assert [meeting.count("born"), meeting.count("born")] == [1, 2]
 
 
 def test_nobody_holds_a_store_that_has_no_group() -> None:
     """The watch ends when the last group has dropped its store, and so does the connection."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    meetings, own = Meetings(), weakref.ref(store)
+    meetings, own = StoreSessions(), weakref.ref(store)
     meeting = meetings.at(store)
-    meeting.watch.start()
-    thread = meeting.watch._thread
+    meeting.watchdog.start()
+    thread = meeting.watchdog._thread
     assert thread is not None
     assert meetings.at(dist.PrefixStore("a", store)) is meeting
     assert thread.is_alive()
@@ -105,13 +105,13 @@ def test_nobody_holds_a_store_that_has_no_group() -> None:
     gc.collect()
     assert own() is None
     thread.join(SOON)
-    assert meeting.watch.has_ended
-    assert meetings._meetings == {}
+    assert meeting.watchdog.has_ended
+    assert meetings._sessions == {}
 
 
 def test_the_watch_of_a_store_that_has_ended_ends_at_once(server: Server) -> None:
     """It tries again and again to reach the store, and the exit does not wait for that."""
-    watch = Watch(server.store.clone())
+    watch = Watchdog(server.store.clone())
     watch.start()
     time.sleep(2 * TICK)
     server.kill()

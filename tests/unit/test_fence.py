@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tracehook.agreement.verdicts import UNKNOWN, Post, judge
 from tracehook.symmetric_memory import fence
 from tracehook.symmetric_memory.fence import Wish
-from tracehook.symmetric_memory.verdicts import UNKNOWN, Post, judge
 
 CALL, NEW, GROUP = "call", "new", "group"  # NEW: a call that the ranks compare; GROUP: two calls
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from tracehook.agreement.store_session import StoreSessions
 from tracehook.hook.groups import GroupFacts
-from tracehook.symmetric_memory.meeting import Meetings
+from tracehook.settings import Settings
 from tracehook.symmetric_memory.ranks import GroupRanks
 
 
@@ -32,10 +33,10 @@ class Failing(GroupRanks):
         raise RuntimeError(f"the store is gone, which communicator {found.id} needs")
 
 
-def made(kind: type[GroupRanks], meetings: Meetings) -> GroupRanks:
+def made(kind: type[GroupRanks], sessions: StoreSessions) -> GroupRanks:
     """Return the ranks of a communicator with one rank, which needs no store."""
     facts = GroupFacts("0", 0, 1, 0, None, None)
-    return kind(None, 1.0, meetings, lambda _: None, lambda *_: None, verifies=False, facts=facts)
+    return kind(None, Settings(), sessions, lambda _: None, facts)
 
 
 @pytest.fixture
@@ -46,8 +47,8 @@ def communicator() -> Any:
 
 def test_who_comes_while_the_sequences_begin_waits_for_them(communicator: Any) -> None:
     """An alarm may make a process know its communicator while its program enters the first scope."""
-    meetings = Meetings()
-    first, second = made(Slow, meetings), made(GroupRanks, meetings)
+    sessions = StoreSessions()
+    first, second = made(Slow, sessions), made(GroupRanks, sessions)
     threads = [threading.Thread(target=each._begin, args=(communicator,)) for each in (first, second)]
     threads[0].start()
     assert Slow.entered.wait(10)
@@ -64,8 +65,8 @@ def test_who_comes_while_the_sequences_begin_waits_for_them(communicator: Any) -
 
 def test_a_beginning_that_failed_is_made_again(communicator: Any) -> None:
     """Who comes next begins the sequences, instead of taking none."""
-    meetings = Meetings()
-    first, second = made(Failing, meetings), made(GroupRanks, meetings)
+    sessions = StoreSessions()
+    first, second = made(Failing, sessions), made(GroupRanks, sessions)
     with pytest.raises(RuntimeError, match="the store is gone"):
         first._begin(communicator)
     second._begin(communicator)
@@ -75,6 +76,6 @@ def test_a_beginning_that_failed_is_made_again(communicator: Any) -> None:
 
 def test_a_fingerprint_that_raised_is_equal_to_none() -> None:
     """Whatever the answers depend on, nobody compared it; also if it raised on all ranks."""
-    assert made(GroupRanks, Meetings()).compare_policies({"one": "a table"}) == ""
-    told = made(GroupRanks, Meetings()).compare_policies({"one": "a table", "two": None})
+    assert made(GroupRanks, StoreSessions()).compare_policies({"one": "a table"}) == ""
+    told = made(GroupRanks, StoreSessions()).compare_policies({"one": "a table", "two": None})
     assert "the fingerprint of policy 'two' raised" in told

@@ -9,16 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tracehook.symmetric_memory import hosts, leftovers
-from tracehook.symmetric_memory.alarm_file import AlarmFile
+from tracehook.agreement import leftovers, mailbox
 
-OURS = f"{hosts.PREFIX}{'0123456789abcdef' * 2}"
+OURS = f"{leftovers.PREFIX}{'0123456789abcdef' * 2}"
 
 
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Return the folder that is the shared memory."""
-    monkeypatch.setattr(hosts, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(leftovers, "SHARED_MEMORY", tmp_path)
     return tmp_path
 
 
@@ -28,16 +27,10 @@ def _old(path: Path, data: bytes = leftovers.MARK) -> Path:
     return path
 
 
-@pytest.fixture(params=["board", "alarms"])
-def left(request: pytest.FixtureRequest, place: Path) -> Iterator[Path]:
+@pytest.fixture
+def left(place: Path) -> Iterator[Path]:
     """Return a file that looks like one of a job that was killed ten minutes ago."""
-    if request.param == "board":
-        kept: object = hosts.Board("a sequence", [0, 1], 0)  # rank 1 never comes
-    else:
-        kept = file = AlarmFile("a job")
-        assert file.lock()
-        file.read()
-        file.unlock()  # as the kernel does for who was killed
+    kept = mailbox.HostMailbox("a sequence", [0, 1], 0)  # rank 1 never comes
     (path,) = place.iterdir()
     os.utime(path, (1.0, 1.0))
     yield path
@@ -45,7 +38,7 @@ def left(request: pytest.FixtureRequest, place: Path) -> Iterator[Path]:
 
 
 def test_what_a_killed_job_left_goes(left):
-    """Boards, and files of alarms."""
+    """The mailbox of a host."""
     leftovers.remove()
     assert not left.exists()
 
@@ -106,5 +99,5 @@ def test_what_is_no_file_stays(place, tmp_path_factory):
 
 def test_no_shared_memory_is_no_trouble(place, monkeypatch):
     """Then there is nothing to remove."""
-    monkeypatch.setattr(hosts, "SHARED_MEMORY", place / "absent")
+    monkeypatch.setattr(leftovers, "SHARED_MEMORY", place / "absent")
     leftovers.remove()

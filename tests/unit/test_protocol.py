@@ -1,7 +1,7 @@
-"""Every interleaving of the rounds of two and three ranks: posts, time-outs, verdicts, late ranks, deaths, alarms.
+"""Every interleaving of the whole protocol of two and three ranks: handshake, rounds, mailbox, alarms, deaths, ends.
 
-With and without hosts, whose ranks meet on a board first and may leave it at any moment for the store. With and without
-shards, whose ranks wait for a copy of the verdict.
+A rank greets until all have heard it. Then the ranks of one host meet at a mailbox first, and may leave it at any
+moment for the store.
 
 What runs here is the code's own steps (`rounds.attend`, `rounds.decline`), on a store that does one operation at a
 time. A rank that waits may run out of time at any moment, except in its last call, where it waits for ever. So a
@@ -10,21 +10,19 @@ history in which the ranks do not come level again ends with ranks that wait for
 
 from __future__ import annotations
 
-import json
 from collections.abc import Generator
 from typing import Any, NamedTuple
 
 import pytest
 
-from tracehook.symmetric_memory import rounds
-from tracehook.symmetric_memory.hosts import by_host, seen_by
-from tracehook.symmetric_memory.levels import Levels
-from tracehook.symmetric_memory.part import Part
-from tracehook.symmetric_memory.rounds import Operation
-from tracehook.symmetric_memory.verdicts import Post, RoundVerdict
+from tracehook.agreement import rounds
+from tracehook.agreement.handshake import greeting
+from tracehook.agreement.rounds import Operation
+from tracehook.agreement.topology import RoundTopology, seen_by, unpacked
+from tracehook.agreement.verdicts import Post, RoundVerdict
 
 LAST = "last"
-DIVERGED = json.dumps(RoundVerdict("diverged", "rank 1 made another call"))
+DIVERGED = RoundVerdict("diverged", "rank 1 made another call").written()
 
 
 class Outcome(NamedTuple):
@@ -40,20 +38,28 @@ def place(position: str) -> list[int]:
     return [ord(position[0])]
 
 
-def life(part: Part, calls: list[str]) -> Generator[Operation, Any, list[Outcome]]:
-    """Make calls, each named by its position, one after the other, as an Agreement does; ``no x`` declines call x."""
+def life(topology: RoundTopology, calls: list[str], said: dict[str, Any]) -> Generator[Operation, Any, list[Outcome]]:
+    """Make calls, each named by its position, one after the other, as an Agreement does; ``no x`` declines call x.
+
+    `said`: the greeting; empty if all have heard it before.
+    """
     number, outcomes = 0, []
     for call in calls:
         if call.startswith("no "):
             number += 1
             position = call.removeprefix("no ")
-            yield from rounds.decline(part, number, Post("decline", "windows", ["no"], place(position)), "no")
+            post = Post("decline", "windows", ["no"], place(position), said)
+            yield from rounds.decline(topology, number, post, "no")
             outcomes.append(Outcome(position, "declined", ""))
             continue
-        post = Post("compare", "windows", ["a"], place(call))
         while True:
             number += 1
-            verdict = yield from rounds.attend(part, number, post)
+            post = Post("compare", "windows", ["a"], place(call), said)
+            verdict = yield from rounds.attend(topology, number, post)
+            if verdict.shaken is not None and said:
+                said = {}
+                numbers = unpacked(verdict.shaken["hosts"])
+                topology = topology._replace(hosts=seen_by(topology.rank, numbers))
             if rounds.is_for(verdict, post):
                 break
         outcomes.append(Outcome(call, verdict.kind, verdict.text))
@@ -63,7 +69,7 @@ def life(part: Part, calls: list[str]) -> Generator[Operation, Any, list[Outcome
 
 
 class Texts(dict[int, str]):
-    """Texts by rank, as the board gives them; never changed."""
+    """Texts by rank, as the mailbox gives them; never changed."""
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(tuple(self.items()))
@@ -78,16 +84,6 @@ class State(NamedTuple):
     alarm: bool = False
 
 
-def cut(rank: int, numbers: list[int], shards: tuple[tuple[int, ...], ...]) -> Levels | None:
-    """Return shards of these speakers; those of the code are larger, and all of one size but the last."""
-    own = {ranks[0]: ranks for ranks in by_host(numbers)}
-    for speakers in shards:
-        ranks = sorted(one for speaker in speakers for one in own[speaker])
-        if rank in ranks:
-            return Levels([each[0] for each in shards], speakers[0], speakers, ranks)
-    return None
-
-
 class Model:
     """All histories of some lives."""
 
@@ -97,27 +93,31 @@ class Model:
         hosts: tuple[tuple[int, ...], ...] = (),
         deaths: int = 0,
         alarms: bool = False,
-        shards: tuple[tuple[int, ...], ...] = (),
-        no_board: tuple[int, ...] = (),
+        greets: bool = False,
     ) -> None:
         self.lives = lives
-        self.no_board = no_board
         self.deaths = deaths
         self.alarms = alarms
         host_of = {rank: number for number, ranks in enumerate(hosts) for rank in ranks}
         numbers = [host_of.get(rank, -1 - rank) for rank in range(len(lives))]
-        self.parts = [
-            Part("p", rank, len(lives), "group", 1.0, seen_by(rank, numbers), levels=cut(rank, numbers, shards))
+        self.hosts = [seen_by(rank, numbers) for rank in range(len(lives))]
+        self.said = [greeting(f"host {number}", {}) if greets else {} for number in numbers]
+        self.topologies = [
+            RoundTopology("p", rank, len(lives), "group", 1.0, *(() if greets else (self.hosts[rank],)))
             for rank in range(len(lives))
         ]
         self.known: dict[tuple[int, tuple[Any, ...]], Any] = {}
         self.last: dict[tuple[int, tuple[Any, ...]], bool] = {}
 
+    def steps(self, rank: int) -> Generator[Operation, Any, list[Outcome]]:
+        """Return the life of a rank."""
+        return life(self.topologies[rank], self.lives[rank], self.said[rank])
+
     def now(self, rank: int, heard: tuple[Any, ...]) -> Operation | list[Outcome]:
         """Return what a rank that has heard this does next, or how its calls ended."""
         key = (rank, heard)
         if key not in self.known:
-            steps = life(self.parts[rank], self.lives[rank])
+            steps = self.steps(rank)
             answer: Any = None
             try:
                 for answer in (None, *heard):
@@ -131,7 +131,7 @@ class Model:
         """Whether the rank is in its last call."""
         key = (rank, heard)
         if key not in self.last:
-            steps = life(self.parts[rank], self.lives[rank])
+            steps = self.steps(rank)
             for answer in (None, *heard):
                 steps.send(answer)
             self.last[key] = steps.gi_frame.f_locals["call"] == LAST
@@ -151,23 +151,24 @@ class Model:
                 found.append(state._replace(store=frozenset(changed.items()), heard=ears))
             if len(state.dead) < self.deaths:
                 found.append(state._replace(dead=state.dead | {rank}))
-        if self.alarms and not state.alarm and any(key.startswith("p/1/") for key in store):
-            # The watch of a rank that made another call ends the round for those that wait.
-            told = {"p/1/verdict": DIVERGED} | store
-            found.append(state._replace(store=frozenset(told.items()), alarm=True))
+        if self.alarms and not state.alarm:
+            # The watchdog of a rank that made another call ends a round for those that wait in it.
+            for key in {f"{key.rpartition('/')[0]}/verdict" for key in store if key[:2] == "p/" and key[2:3].isdigit()}:
+                told = {key: DIVERGED} | store
+                found.append(state._replace(store=frozenset(told.items()), alarm=True))
         return found
 
     def at_once(
         self, store: dict[str, str], rank: int, heard: tuple[Any, ...]
     ) -> tuple[dict[str, str], tuple[Any, ...]]:
-        """Make what a rank does next on its board, if no other order shows anything else.
+        """Make what a rank does next in its mailbox, if no other order shows anything else.
 
         What a speaker posts only itself reads. What it publishes the others may overlook for as long as they like.
         """
         while isinstance(wanted := self.now(rank, heard), Operation) and (
-            wanted.name in ("publish", "speak") or (wanted.name == "post" and self.parts[rank].is_speaker)
+            wanted.name in ("publish", "speak") or (wanted.name == "post" and self.is_speaker(rank))
         ):
-            [(store, answer)] = self.results_on_board(store, self.parts[rank], wanted)
+            [(store, answer)] = self.results_in_mailbox(store, rank, wanted)
             heard = (*heard, answer)
         return store, heard
 
@@ -187,7 +188,7 @@ class Model:
                     return [(store, False)]
                 return [] if self.is_patient(state, rank) else [(store, False)]
             case Operation("listen", (number, key)):
-                text = store.get(f"board/{number}/all of {self.parts[rank].hosts.neighbours[0]}")
+                text = store.get(f"mailbox/{number}/all of {self.hosts[rank].neighbours[0]}")
                 shown = {text} if text is not None else set()
                 is_over = key in store or not self.is_patient(state, rank)
                 return [(store, one) for one in shown | ({""} if is_over else set())]
@@ -200,42 +201,38 @@ class Model:
                 return [(store, store.get(key, "").encode())]
             case Operation("keys"):
                 return [(store, frozenset(store))]
-        return self.results_on_board(store, self.parts[rank], wanted)
+        return self.results_in_mailbox(store, rank, wanted)
 
     def is_patient(self, state: State, rank: int) -> bool:
         """Whether the rank waits for ever: in its last call, if nothing went wrong that others cannot make good."""
         return self.in_last_call(rank, state.heard[rank]) and not state.dead and not state.alarm
 
-    def results_on_board(
-        self, store: dict[str, str], part: Part, wanted: Operation
+    def is_speaker(self, rank: int) -> bool:
+        """Whether the rank speaks in the store for its host."""
+        return rank == self.hosts[rank].neighbours[0]
+
+    def results_in_mailbox(
+        self, store: dict[str, str], rank: int, wanted: Operation
     ) -> list[tuple[dict[str, str], Any]]:
-        """Return the same for an operation on the board of the rank's host; who waits there may give up at any time."""
+        """Return the same for an operation in the mailbox; a rank that waits there may give up at any time."""
+        neighbours = self.hosts[rank].neighbours
         match wanted:
             case Operation("post", (number, text)):
-                return [(store | {f"board/{number}/{part.rank}": text}, None)]
+                return [(store | {f"mailbox/{number}/{rank}": text}, None)]
             case Operation("gather", (number,)):
-                keys = {rank: f"board/{number}/{rank}" for rank in part.hosts.neighbours}
-                all_came = all(key in store for key in keys.values()) and part.rank not in self.no_board
-                found = [Texts({rank: store[key] for rank, key in keys.items()})] if all_came else []
+                keys = {one: f"mailbox/{number}/{one}" for one in neighbours}
+                all_came = all(key in store for key in keys.values())
+                found = [Texts({one: store[key] for one, key in keys.items()})] if all_came else []
                 return [(store, texts) for texts in (Texts(), *found)]
             case Operation("speak", (number,)):
-                return [(store | {f"board/{number}/spoken by {part.rank}": "yes"}, None)]
+                return [(store | {f"mailbox/{number}/spoken by {rank}": "yes"}, None)]
             case Operation("spoken", (number,)):
-                has_spoken = f"board/{number}/spoken by {part.hosts.neighbours[0]}" in store
+                has_spoken = f"mailbox/{number}/spoken by {neighbours[0]}" in store
                 return [(store, shown) for shown in {False, has_spoken}]
             case Operation("publish", (number, text)):
-                return [(store | {f"board/{number}/all of {part.hosts.neighbours[0]}": text}, None)]
-            case Operation("settle", (number, text)):
-                stands = "board/closed" not in store
-                return [(store | {f"board/{number}/settled": text} if stands else store, stands)]
-            case Operation("settled", (number,)):
-                text = store.get(f"board/{number}/settled", "")
-                return [(store, shown) for shown in {"", text}]
-            case Operation("close", (number,)):
-                settled = store.get(f"board/{number}/settled")
-                return [(store if settled else store | {"board/closed": "yes"}, settled)]
+                return [(store | {f"mailbox/{number}/all of {neighbours[0]}": text}, None)]
             case Operation("published", (number,)):
-                text = store.get(f"board/{number}/all of {part.hosts.neighbours[0]}", "")
+                text = store.get(f"mailbox/{number}/all of {neighbours[0]}", "")
                 return [(store, shown) for shown in {"", text}]
         raise AssertionError(wanted)
 
@@ -347,57 +344,27 @@ def test_a_rank_may_die_at_any_step(case):
 
 @pytest.mark.parametrize("case", ["two ranks", "three ranks"])
 def test_an_alarm_may_be_answered_at_any_step(case):
-    """Whoever is in the round that a watch ended hears the same, and nobody goes on in it; on a host too."""
+    """All ranks in a round that a watchdog ended hear the same, and none goes on in it; on a host too."""
     for hosts in ((), HOSTS[2]) if case == "two ranks" else ((),):
         _, kinds = judge(Model(TROUBLED[case], hosts, alarms=True))
         assert "diverged" in kinds
 
 
-SHARDS = ((0,), (1, 2))
-IN_SHARDS = {
-    "all come": [["a"], ["a"], ["a"]],
-    "one of a shard never comes": [["a"], ["a"], []],
-    "a collector never comes": [["a"], [], ["a"]],
-    "the leader never comes": [[], ["a"], ["a"]],
-    "one of a shard skips": [["a", LAST], ["a", LAST], [LAST]],
-    "a collector skips": [["a", LAST], [LAST], ["a", LAST]],
-    "one of a shard declines": [["a"], ["a"], ["no a"]],
-    "a collector declines": [["a", LAST], ["no a", LAST], ["a", LAST]],
-    "the leader declines": [["no a"], ["a"], ["a"]],
+COMPOSED = {
+    "two ranks of one host": ([["a", "b", LAST], ["a", "b", LAST]], ((0, 1),)),
+    "two ranks of one host, one skips": ([["a", "b", LAST], ["a", LAST]], ((0, 1),)),
+    "two ranks of one host, one declines": ([["a", "b"], ["a", "no b"]], ((0, 1),)),
+    "two hosts": ([["a", "b", LAST], ["a", "b", LAST]], ((0,), (1,))),
+    "three ranks": ([["a"], ["a"], ["a"]], ((0,), (1, 2))),
 }
 
 
-@pytest.mark.parametrize("case", IN_SHARDS)
-def test_shards_have_one_outcome_and_come_level(case):
-    """Ranks that hear a copy of the verdict obey what stands, whoever does not come, and none waits for ever."""
-    states, kinds = judge(Model(IN_SHARDS[case], shards=SHARDS))
+@pytest.mark.parametrize("trouble", [{}, {"deaths": 1}, {"alarms": True}], ids=["", "deaths", "alarms"])
+@pytest.mark.parametrize("case", COMPOSED)
+def test_the_ranks_greet_and_then_meet_at_the_mailbox(case, trouble):
+    """From the handshake to the end, with one death or one alarm at any step: one outcome a call, no endless wait."""
+    lives, hosts = COMPOSED[case]
+    states, kinds = judge(Model(lives, hosts, greets=True, **trouble))
     assert states > 30
-    assert kinds >= {"timeout"}
-    assert ("ok" in kinds) == (case == "all come" or LAST in IN_SHARDS[case][0])
-
-
-def test_any_rank_of_any_shard_may_die():
-    """Also one that collects, with the posts of its shard in its hands: the others wait no longer than their time."""
-    _, kinds = judge(Model(IN_SHARDS["all come"], shards=SHARDS, deaths=1))
-    assert kinds == {"ok", "timeout"}
-
-
-def test_an_alarm_may_be_answered_in_shards():
-    """Who answered need not tell the shards: those who collect do, and all the others look when their time is up."""
-    _, kinds = judge(Model(IN_SHARDS["all come"], shards=SHARDS, alarms=True))
-    assert kinds == {"ok", "timeout", "diverged"}
-
-
-HOSTS_IN_SHARDS = {
-    "no board on one host": ([["a"], ["a"], ["a"]], ((0,), (1, 2)), ((0,), (1,)), (1, 2)),
-    "a speaker that collects never comes": ([["a"], ["a"], [], ["a"]], ((0, 1), (2, 3)), ((0,), (2,)), ()),
-    "one of another host never comes": ([["a"], ["a"], ["a"], []], ((0, 1), (2, 3)), ((0,), (2,)), ()),
-}
-
-
-@pytest.mark.parametrize("case", HOSTS_IN_SHARDS)
-def test_hosts_in_shards_have_one_outcome(case):
-    """Boards, speakers and shards together."""
-    lives, hosts, shards, no_board = HOSTS_IN_SHARDS[case]
-    _, kinds = judge(Model(lives, hosts, shards=shards, no_board=no_board))
-    assert kinds == ({"timeout"} if "never" in case else {"ok", "timeout"})
+    assert kinds >= {"ok"}
+    assert ("diverged" in kinds) == ("alarms" in trouble)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tracehook.settings import Settings, from_environment, table
+from tracehook.settings import FORMER, Settings, from_environment, shared, table
 
 GOOD = [
     ("HOOK", "1", "hook", True),
@@ -18,15 +18,10 @@ GOOD = [
     ("OTEL", "1", "otel", True),
     ("POLICY", "measured", "policy", ("measured",)),
     ("POLICY", " measured, shared ,", "policy", ("measured", "shared")),
-    ("VERIFY", "off", "verify", "off"),
-    ("VERIFY", "first-use", "verify", "first-use"),
-    ("VERIFY", "every-use", "verify", "every-use"),
     ("TIMEOUT", "0.5", "timeout", 0.5),
     ("TIMEOUT", "600", "timeout", 600.0),
-    ("ON_ERROR", "warn", "on_error", "warn"),
-    ("ON_ERROR", "raise", "on_error", "raise"),
-    ("ON_STALL", "log", "on_stall", "log"),
-    ("ON_STALL", "abort", "on_stall", "abort"),
+    ("GUARD", "watch", "guard", "watch"),
+    ("GUARD", "off", "guard", "off"),
     ("INTEGRATIONS", "auto", "integrations", ("sglang", "vllm", "megatron")),
     ("INTEGRATIONS", "vllm", "integrations", ("vllm",)),
     ("INTEGRATIONS", " megatron, sglang ,", "integrations", ("megatron", "sglang")),
@@ -45,14 +40,12 @@ BAD = [
     ("CHECK", " 1", "expected 0 or 1"),
     ("OTEL", "http://collector:4318", "expected 0 or 1"),
     ("POLICY", " , ", "expected names of policies, separated by commas"),
-    ("VERIFY", "always", "expected first-use, every-use or off"),
     ("TIMEOUT", "soon", "expected a number of seconds"),
     ("TIMEOUT", "0", "expected seconds above 0 and below a million"),
     ("TIMEOUT", "-3", "expected seconds above 0 and below a million"),
     ("TIMEOUT", "nan", "expected seconds above 0 and below a million"),
     ("TIMEOUT", "inf", "expected seconds above 0 and below a million"),
-    ("ON_ERROR", "ignore", "expected raise or warn"),
-    ("ON_STALL", "raise", "expected proven, log or abort"),
+    ("GUARD", "log", "expected on, watch or off"),
     *(
         ("INTEGRATIONS", text, "expected auto, or names of sglang, vllm, megatron, separated by commas")
         for text in (",", "torch", "auto,vllm", "SGLang", "1")
@@ -112,11 +105,12 @@ def test_a_typing_error_in_a_name_is_noticed():
 
 def test_every_complaint_is_a_line_of_its_own():
     """Several mistakes are all reported, and the good values are still read."""
-    settings, complaints = _read(TIMEOUT="x", VERIFY="y", ON_ERROR="warn", ZZZ="1")
-    assert settings == Settings(on_error="warn")
+    settings, complaints = _read(TIMEOUT="x", GUARD="y", LOCAL="observe", ON_ERROR="warn", ZZZ="1")
+    assert settings == Settings(local="observe")
     assert [line.partition("=")[0].partition(" ")[0] for line in complaints] == [
-        "SYMM_REGISTER_VERIFY",
         "SYMM_REGISTER_TIMEOUT",
+        "SYMM_REGISTER_GUARD",
+        "SYMM_REGISTER_ON_ERROR",
         "SYMM_REGISTER_ZZZ",
     ]
     assert not any("\n" in line for line in complaints)
@@ -150,3 +144,21 @@ def test_the_defaults_in_the_table_are_the_defaults():
     """A default, written into the environment as the table shows it, changes nothing."""
     shown = {variable: default for variable, default, _ in table() if default != "unset"}
     assert from_environment(shown) == (Settings(), [])
+
+
+@pytest.mark.parametrize("variable", FORMER)
+def test_a_setting_that_is_gone_says_what_to_use(variable):
+    """Whoever still sets it gets one sentence, and the program runs."""
+    settings, complaints = from_environment({variable: "off"})
+    assert settings == Settings()
+    (line,) = complaints
+    assert line.startswith(f"{variable} is no setting any more, and is ignored: SYMM_REGISTER_GUARD=")
+
+
+def test_what_ranks_must_share_is_told_as_texts():
+    """By variable: what another rank reads and compares."""
+    told = shared(Settings(policy=("measured", "shared"), local_min=7))
+    assert told["SYMM_REGISTER_POLICY"] == "measured,shared"
+    assert told["SYMM_REGISTER_LOCAL_MIN"] == "7"
+    assert told["SYMM_REGISTER_GUARD"] == "on"
+    assert "SYMM_REGISTER_LOG" not in told

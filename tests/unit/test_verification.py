@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from tracehook.symmetric_memory import hosts as hosts_module
-from tracehook.symmetric_memory import levels, verification
-from tracehook.symmetric_memory.hosts import Board, by_host, seen_by
-from tracehook.symmetric_memory.part import Part, Seat
-from tracehook.symmetric_memory.question import Alarm
+from tracehook.agreement import leftovers
+from tracehook.agreement.alarms import Alarm
+from tracehook.agreement.mailbox import HostMailbox
+from tracehook.agreement.topology import RoundTopology, TopologyEpoch, seen_by
+from tracehook.agreement.verdicts import RoundVerdict
+from tracehook.symmetric_memory import verification
 from tracehook.symmetric_memory.testimony import MOST, joined, read
-from tracehook.symmetric_memory.verdicts import RoundVerdict
 from tracehook.symmetric_memory.verification import CHANNEL, Verification
 
 WINDOW, ORDINARY = (1, 0), (0, None)
@@ -81,10 +81,10 @@ class Communicator:
 
 def _verdict(*ranks: list[tuple[int, int | None]], last: int) -> tuple[RoundVerdict, Store]:
     store = Store()
-    facts = {"channel": CHANNEL, "call": last, "first": 0, "last": last, "seat": 0}
+    facts = {"channel": CHANNEL, "call": last, "first": 0, "last": last, "epoch": 0}
     alarm = Alarm("c", 0, "communicator c", "digests", [], (), "verdict", facts)
     parts = [
-        Verification(Communicator(places), [Seat(Part("p", rank, len(ranks), "c", 0))], "c")
+        Verification(Communicator(places), [TopologyEpoch(RoundTopology("p", rank, len(ranks), "c", 0))], "c")
         for rank, places in enumerate(ranks)
     ]
     answers = [part.answer(alarm, store) for part in reversed(parts)]  # type: ignore[arg-type]
@@ -129,34 +129,33 @@ def test_an_answer_stays_small() -> None:
     assert len(version.uses) <= MOST
 
 
-# --- by levels ---
+# --- by hosts ---
 
 
 class Everywhere:
     """Ranks of several hosts, with a store that counts who reads a key, and a clock that they share."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, hosts: int, on_each: int, most: int, calls: int) -> None:
-        monkeypatch.setattr(levels, "MOST", most)
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, hosts: int, on_each: int, calls: int) -> None:
         self.now = 0.0
         monkeypatch.setattr(verification.time, "monotonic", lambda: self.now)
         self.store = CountingStore()
         self.ranks = hosts * on_each
         numbers = [rank // on_each for rank in range(self.ranks)]
         self.places = [calls * [WINDOW] for _ in range(self.ranks)]
-        self.seats, self.verifications = [], []
+        self.epochs, self.verifications = [], []
         prefix = f"test/{os.getpid()}/{next(_tests)}"
         for rank in range(self.ranks):
-            alone = levels.seen_by(rank, [[each] for each in range(self.ranks)])
-            known = levels.seen_by(rank, by_host(numbers))
-            first = Part(prefix, rank, self.ranks, "c", 0, levels=alone)
-            self.seats.append([Seat(first)])
-            self.known = [*getattr(self, "known", []), first._replace(hosts=seen_by(rank, numbers), levels=known)]
-            self.verifications.append(Verification(Communicator(self.places[rank]), self.seats[rank], "c"))
+            first = RoundTopology(prefix, rank, self.ranks, "c", 0)
+            self.epochs.append([TopologyEpoch(first)])
+            self.known = [*getattr(self, "known", []), first._replace(hosts=seen_by(rank, numbers))]
+            self.verifications.append(Verification(Communicator(self.places[rank]), self.epochs[rank], "c"))
 
     def learn(self, rank: int) -> None:
         """Let a rank hear who shares a host."""
-        part = self.known[rank]
-        self.seats[rank].append(Seat(part, Board(f"{part.prefix}/samples", part.hosts.neighbours, rank)))
+        topology = self.known[rank]
+        self.epochs[rank].append(
+            TopologyEpoch(topology, HostMailbox(f"{topology.prefix}/samples", topology.hosts.neighbours, rank))
+        )
 
     def step(self, order: Sequence[int]) -> Alarm | None:
         """Let ranks look, in this order, each after a period."""
@@ -197,18 +196,18 @@ class CountingStore(Store):
         return super().check(keys)
 
 
-SHAPES = [(1, 4, 128), (4, 1, 2), (6, 4, 2), (5, 2, 128), (9, 3, 2)]
+SHAPES = [(1, 4), (4, 1), (6, 4), (9, 3)]
 
 
-@pytest.mark.parametrize(("hosts", "on_each", "most"), SHAPES)
+@pytest.mark.parametrize(("hosts", "on_each"), SHAPES)
 @pytest.mark.parametrize("knows", ["all", "nobody"])
-def test_a_swapped_placement_is_found_over_all_levels(
-    monkeypatch: pytest.MonkeyPatch, hosts: int, on_each: int, most: int, knows: str
+def test_a_swapped_placement_is_found_over_all_hosts(
+    monkeypatch: pytest.MonkeyPatch, hosts: int, on_each: int, knows: str
 ) -> None:
     """Whichever rank it is, in whatever order the ranks look: the call is named, and who made it."""
     numbers = random.Random(hosts * 100 + on_each)
     for odd in range(hosts * on_each):
-        everywhere = Everywhere(monkeypatch, hosts, on_each, most, calls=40)
+        everywhere = Everywhere(monkeypatch, hosts, on_each, calls=40)
         everywhere.places[odd][25] = (2, 0)
         order = list(range(everywhere.ranks))
         if knows == "all":
@@ -227,12 +226,10 @@ def test_a_swapped_placement_is_found_over_all_levels(
         assert f"; {f'rank {odd}' if odd else others} made " in verdict.text
 
 
-@pytest.mark.parametrize(("hosts", "on_each", "most"), SHAPES)
-def test_equal_ranks_raise_no_alarm_and_grow_silent(
-    monkeypatch: pytest.MonkeyPatch, hosts: int, on_each: int, most: int
-) -> None:
+@pytest.mark.parametrize(("hosts", "on_each"), SHAPES)
+def test_equal_ranks_raise_no_alarm_and_grow_silent(monkeypatch: pytest.MonkeyPatch, hosts: int, on_each: int) -> None:
     """While they make calls, at different speeds, and while they learn of their hosts one after the other."""
-    everywhere = Everywhere(monkeypatch, hosts, on_each, most, calls=1)
+    everywhere = Everywhere(monkeypatch, hosts, on_each, calls=1)
     numbers = random.Random(hosts + on_each)
     order = list(range(everywhere.ranks))
     unknowing = list(order)
@@ -260,25 +257,25 @@ def test_equal_ranks_raise_no_alarm_and_grow_silent(
 
 
 def test_no_key_has_two_readers_and_nobody_reads_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """16 hosts of 4 ranks in shards of 4 hosts: rank 0 reads its shard and three collectors."""
-    everywhere = Everywhere(monkeypatch, 16, 4, 4, calls=10)
+    """16 hosts of 4 ranks: rank 0 reads one key of each host."""
+    everywhere = Everywhere(monkeypatch, 16, 4, calls=10)
     for rank in range(everywhere.ranks):
         everywhere.learn(rank)
     for _ in range(5):
         assert everywhere.step(range(everywhere.ranks)) is None
     assert everywhere.verifications[0]._same == 9
     assert max(len(readers) for readers in everywhere.store.readers.values()) == 1
-    # Before the board is complete a speaker reads its host's posts in the store, too.
-    assert max(everywhere.store.read.values()) <= 3 + 3 + 3
+    # Before the mailbox is complete a speaker reads its host's posts in the store, too.
+    assert max(everywhere.store.read.values()) <= 3 + 15 + 3
     removed = [key for each in everywhere.verifications for key in each.keys_at_end()]
     assert sorted(removed) == sorted(set(removed))
     assert set(everywhere.store.values) <= set(removed)
 
 
-def test_a_host_whose_board_cannot_be_opened_uses_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_whose_mailbox_cannot_be_opened_uses_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     """As where shared memory is full: the same is found."""
-    monkeypatch.setattr(hosts_module, "SHARED_MEMORY", Path("/no/such/folder"))
-    everywhere = Everywhere(monkeypatch, 3, 3, 128, calls=10)
+    monkeypatch.setattr(leftovers, "SHARED_MEMORY", Path("/no/such/folder"))
+    everywhere = Everywhere(monkeypatch, 3, 3, calls=10)
     everywhere.places[7][4] = (2, 0)
     for rank in range(everywhere.ranks):
         everywhere.learn(rank)
@@ -289,7 +286,7 @@ def test_a_host_whose_board_cannot_be_opened_uses_the_store(monkeypatch: pytest.
 
 def test_the_answer_of_many_equal_ranks_is_as_long_as_that_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only their numbers are longer."""
-    everywhere = Everywhere(monkeypatch, 8, 4, 128, calls=600)
+    everywhere = Everywhere(monkeypatch, 8, 4, calls=600)
     everywhere.places[0][100] = (2, 0)
     alarm = next(filter(None, [everywhere.step(range(everywhere.ranks)) for _ in range(6)]))
     everywhere.settle(alarm, list(reversed(range(everywhere.ranks))))

@@ -62,7 +62,7 @@ class RoundVerdict(NamedTuple):
 
     def written(self) -> str:
         """Return the text that all ranks read."""
-        return json.dumps({name: value for name, value in self._asdict().items() if value or name == "kind"})
+        return json.dumps({name: value for name, value in self._asdict().items() if value not in (None, "", ())})
 
     @classmethod
     def read(cls, text: str | bytes) -> Self:

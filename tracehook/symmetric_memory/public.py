@@ -79,13 +79,12 @@ def symmetric(
     At its end the scope raises
 
     * RegistrationMismatch: the ranks want different windows. No rank registered anything.
-    * RegistrationTimeout: some ranks did not come within ``SYMM_REGISTER_TIMEOUT`` seconds. No rank registered
-      anything.
+    * RegistrationTimeout: some ranks did not come within the time-out of the group. No rank registered anything.
     * RegistrationFailed: NCCL refused a window on some rank. No rank uses it.
     * PoolLimitError: the pools would pass ``SYMM_REGISTER_POOL_LIMIT``.
     * RegistrationError: the communicator ended meanwhile. It is the base of the first three.
 
-    With ``SYMM_REGISTER_ON_ERROR=warn`` each rank prints the first three on stderr instead of raising them, and all
+    With ``SYMM_REGISTER_GUARD=watch`` each rank prints the first three on stderr instead of raising them, and all
     ranks go on without windows.
 
     """

@@ -300,10 +300,6 @@ class GroupWindows(GroupRanks):
                 self._log_failure(communicator, problem, time.monotonic_ns() - begin, len(entries))
             raise
 
-    def drop_all(self, why: str) -> None:
-        """Deregister every window, because the ranks use them differently; all ranks do so at the same collective."""
-        self._drop_all(("placement", why))
-
     def _drop_all(self, refused: tuple[str, str]) -> None:
         self.refused = refused
         communicator = self.communicator()

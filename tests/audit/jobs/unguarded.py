@@ -8,8 +8,8 @@ import tracehook
 from common import MB, RANK, filled, start
 from symmetric_tools import caught, empty, meet, refill, symmetric, two_in_one_scope
 from tracehook import _core
+from tracehook.agreement.agreement import Agreement
 from tracehook.symmetric_memory import memory
-from tracehook.symmetric_memory.agreement import Agreement
 
 
 class Blind:

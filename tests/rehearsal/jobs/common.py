@@ -8,14 +8,21 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from tracehook.hook import groups
 
 MB = 1 << 20
 RANK = int(os.environ.get("RANK", "0"))
 WORLD = int(os.environ.get("WORLD_SIZE", "1"))
 
 
-def start(seconds: float = 60, bind: bool = True) -> torch.device:
-    """Make the default group: as torchrun says, or else through a file, or in this process alone."""
+def start(seconds: float = 60, bind: bool = True, waits: bool = False) -> torch.device:
+    """Make the default group: as torchrun says, or else through a file, or in this process alone.
+
+    Unless it `waits`, a comparison of the ranks ends already after SYMM_REGISTER_TIMEOUT, instead of the group's own
+    time-out: so that a test of ranks that do not come is short, and torch's own watchdog is out of its way.
+    """
+    if not waits and "SYMM_REGISTER_TIMEOUT" in os.environ:
+        groups.timeout = lambda _: float(os.environ["SYMM_REGISTER_TIMEOUT"])
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     torch.cuda.set_device(device)
     store: dist.Store | None = None

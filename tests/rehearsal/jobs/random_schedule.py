@@ -29,6 +29,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import tracehook
+from tracehook.hook import groups
 from tracehook.symmetric_memory import state
 
 from common import MB, RANK, WORLD, tell
@@ -43,8 +44,6 @@ SHORT, LOOK, ANSWERED, LONG = 0.4, 1.0, 4.0, 15.0  # seconds; of an agreement, b
 SLACK = 25.0
 HARD = 60.0
 
-VERIFY = os.environ.get("SYMM_REGISTER_VERIFY", "first-use")
-WARNED = os.environ.get("SYMM_REGISTER_ON_ERROR") == "warn"  # then what is announced is said on stderr only
 STUBBORN = "stubborn" in sys.argv
 LEAVES = "leaves" in sys.argv
 GRACE = LOOK if LEAVES else 10.0  # seconds; those that a rank leaves wait for them
@@ -59,9 +58,7 @@ if WORLD == 4:
 elif WORLD == 3 and ISOLATED:
     MEMBERS["part"] = [[0, 1]]
 APART = "part" if "part" in MEMBERS else "-"
-RULES = Rules(
-    tuple(MEMBERS), hangs=VERIFY == "every-use" or "hangs" in sys.argv, apart=APART, threads="threads" in sys.argv
-)
+RULES = Rules(tuple(MEMBERS), hangs="hangs" in sys.argv, apart=APART, threads="threads" in sys.argv)
 
 
 # What need not be raised on all ranks: some do not come, cannot go on, are further, or wait inside NCCL.
@@ -119,7 +116,7 @@ class Run:
         if LEAVES:
             self.timeout = SHORT
         # Who goes on waits for all that the others wait for.
-        self.limit = (2 + (STUBBORN or WARNED) * len(schedule.steps)) * self.timeout + SLACK
+        self.limit = (2 + STUBBORN * len(schedule.steps)) * self.timeout + SLACK
         self.outcome = Outcome()
         self.index = 0
         self.tensors: dict[int, torch.Tensor] = {}
@@ -420,11 +417,9 @@ def judge(schedule: Schedule, outcomes: list[Outcome]) -> list[str]:
             found += [f"rank {rank}: announced without a divergence: {what}" for what in each.announced]
         for step, what in each.wrong:
             # Where only the first use is compared, the last step, a sync, finds the others.
-            if first is None or STUBBORN or not schedule.divergence or (VERIFY != "first-use" and first > step):
+            if first is None or STUBBORN or not schedule.divergence:
                 found.append(f"rank {rank}: wrong at step {step}, not announced: {what}")
-    if not WARNED:
-        found += one_verdict(outcomes)
-    return found
+    return found + one_verdict(outcomes)
 
 
 def one_verdict(outcomes: list[Outcome]) -> list[str]:
@@ -467,6 +462,7 @@ def one_seed(seed: int, divergence: str | None, settings: object) -> tuple[str, 
     schedule = draw(seed, WORLD, RULES, divergence)
     run = Run(schedule)
     memory._settings = dataclasses.replace(settings, timeout=run.timeout)
+    groups.timeout = lambda _: run.timeout
     mine = run.play()
     faulthandler.dump_traceback_later(HARD, exit=True)
     outcomes = [Outcome(**each) for each in meet(f"played {seed}", dataclasses.asdict(mine))]
@@ -492,7 +488,7 @@ def one_seed(seed: int, divergence: str | None, settings: object) -> tuple[str, 
 chosen = sys.argv[3] if len(sys.argv) > 3 else "some"
 divergence = {"some": None, "none": ""}.get(chosen, chosen)
 if divergence in MAY_HANG and not RULES.hangs:
-    raise SystemExit(f"{divergence!r} needs SYMM_REGISTER_VERIFY=every-use, or 'hangs'")
+    raise SystemExit(f"{divergence!r} needs 'hangs'")
 tracehook.trim()  # makes the memory, and the windows of the default group
 memory = state.Switch.memory
 settings = memory._settings

@@ -110,15 +110,8 @@ def swapped_when_known() -> None:
     tell(found=caught(tracehook.sync)[1], windows=windows())
 
 
-def swapped_every_use() -> None:
-    """With SYMM_REGISTER_VERIFY=every-use: both tensors were used alike before; then each rank reduces another one."""
-    first, second = two_in_one_scope(RANK + 1, RANK + 1)
-    tell(before=[reduced(first), reduced(second)])
-    attempt(lambda: reduced(first if RANK == 0 else second))
-
-
 def swapped_unseen() -> None:
-    """With SYMM_REGISTER_VERIFY=off: the swap, and what it makes of the sum."""
+    """With SYMM_REGISTER_GUARD=off: the swap, and what it makes of the sum."""
     first, second = two_in_one_scope(0, 0)
     mine, other = (first, second) if RANK == 0 else (second, first)
     refill(mine, RANK + 1)

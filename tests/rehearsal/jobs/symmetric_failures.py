@@ -20,7 +20,6 @@ from symmetric_tools import (
     reduced,
     refill,
     symmetric,
-    two_in_one_scope,
     windows,
     works,
 )
@@ -116,15 +115,6 @@ def warn_missing() -> None:
     tell(windows=windows(), reason=tracehook.explain(made[0]).reason, sum=reduced(made[0]))
     later = symmetric(RANK + 1, 2 * SIZE)
     tell(later=tracehook.is_symmetric(later))
-
-
-def warn_placement() -> None:
-    """The ranks use swapped tensors; all go on without windows."""
-    first, second = two_in_one_scope(0, 0)
-    mine = refill(first if RANK == 0 else second, RANK + 1)
-    before = windows()
-    tell(sum=attempt(lambda: reduced(mine)), before=before, windows=windows())
-    tell(reason=tracehook.explain(mine).reason, later=tracehook.explain(symmetric(1, 2 * SIZE)).reason)
 
 
 def limit() -> None:

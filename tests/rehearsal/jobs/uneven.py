@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import tracehook
-from tracehook.symmetric_memory import uneven
+from tracehook.symmetric_memory import registration_parity
 
 from common import RANK, start, tell
 from symmetric_tools import meet, symmetric
@@ -30,13 +30,13 @@ def wait_to_hear() -> None:
 device = start()
 how = sys.argv[1]
 if how == "all":
-    uneven.GRACE = 15.0  # of two ranks that change alike one may be so late on a busy machine
+    registration_parity.GRACE = 15.0  # of two ranks that change alike one may be so late on a busy machine
 x = symmetric(1.0)  # from now on this process has a watch
 meet()
 if how == "all":
     time.sleep(0.3 * RANK)
     tracehook.disable()
-    time.sleep(uneven.GRACE + TELLS)
+    time.sleep(registration_parity.GRACE + TELLS)
 else:
     if how != "failed" and RANK == LAST:
         tracehook.disable()
@@ -45,7 +45,7 @@ if how == "back":
     meet()
     if RANK == LAST:
         tracehook.enable()
-    time.sleep(uneven.GRACE + TELLS)
+    time.sleep(registration_parity.GRACE + TELLS)
 meet()
 tell(failed=[row["failed"] for row in tracehook.status()["communicators"]])
 del x

@@ -1,6 +1,6 @@
 -- severity: error
 -- sentence: A collective used windows at different places on different ranks: its results, and what it overwrote, are wrong.
--- advice: Let all ranks allocate and free in one order inside their scopes, and leave SYMM_REGISTER_VERIFY at its default, which refuses such calls.
+-- advice: Let all ranks allocate and free in one order inside their scopes, and leave SYMM_REGISTER_GUARD at its default, which refuses such calls.
 -- divergence: always
 -- scope: communicator
 -- needs: placement.first_use

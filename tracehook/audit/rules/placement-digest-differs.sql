@@ -1,6 +1,6 @@
 -- severity: error
 -- sentence: Two places that were known were swapped later on some rank: results since then are wrong.
--- advice: Let all ranks pass the same tensors to each collective; SYMM_REGISTER_VERIFY=every-use raises at the call that differs.
+-- advice: Let all ranks pass the same tensors to each collective; tracehook.sync(), called by all ranks, tells where they differ.
 -- divergence: always
 -- scope: communicator
 -- needs: placement.digest

@@ -20,7 +20,7 @@ SELECT NULL AS process, list(coalesce(rank, comm_rank) ORDER BY alike, comm_rank
               CASE WHEN count(DISTINCT coalesce(use.config, '')) > 1 THEN 'configurations' ELSE 'places' END) ||
        -- A use of known places is not in the log.
        CASE WHEN count(*) > 1 AND count(DISTINCT use.place) = 1
-            THEN ', which had been used alike before (SYMM_REGISTER_VERIFY=every-use), or in another number'
+            THEN ', which had been used alike before, or in another number'
             ELSE ': ' || string_agg(format('{} on {} {}', use.operation, who(coalesce(rank, comm_rank), process), use_of(use)), '; '
                                     ORDER BY alike, comm_rank) END AS message
 FROM counted GROUP BY comm, nth;

@@ -1,6 +1,6 @@
 -- severity: error
 -- sentence: A call into NCCL did not come back for a long time.
--- advice: Look at the ranks that did not come, with `tracehook report DIR`; SYMM_REGISTER_ON_STALL=abort ends such a wait.
+-- advice: Look at the ranks that did not come, with `tracehook report DIR`.
 -- divergence: always
 -- scope: communicator
 -- needs: register.stalled, deregister.stalled

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from tracehook.agreement.rank_names import RankNames, of_group
+from tracehook.agreement.store_session import StoreSessions
 from tracehook.hook import namer
 from tracehook.hook.group_names import GroupName
 from tracehook.settings import Settings
-from tracehook.symmetric_memory.meeting import Meetings
-from tracehook.symmetric_memory.members import Members, of_group
 from tracehook.symmetric_memory.others import OtherWindows
 
 
@@ -25,7 +25,7 @@ from tracehook.symmetric_memory.others import OtherWindows
 )
 def test_ranks_are_those_of_the_job(ranks: list[int], text: str) -> None:
     """And beside them those of the group."""
-    assert Members("tp_1", (4, 5, 6, 7)).named(ranks) == text
+    assert RankNames("tp_1", (4, 5, 6, 7)).named(ranks) == text
 
 
 @pytest.mark.parametrize(
@@ -33,12 +33,12 @@ def test_ranks_are_those_of_the_job(ranks: list[int], text: str) -> None:
 )
 def test_a_rank_that_is_the_same_in_both_is_named_once(ranks: list[int], text: str) -> None:
     """The first rank of a group may be rank 0 of the job, too."""
-    assert Members("dp", (0, 2)).named(ranks) == text
+    assert RankNames("dp", (0, 2)).named(ranks) == text
 
 
 def test_members_in_another_order_keep_it() -> None:
     """A group may be made of ranks that do not ascend."""
-    assert Members("odd", (5, 4)).named([0, 1]) == "ranks 5, 4 (0, 1 of odd)"
+    assert RankNames("odd", (5, 4)).named([0, 1]) == "ranks 5, 4 (0, 1 of odd)"
 
 
 @pytest.mark.parametrize("members", [(0, 1, 2), ()])
@@ -68,6 +68,6 @@ def test_a_communicator_that_is_used_without_its_group_is_named_by_it(
     """As by the ranks that use the group, because one of them may write what all raise."""
     monkeypatch.setattr(namer, "known", lambda _: known)
     communicator = SimpleNamespace(id=7, key=0x1234, rank=0, size=1, device=0, dead=False)
-    found = OtherWindows(communicator, Settings(), None, Meetings())  # type: ignore[arg-type]
+    found = OtherWindows(communicator, Settings(), None, StoreSessions(), None)  # type: ignore[arg-type]
     assert found.about == text
-    assert found.members.named([0]) == ("rank 5 (0 of tp_1)" if known else "rank 0")
+    assert found.names.named([0]) == ("rank 5 (0 of tp_1)" if known else "rank 0")

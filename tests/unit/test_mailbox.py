@@ -16,12 +16,12 @@ from support.giving_up import give_up
 from support.together import PATIENCE, compare, together
 
 from tracehook import _core
+from tracehook.agreement import leftovers, mailbox, store_worker
+from tracehook.agreement.agreement import Agreement
 from tracehook.errors import RegistrationFailed, RegistrationMismatch, RegistrationTimeout
-from tracehook.symmetric_memory import hosts, leftovers, lines
-from tracehook.symmetric_memory.agreement import Agreement
 
 ABOUT = "communicator c"
-LONG = 160.0  # seconds of a deadline of which an eighth is more than lines.PATIENCE
+LONG = 160.0  # seconds of a deadline of which an eighth is more than mailbox.PATIENCE
 
 
 @pytest.fixture
@@ -37,24 +37,24 @@ def _members(channel: str, by_host: list[list[int]]) -> list[Agreement]:
 
 
 def _be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a rank with a deadline that is LONG wait on the board for however long the others are held up."""
-    monkeypatch.setattr(lines, "PATIENCE", PATIENCE)
+    """Let a rank with a deadline that is LONG wait at the mailbox for however long the others are held up."""
+    monkeypatch.setattr(store_worker, "PATIENCE", PATIENCE)
 
 
 @pytest.fixture
-def board() -> Any:
-    """Return two views of one board, of its first and of its second rank."""
-    path = hosts.SHARED_MEMORY / f"tracehook-test-{uuid.uuid4().hex}"
-    first = _core.HostBoard(str(path), 2, 0)
+def box() -> Any:
+    """Return two views of one mailbox, of its first and of its second rank."""
+    path = leftovers.SHARED_MEMORY / f"tracehook-test-{uuid.uuid4().hex}"
+    first = _core.HostMailbox(str(path), 2, 0)
     assert not first.is_complete
-    second = _core.HostBoard(str(path), 2, 1)
+    second = _core.HostMailbox(str(path), 2, 1)
     assert not path.exists(), "the file loses its name when all have opened it"
     return first, second
 
 
-def test_posts_come_together(board):
+def test_posts_come_together(box):
     """Whoever gathers waits for the last post, and wakes up with it."""
-    first, second = board
+    first, second = box
     first.post(1, "mine")
     late = threading.Timer(0.1, second.post, (1, "theirs"))
     late.start()
@@ -62,9 +62,9 @@ def test_posts_come_together(board):
     late.join()
 
 
-def test_what_is_published_wakes_who_waits(board):
+def test_what_is_published_wakes_who_waits(box):
     """Whoever waits for a verdict has it as soon as it is there, and nothing of another round."""
-    first, second = board
+    first, second = box
     late = threading.Timer(0.1, first.publish, (1, "verdict"))
     late.start()
     assert second.published(1, PATIENCE) == "verdict"
@@ -72,9 +72,9 @@ def test_what_is_published_wakes_who_waits(board):
     late.join()
 
 
-def test_who_waits_is_told_that_the_posts_did_not_come_together(board):
+def test_who_waits_is_told_that_the_posts_did_not_come_together(box):
     """When the first rank gives up, those that wait for it do not wait any longer."""
-    first, second = board
+    first, second = box
     second.post(1, "theirs")
     begin = time.monotonic()
     late = threading.Timer(0.1, first.gather, (1, 0.0))
@@ -84,9 +84,9 @@ def test_who_waits_is_told_that_the_posts_did_not_come_together(board):
     late.join()
 
 
-def test_a_round_that_is_over_is_not_waited_for(board):
+def test_a_round_that_is_over_is_not_waited_for(box):
     """A rank that comes late finds that another one has gone on, and goes to the store at once."""
-    first, second = board
+    first, second = box
     second.post(2, "later")
     first.post(1, "mine")
     assert first.gather(1, PATIENCE) == []
@@ -97,83 +97,31 @@ def test_a_round_that_is_over_is_not_waited_for(board):
     assert first.gather(2, PATIENCE) == ["mine", "later"]
 
 
-def test_what_is_settled_holds(board):
-    """Whoever closes the board afterwards hears what was settled, and the board stays open."""
-    first, second = board
-    late = threading.Timer(0.1, first.settle, (1, "verdict"))
-    late.start()
-    assert second.settled(1, PATIENCE) == "verdict"
-    late.join()
-    assert second.close(1) == "verdict"
-    assert not first.is_closed
-    assert first.settle(2, "next")
-    assert second.close(1) == ""  # nobody wants the first any more
-
-
-def test_nothing_is_settled_on_a_board_that_is_closed(board):
-    """Whoever waits at it, for posts or for a verdict, wakes up at once; what was settled before holds."""
-    first, second = board
-    assert first.settle(1, "verdict")
-    begin = time.monotonic()
-    late = threading.Timer(0.1, second.close, (2,))
-    late.start()
-    assert first.gather(2, PATIENCE) == []
-    late.join()
-    assert second.settled(2, PATIENCE) is None
-    assert time.monotonic() - begin < PATIENCE / 2
-    assert not first.settle(2, "too late")
-    assert second.settled(1, 0) == second.close(1) == "verdict"
-    assert second.close(2) is None
-
-
-def test_a_text_that_is_too_long_is_not_settled(board):
-    """The others find it at the store."""
-    first, second = board
-    assert not first.settle(1, "x" * 8001)
-    assert second.close(1) is None
-
-
-def test_ranks_of_one_host_meet_on_a_new_board(channel, monkeypatch):
-    """After a round that ended at the store it takes two or three rounds until nobody needs the store again."""
-    members = _members(channel, [[0, 1, 2]])
-    for _ in range(2):
-        assert set(compare(members)) == {False}
-    give_up(members[:2], 1.0)
-    assert isinstance(compare(members[2:])[0], RegistrationTimeout)
-    _be_patient(monkeypatch)
-    for _ in range(3):
-        assert set(compare(members, timeout=LONG)) == {False}
-    before = [member.trips for member in members]
-    for _ in range(5):
-        assert set(compare(members, timeout=LONG)) == {False}
-    assert [member.trips for member in members] == before
-
-
-def test_a_text_that_is_too_long_is_empty(board):
-    """What does not fit on the board says so, and is sought in the store."""
-    first, second = board
+def test_a_text_that_is_too_long_is_empty(box):
+    """What does not fit into the mailbox says so, and is sought in the store."""
+    first, second = box
     first.post(1, "x" * 8001)
     second.post(1, "é" * 4000)
     assert first.gather(1, PATIENCE) == ["", "é" * 4000]
 
 
-def test_a_board_that_cannot_be_opened_raises():
+def test_a_mailbox_that_cannot_be_opened_raises():
     """The error names the file."""
     with pytest.raises(FileNotFoundError, match="/no/such/folder/board"):
-        _core.HostBoard("/no/such/folder/board", 2, 0)
+        _core.HostMailbox("/no/such/folder/board", 2, 0)
 
 
 def test_a_link_is_not_followed(tmp_path):
     """Whoever put a link where the board should be gets no file of ours."""
     (tmp_path / "board").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="board"):
-        _core.HostBoard(str(tmp_path / "board"), 2, 0)
+        _core.HostMailbox(str(tmp_path / "board"), 2, 0)
     assert not (tmp_path / "elsewhere").exists()
 
 
 @pytest.mark.parametrize("by_host", [[[0, 1]], [[0, 1, 2, 3]], [[0, 1], [2, 3]], [[0, 2], [1, 3]], [[0], [1, 2, 3]]])
 def test_ranks_that_only_follow_need_no_store(channel, monkeypatch, by_host):
-    """From the second round on, only the first rank of each host needs the store; where all share one host, nobody."""
+    """From the second round on, only the first rank of each host needs the store."""
     _be_patient(monkeypatch)
     members = _members(channel, by_host)
     for _ in range(3):
@@ -182,7 +130,7 @@ def test_ranks_that_only_follow_need_no_store(channel, monkeypatch, by_host):
     for _ in range(5):
         assert set(compare(members, timeout=LONG)) == {False}
     needed = [member.trips > earlier for member, earlier in zip(members, before, strict=True)]
-    speakers = {ranks[0] for ranks in by_host} if len(by_host) > 1 else set()
+    speakers = {ranks[0] for ranks in by_host}
     assert needed == [rank in speakers for rank in range(len(members))]
 
 
@@ -232,7 +180,7 @@ def test_a_rank_that_declines_spares_the_others_the_wait(channel, who):
 
 def test_without_shared_memory_all_goes_through_the_store(channel, tmp_path, monkeypatch):
     """A host whose shared memory cannot be written agrees as before."""
-    monkeypatch.setattr(hosts, "SHARED_MEMORY", tmp_path / "absent")
+    monkeypatch.setattr(leftovers, "SHARED_MEMORY", tmp_path / "absent")
     members = _members(channel, [[0, 1]])
     for _ in range(3):
         assert set(compare(members)) == {False}
@@ -241,23 +189,23 @@ def test_without_shared_memory_all_goes_through_the_store(channel, tmp_path, mon
 
 def test_no_file_is_left(channel, monkeypatch, tmp_path):
     """The boards of a group that has met leave no file, nor does one that some rank never opened."""
-    monkeypatch.setattr(hosts, "SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr(leftovers, "SHARED_MEMORY", tmp_path)
     members = _members(channel, [[0, 1]])
     for _ in range(2):
         assert set(compare(members)) == {False}
     assert list(tmp_path.iterdir()) == []
-    lonely = hosts.Board(channel, [4, 5], 4)
+    lonely = mailbox.HostMailbox(channel, [4, 5], 4)
     assert len(list(tmp_path.iterdir())) == 1
     del lonely
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_board_of_a_killed_job_is_removed_by_a_later_one(channel, monkeypatch, tmp_path):
+def test_the_mailbox_of_a_killed_job_is_removed_by_a_later_one(channel, monkeypatch, tmp_path):
     """Not one that somebody may still come to, and no file of another program."""
-    monkeypatch.setattr(hosts, "SHARED_MEMORY", tmp_path)
-    killed = hosts.Board(channel, [0, 1], 0)  # rank 1 never comes
+    monkeypatch.setattr(leftovers, "SHARED_MEMORY", tmp_path)
+    killed = mailbox.HostMailbox(channel, [0, 1], 0)  # rank 1 never comes
     (left,) = tmp_path.iterdir()
-    young = hosts.Board(channel, [2, 3], 2)
+    young = mailbox.HostMailbox(channel, [2, 3], 2)
     other = tmp_path / "of another program"
     other.touch()
     for path in (left, other):
@@ -271,14 +219,14 @@ def test_the_board_of_a_killed_job_is_removed_by_a_later_one(channel, monkeypatc
 
 def test_containers_are_hosts_of_their_own(monkeypatch, tmp_path):
     """What names a host is its shared memory: another mount is another host, none at all is no host."""
-    here = hosts.own_host()
+    here = mailbox.shared_memory_domain()
     assert here
     names = []
     for place in (tmp_path, Path("/no/such/folder")):
-        monkeypatch.setattr(hosts, "SHARED_MEMORY", place)
-        hosts.own_host.cache_clear()
-        names.append(hosts.own_host())
-    hosts.own_host.cache_clear()
+        monkeypatch.setattr(leftovers, "SHARED_MEMORY", place)
+        mailbox.shared_memory_domain.cache_clear()
+        names.append(mailbox.shared_memory_domain())
+    mailbox.shared_memory_domain.cache_clear()
     assert names[0] not in ("", here)
     assert names[1] == ""
 

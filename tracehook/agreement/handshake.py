@@ -1,0 +1,66 @@
+"""What ranks compare first, in the first round of a communicator that all of them come to.
+
+Each rank says in a greeting which format and version of tracehook it speaks, which host it is on, and its settings. Of
+another format or version nothing is agreed on: all ranks raise one sentence. Settings that differ stop nobody: all
+ranks say one sentence, and follow the setting that does least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tracehook
+from tracehook.agreement.rank_names import RankNames
+
+FORMAT = 2  # of posts and verdicts
+GUARD = "SYMM_REGISTER_GUARD"
+GUARDS = ("off", "watch", "on")  # from the least that tracehook may do to a job to the most
+
+
+def greeting(host: str, settings: Mapping[str, str]) -> dict[str, Any]:
+    """Return what this rank says: the host is empty without shared memory, `settings` are texts by variable."""
+    return {"version": tracehook.__version__, "host": host, "settings": dict(settings)}
+
+
+def refusal(about: str, greetings: Sequence[Mapping[str, Any]], names: RankNames) -> str:
+    """Return why these ranks cannot agree on anything; empty if they can."""
+    for what, told in {
+        "format": [f"format {one.get('format', FORMAT)}" for one in greetings],
+        "version": [f"tracehook {one['version']}" if one.get("version") else "" for one in greetings],
+    }.items():
+        if len(set(told)) > 1 and (what == "format" or all(told)):
+            return (
+                f"{about}: the ranks run different versions of tracehook: {_by_rank(told, names)}; nothing was "
+                "registered or called. Install one version of tracehook on all ranks"
+            )
+    return ""
+
+
+def another_format(text: str) -> str:
+    """Return what a rank says that reads a verdict of another format."""
+    return f"the ranks run different versions of tracehook ({text}). Install one version of tracehook on all ranks"
+
+
+def differences(about: str, greetings: Sequence[Mapping[str, Any]], names: RankNames) -> list[str]:
+    """Return one sentence for each setting that differs between these ranks."""
+    settings = [one.get("settings", {}) for one in greetings]
+    found = []
+    for variable in sorted({variable for one in settings for variable in one}):
+        values = [str(one.get(variable, "unknown")) for one in settings]
+        if len(set(values)) > 1:
+            found.append(f"{about}: {variable} differs: {_by_rank(values, names)}. Set it alike on all ranks")
+    return found
+
+
+def guard(greetings: Sequence[Mapping[str, Any]]) -> str:
+    """Return what tracehook may do to the job, as far as all of these ranks allow it."""
+    told = {one.get("settings", {}).get(GUARD, GUARDS[-1]) for one in greetings}
+    return next((value for value in GUARDS if value in told), GUARDS[-1])
+
+
+def _by_rank(values: Sequence[str], names: RankNames) -> str:
+    ranks: dict[str, list[int]] = {}
+    for rank, value in enumerate(values):
+        ranks.setdefault(value, []).append(rank)
+    return "; ".join(f"{value} on {names.named(found)}" for value, found in ranks.items())

@@ -66,22 +66,21 @@ def test_a_rank_that_skips_a_scope_is_named_when_it_goes_on(tmp_path: Path) -> N
 
 
 def test_ranks_that_wait_for_each_other_hear_it(tmp_path: Path) -> None:
-    """One waits at a scope's end and one at a collective: both hear where the other one is, and the group works."""
+    """One ends a scope before a collective, one after it: each hears which call the other made, and the group works."""
     run = case("opposite_order", tmp_path)
-    for rank in (0, 1):
-        assert "the ranks are not at the same point" in said(run, rank), run.output
+    assert "rank 1 made call 1" in said(run, 0) or "rank 1 did not come" in said(run, 0), run.output
+    assert "rank 0 made call 2" in said(run, 1), run.output
     assert alike(run, "again") == 3.0
 
 
 def test_there_is_never_a_shifted_sum(tmp_path: Path) -> None:
     """Where a rank may be inside NCCL, all further collectives are refused on all ranks, in one sentence."""
-    run = case("goes_on_after_mixed", tmp_path)
-    told = "rank 1 may be inside NCCL, so no rank makes another call on this communicator: abort the group"
-    assert told in said(run, 0), run.output
+    run = case("goes_on_after_mixed", tmp_path, "W16")
+    told = "some ranks are in a symmetric kernel of NCCL and the others are not"
     for rank in (0, 1):
         facts = run.facts(rank)
         assert None not in facts["errors"], run.output
-        assert facts["reached"][0] == 1 + rank, "one before, and the one of rank 1 that rank 0 does not make"
+        assert facts["reached"][0] == 2, "one before, and the one that hangs"
     assert len(run.finished.lines(told)) >= 2, run.output
     assert len(run.finished.lines("aborting")) == 1, "the rank that is not inside NCCL"
     assert len(run.finished.lines("this rank waits in a symmetric kernel of NCCL, which no abort ends")) == 1

@@ -47,7 +47,7 @@ def differences(about: str, greetings: Sequence[Mapping[str, Any]], names: RankN
     settings = [one.get("settings", {}) for one in greetings]
     found = []
     for variable in sorted({variable for one in settings for variable in one}):
-        values = [str(one.get(variable, "unknown")) for one in settings]
+        values = [repr(one.get(variable, "unknown")) for one in settings]
         if len(set(values)) > 1:
             found.append(f"{about}: {variable} differs: {_by_rank(values, names)}. Set it alike on all ranks")
     return found

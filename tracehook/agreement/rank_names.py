@@ -18,9 +18,9 @@ class RankNames(NamedTuple):
     def named(self, ranks: Sequence[int]) -> str:
         """Name ranks of the group by those of the job: ``ranks 4, 5 (0, 1 of tp_1)``."""
         if not self.ranks:
-            return f"{_rank(ranks)} {_runs(ranks)}"
+            return f"{_rank(ranks)} {runs(ranks)}"
         of_job = [self.ranks[rank] for rank in ranks]
-        beside = f" ({_runs(ranks)} of {self.group})" if of_job != list(ranks) else ""
+        beside = f" ({runs(ranks)} of {self.group})" if of_job != list(ranks) else ""
         return f"{_rank(ranks)} {_some_runs(of_job)}{beside}"
 
     def number(self, rank: int) -> int:
@@ -46,7 +46,7 @@ def _rank(ranks: Sequence[int]) -> str:
     return "rank" if len(ranks) == 1 else "ranks"
 
 
-def _runs(ranks: Sequence[int], most: int | None = None) -> str:
+def runs(ranks: Sequence[int], most: int | None = None) -> str:
     """Return numbers with runs of three and more as ``4-7``; at most so many runs."""
     runs = [[rank for _, rank in run] for _, run in itertools.groupby(enumerate(ranks), lambda pair: pair[1] - pair[0])]
     shown, more = runs[:most], sum(map(len, runs[most:])) if most else 0
@@ -55,4 +55,4 @@ def _runs(ranks: Sequence[int], most: int | None = None) -> str:
 
 
 def _some_runs(ranks: Sequence[int]) -> str:
-    return _runs(ranks, MOST_RUNS)
+    return runs(ranks, MOST_RUNS)

@@ -37,6 +37,7 @@ BEGIN: Final = (
     "policy",
     "local_min",
     "segment_memory",
+    "guard",
     "emulated",
     "argv",
 )

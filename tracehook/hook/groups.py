@@ -106,6 +106,13 @@ def job_store() -> Any:
     return found[1] if found is not None else None
 
 
+def job_ranks() -> tuple[int, ...]:
+    """Return all ranks of the job; none before there is a default group."""
+    import torch.distributed as dist
+
+    return tuple(range(dist.get_world_size())) if any_exists() else ()
+
+
 def stores() -> list[Any]:
     """Return the stores of this process's groups: the job's, and those that groups have of their own."""
     found = [job_store()]

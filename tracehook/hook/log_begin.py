@@ -72,6 +72,12 @@ def begin_fields(torch: Any, nccl: int, config: Settings, job: JobId) -> dict[st
         "local": config.local,
         "local_min": config.local_min or 0,
         "segment_memory": config.memory,
+        "guard": config.guard,
+        "timeout": config.timeout,
+        "check": config.check,
+        "integrations": list(config.integrations or ()),
+        "pool_limit": config.pool_limit or 0,
+        "log_limit": config.log_limit or 0,
         "emulated": "TRACEHOOK_EMU_DEVICES" in environment,
         "argv": [encodable(part) for part in sys.argv[:1]],
     }

@@ -190,7 +190,8 @@ class SymmetricMemory:
         alive = {found.facts.name for found in self._all() if not found.is_of_torch or found.group() is not None}
         with self._lock:
             users = {pool: set(used) for pool, used in self._users.items()}
-        return {pool for pool, used in users.items() if pool == SHARED_POOL or used & names or not used & alive}
+        unused = {SHARED_POOL} - users.keys()
+        return unused | {pool for pool, used in users.items() if used & names or not used & alive}
 
     def release_graphs(self) -> None:
         """See :func:`tracehook.release_graphs`."""

@@ -48,7 +48,7 @@ class PoolChoice:
             found.choices.add((choice.policy, choice.answer))
         match choice.answer:
             case Answer.SHARED:
-                return SHARED_POOL
+                return shared_pool(windows)
             case Answer.ISOLATED:
                 return "group " + "+".join(sorted(names))
             case Answer.NONE:
@@ -82,6 +82,11 @@ class PoolChoice:
     def _report(self, text: str) -> None:
         self._push("policy.failed", 0, 0)
         say_once(text)
+
+
+def shared_pool(windows: Sequence[GroupWindows]) -> str:
+    """Return the pool that the groups of these very ranks share: a rank outside of them would not move it alike."""
+    return " ".join([SHARED_POOL, *sorted({found.partition for found in windows} - {""})])
 
 
 def paying_calls(names: Sequence[str]) -> dict[str, Threshold]:

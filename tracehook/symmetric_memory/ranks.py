@@ -13,7 +13,7 @@ from tracehook import _core
 from tracehook.agreement.agreement import Agreement
 from tracehook.agreement.handshake import GUARDS
 from tracehook.agreement.mailbox import shared_memory_domain
-from tracehook.agreement.rank_names import RankNames, of_group
+from tracehook.agreement.rank_names import RankNames, of_group, runs
 from tracehook.agreement.store_session import token
 from tracehook.errors import RegistrationError
 from tracehook.hook import background, groups, registrants
@@ -238,6 +238,21 @@ class GroupRanks:
     def _called(self, communicator: Any) -> str:
         group = self.names.described(self.facts.ranks)
         return f"communicator {communicator.key:016x} ({group})" if communicator is not None else group
+
+    @property
+    def partition(self) -> str:
+        """Return what the groups of these very ranks are called alike, and no others: they can share a pool.
+
+        Ranks outside of a group do not make its scopes, so a pool that they share would have other places there. Empty:
+        these are all ranks of the job.
+        """
+        session, of_job = self._session_of_group(), groups.job_store()
+        is_of_job = session is None or (of_job is not None and session is self._sessions.at(of_job))
+        ranks = tuple(sorted(self.facts.members))
+        if is_of_job and ranks == groups.job_ranks():
+            return ""
+        of_store = [] if session is None or is_of_job else [f"store {session.name[:6]}"]
+        return ", ".join([*of_store, f"ranks {runs(ranks)}" if ranks else self.about])
 
     def compare_policies(self, fingerprints: Mapping[str, str | None]) -> str:
         """Have the ranks compare once what their policies depend on. Collective. Return why they differ, or nothing."""

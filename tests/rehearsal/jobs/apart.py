@@ -91,9 +91,12 @@ def opposite_order() -> None:
     first = symmetric(RANK + 1)
     reduced(first)
     acts = [lambda: symmetric(1), lambda: dist.all_gather_into_tensor(empty(2), empty(1))]
-    for act in acts if RANK == 0 else acts[::-1]:
-        attempt(act)
-        break
+    if RANK == 0:
+        attempt(acts[0])
+        acts[1]()
+    else:
+        acts[1]()
+        attempt(acts[0])
     tell(again=reduced(refill(first, RANK + 1)))
 
 

@@ -75,15 +75,6 @@ def missing_leader() -> None:
 
 
 def mixed_placement() -> None:
-    """Rank 0 reduces a symmetric tensor, the others an ordinary one."""
-    inside = symmetric(RANK + 1)
-    outside = filled(RANK + 1, SIZE, device)
-    tell(windows=windows(), sum=attempt(lambda: reduced(inside if RANK == 0 else outside)))
-    meet()
-    tell(alike=reduced(inside))
-
-
-def mixed_when_known() -> None:
     """Ordinary memory was used before; then rank 0 reduces a symmetric tensor, the others an ordinary one."""
     inside, outside = symmetric(RANK + 1), filled(RANK + 1, SIZE, device)
     reduced(outside)

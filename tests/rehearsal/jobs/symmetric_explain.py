@@ -44,7 +44,7 @@ def common() -> None:
     caught(lambda: make(SIZE * (2 + RANK)))
     ask("mismatch", kept[-1], group)
     if RANK == 0:
-        with in_vain(group):
+        with in_vain():
             caught(lambda: make(5 * SIZE))
     meet()
     if RANK != 0:
@@ -107,7 +107,7 @@ def paths() -> None:
 
 def several_hosts() -> None:
     """Ranks that share no host, as they see it."""
-    ranks.own_host = lambda: f"host {RANK}"
+    ranks.shared_memory_domain = lambda: f"host {RANK}"
     ask_path("several_hosts", symmetric(1), operation="all_reduce")
 
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 import tracehook
+from tracehook.hook import groups
 
 from common import MB, RANK, WORLD, nccl_calls, tell
 
@@ -128,17 +129,16 @@ def windows() -> int:
 
 
 @contextmanager
-def in_vain(group: dist.ProcessGroup | None = None) -> Iterator[None]:
+def in_vain() -> Iterator[None]:
     """Wait for a rank that does not come only as long as TEST_IN_VAIN says, if it says so, and not for its time-out."""
     if IN_VAIN is None:
         yield
         return
-    found = _memory().windows(group or dist.group.WORLD)
-    before, found._timeout = found._timeout, float(IN_VAIN)
+    before, groups.timeout = groups.timeout, lambda _: float(IN_VAIN)
     try:
         yield
     finally:
-        found._timeout = before
+        groups.timeout = before
 
 
 def in_vain_once_agreed(group: dist.ProcessGroup | None = None) -> None:
@@ -152,7 +152,8 @@ def in_vain_once_agreed(group: dist.ProcessGroup | None = None) -> None:
 
     def agreed(*arguments: object) -> bool:
         are_all_here = compare(*arguments)
-        found._timeout = memory._stalls._limit = float(IN_VAIN)
+        memory._stalls._limit = float(IN_VAIN)
+        groups.timeout = lambda _: float(IN_VAIN)
         return are_all_here
 
     found._plans.compare = agreed

@@ -1,7 +1,7 @@
 """What an operation costs the process that holds a TCPStore, and the rank that asks for it: CPU time, on this machine.
 
 ``python benchmarks/store_costs.py`` prints it for 1 to 64 connections over loopback. CPU time and not time that passes,
-so that other work on the machine counts little. Also what a rank's thread and the board of a host take.
+so that other work on the machine counts little. Also what a rank's thread and the mailbox of a host take.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Costs(NamedTuple):
     wake: float  # for each that waited for a key, when it comes
     client: float  # of the rank, for an operation
     handover: float  # from the program's thread to the line's and back
-    board: float  # one text written and read by its reader
+    mailbox: float  # one text written and read by its reader
 
 
 def used(process: int) -> float:
@@ -154,7 +154,7 @@ def measure(connections: int) -> Costs:
         wake=max(0.0, statistics.median(woken)),
         client=own,
         handover=handover(),
-        mailbox=board(),
+        mailbox=mailbox(),
     )
 
 
@@ -179,8 +179,8 @@ def handover() -> float:
     return taken
 
 
-def board() -> float:
-    """Return what it takes to write a text on a board and to read it there."""
+def mailbox() -> float:
+    """Return what it takes to write a text into a mailbox and to read it there."""
     name = uuid.uuid4().hex
     first, second = HostMailbox(name, [0, 1], 0), HostMailbox(name, [0, 1], 1)
     begin = time.process_time()

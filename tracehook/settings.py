@@ -209,8 +209,8 @@ class Settings:
         "SYMM_REGISTER_TIMEOUT",
         60.0,
         _seconds,
-        "seconds after which a rank that waits for others in a comparison says which are missing; it waits for as long "
-        "as the group's own time-out",
+        "seconds after which a rank that waits for others in a comparison says which are missing; it waits on until "
+        "the time-out of the group; peers (docs/ipc.md) wait no longer than this",
     )
     guard: str = _setting(
         "SYMM_REGISTER_GUARD",

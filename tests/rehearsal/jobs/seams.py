@@ -1,0 +1,147 @@
+"""Correct programs whose ranks are late, have other settings, stores or versions. seams.py CASE."""
+
+import os
+import sys
+import threading
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+import tracehook
+from tracehook.agreement import handshake
+
+from common import MB, RANK, WORLD, filled, start, tell
+
+CASE = sys.argv[1]
+LATE = 4.0  # seconds; SYMM_REGISTER_TIMEOUT is 1
+SIZE = 2 * MB // 4
+
+
+def summed(tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> float:
+    """Put this rank's number into all elements, and sum."""
+    tensor.copy_(torch.full((tensor.numel(),), float(RANK + 1)))
+    dist.all_reduce(tensor, group=group)
+    return float(tensor[-1].cpu())
+
+
+def symmetric(group: dist.ProcessGroup | None = None, size: int = SIZE) -> torch.Tensor:
+    """Make a tensor of a scope."""
+    with tracehook.symmetric(group):
+        return torch.empty(size, device=device)
+
+
+def late_to_a_barrier() -> None:
+    """One scope was used before; then rank 0 prepares data while the others wait."""
+    y = symmetric()
+    first = summed(y)
+    if RANK == 0:
+        time.sleep(LATE)
+    dist.barrier()
+    tell(first=first, then=summed(filled(0, 1, device)), again=summed(y))
+
+
+def late_to_a_scope() -> None:
+    """Rank 0 comes late to the end of a scope, and to the first use of its tensor."""
+    if RANK == 0:
+        time.sleep(LATE)
+    y = symmetric()
+    if RANK == 0:
+        time.sleep(LATE)
+    tell(sum=summed(y))
+
+
+def late_while_a_thread_calls() -> None:
+    """Rank 0 waits at the end of a scope, and its second thread has a collective of the same group."""
+    first, sums = symmetric(), []
+
+    def work() -> None:
+        torch.cuda.set_device(device)
+        sums.append(summed(first))
+
+    if RANK == 1:
+        time.sleep(LATE)
+    thread = threading.Thread(target=work)
+    if RANK == 0:
+        thread.start()
+        time.sleep(0.5)
+        made = symmetric()
+    else:
+        made = symmetric()
+        thread.start()
+    thread.join()
+    tell(sums=sums, symmetric=tracehook.is_symmetric(made))
+
+
+def stores() -> None:
+    """Stores of programs: their daemon may wake nobody for a key that compare_set has made."""
+    times = []
+    for turn in range(3):
+        began = time.monotonic()
+        y = symmetric(size=SIZE << turn)
+        assert summed(y) == WORLD * (WORLD + 1) / 2
+        times.append(time.monotonic() - began)
+    tell(times=times, symmetric=tracehook.is_symmetric(y))
+
+
+def settings() -> None:
+    """The ranks have other settings: what they are told, and what comes of a correct program."""
+    y = symmetric()
+    tell(sum=summed(y), plain=summed(filled(0, 1, device)), symmetric=tracehook.is_symmetric(y))
+
+
+def versions() -> None:
+    """The last rank has another version of tracehook."""
+    began = time.monotonic()
+    try:
+        symmetric()
+        error = ""
+    except tracehook.RegistrationError as problem:
+        error = str(problem)
+    tell(error=error, seconds=time.monotonic() - began)
+
+
+def subgroup() -> None:
+    """A scope of a group that leaves a rank out, then one of all ranks, again and again."""
+    some = dist.new_group(list(range(WORLD - 1)))
+    sums = []
+    for turn in range(3):
+        if RANK < WORLD - 1:
+            sums.append(summed(symmetric(some), some))
+        sums.append(summed(symmetric(size=SIZE << turn)))
+    tell(sums=sums, pools=sorted(row["pool"] for row in tracehook.status()["pools"]))
+
+
+if CASE == "settings":
+    os.environ.update(
+        {
+            name.removeprefix(f"RANK{RANK}_"): value
+            for name, value in os.environ.items()
+            if name.startswith(f"RANK{RANK}_")
+        }
+    )
+    tracehook.enable()
+if CASE in ("versions", "formats") and RANK == WORLD - 1:
+    if CASE == "versions":
+        tracehook.__version__ = "9.9.9"
+    else:
+        handshake.FORMAT = 99
+if CASE == "stores":
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    meeting = dist.FileStore(os.environ["TEST_STORE"], WORLD)
+    has_libuv = sys.argv[2] == "libuv"
+    if RANK == 0:
+        own = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, use_libuv=has_libuv)
+        meeting.set("port", str(own.port))
+    else:
+        own = dist.TCPStore("127.0.0.1", int(meeting.get("port")), is_master=False, use_libuv=has_libuv)
+    store: dist.Store = own
+    for name in sys.argv[3:]:
+        store = dist.PrefixStore(name, store)
+    dist.init_process_group("nccl", store=store, rank=RANK, world_size=WORLD, timeout=timedelta(seconds=60))
+else:
+    device = start(waits=True)
+{"formats": versions}.get(CASE, globals().get(CASE))()
+if CASE not in ("versions", "formats"):
+    dist.destroy_process_group()

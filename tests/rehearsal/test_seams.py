@@ -1,0 +1,106 @@
+"""Correct programs are not hurt by late ranks, stores, settings that differ, or groups that leave ranks out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.rehearsal import Rehearsal, rehearse
+
+JOB = "seams.py"
+NOBODY_ENDED = ("communicator.refused", "communicator.abort", "agreement.timeout", "agreement.mismatch")
+
+
+def play(folder: Path, *arguments: str, ranks: int = 2, **env: str) -> Rehearsal:
+    """Play a case; a rank that waits says so after a second."""
+    return rehearse(JOB, *arguments, ranks=ranks, log=folder, env={"SYMM_REGISTER_TIMEOUT": "1"} | env, timeout=90)
+
+
+def assert_unhurt(run: Rehearsal) -> None:
+    """Assert that nothing was raised, refused or ended."""
+    run.assert_good()
+    assert [event for kind in NOBODY_ENDED for event in run.events(kind)] == [], run.output
+
+
+def test_a_rank_that_is_late_to_a_barrier_is_waited_for(tmp_path: Path) -> None:
+    """As without tracehook: a scope that was used before gives no later call another deadline."""
+    run = play(tmp_path, "late_to_a_barrier")
+    assert_unhurt(run)
+    for rank in (0, 1):
+        assert (run.facts(rank)["first"], run.facts(rank)["then"], run.facts(rank)["again"]) == (3.0, 3.0, 3.0)
+    assert run.finished.lines("did not come") == [], "a barrier is NCCL's own affair"
+
+
+def test_a_rank_that_is_late_to_a_scope_is_named_once_and_waited_for(tmp_path: Path) -> None:
+    """The rank that waits says which one is missing, and how long it will wait."""
+    run = play(tmp_path, "late_to_a_scope")
+    assert_unhurt(run)
+    assert [run.facts(rank)["sum"] for rank in (0, 1)] == [3.0, 3.0]
+    lines = run.finished.lines("rank 0 did not come to ")
+    assert len(lines) == 2, run.output
+    assert "'register windows' yet; rank 1 has waited for " in lines[0]
+    assert "'placement of all_reduce' yet; rank 1 has waited for " in lines[1]
+    assert all("for at most 60 s (the time-out of the group)" in line for line in lines)
+
+
+def test_a_fence_holds_for_as_long_as_a_rank_is_late(tmp_path: Path) -> None:
+    """A call of another thread waits for the registration, however small SYMM_REGISTER_TIMEOUT is."""
+    run = play(tmp_path, "late_while_a_thread_calls")
+    assert_unhurt(run)
+    for rank in (0, 1):
+        assert (run.facts(rank)["sums"], run.facts(rank)["symmetric"]) == ([3.0], True)
+
+
+@pytest.mark.parametrize("prefixes", [(), ("a", "b")], ids=["", "prefixes"])
+@pytest.mark.parametrize("daemon", ["libuv", "old"])
+def test_the_store_may_have_any_daemon(tmp_path: Path, daemon: str, prefixes: tuple[str, ...]) -> None:
+    """Without libuv the daemon wakes nobody for a key of compare_set, and no agreement waits longer for that."""
+    run = play(tmp_path, "stores", daemon, *prefixes)
+    assert_unhurt(run)
+    for rank in (0, 1):
+        assert run.facts(rank)["symmetric"]
+        assert run.facts(rank)["times"][-1] < 10
+    assert run.finished.lines("did not come") == [], run.output
+
+
+@pytest.mark.parametrize(
+    ("variable", "values"),
+    [
+        ("SYMM_REGISTER_GUARD", ("on", "off")),
+        ("SYMM_REGISTER_GUARD", ("off", "on")),
+        ("SYMM_REGISTER_GUARD", ("watch", "on")),
+        ("SYMM_REGISTER_LOCAL_MIN", ("1MiB", "4MiB")),
+    ],
+)
+def test_settings_that_differ_are_named_and_hurt_nobody(tmp_path: Path, variable: str, values: tuple[str, str]) -> None:
+    """Each rank prints one sentence with the variable and the ranks; the sums are right."""
+    env = {f"RANK{rank}_{variable}": value for rank, value in enumerate(values)} | {"SYMM_REGISTER_LOCAL": "auto"}
+    run = rehearse(JOB, "settings", ranks=2, log=tmp_path, hook=False, env=env, timeout=90)
+    assert_unhurt(run)
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        assert (facts["sum"], facts["plain"], facts["symmetric"]) == (3.0, 3.0, True)
+    lines = run.finished.lines(f"{variable} differs: ")
+    assert len(lines) == 2, run.output
+    assert all(" on rank 0; " in line and "on rank 1. Set it alike on all ranks" in line for line in lines)
+
+
+@pytest.mark.parametrize(("case", "told"), [("versions", "tracehook 9.9.9 on rank 1"), ("formats", "format 99 on")])
+def test_another_version_of_tracehook_is_one_sentence_on_all_ranks(tmp_path: Path, case: str, told: str) -> None:
+    """Nobody waits, nobody has a traceback of ours."""
+    run = play(tmp_path, case)
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        assert "the ranks run different versions of tracehook" in facts["error"], run.output
+        assert facts["seconds"] < 20
+    assert told in run.facts(0)["error"]
+
+
+def test_a_group_that_leaves_a_rank_out_moves_no_other_groups_places(tmp_path: Path) -> None:
+    """It has a pool of its own, so scopes of all ranks find the same places."""
+    run = play(tmp_path, "subgroup", ranks=3)
+    assert_unhurt(run)
+    assert run.facts(0)["sums"] == [3.0, 6.0] * 3
+    assert run.facts(2)["sums"] == [6.0] * 3
+    assert run.facts(0)["pools"] == ["shared", "shared ranks 0, 1"]
+    assert run.facts(2)["pools"] == ["shared"]

@@ -104,3 +104,13 @@ def test_a_group_that_leaves_a_rank_out_moves_no_other_groups_places(tmp_path: P
     assert run.facts(2)["sums"] == [6.0] * 3
     assert run.facts(0)["pools"] == ["shared", "shared ranks 0, 1"]
     assert run.facts(2)["pools"] == ["shared"]
+
+
+def test_launches_with_one_common_group_meet_at_its_store(tmp_path: Path) -> None:
+    """Their default groups are other ones, with other stores and ranks: a scope of the common group is right."""
+    run = play(tmp_path, "two_launches", ranks=3)
+    assert_unhurt(run)
+    assert run.facts(0)["sums"] == [3.0, 6.0] * 3
+    assert run.facts(2)["sums"] == [6.0] * 3
+    assert all(run.facts(rank)["symmetric"] for rank in range(3))
+    assert run.finished.lines("did not come") == [], run.output

@@ -9,6 +9,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 import tracehook
+from torch.distributed import distributed_c10d
 from tracehook.agreement import handshake
 
 from common import MB, RANK, WORLD, filled, start, tell
@@ -112,6 +113,37 @@ def subgroup() -> None:
     tell(sums=sums, pools=sorted(row["pool"] for row in tracehook.status()["pools"]))
 
 
+def two_launches() -> None:
+    """The default group is the launch's own. A group of both launches has a store of its own, as in RL stacks."""
+    common = joined()
+    sums = []
+    for turn in range(3):
+        if RANK < WORLD - 1:  # the trainer's own scopes
+            y = symmetric()
+            y.copy_(torch.full((SIZE,), float(RANK + 1)))
+            dist.all_reduce(y)
+            sums.append(float(y[-1].cpu()))
+        z = symmetric(common, SIZE << turn)
+        sums.append(summed(z, common))
+    tell(sums=sums, symmetric=tracehook.is_symmetric(z, common))
+
+
+def joined() -> dist.ProcessGroup:
+    """Make a group over a store of its own, whose ranks are those of all launches."""
+    own = dist.FileStore(os.environ["TEST_STORE"] + "-common", WORLD)
+    group, _ = distributed_c10d._new_process_group_helper(
+        WORLD,
+        RANK,
+        [],
+        distributed_c10d.Backend("nccl"),
+        dist.PrefixStore("weights", own),
+        group_name="weights",
+        timeout=timedelta(seconds=60),
+    )
+    distributed_c10d._world.pg_group_ranks[group] = {rank: rank for rank in range(WORLD)}
+    return group
+
+
 if CASE == "settings":
     os.environ.update(
         {
@@ -140,6 +172,13 @@ if CASE == "stores":
     for name in sys.argv[3:]:
         store = dist.PrefixStore(name, store)
     dist.init_process_group("nccl", store=store, rank=RANK, world_size=WORLD, timeout=timedelta(seconds=60))
+elif CASE == "two_launches":
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+    torch.cuda.set_device(device)
+    is_trainer = RANK < WORLD - 1
+    ranks = WORLD - 1 if is_trainer else 1
+    of_launch = dist.FileStore(os.environ["TEST_STORE"] + ("-trainer" if is_trainer else "-server"), ranks)
+    dist.init_process_group("nccl", store=of_launch, rank=RANK if is_trainer else 0, world_size=ranks, device_id=device)
 else:
     device = start(waits=True)
 {"formats": versions}.get(CASE, globals().get(CASE))()

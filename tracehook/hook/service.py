@@ -75,6 +75,7 @@ class Service:
             self._switch(on=True)
 
     def _start(self, torch: Any) -> None:
+        library.directory()  # says why, if there is no native part
         from tracehook import _core
 
         named = job.join() if settings.needs_job(self.settings) else job.NONE

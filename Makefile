@@ -127,8 +127,8 @@ wheel-types:
 	cd .venvs/types && bin/mypy --strict --config-file= $(CURDIR)/tests/support/public_face.py
 	$(if $(KEEP),,rm -rf .venvs/types)
 
-demo: $(STAMP) ## The main job: 4 ranks on emulated devices, a table per rank (TORCH=2.15.0 for another torch)
-	$(INSTALL_TRACEHOOK) --editable $(if $(filter %+cpu,$(TORCH)),".[audit]",.)
+demo: $(STAMP) ## The main job: 4 ranks on emulated devices, a table per rank, an audit (TORCH=2.15.0 for another torch)
+	$(INSTALL_TRACEHOOK) --editable ".[audit]"
 	rm -rf demo-logs
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python examples/demo.py demo-logs
 

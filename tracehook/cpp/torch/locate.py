@@ -5,7 +5,7 @@ argument (of the layout of a torch wheel: include/ and version.py). A minor come
 stderr if there is no torch to compile for, a folder that was given cannot be used, or CUDA's headers are missing. These
 come from packages: a toolkit of the system need not be the one torch was built with.
 
-With --package it prints the requirement for the CUDA headers that torch does not bring; nothing for a torch without CUDA.
+With --package it prints the requirement for CUDA's headers that torch does not bring; nothing for a torch without CUDA.
 """
 
 import importlib.util

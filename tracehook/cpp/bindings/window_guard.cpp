@@ -117,19 +117,18 @@ bool loses_capture(const core::Communicator& communicator) {
 
 // The placement check takes the nearest window that starts before a buffer, as NCCL does: one
 // inside of ours would hide from it the memory behind. Only we can refuse it; NCCL does not look.
-std::string why_not_inside(const nccl::WindowRequest& request) {
+std::string what_is_around(const nccl::WindowRequest& request) {
     core::Communicator& communicator = *request.communicator;
     const auto own = communicator.windows().own_at(reinterpret_cast<std::uintptr_t>(request.buffer),
                                                    request.size);
     if (!own) {
         return "";
     }
-    std::array<char, 400> line{};
+    std::array<char, 300> line{};
     std::snprintf(line.data(), line.size(),
                   "tracehook: communicator %016llx: the program registers a window of %zu bytes in "
-                  "memory of a scope, which lies in window %u of tracehook already; NCCL allows no "
-                  "window in another one, so nothing was registered. Use tensors of a scope as "
-                  "they are, or register memory of no scope",
+                  "memory of a scope, which lies in window %u of tracehook already, and NCCL "
+                  "allows no window in another one; ",
                   static_cast<unsigned long long>(communicator.identity().key), request.size,
                   own->ordinal);
     return line.data();
@@ -141,11 +140,12 @@ std::string ask_guard(const nccl::WindowRequest& request, const nccl::MakeWindow
         result = make();
         return "";
     }
-    if (std::string why = why_not_inside(request); !why.empty()) {
+    if (const std::string why = what_is_around(request); !why.empty()) {
         if (refuses.load()) {
-            return refused(std::move(why));
+            return refused(why + "nothing was registered. Use tensors of a scope as they are, or "
+                                 "register memory that was made outside of scopes");
         }
-        refused(why + "; registering all the same (SYMM_REGISTER_GUARD=log)");
+        refused(why + "registering all the same (SYMM_REGISTER_GUARD=log)");
     }
     std::optional<py::gil_scoped_release> release;
     if (PyGILState_Check() == 1) {

@@ -15,7 +15,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # Compiles what changed, in $(BUILD). CMake keeps the definitions of earlier calls there.
 INSTALL_TRACEHOOK = $(HIDE_CUDA) PATH="$(abspath $(BIN)):$$PATH" $(INSTALL) --no-build-isolation \
     --config-settings=build-dir=$(BUILD) --config-settings=cmake.define.TRACEHOOK_HOOK=$(HOOK)
-HOOK = ON
+# A torch without CUDA has nothing to hook.
+HOOK = $(if $(filter %+cpu,$(TORCH)),OFF,ON)
 STAMP = $(VENV)/.tracehook-$(TORCH)
 
 # docs/compatibility.md says why these: the torch with another NCCL group, the first that frees beside open pools,
@@ -47,7 +48,7 @@ $(STAMP):
 	$(INSTALL) "scikit-build-core>=0.11" "pybind11>=2.13" cmake ninja
 	$(INSTALL) --no-warn-conflicts "$(EXACTLY)$(TORCH)" numpy & torch=$$!; \
 	    $(INSTALL_TRACEHOOK) --no-deps --editable .; compiled=$$?; wait $$torch && exit $$compiled
-	$(BIN)/python tracehook/cpp/torch/headers.py | xargs --no-run-if-empty $(INSTALL)
+	$(BIN)/python tracehook/cpp/torch/locate.py --package | xargs --no-run-if-empty $(INSTALL)
 	touch $@
 
 build: $(STAMP) ## Create .venv, install torch's CUDA build, compile; with all that the tests need
@@ -126,8 +127,8 @@ wheel-types:
 	cd .venvs/types && bin/mypy --strict --config-file= $(CURDIR)/tests/support/public_face.py
 	$(if $(KEEP),,rm -rf .venvs/types)
 
-demo: $(STAMP) ## The main job: 4 ranks on emulated devices, a table per rank (TORCH=2.15.0 for another torch)
-	$(INSTALL_TRACEHOOK) --editable $(if $(filter %+cpu,$(TORCH)),".[audit]",.)
+demo: $(STAMP) ## The main job: 4 ranks on emulated devices, a table per rank, an audit (TORCH=2.15.0 for another torch)
+	$(INSTALL_TRACEHOOK) --editable ".[audit]"
 	rm -rf demo-logs
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python examples/demo.py demo-logs
 

@@ -1,4 +1,4 @@
-"""What `make demo` runs: the tour on emulated devices.
+"""What `make demo` runs: the tour on emulated devices, and the audit of its logs.
 
 With a torch without CUDA: a job that goes on untouched, and the reading of a recorded one.
 """
@@ -22,7 +22,10 @@ def main() -> None:
     if torch.version.cuda is not None:
         rehearse = ["tracehook", "rehearse", "--devices", "4", "--log", sys.argv[1], "--"]
         memory = {"SYMM_REGISTER_MEMORY": "vmm"}  # so that NCCL can use registrations inside the host
-        raise SystemExit(subprocess.call([*rehearse, *torchrun("tour.py")], env=os.environ | memory))
+        status = subprocess.call([*rehearse, *torchrun("tour.py")], env=os.environ | memory)
+        audit = subprocess.run(["tracehook", "audit", sys.argv[1]], stdout=subprocess.PIPE, text=True, check=False)
+        print(*audit.stdout.splitlines()[-1:])
+        raise SystemExit(status or audit.returncode)
     print(f"torch {torch.__version__} is a build without CUDA: no hook here, and no rehearsal. Jobs run as they would:")
     changes = {"SYMM_REGISTER_HOOK": "1", "OMP_NUM_THREADS": "1"}
     subprocess.run(torchrun("without_cuda.py"), check=True, env=os.environ | changes)

@@ -10,14 +10,25 @@ import os
 
 def autoload() -> None:
     """Compute values if this is a rehearsal, and start the service if ``SYMM_REGISTER_HOOK`` asks for it."""
-    if os.environ.get("TRACEHOOK_EMU_VALUES"):
+    is_rehearsal = bool(os.environ.get("TRACEHOOK_EMU_VALUES"))
+    is_on = os.environ.get("SYMM_REGISTER_HOOK", "") not in ("", "0")
+    if not is_rehearsal and not is_on:
+        return
+    try:
+        from tracehook.hook import library
+
+        library.directory()
+    except Exception as problem:  # said once: nothing of what follows would work
+        _say(f"tracehook is off: {problem}")
+        return
+    if is_rehearsal:
         try:
             from tracehook.rehearsal import values
 
             values.begin()
         except Exception as problem:
             _say(f"rehearsal: no computed values: {problem}")
-    if os.environ.get("SYMM_REGISTER_HOOK", "") in ("", "0"):
+    if not is_on:
         return
     try:
         import tracehook.symmetric_memory.state  # noqa: F401  # it follows the service

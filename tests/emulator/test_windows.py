@@ -427,6 +427,13 @@ def test_one_memory_takes_its_space_once(version: str) -> None:
     assert both(run, "results") == [[0] * 5] * 2
 
 
+def test_windows_of_a_communicator_that_was_shrunk(version: str) -> None:
+    """After a shrink that ended its work, the old communicator gives back its windows: NCCL asks for no state."""
+    run = play("shrunk", version=version)
+    run.assert_good()
+    assert (run.facts(0)["device_side"], run.facts(0)["window"]) == (0, 0)
+
+
 def test_a_window_is_deregistered_while_it_is_used(version: str) -> None:
     """A window that is deregistered while an all-reduce on it has not finished breaks a rule."""
     run = play("in_use", version=version)

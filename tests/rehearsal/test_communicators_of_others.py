@@ -98,3 +98,16 @@ def test_data_behind_a_table_of_calls_stay_writable(tmp_path: Path) -> None:
     run.assert_good()
     assert run.facts()["bumped"] == 3
     assert run.facts()["called"] == 0
+
+
+def test_a_communicator_of_own_devices_has_a_key_of_its_own(tmp_path: Path) -> None:
+    """Two processes that call ncclCommInitAll alike never meet, so they have two communicators, of two ranks each."""
+    run = rehearse("own_devices.py", log=tmp_path, ranks=2)
+    run.assert_good()
+    keys = []
+    for rank in (0, 1):
+        found = sorted(run.facts(rank)["keys"], key=lambda row: row[1])
+        assert [row[1:] for row in found] == [[0, 2], [1, 2]]
+        assert len({row[0] for row in found}) == 1, "equal for both devices"
+        keys.append(found[0][0])
+    assert keys[0] != keys[1]

@@ -223,6 +223,14 @@ def test_shrink_while_a_collective_hangs(tmp_path: Path, backend: str) -> None:
     assert_calls(run, [0, 1], InitRankConfig=1, Split=1, Shrink=1, Destroy=3)
 
 
+@both
+def test_shrink_that_ends_work_with_windows(tmp_path: Path, backend: str) -> None:
+    """The windows of the old communicator are undone too."""
+    run = play(tmp_path, "shrunk_with_windows", backend, ranks=3)
+    assert_worked(run, "fewer", [0, 1], live=2)
+    assert_calls(run, [0, 1], InitRankConfig=1, Split=1, Shrink=1, Destroy=3)
+
+
 @needs_suspend
 @both
 def test_suspend(tmp_path: Path, backend: str) -> None:

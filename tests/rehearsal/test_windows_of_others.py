@@ -124,3 +124,22 @@ def test_a_rank_whose_interpreter_is_busy_refuses_too(tmp_path: Path) -> None:
         assert (run.facts(rank)["result"], run.facts(rank)["called"]) == (REFUSED, 0), run.output
     assert "held the interpreter for too long" in run.facts(0)["said"]
     assert "rank 0 did not come" in run.facts(1)["said"]
+
+
+def test_a_window_inside_one_of_tracehook_is_refused(tmp_path: Path) -> None:
+    """It would hide the memory behind it from the comparison of places, which goes on to find what differs."""
+    run = play(tmp_path, "inside_a_scope")
+    run.assert_good()
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        assert (facts["result"], facts["called"], facts["symmetric"]) == (REFUSED, 0, [True, True]), run.output
+        assert "the program registers a window of 2097152 bytes in memory of a scope" in facts["said"]
+        assert "rank 0 wants 'send buffer in window 0 at byte 8388608'" in facts["raised"]
+    assert len(run.finished.lines("the program registers a window of 2097152 bytes")) == 2, run.output
+
+
+def test_a_window_inside_one_of_tracehook_is_only_said(tmp_path: Path) -> None:
+    """With SYMM_REGISTER_GUARD=log NCCL is called all the same."""
+    run = play(tmp_path, "inside_a_scope", SYMM_REGISTER_GUARD="log", TRACEHOOK_EMU_RULES="off")
+    assert [run.facts(rank)["called"] for rank in (0, 1)] == [1, 1], run.output
+    assert len(run.finished.lines("registering all the same (SYMM_REGISTER_GUARD=log)")) >= 2, run.output

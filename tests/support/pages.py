@@ -6,6 +6,7 @@ A mark is a comment on the line above a block, which no reader sees:
     <!-- runs: in a shell -->              the same, as a step of its page: files it saves, commands it gives
     <!-- runs: on recorded logs -->        the same, beside the directory `logs` of a recorded job
     <!-- runs: in Python -->               the same, without torch
+    <!-- runs: as a newcomer -->           tests/support/newcomer.py gives it in a fresh clone: .ci/run does so
     <!-- run by: tests/audit/test_x.py --> that test runs it
     <!-- not run: REASON -->               it needs what no test has
 
@@ -26,6 +27,7 @@ PLACES = {
     "in a shell": {"python", "bash"},
     "on recorded logs": {"python", "bash"},
     "in Python": {"python"},
+    "as a newcomer": {"bash"},
 }
 REASONS = ("needs ", "installs", "takes ", "has placeholders", "starts ")
 _BLOCK = re.compile(r"^(?P<indent> *)```(?P<info>[^\n`]*)\n(?P<text>.*?)^(?P=indent)```$", re.MULTILINE | re.DOTALL)

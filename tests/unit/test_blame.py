@@ -100,6 +100,19 @@ def test_of_a_thousand_ranks_the_one_that_skipped_a_call_is_named() -> None:
     assert "rank 5 came to 143 calls, ranks 0, 1, 2, 3, 4, 6 and 7 wait in the 144th" in finding.message
 
 
+def test_a_last_call_that_was_not_counted_is_not_named() -> None:
+    """Of a rank with more communicators than are counted at a time, nobody knows what it called last."""
+    made = job(4, pairs(4), lambda rank: ["tp", "world"] if rank == 3 else ["tp", "world", "tp", "world"])
+    made.processes[3].uncounted = 23
+    (finding,) = blame.findings(made)
+    assert finding.ranks[0] == 3
+    assert "rank 3 made no other call that was counted" in finding.message
+    assert (
+        "its last call is not known, because the calls of 23 of its communicators were not counted" in finding.message
+    )
+    assert "computes" not in finding.message
+
+
 def test_a_rank_that_calls_nothing_more_is_named() -> None:
     """The others wait for it, or for one that does."""
     found = blame.findings(

@@ -55,12 +55,20 @@ def with_last_call(job: Callers, found: Sequence[Finding]) -> list[Finding]:
     if len(alone) != 1:
         return list(found)
     process = next((process for process in job.processes if process.number == alone[0].process), None)
+    if process is not None and process.uncounted:
+        told = replace(alone[0], message=f"{alone[0].message}; {_last_is_unknown(process)}")
+        return [told if finding is alone[0] else finding for finding in found]
     step = process.last_step if process is not None else None
     if process is None or step is None:
         return list(found)
     message = f"{alone[0].message}; its last call was the {_told(job, step)}"
     told = replace(alone[0], message=message, comm=step.comm, calls=((process.number, step.call.order),))
     return [told if finding is alone[0] else finding for finding in found]
+
+
+def _last_is_unknown(process: Caller) -> str:
+    many = f"{process.uncounted} of its communicators" if process.uncounted > 1 else "one of its communicators"
+    return f"its last call is not known, because the calls of {many} were not counted"
 
 
 def after_hang(seen: Iterable[Finding], concluded: Sequence[Finding]) -> list[Finding]:
@@ -157,6 +165,8 @@ def _failures(job: Callers) -> list[Finding]:
 def _told_failure(job: Callers, process: Caller) -> Finding:
     last = process.last_step
     after = f", after its {_told(job, last)}" if last else ""
+    if process.uncounted:
+        after = f"; {_last_is_unknown(process)}"
     message = f"{process.name} {_failure_of(process, job)}{after}"
     steps = [(process, last.call)] if last else []
     return _finding("rank-failed", message, [process], last.comm if last else None, process.ended_ns, steps)
@@ -290,6 +300,8 @@ def _doing(job: Callers, culprit: Caller, own: Wait | None) -> str:
     if culprit.ended and culprit.how != "exception":
         return f"{culprit.name} ended in order without it"
     quiet = _since(culprit)
+    if culprit.uncounted:
+        return f"{culprit.name} made no other call that was counted{quiet}; {_last_is_unknown(culprit)}"
     last = culprit.last_step
     after = f" after its {_ordinal(last.call.number + 1)} call of {job.group(last.comm)}" if last else ""
     said = f"; the last thing that it logged was {culprit.last_event}" if culprit.last_event else ""

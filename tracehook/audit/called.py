@@ -68,6 +68,7 @@ class Caller:
     began_ns: int | None = None  # by CLOCK_MONOTONIC
     world_size: int | None = None
     parts: dict[str, Calls] = field(default_factory=dict)  # by communicator
+    uncounted: int = 0  # communicators whose calls were not counted: others lived, as many as are counted at a time
 
     @property
     def name(self) -> str:
@@ -112,8 +113,8 @@ class Caller:
 
     @property
     def last_step(self) -> Step | None:
-        """The last call."""
-        return self.in_order[-1] if self.in_order else None
+        """The last call; None if there was none, or if it may be one that was not counted."""
+        return self.in_order[-1] if self.in_order and not self.uncounted else None
 
     @property
     def moved_ns(self) -> int | None:
@@ -164,6 +165,9 @@ def job_of(store: Store) -> Callers:
         calls = parse(row)
         if calls is not None and row["process"] in processes:
             processes[row["process"]].parts[calls.comm] = calls
+    for row in store.rows(_UNCOUNTED):
+        if processes[row["process"]].parts:  # else its ring is not here
+            processes[row["process"]].uncounted = row["uncounted"]
     wanted = [process for process in processes.values() if process.rank is not None or process.parts]
     return Callers(wanted, _names(store))
 
@@ -172,6 +176,16 @@ _PROCESSES = """
     SELECT process.*, (SELECT arg_max(event.event, event.seq) FROM event
                        WHERE event.process = process.process AND seq IS NOT NULL) AS last_event
     FROM process WHERE NOT helper ORDER BY process
+"""
+
+
+# Every communicator has a place for its calls from its birth on, if one is free.
+_UNCOUNTED = """
+    SELECT process, count(DISTINCT comm) AS uncounted FROM event
+    WHERE event = 'communicator.pending' AND process IN (SELECT process FROM process WHERE NOT helper)
+      AND (process, comm) NOT IN (SELECT (process, comm) FROM event
+                                  WHERE event = 'communicator.calls' AND comm IS NOT NULL)
+    GROUP BY process
 """
 
 

@@ -22,12 +22,12 @@ from tracehook.commands import summary as summary_command
 from tracehook.hook import job, log_begin
 from tracehook.log.folders import of_this_host
 from tracehook.log.lines import LogError
-from tracehook.rehearsal import consequences, emulation, gpus, own_log, warm
+from tracehook.rehearsal import consequences, emulation, gpus, own_log, unhooked, warm
 from tracehook.rehearsal import values as computed
 from tracehook.rehearsal.faults import not_played, problem_of
 from tracehook.rehearsal.hangs import Standstill, find_hang, is_of
 
-RULES_BROKEN, HANGS, TOO_LATE = 86, 87, 124
+RULES_BROKEN, HANGS, NO_HOOK, TOO_LATE = 86, 87, 88, 124
 _MOST_DETAILS = 5  # of the violations of one rule
 _LOOK_SECONDS = 1.0
 _GRACE_SECONDS = 5.0  # from SIGTERM to SIGKILL
@@ -83,6 +83,8 @@ def rehearse(
     Exit status 86: a call broke a rule of NCCL; the command names it at the end.
     Exit status 87: ranks waited for each other, or longer than --hang-timeout;
     the command names them and ends the job.
+    Exit status 88: the command ended with 0, but the hook of --log did not start
+    in a process that made NCCL communicators.
     Exit status 124: --timeout was over.
     Exit status 2: it could not start the job, or cannot use the directory of --log.
     Else it is the status of the job's command.
@@ -124,6 +126,7 @@ def rehearse(
         broken = emulation.violations(Path(scratch))
         not_computed = computed.uncomputed(Path(scratch))
         in_vain = emulation.registered_in_vain(Path(scratch))
+        no_hook = unhooked.told(Path(scratch), log) if log is not None else ""
         if broken:
             logs = _logs(log, environment)
             raised = consequences.exceptions(logs) if logs is not None else []
@@ -141,11 +144,15 @@ def rehearse(
         typer.echo(f"rehearsal: {not_computed}", err=True)
     if in_vain:
         typer.echo(f"rehearsal: {in_vain}", err=True)
+    if no_hook:
+        typer.echo(f"rehearsal: {no_hook}", err=True)
     _report(broken, hang)
     if any(map(consequences.is_own, broken)):
         status = RULES_BROKEN
     elif broken and status == RULES_BROKEN:
         status = 1  # a rank's own, which does not know that another one failed first
+    elif no_hook and status == 0:
+        status = NO_HOOK
     raise typer.Exit(HANGS if hang else status)
 
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-_NO_CORE = (
-    "this installation has no native part, so it can only read logs; expected the wheel for Linux on x86-64 and the "
-    "version of this Python, or a build from the sources"
-)
+from tracehook.hook import no_core
 
 
 def directory() -> Path:
@@ -18,7 +15,7 @@ def directory() -> Path:
     """
     found = importlib.util.find_spec("tracehook._core")
     if found is None or found.origin is None:
-        raise ImportError(_NO_CORE, name="tracehook._core")
+        raise ImportError(no_core.why(), name="tracehook._core")
     return Path(found.origin).parent
 
 

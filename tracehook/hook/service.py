@@ -75,6 +75,7 @@ class Service:
             self._switch(on=True)
 
     def _start(self, torch: Any) -> None:
+        library.directory()  # says why, if there is no native part
         from tracehook import _core
 
         named = job.join() if settings.needs_job(self.settings) else job.NONE
@@ -112,7 +113,8 @@ class Service:
         registration.take_over_memory(_core, self.settings, torch.cuda.is_initialized())
         if self.settings.check:
             _core.check_at_births()
-        _core.set_window_guard(self.settings.timeout if self.settings.guard != "off" else 0.0)
+        guard = self.settings.guard
+        _core.set_window_guard(self.settings.timeout if guard != "off" else 0.0, guard == "on")
         try:
             _core.interpose()
         except RuntimeError as problem:

@@ -255,6 +255,11 @@ def shrunk_while_it_hangs() -> None:
     shrink_of_a_group(SHRINK_ABORT, hangs=True)
 
 
+def shrunk_with_windows() -> None:
+    """The flag that ends the work is given, and the group has windows."""
+    shrink_of_a_group(SHRINK_ABORT, hangs=False)
+
+
 def generation(number: int, members: list[int]) -> None:
     """Make the default group's communicator anew, of these ranks in this order."""
     world = dist.group.WORLD

@@ -231,6 +231,22 @@ def live_at_abort() -> None:
     tell(same=again.comm.value == group.comm.value, after=again.drop(window))
 
 
+def shrunk() -> None:
+    """Rank 1 is left out; rank 0 ends the old communicator's work and gives back what it has of it."""
+    window = group.window(allocate(4), 4)
+    made = group.make_device_communicator()
+    must(group.result)
+    meet("made")
+    if RANK == 1:
+        group.abort()
+        return
+    child, excluded = ctypes.c_void_p(), ctypes.c_int(1)
+    must(nccl.ncclCommShrink(group.comm, ctypes.byref(excluded), 1, ctypes.byref(child), None, 1))
+    tell(device_side=group.drop_device_communicator(made), window=group.drop(window))
+    group.destroy()
+    must(nccl.ncclCommDestroy(child))
+
+
 def misaligned() -> None:
     group.window(allocate(4) + 512, 2)
     tell(result=group.result, next=group.window(allocate(4), 4).value, poisoned=group.result)

@@ -178,6 +178,23 @@ def with_a_scope() -> None:
     os._exit(0)
 
 
+def inside_a_scope() -> None:
+    """The program registers a window in memory of a scope; then the ranks use different tensors of that scope."""
+    comm = dist.group.WORLD._get_backend(torch.device("cuda"))._comm_ptr()
+    with tracehook.symmetric():
+        kept = torch.empty(32 * MB, dtype=torch.uint8, device="cuda")
+    group.comm = ctypes.c_void_p(comm)
+    register(kept.data_ptr() + 2 * MB, 2)
+    first, second = (kept[begin * MB :][: 2 * MB].view(torch.float32) for begin in (8, 12))
+    tell(symmetric=[tracehook.is_symmetric(tensor) for tensor in (first, second)])
+    try:
+        dist.all_reduce(first if RANK == 0 else second)
+    except RuntimeError as problem:
+        tell(raised=str(problem))
+    raw.meet("over")
+    os._exit(0)
+
+
 if CASE == "no_store":
     torch.cuda.set_device(RANK)
     torch.empty(1, device="cuda")

@@ -13,9 +13,11 @@
 #include "nccl/group.h"
 #include "nccl/traits.h"
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -31,6 +33,8 @@ namespace {
 
 // How long the program's thread waits for the GIL.
 std::atomic<double> seconds_for_python{0};
+// SYMM_REGISTER_GUARD=on. Python knows that itself.
+std::atomic<bool> refuses{true};
 
 // Between the program's thread and the one that asks.
 struct Conversation {
@@ -111,11 +115,37 @@ bool loses_capture(const core::Communicator& communicator) {
            process().hook_library().capturing(communicator.identity().device);
 }
 
+// The placement check takes the nearest window that starts before a buffer, as NCCL does: one
+// inside of ours would hide from it the memory behind. Only we can refuse it; NCCL does not look.
+std::string what_is_around(const nccl::WindowRequest& request) {
+    core::Communicator& communicator = *request.communicator;
+    const auto own = communicator.windows().own_at(reinterpret_cast<std::uintptr_t>(request.buffer),
+                                                   request.size);
+    if (!own) {
+        return "";
+    }
+    std::array<char, 300> line{};
+    std::snprintf(line.data(), line.size(),
+                  "tracehook: communicator %016llx: the program registers a window of %zu bytes in "
+                  "memory of a scope, which lies in window %u of tracehook already, and NCCL "
+                  "allows no window in another one; ",
+                  static_cast<unsigned long long>(communicator.identity().key), request.size,
+                  own->ordinal);
+    return line.data();
+}
+
 std::string ask_guard(const nccl::WindowRequest& request, const nccl::MakeWindow& make,
                       int& result) {
     if (Py_IsInitialized() == 0 || is_finalizing() || !process().registrar().registering()) {
         result = make();
         return "";
+    }
+    if (const std::string why = what_is_around(request); !why.empty()) {
+        if (refuses.load()) {
+            return refused(why + "nothing was registered. Use tensors of a scope as they are, or "
+                                 "register memory that was made outside of scopes");
+        }
+        refused(why + "registering all the same (SYMM_REGISTER_GUARD=log)");
     }
     std::optional<py::gil_scoped_release> release;
     if (PyGILState_Check() == 1) {
@@ -159,8 +189,9 @@ std::string ask_guard(const nccl::WindowRequest& request, const nccl::MakeWindow
 
 void bind_window_guard(py::module_& module) {
     // 0 seconds: off.
-    module.def("set_window_guard", [](double seconds) {
+    module.def("set_window_guard", [](double seconds, bool refuse) {
         seconds_for_python.store(seconds);
+        refuses.store(refuse);
         nccl::set_window_guard(seconds > 0 ? nccl::WindowGuard(&ask_guard) : nccl::WindowGuard());
     });
 }

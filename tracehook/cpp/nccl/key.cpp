@@ -1,5 +1,8 @@
 #include "nccl/key.h"
 
+#include <cstring>
+#include <unistd.h>
+
 namespace tracehook::nccl {
 
 namespace {
@@ -46,6 +49,13 @@ std::uint64_t key_of_child(std::uint64_t parent, std::string_view kind, std::int
 
 std::uint64_t key_of_name(std::string_view name) noexcept {
     return Hash().bytes(name.data(), name.size()).value();
+}
+
+std::uint64_t key_of_own_devices(int count, std::uint64_t number) noexcept {
+    char host[256] = {};
+    gethostname(host, sizeof host - 1);
+    const std::uint64_t process = Hash().bytes(host, std::strlen(host)).number(getpid()).value();
+    return key_of_child(process, "all", count, number);
 }
 
 } // namespace tracehook::nccl

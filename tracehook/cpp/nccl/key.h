@@ -23,4 +23,8 @@ std::uint64_t key_of_child(std::uint64_t parent, std::string_view kind, std::int
 // seen.
 std::uint64_t key_of_name(std::string_view name) noexcept;
 
+// Of the communicator that `count` devices of this process share (ncclCommInitAll), the `number`th
+// of them: no other process takes part, and none has this key.
+std::uint64_t key_of_own_devices(int count, std::uint64_t number) noexcept;
+
 } // namespace tracehook::nccl

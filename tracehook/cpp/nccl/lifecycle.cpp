@@ -88,9 +88,8 @@ int on_ncclCommInitRankScalable(Comm* out, int size, int rank, int id_count, Uni
 }
 
 int on_ncclCommInitAll(Comm* out, int count, const int* devices) {
-    // One process holds all ranks, so the key needs to be unique in this process only.
     static std::atomic<std::uint64_t> calls{0};
-    const std::uint64_t key = key_of_child(0, "all", count, calls.fetch_add(1));
+    const std::uint64_t key = key_of_own_devices(count, calls.fetch_add(1));
     const int result = api().ncclCommInitAll(out, count, devices);
     for (int rank = 0; rank < count; ++rank) {
         Birth birth{out + rank, key,  devices != nullptr ? devices[rank] : rank, rank, count, true,

@@ -186,6 +186,14 @@ std::optional<Window> Windows::covering(std::uintptr_t address, std::size_t size
                                                                 : std::nullopt;
 }
 
+std::optional<Window> Windows::own_at(std::uintptr_t address, std::size_t size) const {
+    const std::lock_guard guard(mutex_);
+    const auto found = std::ranges::find_if(windows_, [&](const Window& window) {
+        return window.segment != 0 && window.address < address + size && address < window.end();
+    });
+    return found != windows_.end() ? std::optional(*found) : std::nullopt;
+}
+
 Place Windows::place(const Side& side, bool* in_window) const noexcept {
     const auto address = reinterpret_cast<std::uintptr_t>(side.buffer);
     const Window* window = window_at(address);

@@ -140,6 +140,9 @@ class Windows {
     // The window that holds all of [address, address + size).
     std::optional<Window> covering(std::uintptr_t address, std::size_t size) const;
 
+    // A window of tracehook that has a byte of [address, address + size), if there is one.
+    std::optional<Window> own_at(std::uintptr_t address, std::size_t size) const;
+
     struct Lookup {
         Use use;    // what has to be equal on all ranks
         Place send; // where the buffers really are

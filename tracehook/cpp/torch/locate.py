@@ -2,13 +2,17 @@
 
 Run by the building interpreter: for the torch that it has, if that is a CUDA build, and for each folder given as an
 argument (of the layout of a torch wheel: include/ and version.py). A minor comes once. Exits with 1 and one line on
-stderr if a folder that was given cannot be used, or CUDA's headers are missing. These come from packages: a toolkit of
-the system need not be the one torch was built with.
+stderr if there is no torch to compile for, a folder that was given cannot be used, or CUDA's headers are missing. These
+come from packages: a toolkit of the system need not be the one torch was built with.
+
+With --package it prints the requirement for CUDA's headers that torch does not bring; nothing for a torch without CUDA.
 """
 
 import importlib.util
+import os
 import re
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,12 +26,30 @@ def fail(why: str) -> NoReturn:
 
 
 def installed() -> Path | None:
-    """Return the folder of the interpreter's torch, without importing it; None if it is no CUDA build."""
+    """Return the folder of the interpreter's torch, without importing it; None if there is none."""
     spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
-        return None
-    root = Path(spec.origin).parent
-    return root if (root / "lib" / "libc10_cuda.so").exists() else None
+    return Path(spec.origin).parent if spec is not None and spec.origin is not None else None
+
+
+def is_cuda_build(root: Path | None) -> bool:
+    """Whether it is the folder of a torch that a hook library can be compiled for."""
+    return root is not None and (root / "lib" / "libc10_cuda.so").exists()
+
+
+def leave_isolation() -> None:
+    """Begin anew with the packages of the environment, if it was hidden from us.
+
+    pip builds with the interpreter of the environment that it installs into, and hides the packages of this environment
+    by a PYTHONPATH of its own.
+    """
+    if "PYTHONPATH" in os.environ and not sys.flags.ignore_environment:
+        os.execv(sys.executable, [sys.executable, "-E", *sys.argv])
+
+
+def nothing_to_compile_for(own: Path | None) -> NoReturn:
+    """End, because the hook library would be missing without anybody's wish."""
+    seen = f"{sys.prefix} has no torch" if own is None else f"{own} is a torch without CUDA"
+    fail(f"no hook library can be compiled: {seen}; expected a CUDA build of torch there. Install one first")
 
 
 def minor_of(root: Path) -> str:
@@ -56,16 +78,37 @@ def cuda_headers() -> list[Path]:
     for header in ("cuda_runtime_api.h", "crt/host_defines.h"):
         found = next((folder for folder in folders if (folder / header).exists()), None)
         if found is None:
-            fail(f"{header} is missing: pip install nvidia-cuda-runtime nvidia-cuda-crt (of torch's CUDA major)")
+            fail(f"{header} is missing in {sys.prefix}: pip install '{headers_of_cuda() or 'nvidia-cuda-runtime'}'")
         elif found not in includes:
             includes.append(found)
     return includes
 
 
+def headers_of_cuda() -> str | None:
+    """Return the requirement for the CUDA headers that torch does not bring; None for a torch without CUDA."""
+    for runtime, headers in (
+        ("nvidia-cuda-runtime", "nvidia-cuda-crt"),
+        ("nvidia-cuda-runtime-cu12", "nvidia-cuda-nvcc-cu12"),
+    ):
+        try:
+            major_minor = ".".join(metadata.version(runtime).split(".")[:2])
+        except metadata.PackageNotFoundError:
+            continue
+        return f"{headers}=={major_minor}.*"
+    return None
+
+
 def main() -> None:
     """Print the lines."""
+    if sys.argv[1:] == ["--package"]:
+        print(headers_of_cuda() or "", end="")
+        return
     own = installed()
-    roots = [*([own] if own is not None else []), *map(Path, sys.argv[1:])]
+    if not is_cuda_build(own):
+        leave_isolation()
+    roots = [*([own] if own is not None and is_cuda_build(own) else []), *map(Path, sys.argv[1:])]
+    if not roots:
+        nothing_to_compile_for(own)
     by_minor: dict[str, Path] = {}
     for root in roots:
         by_minor.setdefault(minor_of(root), root)

@@ -4,6 +4,7 @@
 #include "group.h"
 #include "handles.h"
 #include "lifecycle.h"
+#include "nccl/key.h"
 #include "settings.h"
 
 #include <array>
@@ -117,7 +118,7 @@ TRACEHOOK_NCCL(Result, ncclCommInitAll, Comm* out, int ranks, const int* devices
     group_start();
     for (int rank = 0; rank < ranks; ++rank) {
         const DeviceScope scope(devices == nullptr ? rank : devices[rank]);
-        Name name = name_of_child({}, "all", ranks, number, nullptr);
+        Name name{tracehook::nccl::key_of_own_devices(ranks, number), ""};
         note(create(entry, out + rank, key_of(id), std::move(name), ranks, rank, nullptr));
     }
     return group_end();

@@ -48,9 +48,9 @@ TRACEHOOK_NCCL(Result, ncclCommWindowRegister, Comm handle, void* buffer, std::s
                                               entry.fault().holding});
 }
 
-// Acts at once, also inside a group.
+// Acts at once, also inside a group, and on this rank alone: NCCL looks at no state.
 TRACEHOOK_NCCL(Result, ncclCommWindowDeregister, Comm handle, Window window) {
-    const Entry entry("ncclCommWindowDeregister", handle, Access::kUse);
+    const Entry entry("ncclCommWindowDeregister", handle, Access::kBooks);
     if (entry.refused() || window == nullptr) {
         return entry.result();
     }
@@ -102,7 +102,7 @@ TRACEHOOK_NCCL(Result, ncclDevCommCreate, Comm handle, const void* requirements,
 
 // Acts at once, also inside a group, and on this rank alone.
 TRACEHOOK_NCCL(Result, ncclDevCommDestroy, Comm handle, const void*) {
-    const Entry entry("ncclDevCommDestroy", handle, Access::kUse);
+    const Entry entry("ncclDevCommDestroy", handle, Access::kBooks);
     if (entry.refused() || entry.communicator()->remove_device_communicator()) {
         return entry.result();
     }

@@ -4,6 +4,7 @@
 #include "emulator/device.h"
 #include "group.h"
 #include "handles.h"
+#include "maker.h"
 #include "nccl/key.h"
 
 #include <algorithm>
@@ -89,6 +90,7 @@ void check_registrations(const Entry& entry) {
 
 Result submit_birth(const Entry& entry, const std::shared_ptr<Communicator>& child, Comm* out,
                     std::function<Result()> join, bool has_part) {
+    note_maker();
     Job job;
     job.child = has_part ? child : nullptr;
     job.parent = entry.communicator();

@@ -45,13 +45,13 @@ class RegistrationMismatch(RegistrationError):
 
 
 class RegistrationTimeout(RegistrationError):
-    """Some ranks did not come within ``SYMM_REGISTER_TIMEOUT`` seconds.
+    """Some ranks did not come within the time-out of their group.
 
     `missing` is a tuple of their ranks in the group, as ``torch.distributed.get_global_rank`` takes them. The text has
     their ranks in the job.
     """
 
-    ADVICE = "Find out what the missing rank was doing; if it was only slow, raise SYMM_REGISTER_TIMEOUT"
+    ADVICE = "Find out what the missing rank was doing; if it was only slow, give the group a longer time-out"
 
     def __init__(self, text: str, missing: Sequence[int] = (), *, advice: str | None = None) -> None:
         super().__init__(text, advice=advice)

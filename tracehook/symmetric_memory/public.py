@@ -289,7 +289,7 @@ def sync(group: Groups = None, *, communicator: Any = None) -> int:
     Raises:
         RuntimeError: a capture of the current stream is under way. This rank sent nothing.
         RegistrationMismatch: the ranks differ, or another rank makes another call. No rank registered anything.
-        RegistrationTimeout: some ranks did not come within ``SYMM_REGISTER_TIMEOUT`` seconds. No rank registered
+        RegistrationTimeout: some ranks did not come within the time-out of the group. No rank registered
             anything.
         RegistrationFailed: NCCL refused a window on some rank. No rank uses it.
 
@@ -325,7 +325,7 @@ def trim(group: Groups = None, *, communicator: Any = None) -> int:
         RuntimeError: a capture of the current stream is under way, or this thread is in a scope. This rank sent
             nothing.
         RegistrationMismatch: another rank makes another call. No rank gave anything back.
-        RegistrationTimeout: some ranks did not come within ``SYMM_REGISTER_TIMEOUT`` seconds. No rank gave anything
+        RegistrationTimeout: some ranks did not come within the time-out of the group. No rank gave anything
             back.
 
     """

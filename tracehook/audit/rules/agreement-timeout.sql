@@ -1,6 +1,6 @@
 -- severity: error
 -- sentence: An agreement was given up: some rank never joined it.
--- advice: See what the rank that did not join did last: `tracehook report DIR`; if it was only slow, raise SYMM_REGISTER_TIMEOUT.
+-- advice: See what the rank that did not join did last: `tracehook report DIR`; if it was only slow, give the group a longer time-out.
 -- divergence: always
 -- scope: communicator
 -- needs: agreement.timeout

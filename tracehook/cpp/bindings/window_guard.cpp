@@ -145,7 +145,7 @@ std::string ask_guard(const nccl::WindowRequest& request, const nccl::MakeWindow
             return refused(why + "nothing was registered. Use tensors of a scope as they are, or "
                                  "register memory that was made outside of scopes");
         }
-        refused(why + "registering all the same (SYMM_REGISTER_GUARD=log)");
+        refused(why + "registering all the same (SYMM_REGISTER_GUARD=watch)");
     }
     std::optional<py::gil_scoped_release> release;
     if (PyGILState_Check() == 1) {

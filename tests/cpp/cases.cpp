@@ -134,6 +134,78 @@ void a_free_is_done_by_who_is_inside() {
     expect(library.deregistered == 1, "and is done by who leaves the gate, or comes next");
 }
 
+void a_free_does_not_wait_for_a_call_that_lends_the_gate() {
+    World world;
+    Library library;
+    const auto communicator = world.create(1, library);
+    world.allocate(0x10000);
+    world.allocate(0x20000);
+    expect(communicator->gate().enter(*communicator), "a call that makes a child is inside");
+    std::thread early([&] { world.registrar.segment_freed(0, 0x10000, 4096); });
+    until([&] { return library.synchronized == 1; });
+    communicator->gate().lend();
+    early.join();
+    expect(library.deregistered == 1, "a free that came before it waited for ranks is done");
+    Stop stop;
+    library.in_deregister = &stop;
+    std::thread late([&] { world.registrar.segment_freed(0, 0x20000, 4096); });
+    stop.reached.wait();
+    std::atomic<bool> reclaimed{false};
+    std::thread goes_on([&] {
+        communicator->gate().reclaim();
+        reclaimed = true;
+        communicator->gate().leave();
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    expect(!reclaimed, "the call goes on when the deregistration is over");
+    stop.go_on.count_down();
+    late.join();
+    goes_on.join();
+    expect(library.deregistered == 2, "which a free made itself");
+}
+
+void a_free_of_what_is_not_held_does_not_wait() {
+    World world;
+    Library library;
+    const auto communicator = world.create(1, library);
+    const auto child = world.create(2, library, communicator);
+    world.allocate(0x10000);
+    world.registrar.set_registering(false);
+    expect(communicator->gate().enter(*communicator), "a call is inside the gate");
+    world.registrar.segment_freed(0, 0x10000, 4096);
+    expect(communicator->gate().begin_calls(*communicator), "it makes a local call");
+    world.allocate(0x20000);
+    std::thread free([&] { world.registrar.segment_freed(0, 0x20000, 4096); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    communicator->gate().end_calls();
+    free.join();
+    communicator->gate().leave();
+    expect(library.deregistered == 2, "frees of what no communicator holds return meanwhile");
+}
+
+void a_free_takes_back_what_a_busy_library_did_not_register() {
+    World world;
+    Library library;
+    const auto communicator = world.create(1, library);
+    Stop stop;
+    library.in_ready = &stop;
+    std::thread born([&] { world.allocate(0x10000); });
+    stop.reached.wait();
+    library.ready = false;
+    std::thread free([&] { world.registrar.segment_freed(0, 0x10000, 4096); });
+    until([&] { return library.synchronized == 1; });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    stop.go_on.count_down();
+    born.join();
+    free.join();
+    library.ready = true;
+    if (communicator->gate().enter(*communicator)) {
+        communicator->gate().leave();
+    }
+    expect(library.registered == 0,
+           "a segment that is freed while the library turns out to be busy is never registered");
+}
+
 void a_free_returns_when_the_communicator_dies() {
     World world;
     Library library;
@@ -259,6 +331,9 @@ int main() {
     a_failed_birth_is_forgotten();
     an_aborted_birth_is_forgotten();
     a_free_is_done_by_who_is_inside();
+    a_free_does_not_wait_for_a_call_that_lends_the_gate();
+    a_free_of_what_is_not_held_does_not_wait();
+    a_free_takes_back_what_a_busy_library_did_not_register();
     a_free_returns_when_the_communicator_dies();
     who_dies_waiting_leaves_no_work_behind();
     undoing_all_waits_for_the_device();

@@ -105,6 +105,7 @@ struct Library {
     std::atomic<int> window_result{0}; // of the next registrations of windows
     Place in_ready{nullptr};
     Place in_register{nullptr};
+    Place in_deregister{nullptr};
     Place in_window{nullptr};
     Place in_window_undone{nullptr};
 };
@@ -118,6 +119,7 @@ class Scripted final : public core::RegistrationCalls {
         return {0, reinterpret_cast<void*>(address)};
     }
     int deregister(void*) noexcept override {
+        pass(library_.in_deregister);
         ++library_.deregistered;
         return 0;
     }

@@ -216,6 +216,11 @@ class Job {
             if (!communicator || !communicator->gate().enter(*communicator)) {
                 continue;
             }
+            if (round % 4 == 0) { // makes a child: frees pass it
+                communicator->gate().lend();
+                std::this_thread::yield();
+                communicator->gate().reclaim();
+            }
             // Whoever the pointer belongs to by now: the one whose gate is held.
             if (const auto library = library_of(communicator->identity().id)) {
                 library->collective();

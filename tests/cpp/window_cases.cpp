@@ -319,6 +319,34 @@ void a_captured_graph_pins_a_roots_buffer() {
     expect(look.use.receive == core::Place{}, "though its place is no part of the comparison");
 }
 
+void blocks_are_pending_between_two_events() {
+    Symmetric world;
+    core::PendingBlocks pending(world.bank);
+    expect(world.bank.span()[1] == 0, "without memory of pools no free is looked at");
+    const std::uintptr_t ours = world.at(world.take()).address;
+    const std::uintptr_t foreign = 0x10;
+    expect(world.bank.span()[0] <= ours && ours + kBytes <= world.bank.span()[1],
+           "all memory of pools is in the span");
+    pending.free(0, ours);
+    pending.freed(0, ours);
+    expect(!pending.maybe(0), "a free that ends at once leaves nothing");
+    pending.free(0, foreign);
+    expect(pending.maybe(0) && !pending.any(0), "memory of others is no pool's");
+    pending.free(0, ours);
+    pending.free(0, ours + 512);
+    pending.free(0, foreign + 512);
+    pending.freed(0, foreign + 512);
+    pending.freed(0, foreign);
+    expect(pending.any(0) && !pending.maybe(1), "two blocks are pending, on one device");
+    pending.freed(0, ours + 512);
+    expect(pending.any(0), "one is left");
+    pending.freed(0, ours);
+    expect(!pending.maybe(0), "none is, in whatever order they end");
+    pending.free(-1, ours);
+    pending.free(1 << 20, ours);
+    expect(!pending.maybe(-1) && !pending.any(1 << 20), "a device that cannot be is none");
+}
+
 } // namespace
 
 int main() {
@@ -337,5 +365,6 @@ int main() {
     the_limit_counts_what_is_being_made();
     a_comparison_that_outlives_its_communicator();
     a_captured_graph_pins_a_roots_buffer();
+    blocks_are_pending_between_two_events();
     return failures;
 }

@@ -47,6 +47,38 @@ def test_a_free_waits_for_the_gate(harness, calls_of, lives, busy_gate, backgrou
     assert calls_of(X) == [("register", 0x10000), ("deregister", 0x10000)]
 
 
+def test_a_free_does_not_wait_for_a_call_that_waits_for_ranks(harness, calls_of, background):
+    """While a split waits for other ranks, a thread that frees undoes the registration itself, early or late."""
+    harness.create(X)
+    for address in (0x10000, 0x20000):
+        harness.alloc(0, address, 4 * KIB)
+    assert harness.enter(X)
+    early = background(harness.free, 0, 0x10000, 4 * KIB)
+    assert not early.returned()
+    harness.lend(X)
+    early.result()
+    harness.free(0, 0x20000, 4 * KIB)
+    assert calls_of(X)[2:] == [("deregister", 0x10000), ("deregister", 0x20000)]
+    harness.alloc(0, 0x30000, 4 * KIB)
+    assert len(calls_of(X)) == 4, "what is new waits for the end of the call"
+    collective = background(harness.collective, X)
+    assert not collective.returned(), "and so do calls"
+    harness.reclaim(X)
+    harness.leave(X)
+    assert collective.result() is True
+    assert calls_of(X)[4:] == [("register", 0x30000)]
+
+
+def test_a_free_waits_for_nobody_who_does_not_hold_the_segment(harness, busy_gate, calls_of):
+    """Whatever call is inside the gate of a communicator: a free waits only for a registration of that segment."""
+    harness.create(X)
+    harness.alloc(0, 0x10000, 4 * KIB)
+    harness.set_registering(False)
+    with busy_gate(X):
+        harness.free(0, 0x10000, 4 * KIB)
+    assert calls_of(X) == [("register", 0x10000), ("deregister", 0x10000)]
+
+
 def test_a_free_of_a_queued_segment_makes_no_call(harness, calls_of, busy_gate):
     """What was never registered is only taken from the queue, and that waits for nobody."""
     harness.create(X)

@@ -245,6 +245,19 @@ void bind_member(py::module_& module) {
              });
 }
 
+// The scope is entered: nothing may be raised.
+void say_unsettled(int device) {
+    const std::string text =
+        "device " + std::to_string(device) + " still uses memory of a symmetric pool that the " +
+        "program gave back more than 10 s ago (record_stream, a send): this scope does without " +
+        "it, so its tensors may lie elsewhere than on other ranks";
+    try {
+        py::module_::import("tracehook.log.stderr").attr("warn")(text);
+    } catch (const py::error_already_set&) {
+        return;
+    }
+}
+
 void bind_scopes(py::module_& module) {
     py::class_<Pool, std::shared_ptr<Pool>>(module, "Pool", "Directs allocations to a torch pool.")
         .def(py::init([](std::uint32_t number, int device, std::function<Pool::TorchId()> make) {
@@ -267,10 +280,21 @@ void bind_scopes(py::module_& module) {
         .def(py::init(
             [](std::shared_ptr<Pool> eager, std::shared_ptr<Pool> graph, std::uint32_t owner) {
                 return std::make_unique<PoolScope>(std::move(eager), std::move(graph), owner,
-                                                   process().hook_library());
+                                                   process().hook_library(),
+                                                   process().pending_blocks());
             }))
         .def("set_communicators", &PoolScope::set_communicators)
-        .def("enter", &PoolScope::enter, NoGil())
+        .def("enter",
+             [](PoolScope& self, bool graph) {
+                 bool settled = false;
+                 {
+                     const py::gil_scoped_release without;
+                     settled = self.enter(graph);
+                 }
+                 if (!settled) {
+                     say_unsettled(self.device());
+                 }
+             })
         .def("ends", &PoolScope::ends)
         // Between it and enter() the thread is outside, but for the other ranks the scope goes on.
         .def(

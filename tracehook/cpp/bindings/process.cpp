@@ -65,6 +65,10 @@ std::vector<std::string> Process::interpose() {
 
 void Process::on_segment(void* user, const th_segment_event* event) {
     auto* const self = static_cast<Process*>(user);
+    if (event->action == TH_BLOCK_FREE || event->action == TH_BLOCK_FREED) {
+        self->on_free(*event);
+        return;
+    }
     if (self->stands_aside_.load(std::memory_order_acquire)) {
         return;
     }
@@ -95,6 +99,18 @@ void Process::on_segment(void* user, const th_segment_event* event) {
     }
 }
 
+// Also where it stands aside: what was counted has to be counted down.
+void Process::on_free(const th_segment_event& event) noexcept {
+    if (registrar_.abandoned()) {
+        return;
+    }
+    if (event.action == TH_BLOCK_FREE) {
+        pending_blocks_.free(event.device, event.address);
+    } else {
+        pending_blocks_.freed(event.device, event.address);
+    }
+}
+
 Reason Process::attach(const std::string& library_path, const std::string& torch_version) {
     const std::lock_guard guard(attach_mutex_);
     if (attached() || registrar_.abandoned() || stands_aside_.load(std::memory_order_acquire)) {
@@ -116,6 +132,7 @@ Reason Process::attach(const std::string& library_path, const std::string& torch
     // not at all.
     registrar_.begin_adoption();
     hook_library_->watch_blocks(core::ScopeStack::open());
+    hook_library_->watch_frees(bank_.span());
     hook_library_->attach(&Process::on_segment, this);
     bool expandable = info.expandable_segments != 0;
     try {

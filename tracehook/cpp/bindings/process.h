@@ -9,6 +9,7 @@
 #include "core/registrar.h"
 #include "cuda/segment_memory.h"
 #include "events/ring.h"
+#include "symmetric_memory/pending_blocks.h"
 #include "torch/hook_library.h"
 
 #include <memory>
@@ -39,6 +40,7 @@ class Process {
     core::Ring& ring() noexcept { return ring_; }
     core::Registrar& registrar() noexcept { return registrar_; }
     core::Bank& bank() noexcept { return bank_; }
+    const core::PendingBlocks& pending_blocks() const noexcept { return pending_blocks_; }
     // Needs attach() before.
     const torch_hook::HookLibrary& hook_library() const;
 
@@ -76,12 +78,14 @@ class Process {
     Process(const std::string& ring_path, std::size_t ring_capacity);
 
     static void on_segment(void* user, const th_segment_event* event);
+    void on_free(const th_segment_event& event) noexcept;
     bool adopt(const std::vector<th_segment_event>& segments); // whether some are expandable
     std::vector<th_segment_event> repeated_snapshot() const;
     void stand_aside();
 
     core::Ring ring_;
     core::Bank bank_;
+    core::PendingBlocks pending_blocks_{bank_};
     cuda::SegmentMemory memory_;
     core::Registrar registrar_;
     std::mutex attach_mutex_; // one attach() at a time; taken with no other lock of ours held

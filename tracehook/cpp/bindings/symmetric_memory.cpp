@@ -1,5 +1,7 @@
 #include "bindings/symmetric_memory.h"
 
+#include "torch/settling.h"
+
 #include <algorithm>
 #include <stdexcept>
 #include <thread>
@@ -93,9 +95,13 @@ std::size_t BoundCommunicator::deregister_windows(const std::vector<std::uint64_
     return inside ? communicator_->deregister_windows(segments) : 0;
 }
 
-void PoolScope::enter(bool graph) {
-    const bool for_graph = graph || hook_library_.capturing(eager_->device());
+bool PoolScope::enter(bool graph) {
+    const int device = eager_->device();
+    const bool settled = !pending_.maybe(device) || hook_library_.capturing(device) ||
+                         torch_hook::settle(hook_library_, pending_, device);
+    const bool for_graph = graph || hook_library_.capturing(device);
     (for_graph ? graph_ : eager_)->enter(owner_);
+    return settled;
 }
 
 void PoolScope::set_communicators(std::vector<BoundCommunicator> communicators) {

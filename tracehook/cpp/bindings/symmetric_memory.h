@@ -4,6 +4,7 @@
 #pragma once
 
 #include "core/registrar.h"
+#include "symmetric_memory/pending_blocks.h"
 #include "torch/pool.h"
 
 #include <atomic>
@@ -61,16 +62,17 @@ inline constexpr const char* kWrongEnd = "scopes of symmetric memory must end in
 class PoolScope {
   public:
     PoolScope(std::shared_ptr<Pool> eager, std::shared_ptr<Pool> graph, std::uint32_t owner,
-              const torch_hook::HookLibrary& hook_library)
+              const torch_hook::HookLibrary& hook_library, const core::PendingBlocks& pending)
         : eager_(std::move(eager)), graph_(std::move(graph)), owner_(owner),
-          hook_library_(hook_library) {}
+          hook_library_(hook_library), pending_(pending) {}
 
     // When they are known, and whenever one was replaced. With the GIL.
     void set_communicators(std::vector<BoundCommunicator> communicators);
 
-    // enter() and leave() wait for the allocator's lock: without the GIL. leave() returns the
-    // segments that were touched.
-    void enter(bool graph);
+    // enter() and leave() wait for the allocator's lock: without the GIL. enter() also waits for
+    // streams that use pending memory of the pools (torch/settling.h), and returns false where it
+    // gave that up. leave() returns the segments that were touched.
+    bool enter(bool graph);
     std::vector<std::uint64_t> leave();
     // With the GIL, which keeps set_communicators() away: those of them that lack a window on one
     // of the communicators; and that this is an end of the scope, before leave().
@@ -83,6 +85,8 @@ class PoolScope {
     static constexpr std::int64_t kUnknown = -1;
     std::int64_t ends(std::size_t index) const;
 
+    int device() const noexcept { return eager_->device(); }
+
   private:
     std::int64_t ends_ = 0;
     std::uint64_t thread_ = 0; // that ends the scope
@@ -91,6 +95,7 @@ class PoolScope {
     const std::shared_ptr<Pool> graph_;
     const std::uint32_t owner_;
     const torch_hook::HookLibrary& hook_library_;
+    const core::PendingBlocks& pending_; // lives as long as the process
     std::vector<BoundCommunicator> communicators_;
 };
 

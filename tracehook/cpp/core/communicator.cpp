@@ -175,9 +175,18 @@ bool Communicator::register_alias(const Segment& segment, std::uintptr_t alias,
         }
         return true;
     }
-    if (failed() || !was_ready() || !calls_->ready()) {
+    if (failed() || !was_ready() || !calls_->ready() || !gate_->begin_calls(*this)) {
         return false;
     }
+    const bool registered = register_new_alias(segment, alias);
+    gate_->end_calls();
+    if (registered && shows && handles_.first_look(segment)) {
+        unlooked_.push_back(segment);
+    }
+    return registered;
+}
+
+bool Communicator::register_new_alias(const Segment& segment, std::uintptr_t alias) noexcept {
     const DeviceGuard visit(*calls_);
     const InProgress::Call call(segments_in_progress_);
     handles_.make_room(segment.slot);
@@ -186,13 +195,7 @@ bool Communicator::register_alias(const Segment& segment, std::uintptr_t alias,
     Event record = event(EventKind::kRegisterLocal);
     record.t_ns = monotonic_ns();
     record.duration_ns = record.t_ns - begin_ns;
-    if (!put_outcome(segment, outcome, record)) {
-        return false;
-    }
-    if (shows && handles_.first_look(segment)) {
-        unlooked_.push_back(segment);
-    }
-    return true;
+    return put_outcome(segment, outcome, record);
 }
 
 void Communicator::look_at_aliases() noexcept {

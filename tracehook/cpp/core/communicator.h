@@ -202,6 +202,7 @@ class Communicator {
     }
     bool wait_ready() noexcept;
     void register_ready(std::vector<Segment>& batch) noexcept;
+    bool register_new_alias(const Segment& segment, std::uintptr_t alias) noexcept;
     bool put_outcome(const Segment& segment, const Outcome& outcome, Event& record) noexcept;
     void look_at_aliases() noexcept;
     void report_stuck(const Segment& segment) noexcept;
@@ -251,7 +252,8 @@ class Communicator {
     InProgress windows_in_progress_;
 
     Observations observations_;
-    Handles handles_;               // thread inside the gate
+    Handles handles_;               // thread inside the gate; what it has changes only while the
+                                    // gate works on it, so that the gate's mutex is enough to ask
     std::vector<Segment> unlooked_; // the same: aliases that a call is about to mark
     std::atomic<std::uint32_t> comm_seq_{0};
     std::atomic<std::uint64_t> children_{0};

@@ -176,13 +176,11 @@ std::size_t Gate::undo_all(Lock& lock, Communicator& communicator) noexcept {
     return undone;
 }
 
-// With the mutex. A kill() may wait for just this, and must not wait for the draining that follows.
+// With the mutex. A kill() may wait for just this, and must not wait for the draining that follows;
+// and a free, for what else the thread inside does.
 void Gate::done_working() noexcept {
-    const bool is_dead = working_->dead();
     working_ = nullptr;
-    if (is_dead) {
-        changed_.notify_all();
-    }
+    changed_.notify_all();
 }
 
 void Gate::release(Lock& lock) noexcept {
@@ -253,9 +251,29 @@ bool Gate::forget(Communicator& communicator, const Segment& segment) noexcept {
     }
     const auto is_segment = [&](const Segment& other) { return other.id == segment.id; };
     const bool queued = std::erase_if(communicator.pending_, is_segment) != 0;
-    // Somebody inside may be registering it now. Then only the queue can tell: what is queued is
-    // not held, unless a suspend() left it.
-    return inside_ ? queued && !communicator.left_over_ : !communicator.holds(segment);
+    // Somebody may be registering it now. Then only the queue can tell: what is queued is not held,
+    // unless a suspend() left it.
+    return working_ == &communicator ? queued && !communicator.left_over_
+                                     : !communicator.holds(segment);
+}
+
+void Gate::lend() noexcept {
+    const Lock lock(*this);
+    lent_ = true;
+    changed_.notify_all();
+}
+
+void Gate::reclaim() noexcept {
+    Lock lock(*this);
+    changed_.wait(lock, [&] { return !visited_; });
+    lent_ = false;
+}
+
+void Gate::visit(Lock& lock, Communicator& communicator) noexcept {
+    visited_ = true;
+    undo_withdrawn(lock, communicator);
+    visited_ = false;
+    changed_.notify_all();
 }
 
 void Gate::withdraw(Communicator& communicator, const Segment& segment) noexcept {
@@ -267,15 +285,24 @@ void Gate::withdraw(Communicator& communicator, const Segment& segment) noexcept
     const Clock::time_point notice = Clock::now() + patience_.free_until_notice;
     bool said = false;
     while (!mine.done && !communicator.dead()) {
+        if (working_ != &communicator && !communicator.holds(segment)) {
+            // It only looked as if. A batch that found the communicator not ready was put back.
+            std::erase_if(communicator.pending_,
+                          [&](const Segment& other) { return other.id == segment.id; });
+            break;
+        }
         const bool alone = !inside_ && next_ == 0;
+        const bool guest = lent_ && !visited_;
         if (alone) {
             go_in();
             release(lock);
-            if (mine.done || communicator.dead()) {
-                break;
-            }
+        } else if (guest) {
+            visit(lock, communicator);
         }
-        if (alone) {
+        if (mine.done || communicator.dead()) {
+            break;
+        }
+        if (alone || guest) {
             changed_.wait_for(lock, kFreePoll); // not ready: waits outside, so that calls pass
         } else if (said) {
             changed_.wait(lock);

@@ -9,6 +9,8 @@
 //   allocator's callback, segment freed    forget(); if that is not all, withdraw(): waits until it is
 //                                          undone, or the communicator died
 //   interposed collective, group end       enter() ... leave(): the queue is worked off before and after
+//   interposed split, shrink, grow         the same, with lend() ... reclaim() around the call: a free
+//                                          does not wait for it
 //   others' register, deregister           enter_soon() ... leave(): the same, but not for ever
 //   interposed destroy, finalize           retire(): deregisters everything, then it is dead
 //   interposed abort, revoke               kill(): dead first; wakes who waits; never waits for a collective
@@ -58,9 +60,11 @@ class Gate {
     void poke() noexcept;
 
     // Takes a segment that goes from the queue. True if that is all: the communicator does not hold
-    // it, or is dead. Never waits.
+    // it, or is dead. Never waits. (Which segments it holds changes only while `working_` names
+    // it.)
     bool forget(Communicator& communicator, const Segment& segment) noexcept;
-    // Waits until the communicator does not hold the segment, however long that takes, or is dead.
+    // Waits until the communicator does not hold the segment, however long that takes, or is dead:
+    // for a call of the thread inside, unless that lends the gate.
     void withdraw(Communicator& communicator, const Segment& segment) noexcept;
 
     // Waits for the gate and registers what is queued. False, and not inside, if `communicator` is
@@ -82,6 +86,13 @@ class Gate {
     // no call may be made, if it is dead.
     bool begin_calls(const Communicator& communicator) noexcept;
     void end_calls() noexcept;
+
+    // By the thread inside, around a call into the library that waits for other ranks and touches
+    // neither a registration nor what a deregistration needs: until reclaim() a thread that frees
+    // carries out the frees of its communicator itself. reclaim() waits for the end of a
+    // deregistration that is under way, which is local. All other threads wait for leave().
+    void lend() noexcept;
+    void reclaim() noexcept;
 
     // Deregisters everything and ignores new segments until resume(). What a communicator that
     // stays in progress keeps is reported, and goes when its segment is freed.
@@ -122,6 +133,7 @@ class Gate {
     void leave_slowly() noexcept;
     bool wait_inside(Lock& lock, const Communicator& communicator) noexcept;
     void pass_on(Lock& lock) noexcept;
+    void visit(Lock& lock, Communicator& communicator) noexcept;
     void go_in() noexcept;
     bool work_off(Lock& lock, const Communicator& communicator) noexcept;
     void drain(Lock& lock) noexcept;
@@ -141,6 +153,8 @@ class Gate {
         changed_;   // the gate became free, a communicator died, or `working_` moved on
     int locks_ = 0; // that live
     bool inside_ = false;
+    bool lent_ = false;               // by the thread inside
+    bool visited_ = false;            // a thread that frees carries out frees meanwhile
     bool idle_ = true;                // nothing is queued, and all communicators were ready
     int next_ = 0;                    // threads that wait to go in, and will work the queue off
     std::uint64_t turns_ = 0;         // counts threads that went in

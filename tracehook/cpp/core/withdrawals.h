@@ -1,8 +1,8 @@
 // The frees that wait for a communicator, in the order in which they came. Each lies on the stack
 // of the thread that waits for it, so queueing a free allocates nothing.
 //
-// Guarded by the gate's mutex. While the communicator lives, only the thread inside its gate takes
-// one out; after its death, each waiting thread takes out its own.
+// Guarded by the gate's mutex. While the gate works on the communicator, only the thread that does
+// takes one out; else, and after its death, each waiting thread may take out its own.
 #pragma once
 
 #include "core/segment.h"

@@ -71,8 +71,19 @@ void* Bank::take(const Request& request) noexcept {
     const PoolSegment segment{next_id_++, request.pool, request.owner, request.device,
                               address,    request.size, false,         0};
     segments_.insert_or_assign(address, segment);
+    widen_span(segment);
     log(EventKind::kPoolGrow, segment);
     return memory;
+}
+
+// The end first: until both are there, no address lies between them.
+void Bank::widen_span(const PoolSegment& segment) noexcept {
+    auto& [first, end] = span_;
+    end.store(std::max<std::uint64_t>(end.load(std::memory_order_relaxed), segment.end()),
+              std::memory_order_relaxed);
+    const std::uint64_t before = first.load(std::memory_order_relaxed);
+    first.store(before == 0 ? segment.address : std::min<std::uint64_t>(before, segment.address),
+                std::memory_order_relaxed);
 }
 
 bool Bank::give_back(std::uintptr_t address) noexcept {

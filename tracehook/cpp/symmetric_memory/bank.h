@@ -12,6 +12,8 @@
 
 #include "events/ring.h"
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <mutex>
@@ -60,6 +62,8 @@ class Bank {
         std::size_t limit = 0;  // bytes; 0: there is no limit, the device itself had none left
     };
 
+    using Span = std::array<std::atomic<std::uint64_t>, 2>;
+
     explicit Bank(Ring& ring) : ring_(ring) {}
 
     // Before the first take().
@@ -89,6 +93,9 @@ class Bank {
     std::optional<PoolSegment> find(std::uintptr_t address) const noexcept; // any address inside it
     std::optional<PoolSegment> get(std::uint64_t id) const noexcept;
     std::vector<PoolSegment> segments() const; // by id
+    // Where all segments lie that there ever were, from the first number up to the second: what
+    // lies elsewhere need not be looked for. Both are 0 before the first.
+    const Span& span() const noexcept { return span_; }
     Refusal last_refusal() const;
 
   private:
@@ -97,6 +104,7 @@ class Bank {
     PoolSegment* by_id(std::uint64_t id) noexcept; // with the mutex
     std::size_t held(int device) const noexcept;   // likewise
     void log(EventKind kind, const PoolSegment& segment) const noexcept;
+    void widen_span(const PoolSegment& segment) noexcept;
     void wait_for_device(int device) noexcept;
     void release(const PoolSegment& segment) noexcept;
 
@@ -108,6 +116,7 @@ class Bank {
     std::map<int, std::size_t> coming_; // bytes that Memory is being asked for, by device
     std::uint64_t next_id_ = 1;
     Refusal refusal_;
+    Span span_{}; // written with the mutex, read without
 };
 
 } // namespace tracehook::core

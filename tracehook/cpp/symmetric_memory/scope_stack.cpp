@@ -62,6 +62,12 @@ bool ScopeStack::in_scope() noexcept {
         stack, [](const ScopeFrame& scope) { return scope.source != nullptr && !scope.is_over(); });
 }
 
+bool ScopeStack::in_scope_on(int device) noexcept {
+    return std::ranges::any_of(stack, [device](const ScopeFrame& scope) {
+        return scope.source != nullptr && scope.device == device && !scope.is_over();
+    });
+}
+
 void ScopeStack::block_allocated(const Bank& bank, int device, std::uintptr_t address) noexcept {
     drop_abandoned();
     if (stack.empty() || stack.back().device != device) {

@@ -49,6 +49,9 @@ class ScopeStack {
     // Whether the thread is in a scope of some pool, perhaps not the innermost.
     static bool in_scope() noexcept;
 
+    // Whether one of these scopes is on the device.
+    static bool in_scope_on(int device) noexcept;
+
     static void block_allocated(const Bank& bank, int device, std::uintptr_t address) noexcept;
 
     // How many scopes are open in the process: while it is 0, nobody need look at an allocated

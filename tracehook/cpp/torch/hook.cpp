@@ -3,6 +3,7 @@
 #include "torch/hook_abi.h"
 
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <torch/headeronly/version.h>
 
@@ -33,13 +34,21 @@ template <typename Body> int guarded(char* error, uint32_t error_size, Body&& bo
 
 std::atomic<const int32_t*> open_scopes{nullptr};
 
+std::atomic<const uint64_t*> watched_span{nullptr};
+
+bool free_is_watched(uint64_t address) {
+    const uint64_t* span = watched_span.load(std::memory_order_relaxed);
+    return span != nullptr && address < __atomic_load_n(span + 1, __ATOMIC_RELAXED) &&
+           address >= __atomic_load_n(span, __ATOMIC_RELAXED);
+}
+
 bool blocks_are_watched() {
     const int32_t* scopes = open_scopes.load(std::memory_order_relaxed);
     return scopes != nullptr && __atomic_load_n(scopes, __ATOMIC_RELAXED) != 0;
 }
 
 // Runs for every allocator event of the process; all but four kinds of segment events, and blocks
-// while somebody asks for them, leave at the first line.
+// while somebody asks for them or where, leave at the first line.
 void forward(const allocator::TraceEntry& entry, th_segment_callback callback, void* user) {
     int32_t action = 0;
     switch (entry.action_) {
@@ -60,6 +69,14 @@ void forward(const allocator::TraceEntry& entry, th_segment_callback callback, v
             return;
         }
         action = TH_BLOCK_ALLOC;
+        break;
+    case allocator::TraceEntry::FREE_REQUESTED:
+    case allocator::TraceEntry::FREE_COMPLETED:
+        if (!free_is_watched(entry.addr_)) {
+            return;
+        }
+        action =
+            entry.action_ == allocator::TraceEntry::FREE_REQUESTED ? TH_BLOCK_FREE : TH_BLOCK_FREED;
         break;
     default:
         return;
@@ -112,6 +129,10 @@ void watch_blocks(const int32_t* scopes) {
     open_scopes.store(scopes, std::memory_order_relaxed);
 }
 
+void watch_frees(const uint64_t* span) {
+    watched_span.store(span, std::memory_order_relaxed);
+}
+
 c10::MempoolId_t pool_id(const uint64_t pool[2]) {
     return {pool[0], pool[1]};
 }
@@ -159,6 +180,13 @@ int drop_pool(int32_t device, const uint64_t pool[2], char* error, uint32_t erro
     return released;
 }
 
+int settle(int32_t device, char* error, uint32_t error_size) {
+    return guarded(error, error_size, [&] {
+        const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(device));
+        allocator::get()->allocate(1); // and given back: torch has no other way to ask for it
+    });
+}
+
 int32_t capturing(int32_t device) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     const auto stream = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device));
@@ -182,8 +210,10 @@ extern "C" __attribute__((visibility("default"))) const th_hook_api* th_hook_get
         begin_pool,
         end_pool,
         capturing,
-        TH_SEGMENT_UNMAP,
+        TH_BLOCK_FREED,
         quiet,
-        drop_pool};
+        drop_pool,
+        watch_frees,
+        settle};
     return &api;
 }

@@ -18,7 +18,10 @@ enum th_segment_action {
     TH_SEGMENT_MAP = 3,   /* an expandable segment grew                                 */
     TH_SEGMENT_LIVE = 4,  /* from a snapshot                                            */
     TH_BLOCK_ALLOC = 5,   /* a tensor's memory, inside a segment                        */
-    TH_SEGMENT_UNMAP = 6  /* an expandable segment shrank: this part is unmapped already */
+    TH_SEGMENT_UNMAP = 6, /* an expandable segment shrank: this part is unmapped already */
+    TH_BLOCK_FREE = 7,    /* the program gave a tensor's memory back                    */
+    TH_BLOCK_FREED = 8    /* and the allocator may give it out again: at once, or when
+                             streams that used it too are done                          */
 };
 
 struct th_segment_event {
@@ -68,6 +71,12 @@ struct th_hook_api {
      * the pool holds free goes to the driver: now, or at torch's next emptyCache() if the device
      * is not quiet. */
     int (*drop_pool)(int32_t device, const uint64_t pool[2], char* error, uint32_t error_size);
+    /* TH_BLOCK_FREE and TH_BLOCK_FREED are told of addresses from span[0] up to span[1]. Before
+     * attach(); both numbers live for ever, and may change at any time. */
+    void (*watch_frees)(const uint64_t* span);
+    /* Lets torch look which streams are done with memory that was given back, which it does in
+     * each allocation while the device is quiet(). Not while the calling thread captures. */
+    int (*settle)(int32_t device, char* error, uint32_t error_size);
 };
 
 const struct th_hook_api* th_hook_get_api(void);

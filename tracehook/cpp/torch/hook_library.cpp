@@ -80,6 +80,11 @@ void HookLibrary::watch_blocks(const std::atomic<std::int32_t>& scopes) const {
     api_->watch_blocks(reinterpret_cast<const std::int32_t*>(&scopes));
 }
 
+void HookLibrary::watch_frees(const std::array<std::atomic<std::uint64_t>, 2>& span) const {
+    static_assert(sizeof(span) == 2 * sizeof(std::uint64_t));
+    api_->watch_frees(reinterpret_cast<const std::uint64_t*>(span.data()));
+}
+
 void HookLibrary::begin_pool(int device, const std::uint64_t pool[2], int32_t (*mine)(void* user),
                              void* user) const {
     checked("directing allocations to a pool failed", [&](char* error, std::uint32_t size) {
@@ -91,6 +96,11 @@ void HookLibrary::end_pool(int device, const std::uint64_t pool[2]) const {
     checked("ending a pool's allocations failed", [&](char* error, std::uint32_t size) {
         return api_->end_pool(device, pool, error, size);
     });
+}
+
+bool HookLibrary::settle(int device) const noexcept {
+    char error[1];
+    return api_->settle(device, error, sizeof(error)) == 0;
 }
 
 void HookLibrary::drop_pool(int device, const std::uint64_t pool[2]) const {

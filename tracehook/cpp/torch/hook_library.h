@@ -6,6 +6,7 @@
 
 #include "torch/hook_abi.h"
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <string>
@@ -28,12 +29,15 @@ class HookLibrary {
                 void* user) const;                  // once per process: torch has no detach
     std::vector<th_segment_event> snapshot() const; // takes the allocator's locks
     void watch_blocks(const std::atomic<std::int32_t>& scopes) const; // before attach()
+    void watch_frees(const std::array<std::atomic<std::uint64_t>, 2>& span) const; // likewise
     // See hook_abi.h; each takes the allocator's lock.
     void begin_pool(int device, const std::uint64_t pool[2], int32_t (*mine)(void* user),
                     void* user) const;
     void end_pool(int device, const std::uint64_t pool[2]) const;
     bool quiet(int device) const noexcept { return api_->quiet(device) != 0; }
     void drop_pool(int device, const std::uint64_t pool[2]) const;
+    // False if torch had no memory for it: then it has looked all the same.
+    bool settle(int device) const noexcept;
     bool capturing(int device) const noexcept { return api_->capturing(device) != 0; }
 
   private:

@@ -1,0 +1,178 @@
+"""Where the next tensors of a scope lie, while other streams still use memory that the program gave back.
+
+Each rank's device takes its own time, drawn from the seed and the rank; the program is the same.
+"""
+
+import ctypes
+import random
+import sys
+import threading
+from collections.abc import Iterator
+
+import torch
+import torch.distributed as dist
+import tracehook
+from tracehook import _core
+
+from common import RANK, WORLD, must, start, tell
+
+CASE, SEED = sys.argv[1], int(sys.argv[2])
+ROUNDS, LONG = 12, 12_000_000  # LONG: longer than a scope waits
+
+program, device_time = random.Random(SEED), random.Random(SEED * WORLD + RANK)
+runtime = ctypes.CDLL(None)
+device = start()
+side = torch.cuda.Stream()
+places: list[list[int]] = []
+segments: list[int] = []
+
+
+def busy(stream: torch.cuda.Stream, microseconds: int | None = None) -> None:
+    """Let the stream take a while: on each rank another."""
+    taken = device_time.choice([0, 0, 2_000, 15_000]) if microseconds is None else microseconds
+    function = ctypes.cast(runtime.usleep, ctypes.c_void_p)
+    must(runtime.cudaLaunchHostFunc(ctypes.c_void_p(stream.cuda_stream), function, ctypes.c_void_p(taken)))
+
+
+def made(rows: int) -> torch.Tensor:
+    """Return a tensor of the innermost scope, and note where it lies."""
+    tensor = torch.empty(rows, 4096, device=device)
+    number = _core.pool_segment_at(tensor.data_ptr())
+    if number not in segments:
+        segments.append(number)
+    begin = next(row[4] for row in _core.pool_segments() if row[0] == number)
+    places.append([segments.index(number), tensor.data_ptr() - begin])
+    return tensor
+
+
+def reduced(tensor: torch.Tensor) -> None:
+    """Its sum over the ranks must be right."""
+    tensor.copy_(torch.full(tensor.shape, RANK + 1.0))
+    dist.all_reduce(tensor)
+    tell(wrong=not bool((tensor.cpu() == WORLD * (WORLD + 1) / 2).all()))
+
+
+def used_beside(tensor: torch.Tensor, microseconds: int | None = None) -> None:
+    """Use it on the side stream, which is not done yet when the program gives it back."""
+    side.wait_stream(torch.cuda.current_stream())
+    busy(side, microseconds)
+    tensor.record_stream(side)
+
+
+def sizes() -> Iterator[int]:
+    """How large the tensors are: on all ranks alike."""
+    return (program.choice([3, 7, 17, 33]) for _ in range(ROUNDS))
+
+
+def side_stream() -> None:
+    """The tensor of each round goes while the side stream uses it."""
+    for rows in sizes():
+        with tracehook.symmetric():
+            tensor = made(rows)
+        reduced(tensor)
+        used_beside(tensor)
+
+
+def sends() -> None:
+    """Each rank sends its tensor to the next one."""
+    for rows in sizes():
+        with tracehook.symmetric():
+            tensor = made(rows)
+        reduced(tensor)
+        busy(torch.cuda.current_stream())
+        received = torch.empty_like(tensor)
+        for work in dist.batch_isend_irecv(
+            [
+                dist.P2POp(dist.isend, tensor, (RANK + 1) % WORLD),
+                dist.P2POp(dist.irecv, received, (RANK - 1) % WORLD),
+            ]
+        ):
+            work.wait()
+        if program.random() < 0.5:
+            tensor.record_stream(side)
+            busy(side)
+
+
+def asynchronous() -> None:
+    """A collective goes on beside the program, and the tensor goes when it was waited for."""
+    for rows in sizes():
+        with tracehook.symmetric():
+            tensor = made(rows)
+        reduced(tensor)
+        busy(torch.cuda.current_stream())
+        work = dist.all_reduce(tensor, async_op=True)
+        used_beside(tensor)
+        work.wait()
+        del tensor
+
+
+def inside() -> None:
+    """Tensors go inside of scopes, also of nested ones, and the scope goes on."""
+    for rows in sizes():
+        with tracehook.symmetric():
+            tensor = made(rows)
+            used_beside(tensor)
+            del tensor
+            other = made(rows)
+            with tracehook.symmetric():
+                used_beside(other)
+                del other
+                third = made(rows)
+        reduced(third)
+        used_beside(third)
+
+
+def other_thread() -> None:
+    """A thread that the program waits for gives the tensor back."""
+    for rows in sizes():
+        with tracehook.symmetric():
+            held = [made(rows)]
+        reduced(held[0])
+        used_beside(held[0])
+        thread = threading.Thread(target=held.clear)
+        thread.start()
+        thread.join()
+
+
+def nested() -> None:
+    """A scope inside of another one, whose memory was given back before, and graphs' memory beside it."""
+    for rows in sizes():
+        with tracehook.symmetric(graph=program.random() < 0.5):
+            outer = made(rows)
+            with tracehook.symmetric(graph=True):
+                inner = made(rows)
+        for tensor in (outer, inner):
+            reduced(tensor)
+            used_beside(tensor)
+        del outer, inner, tensor
+
+
+def beside_a_pool() -> None:
+    """Inside of the program's own use_mem_pool torch looks for nothing: the scope does not wait."""
+    pool = torch.cuda.MemPool()
+    for rows in (3, 7):
+        with torch.cuda.use_mem_pool(pool), tracehook.symmetric():
+            tensor = made(rows)
+        reduced(tensor)
+        used_beside(tensor, LONG if rows == 3 else 0)
+        del tensor
+
+
+def stuck() -> None:
+    """The device does not come to an end: the scope goes on in the end."""
+    for microseconds in (LONG, 0):
+        with tracehook.symmetric():
+            tensor = made(3)
+        reduced(tensor)
+        used_beside(tensor, microseconds)
+        del tensor
+
+
+{
+    each.__name__: each
+    for each in (side_stream, sends, asynchronous, inside, other_thread, nested, beside_a_pool, stuck)
+}[CASE]()
+tell(places=places, distinct=len({tuple(place) for place in places}))
+if CASE != "beside_a_pool":
+    torch.cuda.synchronize()
+dist.destroy_process_group()

@@ -1,0 +1,42 @@
+"""Memory that other streams still use when the program gives it back: places do not depend on the device's timing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.symmetric import alike, both, play
+
+JOB = "pending.py"
+
+
+@pytest.mark.parametrize("seed", ["1", "2"])
+@pytest.mark.parametrize("case", ["side_stream", "sends", "asynchronous", "inside", "other_thread", "nested"])
+def test_places_do_not_depend_on_the_device(tmp_path: Path, case: str, seed: str) -> None:
+    """Ranks whose devices take different times get the same places, and use memory again."""
+    run = play(JOB, case, seed, log=tmp_path)
+    run.assert_good()
+    places = alike(run, "places")
+    assert both(run, "wrong") == [False, False]
+    assert alike(run, "distinct") < len(places), "memory is used again"
+    assert "tracehook:" not in run.finished.err, run.output
+
+
+def test_a_scope_does_not_wait_for_ever(tmp_path: Path) -> None:
+    """A device that is not done after ten seconds is named once, and the scope goes on without that memory."""
+    run = play(JOB, "stuck", "1", log=tmp_path)
+    run.assert_good()
+    first, second = alike(run, "places")
+    assert first != second
+    said = [line for line in run.finished.err.splitlines() if "still uses memory of a symmetric pool" in line]
+    assert len(said) == 2, run.output
+    assert all(line.startswith(("tracehook: device 0 ", "tracehook: device 1 ")) for line in said), said
+
+
+def test_inside_a_pool_of_the_program_it_does_not_wait(tmp_path: Path) -> None:
+    """Where torch looks for no end of a use, nobody waits for one and nothing is said."""
+    run = play(JOB, "beside_a_pool", "1", log=tmp_path)
+    run.assert_good()
+    first, second = alike(run, "places")
+    assert first != second
+    assert "still uses memory" not in run.finished.err, run.output

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from dataclasses import dataclass, field
 
@@ -62,7 +61,7 @@ class _Draw:
         number = self.chance.choice(list(self.live))
         group, size = self.live[number]
         members = self.program.groups[group]
-        if self.chance.random() < 0.6 or len(members) < 2 or "NOSEND" in os.environ:
+        if self.chance.random() < 0.6 or len(members) < 2:
             kinds = ("async", "thread", "side stream", "out of place")
             how = frozenset(each for each in kinds if self.chance.random() < 0.2)
             self.add("all_reduce", group, tensors=(number,), sizes=(size,), how=how)

@@ -167,7 +167,6 @@ def facts_of_any(group: ProcessGroup) -> GroupFacts:
 
 def _facts(group: ProcessGroup, backend: Any) -> GroupFacts:
     import torch
-    import torch.distributed as dist
     from torch.distributed import distributed_c10d
 
     world: Any = distributed_c10d._world
@@ -177,8 +176,8 @@ def _facts(group: ProcessGroup, backend: Any) -> GroupFacts:
     bound = group.bound_device_id
     device = bound.index if bound is not None else torch.cuda.current_device()
     _, desc, members = name_of(group)
-    ranks = dist.get_world_size(group)
-    return GroupFacts(group.group_name, dist.get_rank(group), ranks, device, store, backend, desc, members)
+    # Not by torch's table of global ranks: in a group that joins several launches it has the numbers of none of them.
+    return GroupFacts(group.group_name, group.rank(), group.size(), device, store, backend, desc, members)
 
 
 def is_known(group: ProcessGroup) -> bool:

@@ -178,7 +178,7 @@ elif CASE == "two_launches":
     is_trainer = RANK < WORLD - 1
     ranks = WORLD - 1 if is_trainer else 1
     of_launch = dist.FileStore(os.environ["TEST_STORE"] + ("-trainer" if is_trainer else "-server"), ranks)
-    dist.init_process_group("nccl", store=of_launch, rank=RANK if is_trainer else 0, world_size=ranks, device_id=device)
+    dist.init_process_group("nccl", store=of_launch, rank=RANK if is_trainer else 0, world_size=ranks)
 else:
     device = start(waits=True)
 {"formats": versions}.get(CASE, globals().get(CASE))()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from support.rehearsal import Rehearsal
 from support.symmetric import alike, both, play
 
@@ -84,6 +85,17 @@ def test_there_is_never_a_shifted_sum(tmp_path: Path) -> None:
     assert len(run.finished.lines(told)) >= 2, run.output
     assert len(run.finished.lines("aborting")) == 1, "the rank that is not inside NCCL"
     assert len(run.finished.lines("this rank waits in a symmetric kernel of NCCL, which no abort ends")) == 1
+
+
+@pytest.mark.parametrize("handling", ["3", "0"])
+def test_a_process_that_no_abort_frees_is_ended(tmp_path: Path, handling: str) -> None:
+    """As torch ends it at its own time-outs, with the stacks of its threads; not where torch is told not to."""
+    run = play("apart.py", "stands_in_a_kernel", log=tmp_path, TORCH_NCCL_ASYNC_ERROR_HANDLING=handling)
+    is_left = handling == "0"
+    assert len(run.finished.lines("end this process" if is_left else "this process ends in 2 s")) == 1, run.output
+    assert ("most recent call first" in run.finished.err) != is_left, run.output
+    assert run.facts(0)["ended_by_itself"]
+    assert run.facts(1).get("ended_by_itself", False) == is_left
 
 
 def test_a_rank_that_was_late_to_the_first_scope_is_aborted_too(tmp_path: Path) -> None:

@@ -104,6 +104,12 @@ def test_swap_between_known_tensors_is_found_by_sync(tmp_path: Path) -> None:
 # --- sizes ---
 
 
+def test_unequal_counts_are_refused(tmp_path: Path) -> None:
+    """64 elements on rank 0 and 60 on rank 1, at one place: both ranks raise, and NCCL is not called."""
+    run = case("unequal_counts", tmp_path)
+    assert_refused(run, "DistBackendError", "rank 0 wants '256 bytes'", "rank 1 wants '240 bytes'")
+
+
 def test_unequal_sizes_are_refused(tmp_path: Path, version: str) -> None:
     """One segment of 32 MiB on rank 0 and of 64 MiB on rank 1: both ranks raise, and NCCL is not called."""
     run = case("unequal_sizes", tmp_path, version=version)

@@ -14,7 +14,10 @@ from tracehook.symmetric_memory.ranks_follower import UNSURE
 if TYPE_CHECKING:
     from tracehook.symmetric_memory.windows import GroupWindows
 
-_ADVICE = "Let all ranks allocate and free in one order, so that the same buffer lies in the same window on each"
+_ADVICE = (
+    "Let all ranks pass as many elements, of tensors that they allocate and free in one order: then the same buffer "
+    "lies in the same window on each"
+)
 
 
 class PlacementCheck:
@@ -28,22 +31,39 @@ class PlacementCheck:
         self._group_of = group_of
 
     def __call__(
-        self, communicator_id: int, call: int, operation: str, send: Place, receive: Place, settings: Sequence[str]
+        self,
+        communicator_id: int,
+        call: int,
+        nbytes: int,
+        operation: str,
+        send: Place,
+        receive: Place,
+        settings: Sequence[str],
     ) -> str:
-        """Compare call number `call`; `communicator_id` is the native one, `settings` are those of the call alone."""
+        """Compare call number `call`.
+
+        `communicator_id` is the native one, `nbytes` are one rank's part, `settings` those of the call alone.
+        """
         found = self._group_of(communicator_id)
         if found is None or found.guard == "off":
             return ""  # its ranks compare nothing
-        why = self._compare(found, call, operation, send, receive, settings)
+        why = self._compare(found, call, nbytes, operation, send, receive, settings)
         if why:
             say_once(why.removeprefix("tracehook: "))
         return why
 
     def _compare(
-        self, found: GroupWindows, call: int, operation: str, send: Place, receive: Place, settings: Sequence[str]
+        self,
+        found: GroupWindows,
+        call: int,
+        nbytes: int,
+        operation: str,
+        send: Place,
+        receive: Place,
+        settings: Sequence[str],
     ) -> str:
         communicator = found.communicator()
-        topic, entries = f"placement of {operation}", [*divergence.wishes(send, receive), *settings]
+        topic, entries = f"placement of {operation}", [*divergence.wishes(send, receive), *settings, f"{nbytes} bytes"]
         if communicator is not None:
             uses, digest = communicator.digest()
             entries.append(f"{uses} collectives before, placements {digest:016x}")

@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 import tracehook
 
+from tracehook.symmetric_memory import ranks
+
 from common import RANK, filled, start, tell
 from heard import hear
 from symmetric_tools import (
@@ -118,6 +120,18 @@ def goes_on_after_mixed() -> None:
         hear("aborting")
     tell(reached=reached())
     meet()
+
+
+def stands_in_a_kernel() -> None:
+    """The same, and the program waits for the device for ever on the rank that no abort frees."""
+    ranks.LAST_WORDS = 2.0
+    inside, outside = symmetric(RANK + 1), filled(RANK + 1, SIZE, device)
+    reduced(inside)
+    dist.all_reduce(outside if RANK == 0 else inside)
+    hear("aborting" if RANK == 0 else "which no abort ends")
+    if RANK != 0:
+        time.sleep(20)  # as in a wait for the device
+    tell(ended_by_itself=True)
 
 
 def raised(act: Callable[[], object]) -> str | None:

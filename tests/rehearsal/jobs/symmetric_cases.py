@@ -87,6 +87,13 @@ def mixed_placement() -> None:
     meet()
 
 
+def unequal_counts() -> None:
+    """Each rank reduces another number of elements of one tensor."""
+    tensor = symmetric(RANK + 1)
+    attempt(lambda: dist.all_reduce(tensor[: 64 - 4 * RANK]))
+    meet()
+
+
 def swapped_when_known() -> None:
     """Both tensors were used alike before; then each rank reduces another one."""
     first, second = two_in_one_scope(RANK + 1, RANK + 1)

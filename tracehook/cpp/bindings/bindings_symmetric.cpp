@@ -58,7 +58,8 @@ nccl::Comparison comparison(const py::function& compare) {
             }
             const py::gil_scoped_acquire gil;
             try {
-                return (*kept)(communicator.identity().id, look.call, *described(look.use))
+                return (*kept)(communicator.identity().id, look.call, look.bytes,
+                               *described(look.use))
                     .cast<std::string>();
             } catch (const py::error_already_set& failure) {
                 return failure.what();

@@ -110,6 +110,7 @@ int check_placement(const core::CommunicatorPtr& found, const Call& call,
         if (!look.known) {
             kept->log_placement(core::EventKind::kPlacementFirstUse, look);
         }
+        look.bytes = one_size;
         if (const int result = compare_with_others(kept, look); result != kSuccess) {
             windows.withdraw();
             return result;

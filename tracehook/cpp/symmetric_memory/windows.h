@@ -153,6 +153,7 @@ class Windows {
         bool known = false;
         bool milestone = false; // time to log the digest
         bool in_window = false; // a buffer starts in one
+        std::size_t bytes = 0;  // of one rank's part; for whoever compares the call
     };
     enum class Act {
         kKnown, // counts a known use; compares a new one

@@ -225,7 +225,9 @@ class Watchdog:
                     put(store, json.dumps(found.alarm()))
             elif not found.is_asked_by_speaker(now):
                 self._raised[token] = self._raise(store, found)
-            if now - found.waiting.since >= self._patience and token not in self._said:
+            # One rank says it for all that ask the same.
+            is_late = now - found.waiting.since >= self._patience
+            if is_late and asked is not None and asked.is_put and token not in self._said:
                 self._said.add(token)
                 self._say_missing(store, found.waiting)
 

@@ -50,15 +50,15 @@ class Run:
         self.wrong: list[str] = []
         self.fault = programs.planted(self.program, seed) if PLANTED else (-1, -1)
 
-    def begin(self) -> None:
-        """Make the store and the groups of this seed."""
+    def begin(self, name: str) -> None:
+        """Make a store of that name, and the groups."""
         own = dataclasses.replace(service().settings, guard=self.around.guards[RANK], timeout=self.around.patience)
         memory = state.memory()
         assert memory is not None
         memory._settings = own
         memory._pool_choice = type(memory._pool_choice)([self.around.policy], memory.push)
         ranks_module.shared_memory_domain = lambda: f"host {self.around.hosts[RANK]}"
-        store = surroundings.make_store(self.around, control, f"seed {self.seed}", RANK, FOLDER)
+        store = surroundings.make_store(self.around, control, name, RANK, FOLDER)
         dist.init_process_group("nccl", store=store, rank=RANK, world_size=WORLD, device_id=device)
         self.groups = {"world": dist.group.WORLD}
         for name, members in self.program.groups.items():
@@ -156,6 +156,23 @@ class Run:
         """Drop a tensor."""
         self.tensors.pop(step.tensors[0], None)
 
+    def flight(self, at: int, step: programs.Step, group: Any) -> None:  # noqa: ARG002
+        """Drop a tensor while another stream writes into it, for as long as each rank's device takes."""
+        tensor = self.tensors.pop(step.tensors[0])
+        self.side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.side):
+            tensor.copy_(torch.full((tensor.numel(),), 7.0).pin_memory(), non_blocking=True)
+        tensor.record_stream(self.side)
+
+    def reserve(self, at: int, step: programs.Step, group: Any) -> None:  # noqa: ARG002
+        """Grow the pool of a group."""
+        tracehook.reserve(step.sizes[0] * 8, group, small_nbytes=0)
+
+    def restart(self, at: int, step: programs.Step, group: Any) -> None:  # noqa: ARG002
+        """End all groups, and make them anew over another store."""
+        self.wrong += self.end()
+        self.begin(f"seed {self.seed} from step {at}")
+
     def plain(self, at: int, step: programs.Step, group: Any) -> None:
         """Sum ordinary memory."""
         tensor = self.fill(torch.empty(step.sizes[0], device=device), value(at, RANK))
@@ -194,7 +211,7 @@ for seed in range(FIRST, FIRST + COUNT):
     run = Run(seed)
     found: list[str] = []
     try:
-        run.begin()
+        run.begin(f"seed {seed}")
         run.play()
         found = run.wrong + run.end()
     except Exception as problem:

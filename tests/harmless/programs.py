@@ -73,11 +73,15 @@ class _Draw:
                 del self.live[number]
 
     def other(self) -> None:
-        kind = self.chance.choice(("free", "free", "plain", "barrier", "trim", "sync", "empty_cache"))
-        if kind == "free":
+        kinds = ("free", "flight", "flight", "plain", "barrier", "trim", "sync", "empty_cache", "reserve", "restart")
+        kind = self.chance.choice(kinds)
+        if kind in ("free", "flight"):
             number = self.chance.choice(list(self.live))
             group, _ = self.live.pop(number)
             self.add(kind, group, tensors=(number,))
+        elif kind == "restart":
+            self.live.clear()
+            self.add(kind, "world")
         else:
             group = "world" if kind == "empty_cache" else self.chance.choice(list(self.program.groups))
             self.add(kind, group, sizes=(self.chance.choice((64, 1 << 18)),))

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 import tracehook
-from tracehook.settings import table
+from tracehook.settings import FORMER, table
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -52,8 +52,9 @@ def test_the_page_of_the_api_has_every_public_name() -> None:
 
 
 def test_variables_in_pages_exist() -> None:
-    """No page names a variable that tracehook does not read."""
+    """No page names a variable that tracehook does not read. Runs of the past had some more."""
     known = {row[0] for row in table()}
     for page in [DOCS.parent / "README.md", *DOCS.glob("*.md")]:
         named = set(re.findall(r"SYMM_REGISTER_[A-Z_]+[A-Z]", page.read_text(encoding="utf-8")))
-        assert named <= known, page.name
+        past = FORMER.keys() if page.name == "verification.md" else set()
+        assert named <= known | past, page.name

@@ -10,7 +10,6 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 import tracehook
-
 from tracehook.symmetric_memory import ranks
 
 from common import RANK, filled, start, tell

@@ -42,7 +42,7 @@ def is_listening(port: int) -> bool:
 
 def watches() -> int:
     """Return how many threads look for alarms: the one of the first life has no store any more."""
-    return sum(thread.name == "tracehook-watch" for thread in threading.enumerate())
+    return sum(thread.name == "tracehook-watchdog" for thread in threading.enumerate())
 
 
 def begin(port: int) -> None:

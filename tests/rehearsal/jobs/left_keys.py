@@ -16,7 +16,7 @@ from tcp import connect
 
 GROUPS = 4
 PATIENCE = 60  # seconds
-OF_ALL = ("alarms", "alarms/lookouts")  # which the watch of some process writes when it has looked once
+OF_ALL = ("alarms",)  # which the watchdog of some process writes when it has looked once
 
 
 def ours() -> list[str]:

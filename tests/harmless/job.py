@@ -8,9 +8,9 @@ import faulthandler
 import json
 import os
 import sys
-import threading
 import time
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -128,9 +128,8 @@ class Run:
             stream.synchronize()
 
         if "thread" in step.how:
-            thread = threading.Thread(target=reduce)
-            thread.start()
-            thread.join()
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(reduce).result()
         else:
             reduce()
         self.expect(at, tensor, sum(value(at, rank) for rank in members))

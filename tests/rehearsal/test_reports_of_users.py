@@ -57,7 +57,7 @@ def assert_other_places(text: str) -> None:
     """Assert that it says which rank's buffer lies in which window, and what to do."""
     assert "the ranks differ at 'placement of all_reduce'" in text
     assert "rank 0 wants 'send buffer in window 0 at byte 0'; rank 1 wants 'send buffer in window 1 at byte 0'" in text
-    assert "Let all ranks allocate and free in one order" in text
+    assert "that they allocate and free in one order" in text
 
 
 def assert_swap_was_found(run: Rehearsal) -> None:

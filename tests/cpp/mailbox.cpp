@@ -118,7 +118,8 @@ int main(int count, char** arguments) {
     }
     expect(access(path.c_str(), F_OK) != 0, "the file has lost its name", rounds);
     expect(seen.load() != 0, "somebody saw a text while others went on", rounds);
-    std::printf("mailbox: %lu rounds, all texts gathered in %lu, %lu looks found what was published, "
-                "%lu texts seen beside\n",
-                rounds, gathered.load(), shown.load(), seen.load());
+    std::printf(
+        "mailbox: %lu rounds, all texts gathered in %lu, %lu looks found what was published, "
+        "%lu texts seen beside\n",
+        rounds, gathered.load(), shown.load(), seen.load());
 }

@@ -20,9 +20,10 @@ std::chrono::nanoseconds in_nanoseconds(double seconds) {
 
 void bind_mailboxes(py::module_& module) {
     using core::HostMailbox;
-    py::class_<HostMailbox>(module, "HostMailbox",
-                          "Where the ranks of one host meet (cpp/symmetric_memory/host_mailbox.h); "
-                          "opening one raises OSError")
+    py::class_<HostMailbox>(
+        module, "HostMailbox",
+        "Where the ranks of one host meet (cpp/symmetric_memory/host_mailbox.h); "
+        "opening one raises OSError")
         .def(py::init([](const std::string& path, std::size_t ranks, std::size_t own) {
             try {
                 return std::make_unique<HostMailbox>(path, ranks, own);

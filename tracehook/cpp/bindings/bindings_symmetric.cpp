@@ -51,20 +51,19 @@ py::object past(const BoundCommunicator& communicator, std::uint64_t call) {
 nccl::Comparison comparison(const py::function& compare) {
     // Never destroyed: threads of torch may still come while the interpreter ends.
     auto* const kept = new py::function(compare);
-    return
-        [kept](core::Communicator& communicator, const core::Windows::Lookup& look) -> std::string {
-            if (Py_IsInitialized() == 0 || is_finalizing()) {
-                return "";
-            }
-            const py::gil_scoped_acquire gil;
-            try {
-                return (*kept)(communicator.identity().id, look.call, look.bytes,
-                               *described(look.use))
-                    .cast<std::string>();
-            } catch (const py::error_already_set& failure) {
-                return failure.what();
-            }
-        };
+    return [kept](core::Communicator& communicator,
+                  const core::Windows::Lookup& look) -> std::string {
+        if (Py_IsInitialized() == 0 || is_finalizing()) {
+            return "";
+        }
+        const py::gil_scoped_acquire gil;
+        try {
+            return (*kept)(communicator.identity().id, look.call, look.bytes, *described(look.use))
+                .cast<std::string>();
+        } catch (const py::error_already_set& failure) {
+            return failure.what();
+        }
+    };
 }
 
 // Brings the ranks of a communicator together in Python, as a window would.

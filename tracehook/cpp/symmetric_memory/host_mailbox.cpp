@@ -144,7 +144,7 @@ void HostMailbox::post(std::uint64_t number, std::string_view text) {
 }
 
 std::vector<std::string> HostMailbox::gather(std::uint64_t number,
-                                           std::chrono::nanoseconds patience) {
+                                             std::chrono::nanoseconds patience) {
     const auto deadline = Clock::now() + patience;
     std::vector<std::string> texts;
     while (true) {
@@ -187,7 +187,7 @@ void HostMailbox::publish(std::uint64_t number, std::string_view text) {
 }
 
 std::optional<std::string> HostMailbox::published(std::uint64_t number,
-                                                std::chrono::nanoseconds patience) const {
+                                                  std::chrono::nanoseconds patience) const {
     const auto deadline = Clock::now() + patience;
     while (true) {
         const std::uint32_t seen = page_->publishes.load(std::memory_order_acquire);

@@ -2,9 +2,10 @@
 // a text under the number of a round, and one rank, the first of the host, publishes a text for
 // all.
 //
-// It is only a shorter way, and decides nothing. Whoever does not find here what it waits for goes to the store, so
-// a rank that dies, comes late or cannot open the file costs time and nothing else. A text is whole
-// or absent: its reader sees the number change if the writer goes on meanwhile.
+// It is only a shorter way, and decides nothing. Whoever does not find here what it waits for goes
+// to the store, so a rank that dies, comes late or cannot open the file costs time and nothing
+// else. A text is whole or absent: its reader sees the number change if the writer goes on
+// meanwhile.
 //
 // The number of a round grows; what comes late for an older one is left out. A text that is too
 // long for the page is empty there, which says: look in the store.

@@ -91,7 +91,7 @@ def assert_windows_are_undone(run: Rehearsal) -> None:
 @pytest.mark.timeout(LONGEST + 30)
 @pytest.mark.parametrize(
     ("ranks", "version", "policy", "arguments"),
-    [(2, NEW, "shared", ()), (3, OLD, "isolated", ("some", "stubborn")), (4, NEW, "shared", ())],
+    [(2, NEW, "shared", ()), (3, OLD, "isolated", ("some", "stubborn", "hangs")), (4, NEW, "shared", ())],
     ids=["two", "three stubborn", "four"],
 )
 def test_a_departing_rank_is_announced(

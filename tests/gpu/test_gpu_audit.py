@@ -41,10 +41,8 @@ def test_symmetric_memory_of_two_groups_is_clean(ranks: int, tmp_path: Path) -> 
 
 
 def test_the_silent_wrong_sum_is_named(ranks: int, tmp_path: Path) -> None:
-    """With SYMM_REGISTER_VERIFY=off a swap gives wrong sums and no error; the audit names ranks and buffers."""
-    result = play(
-        "symmetric_cases.py", "swapped_unseen", "leave", ranks=ranks, log=tmp_path, SYMM_REGISTER_VERIFY="off"
-    )
+    """With SYMM_REGISTER_GUARD=off a swap gives wrong sums and no error; the audit names ranks and buffers."""
+    result = play("symmetric_cases.py", "swapped_unseen", "leave", ranks=ranks, log=tmp_path, SYMM_REGISTER_GUARD="off")
     wrong = [facts["wrong"] for facts in told(result, ranks)]
     first = first_finding(audited(tmp_path).findings)
 

@@ -41,7 +41,6 @@ def told(result: Result, ranks: int) -> list[dict[str, Any]]:
         ("swapped_equal", REFUSED, ["'placement of all_reduce'", "in window 0 at", "in window 1 at"]),
         ("unequal_sizes", "RegistrationMismatch", [f"'{32 * MB} bytes'", f"'{64 * MB} bytes'"]),
         ("missing_rank", "RegistrationTimeout", [f"did not come within the {TIMEOUT} s", "rank"]),
-        ("mixed_placement", REFUSED, ["in window 0 at byte 0", "outside of all windows"]),
     ],
 )
 def test_what_ranks_differ_in_is_refused(ranks: int, tmp_path: Path, name: str, kind: str, texts: list[str]) -> None:

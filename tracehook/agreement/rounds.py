@@ -1,7 +1,7 @@
 """One rank's part in one round of an agreement, step by step: no thread, no clock, no connection.
 
-Every rank posts what it wants under a key of its own. Rank 0, the leader, waits for the posts of all, judges them and
-writes the verdict. The others wait for the verdict. A rank whose time is up writes a verdict as well: time-out. Each
+Every rank posts its wish under its own key. Rank 0, the leader, waits for all posts, judges them and writes the
+verdict. The others wait for the verdict. A rank whose time is up writes a verdict as well: time-out. Each
 writes onto an absent key, so the first verdict stands, and *every rank obeys the one that stands*, never its own
 proposal. That is why no rank goes on while another one raises:
 

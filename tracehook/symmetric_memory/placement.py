@@ -47,30 +47,26 @@ class PlacementCheck:
         found = self._group_of(communicator_id)
         if found is None or found.guard == "off":
             return ""  # its ranks compare nothing
-        why = self._compare(found, call, nbytes, operation, send, receive, settings)
+        topic = f"placement of {operation}"
+        entries = [*divergence.wishes(send, receive), *settings, f"{nbytes} bytes"]
+        why = self._compare(found, call, topic, entries, is_configured=bool(settings))
+        side = divergence.overrun(send, receive)
+        if not why and side is not None:
+            where = f"begins in a window of {found.about} and ends outside it: pass one that lies in it whole"
+            why = self._refused(found, f"the {side} buffer of {operation} {where}")
         if why:
             say_once(why.removeprefix("tracehook: "))
         return why
 
-    def _compare(
-        self,
-        found: GroupWindows,
-        call: int,
-        nbytes: int,
-        operation: str,
-        send: Place,
-        receive: Place,
-        settings: Sequence[str],
-    ) -> str:
+    def _compare(self, found: GroupWindows, call: int, topic: str, entries: list[str], *, is_configured: bool) -> str:
         communicator = found.communicator()
-        topic, entries = f"placement of {operation}", [*divergence.wishes(send, receive), *settings, f"{nbytes} bytes"]
         if communicator is not None:
             uses, digest = communicator.digest()
             entries.append(f"{uses} collectives before, placements {digest:016x}")
         try:
             found.compare_use(topic, entries, call)
         except RegistrationMismatch as problem:
-            text = f"{problem.text}. {_ADVICE}" if problem.topic == topic and not settings else str(problem)
+            text = f"{problem.text}. {_ADVICE}" if problem.topic == topic and not is_configured else str(problem)
             if communicator is not None:
                 communicator.log_agreement("placement.mismatch", 0, 0, 0)
             return self._refused(found, text)
@@ -81,10 +77,6 @@ class PlacementCheck:
             return self._refused(found, text)
         except RegistrationError as problem:
             return self._refused(found, str(problem))
-        side = divergence.overrun(send, receive)
-        if side is not None:
-            where = f"begins in a window of {found.about} and ends outside it: pass one that lies in it whole"
-            return f"tracehook: the {side} buffer of {operation} {where}"
         return ""
 
     @staticmethod

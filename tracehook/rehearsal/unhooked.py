@@ -1,8 +1,8 @@
 """Processes of a rehearsal that made communicators, and in which the hook had to start and did not.
 
-The emulated NCCL leaves a mark for each process that has torch, was told by SYMM_REGISTER_HOOK and SYMM_REGISTER_LOG to
-log, and makes a communicator (cpp/emulator/nccl/maker.h). The hook makes its log while torch is imported, and writes
-into it why it cannot attach to the allocator.
+The emulated NCCL writes a mark when a process makes a communicator (cpp/emulator/nccl/maker.h). It does so only if the
+process has torch, and if SYMM_REGISTER_HOOK and SYMM_REGISTER_LOG ask for a log. The hook makes its log while torch is
+imported, and writes into it why it cannot attach to the allocator.
 """
 
 from __future__ import annotations

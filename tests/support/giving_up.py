@@ -44,7 +44,7 @@ def _until_there(members: Sequence[Agreement], number: int) -> None:
     limit = time.monotonic() + PATIENCE
     awaited = {member._rank for member in members}
     while awaited:
-        nobodys = members[0]._topology(0.0)._replace(rank=-1)
+        nobodys = members[0].topology()._replace(rank=-1)
         store = members[0]._workers.store
         assert store is not None
         awaited &= set(run(rounds.missing(nobodys, number), store))

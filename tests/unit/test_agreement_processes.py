@@ -66,12 +66,8 @@ PRELUDE = """
 
     def has_come(port, rank, number=1):
         store = dist.PrefixStore("0", dist.TCPStore("127.0.0.1", port, is_master=False))
-        if rank == 0:
-            while store.compare_set("tracehook/c/windows/leader", "?", "?") != str(number).encode():
-                time.sleep(0.005)
-        else:
-            while not store.check([f"tracehook/c/windows/{number}/{rank}"]):
-                time.sleep(0.005)
+        while not store.check([f"tracehook/c/windows/{number}/{rank}"]):
+            time.sleep(0.005)
 
     server = Process(serve)
     port = server.heard()

@@ -18,7 +18,7 @@ import pytest
 from tracehook.agreement import rounds
 from tracehook.agreement.handshake import greeting
 from tracehook.agreement.rounds import Operation
-from tracehook.agreement.topology import RoundTopology, seen_by, unpacked
+from tracehook.agreement.topology import RoundTopology, seen_by
 from tracehook.agreement.verdicts import Post, RoundVerdict
 
 LAST = "last"
@@ -58,7 +58,7 @@ def life(topology: RoundTopology, calls: list[str], said: dict[str, Any]) -> Gen
             verdict = yield from rounds.attend(topology, number, post)
             if verdict.shaken is not None and said:
                 said = {}
-                numbers = unpacked(verdict.shaken["hosts"])
+                numbers = verdict.shaken["hosts"]
                 topology = topology._replace(hosts=seen_by(topology.rank, numbers))
             if rounds.is_for(verdict, post):
                 break
@@ -192,15 +192,13 @@ class Model:
                 shown = {text} if text is not None else set()
                 is_over = key in store or not self.is_patient(state, rank)
                 return [(store, one) for one in shown | ({""} if is_over else set())]
-            case Operation("read", (keys,)):
+            case Operation("multi_get", (keys,)):
                 return [(store, tuple(store[key].encode() for key in keys))]
             case Operation("claim", (key, value)):
                 changed = {key: value} | store
                 return [(changed, changed[key].encode())]
-            case Operation("peek", (key,)):
-                return [(store, store.get(key, "").encode())]
-            case Operation("keys"):
-                return [(store, frozenset(store))]
+            case Operation("peek", (keys,)):
+                return [(store, tuple(store.get(key, "").encode() for key in keys))]
         return self.results_in_mailbox(store, rank, wanted)
 
     def is_patient(self, state: State, rank: int) -> bool:
@@ -226,7 +224,7 @@ class Model:
                 return [(store, texts) for texts in (Texts(), *found)]
             case Operation("speak", (number,)):
                 return [(store | {f"mailbox/{number}/spoken by {rank}": "yes"}, None)]
-            case Operation("spoken", (number,)):
+            case Operation("has_spoken", (number,)):
                 has_spoken = f"mailbox/{number}/spoken by {neighbours[0]}" in store
                 return [(store, shown) for shown in {False, has_spoken}]
             case Operation("publish", (number, text)):

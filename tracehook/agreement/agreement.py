@@ -17,7 +17,7 @@ from tracehook.agreement.handshake import greeting
 from tracehook.agreement.mailbox import HostMailbox
 from tracehook.agreement.rank_names import NOBODY, RankNames
 from tracehook.agreement.store_worker import StoreWorkers, Task
-from tracehook.agreement.topology import LEADER, Hosts, RoundTopology, TopologyEpoch, seen_by, unpacked
+from tracehook.agreement.topology import LEADER, Hosts, RoundTopology, seen_by
 from tracehook.agreement.verdicts import Post, RoundVerdict, judge
 from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
 from tracehook.hook.background import END
@@ -89,7 +89,6 @@ class Agreement:
         host: str = "",
         names: RankNames = NOBODY,
         settings: Mapping[str, str] | None = None,
-        is_verified: bool = False,
     ) -> None:
         self.rounds = 0
         self.trips = 0
@@ -101,12 +100,9 @@ class Agreement:
         self._rank = rank
         self._ranks = ranks
         self._follower: RoundFollower = follower or _NOBODY
-        self._is_verified = is_verified  # its ranks also compare in the background
         self._greeting = greeting(host, settings or {})  # empty when all have heard it
         self._hosts = Hosts()
         self._mailbox: HostMailbox | None = None
-        # Before the ranks know who shares a host, and then with that. Any thread reads it.
-        self.epochs: list[TopologyEpoch] = [TopologyEpoch(self._topology(0.0))]
         self._unheard: tuple[RoundTopology, int, Post, str] | None = None  # this rank does not know that verdict
         self._lock = threading.Lock()
         # Keys for this rank to remove. Some rank may still need those that are kept, nobody the removable ones.
@@ -170,19 +166,37 @@ class Agreement:
         """
         return list(self._hold(Post("share", topic, list(entries), position), timeout).data)
 
-    def decline(self, topic: str, why: str, timeout: float, position: Sequence[int] = ()) -> None:
+    def exchange(self, topic: str, entries: Sequence[str], timeout: float) -> list[list[str]]:
+        """Return what each rank has come with, in the order of the ranks.
+
+        Raises:
+            RegistrationMismatch, RegistrationFailed, RegistrationTimeout, RegistrationError: as for :meth:`compare`.
+
+        """
+        return list(self._hold(Post("exchange", topic, list(entries)), timeout).data)
+
+    def is_declined(self) -> bool:
+        """Whether the next round is over before this rank came to it, because some rank cannot go on."""
+        store = self._workers.store
+        return store is not None and bool(store.check([self.topology().verdict_key(self.rounds + 1)]))
+
+    def decline(
+        self, topic: str, why: str, timeout: float, position: Sequence[int] = (), *, waits: bool = False
+    ) -> None:
         """Tell the others that this rank does not come to the call at `position`, so that they need not wait.
 
-        Those who never make that call do not hear of it. Raises nothing and does not wait, because the caller has an
-        error already. Does nothing while another thread is in a round.
+        An empty `topic` stands for any. Those who never make that call do not hear of it. Raises nothing and does not
+        wait, because the caller has an error already; one that `waits` hears of a store that fails. Does nothing while
+        another thread is in a round.
         """
         if self._ranks == 1 or not self._lock.acquire(blocking=False):
             return
         try:
             self.rounds += 1
-            topology = self._topology(timeout)
+            topology = self.topology(timeout)
             post = Post("decline", topic, [why], position, self._greeting)
-            self._workers.submit(Task(rounds.decline(topology, self.rounds, post, why), timeout, mailbox=self._mailbox))
+            task = Task(rounds.decline(topology, self.rounds, post, why), timeout, mailbox=self._mailbox)
+            (self._workers.carry_out if waits else self._workers.submit)(task)
             self._keep(topology, self.rounds)
         finally:
             self._lock.release()
@@ -194,7 +208,7 @@ class Agreement:
 
     def keys_at_end(self) -> list[str]:
         """Return those of this rank's keys that nobody reads once it has no communicator: all but the last verdict."""
-        return [*self._removable, *([self._topology(0.0).leader_key] if self._rank == LEADER else [])]
+        return list(self._removable)
 
     def _hold(self, post: Post, timeout: float) -> RoundVerdict:
         with self._lock:
@@ -231,7 +245,8 @@ class Agreement:
         """The ranks that are known to share this rank's host, with itself; empty if none is, or not yet."""
         return self._hosts.neighbours
 
-    def _topology(self, timeout: float) -> RoundTopology:
+    def topology(self, timeout: float = 0.0) -> RoundTopology:
+        """Return who takes part, as far as this rank knows now; `timeout`: seconds, for messages."""
         return RoundTopology(self.prefix, self._rank, self._ranks, self.about, timeout, self._hosts, self._names)
 
     def _learn(self, verdict: RoundVerdict, number: int) -> None:
@@ -239,22 +254,19 @@ class Agreement:
         if verdict.shaken is None or not self._greeting:
             return
         self._greeting = {}
-        numbers = unpacked(verdict.shaken.get("hosts", ""))
+        numbers = verdict.shaken.get("hosts", ())
         if numbers:
             self._hosts = seen_by(self._rank, numbers)
             # Here, because all ranks do so now: a mailbox that not all open leaves its file.
             neighbours = self._hosts.neighbours
-            samples = HostMailbox(f"{self.prefix}/samples", neighbours, self._rank) if self._is_verified else None
-            self.epochs.append(TopologyEpoch(self._topology(0.0), samples))
             self._mailbox = HostMailbox(f"{self.prefix}/{number}", neighbours, self._rank) if neighbours else None
         self._follower.shaken(verdict.shaken)
 
     def _keep(self, topology: RoundTopology, number: int) -> None:
         """Take note of the keys of a round that are this rank's to remove."""
+        self._kept.append(topology.post_key(number, self._rank))
         if self._rank == LEADER:
             self._kept_verdicts.append(topology.verdict_key(number))
-        else:
-            self._kept.append(topology.post_key(number, self._rank))
 
     def _hear_of_the_last(self, post: Post, left: float) -> None:
         """Learn how the round ended in which this rank raised, or end it: all have to know alike who shares a host."""
@@ -281,7 +293,7 @@ class Agreement:
 
     def _attend(self, post: Post, timeout: float, left: float) -> RoundVerdict:
         self._hear_of_the_last(post, left)
-        topology = self._topology(timeout)
+        topology = self.topology(timeout)
         number = self.rounds
         post = post._replace(greeting=self._greeting)
         task = Task(rounds.attend(topology, number, post), left, self._removable, self._mailbox, self._rank)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from tracehook.agreement.store_worker import peeked
+
 if TYPE_CHECKING:
     from torch.distributed import Store
 
@@ -29,8 +31,7 @@ class AlarmFeed:
         count = store.add(COUNT_KEY, 0)
         self._heard = max(self._heard, count - KEPT)
         while self._heard < count:
-            # One operation: comparing with what the key never holds reads it without waiting for it.
-            text = store.compare_set(_key(self._heard + 1), "?", "?").decode()
+            text = peeked(store, _key(self._heard + 1)).decode()
             if not text.startswith("["):
                 self._looks += 1
                 # Its writer has counted it, and not written it yet, or has died in between.

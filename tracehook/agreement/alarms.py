@@ -43,13 +43,6 @@ class OwnRound(NamedTuple):
         """Where the round's verdict will be."""
         return self.waiting.topology.verdict_key(self.waiting.number)
 
-    def is_asked_by_speaker(self, now: float) -> bool:
-        """Whether the rank that speaks for this one is in the round, so that it asks too; for some time."""
-        topology, mailbox = self.waiting.topology, self.waiting.task.mailbox
-        if topology.is_speaker or mailbox is None or now >= self.waiting.since + LATE:
-            return False
-        return mailbox.has_spoken(self.waiting.number)
-
     def alarm(self) -> Alarm:
         """Return what this rank asks."""
         topology, post = self.waiting.topology, self.waiting.post

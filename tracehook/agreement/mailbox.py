@@ -59,11 +59,6 @@ class HostMailbox:
         """Whether all neighbours have opened it. It stays so."""
         return self._mailbox is not None and self._mailbox.is_complete
 
-    def newest(self) -> dict[int, str]:
-        """Return the last text of each neighbour, by rank, whatever its round is; none of those that have no text."""
-        texts = self._mailbox.newest() if self._mailbox is not None else []
-        return {rank: text for rank, text in zip(self._neighbours, texts, strict=False) if text}
-
     def speak(self, number: int) -> None:
         """Tell the neighbours that all their posts are in the store, so that they can wait here for the verdict."""
         if self._mailbox is not None:

@@ -38,7 +38,7 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tracehook.agreement import handshake
-from tracehook.agreement.topology import LEADER, RoundTopology, numbered, packed
+from tracehook.agreement.topology import LEADER, RoundTopology, numbered
 from tracehook.agreement.verdicts import Post, RoundVerdict, is_further, judge
 
 
@@ -46,12 +46,11 @@ class Operation(NamedTuple):
     """What a step wants of the store, or of the mailbox.
 
     Of the store: ``set`` (key, value), ``check`` (keys) -> bool, ``wait`` (keys) -> bool, false when the time is up;
-    ``wait`` (keys, verdict key) ends with false too when there is a verdict. ``read`` (keys that exist) -> list of
-    bytes, ``claim`` (key, value) -> bytes that stand there, ``peek`` (key) -> bytes, empty if it is absent, ``keys`` ()
-    -> all keys.
+    ``wait`` (keys, verdict key) ends with false too when there is a verdict. ``multi_get`` (keys that exist) -> list of
+    bytes, ``claim`` (key, value) -> bytes that stand there, ``peek`` (keys) -> list of bytes, empty where none stand.
     Of the mailbox: ``post`` (number, text), ``gather`` (number) -> texts by rank, empty if not all came at once,
-    ``speak`` (number), ``spoken`` (number) -> bool, ``publish`` (number, text), ``published`` (number) -> text, empty
-    if there is none.
+    ``speak`` (number), ``has_spoken`` (number) -> bool, ``publish`` (number, text), ``published`` (number) -> text,
+    empty if there is none.
     Of both: ``listen`` (number, key) -> the text that is published, empty if the store has the key first, or the time
     is up.
     """
@@ -80,7 +79,7 @@ def attend(topology: RoundTopology, number: int, post: Post) -> Steps:
         proposal = yield from _follow(topology, number, post)
     else:
         shown = yield Operation("published", (number,))
-        if not shown and (yield Operation("spoken", (number,))):
+        if not shown and (yield Operation("has_spoken", (number,))):
             shown = yield Operation("listen", (number, topology.verdict_key(number)))
             if not shown:
                 proposal = yield from _give_up(topology, number, post)
@@ -117,7 +116,7 @@ def _claim(topology: RoundTopology, number: int, proposal: RoundVerdict | None) 
     """Return the verdict that stands, perhaps the proposal. None: there is one already."""
     key = topology.verdict_key(number)
     if proposal is None:
-        stands = yield Operation("peek", (key,))
+        [stands] = yield Operation("peek", ([key],))
     else:
         stands = yield Operation("claim", (key, proposal.written()))
     if topology.has_neighbours and topology.is_speaker:
@@ -129,7 +128,7 @@ def is_for(verdict: RoundVerdict, post: Post) -> bool:
     """Whether a verdict is about the call that this rank makes; if not, that round is over and the next one counts."""
     if verdict.kind == "skipped":
         return is_further(verdict.position, post.position)  # those who are furthest meet in the next round
-    if verdict.kind == "declined" and verdict.topic != post.topic:
+    if verdict.kind == "declined" and verdict.topic not in ("", post.topic):
         return False
     return not verdict.position or not is_further(post.position, verdict.position)
 
@@ -138,8 +137,7 @@ def _lead(topology: RoundTopology, number: int, post: Post) -> Proposed:
     gathered = yield from _gather(topology, number)
     texts = {LEADER: post.written(), **gathered}
     if len(texts) < topology.ranks:
-        with_it = f" {json.dumps(list(gathered))}" if gathered else ""
-        yield Operation("set", (topology.leader_key, f"{number}{with_it}"))
+        yield Operation("set", (topology.post_key(number, LEADER), _bundle(texts)))
         if gathered:
             yield Operation("speak", (number,))
     # First those that speak for others, then whoever had to post alone.
@@ -159,7 +157,7 @@ def _lead(topology: RoundTopology, number: int, post: Post) -> Proposed:
                 late = yield from missing(topology, number)
                 if late:  # else the last one came just now
                     return _timed_out(topology, post, late)
-        texts |= _unbundled(wanted, (yield Operation("read", (keys,))))
+        texts |= _unbundled(wanted, (yield Operation("multi_get", (keys,))))
     return _judged(topology, texts)
 
 
@@ -167,7 +165,7 @@ def _judged(topology: RoundTopology, texts: Mapping[int, str]) -> RoundVerdict:
     # Most often all are equal: parse each different one once.
     known = {text: Post.read(text) for text in set(texts.values())}
     posts = [known[texts[rank]] for rank in range(topology.ranks)]
-    if len(known) == 1 and not posts[0].greeting:
+    if len(known) == 1 and not posts[0].greeting and posts[0].act != "exchange":
         verdict = judge(topology.about, posts[:1], topology.names)
         if verdict.kind == "ok":
             return verdict  # of many ranks it would be the same
@@ -180,7 +178,7 @@ def _judged(topology: RoundTopology, texts: Mapping[int, str]) -> RoundVerdict:
         return verdict
     return verdict._replace(
         shaken={
-            "hosts": packed(numbered([one["host"] for one in greetings])),
+            "hosts": numbered([one["host"] for one in greetings]),
             "guard": handshake.guard(greetings),
             "differences": handshake.differences(topology.about, greetings, topology.names),
         }
@@ -210,15 +208,9 @@ def _timed_out(topology: RoundTopology, post: Post, late: Sequence[int]) -> Roun
 
 def missing(topology: RoundTopology, number: int) -> Generator[Operation, Any, list[int]]:
     """Return the ranks that have not come to a round in which this rank waits."""
-    keys = yield Operation("keys")
-    came = {topology.rank, *(rank for rank in range(topology.ranks) if topology.post_key(number, rank) in keys)}
-    speakers = [rank for rank in topology.hosts.speakers if topology.post_key(number, rank) in keys]
-    if speakers:
-        values = yield Operation("read", ([topology.post_key(number, rank) for rank in speakers],))
-        came.update(_unbundled(speakers, values))
-    newest, _, with_it = (yield Operation("peek", (topology.leader_key,))).decode().partition(" ")
-    if newest == str(number):
-        came.update([LEADER, *json.loads(with_it or "[]")])
+    found = yield Operation("peek", ([topology.post_key(number, rank) for rank in range(topology.ranks)],))
+    posted = {rank: text for rank, text in enumerate(found) if text}
+    came = {topology.rank, *_unbundled(posted, posted.values())}
     return [rank for rank in range(topology.ranks) if rank not in came]
 
 

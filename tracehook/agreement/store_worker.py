@@ -37,7 +37,8 @@ LONGEST_LISTENING = 5.0  # seconds that a rank waits at the mailbox before it lo
 TURN = 0.001
 LONGEST_TURN = 2.0
 # Operations that need no store.
-IN_MAILBOX = {"post", "gather", "speak", "spoken", "publish", "published"}
+IN_MAILBOX = {"post", "gather", "speak", "has_spoken", "publish", "published"}
+WITH_PATIENCE = {"gather", "published"}
 
 
 @dataclass(eq=False)
@@ -62,30 +63,19 @@ class Task:
         self._end = self.deadline + min(self.turn * TURN, LONGEST_TURN, self.timeout / 8)
         self._wanted: Operation | None = None
 
-    def begin(self) -> RoundVerdict | None:
-        """Make the operations up to the first one on the store; return the verdict if the mailbox had it."""
+    def run(self, store: Store | None) -> RoundVerdict | None:
+        """Make every operation that the steps still ask for; return the verdict that they end with.
+
+        Without a store, as far as the mailbox is enough; None: the next operation wants the store.
+        """
         answer: Any = None
         try:
             while True:
-                self._wanted = self.steps.send(answer)
-                if self._wanted.name not in IN_MAILBOX:
+                wanted = self._wanted or self.steps.send(answer)
+                self._wanted = wanted if store is None and wanted.name not in IN_MAILBOX else None
+                if self._wanted is not None:
                     return None
-                answer = self._perform_in_mailbox(self._wanted)
-        except StopIteration as end:
-            verdict: RoundVerdict = end.value
-            return verdict
-
-    def run(self, store: Store) -> RoundVerdict:
-        """Make every operation that the steps still ask for; return the verdict that they end with."""
-        wanted = self._wanted or next(self.steps)
-        try:
-            while True:
-                if wanted.name in IN_MAILBOX:
-                    answer = self._perform_in_mailbox(wanted)
-                else:
-                    self.trips += wanted.name != "listen"
-                    answer = self._perform(store, wanted)
-                wanted = self.steps.send(answer)
+                answer = self._perform(store, wanted)
         except StopIteration as end:
             verdict: RoundVerdict = end.value
             return verdict
@@ -95,46 +85,20 @@ class Task:
         for key in self.removable:
             store.delete_key(key)
 
-    def _perform_in_mailbox(self, wanted: Operation) -> Any:
-        assert self.mailbox is not None
-        patience = min(PATIENCE, self.timeout / 8)
-        match wanted:
-            case Operation("post", (number, text)):
-                return self.mailbox.post(number, text)
-            case Operation("gather", (number,)):
-                return self.mailbox.gather(number, patience)
-            case Operation("speak", (number,)):
-                return self.mailbox.speak(number)
-            case Operation("spoken", (number,)):
-                return self.mailbox.has_spoken(number)
-            case Operation("publish", (number, text)):
-                return self.mailbox.publish(number, text)
-            case Operation("published", (number,)):
-                return self.mailbox.published(number, patience)
-        raise AssertionError(wanted)
-
-    def _perform(self, store: Store, wanted: Operation) -> Any:
-        match wanted:
-            case Operation("set", (key, value)):
-                return store.set(key, value)
-            case Operation("check", (keys,)):
-                return store.check(keys)
-            case Operation("wait", (keys,)):
-                return self._wait(store, keys)
-            case Operation("wait", (keys, verdict_key)):
-                return self._wait(store, keys, verdict_key)
-            case Operation("listen", (number, key)):
-                return self._listen(store, number, key)
-            case Operation("read", (keys,)):
-                return store.multi_get(keys)
-            case Operation("claim", (key, value)):
-                return claimed(store, key, value)
-            case Operation("peek", (key,)):
-                # Comparing with what the key never holds reads it without waiting for it.
-                return store.compare_set(key, "?", "?")
-            case Operation("keys"):
-                return set(store.list_keys())
-        raise AssertionError(wanted)
+    def _perform(self, store: Any, wanted: Operation) -> Any:
+        name, given = wanted
+        if name in IN_MAILBOX:
+            patience = (min(PATIENCE, self.timeout / 8),) if name in WITH_PATIENCE else ()
+            return getattr(self.mailbox, name)(*given, *patience)
+        self.trips += name != "listen"
+        match name:
+            case "wait" | "listen":
+                return getattr(self, f"_{name}")(store, *given)
+            case "claim":
+                return claimed(store, *given)
+            case "peek":
+                return [peeked(store, key) for key in given[0]]
+        return getattr(store, name)(*given)
 
     def _wait(self, store: Store, keys: list[str], verdict_key: str = "") -> bool:
         """Wait until all keys are there, or a verdict, or the time is up; tell whether the keys are there."""
@@ -189,6 +153,12 @@ def run(steps: Generator[Operation, Any, Result], store: Store) -> Result:
     return cast("Result", task.run(store))
 
 
+def peeked(store: Store, key: str) -> bytes:
+    """Return what stands under a key, and nothing if it is absent: comparing with what no key holds does not wait."""
+    found: bytes = store.compare_set(key, "?", "?")
+    return found if found != b"?" else b""
+
+
 def claimed(store: Store, key: str, value: str) -> bytes:
     """Write a value onto an absent key; return what stands there then."""
     stands: bytes = store.compare_set(key, "", value)
@@ -241,7 +211,7 @@ class StoreWorker:
         while task := tasks.get():
             try:
                 own = own or cloned_store(shared)
-                task.outcome.put(task.run(own))
+                task.outcome.put(cast("RoundVerdict", task.run(own)))
                 task.clean(own)  # nobody waits for this any more
             except BaseException as problem:
                 task.outcome.put(problem)
@@ -266,7 +236,7 @@ class StoreWorkers:
 
     def carry_out(self, task: Task) -> RoundVerdict:
         """Run the steps on a worker that is free, or on a new one, unless the mailbox is enough."""
-        shown = task.begin()
+        shown = task.run(None)
         if shown is not None:
             return shown
         worker = self._take()

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import itertools
-import json
-import zlib
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tracehook.agreement.mailbox import HostMailbox
 from tracehook.agreement.rank_names import NOBODY, RankNames
 
 LEADER = 0
@@ -49,53 +44,19 @@ class RoundTopology(NamedTuple):
         """Whether this rank speaks in the store for its host."""
         return not self.has_neighbours or self.rank == self.hosts.neighbours[0]
 
-    @property
-    def below(self) -> list[int]:
-        """The ranks from which this one takes what they tell in the background: those of its host, then all hosts.
-
-        Every rank but the leader tells exactly one other.
-        """
-        below = list(self.hosts.neighbours[1:]) if self.is_speaker else []
-        if self.rank == LEADER:
-            below += [rank for rank in self.hosts.speakers or range(self.ranks) if rank != LEADER]
-        return below
-
     def verdict_key(self, number: int) -> str:
         """Where the verdict of a round stands."""
         return f"{self.prefix}/{number}/verdict"
 
     def post_key(self, number: int, rank: int) -> str:
-        """Where a rank other than the leader posts."""
+        """Where a rank posts; the leader only if it has to wait for the others."""
         return f"{self.prefix}/{number}/{rank}"
-
-    @property
-    def leader_key(self) -> str:
-        """Holds the number of the round that the leader has come to, and who shares its host, if these came too."""
-        return f"{self.prefix}/leader"
-
-
-class TopologyEpoch(NamedTuple):
-    """Who takes part, and the mailbox of this host for what is compared in the background."""
-
-    topology: RoundTopology
-    mailbox: HostMailbox | None = None
 
 
 def numbered(hosts: Sequence[str]) -> list[int]:
     """Return for each rank the number of its host, in the order in which they appear; empty if some rank named none."""
     numbers: dict[str, int] = {}
     return [numbers.setdefault(host, len(numbers)) for host in hosts] if all(hosts) else []
-
-
-def packed(numbers: Sequence[int]) -> str:
-    """Return the numbers as a short text: every rank of the job reads it, and most often they follow a pattern."""
-    steps = [number - before for before, number in itertools.pairwise([0, *numbers])]
-    return base64.b85encode(zlib.compress(json.dumps(steps).encode())).decode() if numbers else ""
-
-
-def unpacked(text: str) -> list[int]:
-    """Return the numbers that :func:`packed` made into that text."""
-    return list(itertools.accumulate(json.loads(zlib.decompress(base64.b85decode(text))))) if text else []
 
 
 def seen_by(rank: int, numbers: Sequence[int]) -> Hosts:

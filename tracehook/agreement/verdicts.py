@@ -103,6 +103,8 @@ def judge(about: str, posts: Sequence[Post], names: RankNames = NOBODY) -> Round
         if failed:
             return RoundVerdict("failed", text, data=reasons)
         return RoundVerdict("ok", data=max(_numbers(posts)) if act == "confirm" else _levels(posts))
+    if act == "exchange":
+        return RoundVerdict("ok", data=[post.entries for post in posts])
     if act == "share":
         everywhere = set(entries).intersection(*(post.entries for post in posts))
         return RoundVerdict("ok", data=[entry for entry in entries if entry in everywhere])

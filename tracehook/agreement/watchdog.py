@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tracehook.agreement import rounds
 from tracehook.agreement.alarm_feed import AlarmFeed, put
 from tracehook.agreement.alarms import LATE, Alarm, OwnRound, Question
-from tracehook.agreement.store_worker import claimed, run
+from tracehook.agreement.store_worker import claimed, peeked, run
 from tracehook.agreement.verdicts import RoundVerdict
 from tracehook.hook import background
 from tracehook.hook.groups import cloned_store
@@ -223,7 +223,7 @@ class Watchdog:
                 if now >= asked.at + LATE and not asked.is_put and not self._is_asked(store, found):
                     self._raised[token] = asked._replace(is_put=True)
                     put(store, json.dumps(found.alarm()))
-            elif not found.is_asked_by_speaker(now):
+            else:
                 self._raised[token] = self._raise(store, found)
             # One rank says it for all that ask the same.
             is_late = now - found.waiting.since >= self._patience
@@ -331,7 +331,7 @@ class Watchdog:
             for key, position in others.items():
                 claimed(store, key, proposal._replace(position=position, data=None).written())
             claimed(store, alarm.verdict_key, proposal.written())
-        verdict = _standing(store, alarm.verdict_key)
+        verdict = RoundVerdict.read(peeked(store, alarm.verdict_key))
         if verdict.kind == "timeout":
             verdict = subject.answer(alarm, store) or verdict  # too late for the round, not for this rank
         if verdict.kind in ("diverged", "differed") or (verdict.kind, alarm.facts["channel"]) == ("timeout", "uses"):
@@ -339,8 +339,3 @@ class Watchdog:
         elif verdict.kind in ("timeout", "mismatch"):
             subject.missed(alarm.verdict_key, verdict)
         return True
-
-
-def _standing(store: Store, verdict_key: str) -> RoundVerdict:
-    """Return the verdict that stands: comparing with what the key never holds reads it without waiting."""
-    return RoundVerdict.read(store.compare_set(verdict_key, "?", "?"))

@@ -184,8 +184,9 @@ def _measure(chosen: dict[str, Any], out: Path, timeout: float) -> None:
     import torch.distributed as dist
 
     import tracehook
-    from tracehook.tuning.crew import Crew, CrewError
+    from tracehook.errors import RegistrationError
     from tracehook.tuning.sweep import Plan, powers_of_two, sweep
+    from tracehook.tuning.tuner_run import TunerRun
 
     device, devices = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
     if device >= devices:
@@ -197,34 +198,34 @@ def _measure(chosen: dict[str, Any], out: Path, timeout: float) -> None:
         os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
     if not dist.is_initialized():
         dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
-    crew = Crew(timeout)
-    signal.signal(signal.SIGTERM, lambda *_: _ended(crew.doing))
-    _require_groups(chosen["groups"], crew.ranks)
+    run = TunerRun(timeout)
+    signal.signal(signal.SIGTERM, lambda *_: _ended(run.doing))
+    _require_groups(chosen["groups"], run.ranks)
     try:
-        registers = all(crew.tell(_registers_at_calls(tracehook.status())))
-    except CrewError as problem:
-        _fail(crew.rank, str(problem))
+        registers = all(run.tell(_registers_at_calls(tracehook.status())))
+    except RegistrationError as problem:
+        _fail(run.rank, problem.text)
     plan = Plan(
         operations=chosen["operations"],
         dtypes=chosen["dtypes"],
         graphs=chosen["graphs"],
         sizes=powers_of_two(*chosen["span"]),
-        groups={"world": crew.ranks} | chosen["groups"],
+        groups={"world": run.ranks} | chosen["groups"],
         samples=chosen["samples"],
         budget=chosen["budget"],
         margin=chosen["margin"],
         registered=chosen["registered"] if registers else [],
     )
     try:
-        with _Bar(crew.rank == 0) as bar:
-            table = sweep(plan, crew, bar)
-    except CrewError as problem:
-        _fail(crew.rank, str(problem))
+        with _Bar(run.rank == 0) as bar:
+            table = sweep(plan, run, bar)
     except Exception as problem:
         text = f"{type(problem).__name__}: {' '.join(str(problem).split())}"
-        crew.fail(text)
-        _fail(crew.rank, f"{crew.doing}: {text}")
-    if crew.rank == 0:
+        run.fail(text)  # also what the ranks raise together: then nobody is left to hear it
+        if isinstance(problem, RegistrationError):
+            _fail(run.rank, problem.text)
+        _fail(run.rank, f"{run.doing}: {text}")
+    if run.rank == 0:
         _write(table, out, plan)
     dist.destroy_process_group()
 

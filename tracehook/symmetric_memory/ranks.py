@@ -169,7 +169,6 @@ class GroupRanks:
             shared_memory_domain(),
             self.names,
             shared(self._settings),
-            is_verified=follower is not None and follower.channel == "uses" and self._settings.guard != "off",
         )
         if follower is not None:
             follower.follows(made, born_key)

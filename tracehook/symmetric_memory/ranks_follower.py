@@ -78,7 +78,7 @@ class RanksFollower:
         if ranks is None or ranks._uses is None or ranks.guard == "off":
             return None
         if self._verification is None:
-            self._verification = Verification(self._communicator, ranks._uses.epochs, ranks._uses.about)
+            self._verification = Verification(self._communicator, ranks._uses.topology())
         return self._verification.step(store)
 
     def answer(self, alarm: Alarm, store: Store) -> RoundVerdict | None:

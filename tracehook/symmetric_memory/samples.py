@@ -1,24 +1,23 @@
-"""Samples of a communicator's digests: of one rank, and what the ranks below a rank have in common.
+"""Samples of a communicator's digests: of one rank, and what the samples of all ranks have in common.
 
 A sample has digests by the number of the call after which they stood. Ranks make calls while others take samples, so
-two samples share some calls only. Combining keeps those, and None where two digests differ. It does not matter in which
-order, and over how many levels, ranks combine.
+two samples share some calls only. Combining keeps those, and None where two digests differ.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-Sample = dict[int, int | None]
+Sample = dict[int, int]
 
 # A sample has the digests after the last calls whose numbers are multiples of these: ranks that are at different calls
 # have some of them in common.
 STRIDES = (1, 16, 256, 1024)
 OF_EACH = 16
-# A combined sample is older than what it combines, by up to a period for each level. So whoever combines remembers
-# more of the rare calls than a rank sends: at 6,000 calls a second those of the last 20 seconds.
+# What rank 0 reads is older than its own sample, by up to a period. So it remembers more of the rare calls than a rank
+# sends: at 6,000 calls a second those of the last 20 seconds.
 _REMEMBERED = 128
 _SENT = 32
 
@@ -30,8 +29,8 @@ def taken(communicator: Any, calls: int) -> Sample:
     return {call: values[0] for call, values in found if values}
 
 
-def combined(samples: Sequence[Mapping[int, int | None]]) -> Sample:
-    """Return the calls that all samples have: their digest, or None if two samples differ or one has None."""
+def combined(samples: Sequence[Sample]) -> dict[int, int | None]:
+    """Return the calls that all samples have: their digest, or None if two samples differ."""
     first, *others = samples
     return {
         call: value if all(other[call] == value for other in others) else None
@@ -40,7 +39,7 @@ def combined(samples: Sequence[Mapping[int, int | None]]) -> Sample:
     }
 
 
-def written(sample: Mapping[int, int | None]) -> str:
+def written(sample: Sample) -> str:
     """Return the newest calls of a sample as text, of a size that is bounded."""
     return json.dumps(_newest(sample, _SENT))
 
@@ -51,7 +50,7 @@ def read(text: str | bytes) -> Sample:
 
 
 class Remembered:
-    """The newest calls of several ranks, each of which speaks for itself or for those below it."""
+    """The newest calls of several ranks."""
 
     def __init__(self, ranks: Iterable[int]) -> None:
         self._samples: dict[int, Sample] = {rank: {} for rank in ranks}
@@ -60,12 +59,12 @@ class Remembered:
         """Add what a rank told."""
         self._samples[rank] = _newest(self._samples[rank] | sample, _REMEMBERED)
 
-    def combined(self) -> Sample:
+    def combined(self) -> dict[int, int | None]:
         """Return what all of them have in common; empty if one has told nothing yet."""
         return combined(list(self._samples.values()))
 
 
-def _newest(sample: Mapping[int, int | None], most: int) -> Sample:
+def _newest(sample: Sample, most: int) -> Sample:
     rare = sorted(call for call in sample if call % STRIDES[-1] == 0)[-most:]
     others = sorted(call for call in sample if call % STRIDES[-1])[-most:]
     return {call: sample[call] for call in sorted([*rare, *others])}

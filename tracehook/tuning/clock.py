@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
-    from tracehook.tuning.crew import Crew
+    from tracehook.tuning.tuner_run import TunerRun
 
 _MiB = 1 << 20
 _POLL_SECONDS = 0.5
@@ -24,11 +24,11 @@ def calls_in_a_row(nbytes: int) -> int:
 
 
 class Clock:
-    """Times what runs on the current stream. All ranks of the crew time the same things in the same order."""
+    """Times what runs on the current stream. All ranks time the same things in the same order."""
 
-    def __init__(self, crew: Crew, align: Callable[[], object]) -> None:
+    def __init__(self, run: TunerRun, align: Callable[[], object]) -> None:
         """`align` puts something on the stream that no rank's device comes past before all ranks have come to it."""
-        self._crew, self._align = crew, align
+        self._run, self._align = run, align
         self._begin, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 
     def microseconds(self, act: Callable[[], object], calls: int) -> float:
@@ -49,7 +49,7 @@ class Clock:
         """Wait until the device has come to the event.
 
         Raises:
-            CrewError: some rank failed, or did not come in time.
+            RegistrationError: some rank failed, or did not come in time.
 
         """
         began = polled = time.monotonic()
@@ -57,7 +57,7 @@ class Clock:
             now = time.monotonic()
             if now - polled > _POLL_SECONDS:
                 polled = now
-                self._crew.look(now - began)
+                self._run.look(now - began)
             elif now - began > 0.005:
                 time.sleep(0.0005)
 

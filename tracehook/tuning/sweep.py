@@ -22,12 +22,12 @@ from tracehook.hook.groups import pointer_of
 from tracehook.settings import from_environment
 from tracehook.tuning.arms import Arm
 from tracehook.tuning.clock import Clock, calls_in_a_row, repeated, take_turns
-from tracehook.tuning.crew import Crew, Progress
 from tracehook.tuning.interval import is_decided, of_median
 from tracehook.tuning.machine import hosts_of, this_machine
 from tracehook.tuning.registered import RegisteredArm, buffers_of
 from tracehook.tuning.table import Point, RegisteredPoint, Row, Table
 from tracehook.tuning.thresholds import thresholds
+from tracehook.tuning.tuner_run import Progress, TunerRun
 
 # Passes through all sizes, and how many of them are for all: the others are for those that are not decided by then,
 # with more samples, as long as there is time. Several passes, because what changes slowly, such as clocks, must not be
@@ -72,30 +72,30 @@ def powers_of_two(smallest: int, largest: int) -> list[int]:
     return [1 << bit for bit in range(64) if smallest <= 1 << bit <= largest]
 
 
-def sweep(plan: Plan, crew: Crew, progress: Progress) -> Table:
+def sweep(plan: Plan, run: TunerRun, progress: Progress) -> Table:
     """Measure. All ranks of the default group call this, and get equal tables.
 
     Raises:
-        CrewError: a rank failed, is missing, or has wrong results.
+        RegistrationError: a rank failed, is missing, or has wrong results.
 
     """
     machine = this_machine(torch.cuda.current_device())
-    crew.doing = "comparing the machines"
-    machines = crew.tell(list(astuple(machine)))
-    different = f"has {machines[crew.rank]}, rank 0 has {machines[0]}: use machines that are alike"
-    crew.agree(different if machines[crew.rank] != machines[0] else "")
+    run.doing = "comparing the machines"
+    machines = run.tell(list(astuple(machine)))
+    different = f"has {machines[run.rank]}, rank 0 has {machines[0]}: use machines that are alike"
+    run.agree(different if machines[run.rank] != machines[0] else "")
     table, groups = Table(machine, plan.margin), []
     for ranks in dict.fromkeys(plan.groups.values()):
-        crew.doing = f"making groups of {ranks} ranks"
-        group, members = _group(crew, ranks)
-        groups.append((group, ranks, max(crew.tell(hosts_of(members)))))
+        run.doing = f"making groups of {ranks} ranks"
+        group, members = _group(run, ranks)
+        groups.append((group, ranks, max(run.tell(hosts_of(members)))))
     progress = _counted(progress, plan.count_of_all * (_FIRST_PASSES + 1))
     if plan.registered:
         on_one_host = [each for each in groups if each[2] == 1]
-        _measure_kind(plan, crew, on_one_host, progress, _registered(plan.registered), table.registered)
+        _measure_kind(plan, run, on_one_host, progress, _registered(plan.registered), table.registered)
         # What follows is to know plain memory as a job that has this table knows it.
         registration.choose_calls(_core, from_environment()[0], thresholds(table))
-    _measure_kind(plan, crew, groups, progress, _symmetric(plan.operations), table.rows)
+    _measure_kind(plan, run, groups, progress, _symmetric(plan.operations), table.rows)
     return table
 
 
@@ -136,7 +136,7 @@ def _registered(operations: Sequence[str]) -> _Kind:
 
 def _measure_kind(
     plan: Plan,
-    crew: Crew,
+    run: TunerRun,
     groups: Sequence[tuple[dist.ProcessGroup, int, int]],
     progress: Progress,
     kind: _Kind,
@@ -145,13 +145,13 @@ def _measure_kind(
     """Measure one kind of memory for all groups (with their numbers of ranks and hosts), and add the rows."""
     began = time.monotonic()
     for (group, ranks, hosts), dtype in product(groups, plan.dtypes):
-        runner = _Runner(plan, crew, group, getattr(torch, dtype), kind)
+        runner = _Runner(plan, run, group, getattr(torch, dtype), kind)
         every = [*product(plan.graphs, kind.operations, runner.sizes)]
         for number, graph in product(range(_PASSES), plan.graphs):
             todo = [*product(kind.operations, runner.sizes)]
             if number >= _FIRST_PASSES:
-                crew.doing = "comparing the time"
-                late = max(crew.tell(time.monotonic() - began)) > plan.budget
+                run.doing = "comparing the time"
+                late = max(run.tell(time.monotonic() - began)) > plan.budget
                 todo = [] if late else [which for which in todo if not runner.is_decided(graph, *which)]
             if not todo:
                 continue
@@ -159,22 +159,22 @@ def _measure_kind(
             way = "in a graph" if graph else "called eagerly"
             for operation, nbytes in todo:
                 progress(f"{operation} of {nbytes} bytes", 0.0)
-                crew.doing = f"{operation} of {nbytes} bytes of {dtype}, {way}, {ranks} ranks"
+                run.doing = f"{operation} of {nbytes} bytes of {dtype}, {way}, {ranks} ranks"
                 runner.measure(operation, graph, nbytes, 1 if number < _FIRST_PASSES else _MORE_SAMPLES)
         for graph, operation, nbytes in every:
             row = Row(operation, dtype, graph, ranks, hosts)
             rows.setdefault(row, []).append(runner.point(operation, graph, nbytes))
 
 
-def _group(crew: Crew, ranks: int) -> tuple[dist.ProcessGroup, list[int]]:
-    if ranks == crew.ranks:
+def _group(run: TunerRun, ranks: int) -> tuple[dist.ProcessGroup, list[int]]:
+    if ranks == run.ranks:
         assert dist.group.WORLD is not None
         return dist.group.WORLD, list(range(ranks))
     own, members = None, []
-    for first in range(0, crew.ranks, ranks):
+    for first in range(0, run.ranks, ranks):
         neighbours = list(range(first, first + ranks))
         made = dist.new_group(neighbours)
-        if crew.rank in neighbours:
+        if run.rank in neighbours:
             own, members = made, neighbours
     assert own is not None
     return own, members
@@ -183,24 +183,24 @@ def _group(crew: Crew, ranks: int) -> tuple[dist.ProcessGroup, list[int]]:
 class _Runner:
     """The buffers of one type for one group."""
 
-    def __init__(self, plan: Plan, crew: Crew, group: dist.ProcessGroup, dtype: torch.dtype, kind: _Kind) -> None:
-        self._plan, self._crew, self._group, self._dtype, self._kind = plan, crew, group, dtype, kind
+    def __init__(self, plan: Plan, run: TunerRun, group: dist.ProcessGroup, dtype: torch.dtype, kind: _Kind) -> None:
+        self._plan, self._run, self._group, self._dtype, self._kind = plan, run, group, dtype, kind
         self.samples: dict[tuple[str, bool, int], tuple[list[float], list[float]]] = {}  # plain, the other
-        free = min(crew.tell(torch.cuda.mem_get_info()[0]))
+        free = min(run.tell(torch.cuda.mem_get_info()[0]))
         self.sizes = [size for size in plan.sizes if size * _SPARE <= free]
-        crew.doing = f"making buffers of {dtype}"
+        run.doing = f"making buffers of {dtype}"
         too_little = f"has {free} bytes free: a buffer of {plan.sizes[0]} bytes wants {_SPARE} times as much"
-        crew.agree("" if self.sizes else too_little)
+        run.agree("" if self.sizes else too_little)
         self._aligner = torch.zeros(1, device="cuda")
         dist.all_reduce(self._aligner)
         dist.all_reduce(self._aligner, group=group)
         # The device of no rank goes on before those of all ranks are there.
-        self._clock = Clock(crew, lambda: dist.all_reduce(self._aligner))
+        self._clock = Clock(run, lambda: dist.all_reduce(self._aligner))
         self._arms: dict[int, Sequence[Arm | RegisteredArm]] = {}
 
     def make_buffers(self, *, graph: bool, reverse: bool) -> None:
         """Make the buffers of all sizes, elsewhere than before: a kernel's time depends a little on where they lie."""
-        self._crew.doing, failure = f"making buffers of {self._dtype}", ""
+        self._run.doing, failure = f"making buffers of {self._dtype}", ""
         self._clock.settle()
         self._arms.clear()
         gc.collect()  # all ranks give back the same memory before they ask for more
@@ -209,7 +209,7 @@ class _Runner:
                 self._arms[size] = self._kind.arms(self._group, size, self._dtype, graph)
         except (RuntimeError, torch.OutOfMemoryError) as problem:
             failure = " ".join(str(problem).split())
-        self._crew.agree(failure)
+        self._run.agree(failure)
 
     def point(self, operation: str, graph: bool, nbytes: int) -> Any:
         """Return what was measured so far, a point of the kind; equal on all ranks."""
@@ -223,7 +223,7 @@ class _Runner:
         """Add to the samples of one size, `times` as many as in a first pass."""
         arms, calls = self._arms[nbytes], calls_in_a_row(nbytes)
         wrong = [arm.check(operation, self._clock.settle) for arm in arms]
-        self._crew.agree("; ".join(filter(None, wrong)))
+        self._run.agree("; ".join(filter(None, wrong)))
         acts = []
         for arm in arms:
             arm.clear(operation)
@@ -232,7 +232,7 @@ class _Runner:
         taken = take_turns(self._clock, acts, calls, times * -(-self._plan.samples // _FIRST_PASSES))
         all_samples = self.samples.setdefault((operation, graph, nbytes), ([], []))
         for mine, samples in zip(taken, all_samples, strict=True):
-            samples += slowest(self._crew.tell(mine))
+            samples += slowest(self._run.tell(mine))
 
 
 def slowest(by_rank: Sequence[Sequence[float]]) -> list[float]:

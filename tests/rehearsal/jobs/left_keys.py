@@ -38,12 +38,14 @@ def has_posted(group: dist.ProcessGroup) -> bool:
     verification = state.memory().windows(group)._uses._follower._verification
     if verification is None:
         return False
-    return verification._same >= 0 if RANK == 0 else verification._told > 0
+    return verification._same >= 0 if RANK == 0 else verification._calls >= 0
 
 
 device, store = connect()
-x = symmetric(1.0)
+x = symmetric(RANK + 1.0)
+assert reduced(x) == sum(range(1, WORLD + 1))
 assert became(lambda: set(OF_ALL) <= set(ours()))
+assert became(functools.partial(has_posted, dist.group.WORLD))
 meet()
 before = ours()
 meet()

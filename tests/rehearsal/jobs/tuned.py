@@ -18,7 +18,7 @@ import torch.distributed as dist
 from tracehook.commands import main
 from tracehook.tuning import sweep
 from tracehook.tuning.arms import Arm
-from tracehook.tuning.crew import Crew
+from tracehook.tuning.tuner_run import TunerRun
 
 from common import start
 
@@ -62,13 +62,13 @@ if FAULT == "twice":
     with contextlib.suppress(SystemExit):
         main()
     dist.destroy_process_group = end
-    _tell = Crew.tell
+    _tell = TunerRun.tell
 
-    def tell_late(crew: Crew, mine: object) -> list[object]:
+    def tell_late(run: TunerRun, mine: object) -> list[object]:
         """Let the other ranks look first."""
-        time.sleep(0.02 * crew.rank)
-        return _tell(crew, mine)
+        time.sleep(0.02 * run.rank)
+        return _tell(run, mine)
 
-    Crew.tell = tell_late
+    TunerRun.tell = tell_late
     sys.argv += ["--operations", "all_gather"]
 main()

@@ -41,7 +41,6 @@ void bind_mailboxes(py::module_& module) {
                 return self.gather(number, in_nanoseconds(seconds));
             },
             NoGil())
-        .def("newest", &HostMailbox::newest)
         .def("publish", &HostMailbox::publish)
         .def(
             "published",

@@ -170,16 +170,6 @@ std::vector<std::string> HostMailbox::gather(std::uint64_t number,
     }
 }
 
-std::vector<std::string> HostMailbox::newest() const {
-    std::vector<std::string> texts;
-    for (std::size_t rank = 0; rank < ranks_; ++rank) {
-        const Slot& theirs = slot(rank);
-        const std::uint64_t number = theirs.number.load(std::memory_order_acquire);
-        texts.push_back(number != 0 ? theirs.read(number).value_or("") : "");
-    }
-    return texts;
-}
-
 void HostMailbox::publish(std::uint64_t number, std::string_view text) {
     const std::lock_guard guard(writing_);
     page_->for_all.write(number, text);

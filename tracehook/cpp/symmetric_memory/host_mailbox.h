@@ -47,10 +47,6 @@ class HostMailbox {
     // in this round then goes to the store as well.
     std::vector<std::string> gather(std::uint64_t number, std::chrono::nanoseconds patience);
 
-    // The last text of each rank, whatever its round is. Empty if a rank has none, or writes just
-    // now. Does not wait.
-    std::vector<std::string> newest() const;
-
     // Writes the text for all. For the rank that gathers.
     void publish(std::uint64_t number, std::string_view text);
 

@@ -190,10 +190,13 @@ class CollectiveSteps(Player):
     def _sums(self, at: int, name: str, number: int) -> None:
         """Sum a tensor of a scope a few times."""
         torch.cuda.set_device(device)
-        for _ in range(3):
-            tensor = self.fill(self.tensors[number], value(at, RANK))
-            dist.all_reduce(tensor, group=self.groups[name])
-            self.expect(at, tensor, self.total(at, name))
+        own = torch.cuda.Stream(device)  # one stream for two groups would take their sums in another order on each rank
+        own.wait_stream(torch.cuda.default_stream(device))
+        with torch.cuda.stream(own):
+            for _ in range(3):
+                tensor = self.fill(self.tensors[number], value(at, RANK))
+                dist.all_reduce(tensor, group=self.groups[name])
+                self.expect(at, tensor, self.total(at, name))
 
     def threads(self, at: int, step: Step, group: Any) -> None:  # noqa: ARG002
         """Use two groups at once, each on a thread of its own."""

@@ -35,6 +35,8 @@ def value(step: int, rank: int, part: int = 0) -> float:
 class Player:
     """The part that all steps share."""
 
+    had_groups = False  # in this process: torch 2.11 crashes in a split_group after an earlier destroy
+
     def __init__(self, seed: int, control: Any, folder: Path, patience: float) -> None:
         self.seed = seed
         self.control = control
@@ -98,12 +100,14 @@ class Player:
         )
         self.groups = {"world": dist.group.WORLD}
         for name, parts in self.program.groups.items():
-            if name == "split":
+            if name == "split" and not Player.had_groups:
                 self.groups[name] = dist.split_group(split_ranks=[list(part) for part in parts])
-            for part in parts if name not in ("world", "split") else ():
+                continue
+            for part in parts if name != "world" else ():
                 group = dist.new_group(list(part))
                 if RANK in part:
                     self.groups[name] = group
+        Player.had_groups = True
 
     def end(self) -> list[str]:
         """Destroy the groups; return what is left."""

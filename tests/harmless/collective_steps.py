@@ -10,8 +10,6 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from common import RANK
 from player import Player, device, value
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 import tracehook
 from tracehook.hook.groups import all_gather_single, reduce_scatter_single
@@ -166,6 +164,9 @@ class CollectiveSteps(Player):
 
     def dtensor(self, at: int, step: Step, group: Any) -> None:
         """Let a DTensor, whose part is a tensor of a scope, become whole."""
+        from torch.distributed.device_mesh import DeviceMesh
+        from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
         mesh = DeviceMesh.from_group(group, "cuda")
         placement = Partial() if "in place" in step.how else Shard(0)
         mine = DTensor.from_local(self.source(at, step), mesh, [placement], run_check=False)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from launch_settings import ROUND
+
 MOST_STEPS = 14
-SIZES = (1000, 1 << 16, 1 << 19, 1 << 20)
+SIZES = (1000, 1000, 1 << 16, 1 << 18, 1 << 19, 1 << 20)
 HOW_SCOPE = ("nested", "task", "ordinary first", "thread", "generator", "inside another", "both", "for graphs")
 HOW_REDUCE = ("async", "thread", "side stream", "out of place", "functional", "helper", "other group")
 LATE = (0.0, 0.0, 0.015, 0.03)  # seconds; the short patience of surroundings.py is over before
@@ -60,6 +62,8 @@ def _groups(chance: random.Random, ranks: int, is_bound: bool) -> dict[str, tupl
 class _Draw:
     def __init__(self, seed: int, ranks: int, is_bound: bool) -> None:
         self.chance = random.Random(f"program {seed}")
+        # To import DTensor and FSDP2 takes seconds: only every fourth job does so.
+        self.has_layers = seed // ROUND % 4 == 3
         self.ranks = ranks
         self.program = Program(_groups(self.chance, ranks, is_bound))
         self.made = 0
@@ -108,8 +112,8 @@ class _Draw:
         if self.chance.random() < 0.4:
             self.add("all_reduce", group, tensors=(number,), sizes=(size,), how=self.some(HOW_REDUCE, 0.15))
             return
-        kinds = ("all_gather", "reduce_scatter", "broadcast", "all_to_all", "reduce", "ring", "dtensor", "start", "send")
-        kind = self.chance.choice((*kinds, "send"))
+        kinds = ["all_gather", "reduce_scatter", "broadcast", "all_to_all", "reduce", "ring", "start", "send", "send"]
+        kind = self.chance.choice(kinds + ["dtensor", "dtensor"] * self.has_layers)
         places = tuple(self.chance.sample(range(self.ranks), min(2, self.ranks)))
         how = self.some(("async", "drop", "in place", "side stream"), 0.4)
         self.add(kind, group, tensors=(number,), sizes=(size,), ranks=places, how=how)
@@ -144,7 +148,8 @@ class _Draw:
             self.add(kind, group, sizes=(self.chance.choice((64, 1 << 18)),), how=how)
 
     def rare(self) -> None:
-        kind = self.chance.choice(("capture", "capture", "replay", "fsdp", "own", "own", "threads", "threads", "beside"))
+        kinds = ["capture", "capture", "replay", "own", "own", "threads", "threads", "beside"]
+        kind = self.chance.choice(kinds + ["fsdp"] * 4 * self.has_layers)
         group, size = self.any_group(), self.chance.choice(SIZES)
         if kind == "capture":
             number = self.number()

@@ -8,11 +8,8 @@ from typing import TYPE_CHECKING, Any
 import raw
 import torch
 import torch.distributed as dist
-import tracehook.fsdp
 from common import RANK, WORLD
 from player import Player, device, value
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import fully_shard
 
 import tracehook
 
@@ -57,6 +54,10 @@ class SpecialSteps(Player):
 
     def fsdp(self, at: int, step: Step, group: Any) -> None:
         """Train a small sharded model for a step, and look at what each all-gather of it moves."""
+        import tracehook.fsdp
+        from torch.distributed.device_mesh import DeviceMesh
+        from torch.distributed.fsdp import fully_shard
+
         player = self
 
         class Looking(tracehook.fsdp.AllGather):

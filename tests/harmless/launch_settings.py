@@ -1,0 +1,32 @@
+"""What all seeds of one job share, because a process reads it once: ranks, versions, settings of tracehook."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+ROUND = 50  # seeds of one job
+NEW, OLD = "23007", "22809"
+
+
+@dataclass(frozen=True)
+class LaunchSettings:
+    """Of one job."""
+
+    ranks: int
+    env: dict[str, str]
+
+
+def draw(seed: int) -> LaunchSettings:
+    """Draw what the job of a seed is started with."""
+    number = seed // ROUND
+    chance = random.Random(f"job {number}")
+    env = {
+        "SYMM_REGISTER_LOCAL": chance.choice(("auto", "auto", "auto", "all", "off")),
+        "SYMM_REGISTER_MEMORY": chance.choice(("torch", "torch", "torch", "vmm")),
+        "TRACEHOOK_EMU_NCCL_VERSION": chance.choice((NEW, OLD)),
+        "TORCH_CPP_LOG_LEVEL": "ERROR",
+    }
+    if chance.random() < 0.2:
+        env["SYMM_REGISTER_LOCAL_MIN"] = "20MiB"
+    return LaunchSettings((2, 3, 2, 3, 2, 2, 3, 1)[number % 8], env)

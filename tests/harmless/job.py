@@ -19,7 +19,7 @@ from player import device
 from special_steps import SpecialSteps
 
 FIRST, COUNT, FOLDER = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-HARD = 15.0  # seconds after which a seed that stands still shows where
+HARD = 100.0  # seconds after which a seed that stands still shows where
 PATIENCE = 60.0
 
 

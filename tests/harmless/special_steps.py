@@ -54,9 +54,10 @@ class SpecialSteps(Player):
 
     def fsdp(self, at: int, step: Step, group: Any) -> None:
         """Train a small sharded model for a step, and look at what each all-gather of it moves."""
-        import tracehook.fsdp
         from torch.distributed.device_mesh import DeviceMesh
         from torch.distributed.fsdp import fully_shard
+
+        import tracehook.fsdp
 
         player = self
 

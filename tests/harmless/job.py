@@ -1,4 +1,7 @@
-"""Plays random correct programs in random surroundings: job.py FIRST COUNT FOLDER [planted KIND]. One process a rank."""
+"""Plays random correct programs in random surroundings: job.py FIRST COUNT FOLDER. One process a rank.
+
+With `planted` one rank does something else at one step of each seed.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +15,15 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from collective_steps import CollectiveSteps
 from common import RANK, WORLD, tell
-from memory_steps import MemorySteps
+from diverging import Diverging, Run
 from player import device
-from special_steps import SpecialSteps
 
 FIRST, COUNT, FOLDER = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
 HARD = 100.0  # seconds after which a seed that stands still shows where
 PATIENCE = 60.0
-
-
-class Run(MemorySteps, CollectiveSteps, SpecialSteps):
-    """One seed on this rank."""
-
+SHORT = 3.0  # seconds that ranks wait for one that does something else
+PLANTED = "planted" in sys.argv
 
 faulthandler.enable()
 torch.cuda.set_device(device)
@@ -35,8 +33,8 @@ announced: dict[int, str] = {}
 gc.collect()
 gc.freeze()  # or looking at everything that torch made costs more than a seed
 for seed in range(FIRST, FIRST + COUNT):
-    faulthandler.dump_traceback_later(HARD, exit=True)
-    run = Run(seed, control, FOLDER, PATIENCE)
+    faulthandler.dump_traceback_later(HARD / 4 if PLANTED else HARD, exit=True)
+    run = Diverging(seed, control, FOLDER, SHORT) if PLANTED else Run(seed, control, FOLDER, PATIENCE)
     found: list[str] = []
     try:
         run.surround()
@@ -59,6 +57,10 @@ for seed in range(FIRST, FIRST + COUNT):
             sys.stdout.flush()
             time.sleep(2.0)  # the other ranks still hear why at the store of rank 0
             os._exit(1)
+    if PLANTED and RANK == 0:
+        time.sleep(SHORT)  # this rank has the store
+    if PLANTED:
+        break
     control.set(f"done {seed} {RANK}", "")
     control.wait([f"done {seed} {rank}" for rank in range(WORLD)])
 faulthandler.cancel_dump_traceback_later()

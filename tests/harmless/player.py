@@ -45,7 +45,7 @@ class Player:
         self.control = control
         self.folder = folder
         self.patience = patience  # seconds: the time-out of the groups
-        self.around = surroundings.draw(seed, WORLD)
+        self.around = surroundings.draw(seed, WORLD, is_calm=patience < surroundings.LONG)
         self.program = programs.draw(seed, WORLD, self.around.is_bound)
         self.groups: dict[str, Any] = {}
         self.tensors: dict[int, torch.Tensor] = {}
@@ -93,21 +93,22 @@ class Player:
         memory._pool_choice = type(memory._pool_choice)([self.around.policy], memory.push)
         ranks_module.shared_memory_domain = lambda: f"host {self.around.hosts[RANK]}"
         store = surroundings.make_store(self.around, self.control, name, RANK, self.folder)
+        limit = timedelta(seconds=self.patience)
         dist.init_process_group(
             "nccl",
             store=store,
             rank=RANK,
             world_size=WORLD,
             device_id=device if self.around.is_bound else None,
-            timeout=timedelta(seconds=self.patience),
+            timeout=limit,
         )
         self.groups = {"world": dist.group.WORLD}
         for name, parts in self.program.groups.items():
             if name == "split" and not Player.had_groups:
-                self.groups[name] = dist.split_group(split_ranks=[list(part) for part in parts])
+                self.groups[name] = dist.split_group(split_ranks=[list(part) for part in parts], timeout=limit)
                 continue
             for part in parts if name != "world" else ():
-                group = dist.new_group(list(part))
+                group = dist.new_group(list(part), timeout=limit)
                 if RANK in part:
                     self.groups[name] = group
         Player.had_groups = True
@@ -130,10 +131,11 @@ class Player:
 
     def play(self) -> None:
         """Take every step in which this rank has a part."""
-        for self.at, step in enumerate(self.program.steps):
+        for at, step in enumerate(self.program.steps):
+            self.at = at
             if step.late:
                 time.sleep(step.late[RANK])
-            self.take(self.at, step)
+            self.take(at, step)
 
     def take(self, at: int, step: programs.Step) -> None:
         """Take a step, unless this rank has no part in it."""

@@ -11,6 +11,10 @@ MOST_STEPS = 12
 SIZES = (1000, 1000, 1 << 16, 1 << 18, 1 << 19, 1 << 20)
 HOW_SCOPE = ("nested", "task", "ordinary first", "thread", "generator", "inside another", "both", "for graphs")
 HOW_REDUCE = ("async", "thread", "side stream", "out of place", "functional", "helper", "other group")
+OTHERS = (
+    *("free", "flight", "flight", "plain", "barrier", "trim"),
+    *("sync", "empty_cache", "reserve", "restart", "ask"),
+)
 LATE = (0.0, 0.0, 0.015, 0.03)  # seconds; the short patience of surroundings.py is over before
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
 STORES = ("tcp", "tcp without libuv", "file")
-SHORT = 0.008  # seconds
+SHORT, LONG = 0.008, 60.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -31,17 +31,17 @@ class Surroundings:
     collects: int  # allocations after which Python looks for garbage; 0: never
 
 
-def draw(seed: int, ranks: int) -> Surroundings:
-    """Draw the surroundings of a seed."""
+def draw(seed: int, ranks: int, is_calm: bool = False) -> Surroundings:
+    """Draw the surroundings of a seed. `is_calm`: with a guard, groups that know their devices, nothing beside."""
     chance = random.Random(f"surroundings {seed}")
     hosts = tuple(chance.randrange(chance.choice((1, 1, 2))) for _ in range(ranks))
     guards = tuple(chance.choice(("on", "on", "on", "watch", "off")) for _ in range(ranks))
-    return Surroundings(
+    drawn = Surroundings(
         store="hash" if ranks == 1 else chance.choice(STORES),
         prefixes=chance.randrange(3),
         hosts=hosts,
         guards=guards if chance.random() < 0.2 else ("on",) * ranks,
-        patience=chance.choice((SHORT, 60.0)),
+        patience=chance.choice((SHORT, LONG)),
         policy=chance.choice(("shared", "shared", "isolated")),
         is_bound=chance.random() < 0.7,
         clocks=tuple(chance.choice((0.0, 0.0, 3600.0, -86400.0)) for _ in range(ranks)),
@@ -49,6 +49,7 @@ def draw(seed: int, ranks: int) -> Surroundings:
         switch=chance.choice((0.005, 0.005, 0.0001, 0.02)),
         collects=chance.choice((700, 700, 50, 0)),
     )
+    return replace(drawn, guards=("on",) * ranks, patience=LONG, is_bound=True, busy=-1) if is_calm else drawn
 
 
 def make_store(found: Surroundings, control: Any, name: str, rank: int, folder: Path) -> Any:

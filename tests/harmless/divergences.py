@@ -9,22 +9,25 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from programs import Program, Step
 
-TIMEOUT = r"RegistrationTimeout|did not come|came late|Watchdog caught|timed out"
-MISMATCH = r"RegistrationMismatch|differ|another"
-STORE = r"Connection|Broken pipe|store failed|reset by peer"
-# By kind: what some rank has to say, unless every rank ends well and all results are right.
+APART = (
+    r"Registration(?:Mismatch|Timeout)|the ranks (?:differ|are not at the same point)|another rank|did not come|came late"
+    r"|Watchdog caught collective operation timeout"
+)
+GONE = r"Connection|Broken pipe|store failed|reset by peer|NCCL error"
+# By kind: what some rank has to say, unless every rank ends well and all results are right. A rank that wants a window
+# alone waits alone, so a mismatch may end as a time-out.
 KINDS = {
-    "size": MISMATCH,  # of a scope's tensors
-    "order": MISMATCH,  # of the tensors in a scope
-    "swap": f"{MISMATCH}|{TIMEOUT}",  # of two scopes
-    "skip": f"{MISMATCH}|{TIMEOUT}",  # of a scope: the tensors lie in ordinary memory
-    "extra": f"{MISMATCH}|{TIMEOUT}",  # scope
-    "memory": f"{MISMATCH}|{TIMEOUT}",  # ordinary memory in a collective of a window
-    "count": f"{MISMATCH}|{TIMEOUT}",  # of elements
-    "group": f"{MISMATCH}|{TIMEOUT}",  # of the same ranks
-    "exception": f"OnPurpose|RegistrationFailed|{MISMATCH}|{TIMEOUT}",  # in a scope
-    "leaves": f"{TIMEOUT}|{STORE}",  # and is never at that step
-    "killed": f"{TIMEOUT}|{STORE}|NCCL error",  # before that step
+    "size": APART,  # of a scope's tensors
+    "order": APART,  # of the tensors in a scope
+    "swap": APART,  # of two scopes
+    "skip": APART,  # of a scope: the tensors lie in ordinary memory
+    "extra": APART,  # scope
+    "memory": APART,  # ordinary memory in a collective of a window
+    "count": APART,  # of elements
+    "group": APART,  # of the same ranks
+    "exception": f"RegistrationFailed|{APART}",  # in a scope
+    "leaves": f"{APART}|{GONE}",  # and is never at that step
+    "killed": f"{APART}|{GONE}",  # before that step
 }
 # The others may do no harm: the tensors lie in segments that have windows already, or no rank uses them.
 NOTICED = frozenset(KINDS) - {"order", "swap", "skip"}

@@ -42,14 +42,14 @@ class Diverging(Run):
     def take(self, at: int, step: Step) -> None:
         """Take a step, or do something else."""
         kind = self.divergence.kind
-        if RANK != self.divergence.rank or at not in (self.divergence.at, self.divergence.at + (kind == "swap")):
+        if self.divergence.rank != RANK or at not in (self.divergence.at, self.divergence.at + (kind == "swap")):
             super().take(at, step)
         else:
             getattr(self, kind)(at, step, self.groups[step.group])
 
     def sizes(self, at: int, step: Step) -> tuple[int, ...]:
         """Return other sizes at the step that diverges."""
-        if RANK == self.divergence.rank and at == self.divergence.at and self.divergence.kind == "size":
+        if self.divergence.rank == RANK and at == self.divergence.at and self.divergence.kind == "size":
             return tuple(size + MORE for size in step.sizes)
         return step.sizes
 

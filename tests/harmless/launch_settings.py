@@ -7,6 +7,12 @@ from dataclasses import dataclass
 
 ROUND = 50  # seeds of one job
 NEW, OLD = "23007", "22809"
+OF_TORCH = {  # one warm start serves all jobs
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "500",
+}
 
 
 @dataclass(frozen=True)
@@ -21,11 +27,10 @@ def draw(seed: int) -> LaunchSettings:
     """Draw what the job of a seed is started with."""
     number = seed // ROUND
     chance = random.Random(f"job {number}")
-    env = {
+    env = OF_TORCH | {
         "SYMM_REGISTER_LOCAL": chance.choice(("auto", "auto", "auto", "all", "off")),
         "SYMM_REGISTER_MEMORY": chance.choice(("torch", "torch", "torch", "vmm")),
         "TRACEHOOK_EMU_NCCL_VERSION": chance.choice((NEW, OLD)),
-        "TORCH_CPP_LOG_LEVEL": "ERROR",
     }
     if env["SYMM_REGISTER_LOCAL"] == "all" and env["SYMM_REGISTER_MEMORY"] == "torch":
         # Then memory of scopes is registered in effect and ordinary memory is not, so to send from one to the other

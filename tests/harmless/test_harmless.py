@@ -1,17 +1,22 @@
 """Random correct programs in random surroundings: tracehook changes nothing, says nothing, leaves nothing.
 
 HARMLESS_SEEDS: how many; HARMLESS_FROM: the first. A seed that failed is played again with
-``HARMLESS_FROM=seed HARMLESS_SEEDS=1``.
+``HARMLESS_FROM=seed HARMLESS_SEEDS=1``. HARMLESS_PLANTED: divergences of each kind.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 from pathlib import Path
 
+import divergences
 import launch_settings
+import programs
 import pytest
-from launch_settings import ROUND
+from divergences import KINDS, NOTICED
+from launch_settings import OF_TORCH, ROUND
 from support.audits import CLEAN, Audit
 from support.rehearsal import Rehearsal, rehearse
 
@@ -19,6 +24,7 @@ HERE = Path(__file__).parent
 JOBS = HERE.parent / "rehearsal" / "jobs"
 SEEDS = int(os.environ.get("HARMLESS_SEEDS", "200"))
 FIRST = int(os.environ.get("HARMLESS_FROM", "0"))
+PLANTED = int(os.environ.get("HARMLESS_PLANTED", "1"))
 START = "import sys, runpy; sys.path[:0] = {paths}; sys.argv[0] = {job!r}; runpy.run_path({job!r}, run_name='__main__')"
 
 
@@ -28,7 +34,7 @@ def play(folder: Path, ranks: int, first: int, seeds: int, *how: str, **env: str
     paths = [str(HERE), str(JOBS)]
     job.write_text(START.format(paths=paths, job=str(HERE / "job.py")))
     given = str(first), str(seeds), str(folder), *how
-    return rehearse(job, *given, ranks=ranks, log=folder / "log", env=env, timeout=60 + 8 * seeds)
+    return rehearse(job, *given, ranks=ranks, log=folder / "log", env=env, timeout=100 + 8 * seeds)
 
 
 def rounds() -> list[tuple[int, int]]:
@@ -55,3 +61,34 @@ def test_a_correct_program_is_not_hurt(tmp_path: Path, first: int, seeds: int) -
     assert run.events("communicator.refused") == run.events("placement.mismatch") == []
     assert run.events("agreement.timeout") == run.events("agreement.mismatch") == run.events("agreement.failed") == []
     Audit(tmp_path / "log").expect(CLEAN)
+
+
+def seeds_of(kind: str) -> list[tuple[int, int]]:
+    """Return the first seeds of that kind whose programs have a place for it, for two ranks and for three in turn."""
+    place = list(KINDS).index(kind)
+    found: list[tuple[int, int]] = []
+    for seed in itertools.count(FIRST + (place - FIRST) % len(KINDS), len(KINDS)):
+        if len(found) == PLANTED:
+            return found
+        ranks = 2 + (place + len(found)) % 2
+        if divergences.draw(seed, programs.draw(seed, ranks)):
+            found.append((seed, ranks))
+    raise AssertionError
+
+
+@pytest.mark.timeout(130 * PLANTED)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_planted_difference_is_named(tmp_path: Path, kind: str) -> None:
+    """One rank does something else: some rank says so, no wrong result is without a word, and every process ends."""
+    for seed, ranks in seeds_of(kind):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        env = OF_TORCH | {"SYMM_REGISTER_LOCAL": "auto"}
+        run = play(folder, ranks, seed, 1, "planted", **env)
+        told = [run.facts(rank) for rank in range(ranks)]
+        said = run.finished.err + " ".join(text for facts in told for text in facts.get("announced", {}).values())
+        about = f"seed {seed} on {ranks} ranks: {run.output}"
+        assert not run.finished.late, about
+        assert run.finished.orphans == 0, about
+        is_well = [facts.get("failures") for facts in told] == [{}] * ranks
+        assert re.search(KINDS[kind], said) or (is_well and kind not in NOTICED), about

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from programs import Program, Step
 
 APART = (
-    r"Registration(?:Mismatch|Timeout)|the ranks (?:differ|are not at the same point)|another rank|did not come|came late"
-    r"|Watchdog caught collective operation timeout"
+    r"Registration(?:Mismatch|Timeout)|the ranks (?:differ|are not at the same point)|another rank|did not come"
+    r"|came late|Watchdog caught collective operation timeout"
 )
 GONE = r"Connection|Broken pipe|store failed|reset by peer|NCCL error"
 # By kind: what some rank has to say, unless every rank ends well and all results are right. A rank that wants a window

@@ -63,6 +63,22 @@ def test_a_correct_program_is_not_hurt(tmp_path: Path, first: int, seeds: int) -
     Audit(tmp_path / "log").expect(CLEAN)
 
 
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_that_are_threads_are_not_hurt(tmp_path: Path, ranks: int) -> None:
+    """The same of ranks in one process, which compare in a HashStore."""
+    job = tmp_path / "start.py"
+    job.write_text(START.format(paths=[str(HERE), str(JOBS)], job=str(HERE / "threaded_job.py")))
+    given = str(FIRST), str(max(1, SEEDS // 8)), str(ranks)
+    env = OF_TORCH | {"SYMM_REGISTER_LOCAL": "auto"}
+    run = rehearse(job, *given, devices=ranks, log=tmp_path / "log", env=env, timeout=60 + SEEDS)
+    assert run.facts().get("failures") == {}, run.output
+    run.assert_good()
+    said = [line for line in run.finished.err.splitlines() if line.startswith("tracehook") and " yet; " not in line]
+    assert said == [], run.output
+    Audit(tmp_path / "log").expect(CLEAN)
+
+
 def seeds_of(kind: str) -> list[tuple[int, int]]:
     """Return the first seeds of that kind whose programs have a place for it, for two ranks and for three in turn."""
     place = list(KINDS).index(kind)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import faulthandler
+import os
 import sys
 import threading
 import time
+import traceback
 from typing import TYPE_CHECKING
 
 import programs
@@ -41,7 +43,8 @@ nccl.ncclAllGather.argtypes = [pointer, pointer, size, ctypes.c_int, pointer, po
 class ThreadRank:
     """One rank in one seed: its communicators, its tensors, and what came out wrong."""
 
-    def __init__(self, rank: int, program: programs.Program, names: dict[str, UniqueId]) -> None:
+    def __init__(self, seed: int, rank: int, program: programs.Program, names: dict[str, UniqueId]) -> None:
+        self.seed = seed
         self.rank = rank
         self.program = program
         self.names = names
@@ -67,7 +70,11 @@ class ThreadRank:
             for made in self.communicators.values():
                 must(nccl.ncclCommDestroy(made))
         except (Exception, SystemExit) as problem:
-            self.wrong.append(f"rank {self.rank}: {type(problem).__name__}: {problem}")
+            where = traceback.format_exc().splitlines()[-3].strip()
+            tell(
+                failures={self.seed: [*self.wrong, f"rank {self.rank}: {type(problem).__name__}: {problem} at {where}"]}
+            )
+            os._exit(1)  # the other ranks wait for this one
 
     def _value(self, at: int, rank: int) -> float:
         return float((at + 1) * 16 + rank)
@@ -149,7 +156,7 @@ def play(seed: int) -> list[str]:
     names = {name: UniqueId() for name in ("world", "twin")}
     for unique in names.values():
         must(nccl.ncclGetUniqueId(ctypes.byref(unique)))
-    ranks = [ThreadRank(rank, program, names) for rank in range(RANKS)]
+    ranks = [ThreadRank(seed, rank, program, names) for rank in range(RANKS)]
     for rank in ranks:
         rank.thread.start()
     for rank in ranks:

@@ -159,9 +159,9 @@ constexpr bool is_exchange(std::string_view operation) noexcept {
            operation.starts_with("scatter");
 }
 
-// Inside the gate. NCCL makes messages of these calls, unless its copy engine takes them. So a
+// Inside the gate. NCCL makes messages of these calls, unless its copy engine takes them: there a
 // buffer in a window must not meet memory that is not registered. `kind` tells of all ranks alike
-// where both buffers of an all_to_all lie; of a gather or scatter nobody knows the root's.
+// where both buffers of an all_to_all lie; nobody knows the root's.
 template <Placed Number, typename Arguments>
 void place_exchanged(core::Communicator& communicator, const Arguments& arguments,
                      std::uint64_t kind, Stream stream) noexcept {
@@ -175,13 +175,13 @@ void place_exchanged(core::Communicator& communicator, const Arguments& argument
         return;
     }
     const std::size_t one = bytes_of(std::get<2>(arguments), std::get<3>(arguments));
-    const std::size_t all = one * static_cast<std::size_t>(std::max(communicator.identity().size, 1));
+    const auto ranks = static_cast<std::size_t>(std::max(communicator.identity().size, 1));
     constexpr bool kScatters = operation_name(Number).starts_with("scatter");
     constexpr bool kGathers = operation_name(Number).starts_with("gather");
-    place_alone(registrar(), communicator, std::get<0>(arguments), kGathers ? one : all, false,
-                stream);
-    place_alone(registrar(), communicator, std::get<1>(arguments), kScatters ? one : all, false,
-                stream);
+    place_alone(registrar(), communicator, std::get<0>(arguments), kGathers ? one : one * ranks,
+                false, stream);
+    place_alone(registrar(), communicator, std::get<1>(arguments), kScatters ? one : one * ranks,
+                false, stream);
 }
 
 // Inside the gate. `kind`: where the buffers lie; a buffer in a window stays where it is, because

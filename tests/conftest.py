@@ -12,7 +12,12 @@ settings.register_profile("any machine", deadline=None)
 settings.load_profile("any machine")
 
 # One file is kept in one process, because many tests look at one run of one job; but not of these.
-APART = ("emulator/test_windows.py", "rehearsal/test_killed_often.py", "rehearsal/test_random_schedule.py")
+APART = (
+    "emulator/test_windows.py",
+    "harmless/",
+    "rehearsal/test_killed_often.py",
+    "rehearsal/test_random_schedule.py",
+)
 # What takes longest comes first, so that no process is left with it at the end; short tests that stand apart come last.
 ORDER = (
     "rehearsal/test_killed_often.py",

@@ -5,102 +5,220 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-MOST_STEPS = 14
+from launch_settings import ROUND
+
+MOST_STEPS = 12
+SIZES = (1000, 1000, 1 << 16, 1 << 18, 1 << 19, 1 << 20)
+HOW_SCOPE = ("nested", "task", "ordinary first", "thread", "generator", "inside another", "both", "for graphs")
+HOW_REDUCE = ("async", "thread", "side stream", "out of place", "functional", "helper", "other group")
+OTHERS = (
+    *("free", "flight", "flight", "plain", "barrier", "trim"),
+    *("sync", "empty_cache", "reserve", "restart", "ask"),
+)
+LATE = (0.0, 0.0, 0.015, 0.03)  # seconds; the short patience of surroundings.py is over before
 
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that the members of a group do. `late`: seconds by which a rank comes late to it."""
+    """One thing that the members of a group do. `late`: seconds by which a rank comes late to it.
+
+    `ranks`: positions in the group, of who sends and who receives. `tensors`: numbers of tensors,
+    or of a graph. `second`: the group of the second tensor.
+    """
 
     kind: str
     group: str
-    tensors: tuple[int, ...] = ()  # numbers of tensors that it makes or uses
+    tensors: tuple[int, ...] = ()
     sizes: tuple[int, ...] = ()  # elements
-    ranks: tuple[int, ...] = ()  # who sends, who receives
+    ranks: tuple[int, ...] = ()
     how: frozenset[str] = frozenset()
     late: tuple[float, ...] = ()
+    second: str = ""
 
 
 @dataclass
 class Program:
-    """The groups by name, with their ranks, and the steps."""
+    """The groups by name, and the steps. A group has parts: each rank is in one of them, or in none."""
 
-    groups: dict[str, tuple[int, ...]]
+    groups: dict[str, tuple[tuple[int, ...], ...]]
     steps: list[Step] = field(default_factory=list)
+
+    def members(self, group: str, rank: int) -> tuple[int, ...]:
+        """Return the ranks that meet a rank in a group; none if the rank is not in it."""
+        return next((part for part in self.groups[group] if rank in part), ())
+
+
+def _groups(chance: random.Random, ranks: int, is_bound: bool) -> dict[str, tuple[tuple[int, ...], ...]]:
+    everyone = tuple(range(ranks))
+    made = {"world": (everyone,), "twin": (everyone,)}
+    mixed = chance.sample(everyone, ranks)
+    cut = chance.randint(1, ranks)
+    parts = tuple(tuple(sorted(part)) for part in (mixed[:cut], mixed[cut:]) if part)
+    if ranks > 2:
+        made["some"] = (tuple(sorted(chance.sample(everyone, chance.randint(2, ranks - 1)))),)
+    if ranks > 1 and chance.random() < 0.3:
+        made["parts"] = parts
+    if ranks > 1 and is_bound and chance.random() < 0.3:
+        made["split"] = parts
+    return made
 
 
 class _Draw:
-    def __init__(self, seed: int, ranks: int) -> None:
+    def __init__(self, seed: int, ranks: int, is_bound: bool) -> None:
         self.chance = random.Random(f"program {seed}")
+        # To import DTensor and FSDP2 takes seconds: only every fourth job does so.
+        self.has_layers = seed // ROUND % 4 == 2
         self.ranks = ranks
-        everyone = tuple(range(ranks))
-        self.program = Program({"world": everyone, "twin": everyone})
-        if ranks > 2:
-            self.program.groups["some"] = tuple(sorted(self.chance.sample(everyone, self.chance.randint(2, ranks - 1))))
+        self.program = Program(_groups(self.chance, ranks, is_bound))
         self.made = 0
         self.live: dict[int, tuple[str, int]] = {}  # tensors: group, elements
+        self.under_way: dict[int, tuple[str, int]] = {}  # tensors that a collective uses meanwhile
+        self.graphs: dict[int, tuple[str, int]] = {}
+
+    # --- chances ---
+
+    def some(self, what: tuple[str, ...], chance: float) -> frozenset[str]:
+        return frozenset(each for each in what if self.chance.random() < chance)
 
     def late(self) -> tuple[float, ...]:
         if self.chance.random() < 0.8:
             return ()
-        return tuple(self.chance.choice((0.0, 0.0, 0.1, 0.7)) for _ in range(self.ranks))
+        return tuple(self.chance.choice(LATE) for _ in range(self.ranks))
 
     def add(self, kind: str, group: str, **more: object) -> None:
         self.program.steps.append(Step(kind, group, late=self.late(), **more))  # type: ignore[arg-type]
 
+    def any_group(self) -> str:
+        return self.chance.choice(list(self.program.groups))
+
+    def number(self) -> int:
+        self.made += 1
+        return self.made - 1
+
+    # --- steps ---
+
     def scope(self) -> None:
-        group = self.chance.choice(list(self.program.groups))
-        sizes = tuple(self.chance.choice((1000, 1 << 16, 1 << 19, 1 << 20)) for _ in range(self.chance.randint(1, 3)))
-        numbers = tuple(range(self.made, self.made + len(sizes)))
-        self.made += len(sizes)
+        group = self.any_group()
+        sizes = tuple(self.chance.choice(SIZES) for _ in range(self.chance.randint(1, 3)))
+        numbers = tuple(self.number() for _ in sizes)
+        how = self.some(HOW_SCOPE, 0.12)
+        if group not in ("world", "twin"):
+            how -= {"inside another", "both"}
+        if self.chance.random() < 0.06:
+            self.add("failing", group, sizes=sizes)
+            return
         self.live |= {number: (group, size) for number, size in zip(numbers, sizes, strict=True)}
-        how = frozenset(each for each in ("nested", "task", "ordinary first") if self.chance.random() < 0.15)
         self.add("scope", group, tensors=numbers, sizes=sizes, how=how)
 
     def use(self) -> None:
         number = self.chance.choice(list(self.live))
         group, size = self.live[number]
-        members = self.program.groups[group]
-        if self.chance.random() < 0.6 or len(members) < 2:
-            kinds = ("async", "thread", "side stream", "out of place")
-            how = frozenset(each for each in kinds if self.chance.random() < 0.2)
+        if self.chance.random() < 0.4:
+            how = self.some(HOW_REDUCE, 0.15) - (frozenset() if self.has_layers else {"functional"})
             self.add("all_reduce", group, tensors=(number,), sizes=(size,), how=how)
-        else:
-            ranks = tuple(self.chance.sample(members, 2))
-            how = frozenset(each for each in ("async", "drop") if self.chance.random() < 0.5)
-            self.add("send", group, tensors=(number,), sizes=(size,), ranks=ranks, how=how)
-            if "drop" in how:
-                del self.live[number]
+            return
+        kinds = ["all_gather", "reduce_scatter", "broadcast", "all_to_all", "reduce", "ring", "start", "send", "send"]
+        kind = self.chance.choice(kinds + ["dtensor", "dtensor"] * self.has_layers)
+        places = tuple(self.chance.sample(range(self.ranks), min(2, self.ranks)))
+        how = self.some(("async", "drop", "in place", "side stream"), 0.4)
+        self.add(kind, group, tensors=(number,), sizes=(size,), ranks=places, how=how)
+        if kind == "start":
+            self.under_way[number] = self.live.pop(number)
+        elif kind == "send" and "drop" in how:
+            del self.live[number]
+
+    def finish(self) -> None:
+        number = self.chance.choice(list(self.under_way))
+        self.live[number] = self.under_way.pop(number)
+        group, size = self.live[number]
+        self.add("finish", group, tensors=(number,), sizes=(size,))
 
     def other(self) -> None:
-        kinds = ("free", "flight", "flight", "plain", "barrier", "trim", "sync", "empty_cache", "reserve", "restart")
+        kinds = (
+            "free",
+            "flight",
+            "flight",
+            "plain",
+            "barrier",
+            "trim",
+            "sync",
+            "empty_cache",
+            "reserve",
+            "restart",
+            "ask",
+        )
         kind = self.chance.choice(kinds)
         if kind in ("free", "flight"):
             number = self.chance.choice(list(self.live))
             group, _ = self.live.pop(number)
-            self.add(kind, group, tensors=(number,))
+            self.add(kind, group, tensors=(number,), how=self.some(("thread", "cycle"), 0.3))
         elif kind == "restart":
+            while self.under_way:
+                self.finish()
             self.live.clear()
+            self.graphs.clear()
             self.add(kind, "world")
         else:
-            group = "world" if kind == "empty_cache" else self.chance.choice(list(self.program.groups))
-            self.add(kind, group, sizes=(self.chance.choice((64, 1 << 18)),))
+            # Ranks that trim a subgroup alone have other memory afterwards.
+            group = self.chance.choice(("world", "twin")) if kind in ("empty_cache", "trim") else self.any_group()
+            how = self.some(("graph",), 0.3)
+            self.add(kind, group, sizes=(self.chance.choice((64, 1 << 18)),), how=how)
+
+    def rare(self) -> None:
+        kinds = ["capture", "capture", "replay", "own", "own", "threads", "threads", "beside"]
+        kind = self.chance.choice(kinds + ["fsdp"] * 4 * self.has_layers)
+        group, size = self.any_group(), self.chance.choice(SIZES)
+        if kind == "capture":
+            number = self.number()
+            self.graphs[number] = group, size
+            self.add(kind, group, tensors=(number,), sizes=(size,))
+        elif kind == "replay":
+            if self.graphs:
+                number = self.chance.choice(list(self.graphs))
+                group, size = self.graphs[number]
+                how = self.some(("reset",), 0.3)
+                self.add(kind, group, tensors=(number,), sizes=(size,), how=how)
+                if how:
+                    del self.graphs[number]
+        elif kind == "fsdp":
+            self.add(kind, self.chance.choice(("world", "twin")), how=self.some(("sum", "train"), 0.5))
+        elif kind == "own":
+            self.add(kind, "world", sizes=(size,), how=self.some(("kept", "abort", "twice"), 0.3))
+        elif kind == "threads":
+            self.threads()
+        else:
+            self.beside(size)
+
+    def threads(self) -> None:
+        """Two threads use a tensor each, in groups of their own."""
+        first = self.chance.choice(list(self.live))
+        others = [number for number, (group, _) in self.live.items() if group != self.live[first][0]]
+        if others:
+            second = self.chance.choice(others)
+            (group, size), (twin, more) = self.live[first], self.live[second]
+            self.add("threads", group, tensors=(first, second), sizes=(size, more), second=twin)
+
+    def beside(self, size: int) -> None:
+        """One thread makes a tensor in a scope of a group, and another one uses a tensor in another group."""
+        used = self.chance.choice(list(self.live))
+        twin, more = self.live[used]
+        group = self.chance.choice([name for name in self.program.groups if name != twin])
+        number = self.number()
+        self.live[number] = group, size
+        self.add("beside", group, tensors=(number, used), sizes=(size, more), second=twin)
 
     def __call__(self) -> Program:
         self.scope()
         for _ in range(self.chance.randint(3, MOST_STEPS)):
-            act = self.chance.choices((self.scope, self.use, self.other), (3, 5, 2))[0]
+            if self.under_way and self.chance.random() < 0.3:
+                self.finish()
+            act = self.chance.choices((self.scope, self.use, self.other, self.rare), (3, 6, 2, 1.2))[0]
             (act if self.live else self.scope)()
+        while self.under_way:
+            self.finish()
         return self.program
 
 
-def draw(seed: int, ranks: int) -> Program:
-    """Draw the program of a seed."""
-    return _Draw(seed, ranks)()
-
-
-def planted(program: Program, seed: int) -> tuple[int, int]:
-    """Return a scope of the whole job and a rank that allocates something else there: a fault to be named."""
-    chance = random.Random(f"fault {seed}")
-    scopes = [at for at, step in enumerate(program.steps) if step.kind == "scope" and step.group in ("world", "twin")]
-    return chance.choice(scopes) if scopes else -1, chance.randrange(len(program.groups["world"]))
+def draw(seed: int, ranks: int, is_bound: bool = True) -> Program:
+    """Draw the program of a seed. `is_bound`: the groups know their devices, so one can be split."""
+    return _Draw(seed, ranks, is_bound)()

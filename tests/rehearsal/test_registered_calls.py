@@ -103,6 +103,17 @@ def test_a_tensor_of_a_scope_is_sent(tmp_path: Path, memory: str, size: str) -> 
     Audit(tmp_path).expect(CLEAN)
 
 
+@pytest.mark.parametrize("what", ["sent", "received"])
+@pytest.mark.parametrize("nccl", ["22809", "23007"])
+def test_a_tensor_of_a_scope_is_exchanged(tmp_path: Path, nccl: str, what: str) -> None:
+    """Of an all_to_all only what is sent, or what is received, lies in a window: NCCL sees no mixture."""
+    env = TORCH | {"TRACEHOOK_EMU_NCCL_VERSION": nccl}
+    run = rehearse("exchanged_from_scope.py", "8", what, ranks=2, log=tmp_path, env=env)
+    run.assert_good()
+    assert [run.facts(rank)["received"] for rank in range(2)] == [[0.0, 10.0], [1.0, 11.0]]
+    Audit(tmp_path).expect(CLEAN)
+
+
 def test_switching_off_leaves_no_registration(tmp_path: Path) -> None:
     """tracehook.disable() undoes what calls registered; calls then run on their own buffers until enable()."""
     run = rehearse("registered_switch.py", ranks=2, log=tmp_path, env=VMM)

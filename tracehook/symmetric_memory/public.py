@@ -146,8 +146,9 @@ def _scope_of(group: Groups, communicator: Any, graph: bool, hints: Hints) -> Sc
         return known[0]
     (windows,) = memory.chosen(group, communicator)
     made = memory.scope([windows], (), graph, hints) or _outside(())
-    for old in [old for old, (_, found) in scopes_of_others.items() if found.communicator().dead]:
-        del scopes_of_others[old]
+    for old, (_, found) in list(scopes_of_others.items()):  # other threads make scopes meanwhile
+        if found.communicator().dead:
+            scopes_of_others.pop(old, None)
     if len(scopes_of_others) >= _MOST_SCOPES:
         scopes_of_others.clear()
     scopes_of_others[key] = made, windows

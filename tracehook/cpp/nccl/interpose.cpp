@@ -154,6 +154,36 @@ constexpr PayingCall paying_call(std::string_view operation) noexcept {
                                        : PayingCall::kNone;
 }
 
+constexpr bool is_exchange(std::string_view operation) noexcept {
+    return operation.starts_with("all_to_all") || operation.starts_with("gather") ||
+           operation.starts_with("scatter");
+}
+
+// Inside the gate. NCCL makes messages of these calls, unless its copy engine takes them: there a
+// buffer in a window must not meet memory that is not registered. `kind` tells of all ranks alike
+// where both buffers of an all_to_all lie; nobody knows the root's.
+template <Placed Number, typename Arguments>
+void place_exchanged(core::Communicator& communicator, const Arguments& arguments,
+                     std::uint64_t kind, Stream stream) noexcept {
+    constexpr bool kRooted = has_root(operation_name(Number));
+    const bool sends = (kind & core::Tally::kSends) != 0;
+    const bool receives = (kind & core::Tally::kReceives) != 0;
+    if (sends == receives && !(kRooted && sends)) {
+        return;
+    }
+    if (copies_exchanges() && (kRooted || (receives && version() >= kCopiesToOneWindow))) {
+        return;
+    }
+    const std::size_t one = bytes_of(std::get<2>(arguments), std::get<3>(arguments));
+    const auto ranks = static_cast<std::size_t>(std::max(communicator.identity().size, 1));
+    constexpr bool kScatters = operation_name(Number).starts_with("scatter");
+    constexpr bool kGathers = operation_name(Number).starts_with("gather");
+    place_alone(registrar(), communicator, std::get<0>(arguments), kGathers ? one : one * ranks,
+                false, stream);
+    place_alone(registrar(), communicator, std::get<1>(arguments), kScatters ? one : one * ranks,
+                false, stream);
+}
+
 // Inside the gate. `kind`: where the buffers lie; a buffer in a window stays where it is, because
 // NCCL finds windows by addresses, too.
 template <Placed Number, typename Arguments>
@@ -236,6 +266,9 @@ int placed(Args... args) {
     const core::CommunicatorPtr& found = checked.kept ? checked.kept : communicator;
     const bool entered = found->gate().enter(*found);
     if (entered) {
+        if constexpr (is_exchange(operation_name(Number))) {
+            place_exchanged<Number>(*found, arguments, checked.kind, stream);
+        }
         move_to_registered<Number>(*found, arguments, checked.kind, stream);
     }
     return called<Real, true, Collective, Args...>(

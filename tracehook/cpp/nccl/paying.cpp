@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 
 namespace tracehook::nccl {
 
@@ -32,6 +33,11 @@ bool pays_for(PayingCall call, std::size_t bytes, Stream stream) noexcept {
         return true;
     }
     return bytes >= (capturing(stream) ? captured : eager);
+}
+
+bool copies_exchanges() noexcept {
+    static const bool is_set = std::getenv("NCCL_CTA_POLICY") != nullptr;
+    return is_set;
 }
 
 } // namespace tracehook::nccl

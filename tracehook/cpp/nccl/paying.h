@@ -56,6 +56,10 @@ void to_registered(core::Registrar& registrar, core::Communicator& communicator,
     }
 }
 
+// Whether the settings may let NCCL's copy engine take what else becomes messages: NCCL_CTA_POLICY.
+bool copies_exchanges() noexcept;
+inline constexpr int kCopiesToOneWindow = 22902; // from this version on if only the output has one
+
 // From how many bytes on NCCL may use a registration of a transfer's buffer: below, it copies.
 inline constexpr std::size_t kLeastUsed = std::size_t{64} << 10;
 

@@ -1,0 +1,219 @@
+"""Steps that move what tensors of scopes hold."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from common import RANK
+from player import Player, device, value
+
+import tracehook
+from tracehook.hook.groups import all_gather_single, reduce_scatter_single
+
+if TYPE_CHECKING:
+    from programs import Step
+
+
+class CollectiveSteps(Player):
+    """Collectives, sends, and what several threads do at once."""
+
+    def source(self, at: int, step: Step) -> torch.Tensor:
+        """Return the first tensor of a step, filled with what this rank gives."""
+        return self.fill(self.tensors[step.tensors[0]], value(at, RANK))
+
+    def total(self, at: int, group: str) -> float:
+        """Return the sum of what the ranks give."""
+        return sum(value(at, rank) for rank in self.members(group))
+
+    def all_reduce(self, at: int, step: Step, group: Any) -> None:
+        """Sum a tensor of a scope."""
+        if "other group" in step.how and step.group in ("world", "twin"):
+            group = self.groups["twin" if step.group == "world" else "world"]
+        tensor = self.source(at, step)
+        torch.cuda.synchronize()
+        if "out of place" in step.how:
+            tensor = tensor.clone()
+        if "functional" in step.how:
+            import torch.distributed._functional_collectives as functional  # takes seconds
+
+            self.expect(at, functional.all_reduce(tensor, "sum", group), self.total(at, step.group))
+            return
+        if "helper" in step.how:
+            self.expect(at, tracehook.all_reduce(tensor, group), self.total(at, step.group))
+            return
+
+        def reduce() -> None:
+            torch.cuda.set_device(device)
+            stream = self.side if "side stream" in step.how else torch.cuda.current_stream()
+            with torch.cuda.stream(stream):
+                work = dist.all_reduce(tensor, group=group, async_op="async" in step.how)
+                if work is not None:
+                    work.wait()
+            stream.synchronize()
+
+        if "thread" in step.how:
+            with ThreadPoolExecutor(1) as thread:
+                thread.submit(reduce).result()
+        else:
+            reduce()
+        self.expect(at, tensor, self.total(at, step.group))
+
+    def start(self, at: int, step: Step, group: Any) -> None:
+        """Begin a sum that goes on while later steps are taken."""
+        work = dist.all_reduce(self.source(at, step), group=group, async_op=True)
+        self.works[step.tensors[0]] = work, self.total(at, step.group)
+
+    def finish(self, at: int, step: Step, group: Any) -> None:  # noqa: ARG002
+        """Wait for that sum."""
+        work, total = self.works.pop(step.tensors[0])
+        work.wait()
+        self.expect(at, self.tensors[step.tensors[0]], total)
+
+    def split(self, step: Step) -> tuple[torch.Tensor, int, int]:
+        """Return as much of the tensor as all ranks have parts of one size of; the size, and this rank's place."""
+        members = self.members(step.group)
+        size = step.sizes[0] // len(members)
+        return self.tensors[step.tensors[0]][: size * len(members)], size, members.index(RANK)
+
+    def all_gather(self, at: int, step: Step, group: Any) -> None:
+        """Gather into a tensor of a scope, from a slice of it or from ordinary memory."""
+        whole, size, place = self.split(step)
+        is_inside = "in place" in step.how
+        part = whole[place * size : (place + 1) * size] if is_inside else torch.empty(size, device=device)
+        self.fill(part, value(at, RANK))
+        work = all_gather_single(whole, part, group, async_op="async" in step.how)
+        if work is not None:
+            work.wait()
+        self.expect(at, whole, *(value(at, rank) for rank in self.members(step.group)))
+
+    def reduce_scatter(self, at: int, step: Step, group: Any) -> None:
+        """Sum the parts of a tensor of a scope, each for one rank."""
+        whole, size, place = self.split(step)
+        members = self.members(step.group)
+        self.fill(whole, *(value(at, RANK, part) for part in range(len(members))))
+        is_inside = "in place" in step.how
+        part = whole[place * size : (place + 1) * size] if is_inside else torch.empty(size, device=device)
+        work = reduce_scatter_single(part, whole, dist.ReduceOp.SUM, group, async_op="async" in step.how)
+        if work is not None:
+            work.wait()
+        self.expect(at, part, sum(value(at, rank, place) for rank in members))
+
+    def all_to_all(self, at: int, step: Step, group: Any) -> None:
+        """Exchange the parts of a tensor of a scope."""
+        whole, _, place = self.split(step)
+        members = self.members(step.group)
+        self.fill(whole, *(value(at, RANK, part) for part in range(len(members))))
+        received = torch.empty_like(whole)
+        dist.all_to_all_single(received, whole, group=group)
+        self.expect(at, received, *(value(at, rank, place) for rank in members))
+
+    def broadcast(self, at: int, step: Step, group: Any) -> None:
+        """Send a tensor of a scope to all."""
+        members = self.members(step.group)
+        root = members[step.ranks[0] % len(members)]
+        tensor = self.source(at, step)
+        dist.broadcast(tensor, root, group=group)
+        self.expect(at, tensor, value(at, root))
+
+    def reduce(self, at: int, step: Step, group: Any) -> None:
+        """Sum a tensor of a scope for one rank."""
+        members = self.members(step.group)
+        root = members[step.ranks[0] % len(members)]
+        tensor = self.source(at, step)
+        dist.reduce(tensor, root, group=group)
+        if root == RANK:
+            self.expect(at, tensor, self.total(at, step.group))
+
+    def ring(self, at: int, step: Step, group: Any) -> None:
+        """Send a tensor of a scope to the next rank, and receive from the one before, in one batch."""
+        members = self.members(step.group)
+        if len(members) < 2:
+            return
+        place = members.index(RANK)
+        after, before = members[(place + 1) % len(members)], members[place - 1]
+        received = torch.empty(step.sizes[0], device=device)
+        sends = dist.P2POp(dist.isend, self.source(at, step), after, group)
+        for work in dist.batch_isend_irecv([sends, dist.P2POp(dist.irecv, received, before, group)]):
+            work.wait()
+        self.expect(at, received, value(at, before))
+
+    def send(self, at: int, step: Step, group: Any) -> None:
+        """Send a tensor of a scope to one rank."""
+        members = self.members(step.group)
+        number, size = step.tensors[0], step.sizes[0]
+        if len(members) > 1:
+            source, target = (members[place % len(members)] for place in step.ranks)
+            if source != target:
+                self._send(at, step, group, source, target, size)
+        if "drop" in step.how:
+            self.tensors.pop(number, None)
+
+    def _send(self, at: int, step: Step, group: Any, source: int, target: int, size: int) -> None:
+        if source == RANK:
+            tensor = self.source(at, step)
+            if "async" in step.how:
+                dist.isend(tensor, target, group=group).wait()  # else it holds the tensor, on this rank alone
+            else:
+                dist.send(tensor, target, group=group)
+        elif target == RANK:
+            received = torch.empty(size, device=device)
+            dist.recv(received, source, group=group)
+            self.expect(at, received, value(at, source))
+
+    def dtensor(self, at: int, step: Step, group: Any) -> None:
+        """Let a DTensor, whose part is a tensor of a scope, become whole."""
+        from torch.distributed.device_mesh import DeviceMesh
+        from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+        mesh = DeviceMesh.from_group(group, "cuda")
+        placement = Partial() if "in place" in step.how else Shard(0)
+        mine = DTensor.from_local(self.source(at, step), mesh, [placement], run_check=False)
+        whole = mine.redistribute(mesh, [Replicate()]).to_local()
+        if "in place" in step.how:
+            self.expect(at, whole, self.total(at, step.group))
+        else:
+            self.expect(at, whole, *(value(at, rank) for rank in self.members(step.group)))
+
+    def plain(self, at: int, step: Step, group: Any) -> None:
+        """Sum ordinary memory."""
+        tensor = self.fill(torch.empty(step.sizes[0], device=device), value(at, RANK))
+        dist.all_reduce(tensor, group=group)
+        self.expect(at, tensor, self.total(at, step.group))
+
+    def barrier(self, at: int, step: Step, group: Any) -> None:  # noqa: ARG002
+        """Wait for all ranks."""
+        dist.barrier(group, device_ids=[device.index])
+
+    # --- threads ---
+
+    def _sums(self, at: int, name: str, number: int) -> None:
+        """Sum a tensor of a scope a few times."""
+        torch.cuda.set_device(device)
+        own = torch.cuda.Stream(device)  # one stream for two groups would take their sums in another order on each rank
+        own.wait_stream(torch.cuda.default_stream(device))
+        with torch.cuda.stream(own):
+            for _ in range(3):
+                tensor = self.fill(self.tensors[number], value(at, RANK))
+                dist.all_reduce(tensor, group=self.groups[name])
+                self.expect(at, tensor, self.total(at, name))
+
+    def threads(self, at: int, step: Step, group: Any) -> None:  # noqa: ARG002
+        """Use two groups at once, each on a thread of its own."""
+        names = zip((step.group, step.second), step.tensors, strict=True)
+        with ThreadPoolExecutor(2) as threads:
+            begun = [threads.submit(self._sums, at, name, number) for name, number in names if self.is_in(name)]
+        for each in begun:
+            each.result()
+
+    def beside(self, at: int, step: Step, group: Any) -> None:
+        """Make a tensor in a scope of one group while another thread uses another group."""
+        with ThreadPoolExecutor(1) as thread:
+            begun = thread.submit(self._sums, at, step.second, step.tensors[1]) if self.is_in(step.second) else None
+            if self.is_in(step.group):
+                with tracehook.symmetric(group):
+                    self.tensors[step.tensors[0]] = torch.empty(step.sizes[0], device=device)
+        if begun is not None:
+            begun.result()

@@ -1,0 +1,41 @@
+"""What all seeds of one job share, because a process reads it once: ranks, versions, settings of tracehook."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+ROUND = 50  # seeds of one job
+NEW, OLD = "23007", "22809"
+OF_TORCH = {  # one warm start serves all jobs
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "500",
+}
+
+
+@dataclass(frozen=True)
+class LaunchSettings:
+    """Of one job."""
+
+    ranks: int
+    env: dict[str, str]
+
+
+def draw(seed: int) -> LaunchSettings:
+    """Draw what the job of a seed is started with."""
+    number = seed // ROUND
+    chance = random.Random(f"job {number}")
+    env = OF_TORCH | {
+        "SYMM_REGISTER_LOCAL": chance.choice(("auto", "auto", "auto", "all", "off")),
+        "SYMM_REGISTER_MEMORY": chance.choice(("torch", "torch", "torch", "vmm")),
+        "TRACEHOOK_EMU_NCCL_VERSION": chance.choice((NEW, OLD)),
+    }
+    if env["SYMM_REGISTER_LOCAL"] == "all" and env["SYMM_REGISTER_MEMORY"] == "torch":
+        # Then memory of scopes is registered in effect and ordinary memory is not, so to send from one to the other
+        # is what docs/registration.md warns of.
+        env["SYMM_REGISTER_LOCAL"] = "auto"
+    if chance.random() < 0.2:
+        env["SYMM_REGISTER_LOCAL_MIN"] = "20MiB"
+    return LaunchSettings((2, 3, 2, 2, 1, 2, 3, 2)[number % 8], env)

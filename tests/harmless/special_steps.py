@@ -1,0 +1,112 @@
+"""Steps of programs that capture graphs, shard models, or make communicators by hand."""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Any
+
+import raw
+import torch
+import torch.distributed as dist
+from common import RANK, WORLD
+from player import Player, device, value
+
+import tracehook
+
+if TYPE_CHECKING:
+    from programs import Step
+
+REPLAYS = 2
+
+
+class SpecialSteps(Player):
+    """Graphs, FSDP2, and communicators that torch did not make."""
+
+    def capture(self, at: int, step: Step, group: Any) -> None:
+        """Capture the sum of a tensor of a scope, after a warm-up, and launch it."""
+        size = step.sizes[0]
+        source = torch.empty(size, device=device)
+        with torch.cuda.stream(self.captured):
+            with tracehook.symmetric(group, graph=True):
+                warm = torch.empty(size, device=device)
+            dist.all_reduce(warm, group=group)
+            del warm
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=self.captured):
+            with tracehook.symmetric(group):
+                total = torch.empty(size, device=device)
+            total.copy_(source)
+            dist.all_reduce(total, group=group)
+        self.graphs[step.tensors[0]] = graph, source, total
+        self.replay(at, step, group)
+
+    def replay(self, at: int, step: Step, group: Any) -> None:  # noqa: ARG002
+        """Launch a graph with other inputs each time."""
+        graph, source, total = self.graphs[step.tensors[0]]
+        for number in range(REPLAYS):
+            self.fill(source, value(at, RANK, number))
+            graph.replay()
+            torch.cuda.synchronize()
+            self.expect(at, total, sum(value(at, rank, number) for rank in self.members(step.group)))
+        if "reset" in step.how:
+            graph.reset()
+            del self.graphs[step.tensors[0]]
+
+    def fsdp(self, at: int, step: Step, group: Any) -> None:
+        """Train a small sharded model for a step, and look at what each all-gather of it moves."""
+        from torch.distributed.device_mesh import DeviceMesh
+        from torch.distributed.fsdp import fully_shard
+
+        import tracehook.fsdp
+
+        player = self
+
+        class Looking(tracehook.fsdp.AllGather):
+            """Gives other values than the parameters', whose kernels do nothing here."""
+
+            def __call__(
+                self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, async_op: bool = False
+            ) -> Any:
+                player.fill(input_tensor, value(at, RANK))
+                work = super().__call__(output_tensor, input_tensor, group, async_op)
+                if work is not None:
+                    work.wait()
+                player.expect(at, output_tensor, *(value(at, rank) for rank in range(WORLD)))
+                return work
+
+        mesh = DeviceMesh.from_group(group, "cuda")
+        with torch.device("meta"):
+            model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.Linear(256, 256))
+        for part in (*model, model):
+            fully_shard(part, mesh=mesh)
+        model.to_empty(device=device)
+        tracehook.fsdp.apply(model, force_sum="sum" in step.how)
+        for part in model:
+            part.set_custom_all_gather(Looking(group))
+        for _ in range(2 if "train" in step.how else 1):
+            model(torch.ones(4, 256).to(device)).sum().backward()
+            model.zero_grad()
+        torch.cuda.synchronize()
+        del model, part, mesh
+        gc.collect()  # a model is full of cycles
+
+    def own(self, at: int, step: Step, group: Any) -> None:  # noqa: ARG002
+        """Make a communicator by hand, and sum a tensor of a scope of it."""
+        for number in range(2 if "twice" in step.how else 1):
+            own = raw.Group(f"{self.seed}-{at}-{number}")
+            with tracehook.symmetric(communicator=own.comm):
+                tensor = torch.empty(step.sizes[0], device=device)
+            self.fill(tensor, value(at, RANK))
+            raw.must(own.all_reduce(tensor.data_ptr(), tensor.data_ptr(), tensor.numel()))
+            torch.cuda.synchronize()
+            self.expect(at, tensor, sum(value(at, rank) for rank in range(WORLD)))
+            if "kept" in step.how:
+                self.owned.append((own, tensor))
+                continue
+            del tensor
+            if "abort" in step.how:
+                dist.barrier(device_ids=[device.index])
+                torch.cuda.synchronize()
+                own.abort()
+            else:
+                own.destroy()

@@ -1,0 +1,39 @@
+"""The scopes that a process remembers of communicators that torch did not make."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tracehook.symmetric_memory import public, state
+
+
+class Ended:
+    """A communicator that ended; while somebody asks about it, another thread makes a scope of another one."""
+
+    def communicator(self) -> Any:
+        """Return what the native side knows of it."""
+        state.scopes_of_others[object(), False, ()] = SimpleNamespace(), Living()  # type: ignore[assignment]
+        return SimpleNamespace(dead=True)
+
+
+class Living:
+    """One that has not ended."""
+
+    def communicator(self) -> Any:
+        """Return what the native side knows of it."""
+        return SimpleNamespace(dead=False)
+
+
+def test_another_thread_makes_a_scope_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To forget scopes of communicators that ended does not mind that another thread makes scopes."""
+    made = SimpleNamespace()
+    memory = SimpleNamespace(chosen=lambda *_: (Living(),), scope=lambda *_: made)
+    monkeypatch.setattr(state, "memory", lambda: memory)
+    monkeypatch.setattr(state, "scopes_of_others", known := {(1, False, ()): (made, Ended())})
+    monkeypatch.setattr(public, "scopes_of_others", known)
+    assert public._scope_of(None, 4096, False, (None, None, None)) is made
+    assert (1, False, ()) not in known
+    assert (4096, False, (None, None, None)) in known

@@ -21,6 +21,8 @@ import yaml
 from support.parted import Program, churn
 from support.rehearsal import EXAMPLES, ROOT
 
+from tracehook.log.bound import Bound
+from tracehook.log.parts import Parts
 from tracehook.log.reader import read_directory
 from tracehook.log.tables import ABOUT, PROBLEMS, WARNINGS
 
@@ -218,6 +220,18 @@ def test_copies_in_parts_are_sent_once(tmp_path: Path) -> None:
     assert sorted(told, key=str) == sorted(
         [*(("pool.limit", n, None) for n in range(3)), *(("log.dropped", None, n) for n in range(3))], key=str
     )
+
+
+def test_the_collector_knows_parts_apart(tmp_path: Path) -> None:
+    """By their first bytes: those of two parts differ only at the end of the first line, which may be long."""
+    parts = Parts(tmp_path / "job.rank0.h.7.jsonl", None, Bound(64 << 20, packed=False))
+    parts.begin({"event": "trace.begin", "schema": "1.14", "t_ns": 1, "argv": ["x" * 4000]})
+    parts.rotate()
+    size = int(RECEIVER["fingerprint_size"].removesuffix("KiB")) << 10
+    first, second = (file.read_bytes()[:size] for file in sorted(tmp_path.glob("*.jsonl")))
+    assert first[:4000] == second[:4000]
+    assert not first.startswith(second)
+    assert not second.startswith(first)
 
 
 def test_the_collector_takes_the_file() -> None:

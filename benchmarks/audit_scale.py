@@ -124,7 +124,7 @@ def main() -> None:
             out = Path(scratch, "out")
             commands: dict[str, tuple[object, ...]] = {"audit": ("audit", target)}
             if arguments.export:
-                commands |= {"export": ("export", "--over", target, out), "audit of the export": ("audit", out)}
+                commands |= {"export": ("export", target, out), "audit of the export": ("audit", out)}
             if arguments.report:
                 commands |= {"report": ("report", target, "-o", Path(scratch, "report.html"))}
             for _ in range(arguments.repeat):

@@ -143,12 +143,6 @@ class Settings:
         _one_of("zstd", "off"),
         "how tracehook packs the finished parts of a log that has a limit: zstd (needs the package zstandard) or off",
     )
-    otel: bool = _setting(
-        "SYMM_REGISTER_OTEL",
-        False,
-        _flag,
-        "1: send warnings and problems as OpenTelemetry log records; needs tracehook[otel] (docs/operations.md)",
-    )
     metrics: Path | None = _setting(
         "SYMM_REGISTER_METRICS",
         None,
@@ -238,13 +232,14 @@ class Settings:
 
 def needs_job(config: Settings) -> bool:
     """Whether something that this process writes names its job."""
-    return bool(config.log or config.metrics or config.otel)
+    return bool(config.log or config.metrics)
 
 
 FORMER = {
     "SYMM_REGISTER_VERIFY": "SYMM_REGISTER_GUARD=off compares nothing, and a rehearsal finds what every-use found",
     "SYMM_REGISTER_ON_ERROR": "SYMM_REGISTER_GUARD=watch goes on",
     "SYMM_REGISTER_ON_STALL": "SYMM_REGISTER_GUARD=watch ends no group",
+    "SYMM_REGISTER_OTEL": "a collector of OpenTelemetry reads the logs (examples/monitoring/otel-collector.yaml)",
 }
 
 

@@ -12,8 +12,8 @@ from support.parted import Program
 from typer.testing import CliRunner
 
 from audit.goldens import DIRECTORY, unpack
+from tracehook.audit.export import export
 from tracehook.commands import app
-from tracehook.export.parquet import export
 from tracehook.log.directory import find_logs
 from tracehook.log.folders import folders_in, of_this_host
 from tracehook.log.growing import GrowingDirectory

@@ -20,12 +20,12 @@ from support.parted import Program, churn
 
 from audit.goldens import DIRECTORY, GOLDENS, unpack
 from tracehook.audit import on_ray, rules, split
+from tracehook.audit.export import export
 from tracehook.audit.rules import check
 from tracehook.audit.split import SplitStore
 from tracehook.audit.store import Store
 from tracehook.audit.verdict import Filter, judge
 from tracehook.audit.workers import InProcess, NotWhole
-from tracehook.export.parquet import export
 from tracehook.log.lines import LogError
 
 NOT_WHOLE = 3
@@ -51,7 +51,7 @@ def test_pieces_of_a_golden_directory(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["window-order", "rank-missing-order", "lost-events"])
 def test_pieces_of_an_export(name: str, tmp_path: Path) -> None:
     """Tasks read Parquet as they read logs."""
-    export(unpack(DIRECTORY / name, tmp_path), tmp_path / "out", over=True)
+    export(unpack(DIRECTORY / name, tmp_path), tmp_path / "out")
     expect_alike(tmp_path / "out", pieces=4)
 
 

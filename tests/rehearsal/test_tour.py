@@ -45,7 +45,7 @@ def test_nothing_is_left_registered(tour: Rehearsal) -> None:
         counts = summarise(log)
         assert (counts.left, counts.failures, counts.warnings) == (0, 0, 0)
         assert counts.aborted == 1
-        assert counts.made == counts.undone + counts.dropped_at_abort
+        assert counts.made == counts.undone + counts.local.dropped
 
 
 def test_every_communicator_is_found(tour: Rehearsal) -> None:

@@ -13,8 +13,7 @@ from tracehook.log.reader import read_directory
 
 def events(out: Path, columns: str = "process, seq, t_ns, event") -> list[tuple[Any, ...]]:
     """Return columns of all events in Parquet files."""
-    files = f"read_parquet('{out}/event/*/*.parquet', hive_partitioning = true, hive_types_autocast = false)"
-    return duckdb.sql(f"SELECT {columns} FROM {files} ORDER BY ALL").fetchall()
+    return duckdb.sql(f"SELECT {columns} FROM '{out}/event.parquet' ORDER BY ALL").fetchall()
 
 
 def in_logs(folder: Path) -> list[tuple[Any, ...]]:

@@ -18,7 +18,6 @@ MAY_IMPORT = {
     "log": (),
     "nccl": ("log",),
     "audit": ("log",),
-    "export": ("audit", "log"),
     "views": ("audit", "log", "tuning"),
     "hook": ("log", "nccl"),
     "tuning": ("hook", "log", "nccl"),
@@ -29,7 +28,7 @@ MAY_IMPORT = {
     "integrations": ("symmetric_memory", "hook", "log"),
     "metrics": ("hook", "log", "nccl"),
     "rehearsal": ("hook", "log"),
-    "commands": ("views", "audit", "export", "hook", "log", "metrics", "nccl", "policies", "rehearsal", "tuning"),
+    "commands": ("views", "audit", "hook", "log", "metrics", "nccl", "policies", "rehearsal", "tuning"),
 }
 # The same of C++: `core` decides, and knows neither torch nor NCCL.
 MAY_INCLUDE = {

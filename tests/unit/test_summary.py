@@ -48,8 +48,8 @@ def test_the_life_of_a_job(harness, events, tmp_path):
         "undone": 2,
         "left": 5,
     }
-    assert summary.dropped_at_abort == 4
-    assert summary.made == summary.undone + summary.dropped_at_abort + summary.left
+    assert summary.local.dropped == 4
+    assert summary.made == summary.undone + summary.local.dropped + summary.left
 
 
 def test_a_clean_end_leaves_nothing(harness, events, tmp_path):
@@ -110,7 +110,7 @@ def test_windows_are_made_undone_dropped_and_left(tmp_path):
     )
     windows = summary.windows
     assert (windows.made, windows.undone, windows.dropped, windows.left) == (7, 1, 3, 3)
-    assert (summary.made, summary.undone, summary.dropped_at_abort, summary.left) == (1, 0, 1, 0)
+    assert (summary.made, summary.undone, summary.local.dropped, summary.left) == (1, 0, 1, 0)
     assert (summary.failures, summary.warnings) == (0, 0)
 
 

@@ -24,7 +24,7 @@ TABLES: Final = ("event", "process")
 
 def is_exported(path: Path) -> bool:
     """Whether a folder has the tables of an export."""
-    return all((path / table).is_dir() for table in TABLES)
+    return all((path / f"{table}.parquet").is_file() for table in TABLES)
 
 
 def find_exported(path: Path) -> Directory:
@@ -34,41 +34,32 @@ def find_exported(path: Path) -> Directory:
     """
     with limits(), duckdb.connect() as database:
         try:
-            processes = _rows(database, f'SELECT process, file, "begin" FROM {_table(path, "process")}')
-            events = _table(path, "event")
-            parts = {row["process"]: row for row in _rows(database, _PARTICIPATION.format(events=events))}
-            some = any((path / "ending").glob("*/*.parquet"))
-            endings = _rows(database, f"FROM {_table(path, 'ending')}") if some else []
+            cursor = database.execute(_PROCESSES.format(event=_table(path, "event"), process=_table(path, "process")))
+            names = [column[0] for column in cursor.description]
+            rows = [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
         except (duckdb.IOException, duckdb.BinderException, duckdb.InvalidInputException) as problem:
             text = str(problem).partition("\n")[0]
             raise LogError(f"{path}: not what this tracehook exports ({text})") from problem
-    ending_of = {row["process"]: row for row in endings}
-    found = Directory(path)
-    for row in processes:
-        name = row["process"]
-        found.logs.append(_log(path / row["file"], row["begin"], parts.get(name, {}), ending_of.get(name)))
-    if not found.logs:
+    if not rows:
         raise LogError(f"{path}: an export without any process")
-    found.logs.sort(key=place_of)
-    return found
+    return Directory(path, sorted((_log(path / row["file"], row) for row in rows), key=place_of))
 
 
 class ExportedLogs:
     """The processes of an export, to be read into a database."""
 
     def __init__(self, path: Path, logs: Sequence[LogFile]) -> None:
-        self._events = _table(path, "event")
+        self._events, self._processes = _table(path, "event"), _table(path, "process")
         stems = [log.path.relative_to(path).with_name(stem_of(log.path.name)) for log in logs]
         self._numbers = {str(stem): number for number, stem in enumerate(stems)}
 
     def survey(self, database: duckdb.DuckDBPyConnection) -> tuple[set[str], dict[int, Place]]:
-        """Return which events there are, and the places of the processes that knew them only from a first group."""
+        """Return which events there are, and the places of the processes."""
         events = database.execute(f"SELECT DISTINCT event FROM {self._events}").fetchall()
         known = database.execute(
-            f"""SELECT process, any_value((said_rank, world_size)) FROM {self._events}
-                WHERE event = 'rank.known' AND said_rank >= 0 GROUP BY process"""
+            f"SELECT process, rank, world_size FROM {self._processes} WHERE rank IS NOT NULL"
         ).fetchall()
-        places = {self._numbers[name]: place for name, place in known if name in self._numbers}
+        places = {self._numbers[name]: (rank, size) for name, rank, size in known if name in self._numbers}
         return {event for (event,) in events}, places
 
     def load(
@@ -95,42 +86,33 @@ class ExportedLogs:
         database.execute("DROP TABLE source")
 
 
-_PARTICIPATION: Final = """
-SELECT process, bool_or(device IS NOT NULL) AS used_device, bool_or(event = 'trace.end') AS ended,
-       list(DISTINCT comm) FILTER (event = 'communicator.pending' AND ranks > 1 AND NOT coalesce(adopted, false))
-       AS communicators,
-       any_value(said_rank) FILTER (event = 'rank.known' AND said_rank >= 0) AS rank,
-       bool_or(event IN ('rehearsal.violation', 'rehearsal.hang')) AS tells_of_ranks
-FROM {events} GROUP BY process"""
+_PROCESSES: Final = """
+SELECT process.*, used_device, communicators, known_rank, tells_of_ranks
+FROM {process} AS process LEFT JOIN (
+    SELECT process, bool_or(device IS NOT NULL) AS used_device,
+           list(DISTINCT comm) FILTER (event = 'communicator.pending' AND ranks > 1 AND NOT coalesce(adopted, false))
+           AS communicators,
+           any_value(said_rank) FILTER (event = 'rank.known' AND said_rank >= 0) AS known_rank,
+           bool_or(event IN ('rehearsal.violation', 'rehearsal.hang')) AS tells_of_ranks
+    FROM {event} GROUP BY process) USING (process)"""
 
 
-def _log(path: Path, begin: str, row: dict[str, Any], ending: dict[str, Any] | None) -> LogFile:
+def _log(path: Path, row: dict[str, Any]) -> LogFile:
+    begin = row["begin"]
     first = parse_begin(path, begin.encode()) if '"schema"' in begin else json.loads(begin)
     headless = "schema" not in first
-    log = LogFile(path, [] if headless else [LogPart(path, path, first)], first, bool(row.get("ended")))
-    log.headless = headless
+    log = LogFile(path, [] if headless else [LogPart(path, path, first)], first, row["ended"], row["torn"])
+    log.headless, log.complaint = headless, row["complaint"] or ""
     log.participation = Participation(
-        bool(row.get("used_device")),
-        set(row.get("communicators") or ()),
-        row.get("rank"),
-        bool(row.get("tells_of_ranks")),
+        bool(row["used_device"]), set(row["communicators"] or ()), row["known_rank"], bool(row["tells_of_ranks"])
     )
-    if ending is not None:
-        log.torn, log.complaint = ending["torn"], ending["complaint"] or ""
-        if ending["ring"]:
-            numbers = (ending[name] or 0 for name in ("dropped", "looked_ns", "signal", "sender", "signal_ns"))
-            dropped, looked_ns, signal, sender, signal_ns = numbers
-            log.left = RingFile(0, 0, dropped, 0, [], looked_ns, signal, sender, signal_ns)
+    if row["ring"]:
+        numbers = (row[name] or 0 for name in ("dropped", "looked_ns", "signal", "sender", "signal_ns"))
+        dropped, looked_ns, signal, sender, signal_ns = numbers
+        log.left = RingFile(0, 0, dropped, 0, [], looked_ns, signal, sender, signal_ns)
     return log
 
 
 def _table(path: Path, table: str) -> str:
-    """Return what reads all files of a table, as SQL."""
-    files = f"{lines_table.quoted(path / table)}/**/*.parquet"
-    return f"read_parquet('{files}', hive_partitioning = true, hive_types_autocast = false, union_by_name = true)"
-
-
-def _rows(database: duckdb.DuckDBPyConnection, sql: str) -> list[dict[str, Any]]:
-    cursor = database.execute(sql)
-    names = [column[0] for column in cursor.description]
-    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+    """Return what reads a table, as SQL."""
+    return f"read_parquet('{lines_table.quoted(path / f'{table}.parquet')}')"

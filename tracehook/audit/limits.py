@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Final
 
 import duckdb
 
+from tracehook.audit.lines_table import quoted
 from tracehook.log.lines import LogError
 
 MEMORY: Final = "1200MB"
@@ -17,6 +19,16 @@ DISK: Final = "8GB"  # beyond that memory, for one question
 
 class TooMuch(LogError):
     """What was asked takes more memory or disk than it may."""
+
+
+def open_database(file: Path) -> duckdb.DuckDBPyConnection:
+    """Make a database that keeps to these limits. What does not fit into memory goes beside its file."""
+    database = duckdb.connect(str(file))
+    database.execute(f"SET memory_limit = '{MEMORY}'; SET max_temp_directory_size = '{DISK}'")
+    database.execute(f"SET temp_directory = '{quoted(file.parent)}'")
+    database.execute("SET enable_progress_bar = false")  # DuckDB would draw it on stdout
+    database.execute("PRAGMA disable_checkpoint_on_shutdown")  # the file goes with its folder
+    return database
 
 
 @contextlib.contextmanager

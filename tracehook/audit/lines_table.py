@@ -44,13 +44,6 @@ def column_list(names: Iterable[str]) -> str:
     return ", ".join(f'"{name}"' for name in names)
 
 
-def all_columns(fields: Collection[str]) -> str:
-    """Return all columns as SQL has them; NULL for those that are not among `fields`. Without the rank in a line."""
-    absent = 'CAST(NULL AS {1}) AS "{0}"'
-    columns = [('"{0}"' if name in fields else absent).format(name, kind) for name, kind in FIELDS.items()]
-    return ", ".join(column for name, column in zip(FIELDS, columns, strict=True) if name != "rank")
-
-
 def create_event(database: duckdb.DuckDBPyConnection, fields: Collection[str]) -> None:
     """Make table ``event``, with a column for each field. Those that are not among `fields` are NULL in every row."""
     made_up = '"{0}" {1} GENERATED ALWAYS AS (CAST(NULL AS {1}))'

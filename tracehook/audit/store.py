@@ -17,12 +17,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import duckdb
-
 from tracehook.audit import exported, lines_table
 from tracehook.audit.fields import BEGIN
 from tracehook.audit.finding import Finding
-from tracehook.audit.limits import DISK, MEMORY, limits
+from tracehook.audit.limits import limits, open_database
 from tracehook.audit.selection import LATEST, NEWEST, Selection, integer, select, shifts
 from tracehook.audit.texts import NOWHERE, Place, Progress, Texts, size_of
 from tracehook.log.directory import Directory, find_logs
@@ -108,9 +106,7 @@ class Store:
 
     def run_sections(self, *names: str) -> None:
         """Run some sections of tables.sql."""
-        sections = dict(re.findall(r"^-- section: (\w+)\n(.*?)(?=^-- section: |\Z)", _sql("tables.sql"), re.M | re.S))
-        for name in names:
-            self._database.execute(sections[name])
+        self._database.execute(sections(*names))
 
     def use_macros(self) -> None:
         """Define the SQL functions of macros.sql."""
@@ -119,13 +115,8 @@ class Store:
     # --- loading ---
 
     def _open(self) -> None:
-        database = self._database = duckdb.connect(str(self._scratch / "audit.duckdb"))
-        self._stack.callback(database.close)
-        database.execute(f"SET memory_limit = '{MEMORY}'; SET preserve_insertion_order = false")
-        database.execute("SET enable_progress_bar = false")  # DuckDB would draw it on stdout
-        database.execute("PRAGMA disable_checkpoint_on_shutdown")  # the file goes with the store
-        database.execute(f"SET temp_directory = '{lines_table.quoted(self._scratch)}'")
-        database.execute(f"SET max_temp_directory_size = '{DISK}'")
+        self._database = self._stack.enter_context(open_database(self._scratch / "audit.duckdb"))
+        self._database.execute("SET preserve_insertion_order = false")
 
     def _load(self, progress: Progress) -> None:
         self._read(self.directory.logs, shifts(self.directory.logs), progress)
@@ -138,7 +129,7 @@ class Store:
     def _read(self, logs: Sequence[LogFile], clocks: Sequence[int], progress: Progress) -> None:
         database = self._database
         if self._is_exported:
-            size = _PACKED * sum(size_of(file) for file in (self.directory.path / "event").rglob("*.parquet"))
+            size = _PACKED * size_of(self.directory.path / "event.parquet")
         else:
             size = sum(size_of(part.text) for log in logs for part in log.parts)
         if size < _SMALL:
@@ -265,6 +256,12 @@ def _text(value: object) -> str | None:
     if isinstance(value, list):
         return encodable(",".join(map(str, value)))
     return None if value is None else encodable(str(value))
+
+
+def sections(*names: str) -> str:
+    """Return some sections of tables.sql."""
+    found = dict(re.findall(r"^-- section: (\w+)\n(.*?)(?=^-- section: |\Z)", _sql("tables.sql"), re.M | re.S))
+    return "\n".join(found[name] for name in names)
 
 
 def _sql(name: str) -> str:

@@ -99,11 +99,6 @@ class Summary:
         return self.local.undone
 
     @property
-    def dropped_at_abort(self) -> int:
-        """Local registrations that went with an aborted communicator."""
-        return self.local.dropped
-
-    @property
     def left(self) -> int:
         """Local registrations of communicators that were alive at the last event."""
         return self.local.left

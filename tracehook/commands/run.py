@@ -35,7 +35,7 @@ def run(
             typer.echo(f"tracehook run: --log {unusable}; nothing was started", err=True)
             raise typer.Exit(2)
         os.environ["SYMM_REGISTER_LOG"] = str(log.absolute())
-    if os.environ.get("SYMM_REGISTER_LOG") or os.environ.get("SYMM_REGISTER_OTEL"):
+    if os.environ.get("SYMM_REGISTER_LOG"):
         job.begin()
     if check:
         os.environ["SYMM_REGISTER_CHECK"] = "1"

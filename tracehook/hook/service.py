@@ -18,7 +18,6 @@ from tracehook.hook import (
     program_end,
     registrants,
     registration,
-    telemetry,
 )
 from tracehook.hook.extension import EXTENSIONS, Extension, tell_of_birth
 from tracehook.hook.namer import Namer
@@ -94,8 +93,7 @@ class Service:
         self._forked = False
         self._done_attaching = False
         namer = Namer(_core, has_rank=begin["rank"] is not None)
-        aside = telemetry.beside(namer, begin, self.settings.otel)
-        self._journal = Journal(_core, path, begin, descriptor, tell_of_birth, aside, bound.beside(path, ring))
+        self._journal = Journal(_core, path, begin, descriptor, tell_of_birth, namer, bound.beside(path, ring))
         for extension in EXTENSIONS:
             extension.begun(self, self._journal)
         self._journal.start()
@@ -317,7 +315,6 @@ class Service:
             core.log_overdue()
             counts = ("segments", "bytes", "communicators")
             self._journal.close(lambda: dict(zip(counts, core.totals(), strict=True)) | ended)
-            telemetry.close()
             for extension in EXTENSIONS:
                 extension.ended()
 

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from tracehook.log.file import began_of
-from tracehook.log.folders import safe
 from tracehook.log.lines import Event, whole_number
 from tracehook.log.text import encodable
 
@@ -17,11 +16,6 @@ _CLOCK_STEP: Final = timedelta(minutes=1)  # how far the wall clock may have bee
 def own_host() -> str:
     """Return the name of this host, as logs have it."""
     return encodable(socket.gethostname())
-
-
-def name_of_host() -> str:
-    """Return the name of this host for the name of a file."""
-    return safe(socket.gethostname())
 
 
 def lives(begin: Event) -> bool:

@@ -1,1 +1,0 @@
-"""Logs as Parquet: what `tracehook export` writes, and how far it came."""

@@ -21,7 +21,7 @@ constexpr unsigned kPatience = 120; // seconds; a run takes far fewer
 constexpr int kSlots = 24;          // addresses of a device, used again and again
 constexpr int kAllocators = 4;      // of a device: each has every fourth address
 constexpr std::size_t kSlotBytes = 1 << 20;
-constexpr int kPointers = 10; // of communicators, likewise
+constexpr int kPointers = 10;  // of communicators, likewise
 constexpr int kLongCalls = 16; // every so many-th call is long
 
 void on_alarm(int) {
@@ -366,12 +366,12 @@ int Job::judge() {
     }
     const bool good =
         wrong == 0 && violations_.count() == 0 && registrar_.totals().communicators == 0;
-    std::printf(
-        "stress: %s: %lu segments (%zu buried), %lu communicators (%zu to the end, %lu aborts during destroy), "
-        "%lu collectives, %lu events (%lu dropped); %zu wrong, %zu violations\n",
-        good ? "ok" : "FAILED", allocated_.load(), keeper_.buried(), created_.load(), communicators,
-        overtaken_.load(), collectives_.load(), events_, ring_.dropped(), wrong,
-        violations_.count());
+    std::printf("stress: %s: %lu segments (%zu buried), %lu communicators (%zu to the end, %lu "
+                "aborts during destroy), "
+                "%lu collectives, %lu events (%lu dropped); %zu wrong, %zu violations\n",
+                good ? "ok" : "FAILED", allocated_.load(), keeper_.buried(), created_.load(),
+                communicators, overtaken_.load(), collectives_.load(), events_, ring_.dropped(),
+                wrong, violations_.count());
     return good ? 0 : 1;
 }
 

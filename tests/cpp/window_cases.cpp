@@ -227,6 +227,7 @@ void a_member_that_nobody_ended() {
     const std::uint64_t confirmed = world.take();
     const std::uint64_t unconfirmed = world.take();
     {
+        core::Grave grave([](const core::Segment&) {});
         auto gate = std::make_shared<core::Gate>(core::Patience{}, grave);
         core::Communicator communicator({}, std::make_unique<Scripted>(library), gate, world.ring,
                                         world.bank);

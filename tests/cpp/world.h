@@ -115,7 +115,7 @@ class Keeper final : public SegmentMemory {
 
   private:
     Driver& driver_;
-    mutable std::mutex mutex_; // comes before the driver's
+    mutable std::mutex mutex_;                             // comes before the driver's
     std::map<std::pair<int, std::uintptr_t>, bool> freed_; // kept; whether the free came
     std::size_t buried_ = 0;
 };

@@ -2,9 +2,9 @@
 // still to be made.
 //
 // Two guards. `pending_`, `withdrawn_`, `gave_up_`, `dead_`, `retired_`, `suspended_`, `left_over_`
-// belong to the gate's mutex and are touched by Gate only. Everything else belongs to the thread that is inside the
-// gate, or, after death, to the thread that killed the communicator. Only windows are touched by
-// more: they have mutexes of their own.
+// belong to the gate's mutex and are touched by Gate only. Everything else belongs to the thread
+// that is inside the gate, or, after death, to the thread that killed the communicator. Only
+// windows are touched by more: they have mutexes of their own.
 //
 // The bank counts a window from before it is made until the library has none: until it was
 // deregistered, or, after death, until library_is_gone(). While a graph lives that uses windows, or
@@ -225,13 +225,13 @@ class Communicator {
     Bank& bank_;
     const std::shared_ptr<CallSlot> calls_counted_;
 
-    std::vector<Segment> pending_;  // gate's mutex
+    std::vector<Segment> pending_;   // gate's mutex
     std::vector<Segment> withdrawn_; // gate's mutex: freed ones that are to be deregistered
-    bool gave_up_ = false;          // gate's mutex: a free left its segment in `withdrawn_`
-    bool retired_ = false;          // gate's mutex: it died by a retire(), and no kill() was first
-    bool suspended_ = false;        // gate's mutex
-    bool left_over_ = false;        // gate's mutex: a suspend() could not undo all
-    std::atomic<bool> dead_{false}; // written under the gate's mutex, read anywhere
+    bool gave_up_ = false;           // gate's mutex: a free left its segment in `withdrawn_`
+    bool retired_ = false;           // gate's mutex: it died by a retire(), and no kill() was first
+    bool suspended_ = false;         // gate's mutex
+    bool left_over_ = false;         // gate's mutex: a suspend() could not undo all
+    std::atomic<bool> dead_{false};  // written under the gate's mutex, read anywhere
 
     Outcome finish_window(const Outcome& begun, const PoolSegment& segment) noexcept;
     std::size_t deregister_these(const std::vector<Window>& windows) noexcept;

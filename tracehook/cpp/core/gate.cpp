@@ -283,9 +283,9 @@ bool Gate::is_rid_of(Communicator& communicator, const Segment& segment) noexcep
 bool Gate::has_let_go(Communicator& communicator, const Segment& segment) noexcept {
     const Lock lock(*this);
     // An abort only drops the records: the library lets go while that call runs.
-    return communicator.dead() ? communicator.gone() ||
-                                     (communicator.retired_ && !communicator.holds(segment))
-                               : is_rid_of(communicator, segment);
+    return communicator.dead()
+               ? communicator.gone() || (communicator.retired_ && !communicator.holds(segment))
+               : is_rid_of(communicator, segment);
 }
 
 bool Gate::withdraw(Communicator& communicator, const Segment& segment, bool buries) noexcept {

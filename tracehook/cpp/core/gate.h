@@ -17,8 +17,9 @@
 //
 // Births and frees are both queued. Whoever is inside works the queue off before he lets go, frees
 // first, so a thread that frees in a loop cannot keep calls out, and calls cannot keep it out. What
-// waits for a communicator that is in progress waits outside. A withdrawal that was given up stays in
-// the queue: whoever leaves by the long way, or pokes, works the grave off, outside, with no lock.
+// waits for a communicator that is in progress waits outside. A withdrawal that was given up stays
+// in the queue: whoever leaves by the long way, or pokes, works the grave off, outside, with no
+// lock.
 //
 // Lock order: the gate's mutex comes after the registrar's and before the ring's. It is never held
 // during a call into the communicator; "inside" is a state, not a locked mutex, which is what lets
@@ -65,10 +66,10 @@ class Gate {
     // it, or is dead. Never waits. (Which segments it holds changes only while `working_` names
     // it.)
     bool forget(Communicator& communicator, const Segment& segment) noexcept;
-    // Waits until the communicator does not hold the segment, or is dead: for the call of the thread
-    // inside, which may wait for another rank. However long that takes, unless `buries`: then it
-    // returns false after `free_for_call`, or at once behind another such segment. The segment stays
-    // in the queue, and its memory has to stay until has_let_go().
+    // Waits until the communicator does not hold the segment, or is dead: for the call of the
+    // thread inside, which may wait for another rank. However long that takes, unless `buries`:
+    // then it returns false after `free_for_call`, or at once behind another such segment. The
+    // segment stays in the queue, and its memory has to stay until has_let_go().
     bool withdraw(Communicator& communicator, const Segment& segment, bool buries) noexcept;
     // Of a segment that withdraw() gave up: whether the library has it no more. Never waits.
     bool has_let_go(Communicator& communicator, const Segment& segment) noexcept;

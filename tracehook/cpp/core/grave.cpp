@@ -17,8 +17,8 @@ void Grave::bury(const Segment& segment,
 
 bool Grave::has(int device) const noexcept {
     const std::lock_guard guard(mutex_);
-    return std::ranges::any_of(
-        buried_, [&](const Buried& each) { return each.segment.device == device; });
+    return std::ranges::any_of(buried_,
+                               [&](const Buried& each) { return each.segment.device == device; });
 }
 
 void Grave::work_off_all() noexcept {

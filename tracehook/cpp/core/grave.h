@@ -2,13 +2,13 @@
 //
 // A free must not wait for another rank: the thread inside the gate may wait for one, and ranks may
 // be threads of one process. So where the memory can be kept (SegmentMemory::can_keep), a free that
-// waited a moment leaves its deregistration in the communicator's queue and buries the segment here.
-// The allocator goes on as if the memory were gone. It goes when the last communicator has let go of
-// it: the driver gives nobody its address before.
+// waited a moment leaves its deregistration in the communicator's queue and buries the segment
+// here. The allocator goes on as if the memory were gone. It goes when the last communicator has
+// let go of it: the driver gives nobody its address before.
 //
-// The device was waited for before a segment is buried, so nothing uses it any more. Where the memory
-// cannot be kept (a segment that is older than our slot of cudaFree, or of a pool with functions of
-// its own; a slot where somebody else stands), the free waits, as long as it takes.
+// The device was waited for before a segment is buried, so nothing uses it any more. Where the
+// memory cannot be kept (a segment that is older than our slot of cudaFree, or of a pool with
+// functions of its own; a slot where somebody else stands), the free waits, as long as it takes.
 //
 // Any thread, in the allocator's callback too, but with none of our locks. Never waits. The mutex
 // comes before the gate's, and is never held during a call into a communicator or the driver.

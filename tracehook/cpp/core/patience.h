@@ -17,8 +17,8 @@ struct Patience {
     // that torch makes before the abort which alone can free the gate.
     Duration others_for_gate{5'000};
 
-    // A free waits this long for a communicator that is busy. Then it buries its segment, where that
-    // can be (core/grave.h). Most calls are over sooner, and then nothing is kept.
+    // A free waits this long for a communicator that is busy. Then it buries its segment, where
+    // that can be (core/grave.h). Most calls are over sooner, and then nothing is kept.
     Duration free_for_call{100};
 
     // Who finds no room on a device waits this long for memory that is buried.

@@ -26,7 +26,8 @@ class SegmentMemory {
     // be kept from freeing the memory; and that it is to be, until let_go(), which may come first.
     virtual bool can_keep(const Segment& /*segment*/) noexcept { return false; }
     virtual void keep(const Segment& /*segment*/) noexcept {}
-    // Never waits, also not for the device. Memory that cannot go without that is idle from then on.
+    // Never waits, also not for the device. Memory that cannot go without that is idle from then
+    // on.
     virtual void let_go(const Segment& /*segment*/) noexcept {}
     // Frees what is idle on a device, and waits for it. False if nothing was.
     virtual bool free_idle(int /*device*/) noexcept { return false; }

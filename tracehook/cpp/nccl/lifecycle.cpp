@@ -123,8 +123,8 @@ int on_ncclCommSplit(Comm comm, int colour, int key, Comm* out, Config* config) 
     // share a gate without need only lets calls wait for each other.
     birth.shares = config_sharing(config, parent);
     birth.shares_resources = birth.shares.splits || (parent && parent->identity().shares.splits);
-    const int result = make_child(
-        parent, [&] { return api().ncclCommSplit(comm, colour, key, out, config); });
+    const int result =
+        make_child(parent, [&] { return api().ncclCommSplit(comm, colour, key, out, config); });
     return colour == kSplitNoColor ? result : after_birth(result, std::move(birth));
 }
 
@@ -171,8 +171,8 @@ int on_ncclCommGrow(Comm comm, int size, const UniqueId* id, int rank, Comm* out
     birth.blocking = config_blocking(config);
     birth.parent = parent;
     birth.shares = config_sharing(config, parent);
-    const int result = make_child(
-        parent, [&] { return api().ncclCommGrow(comm, size, id, rank, out, config); });
+    const int result =
+        make_child(parent, [&] { return api().ncclCommGrow(comm, size, id, rank, out, config); });
     return after_birth(result, std::move(birth));
 }
 

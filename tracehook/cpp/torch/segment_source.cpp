@@ -98,9 +98,8 @@ int free_block(std::uintptr_t address, const Block& block, bool is_done) {
     if (block.descriptor >= 0) {
         close(block.descriptor);
     }
-    return block.shareable
-               ? cuda::free_shareable(address, block.size, block.device, is_done)
-               : Source::instance().real.cudaFree(reinterpret_cast<void*>(address));
+    return block.shareable ? cuda::free_shareable(address, block.size, block.device, is_done)
+                           : Source::instance().real.cudaFree(reinterpret_cast<void*>(address));
 }
 
 int on_cudaFree(void* pointer) {
@@ -140,6 +139,7 @@ bool SourcedMemory::can_keep(const core::Segment& segment) noexcept {
     const std::lock_guard guard(source.mutex);
     const auto found = source.blocks.find(segment.address);
     return found != source.blocks.end() && found->second.device == segment.device &&
+           found->second.size == segment.size &&
            static_cast<std::size_t>(segment.device) < kDevices;
 }
 

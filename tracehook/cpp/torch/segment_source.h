@@ -2,20 +2,20 @@
 // cudaMalloc and cudaFree.
 //
 // A segment that a busy communicator holds is not freed when the allocator frees it, but when it is
-// deregistered (core/grave.h). That holds for all that came by our slot. What is older, comes from a
-// pool with functions of its own or is expandable did not: its free waits for the communicator. So it
-// is where another library stands in these slots.
+// deregistered (core/grave.h). That holds for all that came by our slot. What is older, comes from
+// a pool with functions of its own or is expandable did not: its free waits for the communicator.
+// So it is where another library stands in these slots.
 //
 // With SYMM_REGISTER_MEMORY=vmm segments come from the driver's virtual memory, with a handle that
-// goes to other processes, in place of cudaMalloc. Then we stand in torch's slots, too, for what works
-// on such memory in another way (segment_sharing.cpp): legacy IPC handles (torch.multiprocessing
-// shares tensors by them) and access between the devices of a process.
+// goes to other processes, in place of cudaMalloc. Then we stand in torch's slots, too, for what
+// works on such memory in another way (segment_sharing.cpp): legacy IPC handles
+// (torch.multiprocessing shares tensors by them) and access between the devices of a process.
 //
 // The functions in the slots run in the allocator, with its device lock held and on any thread.
 // Nothing throws or takes the GIL. The one lock is a leaf, and is not held during a call into CUDA.
 //
-// Memory of cudaMalloc goes by cudaFree, which waits for the device. So what nobody holds any more is
-// idle, until a thread of that device waits for it anyway: in the next free, in the end of a
+// Memory of cudaMalloc goes by cudaFree, which waits for the device. So what nobody holds any more
+// is idle, until a thread of that device waits for it anyway: in the next free, in the end of a
 // communicator, or because the device has no room.
 #pragma once
 
@@ -37,8 +37,8 @@ class SourcedMemory final : public cuda::SegmentMemory {
 };
 
 // With `virtual_memory` segments come from there: to be asked for before CUDA is up. Any number of
-// times; a forked child's registrar takes the place of its parent's. Returns "" or why all stays as it
-// is. Throws std::runtime_error if a slot cannot be written.
+// times; a forked child's registrar takes the place of its parent's. Returns "" or why all stays as
+// it is. Throws std::runtime_error if a slot cannot be written.
 std::string replace_segment_source(core::Registrar& registrar, bool virtual_memory);
 
 // What became of it. Any thread.

@@ -1,5 +1,5 @@
-// What the functions in torch's slots for CUDA's memory share: segment_source.cpp (memory that comes
-// and goes) and segment_sharing.cpp (other processes and devices). Nobody else includes this.
+// What the functions in torch's slots for CUDA's memory share: segment_source.cpp (memory that
+// comes and goes) and segment_sharing.cpp (other processes and devices). Nobody else includes this.
 #pragma once
 
 #include "core/registrar.h"

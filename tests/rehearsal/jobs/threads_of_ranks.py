@@ -1,8 +1,8 @@
 """One process with a thread for each rank, on communicators made by hand: one frees memory while another waits for it.
 
-Thread 0 is in a call that waits for thread 1. Thread 1 gives the memory of both devices back before it comes. What it does
-then is the second argument: it comes, asks for memory first (`early`: before it comes, `late`: after that), ends the other's
-communicator (`abort`), or the program ends (`exit`).
+Thread 0 is in a call that waits for thread 1. Thread 1 gives the memory of both devices back before it comes. What it
+does then is the second argument: it comes, asks for memory first (`early`: before it comes, `late`: after that), ends
+the communicator of the other (`abort`), or the program ends (`exit`).
 """
 
 import ctypes

@@ -134,34 +134,82 @@ void a_free_is_done_by_who_is_inside() {
     expect(library.deregistered == 1, "and is done by who leaves the gate, or comes next");
 }
 
-void a_free_does_not_wait_for_a_call_that_lends_the_gate() {
-    World world;
+void a_free_buries_what_a_busy_communicator_holds() {
+    World world(impatient());
+    world.keeper.keeps = true;
+    Library library, idle;
+    const auto communicator = world.create(1, library);
+    world.create(2, idle);
+    world.allocate(0x10000);
+    world.allocate(0x20000);
+    expect(communicator->gate().enter(*communicator), "a call waits for ranks inside the gate");
+    world.free(0x10000);
+    const auto begin = std::chrono::steady_clock::now();
+    world.free(0x20000);
+    expect(std::chrono::steady_clock::now() - begin < impatient().free_for_call,
+           "a free returns meanwhile, and the next one at once");
+    expect(world.keeper.kept == 2 && world.keeper.let_gone == 0 && library.deregistered == 0,
+           "the memory is kept");
+    expect(idle.deregistered == 2, "who is not busy undoes his registrations");
+    expect(world.registrar.make_room(0) && world.keeper.let_gone == 0,
+           "and nobody has it while it is registered");
+    communicator->gate().leave();
+    expect(library.deregistered == 2 && world.keeper.let_gone == 2, "it goes after the call");
+    expect(!world.registrar.make_room(0), "and then the grave is empty");
+}
+
+void a_busy_library_keeps_its_memory_until_it_is_ready() {
+    World world(impatient());
+    world.keeper.keeps = true;
     Library library;
     const auto communicator = world.create(1, library);
     world.allocate(0x10000);
+    library.ready = false;
+    world.free(0x10000);
+    communicator->gate().poke();
+    expect(world.keeper.kept == 1 && library.deregistered == 0,
+           "a free does not wait for a call in progress");
+    library.ready = true;
     world.allocate(0x20000);
-    expect(communicator->gate().enter(*communicator), "a call that makes a child is inside");
-    std::thread early([&] { world.registrar.segment_freed(0, 0x10000, 4096); });
-    until([&] { return library.synchronized == 1; });
-    communicator->gate().lend();
-    early.join();
-    expect(library.deregistered == 1, "a free that came before it waited for ranks is done");
-    Stop stop;
-    library.in_deregister = &stop;
-    std::thread late([&] { world.registrar.segment_freed(0, 0x20000, 4096); });
-    stop.reached.wait();
-    std::atomic<bool> reclaimed{false};
-    std::thread goes_on([&] {
-        communicator->gate().reclaim();
-        reclaimed = true;
+    expect(library.deregistered == 1 && world.keeper.let_gone == 1,
+           "the next who passes the gate undoes it");
+}
+
+void an_abort_keeps_what_is_buried_until_it_returned() {
+    World world(impatient());
+    world.keeper.keeps = true;
+    Library library;
+    const auto communicator = world.create(1, library);
+    world.allocate(0x10000);
+    expect(communicator->gate().enter(*communicator), "a call hangs inside the gate");
+    world.free(0x10000);
+    {
+        const auto ending = world.registrar.kill(World::pointer_of(1));
         communicator->gate().leave();
-    });
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    expect(!reclaimed, "the call goes on when the deregistration is over");
-    stop.go_on.count_down();
-    late.join();
-    goes_on.join();
-    expect(library.deregistered == 2, "which a free made itself");
+        expect(world.keeper.kept == 1 && world.keeper.let_gone == 0,
+               "while an abort runs, NCCL may have its registrations still");
+    }
+    expect(world.keeper.let_gone == 1 && library.deregistered == 0, "the memory goes after it");
+}
+
+void the_end_of_a_communicator_empties_the_grave() {
+    for (const bool is_ready : {true, false}) {
+        World world(impatient());
+        world.keeper.keeps = true;
+        Library library;
+        world.create(1, library);
+        world.allocate(0x10000);
+        library.ready = false;
+        world.free(0x10000);
+        library.ready = is_ready;
+        const int before = world.keeper.idle_freed;
+        world.retire(1);
+        expect(world.keeper.let_gone == (is_ready ? 1 : 0) && world.keeper.idle_freed > before,
+               is_ready ? "a destroy undoes what is buried, and lets the memory go"
+                        : "what NCCL is still busy with stays until it has destroyed it");
+        world.registrar.ended(World::pointer_of(1));
+        expect(world.keeper.let_gone == 1, "after the destroy nothing is buried");
+    }
 }
 
 void a_free_of_what_is_not_held_does_not_wait() {
@@ -331,7 +379,10 @@ int main() {
     a_failed_birth_is_forgotten();
     an_aborted_birth_is_forgotten();
     a_free_is_done_by_who_is_inside();
-    a_free_does_not_wait_for_a_call_that_lends_the_gate();
+    a_free_buries_what_a_busy_communicator_holds();
+    a_busy_library_keeps_its_memory_until_it_is_ready();
+    an_abort_keeps_what_is_buried_until_it_returned();
+    the_end_of_a_communicator_empties_the_grave();
     a_free_of_what_is_not_held_does_not_wait();
     a_free_takes_back_what_a_busy_library_did_not_register();
     a_free_returns_when_the_communicator_dies();

@@ -185,10 +185,47 @@ struct Driver {
     }
 };
 
+// Keeps what is freed while a communicator is busy, where a case says so.
+class Keeper final : public core::SegmentMemory {
+  public:
+    core::MemoryKind kind_of(std::uintptr_t) noexcept override {
+        return core::MemoryKind::kShareable;
+    }
+    std::uintptr_t map_again(const core::Segment&) noexcept override { return 0; }
+    void unmap(const core::Segment&, std::uintptr_t, bool) noexcept override {}
+    bool can_keep(const core::Segment&) noexcept override { return keeps; }
+    void keep(const core::Segment&) noexcept override { ++kept; }
+    void let_go(const core::Segment&) noexcept override {
+        pass(in_let_go);
+        ++let_gone;
+    }
+    bool free_idle(int) noexcept override {
+        ++idle_freed;
+        return false;
+    }
+
+    std::atomic<bool> keeps{false};
+    std::atomic<int> kept{0};
+    std::atomic<int> let_gone{0};
+    std::atomic<int> idle_freed{0};
+    Place in_let_go{nullptr};
+};
+
+inline core::Patience impatient() {
+    core::Patience patience;
+    patience.free_for_call = patience.room_for_call = std::chrono::milliseconds(10);
+    patience.undoing_for_ready = std::chrono::milliseconds(10);
+    return patience;
+}
+
 struct World {
     core::Ring ring{"", 1024};
     core::Bank bank{ring};
-    core::Registrar registrar{ring, bank};
+    Keeper keeper;
+    core::Registrar registrar;
+
+    explicit World(const core::Patience& patience = {})
+        : registrar(ring, bank, patience, &keeper) {}
 
     ~World() {
         for (const auto& communicator : registrar.communicators()) {
@@ -208,6 +245,7 @@ struct World {
             parent);
     }
     void allocate(std::uintptr_t address) { registrar.segment_allocated(0, address, 4096); }
+    void free(std::uintptr_t address) { registrar.segment_freed(0, address, 4096); }
     void kill(std::uintptr_t pointer) { registrar.kill(pointer_of(pointer)); }
     void retire(std::uintptr_t pointer) { registrar.retire(pointer_of(pointer)); }
 

@@ -7,6 +7,7 @@
 #include "world.h"
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <functional>
@@ -20,7 +21,8 @@ constexpr unsigned kPatience = 120; // seconds; a run takes far fewer
 constexpr int kSlots = 24;          // addresses of a device, used again and again
 constexpr int kAllocators = 4;      // of a device: each has every fourth address
 constexpr std::size_t kSlotBytes = 1 << 20;
-constexpr int kPointers = 10; // of communicators, likewise
+constexpr int kPointers = 10;  // of communicators, likewise
+constexpr int kLongCalls = 16; // every so many-th call is long
 
 void on_alarm(int) {
     constexpr char kText[] =
@@ -77,6 +79,11 @@ class Job {
   private:
     using Random = std::mt19937;
 
+    static Patience patience() {
+        Patience patience;
+        patience.free_for_call = patience.room_for_call = std::chrono::milliseconds(1);
+        return patience;
+    }
     static int pick(Random& random, int below) {
         return std::uniform_int_distribution<int>(0, below - 1)(random);
     }
@@ -93,13 +100,19 @@ class Job {
             std::size_t& size = memory.sizes[static_cast<std::size_t>(slot)];
             const std::uintptr_t address = (static_cast<std::uintptr_t>(slot) + 1) * kSlotBytes;
             if (size == 0) {
+                if (keeper_.has(device, address)) {
+                    if (pick(random, 8) == 0) {
+                        registrar_.make_room(device);
+                    }
+                    continue;
+                }
                 size = static_cast<std::size_t>(1 + pick(random, 4)) * 4096;
                 driver_.map(device, address, size);
                 registrar_.segment_allocated(device, address, size);
                 ++allocated_;
             } else {
                 registrar_.segment_freed(device, address, size);
-                driver_.unmap(device, address);
+                keeper_.free(device, address);
                 size = 0;
             }
         }
@@ -216,10 +229,8 @@ class Job {
             if (!communicator || !communicator->gate().enter(*communicator)) {
                 continue;
             }
-            if (round % 4 == 0) { // makes a child: frees pass it
-                communicator->gate().lend();
-                std::this_thread::yield();
-                communicator->gate().reclaim();
+            if (round % kLongCalls == 0) { // waits for ranks: frees do not wait for it
+                std::this_thread::sleep_for(2 * patience().free_for_call);
             }
             // Whoever the pointer belongs to by now: the one whose gate is held.
             if (const auto library = library_of(communicator->identity().id)) {
@@ -308,7 +319,8 @@ class Job {
     Driver driver_;
     Ring ring_{"", 4096};
     Bank bank_{ring_};
-    Registrar registrar_{ring_, bank_};
+    Keeper keeper_{driver_};
+    Registrar registrar_{ring_, bank_, patience(), &keeper_};
     std::array<Device, kDevices> devices_;
 
     std::mutex table_mutex_; // the four tables below; nothing of the registrar is locked inside it
@@ -336,6 +348,7 @@ int Job::judge() {
             continue;
         }
         communicator->gate().poke();
+        wrong += keeper_.count() != 0 && &live == &live_.back() ? 1 : 0;
         const Held held = live->library->held();
         wrong += held != driver_.ranges(live->device);
         wrong += communicator->held() != held.size();
@@ -353,12 +366,12 @@ int Job::judge() {
     }
     const bool good =
         wrong == 0 && violations_.count() == 0 && registrar_.totals().communicators == 0;
-    std::printf(
-        "stress: %s: %lu segments, %lu communicators (%zu to the end, %lu aborts during destroy), "
-        "%lu collectives, %lu events (%lu dropped); %zu wrong, %zu violations\n",
-        good ? "ok" : "FAILED", allocated_.load(), created_.load(), communicators,
-        overtaken_.load(), collectives_.load(), events_, ring_.dropped(), wrong,
-        violations_.count());
+    std::printf("stress: %s: %lu segments (%zu buried), %lu communicators (%zu to the end, %lu "
+                "aborts during destroy), "
+                "%lu collectives, %lu events (%lu dropped); %zu wrong, %zu violations\n",
+                good ? "ok" : "FAILED", allocated_.load(), keeper_.buried(), created_.load(),
+                communicators, overtaken_.load(), collectives_.load(), events_, ring_.dropped(),
+                wrong, violations_.count());
     return good ? 0 : 1;
 }
 

@@ -227,7 +227,8 @@ void a_member_that_nobody_ended() {
     const std::uint64_t confirmed = world.take();
     const std::uint64_t unconfirmed = world.take();
     {
-        auto gate = std::make_shared<core::Gate>();
+        core::Grave grave([](const core::Segment&) {});
+        auto gate = std::make_shared<core::Gate>(core::Patience{}, grave);
         core::Communicator communicator({}, std::make_unique<Scripted>(library), gate, world.ring,
                                         world.bank);
         communicator.register_windows({world.at(confirmed)});

@@ -69,6 +69,57 @@ class Driver {
     std::array<Held, kDevices> devices_;
 };
 
+// Keeps the memory of most segments that are freed while a communicator is busy.
+class Keeper final : public SegmentMemory {
+  public:
+    explicit Keeper(Driver& driver) : driver_(driver) {}
+    MemoryKind kind_of(std::uintptr_t) noexcept override { return MemoryKind::kUnknown; }
+    std::uintptr_t map_again(const Segment&) noexcept override { return 0; }
+    void unmap(const Segment&, std::uintptr_t, bool) noexcept override {}
+    bool can_keep(const Segment& segment) noexcept override { return segment.id % 4 != 0; }
+    void keep(const Segment& segment) noexcept override {
+        const std::lock_guard guard(mutex_);
+        freed_[{segment.device, segment.address}] = false;
+        ++buried_;
+    }
+    void let_go(const Segment& segment) noexcept override {
+        const std::lock_guard guard(mutex_);
+        const auto kept = freed_.find({segment.device, segment.address});
+        if (kept->second) {
+            driver_.unmap(segment.device, segment.address);
+        }
+        freed_.erase(kept);
+    }
+
+    // By the allocator.
+    bool has(int device, std::uintptr_t address) const {
+        const std::lock_guard guard(mutex_);
+        return freed_.contains({device, address});
+    }
+    void free(int device, std::uintptr_t address) {
+        const std::lock_guard guard(mutex_);
+        if (const auto kept = freed_.find({device, address}); kept != freed_.end()) {
+            kept->second = true;
+        } else {
+            driver_.unmap(device, address);
+        }
+    }
+    std::size_t count() const {
+        const std::lock_guard guard(mutex_);
+        return freed_.size();
+    }
+    std::size_t buried() const {
+        const std::lock_guard guard(mutex_);
+        return buried_;
+    }
+
+  private:
+    Driver& driver_;
+    mutable std::mutex mutex_;                             // comes before the driver's
+    std::map<std::pair<int, std::uintptr_t>, bool> freed_; // kept; whether the free came
+    std::size_t buried_ = 0;
+};
+
 // The library's side of one communicator. `held_` has no lock on purpose: the gate must be enough,
 // and the thread sanitizer tells if it is not. Lives until the end of the program, so that a late
 // call is a report and not a crash.

@@ -35,7 +35,7 @@ def test_a_busy_gate_delays_registration_not_the_allocator(harness, calls_of, li
 
 
 def test_a_free_waits_for_the_gate(harness, calls_of, lives, busy_gate, background, until):
-    """The memory goes when the event returns, so the event waits until the registration is undone."""
+    """Memory that nobody can keep goes when the event returns, so the event waits until the registration is undone."""
     harness.create(X)
     harness.alloc(0, 0x10000, 4 * KIB)
     with busy_gate(X):
@@ -45,28 +45,6 @@ def test_a_free_waits_for_the_gate(harness, calls_of, lives, busy_gate, backgrou
         assert calls_of(X) == [("register", 0x10000)]
     free.result()
     assert calls_of(X) == [("register", 0x10000), ("deregister", 0x10000)]
-
-
-def test_a_free_does_not_wait_for_a_call_that_waits_for_ranks(harness, calls_of, background):
-    """While a split waits for other ranks, a thread that frees undoes the registration itself, early or late."""
-    harness.create(X)
-    for address in (0x10000, 0x20000):
-        harness.alloc(0, address, 4 * KIB)
-    assert harness.enter(X)
-    early = background(harness.free, 0, 0x10000, 4 * KIB)
-    assert not early.returned()
-    harness.lend(X)
-    early.result()
-    harness.free(0, 0x20000, 4 * KIB)
-    assert calls_of(X)[2:] == [("deregister", 0x10000), ("deregister", 0x20000)]
-    harness.alloc(0, 0x30000, 4 * KIB)
-    assert len(calls_of(X)) == 4, "what is new waits for the end of the call"
-    collective = background(harness.collective, X)
-    assert not collective.returned(), "and so do calls"
-    harness.reclaim(X)
-    harness.leave(X)
-    assert collective.result() is True
-    assert calls_of(X)[4:] == [("register", 0x30000)]
 
 
 def test_a_free_waits_for_nobody_who_does_not_hold_the_segment(harness, busy_gate, calls_of):

@@ -72,13 +72,15 @@ SELECT comm, arg_min(coalesce("desc", "group"), process) AS name, arg_min(member
 FROM event WHERE event = 'communicator.group' AND comm IS NOT NULL GROUP BY comm;
 
 -- section: memory
--- One row a segment of PyTorch's allocator.
+-- One row a segment of PyTorch's allocator. `gone_seq`: when torch freed it; its memory may go later (segment.buried).
 CREATE TABLE segment AS
 SELECT process, any_value(rank) AS rank, segment, max(device) AS device,
        any_value(addr) AS addr, max(size) AS size, any_value(memory_kind) AS memory_kind,
-       min(ns) FILTER (event != 'segment.free') AS born_ns, min(seq) FILTER (event != 'segment.free') AS born_seq,
-       min(ns) FILTER (event = 'segment.free') AS freed_ns, min(seq) FILTER (event = 'segment.free') AS freed_seq
-FROM event WHERE event IN ('segment.alloc', 'segment.adopt', 'segment.free') GROUP BY process, segment;
+       min(ns) FILTER (event IN ('segment.alloc', 'segment.adopt')) AS born_ns,
+       min(seq) FILTER (event IN ('segment.alloc', 'segment.adopt')) AS born_seq,
+       min(ns) FILTER (event = 'segment.free') AS freed_ns, min(seq) FILTER (event = 'segment.free') AS freed_seq,
+       min(seq) FILTER (event IN ('segment.free', 'segment.buried')) AS gone_seq
+FROM event WHERE event IN ('segment.alloc', 'segment.adopt', 'segment.free', 'segment.buried') GROUP BY process, segment;
 
 -- One row a segment of our pools, from the driver and back to it.
 CREATE TABLE pool_segment AS

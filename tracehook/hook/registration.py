@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +62,20 @@ def cuda_is_up(core: Any, config: Settings, devices: int) -> None:
 
 
 def take_over_memory(core: Any, config: Settings, is_initialized: bool) -> str:
-    """Have segments come from the driver's virtual memory, if the settings say so; return why they do not."""
-    if config.memory != "vmm":
-        return ""
-    why = _hindrance(is_initialized) or str(core.replace_segment_source())
-    if why:
+    """Have segments come from the driver's virtual memory, if the settings say so; return why they do not.
+
+    Where they do not and tracehook may register them, it stands before their free all the same: a segment that NCCL
+    is busy with is freed later.
+    """
+    why = ""
+    if config.memory == "vmm":
+        why = _hindrance(is_initialized) or str(core.replace_segment_source(True))
+        if not why:
+            return ""
         warn(f"SYMM_REGISTER_MEMORY=vmm has no effect: {why}; segments come from cudaMalloc")
+    if config.local == "all" or (config.local in ("auto", "own") and ranks_of_host(os.environ) != _MOST):
+        with suppress(RuntimeError):  # without it, or where another library stands there, a free waits
+            core.replace_segment_source(False)
     return why
 
 

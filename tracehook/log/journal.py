@@ -19,7 +19,7 @@ from tracehook.log.parts import Parts
 from tracehook.log.stderr import warn, words_of
 from tracehook.log.tables import Reason
 
-SCHEMA = "1.15"
+SCHEMA = "1.16"
 _BATCH = 4096
 _PERIOD = 0.1  # seconds between two looks at the ring
 _CROWDED = 8  # an 8th of the ring waits: from here on the events of segments that came and went are summed

@@ -159,7 +159,7 @@ def _extra_fields(name: str, record: Record) -> dict[str, Any]:
             }
         case "register.batch":
             return {"thread": record.thread, "count": record.value}
-        case "deregister.stalled" | "register.unused" | "register.foreign":
+        case "deregister.stalled" | "segment.buried" | "register.unused" | "register.foreign":
             return {"thread": record.thread}
         case "segment.alloc" | "segment.adopt":
             known = {"memory_kind": MEMORIES[record.extra]} if 0 < record.extra < len(MEMORIES) else {}

@@ -20,7 +20,7 @@ WITH claim AS (
       -- Beside torch's own hook tracehook registers nothing: rule hook-stands-aside.
       AND NOT EXISTS (FROM event e WHERE e.process = c.process AND e.event = 'hook.conflict')),
 life AS (
-    SELECT process, device, segment, born_seq, coalesce(freed_seq, 4611686018427387903) AS gone_seq
+    SELECT process, device, segment, born_seq, coalesce(gone_seq, 4611686018427387903) AS gone_seq
     FROM segment JOIN process USING (process)
     WHERE born_seq IS NOT NULL AND size >= coalesce(try_cast(local_min AS BIGINT), 0)),
 -- How many segments a communicator met follows from two counts, so only those that registered fewer have to be looked at.
@@ -47,13 +47,13 @@ WHERE born_seq < over_seq AND gone_seq > ready_seq;
 -- then
 WITH pair AS (
     SELECT process, c.rank, c.comm, comm_id, c.device, c.ready_seq, c.ended_seq, c.ending, segment, s.addr, s.size, s.born_ns,
-           s.born_seq, s.freed_seq, p.ended, p.last_ns
+           s.born_seq, s.gone_seq AS freed_seq, p.ended, p.last_ns
     FROM suspect JOIN communicator c USING (process, comm_id) JOIN segment s USING (process, segment) JOIN process p USING (process)),
 -- Where the undoing at a communicator's end, or while registration was switched off, began: what is born then has no claim.
 last_chance AS (
     SELECT r.process, r.comm_id, min(r.undone_seq) AS seq
     FROM registration r LEFT JOIN segment s ON r.kind = 'local' AND s.process = r.process AND s.segment = r.memory
-    WHERE coalesce(s.freed_seq > r.undone_seq, true) GROUP BY r.process, r.comm_id),
+    WHERE coalesce(s.gone_seq > r.undone_seq, true) GROUP BY r.process, r.comm_id),
 switched_off AS (
     SELECT process, seq AS from_seq,
            coalesce((SELECT min(e.seq) FROM event e WHERE e.process = off.process AND e.event = 'hook.enable' AND e.seq > off.seq),

@@ -80,7 +80,12 @@ void bind_registration(py::module_& module) {
         py::arg("call"), py::arg("eager"), py::arg("captured"),
         "From how many bytes on all_gather (0), all_to_all (1), or a send or receive (2) runs on "
         "registered memory");
-    module.def("replace_segment_source", &torch_hook::replace_segment_source, NoGil());
+    module.def(
+        "replace_segment_source",
+        [](bool virtual_memory) {
+            return torch_hook::replace_segment_source(process().registrar(), virtual_memory);
+        },
+        NoGil(), py::arg("virtual_memory"));
     module.def(
         "segment_source",
         [] {

@@ -7,10 +7,10 @@
 #pragma once
 
 #include "core/registrar.h"
-#include "cuda/segment_memory.h"
 #include "events/ring.h"
 #include "symmetric_memory/pending_blocks.h"
 #include "torch/hook_library.h"
+#include "torch/segment_source.h"
 
 #include <memory>
 #include <mutex>
@@ -86,7 +86,7 @@ class Process {
     core::Ring ring_;
     core::Bank bank_;
     core::PendingBlocks pending_blocks_{bank_};
-    cuda::SegmentMemory memory_;
+    torch_hook::SourcedMemory memory_;
     core::Registrar registrar_;
     std::mutex attach_mutex_; // one attach() at a time; taken with no other lock of ours held
     std::unique_ptr<torch_hook::HookLibrary> hook_library_;

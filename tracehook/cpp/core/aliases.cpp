@@ -36,7 +36,7 @@ std::uintptr_t Aliases::of(const Segment& segment, bool for_ever) noexcept {
             return entry->alias;
         }
     }
-    memory_->unmap(segment, made); // a call on another communicator was first
+    memory_->unmap(segment, made, false); // a call on another communicator was first
     return of(segment, for_ever);
 }
 
@@ -46,7 +46,7 @@ bool Aliases::has(const Segment& segment) noexcept {
     return entry != nullptr && entry->alias != 0;
 }
 
-void Aliases::drop(const Segment& segment) noexcept {
+void Aliases::drop(const Segment& segment, bool is_done) noexcept {
     std::uintptr_t alias = 0;
     {
         const std::lock_guard guard(mutex_);
@@ -56,7 +56,7 @@ void Aliases::drop(const Segment& segment) noexcept {
         }
     }
     if (alias != 0) {
-        memory_->unmap(segment, alias);
+        memory_->unmap(segment, alias, is_done);
     }
 }
 

@@ -27,8 +27,8 @@ class Aliases {
 
     bool has(const Segment& segment) noexcept;
 
-    // When no communicator has it registered any more. Waits for the device.
-    void drop(const Segment& segment) noexcept;
+    // When no communicator has it registered any more. Waits for the device, unless that `is_done`.
+    void drop(const Segment& segment, bool is_done) noexcept;
 
   private:
     struct Entry {

@@ -84,6 +84,11 @@ void Communicator::log_stall(const Segment& segment) noexcept {
     emit(record);
 }
 
+void Communicator::log_buried(const Segment& segment) noexcept {
+    Event record = event(EventKind::kSegmentBuried, segment);
+    emit(record);
+}
+
 void Communicator::log_foreign(std::uintptr_t address, std::size_t size) noexcept {
     if (!said_foreign_.exchange(true, std::memory_order_relaxed)) {
         Event record = event(EventKind::kRegisterForeign);

@@ -1,10 +1,10 @@
 // One live communicator as the registrar sees it: which segments and windows it has, and which are
 // still to be made.
 //
-// Two guards. `pending_`, `withdrawals_`, `dead_`, `suspended_`, `left_over_` belong to the gate's
-// mutex and are touched by Gate only. Everything else belongs to the thread that is inside the
-// gate, or, after death, to the thread that killed the communicator. Only windows are touched by
-// more: they have mutexes of their own.
+// Two guards. `pending_`, `withdrawn_`, `gave_up_`, `dead_`, `retired_`, `suspended_`, `left_over_`
+// belong to the gate's mutex and are touched by Gate only. Everything else belongs to the thread
+// that is inside the gate, or, after death, to the thread that killed the communicator. Only
+// windows are touched by more: they have mutexes of their own.
 //
 // The bank counts a window from before it is made until the library has none: until it was
 // deregistered, or, after death, until library_is_gone(). While a graph lives that uses windows, or
@@ -18,7 +18,6 @@
 #include "core/observations.h"
 #include "core/registration_calls.h"
 #include "core/segment.h"
-#include "core/withdrawals.h"
 #include "events/ring.h"
 #include "symmetric_memory/bank.h"
 #include "symmetric_memory/windows.h"
@@ -75,6 +74,8 @@ class Communicator {
 
     // Any thread, without the gate: freeing `segment` waits for a thread that is inside.
     void log_stall(const Segment& segment) noexcept;
+    // The same: it does not wait any longer, and the segment is buried.
+    void log_buried(const Segment& segment) noexcept;
     void log_agreement(EventKind kind, std::uint64_t value, std::uint32_t extra,
                        std::uint64_t duration_ns) noexcept;
     void log_placement(EventKind kind, const Windows::Lookup& look) noexcept;
@@ -192,13 +193,14 @@ class Communicator {
     // After death, when the call that ends the communicator has returned: only then the library has
     // no windows any more, and their memory may go. Any thread.
     void library_is_gone() noexcept;
+    bool gone() const noexcept { return gone_.load(std::memory_order_acquire); }
 
   private:
     friend class Gate;
 
     // With the gate's mutex: whether somebody who passes the gate has something to do here.
     bool has_work() const noexcept {
-        return !dead() && (!pending_.empty() || !withdrawals_.empty() || !was_ready());
+        return !dead() && (!pending_.empty() || !withdrawn_.empty() || !was_ready());
     }
     bool wait_ready() noexcept;
     void register_ready(std::vector<Segment>& batch) noexcept;
@@ -223,11 +225,13 @@ class Communicator {
     Bank& bank_;
     const std::shared_ptr<CallSlot> calls_counted_;
 
-    std::vector<Segment> pending_;  // gate's mutex
-    Withdrawals withdrawals_;       // gate's mutex
-    bool suspended_ = false;        // gate's mutex
-    bool left_over_ = false;        // gate's mutex: a suspend() could not undo all
-    std::atomic<bool> dead_{false}; // written under the gate's mutex, read anywhere
+    std::vector<Segment> pending_;   // gate's mutex
+    std::vector<Segment> withdrawn_; // gate's mutex: freed ones that are to be deregistered
+    bool gave_up_ = false;           // gate's mutex: a free left its segment in `withdrawn_`
+    bool retired_ = false;           // gate's mutex: it died by a retire(), and no kill() was first
+    bool suspended_ = false;         // gate's mutex
+    bool left_over_ = false;         // gate's mutex: a suspend() could not undo all
+    std::atomic<bool> dead_{false};  // written under the gate's mutex, read anywhere
 
     Outcome finish_window(const Outcome& begun, const PoolSegment& segment) noexcept;
     std::size_t deregister_these(const std::vector<Window>& windows) noexcept;

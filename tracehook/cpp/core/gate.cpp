@@ -1,6 +1,7 @@
 #include "core/gate.h"
 
 #include "core/communicator.h"
+#include "core/grave.h"
 
 #include <algorithm>
 #include <chrono>
@@ -45,6 +46,11 @@ void Gate::queue(Communicator& communicator, const Segment& segment) noexcept {
 }
 
 void Gate::poke() noexcept {
+    pass();
+    grave_.work_off();
+}
+
+void Gate::pass() noexcept {
     Lock lock(*this);
     if (inside_ || next_ != 0) {
         return; // whoever is inside, or goes in next, works the queue off
@@ -110,28 +116,26 @@ void Gate::drain(Lock& lock) noexcept {
 // ready.
 bool Gate::undo_withdrawn(Lock& lock, Communicator& communicator) noexcept {
     bool all = true;
-    Withdrawal* each = communicator.withdrawals_.first();
-    while (each != nullptr && !communicator.dead()) {
-        const Segment segment = each->segment;
+    std::vector<Segment>& queue = communicator.withdrawn_;
+    for (std::size_t i = 0; i < queue.size() && !communicator.dead();) {
+        const Segment segment = queue[i];
+        const auto is_segment = [&](const Segment& other) { return other.id == segment.id; };
         // A batch that found the communicator not ready was put back.
-        std::erase_if(communicator.pending_,
-                      [&](const Segment& other) { return other.id == segment.id; });
+        std::erase_if(communicator.pending_, is_segment);
         working_ = &communicator;
         lock.unlock();
         const bool done = communicator.deregister(segment);
         lock.lock();
         done_working();
         if (communicator.dead()) {
-            break; // who waited may have gone, and `each` with him
+            break; // the queue is gone
         }
-        Withdrawal* const next = each->next;
         if (done) {
-            communicator.withdrawals_.remove(*each);
-            each->done = true;
-            changed_.notify_all();
+            std::erase_if(queue, is_segment);
+            communicator.gave_up_ &= !queue.empty();
         }
+        i += done ? 0 : 1;
         all = all && done;
-        each = next;
     }
     return all;
 }
@@ -226,8 +230,11 @@ bool Gate::occupied() noexcept {
 }
 
 void Gate::leave_slowly() noexcept {
-    Lock lock(*this);
-    release(lock);
+    {
+        Lock lock(*this);
+        release(lock);
+    }
+    grave_.work_off();
 }
 
 bool Gate::begin_calls(const Communicator& communicator) noexcept {
@@ -257,68 +264,67 @@ bool Gate::forget(Communicator& communicator, const Segment& segment) noexcept {
                                      : !communicator.holds(segment);
 }
 
-void Gate::lend() noexcept {
+// With the mutex. What is queued of the segment goes with it: it may only have looked as if it were
+// held, when a batch that found the communicator not ready was put back.
+bool Gate::is_rid_of(Communicator& communicator, const Segment& segment) noexcept {
+    if (communicator.dead()) {
+        return true;
+    }
+    if (working_ == &communicator || communicator.holds(segment)) {
+        return false;
+    }
+    const auto is_segment = [&](const Segment& other) { return other.id == segment.id; };
+    std::erase_if(communicator.pending_, is_segment);
+    std::erase_if(communicator.withdrawn_, is_segment);
+    communicator.gave_up_ &= !communicator.withdrawn_.empty();
+    return true;
+}
+
+bool Gate::has_let_go(Communicator& communicator, const Segment& segment) noexcept {
     const Lock lock(*this);
-    lent_ = true;
-    changed_.notify_all();
+    // An abort only drops the records: the library lets go while that call runs.
+    return communicator.dead()
+               ? communicator.gone() || (communicator.retired_ && !communicator.holds(segment))
+               : is_rid_of(communicator, segment);
 }
 
-void Gate::reclaim() noexcept {
-    Lock lock(*this);
-    changed_.wait(lock, [&] { return !visited_; });
-    lent_ = false;
-}
-
-void Gate::visit(Lock& lock, Communicator& communicator) noexcept {
-    visited_ = true;
-    undo_withdrawn(lock, communicator);
-    visited_ = false;
-    changed_.notify_all();
-}
-
-void Gate::withdraw(Communicator& communicator, const Segment& segment) noexcept {
+bool Gate::withdraw(Communicator& communicator, const Segment& segment, bool buries) noexcept {
     using Clock = std::chrono::steady_clock;
-    Withdrawal mine{segment};
     Lock lock(*this);
-    communicator.withdrawals_.add(mine);
+    communicator.withdrawn_.push_back(segment);
     has_work();
-    const Clock::time_point notice = Clock::now() + patience_.free_until_notice;
+    const Clock::time_point begin = Clock::now();
+    const Clock::time_point notice =
+        begin + (buries ? patience_.free_for_call : patience_.free_until_notice);
     bool said = false;
-    while (!mine.done && !communicator.dead()) {
-        if (working_ != &communicator && !communicator.holds(segment)) {
-            // It only looked as if. A batch that found the communicator not ready was put back.
-            std::erase_if(communicator.pending_,
-                          [&](const Segment& other) { return other.id == segment.id; });
-            break;
-        }
+    while (!is_rid_of(communicator, segment)) {
         const bool alone = !inside_ && next_ == 0;
-        const bool guest = lent_ && !visited_;
         if (alone) {
             go_in();
             release(lock);
-        } else if (guest) {
-            visit(lock, communicator);
+            if (is_rid_of(communicator, segment)) {
+                break;
+            }
         }
-        if (mine.done || communicator.dead()) {
-            break;
+        if (buries && (communicator.gave_up_ || Clock::now() >= notice)) {
+            communicator.gave_up_ = true;
+            return false;
         }
-        if (alone || guest) {
+        if (alone) {
             changed_.wait_for(lock, kFreePoll); // not ready: waits outside, so that calls pass
         } else if (said) {
             changed_.wait(lock);
         } else {
             changed_.wait_until(lock, notice);
         }
-        if (!said && !mine.done && Clock::now() >= notice) {
+        if (!buries && !said && Clock::now() >= notice && !is_rid_of(communicator, segment)) {
             said = true;
             lock.unlock();
             communicator.log_stall(segment);
             lock.lock();
         }
     }
-    if (!mine.done) {
-        communicator.withdrawals_.remove(mine);
-    }
+    return true;
 }
 
 void Gate::suspend(Communicator& communicator) noexcept {
@@ -363,6 +369,8 @@ Gate::End Gate::retire(Communicator& communicator, bool keeps_windows) noexcept 
         undone = undo_all(lock, communicator);
     }
     const bool first = !communicator.dead_.exchange(true, std::memory_order_acq_rel);
+    communicator.retired_ = first;
+    communicator.withdrawn_.clear();
     unlink(communicator);
     release(lock);
     return {first, undone};
@@ -372,6 +380,7 @@ Gate::End Gate::kill(Communicator& communicator) noexcept {
     Lock lock(*this);
     const bool first = !communicator.dead_.exchange(true, std::memory_order_acq_rel);
     communicator.pending_.clear();
+    communicator.withdrawn_.clear();
     changed_.notify_all();
     const bool quiet = changed_.wait_for(lock, patience_.abort_for_call,
                                          [&] { return working_ != &communicator; });

@@ -7,10 +7,9 @@
 // clang-format off
 //   allocator's callback, new segment      queue(), then poke(): never waits
 //   allocator's callback, segment freed    forget(); if that is not all, withdraw(): waits until it is
-//                                          undone, or the communicator died
+//                                          undone, or the communicator died; not long if the segment
+//                                          can be buried (core/grave.h)
 //   interposed collective, group end       enter() ... leave(): the queue is worked off before and after
-//   interposed split, shrink, grow         the same, with lend() ... reclaim() around the call: a free
-//                                          does not wait for it
 //   others' register, deregister           enter_soon() ... leave(): the same, but not for ever
 //   interposed destroy, finalize           retire(): deregisters everything, then it is dead
 //   interposed abort, revoke               kill(): dead first; wakes who waits; never waits for a collective
@@ -18,7 +17,9 @@
 //
 // Births and frees are both queued. Whoever is inside works the queue off before he lets go, frees
 // first, so a thread that frees in a loop cannot keep calls out, and calls cannot keep it out. What
-// waits for a communicator that is in progress waits outside.
+// waits for a communicator that is in progress waits outside. A withdrawal that was given up stays
+// in the queue: whoever leaves by the long way, or pokes, works the grave off, outside, with no
+// lock.
 //
 // Lock order: the gate's mutex comes after the registrar's and before the ring's. It is never held
 // during a call into the communicator; "inside" is a state, not a locked mutex, which is what lets
@@ -43,10 +44,12 @@
 namespace tracehook::core {
 
 class Communicator;
+class Grave;
 
 class Gate {
   public:
-    explicit Gate(const Patience& patience = {}) noexcept : patience_(patience) {}
+    // The grave outlives the gate.
+    Gate(const Patience& patience, Grave& grave) noexcept : patience_(patience), grave_(grave) {}
     const Patience& patience() const noexcept { return patience_; }
 
     // At birth, before anybody else knows the communicator. `existing` waits for the first poke()
@@ -63,9 +66,15 @@ class Gate {
     // it, or is dead. Never waits. (Which segments it holds changes only while `working_` names
     // it.)
     bool forget(Communicator& communicator, const Segment& segment) noexcept;
-    // Waits until the communicator does not hold the segment, however long that takes, or is dead:
-    // for a call of the thread inside, unless that lends the gate.
-    void withdraw(Communicator& communicator, const Segment& segment) noexcept;
+    // Waits until the communicator does not hold the segment, or is dead: for the call of the
+    // thread inside, which may wait for another rank. However long that takes, unless `buries`:
+    // then it returns false after `free_for_call`, or at once behind another such segment. The
+    // segment stays in the queue, and its memory has to stay until has_let_go().
+    bool withdraw(Communicator& communicator, const Segment& segment, bool buries) noexcept;
+    // Of a segment that withdraw() gave up: whether the library has it no more. Never waits.
+    bool has_let_go(Communicator& communicator, const Segment& segment) noexcept;
+    // Works the queue off if nobody is inside. Never waits.
+    void pass() noexcept;
 
     // Waits for the gate and registers what is queued. False, and not inside, if `communicator` is
     // dead.
@@ -86,13 +95,6 @@ class Gate {
     // no call may be made, if it is dead.
     bool begin_calls(const Communicator& communicator) noexcept;
     void end_calls() noexcept;
-
-    // By the thread inside, around a call into the library that waits for other ranks and touches
-    // neither a registration nor what a deregistration needs: until reclaim() a thread that frees
-    // carries out the frees of its communicator itself. reclaim() waits for the end of a
-    // deregistration that is under way, which is local. All other threads wait for leave().
-    void lend() noexcept;
-    void reclaim() noexcept;
 
     // Deregisters everything and ignores new segments until resume(). What a communicator that
     // stays in progress keeps is reported, and goes when its segment is freed.
@@ -133,7 +135,7 @@ class Gate {
     void leave_slowly() noexcept;
     bool wait_inside(Lock& lock, const Communicator& communicator) noexcept;
     void pass_on(Lock& lock) noexcept;
-    void visit(Lock& lock, Communicator& communicator) noexcept;
+    bool is_rid_of(Communicator& communicator, const Segment& segment) noexcept;
     void go_in() noexcept;
     bool work_off(Lock& lock, const Communicator& communicator) noexcept;
     void drain(Lock& lock) noexcept;
@@ -147,14 +149,13 @@ class Gate {
     void unlink(const Communicator& communicator) noexcept;
 
     const Patience patience_;
+    Grave& grave_;
     std::atomic<Way> way_{Way::kOpen}; // taken: somebody is inside, and only this says so
     std::mutex mutex_;                 // everything below
     std::condition_variable
         changed_;   // the gate became free, a communicator died, or `working_` moved on
     int locks_ = 0; // that live
     bool inside_ = false;
-    bool lent_ = false;               // by the thread inside
-    bool visited_ = false;            // a thread that frees carries out frees meanwhile
     bool idle_ = true;                // nothing is queued, and all communicators were ready
     int next_ = 0;                    // threads that wait to go in, and will work the queue off
     std::uint64_t turns_ = 0;         // counts threads that went in

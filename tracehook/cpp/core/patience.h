@@ -17,11 +17,18 @@ struct Patience {
     // that torch makes before the abort which alone can free the gate.
     Duration others_for_gate{5'000};
 
+    // A free waits this long for a communicator that is busy. Then it buries its segment, where
+    // that can be (core/grave.h). Most calls are over sooner, and then nothing is kept.
+    Duration free_for_call{100};
+
+    // Who finds no room on a device waits this long for memory that is buried.
+    Duration room_for_call{5'000};
+
     // A free that waits this long is worth a line: somebody's job seems to hang.
     Duration free_until_notice{10'000};
 
     // disable() and a destroy wait this long for a non-blocking communicator that is in progress. A
-    // free does not give up: its memory goes when it returns.
+    // free that cannot bury its segment does not give up: its memory goes when it returns.
     Duration undoing_for_ready{30'000};
 
     // CUDA tells of the end of a graph on a thread of its own. The end of a communicator waits this

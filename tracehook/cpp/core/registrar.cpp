@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <thread>
 #include <utility>
 
 namespace tracehook::core {
@@ -123,19 +124,40 @@ void Registrar::remove_segment(const Segment& segment, EventKind kind,
         return who.local != Local::kOurs || (who.when == When::kAtCalls && !has_alias) ||
                communicator->gate().forget(*communicator, segment);
     });
+    const bool buries = !communicators.empty() && memory_ != nullptr &&
+                        kind == EventKind::kSegmentFree && memory_->can_keep(segment);
     if (!communicators.empty()) {
         communicators.front()->wait_for_device();
     }
-    for (const CommunicatorPtr& communicator : communicators) {
-        communicator->gate().withdraw(*communicator, segment);
-    }
+    std::erase_if(communicators, [&](const CommunicatorPtr& communicator) {
+        return communicator->gate().withdraw(*communicator, segment, buries);
+    });
     lock.lock();
     wait_for_aborts(segment.device, lock);
+    if (!communicators.empty()) {
+        memory_->keep(segment);
+        communicators.front()->log_buried(segment);
+        grave_.bury(segment, std::move(communicators));
+        return;
+    }
     if (has_alias) {
         lock.unlock();
-        aliases_.drop(segment);
+        aliases_.drop(segment, false);
         lock.lock();
     }
+    log_gone(segment, kind);
+}
+
+void Registrar::end_buried(const Segment& segment) noexcept {
+    aliases_.drop(segment, true);
+    {
+        const std::lock_guard guard(mutex_);
+        log_gone(segment, EventKind::kSegmentFree);
+    }
+    memory_->let_go(segment);
+}
+
+void Registrar::log_gone(const Segment& segment, EventKind kind) noexcept {
     ledger_.release_slot(segment);
     if (is_observed(segment)) {
         freed_.emplace_back(segment, kind);
@@ -154,6 +176,30 @@ void Registrar::segment_freed(int device, std::uintptr_t address, std::size_t si
         remove_segment(*segment, EventKind::kSegmentFree, lock);
     } else if (!ledger_.adopting()) { // else it is older than the tracker, and not in the snapshot
         ring_.push(segment_event(EventKind::kSegmentUnknown, {0, 0, device, address, size}));
+    }
+    lock.unlock();
+    grave_.work_off(); // what was buried just now may have been deregistered before
+}
+
+bool Registrar::make_room(int device) noexcept {
+    if (abandoned() || memory_ == nullptr) {
+        return false;
+    }
+    constexpr auto kPoll = std::chrono::milliseconds(1);
+    const Clock::time_point until = Clock::now() + patience_.room_for_call;
+    const bool had = grave_.has(device);
+    grave_.work_off();
+    while (grave_.has(device) && Clock::now() < until) {
+        std::this_thread::sleep_for(kPoll);
+        grave_.work_off();
+    }
+    return memory_->free_idle(device) || had;
+}
+
+void Registrar::free_idle(int device) noexcept {
+    if (!abandoned() && memory_ != nullptr) {
+        grave_.work_off();
+        memory_->free_idle(device);
     }
 }
 
@@ -202,7 +248,7 @@ CommunicatorPtr Registrar::add(Identity identity, const MakeRegistrationCalls& m
     {
         const std::lock_guard guard(mutex_);
         identity.id = next_id_++;
-        auto gate = parent ? parent->shared_gate() : std::make_shared<Gate>(patience_);
+        auto gate = parent ? parent->shared_gate() : std::make_shared<Gate>(patience_, grave_);
         communicator = std::make_shared<Communicator>(identity, make(identity), gate, ring_, bank_);
         communicator->log(EventKind::kCommunicatorPending,
                           static_cast<std::uint64_t>(identity.local) |
@@ -276,8 +322,13 @@ void Registrar::retire(const void* pointer) noexcept {
         communicator->log_digest();
         communicator->log(EventKind::kCommunicatorRetire, end.registrations);
         communicator->end_calls(false);
+        if (communicator->holds_any()) { // it never became ready: NCCL lets go in the call
+            const std::lock_guard guard(mutex_);
+            ending_[pointer] = communicator;
+        }
     }
     bank_.release_idle();
+    free_idle(communicator->identity().device);
 }
 
 void Registrar::ended(const void* pointer) noexcept {
@@ -295,6 +346,7 @@ void Registrar::ended(const void* pointer) noexcept {
     if (communicator) {
         communicator->library_is_gone();
     }
+    grave_.work_off();
 }
 
 Registrar::Ending Registrar::kill(const void* pointer) noexcept {
@@ -337,6 +389,7 @@ Registrar::Ending::~Ending() {
     // What is idle now is not released here: that waits for the device, where another communicator
     // may hang that is to be aborted next.
     communicator_->library_is_gone();
+    owner_->grave_.work_off();
 }
 
 // Called with the lock, which is given up while waiting.
@@ -433,6 +486,7 @@ void Registrar::set_registering(bool on) {
     for (const CommunicatorPtr& communicator : communicators) {
         on ? communicator->gate().poke() : communicator->gate().suspend(*communicator);
     }
+    grave_.work_off();
 }
 
 } // namespace tracehook::core

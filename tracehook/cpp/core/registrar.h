@@ -7,7 +7,7 @@
 // the process ends (std::terminate): a segment that is not in the tables would be freed while it is
 // registered. Everything else runs on a thread that holds none of the allocator's locks.
 //
-// Lock order: GIL -> allocator's device lock -> registrar's mutex -> gate's mutex -> ring's mutex.
+// Lock order: GIL -> allocator's device lock -> registrar's mutex -> grave's -> gate's -> ring's.
 // The registrar's mutex is held for table work only, never while waiting for a gate, never during a
 // call into a communicator.
 #pragma once
@@ -15,6 +15,7 @@
 #include "core/aliases.h"
 #include "core/communicator.h"
 #include "core/gate.h"
+#include "core/grave.h"
 #include "core/ledger.h"
 #include "core/patience.h"
 #include "core/ranges.h"
@@ -49,7 +50,13 @@ class Registrar {
     // --- the allocator's events, and its snapshot ---
 
     void segment_allocated(int device, std::uintptr_t address, std::size_t size) noexcept;
+    // The allocator's free of the memory follows on this thread.
     void segment_freed(int device, std::uintptr_t address, std::size_t size) noexcept;
+    // By who finds no room on a device, perhaps with the allocator's lock: false if nothing of it
+    // was buried. Waits for what was, five seconds at most, and for the device.
+    bool make_room(int device) noexcept;
+    // By a thread that may wait for the device, and has just done so.
+    void free_idle(int device) noexcept;
 
     // Attach the tracker between begin_adoption() and the snapshot; adopt every segment of the
     // snapshot; end.
@@ -193,6 +200,8 @@ class Registrar {
     void remove_stale(int device, std::uintptr_t address, std::size_t size,
                       std::unique_lock<std::mutex>& lock);
     void remove_segment(const Segment& segment, EventKind kind, std::unique_lock<std::mutex>& lock);
+    void end_buried(const Segment& segment) noexcept;
+    void log_gone(const Segment& segment, EventKind kind) noexcept;
     void observe_born(const Segment& segment) noexcept;
     void drop_unborn(int device) noexcept;
     void log_overdue_frees(int device) noexcept;
@@ -224,6 +233,7 @@ class Registrar {
     std::condition_variable abort_returned_;
     std::atomic<std::uint64_t>
         epoch_; // changes with by_pointer_; lets each thread cache its last find()
+    Grave grave_{[this](const Segment& segment) { end_buried(segment); }};
     std::atomic<bool> registering_{true};
     std::atomic<bool> abandoned_{false};
 };

@@ -126,8 +126,11 @@ std::uintptr_t SegmentMemory::map_again(const core::Segment& segment) noexcept {
     return map(&alias, held.memory, size, segment.device, {}) == kSuccess ? alias : 0;
 }
 
-void SegmentMemory::unmap(const core::Segment& segment, std::uintptr_t alias) noexcept {
-    wait_for_device(segment.device);
+void SegmentMemory::unmap(const core::Segment& segment, std::uintptr_t alias,
+                          bool is_done) noexcept {
+    if (!is_done) {
+        wait_for_device(segment.device);
+    }
     const BesideCaptures relaxed;
     cuda::unmap(alias, segment.size);
 }
@@ -150,8 +153,8 @@ int allocate_shareable(std::uintptr_t* address, std::size_t size, int device,
     return status != kSuccess ? status : map(address, held.memory, size, device, also);
 }
 
-int free_shareable(std::uintptr_t address, std::size_t size, int device) noexcept {
-    const int status = wait_for_device(device);
+int free_shareable(std::uintptr_t address, std::size_t size, int device, bool is_done) noexcept {
+    const int status = is_done ? kSuccess : wait_for_device(device);
     const BesideCaptures relaxed;
     const int unmapped = unmap(address, size);
     return status != kSuccess ? status : unmapped;

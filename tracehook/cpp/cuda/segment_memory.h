@@ -13,11 +13,11 @@
 
 namespace tracehook::cuda {
 
-class SegmentMemory final : public core::SegmentMemory {
+class SegmentMemory : public core::SegmentMemory {
   public:
     core::MemoryKind kind_of(std::uintptr_t address) noexcept override;
     std::uintptr_t map_again(const core::Segment& segment) noexcept override;
-    void unmap(const core::Segment& segment, std::uintptr_t alias) noexcept override;
+    void unmap(const core::Segment& segment, std::uintptr_t alias, bool is_done) noexcept override;
 };
 
 // Least size of such memory, and what its size is a multiple of: 2 MiB, as that of all large pages.
@@ -31,8 +31,8 @@ bool makes_shareable(int device) noexcept;
 // room.
 int allocate_shareable(std::uintptr_t* address, std::size_t size, int device,
                        std::span<const int> also) noexcept;
-// Waits for the device first, as cudaFree does.
-int free_shareable(std::uintptr_t address, std::size_t size, int device) noexcept;
+// Waits for the device first, as cudaFree does, unless that `is_done`.
+int free_shareable(std::uintptr_t address, std::size_t size, int device, bool is_done) noexcept;
 int allow_access(std::uintptr_t address, std::size_t size, int device) noexcept;
 
 // A descriptor of the memory for another process, or -1; the caller closes it.

@@ -56,23 +56,13 @@ int after_birth(int result, Birth birth) {
     return result;
 }
 
-// Makes a child by `call`, inside the gate of the parent. NCCL waits for all its ranks there, and
-// one of them may be a thread of this process that frees memory first. What the call touches of the
-// parent is its bootstrap connection and some counts, and no registration; only a child that shares
-// resources also uses the proxy's connections, as a deregistration does (2.28.9 to 2.30.7).
-template <typename Call>
-int make_child(const core::CommunicatorPtr& parent, bool shares_resources, const Call& call) {
-    if (!parent || !parent->gate().enter(*parent)) {
-        return call();
-    }
-    if (!shares_resources) {
-        parent->gate().lend();
-    }
+// Makes a child by `call`, inside the gate of the parent.
+template <typename Call> int make_child(const core::CommunicatorPtr& parent, const Call& call) {
+    const bool inside = parent && parent->gate().enter(*parent);
     const int result = call();
-    if (!shares_resources) {
-        parent->gate().reclaim();
+    if (inside) {
+        parent->gate().leave();
     }
-    parent->gate().leave();
     return result;
 }
 
@@ -133,9 +123,8 @@ int on_ncclCommSplit(Comm comm, int colour, int key, Comm* out, Config* config) 
     // share a gate without need only lets calls wait for each other.
     birth.shares = config_sharing(config, parent);
     birth.shares_resources = birth.shares.splits || (parent && parent->identity().shares.splits);
-    const int result = make_child(parent, birth.shares_resources, [&] {
-        return api().ncclCommSplit(comm, colour, key, out, config);
-    });
+    const int result =
+        make_child(parent, [&] { return api().ncclCommSplit(comm, colour, key, out, config); });
     return colour == kSplitNoColor ? result : after_birth(result, std::move(birth));
 }
 
@@ -163,8 +152,7 @@ int on_ncclCommShrink(Comm comm, int* excluded, int excluded_count, Comm* out, C
     const auto call = [&] {
         return api().ncclCommShrink(comm, excluded, excluded_count, out, config, flags);
     };
-    const int result =
-        (flags & kShrinkAbort) != 0 ? call() : make_child(parent, birth.shares_resources, call);
+    const int result = (flags & kShrinkAbort) != 0 ? call() : make_child(parent, call);
     return after_birth(result, std::move(birth));
 }
 
@@ -183,11 +171,8 @@ int on_ncclCommGrow(Comm comm, int size, const UniqueId* id, int rank, Comm* out
     birth.blocking = config_blocking(config);
     birth.parent = parent;
     birth.shares = config_sharing(config, parent);
-    // NCCL asks what the last split or shrink of the parent left.
-    const core::Sharing of_parent = parent ? parent->identity().shares : core::Sharing{};
-    const int result = make_child(parent, of_parent.splits || of_parent.shrinks, [&] {
-        return api().ncclCommGrow(comm, size, id, rank, out, config);
-    });
+    const int result =
+        make_child(parent, [&] { return api().ncclCommGrow(comm, size, id, rank, out, config); });
     return after_birth(result, std::move(birth));
 }
 

@@ -158,8 +158,6 @@ void bind_harness(py::module_& module) {
              py::arg("hold_us") = 0)
         .def("enter", &Harness::enter, NoGil())
         .def("leave", &Harness::leave, NoGil())
-        .def("lend", &Harness::lend, NoGil())
-        .def("reclaim", &Harness::reclaim, NoGil())
         .def("by_others", &Harness::by_others, NoGil())
         .def("retire", &Harness::retire, NoGil())
         .def("ended",

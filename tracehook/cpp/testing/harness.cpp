@@ -278,20 +278,6 @@ void Harness::leave(std::uintptr_t pointer) {
     communicator->gate().leave();
 }
 
-void Harness::lend(std::uintptr_t pointer) {
-    const std::lock_guard guard(live_mutex_);
-    inside_.at(pointer)->gate().lend();
-}
-
-void Harness::reclaim(std::uintptr_t pointer) {
-    core::CommunicatorPtr communicator;
-    {
-        const std::lock_guard guard(live_mutex_);
-        communicator = inside_.at(pointer);
-    }
-    communicator->gate().reclaim();
-}
-
 bool Harness::by_others(std::uintptr_t pointer) {
     const core::CommunicatorPtr communicator = registrar_.find(reinterpret_cast<void*>(pointer));
     if (!communicator || !communicator->gate().enter_soon(*communicator)) {

@@ -60,9 +60,6 @@ class Harness {
     // unknown.
     bool enter(std::uintptr_t pointer);
     void leave(std::uintptr_t pointer);
-    // By the thread inside: it makes a call that touches no registration, and has made it.
-    void lend(std::uintptr_t pointer);
-    void reclaim(std::uintptr_t pointer);
     // A registration of others: whether it came through the gate, or went past it.
     bool by_others(std::uintptr_t pointer);
     void retire(std::uintptr_t pointer);

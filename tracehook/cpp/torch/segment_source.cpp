@@ -1,84 +1,17 @@
 #include "torch/segment_source.h"
 
-#include "cuda/runtime.h"
-#include "cuda/segment_memory.h"
 #include "elf/slots.h"
+#include "torch/source_state.h"
 
-#include <array>
-#include <atomic>
-#include <cstdint>
-#include <cstring>
 #include <dlfcn.h>
-#include <mutex>
-#include <sys/prctl.h>
-#include <sys/syscall.h>
 #include <unistd.h>
-#include <unordered_map>
-#include <vector>
+#include <utility>
 
 namespace tracehook::torch_hook {
 
 namespace {
 
-constexpr int kSuccess = 0;
-constexpr int kNoRoom = 2;                           // cudaErrorMemoryAllocation
-constexpr int kInvalidHandle = 400;                  // cudaErrorInvalidResourceHandle
-constexpr int kEnabledBefore = 704;                  // cudaErrorPeerAccessAlreadyEnabled
-constexpr std::size_t kDevices = 64;                 // more than a host has
-constexpr std::uint64_t kMagic = 0x314D4D5648544854; // "THTHVMM1"
-
-struct RuntimeHandle { // cudaIpcMemHandle_t
-    std::uint64_t magic = 0;
-    std::int32_t process = 0;
-    std::int32_t descriptor = -1;
-    std::uint64_t size = 0;
-    std::uint64_t number = 0; // of the memory in its process: a handle is used as a name, too
-    std::array<std::uint8_t, 32> unused{};
-};
-static_assert(sizeof(RuntimeHandle) == 64);
-
-template <typename... Args> using Call = int (*)(Args...);
-
-struct Real {
-    Call<void**, std::size_t> cudaMalloc = nullptr;
-    Call<void*> cudaFree = nullptr;
-    Call<RuntimeHandle*, void*> cudaIpcGetMemHandle = nullptr;
-    Call<void**, RuntimeHandle, unsigned> cudaIpcOpenMemHandle = nullptr;
-    Call<void*> cudaIpcCloseMemHandle = nullptr;
-    Call<int, unsigned> cudaDeviceEnablePeerAccess = nullptr;
-};
-
-struct Block {
-    std::size_t size = 0;
-    int device = -1;
-    int descriptor = -1; // for other processes, once one asked
-    std::uint64_t number = 0;
-};
-
-// Never destroyed: the allocator frees memory at exit, too.
-struct Source {
-    Real real;        // before any slot leads here
-    std::mutex mutex; // what follows
-    std::unordered_map<std::uintptr_t, Block> blocks;
-    std::unordered_map<std::uintptr_t, std::size_t> mapped; // memory of other processes
-    std::array<std::vector<int>, kDevices> also;            // who reaches a device's memory
-    std::size_t bytes = 0;
-    std::uint64_t numbers = 0;
-    std::array<std::atomic<int>, kDevices> able{}; // 1: yes, 2: no
-    std::atomic<int> refused{0};
-    std::atomic<bool> replaced{false};
-
-    static Source& instance() {
-        static auto* const one = new Source;
-        return *one;
-    }
-};
-
-int current_device() noexcept {
-    int device = -1;
-    const auto get = cuda::runtime().cudaGetDevice;
-    return get != nullptr && get(&device) == kSuccess ? device : -1;
-}
+constexpr int kNoRoom = 2; // cudaErrorMemoryAllocation
 
 bool is_able(Source& source, int device) noexcept {
     if (device < 0 || static_cast<std::size_t>(device) >= kDevices) {
@@ -91,32 +24,82 @@ bool is_able(Source& source, int device) noexcept {
     return known.load(std::memory_order_relaxed) == 1;
 }
 
-// The allocator asks for whole multiples of 2 MiB; whoever asks for less gets what he always got.
-int on_cudaMalloc(void** out, std::size_t size) {
+int allocate(std::uintptr_t* address, std::size_t size, int device, bool shareable) {
     Source& source = Source::instance();
-    const int device = size != 0 && size % cuda::kGranularity == 0 ? current_device() : -1;
-    if (!is_able(source, device)) {
-        return source.real.cudaMalloc(out, size);
+    if (!shareable) {
+        void* memory = nullptr;
+        const int status = source.real.cudaMalloc(&memory, size);
+        *address = reinterpret_cast<std::uintptr_t>(memory);
+        return status;
     }
     std::vector<int> also;
     {
         const std::lock_guard guard(source.mutex);
         also = source.also[static_cast<std::size_t>(device)];
     }
-    std::uintptr_t address = 0;
-    const int status = cuda::allocate_shareable(&address, size, device, also);
-    if (status == kNoRoom) {
+    return cuda::allocate_shareable(address, size, device, also);
+}
+
+// Segments that were freed, and that a communicator held, may have the room.
+int allocate_with_grave(std::uintptr_t* address, std::size_t size, int device, bool shareable) {
+    const int status = allocate(address, size, device, shareable);
+    core::Registrar* const registrar = Source::instance().registrar.load(std::memory_order_acquire);
+    if (status != kNoRoom || registrar == nullptr || !registrar->make_room(device)) {
         return status; // the allocator frees what it has cached, and asks again
     }
-    if (status != kSuccess) {
-        source.refused.fetch_add(1, std::memory_order_relaxed);
-        return source.real.cudaMalloc(out, size);
+    if (!shareable && cuda::runtime().cudaGetLastError != nullptr) {
+        cuda::runtime().cudaGetLastError(); // else torch would take the error for its own
     }
-    const std::lock_guard guard(source.mutex);
-    source.blocks[address] = {size, device, -1, ++source.numbers};
-    source.bytes += size;
+    return allocate(address, size, device, shareable);
+}
+
+// The allocator asks for whole multiples of 2 MiB; whoever asks for less gets what he always got.
+int on_cudaMalloc(void** out, std::size_t size) {
+    Source& source = Source::instance();
+    const int device = current_device();
+    bool shareable = source.replaced.load(std::memory_order_acquire) && size != 0 &&
+                     size % cuda::kGranularity == 0 && is_able(source, device);
+    std::uintptr_t address = 0;
+    int status = allocate_with_grave(&address, size, device, shareable);
+    if (shareable && status != kSuccess && status != kNoRoom) {
+        source.refused.fetch_add(1, std::memory_order_relaxed);
+        shareable = false;
+        status = allocate_with_grave(&address, size, device, shareable);
+    }
+    if (status != kSuccess) {
+        return status;
+    }
     *out = reinterpret_cast<void*>(address);
+    if (address != 0) {
+        const std::lock_guard guard(source.mutex);
+        Block& block = source.blocks[address] = {size, device, shareable};
+        block.number = ++source.numbers;
+        source.segments += shareable ? 1 : 0;
+        source.bytes += shareable ? size : 0;
+    }
     return kSuccess;
+}
+
+// With the mutex.
+Block take(Source& source, std::uintptr_t address) {
+    const auto found = source.blocks.find(address);
+    if (found == source.blocks.end()) {
+        return {};
+    }
+    const Block block = found->second;
+    source.blocks.erase(found);
+    source.segments -= block.shareable ? 1 : 0;
+    source.bytes -= block.shareable ? block.size : 0;
+    return block;
+}
+
+// `is_done`: the device needs no wait.
+int free_block(std::uintptr_t address, const Block& block, bool is_done) {
+    if (block.descriptor >= 0) {
+        close(block.descriptor);
+    }
+    return block.shareable ? cuda::free_shareable(address, block.size, block.device, is_done)
+                           : Source::instance().real.cudaFree(reinterpret_cast<void*>(address));
 }
 
 int on_cudaFree(void* pointer) {
@@ -126,122 +109,16 @@ int on_cudaFree(void* pointer) {
     {
         const std::lock_guard guard(source.mutex);
         const auto found = source.blocks.find(address);
-        if (found != source.blocks.end()) {
-            block = found->second;
-            source.blocks.erase(found);
-            source.bytes -= block.size;
+        if (found != source.blocks.end() && found->second.kept) {
+            found->second.freed = true;
+            return kSuccess; // the device was waited for, as cudaFree does
         }
+        block = take(source, address);
     }
-    if (block.size == 0) {
-        return source.real.cudaFree(pointer);
-    }
-    if (block.descriptor >= 0) {
-        close(block.descriptor);
-    }
-    return cuda::free_shareable(address, block.size, block.device);
-}
-
-int on_cudaIpcGetMemHandle(RuntimeHandle* handle, void* pointer) {
-    Source& source = Source::instance();
-    const auto address = reinterpret_cast<std::uintptr_t>(pointer);
-    {
-        const std::lock_guard guard(source.mutex);
-        const auto found = source.blocks.find(address);
-        if (found != source.blocks.end()) {
-            Block& block = found->second;
-            if (block.descriptor < 0) {
-                // The importer takes the descriptor out of this process, as torch's own importer of
-                // expandable segments does. Some systems allow that only to who is named here.
-                prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);
-                block.descriptor = cuda::export_descriptor(address);
-            }
-            if (block.descriptor < 0) {
-                return kInvalidHandle;
-            }
-            *handle = {kMagic, getpid(), block.descriptor, block.size, block.number, {}};
-            return kSuccess;
-        }
-    }
-    return source.real.cudaIpcGetMemHandle(handle, pointer);
-}
-
-// -1 if the process has gone, or the system does not allow it.
-int taken_from(const RuntimeHandle& handle) noexcept {
-#if defined(SYS_pidfd_open) && defined(SYS_pidfd_getfd)
-    const auto process = static_cast<int>(syscall(SYS_pidfd_open, handle.process, 0));
-    if (process < 0) {
-        return -1;
-    }
-    const auto descriptor =
-        static_cast<int>(syscall(SYS_pidfd_getfd, process, handle.descriptor, 0));
-    close(process);
-    return descriptor;
-#else
-    static_cast<void>(handle);
-    return -1;
-#endif
-}
-
-int on_cudaIpcOpenMemHandle(void** out, RuntimeHandle handle, unsigned flags) {
-    Source& source = Source::instance();
-    if (handle.magic != kMagic) {
-        return source.real.cudaIpcOpenMemHandle(out, handle, flags);
-    }
-    const int device = current_device();
-    const int descriptor = device >= 0 ? taken_from(handle) : -1;
-    if (descriptor < 0) {
-        return kInvalidHandle;
-    }
-    std::uintptr_t address = 0;
-    const int status = cuda::map_descriptor(&address, descriptor, handle.size, device);
-    close(descriptor);
-    if (status != kSuccess) {
-        return status;
-    }
-    const std::lock_guard guard(source.mutex);
-    source.mapped[address] = handle.size;
-    *out = reinterpret_cast<void*>(address);
-    return kSuccess;
-}
-
-int on_cudaIpcCloseMemHandle(void* pointer) {
-    Source& source = Source::instance();
-    const auto address = reinterpret_cast<std::uintptr_t>(pointer);
-    std::size_t size = 0;
-    {
-        const std::lock_guard guard(source.mutex);
-        const auto found = source.mapped.find(address);
-        if (found != source.mapped.end()) {
-            size = found->second;
-            source.mapped.erase(found);
-        }
-    }
-    return size == 0 ? source.real.cudaIpcCloseMemHandle(pointer)
-                     : cuda::free_shareable(address, size, current_device());
-}
-
-// cudaMalloc's memory of `peer` is open to this device from now on, so ours is, too.
-int on_cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
-    Source& source = Source::instance();
-    const int status = source.real.cudaDeviceEnablePeerAccess(peer, flags);
-    const int device = current_device();
-    if ((status != kSuccess && status != kEnabledBefore) || device < 0 || peer < 0 ||
-        static_cast<std::size_t>(peer) >= kDevices) {
-        return status;
-    }
-    const std::lock_guard guard(source.mutex);
-    std::vector<int>& also = source.also[static_cast<std::size_t>(peer)];
-    for (const int each : also) {
-        if (each == device) {
-            return status;
-        }
-    }
-    also.push_back(device);
-    // With the mutex: a block must not go meanwhile. It happens once for two devices.
-    for (const auto& [address, block] : source.blocks) {
-        if (block.device == peer) {
-            cuda::allow_access(address, block.size, device);
-        }
+    const int status = free_block(address, block, false);
+    core::Registrar* const registrar = source.registrar.load(std::memory_order_acquire);
+    if (block.device >= 0 && registrar != nullptr) {
+        registrar->free_idle(block.device);
     }
     return status;
 }
@@ -257,9 +134,66 @@ std::string library_of(const void* function) {
 
 } // namespace
 
-std::string replace_segment_source() {
+bool SourcedMemory::can_keep(const core::Segment& segment) noexcept {
     Source& source = Source::instance();
-    if (source.replaced.load(std::memory_order_acquire)) {
+    const std::lock_guard guard(source.mutex);
+    const auto found = source.blocks.find(segment.address);
+    return found != source.blocks.end() && found->second.device == segment.device &&
+           found->second.size == segment.size &&
+           static_cast<std::size_t>(segment.device) < kDevices;
+}
+
+void SourcedMemory::keep(const core::Segment& segment) noexcept {
+    Source& source = Source::instance();
+    const std::lock_guard guard(source.mutex);
+    source.blocks[segment.address].kept = true;
+}
+
+void SourcedMemory::let_go(const core::Segment& segment) noexcept {
+    Source& source = Source::instance();
+    Block block;
+    {
+        const std::lock_guard guard(source.mutex);
+        Block& kept = source.blocks[segment.address];
+        if (!kept.freed) {
+            kept.kept = false; // the free is still to come
+            return;
+        }
+        block = take(source, segment.address);
+        if (!block.shareable) {
+            // cudaFree waits for the device, which may wait for a rank that this thread holds up.
+            source.idle[static_cast<std::size_t>(block.device)].push_back(segment.address);
+            source.idle_blocks.fetch_add(1, std::memory_order_release);
+            return;
+        }
+    }
+    free_block(segment.address, block, true);
+}
+
+bool SourcedMemory::free_idle(int device) noexcept {
+    Source& source = Source::instance();
+    if (source.idle_blocks.load(std::memory_order_acquire) == 0 || device < 0 ||
+        static_cast<std::size_t>(device) >= kDevices) {
+        return false;
+    }
+    std::vector<std::uintptr_t> idle;
+    {
+        const std::lock_guard guard(source.mutex);
+        idle = std::exchange(source.idle[static_cast<std::size_t>(device)], {});
+        source.idle_blocks.fetch_sub(static_cast<int>(idle.size()), std::memory_order_release);
+    }
+    const cuda::BesideCaptures relaxed;
+    for (const std::uintptr_t address : idle) {
+        free_block(address, {}, false);
+    }
+    return !idle.empty();
+}
+
+std::string replace_segment_source(core::Registrar& registrar, bool virtual_memory) {
+    Source& source = Source::instance();
+    source.registrar.store(&registrar, std::memory_order_release);
+    if (source.replaced.load(std::memory_order_acquire) ||
+        (!virtual_memory && source.stands.load(std::memory_order_acquire))) {
         return "";
     }
     const std::vector<elf::Replacement> calls = {
@@ -283,7 +217,7 @@ std::string replace_segment_source() {
          })) {
         const bool allocates = object.name().starts_with(wanted);
         for (const elf::Slot& slot : object.slots) {
-            if (allocates || slot.replacement >= 2) {
+            if (slot.replacement < 2 ? allocates : virtual_memory) {
                 slots.push_back(slot);
             }
             if (allocates && slot.replacement < 2) {
@@ -292,7 +226,8 @@ std::string replace_segment_source() {
                     target = dlsym(RTLD_DEFAULT, calls[slot.replacement].symbol);
                 }
                 const std::string library = library_of(target);
-                if (target != nullptr && !library.starts_with("libcudart")) {
+                if (target != nullptr && target != calls[slot.replacement].function &&
+                    !library.starts_with("libcudart")) {
                     return library + " stands before cudaMalloc and cudaFree already";
                 }
             }
@@ -323,14 +258,15 @@ std::string replace_segment_source() {
     }
     source.real = found;
     elf::rewrite(slots, calls);
-    source.replaced.store(true, std::memory_order_release);
+    source.stands.store(true, std::memory_order_release);
+    source.replaced.store(virtual_memory, std::memory_order_release);
     return "";
 }
 
 SourceTold segment_source() noexcept {
     Source& source = Source::instance();
     const std::lock_guard guard(source.mutex);
-    return {source.replaced.load(std::memory_order_acquire), source.blocks.size(), source.bytes,
+    return {source.replaced.load(std::memory_order_acquire), source.segments, source.bytes,
             source.refused.load(std::memory_order_relaxed)};
 }
 

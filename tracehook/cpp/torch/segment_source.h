@@ -1,22 +1,45 @@
-// Where the caching allocator's segments come from: with SYMM_REGISTER_MEMORY=vmm from the driver's
-// virtual memory, with a handle that goes to other processes, in place of cudaMalloc.
+// Where the caching allocator's segments come from, and go to. Stands in libc10_cuda's slots for
+// cudaMalloc and cudaFree.
 //
-// Stands in libc10_cuda's slots for cudaMalloc and cudaFree, and in torch's slots for what works on
-// such memory in another way: legacy IPC handles (torch.multiprocessing shares tensors by them) and
-// access between the devices of a process.
+// A segment that a busy communicator holds is not freed when the allocator frees it, but when it is
+// deregistered (core/grave.h). That holds for all that came by our slot. What is older, comes from
+// a pool with functions of its own or is expandable did not: its free waits for the communicator.
+// So it is where another library stands in these slots.
+//
+// With SYMM_REGISTER_MEMORY=vmm segments come from the driver's virtual memory, with a handle that
+// goes to other processes, in place of cudaMalloc. Then we stand in torch's slots, too, for what
+// works on such memory in another way (segment_sharing.cpp): legacy IPC handles
+// (torch.multiprocessing shares tensors by them) and access between the devices of a process.
 //
 // The functions in the slots run in the allocator, with its device lock held and on any thread.
 // Nothing throws or takes the GIL. The one lock is a leaf, and is not held during a call into CUDA.
+//
+// Memory of cudaMalloc goes by cudaFree, which waits for the device. So what nobody holds any more
+// is idle, until a thread of that device waits for it anyway: in the next free, in the end of a
+// communicator, or because the device has no room.
 #pragma once
+
+#include "core/registrar.h"
+#include "cuda/segment_memory.h"
 
 #include <cstddef>
 #include <string>
 
 namespace tracehook::torch_hook {
 
-// Once a process, before CUDA is up. Returns "" or why segments stay as they are. Throws
-// std::runtime_error if a slot cannot be written.
-std::string replace_segment_source();
+// The memory of segments, and the keeping of what was freed too early.
+class SourcedMemory final : public cuda::SegmentMemory {
+  public:
+    bool can_keep(const core::Segment& segment) noexcept override;
+    void keep(const core::Segment& segment) noexcept override;
+    void let_go(const core::Segment& segment) noexcept override;
+    bool free_idle(int device) noexcept override;
+};
+
+// With `virtual_memory` segments come from there: to be asked for before CUDA is up. Any number of
+// times; a forked child's registrar takes the place of its parent's. Returns "" or why all stays as
+// it is. Throws std::runtime_error if a slot cannot be written.
+std::string replace_segment_source(core::Registrar& registrar, bool virtual_memory);
 
 // What became of it. Any thread.
 struct SourceTold {

@@ -119,25 +119,6 @@ void Communicator::leave() {
     guard_.unlock();
 }
 
-void Communicator::lend() {
-    const std::lock_guard lock(beside_);
-    lent_ = !shares_;
-}
-
-void Communicator::reclaim() {
-    const std::lock_guard lock(beside_);
-    lent_ = false;
-}
-
-bool Communicator::enter_beside() {
-    beside_.lock();
-    if (!lent_) {
-        beside_.unlock();
-        return false;
-    }
-    return true;
-}
-
 std::uint64_t Communicator::launch_work() {
     const std::lock_guard lock(work_mutex_);
     return ++launched_;

@@ -84,18 +84,6 @@ class Communicator {
     // left.
     bool enter(const char* call);
     void leave();
-    // Its one exception. While the thread inside makes a child that shares no resources, NCCL waits
-    // for ranks and touches no registration, so another thread may deregister (2.28.9 to 2.30.7).
-    // lend() and reclaim() by the thread inside, before and after that; enter_beside(): false if it
-    // makes none, else until leave_beside().
-    void lend();
-    void reclaim();
-    bool enter_beside();
-    void leave_beside() { beside_.unlock(); }
-
-    // Whether its children share its resources. Before it is ready.
-    bool shares() const { return shares_; }
-    void share(bool shares) { shares_ = shares; }
 
     RegistrationCache& registrations() { return registrations_; }
     WindowTable& windows() { return windows_; }
@@ -162,10 +150,6 @@ class Communicator {
     std::recursive_mutex guard_;                // one thread inside at a time; comes first
     int depth_ = 0;                             // under guard_
     std::atomic<const char*> inside_{"a call"}; // what the thread inside called
-
-    std::mutex beside_; // comes after guard_; nothing is locked inside it
-    bool lent_ = false; // under beside_
-    bool shares_ = false;
 
     mutable std::mutex work_mutex_; // protects what follows; comes after guard_
     std::condition_variable work_changed_;

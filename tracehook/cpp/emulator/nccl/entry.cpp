@@ -22,7 +22,6 @@ bool allowed(State state, Access access) {
     case Access::kChild:
         return state == State::kReady || state == State::kRevoked || state == State::kShrunk;
     case Access::kBooks:
-    case Access::kUndo:
         return state == State::kReady || state == State::kSuspended || state == State::kShrunk;
     case Access::kUse:
         break;
@@ -45,14 +44,8 @@ Entry::Entry(const char* call, Comm handle, Access access)
 }
 
 Entry::~Entry() {
-    if (lends_) {
-        communicator_->reclaim();
-    }
     if (inside_) {
         communicator_->leave();
-    }
-    if (beside_) {
-        communicator_->leave_beside();
     }
 }
 
@@ -67,13 +60,9 @@ Result Entry::admit(Comm handle, Access access) {
         return failed(kInvalidArgument, std::string(call_) + ": not a communicator");
     }
     communicator_ = found.communicator;
-    beside_ = access == Access::kUndo && communicator_->enter_beside();
-    if (!beside_ && access != Access::kQuery && access != Access::kAny) {
+    if (access == Access::kUse || access == Access::kBooks || access == Access::kEnd ||
+        access == Access::kChild) {
         inside_ = communicator_->enter(call_);
-    }
-    if (inside_ && access == Access::kChild) {
-        communicator_->lend();
-        lends_ = true;
     }
     return check_state(access);
 }

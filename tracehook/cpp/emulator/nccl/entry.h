@@ -18,7 +18,6 @@ enum class Access {
     kUse,   // needs a ready communicator and takes the guard
     kBooks, // bookkeeping without the device, under the guard: also of one that is suspended, was
             // shrunk or has failed
-    kUndo,  // the same, and also beside a thread that makes a child which shares no resources
     kEnd,   // finalize and destroy: also of one that is finalizing or was revoked
     kChild, // split and shrink: also of one that was revoked
     kQuery, // needs one that was ready, takes no guard
@@ -49,8 +48,6 @@ class Entry {
     Fault fault_;
     std::shared_ptr<Communicator> communicator_;
     bool inside_ = false;
-    bool lends_ = false;
-    bool beside_ = false;
     Result result_ = kSuccess;
 };
 

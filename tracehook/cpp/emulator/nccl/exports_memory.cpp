@@ -79,7 +79,7 @@ TRACEHOOK_NCCL(Result, ncclCommRegister, Comm handle, void* buffer, std::size_t 
 }
 
 TRACEHOOK_NCCL(Result, ncclCommDeregister, Comm handle, void* registration) {
-    const Entry entry("ncclCommDeregister", handle, Access::kUndo);
+    const Entry entry("ncclCommDeregister", handle, Access::kBooks);
     if (entry.refused() || registration == nullptr) {
         return entry.result();
     }

@@ -9,9 +9,7 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdlib>
 #include <cstring>
-#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -25,23 +23,6 @@ bool is_blocking(const Config* config, bool otherwise) {
         return otherwise;
     }
     return config->blocking != 0;
-}
-
-// Whether children share the resources of a communicator that is made with this configuration.
-bool is_sharing(const Config* config, bool otherwise) {
-    const auto is_on = [](const char* name) {
-        const char* const variable = std::getenv(name);
-        return variable != nullptr && std::string_view(variable) == "1";
-    };
-    if (is_on("NCCL_COMM_SPLIT_SHARE_RESOURCES") || is_on("NCCL_COMM_SHRINK_SHARE_RESOURCES")) {
-        return true;
-    }
-    if (config == nullptr) {
-        return otherwise;
-    }
-    const auto knows = [config](std::size_t field) { return config->size >= field + sizeof(int); };
-    return (knows(offsetof(Config, split_share)) && config->split_share == 1) ||
-           (knows(offsetof(Config, shrink_share)) && config->shrink_share == 1);
 }
 
 // What the ranks of a split tell each other.
@@ -135,7 +116,6 @@ Result create(const Entry& entry, Comm* out, Key key, Name name, int ranks, int 
     }
     const auto child =
         std::make_shared<Communicator>(emu_current_device(), is_blocking(config, true));
-    child->share(is_sharing(config, false));
     child->settle(key, rank, ranks);
     child->call_it(std::move(name));
     return submit_birth(entry, child, out, [child] { return child->join(); }, true);
@@ -150,7 +130,6 @@ Result split(const Entry& entry, int color, int key, Comm* out, const Config* co
     const std::uint64_t number = parent->next_split();
     const auto child =
         std::make_shared<Communicator>(parent->device(), is_blocking(config, parent->blocking()));
-    child->share(is_sharing(config, parent->shares()));
     child->call_it(std::move(name));
     const auto join = [parent, child, number, color, key] {
         std::vector<Choice> choices;
@@ -194,7 +173,6 @@ Result shrink(const Entry& entry, std::vector<int> excluded, Comm* out, const Co
     }
     const auto child =
         std::make_shared<Communicator>(parent->device(), is_blocking(config, parent->blocking()));
-    child->share(is_sharing(config, parent->shares()));
     child->call_it(name_of_child(parent->name(), "shrink", static_cast<std::int64_t>(colour),
                                  parent->children(), config));
     child->settle(parent->key().child("shrink", parent->next_shrink(), names),
@@ -217,7 +195,6 @@ Result grow(const Entry& entry, int ranks, Comm* out, const Config* config) {
     parent->next_grow();
     const auto child =
         std::make_shared<Communicator>(parent->device(), is_blocking(config, parent->blocking()));
-    child->share(is_sharing(config, parent->shares()));
     child->settle(key, parent->rank(), ranks);
     child->call_it(std::move(name));
     return submit_birth(entry, child, out, [child] { return child->join(); }, true);

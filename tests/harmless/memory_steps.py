@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import torch
+from common import RANK, WORLD
 from player import Player, device
 
 import tracehook
@@ -127,6 +128,8 @@ class MemorySteps(Player):
             tracehook.explain(tensor, group, operation="all_reduce")
 
     def restart(self, at: int, step: Step, group: Any) -> None:  # noqa: ARG002
-        """End all groups, and make them anew over another store."""
+        """End all groups, and make them anew over another store. Rank 0 has the old one, which scopes of others need."""
+        self.control.set(f"seed {self.seed}, step {at}: {RANK}", "")
+        self.control.wait([f"seed {self.seed}, step {at}: {rank}" for rank in range(WORLD)])
         self.wrong += self.end()
         self.begin(f"seed {self.seed} from step {at}")

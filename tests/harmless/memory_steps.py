@@ -128,7 +128,7 @@ class MemorySteps(Player):
             tracehook.explain(tensor, group, operation="all_reduce")
 
     def restart(self, at: int, step: Step, group: Any) -> None:  # noqa: ARG002
-        """End all groups, and make them anew over another store. Rank 0 has the old one, which scopes of others need."""
+        """End all groups, and make them anew over another store. Rank 0 has the old one, which all may still need."""
         self.control.set(f"seed {self.seed}, step {at}: {RANK}", "")
         self.control.wait([f"seed {self.seed}, step {at}: {rank}" for rank in range(WORLD)])
         self.wrong += self.end()

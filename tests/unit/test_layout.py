@@ -20,7 +20,7 @@ MAY_IMPORT = {
     "audit": ("log",),
     "views": ("audit", "log", "tuning"),
     "hook": ("log", "nccl"),
-    "tuning": ("hook", "log", "nccl"),
+    "tuning": ("agreement", "hook", "log", "nccl"),
     "policies": ("log", "nccl", "tuning"),
     "agreement": ("hook", "log"),
     "symmetric_memory": ("agreement", "hook", "log", "nccl", "policies"),

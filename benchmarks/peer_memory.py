@@ -149,7 +149,7 @@ class Bench:
 LINES = [
     stats.Line("first", "first exchange of a segment: tracehook", "us"),
     stats.Line("first_torch", "  torch.multiprocessing", "us"),
-    stats.Line("again", "the same tensor again: tracehook", "us", 5),
+    stats.Line("again", "the same tensor again: tracehook", "us"),
     stats.Line("again_torch", "  torch.multiprocessing", "us"),
     stats.Line("small", "8 KiB put and signal, one way", "us"),
     stats.Line("small_nccl", "  NCCL send and recv", "us"),

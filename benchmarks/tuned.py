@@ -27,10 +27,10 @@ import torch.distributed as dist
 import tracehook
 from tracehook.tuning.arms import Arm
 from tracehook.tuning.clock import Clock, calls_in_a_row, repeated, take_turns
-from tracehook.tuning.crew import Crew
 from tracehook.tuning.interval import Interval, of_median
 from tracehook.tuning.sweep import slowest
 from tracehook.tuning.table import Row, load
+from tracehook.tuning.tuner_run import TunerRun
 
 SAMPLES = 100  # of each arm with one set of buffers
 MOST_ROUNDS = 8
@@ -47,11 +47,11 @@ def arms_of(row: Row, nbytes: int, order: Sequence[int]) -> list[Arm]:
     return [made[which] for which in range(len(scopes))]
 
 
-def times_of(clock: Clock, crew: Crew, arms: list[Arm], row: Row, nbytes: int) -> list[list[float]]:
+def times_of(clock: Clock, run: TunerRun, arms: list[Arm], row: Row, nbytes: int) -> list[list[float]]:
     """Return the samples of each arm: microseconds of the slowest rank."""
     calls, acts = calls_in_a_row(nbytes), []
     for arm in arms:
-        crew.agree(arm.check(row.operation, clock.settle))
+        run.agree(arm.check(row.operation, clock.settle))
         arm.clear(row.operation)
         clock.settle()
         acts.append(repeated(partial(arm.call, row.operation), calls, graph=row.graph))
@@ -59,7 +59,7 @@ def times_of(clock: Clock, crew: Crew, arms: list[Arm], row: Row, nbytes: int) -
     gc.disable()
     samples = take_turns(clock, acts, calls, SAMPLES if nbytes <= 8 << 20 else SAMPLES // 4)
     gc.enable()
-    return [slowest(crew.tell(mine)) for mine in samples]
+    return [slowest(run.tell(mine)) for mine in samples]
 
 
 def quotient(samples: list[list[float]]) -> Interval:
@@ -68,14 +68,14 @@ def quotient(samples: list[list[float]]) -> Interval:
     return of_median([a / b for a, b in zip(best, samples[POLICY], strict=True)])
 
 
-def compare(clock: Clock, crew: Crew, row: Row, nbytes: int) -> tuple[list[list[float]], str]:
+def compare(clock: Clock, run: TunerRun, row: Row, nbytes: int) -> tuple[list[list[float]], str]:
     """Return the samples of each arm at one size, and the kind of memory that the policy gave. Alike on all ranks."""
     samples: list[list[float]] = [[], [], []]
     for _ in range(MOST_ROUNDS):
         for number, order in enumerate(ORDERS):
             arms = arms_of(row, nbytes, order)
             alike = int(tracehook.is_symmetric(arms[POLICY].large))
-            taken = times_of(clock, crew, arms, row, nbytes)
+            taken = times_of(clock, run, arms, row, nbytes)
             if number % 2:
                 taken[alike], taken[POLICY] = taken[POLICY], taken[alike]
             for mine, more in zip(samples, taken, strict=True):
@@ -91,21 +91,21 @@ def main() -> None:
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     torch.cuda.set_device(device)
     dist.init_process_group("nccl", device_id=device)
-    crew = Crew(60)
+    run = TunerRun(60)
     aligner = torch.zeros(1, device=device)
-    clock = Clock(crew, lambda: dist.all_reduce(aligner))
+    clock = Clock(run, lambda: dist.all_reduce(aligner))
     table = load(Path(os.environ["SYMM_REGISTER_TUNED"]))
     modes = sys.argv[1:] or ["graph", "eager"]
     found = []
     for row, points in table.rows.items():
-        if row.ranks != crew.ranks or ("graph" if row.graph else "eager") not in modes:
+        if row.ranks != run.ranks or ("graph" if row.graph else "eager") not in modes:
             continue
         for nbytes in [point.nbytes for point in points]:
-            crew.doing = f"{row} {nbytes}"
-            samples, kind = compare(clock, crew, row, nbytes)
+            run.doing = f"{row} {nbytes}"
+            samples, kind = compare(clock, run, row, nbytes)
             low, middle, high = quotient(samples)
             found.append((low, middle, high))
-            if crew.rank == 0:
+            if run.rank == 0:
                 medians = [f"{statistics.median(each):9.2f}" for each in samples]
                 print(
                     f"{row.operation:15} {'graph' if row.graph else 'eager'} {nbytes:>11} plain, symmetric, policy:",
@@ -113,7 +113,7 @@ def main() -> None:
                     f"us ({kind}); {middle:.4f} [{low:.4f} .. {high:.4f}], n={len(samples[0])}",
                     flush=True,
                 )
-    if crew.rank == 0:
+    if run.rank == 0:
         below, unsure = sum(high < LIMIT for _, _, high in found), sum(low < LIMIT <= high for low, _, high in found)
         print(
             f"{len(found)} sizes: {below} below {LIMIT}, {unsure} undecided; smallest median "

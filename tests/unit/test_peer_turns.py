@@ -1,4 +1,4 @@
-"""Whose part of which exchange is taken when: packets and numbers on a page keep one order, whoever is late."""
+"""Whose part of which exchange is taken when: packets keep one order, whoever is late."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tracehook.ipc import outbox, wire
 from tracehook.ipc.inbox import Inbox
 from tracehook.ipc.link import Link
 from tracehook.ipc.peer import Peer
-from tracehook.ipc.wire import Form, Kind, Offer
+from tracehook.ipc.wire import Form, Offer
 
 
 class Sides:
@@ -34,71 +34,48 @@ class Sides:
         ((data, _),) = wire.exchange_messages(number, Form.ONE, [offer])
         self.there.send(data)
 
-    def says_same(self, *numbers):
-        """Let rank 1 say that it gives the same as before."""
-        for number in numbers:
-            assert self.there.send_same(number)
-
     def takes(self, number):
         """Return which tensor rank 0 takes in an exchange; None if nothing has come."""
         self.peer.number = number
-        if self.peer.receive_same():
-            return self.peer.result.shape[0]
         came, result = self.inbox.take_result(self.peer)
         return result.shape[0] if came else None
 
 
 @pytest.fixture
 def sides():
-    """Two ranks that have exchanged twice, by packets, and twice without."""
+    """Two ranks that have exchanged four times."""
     made = Sides()
-    made.gives(1, 1)
-    assert made.takes(1) == 1
-    for number in (2, 3, 4):
-        made.says_same(number)
+    for number in (1, 2, 3, 4):
+        made.gives(number, 1)
         assert made.takes(number) == 1
     yield made
     made.there.close()
     made.peer.link.close()
 
 
-def test_what_replaces_it_is_read_before_it_is_taken(sides):
-    """The peer said "the same", then gave another tensor, which is read first: both have their turn."""
-    sides.says_same(5)
+def test_what_is_read_before_it_is_taken_has_its_turn(sides):
+    """The peer gave twice, and a poll or a release read both."""
+    sides.gives(5, 1)
     sides.gives(6, 9)
-    sides.inbox.read(sides.peer)  # as a poll, a release or every so many exchanges do
+    sides.inbox.read(sides.peer)
     assert [sides.takes(number) for number in (5, 6, 7)] == [1, 9, None]
-    sides.says_same(7)
-    assert sides.takes(7) == 9
 
 
 def test_an_exchange_that_was_given_up(sides):
-    """This rank did not take exchange 5 in time; the peer's word for 6 stands before what it gave in 7."""
+    """This rank did not take exchange 5 in time; what the peer gave in it is dropped."""
     assert sides.takes(5) is None
-    sides.says_same(5, 6)
-    sides.gives(7, 9)
-    assert [sides.takes(number) for number in (6, 7)] == [1, 9]
+    for number, length in ((5, 1), (6, 2), (7, 9)):
+        sides.gives(number, length)
+    assert [sides.takes(number) for number in (6, 7)] == [2, 9]
 
 
 def test_a_peer_that_came_too_early(sides):
     """The peer gave up two exchanges and is at the third: a late rank takes them one after the other."""
-    sides.says_same(5, 6, 7)
-    assert [sides.takes(number) for number in (5, 6, 7, 8)] == [1, 1, 1, None]
+    for number in (5, 6, 7):
+        sides.gives(number, number)
+    assert [sides.takes(number) for number in (5, 6, 7, 8)] == [5, 6, 7, None]
     sides.gives(8, 9)
     assert sides.takes(8) == 9
-
-
-def test_a_wake_is_no_second_word(sides):
-    """Who sleeps is woken by a packet that says the same as the page; it counts once."""
-    sides.peer.link.set_sleeping(True)
-    sides.says_same(5)
-    sides.peer.link.set_sleeping(False)
-    assert sides.takes(5) == 1
-    sides.says_same(6)
-    assert sides.takes(6) == 1
-    assert sides.takes(7) is None
-    sides.gives(7, 9)
-    assert sides.takes(7) == 9
 
 
 def test_a_peer_that_gave_up_in_the_middle(sides, monkeypatch):
@@ -114,7 +91,7 @@ def test_a_peer_that_gave_up_in_the_middle(sides, monkeypatch):
         link.send(data)
 
     monkeypatch.setattr(outbox.EXPORTS, "send", fails)
-    mine = SimpleNamespace(link=sides.there, number=4, last_sent=None, about="peers of group 0", rank=0)
+    mine = SimpleNamespace(link=sides.there, number=4, about="peers of group 0", rank=0)
     outgoing = SimpleNamespace(form=Form.LIST, offers=[offer] * (wire.OFFERS_OF_A_MESSAGE + 1), loans=[None] * 65)
     with pytest.raises(PeerError, match="peers of group 0: a tensor cannot be shared with rank 0: the memory is gone"):
         outbox.send(mine, outgoing, 1.0)
@@ -123,32 +100,3 @@ def test_a_peer_that_gave_up_in_the_middle(sides, monkeypatch):
         sides.takes(5)
     sides.gives(6, 9)
     assert sides.takes(6) == 9
-
-
-def test_a_page_that_was_lost_on_its_way():
-    """Descriptors are dropped where a process may have no more: then both sides go on by packets."""
-    there, here = map(Link, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET), (0, 1))
-    here.start(0)
-    there.start(0)
-    assert here.receive() is None
-    assert there.sock.recvmsg(100)[0] == wire.pack_head(Kind.SHARED_PAGE), "read without its descriptor"
-    for number in (1, 2, 3):
-        assert here.send_same(number)
-        assert there.receive() == wire.pack_head(Kind.SAME, number)
-    assert there.last_same == 0
-    there.close()
-    here.close()
-
-
-def test_a_process_without_room_for_a_page(monkeypatch):
-    """It goes on by packets."""
-    there, here = map(Link, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET), (0, 1))
-
-    def full(*_):
-        raise RuntimeError("memory for a peer: Too many open files")
-
-    monkeypatch.setattr("tracehook.ipc.link.native.SharedPage", full)
-    here.start(0)
-    assert (here.send_same(1), here.receive_same(1), here.last_same) == (False, False, 0)
-    there.close()
-    here.close()

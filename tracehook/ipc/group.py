@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from tracehook.ipc.semaphores import Semaphores
     from tracehook.ipc.tensor import PeerTensor
 
-_HOUSEKEEPING = 64  # exchanges that only repeat the last one, between two looks at everything else
 _GROUPS: weakref.WeakSet[PeerGroup] = weakref.WeakSet()
 _FORKED = "this process was forked from the one that made it, and cannot use CUDA: use the spawn start method"
 
@@ -72,7 +71,6 @@ class PeerGroup:
         self.about = f"peers of group {found.name}"
         self._lock = threading.RLock()  # one call at a time
         self._unusable: str | None = None
-        self._calls = 0
         self.is_closing = False
         store = groups.cloned_store(found.store)
         name = f"{attempt()}{found.name}"
@@ -113,35 +111,7 @@ class PeerGroup:
         with self._lock:
             if self._unusable is not None:
                 raise self._error()
-            by_rank = self._peers.by_rank
-            self._calls += 1
-            for rank, given in tensors.items():
-                peer = by_rank.get(rank)
-                if peer is None or not peer.repeats(given, writable):
-                    break
-            else:
-                if self._calls % _HOUSEKEEPING:
-                    return self._repeat(tensors)
             return self._exchange(tensors, bool(writable))
-
-    def _repeat(self, tensors: Mapping[int, Shareable]) -> dict[int, Result]:
-        """Exchange what was exchanged before."""
-        peers = [self._peers.by_rank[rank] for rank in tensors]
-        for peer in peers:
-            outbox.send_same(peer, self._peers.timeout)
-        results: dict[int, Result] = {}
-        waiting = []
-        for peer in peers:
-            if peer.receive_same():
-                results[peer.rank] = peer.result
-            else:
-                waiting.append(peer)
-        if waiting:
-            self._peers.collect(waiting, results)
-            results = {rank: results[rank] for rank in tensors}
-        if IMPORTS.has_pending:
-            IMPORTS.return_unused()
-        return results
 
     def _exchange(self, tensors: Mapping[int, Shareable], writable: bool) -> dict[int, Result]:
         table = self._peers
@@ -151,17 +121,13 @@ class PeerGroup:
             table.check(tensors)
             table.connect(tensors)
             peers = {rank: table.by_rank[rank] for rank in tensors}
-            changed = [rank for rank, peer in peers.items() if not peer.repeats(tensors[rank], writable)]
             try:
-                outgoing = {rank: outbox.pack(tensors[rank], self.device.index, writable) for rank in changed}
+                outgoing = {rank: outbox.pack(given, self.device.index, writable) for rank, given in tensors.items()}
             except PeerError as problem:
                 raise problem.within(f"{self.about}: rank {self.rank} cannot share a tensor") from None
             for rank, peer in peers.items():
                 unsent.discard(rank)
-                if rank in outgoing:
-                    outbox.send(peer, outgoing[rank], table.timeout)
-                else:
-                    outbox.send_same(peer, table.timeout)
+                outbox.send(peer, outgoing[rank], table.timeout)
             EXPORTS.recall_unused()  # after what is new: a segment that is offered from again need not be unmapped
             results: dict[int, Result] = {}
             table.collect(list(peers.values()), results)
@@ -280,7 +246,6 @@ class PeerGroup:
             links = [peer.link for peer in self._peers.by_rank.values()]
             for link in links:
                 link.try_send(wire.pack_head(wire.Kind.BYE))
-                link.unmap_page()
                 IMPORTS.mark_unwanted(link, PeerTensorGone(self._error().text))
             self._connector.close()
             self._inbox.semaphores = None

@@ -33,18 +33,12 @@ class Inbox:
 
     def take_result(self, peer: Peer) -> tuple[bool, Result]:
         """Read up to the peer's part of the last exchange, and no further: what it gives lasts until the next call."""
-        if peer.is_same_next():
-            peer.record_same_up_to(peer.number)
         while True:
-            last_same = peer.link.last_same  # before the last look for a message: what was sent earlier is there
             came, result = peer.take()
             message = None if came else self._receive(peer)
-            if message is not None:
-                self._act(peer, message)
-            elif came or last_same < peer.number:
+            if message is None:
                 return came, result
-            else:
-                peer.record_same_up_to(last_same)
+            self._act(peer, message)
 
     @staticmethod
     def _receive(peer: Peer) -> bytes | None:
@@ -60,8 +54,6 @@ class Inbox:
             match head.kind:
                 case Kind.EXCHANGE:
                     self._import_offers(peer, head, message)
-                case Kind.SAME:
-                    peer.record(head.number, peer.same_outcome())
                 case Kind.REFUSED:
                     text = message[wire.HEAD_BYTES :].decode(errors="replace")
                     peer.partial, peer.problem = [], None
@@ -92,13 +84,10 @@ class Inbox:
                 EXPORTS.on_unmapped(peer.link, number)
             case Kind.NOT_MAPPED:
                 EXPORTS.on_not_mapped(peer.link, number)
-                peer.last_sent = None
             case _:
                 raise wire.WireError(f"a message of kind {kind}")
 
     def _import_offers(self, peer: Peer, head: wire.Head, message: bytes) -> None:
-        if not peer.partial:
-            peer.record_same_up_to(head.number - 1)
         for offer in wire.unpack_offers(message, head.parts):
             try:
                 loan = None
@@ -112,9 +101,8 @@ class Inbox:
             return
         tensors, first_problem = peer.partial, peer.problem
         peer.partial, peer.problem = [], None
-        peer.can_repeat = first_problem is None
-        peer.result = tensors[0] if head.form == wire.Form.ONE else tensors if head.form == wire.Form.LIST else None
-        peer.record(head.number, peer.result if first_problem is None else first_problem)
+        given = tensors[0] if head.form == wire.Form.ONE else tensors if head.form == wire.Form.LIST else None
+        peer.record(head.number, given if first_problem is None else first_problem)
 
     def _import_semaphores(self, peer: Peer, message: bytes) -> None:
         (offer,) = wire.unpack_offers(message, 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import array
-import contextlib
 import errno
 import os
 import select
@@ -14,7 +13,6 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 
-from tracehook._core import ipc as native
 from tracehook.errors import PeerLost
 from tracehook.ipc import wire
 from tracehook.ipc.handles import ReceivedHandles
@@ -29,9 +27,7 @@ _FULL = (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)  # nothing was sent, a
 class Link:
     """To one peer. Any thread may send; :meth:`receive` is for the thread that holds the group's lock.
 
-    The thread that reads handles of memory imports them: see :mod:`tracehook.ipc.handles`. "The same as last time"
-    needs no message after the first (see cpp/ipc/shared_page.h), unless a message was sent since: messages and
-    numbers on the page keep one order.
+    The thread that reads handles of memory imports them: see :mod:`tracehook.ipc.handles`.
 
     Never blocks but in :meth:`send`, when the peer has not read for so long that the system's buffer is full. What
     :meth:`try_send` finds no room for goes before anything that is sent later.
@@ -43,9 +39,6 @@ class Link:
         self.peer = peer
         self.life = 0  # of the peer's process: a random number
         self.handles = ReceivedHandles()
-        self._page: native.SharedPage | None = None  # None until it is known who is at the other end
-        self._sends_by_message = True
-        self._receives_by_message = True
         self.ended: str | None = None  # why there will be no more
         self.peer_closed = False  # the peer ended in order
         self._sending = threading.Lock()  # one packet; never during a wait
@@ -74,7 +67,6 @@ class Link:
         """Send one packet now; return why there is no room, 0 if it went or the link has ended."""
         if self.ended is not None:
             return 0
-        self._sends_by_message = True
         try:
             if files:
                 socket.send_fds(self.sock, [data], list(files))
@@ -162,84 +154,18 @@ class Link:
             if not data:
                 break
             files = _descriptors(ancillary) if ancillary else ()
-            if not self._take_internal(data, files):
-                return data
+            if data[0] == wire.Kind.HANDLES:
+                self.handles.add(data, files)
+                continue
+            close_files(files)  # nothing else comes with descriptors
+            return data
         self._end(None)
         return None
 
-    def _take_internal(self, data: bytes, files: Sequence[int]) -> bool:
-        """Whether these are handles or a page, which it takes. Nothing else comes with descriptors."""
-        if data[0] == wire.Kind.HANDLES:
-            self.handles.add(data, files)
-            return True
-        self._receives_by_message = data[0] != wire.Kind.SAME
-        is_page = data[0] == wire.Kind.SHARED_PAGE
-        page = self._page
-        try:
-            if is_page and files and page is not None:
-                page.map_peer(files[0])  # or else the peer goes on by messages: it sees that nobody mapped its page
-        finally:
-            close_files(files)
-        return is_page
-
-    # --- the same as last time ---
-
     def start(self, device: int) -> None:
-        """Import handles of this peer from now on, for `device`, and send it this rank's page."""
+        """Import handles of this peer from now on, for `device`."""
         self.handles.accept(device)
         _LINKS.add(self)
-        with contextlib.suppress(OSError, RuntimeError):
-            self._page = native.SharedPage(self.sock.fileno(), wire.Kind.SAME)
-        if self._page is not None:
-            file = self._page.take_file()
-            try:
-                self.send(wire.pack_head(wire.Kind.SHARED_PAGE), [file])
-            finally:
-                os.close(file)
-
-    def send_same(self, number: int) -> bool:
-        """Send "the same as last time", if that can be done at once."""
-        page = self._page
-        if page is None or self.ended is not None or self._unsent:
-            return False
-        if not self._sends_by_message:
-            return page.write(number)
-        # The first one since a message is one itself: who has read it has read all before it.
-        self._sends_by_message = not page.is_mapped_by_both
-        return page.send_packet(number)
-
-    def receive_same(self, number: int) -> bool:
-        """Wait for "the same as last time" for some microseconds, if it comes next. Other messages are kept."""
-        page = self._page
-        if page is None:
-            return False
-        if not self._receives_by_message:
-            return page.wait_for(number)
-        with self._reading:
-            if self._read or self.ended is not None:
-                return False
-            received = page.receive_packet(number, wire.MOST_BYTES)
-            if isinstance(received, bool):
-                self._receives_by_message = not received
-                return received
-            data, files = received
-            if not self._take_internal(data, files):
-                self._read.append(data)
-            return False
-
-    @property
-    def last_same(self) -> int:
-        """The number of the last exchange that the peer repeated without a message; 0 if none."""
-        return 0 if self._page is None else self._page.peer_number
-
-    def unmap_page(self) -> None:
-        """Unmap the shared pages of both processes: no exchange is repeated over them any more."""
-        self._page = None
-
-    def set_sleeping(self, sleeps: bool) -> None:
-        """Let the peer wake this rank by a message, or not any more."""
-        if self._page is not None:
-            self._page.set_sleeping(sleeps)
 
     def read_to_end(self, problem: OSError | None = None) -> None:
         """Read what is left after the peer's end, for :meth:`receive`. Takes the lock of reading.
@@ -271,7 +197,6 @@ class Link:
         self._read.clear()
         self._unsent.clear()
         self.handles.close()
-        self.unmap_page()
         self.sock.close()
 
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracehook.errors import PeerError, PeerLost
 from tracehook.ipc import wire
-from tracehook.ipc.peer import TensorIdentity
 from tracehook.ipc.tables import EXPORTS
 
 if TYPE_CHECKING:
@@ -21,27 +20,24 @@ class OutgoingExchange(NamedTuple):
     """What one peer is given in one exchange."""
 
     form: wire.Form
-    tensors: Sequence[Tensor]
     loans: Sequence[Loan | None]
     offers: Sequence[wire.Offer]
-    writable: bool
 
 
 def pack(given: Shareable, device: int, writable: bool) -> OutgoingExchange:
     """Prepare what a peer is to be given. Raises :class:`PeerError` if something of it cannot be shared."""
     if given is None:
-        return OutgoingExchange(wire.Form.NOTHING, (), (), (), writable)
+        return OutgoingExchange(wire.Form.NOTHING, (), ())
     is_list = isinstance(given, list | tuple)
     tensors: Any = given if is_list else (given,)
     both = [EXPORTS.prepare(tensor, device, writable) for tensor in tensors]
     form = wire.Form.LIST if is_list else wire.Form.ONE
-    return OutgoingExchange(form, tensors, [loan for loan, _ in both], [offer for _, offer in both], writable)
+    return OutgoingExchange(form, [loan for loan, _ in both], [offer for _, offer in both])
 
 
 def send(peer: Peer, outgoing: OutgoingExchange, timeout: float) -> None:
     """Send it, as the peer's next exchange. Raises :class:`PeerLost`, or :class:`PeerError` after telling the peer."""
     peer.number += 1
-    peer.last_sent = None
     begin = 0
     try:
         for data, count in wire.exchange_messages(peer.number, outgoing.form, outgoing.offers):
@@ -52,19 +48,6 @@ def send(peer: Peer, outgoing: OutgoingExchange, timeout: float) -> None:
     except PeerError as problem:
         _send_refusal(peer, problem)
         raise problem.within(f"{peer.about}: a tensor cannot be shared with rank {peer.rank}") from None
-    peer.form, peer.writable = outgoing.form, outgoing.writable
-    both = zip(outgoing.tensors, outgoing.loans, strict=True)
-    peer.last_sent = [TensorIdentity(tensor, loan) for tensor, loan in both]
-
-
-def send_same(peer: Peer, timeout: float) -> None:
-    """Tell the peer that its next exchange is as the last one. Raises :class:`PeerLost`."""
-    peer.number += 1
-    if not peer.link.send_same(peer.number):
-        try:
-            peer.link.send(wire.pack_head(wire.Kind.SAME, peer.number), (), timeout)
-        except PeerLost:
-            raise peer.handle_loss() from None
 
 
 def refuse(peer: Peer, problem: BaseException) -> None:

@@ -128,14 +128,7 @@ class PeerTable:
         for peer in peers:
             poller.register(peer.link.fileno(), select.POLLIN | select.POLLOUT * peer.link.has_unsent)
         poller.register(self._connector.listener, select.POLLIN)
-        try:
-            for peer in peers:
-                peer.link.set_sleeping(True)
-            sent = any(peer.has_sent_same for peer in peers)  # before it could know that it must send a message
-            polled = dict(poller.poll(0 if sent else seconds * 1000))
-        finally:
-            for peer in peers:
-                peer.link.set_sleeping(False)
+        polled = dict(poller.poll(seconds * 1000))
         if self._connector.listener.fileno() in polled:
             self._add_links(())
 

@@ -1,7 +1,6 @@
 """What goes over a link: records of a fixed layout. No object and no address, only offsets, handles and numbers.
 
-A message is one packet: a head, and after it, by its kind, offers, handles or text. The head's layout is that of the
-native struct, which sends one kind of message itself. Handles of memory that is mapped
+A message is one packet: a head, and after it, by its kind, offers, handles or text. Handles of memory that is mapped
 allocation by allocation go before its first offer to a peer; those that are file descriptors travel beside the message.
 """
 
@@ -12,10 +11,9 @@ from collections.abc import Iterator, Sequence
 from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
-from tracehook._core import ipc as native
 from tracehook.log.tables import HANDLES
 
-MAJOR, MINOR = 1, 0
+MAJOR, MINOR = 2, 0
 MAGIC = b"THPL"
 MOST_DIMENSIONS = 8
 OFFERS_OF_A_MESSAGE = 64  # a packet is at most some 200 KB
@@ -26,7 +24,7 @@ MOST_BYTES = 65536
 
 # magic, major, minor, key of the group, life of the process, rank, device, the other's secret
 _HELLO = struct.Struct("<4sHHQQii16s")
-_HEAD = struct.Struct(native.HEAD_FORMAT)  # kind, form, parts, total, number: see cpp/ipc/message_head.h
+_HEAD = struct.Struct("<BBHIQ")  # kind, form, parts, total, number
 # export, segment, loan, bytes to map, offset, bytes from there; handle, pool?, dtype, dimensions, flags; the handle
 _OFFER = struct.Struct("<6Q4BI64s8q8q")
 HEAD_BYTES = _HEAD.size
@@ -61,17 +59,15 @@ class Kind(IntEnum):
     """What a message says; `number` of its head is given in parentheses."""
 
     EXCHANGE = 1  # these are my tensors (of this exchange on this link)
-    SAME = 2  # they are those of my exchange before (of this exchange)
-    REFUSED = 3  # I raise in this exchange (its number), and this is why
-    RECALL = 4  # I want this tensor's memory back (loan)
-    RETURNED = 5  # I do not use it any more (loan)
-    UNMAP = 6  # unmap this segment (export)
-    UNMAPPED = 7  # I have unmapped it (export)
-    NOT_MAPPED = 8  # I could not map it: send its handle again (export)
-    BYE = 9  # I exchange no more on this link, and want back all that is mine
-    SEMAPHORES = 10  # these are my semaphores
-    HANDLES = 11  # these are the handles of this segment's allocations, or the next of them (export)
-    SHARED_PAGE = 12  # the descriptor beside it is of the page where I write SAME without a message
+    REFUSED = 2  # I raise in this exchange (its number), and this is why
+    RECALL = 3  # I want this tensor's memory back (loan)
+    RETURNED = 4  # I do not use it any more (loan)
+    UNMAP = 5  # unmap this segment (export)
+    UNMAPPED = 6  # I have unmapped it (export)
+    NOT_MAPPED = 7  # I could not map it: send its handle again (export)
+    BYE = 8  # I exchange no more on this link, and want back all that is mine
+    SEMAPHORES = 9  # these are my semaphores
+    HANDLES = 10  # these are the handles of this segment's allocations, or the next of them (export)
 
 
 class Form(IntEnum):

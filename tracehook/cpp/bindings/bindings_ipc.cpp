@@ -5,8 +5,6 @@
 #include "ipc/handle.h"
 #include "ipc/lease.h"
 #include "ipc/mapping.h"
-#include "ipc/message_head.h"
-#include "ipc/shared_page.h"
 #include "ipc/stream_memory.h"
 
 #include <array>
@@ -28,30 +26,6 @@ py::object segment_of(std::uintptr_t address) {
                               segment->device);
     }
     return py::none();
-}
-
-constexpr unsigned kPatience = 20; // microseconds
-
-// Giving up the GIL costs more than a look, which finds what the peer has written already.
-bool wait_for(const ipc::SharedPage& page, std::uint64_t number) {
-    if (page.wait_for(number, 0)) {
-        return true;
-    }
-    const py::gil_scoped_release release;
-    return page.wait_for(number, kPatience);
-}
-
-// True; False if there was nothing in time; or the other message that was there: bytes, files.
-py::object receive_packet(const ipc::SharedPage& page, std::uint64_t number, std::size_t most) {
-    ipc::Packet packet;
-    {
-        const py::gil_scoped_release release;
-        packet = page.receive_packet(number, most);
-    }
-    if (packet.is_same || packet.other.empty()) {
-        return py::bool_(packet.is_same);
-    }
-    return py::make_tuple(py::bytes(packet.other.data(), packet.other.size()), packet.files);
 }
 
 py::bytes bytes_of(const std::array<std::uint8_t, 64>& handle) {
@@ -186,29 +160,6 @@ void bind_errors(py::module_& module) {
     });
 }
 
-// With the GIL: giving it up costs more than the calls.
-void bind_shared_page(py::module_& module) {
-    using ipc::SharedPage;
-    py::class_<SharedPage>(module, "SharedPage", "What sends `the same tensors as last time`.")
-        .def(py::init<int, std::uint8_t>(), py::arg("socket"), py::arg("kind"))
-        .def("take_file", &SharedPage::take_file)
-        .def("map_peer", &SharedPage::map_peer, py::arg("file"))
-        .def_property_readonly("is_mapped_by_both", &SharedPage::is_mapped_by_both)
-        .def("write", &SharedPage::write, py::arg("number"))
-        .def_property_readonly("peer_number", &SharedPage::peer_number)
-        .def("wait_for", &wait_for, py::arg("number"))
-        .def("set_sleeping", &SharedPage::set_sleeping, py::arg("sleeps"))
-        .def("send_packet", &SharedPage::send_packet, py::arg("number"))
-        .def("receive_packet", &receive_packet, py::arg("number"), py::arg("most"));
-}
-
-// For Python's `struct`: little-endian, without padding.
-std::string head_format() {
-#define FORMAT(type, name) +py::format_descriptor<type>::format()
-    return std::string("<") TRACEHOOK_MESSAGE_HEAD(FORMAT);
-#undef FORMAT
-}
-
 void bind_mappings(py::module_& module) {
     py::class_<ipc::Mapping>(module, "Mapping", "A peer's segment in this process.")
         .def_readonly("address", &ipc::Mapping::address)
@@ -270,8 +221,6 @@ void bind_ipc(py::module_& core) {
     module.def("export_fabric", &export_fabric, py::arg("base"), py::arg("allocation"),
                py::arg("count"));
     bind_mappings(module);
-    bind_shared_page(module);
-    module.attr("HEAD_FORMAT") = head_format();
     module.def("pass_semaphore", &pass_semaphore, NoGil(), py::arg("stream"), py::arg("here"),
                py::arg("there"), py::arg("device"));
     module.def("write_words", &write_words, NoGil(), py::arg("stream"), py::arg("addresses"),

@@ -69,7 +69,7 @@ def rehearse(
             help="End the job if a rank waits in a call for this number of seconds, or sooner if ranks wait for each "
             "other; 0: never.",
         ),
-    ] = 60,
+    ] = 600,
     warm_start: Annotated[
         bool, typer.Option("--warm", help="Import torch once, and fork the processes of the job from there.")
     ] = False,

@@ -223,7 +223,7 @@ def _is_true(finding: Finding, ranks: list[Rank]) -> bool:
 
 def judge(directory: Path, told: dict[str, Any], figures: Figures) -> list[str]:
     """Return what is wrong with one round."""
-    if not directory.is_dir():  # both were killed before either made it
+    if not directory.is_dir() or not any(directory.iterdir()):  # both were killed before either made a log
         return [f"noted {told['noted']}, and there is no log"] if any(told["noted"]) else []
     with Store(directory) as store:
         ranks = _ranks(directory, store, told)

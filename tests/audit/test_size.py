@@ -82,8 +82,7 @@ def test_no_room_at_all(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     multiply(template, logs, ranks=2, events=50_000)
     for file in logs.glob("clean.*"):
         file.unlink()
-    for module in (limits, store):
-        monkeypatch.setattr(module, "MEMORY", "10MB")
+    monkeypatch.setattr(limits, "MEMORY", "10MB")
         monkeypatch.setattr(module, "DISK", "1MB")
     Audit(logs).expect(UNUSABLE, "it needs more than 10MB of memory and 1MB of disk")
 

@@ -13,7 +13,7 @@ import pytest
 from support.audits import CLEAN, FINDINGS, GOLDEN, UNUSABLE, Audit, change, log_of
 from support.multiplied import multiply, read
 
-from tracehook.audit import limits, store
+from tracehook.audit import limits
 from tracehook.audit.limits import TooMuch
 from tracehook.audit.store import Store
 
@@ -83,7 +83,7 @@ def test_no_room_at_all(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for file in logs.glob("clean.*"):
         file.unlink()
     monkeypatch.setattr(limits, "MEMORY", "10MB")
-        monkeypatch.setattr(module, "DISK", "1MB")
+    monkeypatch.setattr(limits, "DISK", "1MB")
     Audit(logs).expect(UNUSABLE, "it needs more than 10MB of memory and 1MB of disk")
 
 

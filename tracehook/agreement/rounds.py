@@ -137,7 +137,7 @@ def _lead(topology: RoundTopology, number: int, post: Post) -> Proposed:
     gathered = yield from _gather(topology, number)
     texts = {LEADER: post.written(), **gathered}
     if len(texts) < topology.ranks:
-        yield Operation("set", (topology.post_key(number, LEADER), _bundle(texts)))
+        yield Operation("set", (topology.post_key(number, LEADER), _bundle(gathered) if gathered else texts[LEADER]))
         if gathered:
             yield Operation("speak", (number,))
     # First those that speak for others, then whoever had to post alone.

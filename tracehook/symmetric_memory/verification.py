@@ -40,7 +40,7 @@ class Verification:
         self._due = 0.0
         self._calls = -1  # at the last sample
         self._same = -1  # on rank 0: the last call up to which all ranks are known to have used the same
-        self._heard = samples.Remembered(range(topology.ranks))
+        self._heard = samples.Remembered(range(topology.ranks) if self._is_leader else ())
         self._answers: dict[str, Testimony] = {}  # of this rank, by alarm
         self._answered: dict[str, RoundVerdict | None] = {}
         self._is_fenced = False
@@ -53,9 +53,10 @@ class Verification:
         calls = self._communicator.calls
         if calls != self._calls:
             sample = samples.taken(self._communicator, calls)
-            if not self._is_leader:
+            if self._is_leader:
+                self._heard.hear(LEADER, sample)
+            else:
                 store.set(self._key(self._topology.rank), samples.written(sample))
-            self._heard.hear(self._topology.rank, sample)
             self._calls = calls
         elif self._same >= calls - 1:
             return None  # all are as far as this rank

@@ -20,9 +20,9 @@ import torch.distributed as dist
 from common import RANK, WORLD
 
 import tracehook
+from tracehook.agreement import handshake
 from tracehook.hook.service import service
 from tracehook.policies import installed
-from tracehook.symmetric_memory import ranks as ranks_module
 from tracehook.symmetric_memory import state
 
 device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
@@ -91,7 +91,7 @@ class Player:
         assert memory is not None
         memory._settings = own
         memory._pool_choice = type(memory._pool_choice)([self.around.policy], memory.push)
-        ranks_module.shared_memory_domain = lambda: f"host {self.around.hosts[RANK]}"
+        handshake.this_host = lambda: f"host {self.around.hosts[RANK]}"
         store = surroundings.make_store(self.around, self.control, name, RANK, self.folder)
         limit = timedelta(seconds=self.patience)
         dist.init_process_group(

@@ -172,16 +172,14 @@ def test_sixty_four_ranks(store):
 
 @pytest.mark.parametrize("ranks", [2, 16])
 def test_the_trips_of_a_rank_do_not_grow_with_the_ranks(store, ranks):
-    """In a round that goes well, rank 0 makes five to eight operations on the store and every other rank four."""
+    """In a round that goes well, a rank makes five operations on the store, and rank 0 seven."""
     members = _ranks(store, ranks)
     for _ in range(3):
         _compare(members, [["a"]] * ranks)
     before = [member.trips for member in members]
     for _ in range(10):
         _compare(members, [["a"]] * ranks)
-    leader, *others = [member.trips - made for member, made in zip(members, before, strict=True)]
-    assert 50 <= leader <= 80
-    assert others == [40] * (ranks - 1)
+    assert [member.trips - made for member, made in zip(members, before, strict=True)] == [70] + [50] * (ranks - 1)
 
 
 def test_channels_on_one_store_do_not_mix(store):
@@ -417,69 +415,75 @@ def test_who_missed_several_rounds_catches_up(store, absent):
     assert _compare(members, [["a"]] * 3) == [False] * 3
 
 
-def test_a_leader_that_judges_too_late_obeys_the_time_out(store, background, until):
-    """All agree, but rank 1 has given up before rank 0 has written so: rank 0 raises as well."""
-    scripted = Scripted(store)
-    leader, other = Agreement(scripted, CHANNEL, 0, 2, ABOUT), Agreement(store, CHANNEL, 1, 2, ABOUT)
-    gone = []
-    scripted.after["multi_get"] = lambda *_: until(lambda: gone)
-    leading = background(_outcome, leader.compare, "windows", ["a"], PATIENCE)
-    until(lambda: store.check([RANK_0_CAME]))
-    gone.append(_outcome(other.compare, "windows", ["a"], SHORT))
-    assert isinstance(leading.result(), RegistrationTimeout)
-    assert gone[0].text == (
-        f"{ABOUT}: rank 0 came, but gave no verdict within the 0.2 s that rank 1 waited at 'windows'; "
-        "nothing was registered or called"
-    )
-    assert gone[0].missing == (0,)
-    scripted.after.clear()
-    assert _compare([leader, other], [["a"]] * 2) == [False] * 2
+def _times_out(scripted: Scripted, until: Callable[[Callable[[], Any]], Any], key: str) -> None:
+    """Have a rank wait until that key is there, and then for longer than its deadline."""
 
-
-def test_a_rank_that_gives_up_too_late_obeys_the_verdict(store, background):
-    """Rank 1 is about to give up when rank 0 writes that all agree: rank 1 goes on as well."""
-    scripted = Scripted(store)
-    leader, other = Agreement(store, CHANNEL, 0, 2, ABOUT), Agreement(scripted, CHANNEL, 1, 2, ABOUT)
-    led = []
-
-    def give_up(*_: Any) -> None:
+    def wait(*_: Any) -> None:
+        until(lambda: scripted.store.check([key]))
         time.sleep(SHORT)
         raise RuntimeError("wait timeout")
 
-    scripted.before["wait"] = give_up
-    act = functools.partial(_outcome, leader.compare, "windows", ["a"], PATIENCE)
-    scripted.at_a_look(scripted.after, 1, lambda: led.append(act()))
+    scripted.before["wait"] = wait
+
+
+def test_a_rank_whose_time_is_up_judges_if_the_last_one_has_not(store, background, until):
+    """All have come, and the last one has not written so when the time of rank 0 is up: rank 0 does."""
+    first, last = Scripted(store), Scripted(store)
+    members = Agreement(first, CHANNEL, 0, 2, ABOUT), Agreement(last, CHANNEL, 1, 2, ABOUT)
+    gone = threading.Event()
+    _times_out(first, until, RANK_1_CAME)
+    last.at_a_look(last.after, 0, lambda: gone.wait(PATIENCE))
+    waiting = background(_outcome, members[0].compare, "windows", ["a"], SHORT)
+    until(lambda: store.check([RANK_0_CAME]))
+    judging = background(_outcome, members[1].compare, "windows", ["a"], PATIENCE)
+    assert waiting.result() is False
+    gone.set()
+    assert judging.result() is False
+
+
+def test_a_rank_that_gives_up_too_late_obeys_the_verdict(store, background):
+    """Rank 1 is about to give up when rank 0 comes and writes that all agree: rank 1 goes on as well."""
+    scripted = Scripted(store)
+    other, last = Agreement(scripted, CHANNEL, 1, 2, ABOUT), Agreement(store, CHANNEL, 0, 2, ABOUT)
+    judged = []
+    act = functools.partial(_outcome, last.compare, "windows", ["a"], PATIENCE)
+    scripted.at_a_look(scripted.after, 0, lambda: judged.append(act()))
     assert background(_outcome, other.compare, "windows", ["a"], SHORT).result() is False
-    assert led == [False]
+    assert judged == [False]
 
 
 def test_a_rank_that_comes_while_another_gives_up_obeys_the_time_out(store, background, until):
-    """Rank 2 comes between the look at who is there and the time-out: it raises like the others."""
-    scripted = Scripted(store)
-    members = _ranks(store, 3)
-    members[0] = Agreement(scripted, CHANNEL, 0, 3, ABOUT)
-    late = []
+    """Rank 2 comes between the look at who is there and the time-out: it counts last, and raises like the others."""
+    gives_up, comes = Scripted(store), Scripted(store)
+    members = [Agreement(at, CHANNEL, rank, 3, ABOUT) for rank, at in enumerate((gives_up, store, comes))]
+    late, over = [], threading.Event()
+    comes.at_a_look(comes.before, 0, lambda: over.wait(PATIENCE))
 
     def come() -> None:
         late.append(background(_outcome, members[2].compare, "windows", ["a"], PATIENCE))
-        assert not late[0].returned()  # it has posted, and waits for the verdict
+        until(lambda: store.add(f"tracehook/{CHANNEL}/1/came", 0) == 3)
 
-    scripted.at_a_look(scripted.after, 2, come)
+    gives_up.at_a_look(gives_up.after, 2, come)
     waiting = background(_outcome, members[1].compare, "windows", ["a"], PATIENCE)
     until(lambda: store.check([RANK_1_CAME]))
     given_up = _outcome(members[0].compare, "windows", ["a"], SHORT)
+    over.set()
     assert [outcome.missing for outcome in (given_up, waiting.result(), late[0].result())] == [(2,)] * 3
 
 
-def test_a_leader_that_finds_all_at_its_deadline_judges(store, until):
+def test_a_rank_that_finds_all_at_its_deadline_judges(store, background, until):
     """If the last rank comes between the deadline and the look at who is there, nobody is missing: they agree."""
     scripted = Scripted(store)
-    leader, other = Agreement(scripted, CHANNEL, 0, 2, ABOUT), Agreement(store, CHANNEL, 1, 2, ABOUT)
-    coming = threading.Thread(target=lambda: other.compare("windows", ["a"], PATIENCE))
-    scripted.at_a_look(scripted.before, 0, lambda: (coming.start(), until(lambda: store.check([RANK_1_CAME]))))
-    leader.compare("windows", ["a"], SHORT)
-    coming.join(PATIENCE)
-    assert not coming.is_alive()
+    first, other = Agreement(scripted, CHANNEL, 0, 2, ABOUT), Agreement(store, CHANNEL, 1, 2, ABOUT)
+    coming = []
+
+    def come() -> None:
+        coming.append(background(_outcome, other.compare, "windows", ["a"], PATIENCE))
+        until(lambda: store.check([RANK_1_CAME]))
+
+    scripted.at_a_look(scripted.before, 1, come)
+    assert _outcome(first.compare, "windows", ["a"], SHORT) is False
+    assert coming[0].result() is False
 
 
 @pytest.mark.parametrize("store", ["hash", "file"], indirect=True)
@@ -507,7 +511,7 @@ def test_whatever_the_delays_all_go_on_or_none(store, seed):
 
 
 def _left(ranks: int) -> int:
-    return 1 + (ranks - 1) + 2  # where the leader is, the posts of the last round, the verdicts of the last two
+    return ranks + 1 + 2  # the posts of the last round, how many came, the verdicts of the last two
 
 
 @pytest.mark.parametrize("store", ["hash", "tcp"], indirect=True)
@@ -556,25 +560,25 @@ def test_the_thread_goes_with_the_agreement(store, until):
     ("operation", "failure"),
     [
         ("set", dist.DistNetworkError),
-        ("check", dist.DistNetworkError),
+        ("add", dist.DistNetworkError),
         ("wait", dist.DistStoreError),
         ("wait", RuntimeError),
-        ("multi_get", dist.DistStoreError),
         ("compare_set", RuntimeError),
     ],
 )
 def test_a_store_that_fails_is_told_in_one_line(store, operation, failure, background, until):
     """Whatever fails, the error says what, what follows, and where to look; the next round has a new connection."""
     scripted = Scripted(store)
-    rank = 1 if operation == "wait" else 0  # the leader asks again and again instead
-    failing, other = Agreement(scripted, CHANNEL, rank, 2, ABOUT), Agreement(store, CHANNEL, 1 - rank, 2, ABOUT)
+    failing, other = Agreement(scripted, CHANNEL, 0, 2, ABOUT), Agreement(store, CHANNEL, 1, 2, ABOUT)
 
     def fail(*_: Any) -> None:
         raise failure("Broken pipe\nframe #0: c10::Error")
 
     scripted.before[operation] = fail
-    waiting = background(_outcome, other.compare, "windows", ["a"], PATIENCE if operation == "wait" else SHORT)
-    until(lambda: store.check([RANK_0_CAME if rank == 1 else RANK_1_CAME]))
+    comes_first = operation == "wait"  # who counts last does not wait
+    if not comes_first:
+        waiting = background(_outcome, other.compare, "windows", ["a"], SHORT)
+        until(lambda: store.check([RANK_1_CAME]))
     with pytest.raises(RegistrationError) as raised:
         failing.compare("windows", ["a"], PATIENCE)
     assert type(raised.value) is RegistrationError
@@ -582,10 +586,11 @@ def test_a_store_that_fails_is_told_in_one_line(store, operation, failure, backg
         f"{ABOUT}: the c10d store failed at 'windows' ({failure.__name__}: Broken pipe); on this rank nothing was "
         "registered or called. The process that holds the store (rank 0 of the job) has likely ended"
     )
-    # Who fails between its post and the verdict cannot know whether the others go on.
-    assert waiting.result() is False if operation == "wait" else isinstance(waiting.result(), RegistrationTimeout)
+    # Who fails after its post cannot know whether the others go on.
+    found = _outcome(other.compare, "windows", ["a"], SHORT) if comes_first else waiting.result()
+    assert isinstance(found, RegistrationTimeout) if operation == "set" else found is False
     scripted.before.clear()
-    assert _compare([failing, other][:: 1 - 2 * rank], [["a"]] * 2) == [False] * 2
+    assert _compare([failing, other], [["a"]] * 2) == [False] * 2
     assert scripted.clones == 2
 
 
@@ -594,7 +599,7 @@ def test_a_store_that_does_not_answer_is_given_up(store, monkeypatch, background
     monkeypatch.setattr(store_worker, "GRACE", 0.3)
     scripted = Scripted(store)
     stuck = threading.Event()
-    scripted.before["check"] = lambda *_: stuck.wait(PATIENCE)
+    scripted.before["set"] = lambda *_: stuck.wait(PATIENCE)
     leader, other = Agreement(scripted, CHANNEL, 0, 2, ABOUT), Agreement(store, CHANNEL, 1, 2, ABOUT)
     outcome = background(_outcome, leader.compare, "windows", ["a"], SHORT).result()
     assert "(RuntimeError: no answer within 0.3 s after the deadline)" in str(outcome)
@@ -610,7 +615,7 @@ def test_a_round_that_was_given_up_cannot_reach_into_the_next(store, monkeypatch
     monkeypatch.setattr(store_worker, "GRACE", 0.0)
     scripted = Scripted(store)
     stuck = threading.Event()
-    scripted.before["check"] = lambda *_: stuck.wait(PATIENCE)
+    scripted.before["set"] = lambda *_: stuck.wait(PATIENCE)
     leader, other = Agreement(scripted, CHANNEL, 0, 2, ABOUT), Agreement(store, CHANNEL, 1, 2, ABOUT)
     _outcome(leader.compare, "windows", ["a"], 0.05)
     scripted.before.clear()

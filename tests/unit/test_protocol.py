@@ -1,7 +1,6 @@
-"""Every interleaving of the whole protocol of two and three ranks: handshake, rounds, mailbox, alarms, deaths, ends.
+"""Every interleaving of the whole protocol of two and three ranks: handshake, rounds, alarms, deaths, ends.
 
-A rank greets until all have heard it. Then the ranks of one host meet at a mailbox first, and may leave it at any
-moment for the store.
+A rank greets until all have heard it.
 
 What runs here is the code's own steps (`rounds.attend`, `rounds.decline`), on a store that does one operation at a
 time. A rank that waits may run out of time at any moment, except in its last call, where it waits for ever. So a
@@ -18,7 +17,7 @@ import pytest
 from tracehook.agreement import rounds
 from tracehook.agreement.handshake import greeting
 from tracehook.agreement.rounds import Operation
-from tracehook.agreement.topology import RoundTopology, seen_by
+from tracehook.agreement.topology import RoundTopology
 from tracehook.agreement.verdicts import Post, RoundVerdict
 
 LAST = "last"
@@ -58,21 +57,12 @@ def life(topology: RoundTopology, calls: list[str], said: dict[str, Any]) -> Gen
             verdict = yield from rounds.attend(topology, number, post)
             if verdict.shaken is not None and said:
                 said = {}
-                numbers = verdict.shaken["hosts"]
-                topology = topology._replace(hosts=seen_by(topology.rank, numbers))
             if rounds.is_for(verdict, post):
                 break
         outcomes.append(Outcome(call, verdict.kind, verdict.text))
         if verdict.kind == "diverged":
             break
     return outcomes
-
-
-class Texts(dict[int, str]):
-    """Texts by rank, as the mailbox gives them; never changed."""
-
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(tuple(self.items()))
 
 
 class State(NamedTuple):
@@ -90,7 +80,6 @@ class Model:
     def __init__(
         self,
         lives: list[list[str]],
-        hosts: tuple[tuple[int, ...], ...] = (),
         deaths: int = 0,
         alarms: bool = False,
         greets: bool = False,
@@ -98,20 +87,14 @@ class Model:
         self.lives = lives
         self.deaths = deaths
         self.alarms = alarms
-        host_of = {rank: number for number, ranks in enumerate(hosts) for rank in ranks}
-        numbers = [host_of.get(rank, -1 - rank) for rank in range(len(lives))]
-        self.hosts = [seen_by(rank, numbers) for rank in range(len(lives))]
-        self.said = [greeting(f"host {number}", {}) if greets else {} for number in numbers]
-        self.topologies = [
-            RoundTopology("p", rank, len(lives), "group", 1.0, *(() if greets else (self.hosts[rank],)))
-            for rank in range(len(lives))
-        ]
+        self.said = greeting("host", {}) if greets else {}
+        self.topologies = [RoundTopology("p", rank, len(lives), "group", 1.0) for rank in range(len(lives))]
         self.known: dict[tuple[int, tuple[Any, ...]], Any] = {}
         self.last: dict[tuple[int, tuple[Any, ...]], bool] = {}
 
     def steps(self, rank: int) -> Generator[Operation, Any, list[Outcome]]:
         """Return the life of a rank."""
-        return life(self.topologies[rank], self.lives[rank], self.said[rank])
+        return life(self.topologies[rank], self.lives[rank], self.said)
 
     def now(self, rank: int, heard: tuple[Any, ...]) -> Operation | list[Outcome]:
         """Return what a rank that has heard this does next, or how its calls ended."""
@@ -146,8 +129,8 @@ class Model:
             if rank in state.dead or isinstance(wanted, list):
                 continue
             for result in self.results(state, store, rank, wanted):
-                changed, heard_then = self.at_once(result[0], rank, (*heard, result[1]))
-                ears = (*state.heard[:rank], heard_then, *state.heard[rank + 1 :])
+                changed, answer = result
+                ears = (*state.heard[:rank], (*heard, answer), *state.heard[rank + 1 :])
                 found.append(state._replace(store=frozenset(changed.items()), heard=ears))
             if len(state.dead) < self.deaths:
                 found.append(state._replace(dead=state.dead | {rank}))
@@ -158,20 +141,6 @@ class Model:
                 found.append(state._replace(store=frozenset(told.items()), alarm=True))
         return found
 
-    def at_once(
-        self, store: dict[str, str], rank: int, heard: tuple[Any, ...]
-    ) -> tuple[dict[str, str], tuple[Any, ...]]:
-        """Make what a rank does next in its mailbox, if no other order shows anything else.
-
-        What a speaker posts only itself reads. What it publishes the others may overlook for as long as they like.
-        """
-        while isinstance(wanted := self.now(rank, heard), Operation) and (
-            wanted.name in ("publish", "speak") or (wanted.name == "post" and self.is_speaker(rank))
-        ):
-            [(store, answer)] = self.results_in_mailbox(store, rank, wanted)
-            heard = (*heard, answer)
-        return store, heard
-
     def results(
         self, state: State, store: dict[str, str], rank: int, wanted: Operation
     ) -> list[tuple[dict[str, str], Any]]:
@@ -179,60 +148,25 @@ class Model:
         match wanted:
             case Operation("set", (key, value)):
                 return [(store | {key: value}, None)]
-            case Operation("check", (keys,)):
-                return [(store, all(key in store for key in keys))]
-            case Operation("wait", (keys, *verdict)):
-                if all(key in store for key in keys):
+            case Operation("count", (key,)):
+                came = int(store.get(key, "0")) + 1
+                return [(store | {key: str(came)}, came)]
+            case Operation("wait", (key,)):
+                if key in store:
                     return [(store, True)]
-                if any(key in store for key in verdict):
-                    return [(store, False)]
                 return [] if self.is_patient(state, rank) else [(store, False)]
-            case Operation("listen", (number, key)):
-                text = store.get(f"mailbox/{number}/all of {self.hosts[rank].neighbours[0]}")
-                shown = {text} if text is not None else set()
-                is_over = key in store or not self.is_patient(state, rank)
-                return [(store, one) for one in shown | ({""} if is_over else set())]
-            case Operation("multi_get", (keys,)):
+            case Operation("read", (keys,)):
                 return [(store, tuple(store[key].encode() for key in keys))]
             case Operation("claim", (key, value)):
                 changed = {key: value} | store
                 return [(changed, changed[key].encode())]
             case Operation("peek", (keys,)):
                 return [(store, tuple(store.get(key, "").encode() for key in keys))]
-        return self.results_in_mailbox(store, rank, wanted)
+        raise AssertionError(wanted)
 
     def is_patient(self, state: State, rank: int) -> bool:
         """Whether the rank waits for ever: in its last call, if nothing went wrong that others cannot make good."""
         return self.in_last_call(rank, state.heard[rank]) and not state.dead and not state.alarm
-
-    def is_speaker(self, rank: int) -> bool:
-        """Whether the rank speaks in the store for its host."""
-        return rank == self.hosts[rank].neighbours[0]
-
-    def results_in_mailbox(
-        self, store: dict[str, str], rank: int, wanted: Operation
-    ) -> list[tuple[dict[str, str], Any]]:
-        """Return the same for an operation in the mailbox; a rank that waits there may give up at any time."""
-        neighbours = self.hosts[rank].neighbours
-        match wanted:
-            case Operation("post", (number, text)):
-                return [(store | {f"mailbox/{number}/{rank}": text}, None)]
-            case Operation("gather", (number,)):
-                keys = {one: f"mailbox/{number}/{one}" for one in neighbours}
-                all_came = all(key in store for key in keys.values())
-                found = [Texts({one: store[key] for one, key in keys.items()})] if all_came else []
-                return [(store, texts) for texts in (Texts(), *found)]
-            case Operation("speak", (number,)):
-                return [(store | {f"mailbox/{number}/spoken by {rank}": "yes"}, None)]
-            case Operation("has_spoken", (number,)):
-                has_spoken = f"mailbox/{number}/spoken by {neighbours[0]}" in store
-                return [(store, shown) for shown in {False, has_spoken}]
-            case Operation("publish", (number, text)):
-                return [(store | {f"mailbox/{number}/all of {neighbours[0]}": text}, None)]
-            case Operation("published", (number,)):
-                text = store.get(f"mailbox/{number}/all of {neighbours[0]}", "")
-                return [(store, shown) for shown in {"", text}]
-        raise AssertionError(wanted)
 
     def ends(self) -> tuple[set[State], int]:
         """Go through all histories; return the states in which nothing can happen any more, and how many there are."""
@@ -300,31 +234,6 @@ def test_no_rank_goes_on_while_another_raises_and_all_come_level(case):
     assert kinds >= {"ok"}
 
 
-@pytest.mark.parametrize("case", [case for case, lives in LIVES.items() if len(lives) == 2 and case != "two calls"])
-def test_two_ranks_of_one_host_come_level_too(case):
-    """The same where ranks share a host, whether they find on its board what they wait for or not."""
-    states, kinds = judge(Model(LIVES[case], ((0, 1),)))
-    assert states > 30
-    assert kinds >= {"ok"}
-
-
-SINGLE = {
-    "all come": [["a"], ["a"], ["a"]],
-    "one never comes": [["a"], ["a"], []],
-    "one declines": [["a"], ["a"], ["no a"]],
-    "the leader declines": [["no a"], ["a"], ["a"]],
-}
-
-
-@pytest.mark.parametrize("hosts", [((0, 1), (2,)), ((0,), (1, 2)), ((0, 1, 2),)], ids=str)
-@pytest.mark.parametrize("case", SINGLE)
-def test_three_ranks_on_hosts_have_one_outcome(case, hosts):
-    """Three ranks on one or two hosts, in one call: nobody goes on while another raises, and nobody waits for ever."""
-    states, _ = judge(Model(SINGLE[case], hosts))
-    assert states > 30
-
-
-HOSTS = {2: ((0, 1),), 3: ((0,), (1, 2))}
 TROUBLED = {
     "two ranks": [["a", "b"], ["a", "b"]],
     "the other declines": [["a", "b"], ["no a", "b"]],
@@ -334,37 +243,32 @@ TROUBLED = {
 
 @pytest.mark.parametrize("case", TROUBLED)
 def test_a_rank_may_die_at_any_step(case):
-    """The others still have one outcome a call, and none waits for ever, also where ranks share a host."""
-    for hosts in ((), HOSTS[len(TROUBLED[case])]):
-        _, kinds = judge(Model(TROUBLED[case], hosts, deaths=1))
-        assert "timeout" in kinds
+    """The others still have one outcome a call, and none waits for ever."""
+    _, kinds = judge(Model(TROUBLED[case], deaths=1))
+    assert "timeout" in kinds
 
 
 @pytest.mark.parametrize("case", ["two ranks", "three ranks"])
 def test_an_alarm_may_be_answered_at_any_step(case):
-    """All ranks in a round that a watchdog ended hear the same, and none goes on in it; on a host too."""
-    for hosts in ((), HOSTS[2]) if case == "two ranks" else ((),):
-        _, kinds = judge(Model(TROUBLED[case], hosts, alarms=True))
-        assert "diverged" in kinds
+    """All ranks in a round that a watchdog ended hear the same, and none goes on in it."""
+    _, kinds = judge(Model(TROUBLED[case], alarms=True))
+    assert "diverged" in kinds
 
 
 COMPOSED = {
-    "two ranks of one host": ([["a", "b", LAST], ["a", "b", LAST]], ((0, 1),)),
-    "two ranks of one host, one skips": ([["a", "b", LAST], ["a", LAST]], ((0, 1),)),
-    "two ranks of one host, one declines": ([["a", "b"], ["a", "no b"]], ((0, 1),)),
-    "two hosts": ([["a", "b", LAST], ["a", "b", LAST]], ((0,), (1,))),
-    "three ranks": ([["a"], ["a"], ["a"]], ((0,), (1, 2))),
+    "two ranks": [["a", "b", LAST], ["a", "b", LAST]],
+    "two ranks, one skips": [["a", "b", LAST], ["a", LAST]],
+    "two ranks, one declines": [["a", "b"], ["a", "no b"]],
+    "three ranks": [["a"], ["a"], ["a"]],
 }
 
 
 @pytest.mark.parametrize("trouble", [{}, {"deaths": 1}, {"alarms": True}], ids=["", "deaths", "alarms"])
 @pytest.mark.parametrize("case", COMPOSED)
-def test_the_ranks_greet_and_then_meet_at_the_mailbox(case, trouble):
+def test_the_ranks_greet_first(case, trouble):
     """From the handshake to the end, with one death or one alarm at any step: one outcome a call, no endless wait."""
-    lives, hosts = COMPOSED[case]
-    if trouble:  # for the number of states
-        lives = [calls[:2] for calls in lives]
-    states, kinds = judge(Model(lives, hosts, greets=True, **trouble))
+    lives = COMPOSED[case]
+    states, kinds = judge(Model(lives, greets=True, **trouble))
     assert states > 30
     assert kinds >= {"ok"}
     assert ("diverged" in kinds) == ("alarms" in trouble)

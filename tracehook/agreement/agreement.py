@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tracehook.agreement import rounds
 from tracehook.agreement.handshake import greeting
-from tracehook.agreement.mailbox import HostMailbox
 from tracehook.agreement.rank_names import NOBODY, RankNames
 from tracehook.agreement.store_worker import StoreWorkers, Task
-from tracehook.agreement.topology import LEADER, Hosts, RoundTopology, seen_by
+from tracehook.agreement.topology import LEADER, RoundTopology
 from tracehook.agreement.verdicts import Post, RoundVerdict, judge
 from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
 from tracehook.hook.background import END
@@ -101,8 +100,7 @@ class Agreement:
         self._ranks = ranks
         self._follower: RoundFollower = follower or _NOBODY
         self._greeting = greeting(host, settings or {})  # empty when all have heard it
-        self._hosts = Hosts()
-        self._mailbox: HostMailbox | None = None
+        self.is_on_one_host = False  # as far as this rank knows
         self._unheard: tuple[RoundTopology, int, Post, str] | None = None  # this rank does not know that verdict
         self._lock = threading.Lock()
         # Keys for this rank to remove. Some rank may still need those that are kept, nobody the removable ones.
@@ -195,7 +193,7 @@ class Agreement:
             self.rounds += 1
             topology = self.topology(timeout)
             post = Post("decline", topic, [why], position, self._greeting)
-            task = Task(rounds.decline(topology, self.rounds, post, why), timeout, mailbox=self._mailbox)
+            task = Task(rounds.decline(topology, self.rounds, post, why), timeout)
             (self._workers.carry_out if waits else self._workers.submit)(task)
             self._keep(topology, self.rounds)
         finally:
@@ -240,44 +238,35 @@ class Agreement:
             if rounds.is_for(verdict, post):
                 return verdict
 
-    @property
-    def neighbours(self) -> Sequence[int]:
-        """The ranks that are known to share this rank's host, with itself; empty if none is, or not yet."""
-        return self._hosts.neighbours
-
     def topology(self, timeout: float = 0.0) -> RoundTopology:
         """Return who takes part, as far as this rank knows now; `timeout`: seconds, for messages."""
-        return RoundTopology(self.prefix, self._rank, self._ranks, self.about, timeout, self._hosts, self._names)
+        return RoundTopology(self.prefix, self._rank, self._ranks, self.about, timeout, self._names)
 
-    def _learn(self, verdict: RoundVerdict, number: int) -> None:
-        """Share from round `number` on what all ranks have said in their greetings."""
+    def _learn(self, verdict: RoundVerdict) -> None:
+        """Share from now on what all ranks have said in their greetings."""
         if verdict.shaken is None or not self._greeting:
             return
         self._greeting = {}
-        numbers = verdict.shaken.get("hosts", ())
-        if numbers:
-            self._hosts = seen_by(self._rank, numbers)
-            # Here, because all ranks do so now: a mailbox that not all open leaves its file.
-            neighbours = self._hosts.neighbours
-            self._mailbox = HostMailbox(f"{self.prefix}/{number}", neighbours, self._rank) if neighbours else None
+        self.is_on_one_host = verdict.shaken.get("one_host", False)
         self._follower.shaken(verdict.shaken)
 
     def _keep(self, topology: RoundTopology, number: int) -> None:
         """Take note of the keys of a round that are this rank's to remove."""
         self._kept.append(topology.post_key(number, self._rank))
         if self._rank == LEADER:
+            self._kept.append(topology.count_key(number))
             self._kept_verdicts.append(topology.verdict_key(number))
 
     def _hear_of_the_last(self, post: Post, left: float) -> None:
-        """Learn how the round ended in which this rank raised, or end it: all have to know alike who shares a host."""
+        """Learn how the round ended in which this rank raised, or end it: all have to know alike what they share."""
         if self._unheard is None:
             return
         topology, number, former, why = self._unheard
-        task = Task(rounds.leave(topology, number, former, why), left, mailbox=self._mailbox)
+        task = Task(rounds.leave(topology, number, former, why), left)
         with self._telling_of_the_store(post):
             verdict = self._workers.carry_out(task)
         self._unheard = None
-        self._learn(verdict, number)
+        self._learn(verdict)
 
     @contextlib.contextmanager
     def _telling_of_the_store(self, post: Post) -> Iterator[None]:
@@ -296,7 +285,7 @@ class Agreement:
         topology = self.topology(timeout)
         number = self.rounds
         post = post._replace(greeting=self._greeting)
-        task = Task(rounds.attend(topology, number, post), left, self._removable, self._mailbox, self._rank)
+        task = Task(rounds.attend(topology, number, post), left, self._removable, self._rank)
         try:
             waiting = Waiting(task, topology, number, post, time.monotonic())
             with self._telling_of_the_store(post), self._follower.following(waiting):
@@ -307,19 +296,16 @@ class Agreement:
             if not isinstance(problem, RegistrationError):
                 # Ctrl-C: the others hear it at once, and so does the worker that waits.
                 leaving = rounds.leave(topology, number, post, why)
-                self._workers.submit(Task(leaving, END, mailbox=self._mailbox))
+                self._workers.submit(Task(leaving, END))
             raise
         finally:
-            if task.trips:  # else the mailbox was enough, and nothing was written to the store or removed
-                self.trips += task.trips + len(task.removable)
-                self._keep(topology, number)
-        self._learn(verdict, number)
+            self.trips += task.trips + len(task.removable)
+            self._keep(topology, number)
+        self._learn(verdict)
         if verdict.kind not in ("timeout", "declined", "skipped", "diverged") and not verdict.position:
-            # All ranks have come to this round, so they have read the verdicts before it; and the leader, who judged,
-            # has read all posts. Only the verdict of this round may still be wanted. A position means that the verdict
-            # came from an alarm, and not from the leader.
-            end = len(self._kept_verdicts) - bool(task.trips)
-            still = [] if task.trips else self._removable
-            self._removable = [*still, *self._kept, *self._kept_verdicts[:end]]
-            self._kept, self._kept_verdicts = [], self._kept_verdicts[max(0, end) :]
+            # All ranks have come to this round, so they have read the verdicts before it; and the rank that judged has
+            # read all posts. Only the verdict of this round may still be wanted. A position means that the verdict came
+            # from an alarm, and not from a rank that judged.
+            self._removable = [*self._kept, *self._kept_verdicts[:-1]]
+            self._kept, self._kept_verdicts = [], self._kept_verdicts[-1:]
         return verdict

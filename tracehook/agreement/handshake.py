@@ -7,7 +7,11 @@ ranks say one sentence, and follow the setting that does least.
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import tracehook
@@ -18,8 +22,23 @@ GUARD = "SYMM_REGISTER_GUARD"
 GUARDS = ("off", "watch", "on")  # from the least that tracehook may do to a job to the most
 
 
+@functools.cache
+def this_host() -> str:
+    """Return what names this host among those of the job; empty without shared memory.
+
+    Two ranks share a host if they see one ``/dev/shm`` under one user, so containers with memory of their own count as
+    hosts of their own.
+    """
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        mount = Path("/dev/shm").stat()
+    except OSError:
+        return ""
+    return hashlib.sha256(f"{boot} {mount.st_dev} {mount.st_ino} {os.getuid()}".encode()).hexdigest()[:16]
+
+
 def greeting(host: str, settings: Mapping[str, str]) -> dict[str, Any]:
-    """Return what this rank says: the host is empty without shared memory, `settings` are texts by variable."""
+    """Return what this rank says: the host (:func:`this_host`), and `settings`, texts by variable."""
     return {"version": tracehook.__version__, "host": host, "settings": dict(settings)}
 
 
@@ -40,6 +59,16 @@ def refusal(about: str, greetings: Sequence[Mapping[str, Any]], names: RankNames
 def another_format(text: str) -> str:
     """Return what a rank says that reads a verdict of another format."""
     return f"the ranks run different versions of tracehook ({text}). Install one version of tracehook on all ranks"
+
+
+def shaken(about: str, greetings: Sequence[Mapping[str, Any]], names: RankNames) -> dict[str, Any]:
+    """Return what the ranks share once all have heard all greetings."""
+    hosts = {one["host"] for one in greetings}
+    return {
+        "one_host": len(hosts) == 1 and hosts != {""},
+        "guard": guard(greetings),
+        "differences": differences(about, greetings, names),
+    }
 
 
 def differences(about: str, greetings: Sequence[Mapping[str, Any]], names: RankNames) -> list[str]:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from tracehook.agreement.mailbox import PATIENCE, HostMailbox
 from tracehook.agreement.rounds import Operation, Steps
 from tracehook.agreement.verdicts import RoundVerdict
 from tracehook.hook import background
@@ -32,13 +31,10 @@ Result = TypeVar("Result")
 # runs out of time, torch writes a warning and looks up names for it; a bad name server makes that take many seconds.
 GRACE = 30.0
 LONGEST_POLL_INTERVAL = 0.25
-LONGEST_LISTENING = 5.0  # seconds that a rank waits at the mailbox before it looks into the store
 # Seconds by which a rank waits longer than the one before it: so that the first writes the time-out, not all at once.
 TURN = 0.001
 LONGEST_TURN = 2.0
-# Operations that need no store.
-IN_MAILBOX = {"post", "gather", "speak", "has_spoken", "publish", "published"}
-WITH_PATIENCE = {"gather", "published"}
+FEW = 2  # keys that are read one by one: to read several at once takes two trips to the store
 
 
 @dataclass(eq=False)
@@ -52,7 +48,6 @@ class Task:
     steps: Steps
     timeout: float
     removable: Sequence[str] = ()
-    mailbox: HostMailbox | None = None
     turn: int = 0
     trips: int = 0
     abandoned: bool = False  # the process ends
@@ -61,90 +56,70 @@ class Task:
     def __post_init__(self) -> None:
         self.deadline = time.monotonic() + self.timeout
         self._end = self.deadline + min(self.turn * TURN, LONGEST_TURN, self.timeout / 8)
-        self._wanted: Operation | None = None
+        self._claimed: tuple[str, str] | None = None
 
-    def run(self, store: Store | None) -> RoundVerdict | None:
-        """Make every operation that the steps still ask for; return the verdict that they end with.
-
-        Without a store, as far as the mailbox is enough; None: the next operation wants the store.
-        """
+    def run(self, store: Store) -> RoundVerdict:
+        """Make every operation that the steps ask for; return the verdict that they end with."""
         answer: Any = None
         try:
             while True:
-                wanted = self._wanted or self.steps.send(answer)
-                self._wanted = wanted if store is None and wanted.name not in IN_MAILBOX else None
-                if self._wanted is not None:
-                    return None
-                answer = self._perform(store, wanted)
+                answer = self._perform(store, self.steps.send(answer))
         except StopIteration as end:
             verdict: RoundVerdict = end.value
             return verdict
 
     def clean(self, store: Store) -> None:
-        """Remove this rank's keys of rounds that nobody reads any more."""
+        """Do what the caller need not wait for: wake those who do, and remove keys that nobody reads any more."""
+        if self._claimed is not None:
+            store.set(*self._claimed)
         for key in self.removable:
             store.delete_key(key)
 
     def _perform(self, store: Any, wanted: Operation) -> Any:
         name, given = wanted
-        if name in IN_MAILBOX:
-            patience = (min(PATIENCE, self.timeout / 8),) if name in WITH_PATIENCE else ()
-            return getattr(self.mailbox, name)(*given, *patience)
-        self.trips += name != "listen"
+        self.trips += 1
         match name:
-            case "wait" | "listen":
-                return getattr(self, f"_{name}")(store, *given)
+            case "count":
+                return store.add(*given, 1)
+            case "wait":
+                return self._wait(store, *given)
             case "claim":
-                return claimed(store, *given)
-            case "peek":
+                stands = store.compare_set(given[0], "", given[1])
+                # The daemon of a TCPStore without libuv does not wake those who wait for a key that compare_set made.
+                self._claimed = given if stands == given[1].encode() else None
+                return stands
+            case "read" if len(given[0]) > FEW:
+                return store.multi_get(*given)
+            case "read" | "peek":
                 return [peeked(store, key) for key in given[0]]
         return getattr(store, name)(*given)
 
-    def _wait(self, store: Store, keys: list[str], verdict_key: str = "") -> bool:
-        """Wait until all keys are there, or a verdict, or the time is up; tell whether the keys are there."""
-        # The store's own wait knows no "or". That of a FileStore looks at its time limit in steps of a whole second.
-        if verdict_key or not store.has_extended_api():
-            return self._poll(store, keys, verdict_key)
+    def _wait(self, store: Store, key: str) -> bool:
+        """Wait until a key is there, or the time is up; tell whether it is there."""
+        # That of a FileStore looks at its time limit in steps of a whole second.
+        if not store.has_extended_api():
+            return self._poll(store, key)
         # Rounded up, so that an error before the deadline is a failure of the store. Zero would mean: for ever.
         left = max(1, math.ceil((self._end - time.monotonic()) * 1000) + 1)
         try:
-            store.wait(keys, timedelta(milliseconds=left))
+            store.wait([key], timedelta(milliseconds=left))
         except RuntimeError:
             if time.monotonic() < self.deadline:
                 raise
             return False
         return True
 
-    def _poll(self, store: Store, keys: list[str], verdict_key: str) -> bool:
+    def _poll(self, store: Store, key: str) -> bool:
         begin = time.monotonic()
-        while not store.check(keys):
+        while not store.check([key]):
             now = time.monotonic()
             if self.abandoned:
                 raise RuntimeError("the process ends")
-            if now >= self._end or (verdict_key and store.check([verdict_key])):
+            if now >= self._end:
                 return False
             # At most an eighth longer than the wait had to be, and few questions in a long one.
             time.sleep(min(LONGEST_POLL_INTERVAL, (now - begin) / 8))
         return True
-
-    def _listen(self, store: Store, number: int, key: str) -> str:
-        """Wait at the mailbox, and look into the store now and then: who speaks for this rank may have died."""
-        assert self.mailbox is not None
-        looked = time.monotonic()
-        while not self.abandoned and (begin := time.monotonic()) < self._end:
-            shown = self.mailbox.published(number, min(LONGEST_POLL_INTERVAL, self._end - begin))
-            now = time.monotonic()
-            if shown:
-                return shown
-            is_past = now < min(begin + LONGEST_POLL_INTERVAL, self._end) - 0.01  # the mailbox shows a later round
-            if is_past or now >= looked + min(LONGEST_LISTENING, self.timeout / 4):
-                looked = now
-                self.trips += 1
-                if is_past or store.check([key]):
-                    break
-        if self.abandoned:
-            raise RuntimeError("the process ends")
-        return ""
 
 
 def run(steps: Generator[Operation, Any, Result], store: Store) -> Result:
@@ -211,7 +186,7 @@ class StoreWorker:
         while task := tasks.get():
             try:
                 own = own or cloned_store(shared)
-                task.outcome.put(cast("RoundVerdict", task.run(own)))
+                task.outcome.put(task.run(own))
                 task.clean(own)  # nobody waits for this any more
             except BaseException as problem:
                 task.outcome.put(problem)
@@ -235,10 +210,7 @@ class StoreWorkers:
         self._give_back(worker)
 
     def carry_out(self, task: Task) -> RoundVerdict:
-        """Run the steps on a worker that is free, or on a new one, unless the mailbox is enough."""
-        shown = task.run(None)
-        if shown is not None:
-            return shown
+        """Run the steps on a worker that is free, or on a new one."""
         worker = self._take()
         self._running.add(task)
         verdict = worker.carry_out(task)

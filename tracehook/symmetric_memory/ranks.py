@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tracehook import _core
+from tracehook.agreement import handshake
 from tracehook.agreement.agreement import Agreement
 from tracehook.agreement.handshake import GUARDS
-from tracehook.agreement.mailbox import shared_memory_domain
 from tracehook.agreement.rank_names import RankNames, of_group, runs
 from tracehook.agreement.store_session import token
 from tracehook.errors import RegistrationError
@@ -166,7 +166,7 @@ class GroupRanks:
             facts.ranks,
             self.about,
             follower,
-            shared_memory_domain(),
+            handshake.this_host(),
             self.names,
             shared(self._settings),
         )
@@ -222,7 +222,7 @@ class GroupRanks:
     def is_on_one_host(self) -> bool:
         """Whether all ranks are known to share a host. They know after they agreed on something for the first time."""
         sequences = [sequence for sequence in (self._plans, self._uses) if sequence is not None]
-        return any(len(sequence.neighbours) == self.facts.ranks for sequence in sequences)
+        return any(sequence.is_on_one_host for sequence in sequences)
 
     @property
     def about(self) -> str:

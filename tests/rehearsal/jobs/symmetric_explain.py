@@ -5,7 +5,7 @@ import sys
 import torch
 import torch.distributed as dist
 import tracehook
-from tracehook.symmetric_memory import ranks
+from tracehook.agreement import handshake
 
 from common import MB, RANK, WORLD, start, tell
 from symmetric_tools import SIZE, caught, empty, in_vain, meet, symmetric
@@ -107,7 +107,7 @@ def paths() -> None:
 
 def several_hosts() -> None:
     """Ranks that share no host, as they see it."""
-    ranks.shared_memory_domain = lambda: f"host {RANK}"
+    handshake.this_host = lambda: f"host {RANK}"
     ask_path("several_hosts", symmetric(1), operation="all_reduce")
 
 

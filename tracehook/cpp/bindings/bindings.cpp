@@ -224,7 +224,6 @@ PYBIND11_MODULE(_core, module) {
     module.def("key_of_name", &nccl::key_of_name);
     bind_process(module);
     bind_registration(module);
-    bind_mailboxes(module);
     bind_symmetric(module);
     bind_window_guard(module);
     bind_ipc(module);

@@ -15,7 +15,6 @@ core::EventKind kind_of(const std::string& name);
 // Whether Python can no longer be asked for anything.
 bool is_finalizing();
 
-void bind_mailboxes(py::module_& module);
 void bind_symmetric(py::module_& module);
 void bind_window_guard(py::module_& module);
 void bind_ipc(py::module_& core); // `_core.ipc`: what tracehook.ipc asks of the native side

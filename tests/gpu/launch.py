@@ -52,7 +52,9 @@ def launch(
     """
     environment = {**os.environ, **variables}
     if log is not None:
-        environment |= {"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(log)}
+        # Every segment with every communicator, unless a test says otherwise: that is what most of them count.
+        environment = {"SYMM_REGISTER_LOCAL": "all", **environment, "SYMM_REGISTER_HOOK": "1"}
+        environment |= {"SYMM_REGISTER_LOG": str(log)}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     process = subprocess.Popen(
         [*command, str(script), *arguments],

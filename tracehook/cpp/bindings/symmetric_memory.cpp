@@ -97,10 +97,10 @@ std::size_t BoundCommunicator::deregister_windows(const std::vector<std::uint64_
 
 bool PoolScope::enter(bool graph) {
     const int device = eager_->device();
-    const bool settled = !pending_.maybe(device) || hook_library_.capturing(device) ||
+    const bool is_captured = hook_library_.capturing(device);
+    const bool settled = !pending_.maybe(device) || is_captured ||
                          torch_hook::settle(hook_library_, pending_, device);
-    const bool for_graph = graph || hook_library_.capturing(device);
-    (for_graph ? graph_ : eager_)->enter(owner_);
+    (graph || is_captured ? graph_ : eager_)->enter(owner_);
     return settled;
 }
 

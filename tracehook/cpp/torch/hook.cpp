@@ -190,7 +190,9 @@ int settle(int32_t device, char* error, uint32_t error_size) {
 int32_t capturing(int32_t device) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     const auto stream = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device));
-    return cudaStreamIsCapturing(stream.stream(), &status) == cudaSuccess &&
+    // CUDA never captures the default stream.
+    return stream.stream() != nullptr &&
+           cudaStreamIsCapturing(stream.stream(), &status) == cudaSuccess &&
            status == cudaStreamCaptureStatusActive;
 }
 

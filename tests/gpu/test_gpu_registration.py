@@ -1,0 +1,57 @@
+"""Memory that other processes can map (SYMM_REGISTER_MEMORY=vmm): in effect, shared, freed beside calls that wait."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from launch import JOBS, launch
+from test_gpu_symmetric import CASES, told
+
+VMM = {"SYMM_REGISTER_MEMORY": "vmm", "SYMM_REGISTER_LOCAL": "auto"}
+PATH = os.pathsep.join(filter(None, [str(CASES), os.environ.get("PYTHONPATH", "")]))
+MB = 1 << 20
+ROOM = 32 * MB  # bytes that the driver and NCCL may need meanwhile; less than a tensor
+
+
+def test_each_registration_is_used_and_the_memory_comes_back(ranks: int, tmp_path: Path) -> None:
+    """Results are right, NCCL used what tracehook registered, and nothing is left."""
+    result = launch(JOBS / "vmm_calls.py", ranks, tmp_path, **VMM)
+    assert result.status == 0, result.output
+    everybody = ",".join(str(rank + 1) for rank in range(ranks))
+    for rank in range(ranks):
+        assert f"rank={rank} eager={everybody},{(rank - 1) % ranks + 1}\n" in result.output, result.output
+        for number in (10, 20):
+            gathered = ",".join(str(other + number) for other in range(ranks))
+            assert f"rank={rank} replay={gathered},{(rank - 1) % ranks + number}\n" in result.output, result.output
+    assert len(result.values("kept")) == ranks
+    assert all(int(kept) < ROOM for kept in result.values("kept")), result.output
+    made = {(event["comm_id"], event["segment"]) for event in result.events("register.local")}
+    used = {(event["comm_id"], event["segment"]) for event in result.events("register.used")}
+    assert made, result.output
+    assert used == made, (made, used)
+    assert result.events("register.unused") == []
+    assert [0] * ranks == [counts.left for counts in result.summaries]
+
+
+def test_torch_shares_tensors_with_a_child(tmp_path: Path) -> None:
+    """A child sees what the parent wrote, the parent what the child wrote, and a tensor goes back."""
+    [facts] = told(launch(CASES / "shared_by_torch_vmm.py", 1, tmp_path, **VMM, PYTHONPATH=PATH), 1)
+    assert (facts["child"], facts["parent"], facts["back"]) == ([3.0, 3.0, 1000.0], [4.0, 4.0], [5.0, 5.0])
+    assert facts["source"] == "vmm"
+
+
+@pytest.mark.usefixtures("ranks")
+@pytest.mark.parametrize("memory", ["torch", "vmm"])
+def test_a_free_beside_a_split_of_another_rank(tmp_path: Path, memory: str) -> None:
+    """Two ranks as threads: the segment that the busy communicator holds is buried, and goes when the split is over."""
+    env = {"SYMM_REGISTER_MEMORY": memory, "SYMM_REGISTER_LOCAL": "all", "PYTHONPATH": PATH}
+    result = launch(CASES / "threads_of_ranks.py", 1, tmp_path, "ncclCommSplit", **env)
+    [facts] = told(result, 1)
+    assert (facts["done"], facts["freed"]) == ([True, True], [[0, 0]]), result.output
+    assert facts["took"][0] < 5, facts
+    buried = {event["segment"] for event in result.events("segment.buried")}
+    assert len(buried) == 1, result.output
+    assert buried <= {event["segment"] for event in result.events("segment.free")}
+    assert len(result.events("deregister.local")) == len(result.events("register.local")) > 0

@@ -114,6 +114,40 @@ def test_a_tensor_of_a_scope_is_exchanged(tmp_path: Path, nccl: str, what: str) 
     Audit(tmp_path).expect(CLEAN)
 
 
+@pytest.mark.parametrize("what", ["gather", "send"])
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("SYMM_REGISTER_MEMORY", "torch"),
+        ("SYMM_REGISTER_LOCAL", "off"),
+        ("-", ""),
+    ],
+)
+def test_ranks_that_differ_register_nothing(tmp_path: Path, variable: str, value: str, what: str) -> None:
+    """One rank would register for a call and the other would not: neither does, and one line says why."""
+    run = rehearse("registered_apart.py", variable, value, what, ranks=2, log=tmp_path, hook=False, env=VMM)
+    run.assert_good()
+    sums = [[[1.0, 2.0], [2.0, 3.0]]] * 2 if what == "gather" else [[[2.0, 2.0], [3.0, 3.0]], [[1.0, 1.0], [2.0, 2.0]]]
+    assert [run.facts(rank)["sums"] for rank in (0, 1)] == sums, run.output
+    assert run.facts()["seconds"] < 20
+    assert run.events("register.local") == []
+    said = run.finished.lines("this rank registers no memory for calls on this communicator")
+    assert len(said) == 1, run.output
+    if variable != "-" and what == "gather":
+        assert "rank 1 made call 0 on memory that is not registered, and rank 0 wants it to be" in said[0]
+
+
+@pytest.mark.parametrize("what", ["gather", "send"])
+def test_ranks_that_are_alike_register(tmp_path: Path, what: str) -> None:
+    """The same program where nothing differs."""
+    run = rehearse(
+        "registered_apart.py", "SYMM_REGISTER_MEMORY", "vmm", what, ranks=2, log=tmp_path, hook=False, env=VMM
+    )
+    run.assert_good()
+    assert len(run.events("register.local")) >= 4
+    assert run.finished.lines("tracehook: ") == []
+
+
 def test_switching_off_leaves_no_registration(tmp_path: Path) -> None:
     """tracehook.disable() undoes what calls registered; calls then run on their own buffers until enable()."""
     run = rehearse("registered_switch.py", ranks=2, log=tmp_path, env=VMM)

@@ -40,6 +40,11 @@ def choose_calls(core: Any, config: Settings, found: Mapping[str, effect.Thresho
         core.set_threshold(number, *(_NEVER if of_no_use or value is None else value for value in limit))
 
 
+def paying_calls() -> list[str]:
+    """Return from which size on which calls run on registered memory here, as ranks compare it."""
+    return [f"{name} {limit.in_words()}" for name, limit in _paying.items()]
+
+
 def all_calls(core: Any, registered: bool) -> None:
     """Run all calls that could gain on registered memory, or none, until :func:`choose_calls`: to compare both."""
     size = 0 if registered else _NEVER

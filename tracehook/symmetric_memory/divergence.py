@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tracehook.agreement.agreement import Waiting
     from tracehook.agreement.alarms import Alarm
 
+CALLS = "calls"  # the channel on which ranks compare whether calls run on registered memory
 _OVERRUN = 0xFFFFFFFF
 FORGOTTEN = "a call that it no longer knows, or made before windows counted"
 
@@ -64,6 +65,8 @@ def answer(
     call, calls = alarm.facts["call"], communicator.calls
     asker, own = names.named([alarm.rank]), names.named([rank])
     single = alarm.facts["alone"] and not communicator.several_callers
+    if alarm.facts["channel"] == CALLS:
+        return _without_memory(alarm, rank, asker, own) if calls > call else None
     if calls > call:
         if alarm.facts["channel"] == "uses":
             return _made(alarm, communicator, asker, own)
@@ -83,6 +86,12 @@ def _made(alarm: Alarm, communicator: Any, asker: str, own: str) -> RoundVerdict
         "communicator: abort the group",
         data=call,
     )
+
+
+def _without_memory(alarm: Alarm, rank: int, asker: str, own: str) -> RoundVerdict:
+    why = f"{own} made call {number(alarm.facts['call'])} on memory that is not registered, and {asker} wants it to be"
+    text = f"{alarm.about}: {why}"
+    return RoundVerdict("declined", text, data={str(rank): why}, position=alarm.position, topic=alarm.topic)
 
 
 def _passed(alarm: Alarm, communicator: Any, asker: str, own: str) -> RoundVerdict:

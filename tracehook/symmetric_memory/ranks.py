@@ -142,6 +142,21 @@ class GroupRanks:
             uses.ends_with(plans)
             session.watchdog.watch(key_of(found), uses)
 
+    def compare_registered_calls(self, entries: list[str], longest: float) -> None:
+        """Return if all ranks want to run the same calls on registered memory; raises what :class:`Agreement` raises.
+
+        Once for a communicator, before its first such call.
+        """
+        communicator = self.communicator()
+        if communicator is None or self._session is None:
+            return
+        follower = RanksFollower(self, communicator, divergence.CALLS)
+        agreement = self._agreement(f"{key_of(communicator)}/calls", self._session, follower)
+        for other in self._followers[:1]:
+            other.ends_with(follower)
+        position = (communicator.calls,)
+        agreement.compare("calls on registered memory", entries, min(self.timeout, longest), position)
+
     def _session_of_group(self) -> StoreSession | None:
         """Return where the ranks meet: at the store of the group, which all of them have; None: this rank is alone."""
         if self.facts.ranks == 1:

@@ -81,6 +81,23 @@ void introduce(const core::CommunicatorPtr& communicator) {
     }
 }
 
+// Asks the ranks of a communicator in Python whether all run calls on registered memory.
+bool agree_on_calls(const core::CommunicatorPtr& communicator) {
+    if (Py_IsInitialized() == 0 || is_finalizing()) {
+        return false;
+    }
+    const py::gil_scoped_acquire gil;
+    try {
+        return py::module_::import("tracehook.symmetric_memory.registered_calls")
+            .attr("agree")(BoundCommunicator(communicator, process().bank()))
+            .cast<bool>();
+    } catch (py::error_already_set& failure) { // such as Ctrl-C: this call goes on without
+        failure.restore();
+        PyErr_WriteUnraisable(nullptr);
+        return false;
+    }
+}
+
 py::object find_member(std::uintptr_t pointer) {
     Process& owner = process();
     const core::CommunicatorPtr found =
@@ -380,6 +397,7 @@ void bind_symmetric(py::module_& module) {
     module.def("release_idle", [] { return process().bank().release_idle(); }, NoGil());
     module.def("last_refusal", [] { return last_refusal(process().bank()); });
     nccl::set_introduction(&introduce);
+    nccl::set_call_agreement(&agree_on_calls);
     module.def("set_verification", [](bool is_on, const py::function& compare) {
         nccl::set_verification(is_on ? comparison(compare) : nccl::Comparison());
     });

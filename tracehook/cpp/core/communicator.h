@@ -118,6 +118,15 @@ class Communicator {
     void refuse(const std::string& why, std::uint64_t from = 0) noexcept;
     const std::string* refusal() const noexcept { return refusal_.load(std::memory_order_acquire); }
 
+    // Any thread: whether the ranks agreed to run calls on registered memory. They are asked once.
+    enum class Agreed : std::uint8_t { kNotAsked, kYes, kNo };
+    Agreed registers_at_calls() const noexcept {
+        return registers_at_calls_.load(std::memory_order_acquire);
+    }
+    void agree_on_calls(bool all) noexcept {
+        registers_at_calls_.store(all ? Agreed::kYes : Agreed::kNo, std::memory_order_release);
+    }
+
     // Any thread: what somebody else did. The segment is the one that the range is, or was.
     void observe(const Segment& segment, const Observation& seen) noexcept;
     std::optional<Segment> unobserve(const Observation& seen) noexcept;
@@ -232,6 +241,7 @@ class Communicator {
     bool suspended_ = false;         // gate's mutex
     bool left_over_ = false;         // gate's mutex: a suspend() could not undo all
     std::atomic<bool> dead_{false};  // written under the gate's mutex, read anywhere
+    std::atomic<Agreed> registers_at_calls_{Agreed::kNotAsked};
 
     Outcome finish_window(const Outcome& begun, const PoolSegment& segment) noexcept;
     std::size_t deregister_these(const std::vector<Window>& windows) noexcept;

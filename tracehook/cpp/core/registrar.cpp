@@ -407,7 +407,7 @@ bool Registrar::to_registered(Communicator& communicator, std::span<Buffer> buff
     constexpr std::size_t kMost = 2;
     const Identity& who = communicator.identity();
     if (who.when != When::kAtCalls || who.local != Local::kOurs || !registering() || abandoned() ||
-        buffers.size() > kMost) {
+        communicator.registers_at_calls() != Communicator::Agreed::kYes || buffers.size() > kMost) {
         return false;
     }
     std::array<Segment, kMost> segments;

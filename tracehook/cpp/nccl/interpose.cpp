@@ -110,9 +110,15 @@ int transferred(Args... args) {
     if (communicator && communicator->refusal() != nullptr) {
         return check_refusal(*communicator);
     }
-    const bool entered = communicator && communicator->gate().enter(*communicator);
     const std::size_t bytes = bytes_of(std::get<Count>(arguments), std::get<Type>(arguments));
     const Stream stream = std::get<stream_position<Args...>()>(arguments);
+    // Of two ranks both make it. Of more, nobody knows whether the others come to one.
+    if (communicator && communicator->identity().size == 2 &&
+        is_to_ask(registrar(), *communicator, PayingCall::kTransfer, bytes, stream)) {
+        ask_ranks(core::CommunicatorPtr(communicator)); // which may find others on this thread
+        return transferred<Real, Position, Number, Count, Type, Peer, Args...>(args...);
+    }
+    const bool entered = communicator && communicator->gate().enter(*communicator);
     if (entered) {
         place_alone(registrar(), *communicator, std::get<0>(arguments), bytes,
                     pays(PayingCall::kTransfer, bytes, stream), stream);
@@ -231,6 +237,15 @@ int placed(Args... args) {
     }
     constexpr std::size_t kStream = stream_position<Args...>();
     const Stream stream = std::get<kStream>(arguments);
+    constexpr PayingCall kPaying = paying_call(operation_name(Number));
+    if constexpr (kPaying != PayingCall::kNone) {
+        const std::size_t bytes = bytes_of(std::get<2>(arguments), std::get<3>(arguments),
+                                           std::max(communicator->identity().size, 0));
+        if (is_to_ask(registrar(), *communicator, kPaying, bytes, stream)) {
+            ask_ranks(core::CommunicatorPtr(communicator)); // which may find others on this thread
+            return placed<Real, Position, Number, Args...>(args...);
+        }
+    }
     std::uint32_t config = 0;
     if constexpr (kStream + 1 < sizeof...(Args)) {
         config = number_of(std::get<kStream + 1>(arguments));

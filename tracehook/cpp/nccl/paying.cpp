@@ -5,12 +5,16 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <utility>
 
 namespace tracehook::nccl {
 
 namespace {
 
 std::array<Threshold, static_cast<std::size_t>(PayingCall::kNone)> thresholds;
+
+// Leaked at each change: another thread may be using the former one.
+std::atomic<const CallAgreement*> agreement{nullptr};
 
 } // namespace
 
@@ -33,6 +37,15 @@ bool pays_for(PayingCall call, std::size_t bytes, Stream stream) noexcept {
         return true;
     }
     return bytes >= (capturing(stream) ? captured : eager);
+}
+
+void set_call_agreement(CallAgreement replacement) {
+    agreement.store(new CallAgreement(std::move(replacement)), std::memory_order_release);
+}
+
+void ask_ranks(const core::CommunicatorPtr& communicator) noexcept {
+    const CallAgreement* const ask = agreement.load(std::memory_order_acquire);
+    communicator->agree_on_calls(ask == nullptr || !*ask || (*ask)(communicator));
 }
 
 bool copies_exchanges() noexcept {

@@ -16,6 +16,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 namespace tracehook::nccl {
 
@@ -39,6 +40,22 @@ bool pays_for(PayingCall call, std::size_t bytes, Stream stream) noexcept;
 inline bool pays(PayingCall call, std::size_t bytes, Stream stream) noexcept {
     return bytes >= threshold(call).least.load(std::memory_order_relaxed) &&
            pays_for(call, bytes, stream);
+}
+
+// Asks all ranks of a communicator, in Python, whether they run calls on registered memory: false
+// if one does not. On the thread that issues the call, with none of our locks and not inside the
+// gate. It waits for them, with a deadline. Empty: nobody is asked, and all do.
+using CallAgreement = std::function<bool(const core::CommunicatorPtr&)>;
+void set_call_agreement(CallAgreement agreement);
+void ask_ranks(const core::CommunicatorPtr& communicator) noexcept;
+
+// Whether the ranks are still to be asked, before a call that gains and that all of them make.
+inline bool is_to_ask(const core::Registrar& registrar, const core::Communicator& communicator,
+                      PayingCall call, std::size_t bytes, Stream stream) noexcept {
+    const core::Identity& who = communicator.identity();
+    return who.when == core::When::kAtCalls && who.local == core::Local::kOurs &&
+           communicator.registers_at_calls() == core::Communicator::Agreed::kNotAsked &&
+           registrar.registering() && pays(call, bytes, stream);
 }
 
 // One buffer of a call.

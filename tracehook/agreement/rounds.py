@@ -38,8 +38,8 @@ class Operation(NamedTuple):
     """What a step wants of the store.
 
     ``set`` (key, value), ``count`` (key) -> how often it was counted, with this time, ``wait`` (key) -> bool, false
-    when the time is up, ``claim`` (key, value) -> bytes that stand there, ``read`` (keys that exist) -> list of bytes,
-    ``peek`` (keys) -> the same, empty where none stand.
+    when the time is up, ``claim`` (key, value) -> bytes that stand there, ``peek`` (keys) -> list of bytes, empty where
+    none stand, ``read`` (keys) -> the same, but no list if one is missing. Each may be made twice.
     """
 
     name: str
@@ -53,12 +53,16 @@ def attend(topology: RoundTopology, number: int, post: Post) -> Steps:
     """Take part in round `number`: post, judge or wait, and return the verdict that stands."""
     own, key = post.written(), topology.verdict_key(number)
     yield Operation("set", (topology.post_key(number, topology.rank), own))
-    is_last = (yield Operation("count", (topology.count_key(number),))) == topology.ranks
-    if not is_last and (yield Operation("wait", (key,))):
-        [stands] = yield Operation("peek", ([key],))
-        return RoundVerdict.read(stands)
+    came = yield Operation("count", (topology.count_key(number),))
     keys = [topology.post_key(number, rank) for rank in topology.others]
-    found = yield Operation("read" if is_last else "peek", (keys,))
+    found: Sequence[bytes] = []
+    if came >= topology.ranks:  # but a rank that lost its connection may have counted itself twice
+        found = yield Operation("read", (keys,))
+    if not found:
+        if (yield Operation("wait", (key,))):
+            [stands] = yield Operation("peek", ([key],))
+            return RoundVerdict.read(stands)
+        found = yield Operation("peek", (keys,))
     posts = dict(zip(topology.others, found, strict=True)) | {topology.rank: own.encode()}
     late = [rank for rank, text in posts.items() if not text]
     proposal = _timed_out(topology, post, late) if late else _judged(topology, [posts[rank] for rank in sorted(posts)])

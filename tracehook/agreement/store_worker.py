@@ -34,7 +34,7 @@ LONGEST_POLL_INTERVAL = 0.25
 # Seconds by which a rank waits longer than the one before it: so that the first writes the time-out, not all at once.
 TURN = 0.001
 LONGEST_TURN = 2.0
-FEW = 2  # keys that are read one by one: to read several at once takes two trips to the store
+FEW = 2  # keys that are read one by one: to read several at once takes three trips to the store
 
 
 @dataclass(eq=False)
@@ -89,9 +89,10 @@ class Task:
                 self._claimed = given if stands == given[1].encode() else None
                 return stands
             case "read" if len(given[0]) > FEW:
-                return store.multi_get(*given)
+                return store.multi_get(*given) if store.check(*given) else []
             case "read" | "peek":
-                return [peeked(store, key) for key in given[0]]
+                found = [peeked(store, key) for key in given[0]]
+                return found if name == "peek" or all(found) else []
         return getattr(store, name)(*given)
 
     def _wait(self, store: Store, key: str) -> bool:

@@ -152,8 +152,10 @@ class Model:
                 return [(store | {key: value}, None)]
             case Operation("count", (key,)):
                 came = int(store.get(key, "0"))
-                times = (1, 2) if self.counts_twice else (1,)
-                return [(store | {key: str(came + more)}, came + more) for more in times]
+                found = [(store | {key: str(came + 1)}, came + 1)]
+                if self.counts_twice and "lost" not in store:
+                    found.append((store | {key: str(came + 2), "lost": "a connection"}, came + 2))
+                return found
             case Operation("wait", (key,)):
                 if key in store:
                     return [(store, True)]

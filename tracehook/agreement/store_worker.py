@@ -66,16 +66,17 @@ class Task:
     def run(self, store: Store | None) -> RoundVerdict | None:
         """Make every operation that the steps still ask for; return the verdict that they end with.
 
-        Without a store, as far as the mailbox is enough; None: the next operation wants the store.
+        Without a store, as far as the mailbox is enough; None: the next operation wants the store. After an exception
+        it begins with the operation that raised.
         """
         answer: Any = None
         try:
             while True:
-                wanted = self._wanted or self.steps.send(answer)
-                self._wanted = wanted if store is None and wanted.name not in IN_MAILBOX else None
-                if self._wanted is not None:
+                self._wanted = self._wanted or self.steps.send(answer)
+                if store is None and self._wanted.name not in IN_MAILBOX:
                     return None
-                answer = self._perform(store, wanted)
+                answer = self._perform(store, self._wanted)
+                self._wanted = None
         except StopIteration as end:
             verdict: RoundVerdict = end.value
             return verdict
@@ -211,7 +212,14 @@ class StoreWorker:
         while task := tasks.get():
             try:
                 own = own or cloned_store(shared)
-                task.outcome.put(cast("RoundVerdict", task.run(own)))
+                try:
+                    verdict = task.run(own)
+                except RuntimeError:  # perhaps of the connection alone; all operations of a round may be made twice
+                    if task.abandoned:
+                        raise
+                    own = cloned_store(shared)
+                    verdict = task.run(own)
+                task.outcome.put(cast("RoundVerdict", verdict))
                 task.clean(own)  # nobody waits for this any more
             except BaseException as problem:
                 task.outcome.put(problem)

@@ -32,7 +32,9 @@ def _count(name: str) -> None:
         counts[f"{kind}.{name}"] += 1
         fails = _planned in ((f"{kind}.{name}", ALWAYS), (f"{kind}.{name}", counts[f"{kind}.{name}"]))
     if fails:
-        raise (dist.DistStoreError if name == "wait" else dist.DistNetworkError)(f"a failure of {name} that was planned")
+        raise (dist.DistStoreError if name == "wait" else dist.DistNetworkError)(
+            f"a failure of {name} that was planned"
+        )
 
 
 class FailingStore:

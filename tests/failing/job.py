@@ -25,6 +25,7 @@ import torch.distributed as dist
 from common import RANK, WORLD, tell
 from program import Program
 from surroundings import tcp_store
+from variants import BEYOND, LONG, Variant, ends_in_nccl, patience_of
 
 import tracehook
 from tracehook.hook import groups
@@ -32,11 +33,10 @@ from tracehook.rehearsal.faults import calls
 
 FOLDER = Path(sys.argv[1])
 STEPS = os.environ["TEST_STEPS"].split()
-AGREE = 2.0  # seconds that an agreement waits
-BEYOND = 3.0  # and those that a rank may wait longer
-HARD = 45.0
-LITTLE = 12.0  # seconds for a turn in which nothing fails
-groups.timeout = lambda _: AGREE
+HARD = 150.0
+patience = LONG
+LITTLE = 40.0  # seconds for a turn in which nothing fails
+groups.timeout = lambda _: patience
 
 emulated = ctypes.CDLL(None)
 emulated.emu_fault_calls.restype = ctypes.c_uint64
@@ -47,6 +47,11 @@ control = dist.FileStore(os.environ["TEST_STORE"], WORLD)
 def play_fault(faults: str) -> None:
     """Let these calls of NCCL and CUDA fail, counted from now on."""
     emulated.emu_play_faults(faults.encode())
+
+
+def said(problem: Exception) -> str:
+    """Return what a program learns of an exception."""
+    return f"{type(problem).__name__}: {problem}".split("\nException raised from")[0]
 
 
 def meet(name: str) -> None:
@@ -66,16 +71,15 @@ class Turn:
 
     def play(self) -> dict[str, Any]:
         """Take all steps; return what became of them."""
-        program = Program(tcp_store(control, self.name, RANK, wakes=True), device, 4 * AGREE + BEYOND)
+        program = Program(tcp_store(control, self.name, RANK, wakes=True), device, 2 * (patience + BEYOND))
         begin = time.monotonic()
         told: dict[str, Any] = {}
         with self._released():
             try:
                 program.run("begin", *STEPS)
             except Exception as problem:
-                told["raised"] = f"{type(problem).__name__}: {problem}".split("\nException raised from")[0]
+                told["raised"] = said(problem)
                 told["at"] = program.at
-                problem.__traceback__ = None
         told["seconds"] = round(time.monotonic() - begin, 1)
         control.set(f"{self.name} ended {RANK}", "raised" if "raised" in told else "")
         self._end(program, told)
@@ -93,7 +97,7 @@ class Turn:
             try:
                 program.sum_in(program.other)
             except Exception as problem:
-                told["other group"] = f"{type(problem).__name__}: {problem}"
+                told["other group"] = said(problem)
         self._close(program, told)
 
     def _any_released(self) -> bool:
@@ -103,19 +107,19 @@ class Turn:
     def _close(self, program: Program, told: dict[str, Any]) -> None:
         if not dist.is_initialized():
             return
-        try:
-            with self._released():
+        with self._released():
+            try:
                 if told["raisers"] and (self._aborts or self._any_released()):
                     dist.distributed_c10d._abort_process_group()
-                else:
-                    program.run("free", "end")
-        except Exception as problem:
-            told["end"] = f"{program.at}: {type(problem).__name__}: {problem}".split("\nException raised from")[0]
-            problem.__traceback__ = None
-            with contextlib.suppress(Exception):
-                dist.distributed_c10d._abort_process_group()
-        if dist.is_initialized():
-            dist.distributed_c10d._update_default_pg(None)
+                    return
+                program.run("free")
+            except Exception as problem:
+                told["free"] = said(problem)
+            meet(f"{self.name} ends")  # rank 0 has the store
+            try:
+                program.run("end")
+            except Exception as problem:
+                told["end"] = said(problem)
 
     @contextlib.contextmanager
     def _released(self) -> Iterator[None]:
@@ -132,7 +136,7 @@ class Turn:
         raised = [f"{self.name} ended {rank}" for rank in range(WORLD) if rank != RANK]
         while not self._over.wait(0.05):
             if any(control.check([key]) and control.get(key) for key in raised):
-                if not self._over.wait(AGREE + BEYOND) and dist.is_initialized():
+                if not self._over.wait(patience + BEYOND) and dist.is_initialized():
                     self.is_released = True
                     dist.distributed_c10d._abort_process_group()
                 return
@@ -146,15 +150,16 @@ def used() -> int:
 
 def clean(name: str) -> dict[str, Any]:
     """Use a fresh group; return what is left of the turn before."""
-    program = Program(tcp_store(control, name, RANK, wakes=True), device, 20.0)
+    program = Program(tcp_store(control, name, RANK, wakes=True), device, LONG)
     program.run("begin", "free")
     status = tracehook.status()
     left: dict[str, Any] = {
         "windows": [row["group"] for row in status["windows"] if row["windows"]],
-        "held": sum(row["held"] for row in status["communicators"]) if "vmm" not in os.environ else 0,
+        "held": sum(row["held"] for row in status["communicators"]),
         "state": status["state"],
         "wrong": program.wrong,
     }
+    meet(f"{name} ends")  # rank 0 has the store
     program.run("end")
     gc.collect()
     torch.cuda.empty_cache()
@@ -162,6 +167,11 @@ def clean(name: str) -> dict[str, Any]:
     left["pools"] = sum(row["bytes"] for row in tracehook.status()["pools"])
     left["bytes"] = used()
     return left
+
+
+def is_less(value: Any, before: Any) -> bool:
+    """Whether memory that an earlier turn left has come back."""
+    return isinstance(value, int) and value < before
 
 
 def count(name: str) -> dict[str, int]:
@@ -176,8 +186,10 @@ def count(name: str) -> dict[str, int]:
     return {call: number for call, number in found.items() if number}
 
 
-def play(number: int, variant: dict[str, Any], usual: dict[str, Any]) -> None:
+def play(number: int, variant: Variant, usual: dict[str, Any]) -> None:
     """Play a turn in which a call fails."""
+    global patience
+    patience = patience_of(variant)
     faulthandler.dump_traceback_later(HARD, exit=True)
     meet(f"before {number}")
     if variant["rank"] == RANK:
@@ -186,17 +198,18 @@ def play(number: int, variant: dict[str, Any], usual: dict[str, Any]) -> None:
         else:
             play_fault(f"{variant['call']}:fail@{variant['ordinal']}={variant['result']}")
     print(f"variant {number}: {variant}", file=sys.stderr, flush=True)
-    told = Turn(f"turn {number}", aborts=variant["call"] == "ncclCommWindowRegister").play()
+    told = Turn(f"turn {number}", aborts=ends_in_nccl(variant)).play()
     failing_store.plan(None)
     play_fault("")
     meet(f"after {number}")
+    patience = LONG
     faulthandler.dump_traceback_later(LITTLE, exit=True)
     try:
         left = clean(f"clean {number}")
     except Exception as problem:
-        tell(**{f"variant {number}": told | {"left": {"usable": f"{type(problem).__name__}: {problem}"[:300]}}})
+        tell(**{f"variant {number}": told | {"left": {"usable": said(problem)}}})
         os._exit(1)
-    told["left"] = {name: value for name, value in left.items() if value != usual.get(name)}
+    told["left"] = {name: new for name, new in left.items() if new != usual[name] and not is_less(new, usual[name])}
     usual.update(left)
     tell(**{f"variant {number}": told})
 
@@ -209,16 +222,10 @@ if len(sys.argv) == 2:
     first = count("first")
     tell(first=first, later=count("later"))
 else:
-    variants = json.loads((FOLDER / "variants").read_text())
-    start = int(sys.argv[2])
-    if not variants[start].get("cold"):
-        Turn("warm").play()
-        clean("warm clean")
-        usual = clean("usual")
-        for number in range(start, len(variants)):
-            if variants[number].get("cold"):
-                break
-            play(number, variants[number], usual)
-    else:
-        play(start, variants[start], {})
+    planned = json.loads((FOLDER / "variants").read_text())
+    count("first")
+    clean("clean")
+    usual = clean("usual")
+    for number in range(int(sys.argv[2]), len(planned)):
+        play(number, planned[number], usual)
 faulthandler.cancel_dump_traceback_later()

@@ -66,7 +66,9 @@ class Program:
         self._expect(whole, *range(WORLD))
         received = self._empty(8 * MB)
         after, before = (RANK + 1) % WORLD, (RANK - 1) % WORLD
-        for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, part, after), dist.P2POp(dist.irecv, received, before)]):
+        for work in dist.batch_isend_irecv(
+            [dist.P2POp(dist.isend, part, after), dist.P2POp(dist.irecv, received, before)]
+        ):
             work.wait()
         self._expect(received, before)
 

@@ -70,8 +70,8 @@ int wait_for_device(int device) noexcept {
     const Runtime& cuda = runtime();
     int before = -1;
     const bool moves = device >= 0 && cuda.cudaGetDevice != nullptr &&
-                       cuda.cudaSetDevice != nullptr && absorbed(cuda.cudaGetDevice(&before)) == 0 &&
-                       before != device;
+                       cuda.cudaSetDevice != nullptr &&
+                       absorbed(cuda.cudaGetDevice(&before)) == 0 && before != device;
     if (moves) {
         absorbed(cuda.cudaSetDevice(device));
     }

@@ -131,8 +131,8 @@ int emu_current_device(void);
 void emu_set_current_device(int device);
 int emu_device_count(void);
 
-// What is to go wrong in this call (faults.h): a result other than 0 that it returns, a sleep before
-// it, and a time in which what it makes stays in progress.
+// What is to go wrong in this call (faults.h): a result other than 0 that it returns, a sleep
+// before it, and a time in which what it makes stays in progress.
 struct emu_fault {
     int result;
     int64_t delay_us;

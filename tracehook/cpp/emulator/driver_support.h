@@ -12,8 +12,8 @@
 extern "C" {
 #endif
 
-// A call of this name begins, which marks CUDA as used by this process: 0, 3 (forked child), 100 (no
-// device), or the result of a fault.
+// A call of this name begins, which marks CUDA as used by this process: 0, 3 (forked child), 100
+// (no device), or the result of a fault.
 int emu_driver_enter(const char* call);
 
 // Whether the primary context of a device exists, and making it.

@@ -1,6 +1,6 @@
 // What every exported runtime function does besides its work: it is counted, refused in a forked
-// child or without a device, fails if a fault says so, keeps exceptions inside, and leaves its failure where cudaGetLastError
-// finds it.
+// child or without a device, fails if a fault says so, keeps exceptions inside, and leaves its
+// failure where cudaGetLastError finds it.
 //
 // May be called from any thread. The counters are what tests read to prove that no runtime call was
 // made.

@@ -23,8 +23,8 @@ void hold(void* graph, Graphs* held) noexcept {
     constexpr unsigned kMove = 1;             // cudaGraphUserObjectMove
     const Api& real = api();
     void* object = nullptr;
-    if (cuda::absorbed(real.cudaUserObjectCreate(&object, held, &graph_ended, 1,
-                                                 kNoDestructorSync)) != 0) {
+    if (cuda::absorbed(
+            real.cudaUserObjectCreate(&object, held, &graph_ended, 1, kNoDestructorSync)) != 0) {
         graph_ended(held);
         return;
     }
@@ -48,9 +48,8 @@ void follow_graph(const core::Communicator& communicator, Stream stream) noexcep
         nullptr; // these are asked for because CUDA refuses to leave them out
     const void* edges = nullptr;
     std::size_t count = 0;
-    const bool known =
-        cuda::absorbed(real.cudaStreamGetCaptureInfo(stream, &status, &capture, &graph,
-                                                     &dependencies, &edges, &count)) == 0;
+    const bool known = cuda::absorbed(real.cudaStreamGetCaptureInfo(
+                           stream, &status, &capture, &graph, &dependencies, &edges, &count)) == 0;
     if (known && graph != nullptr && communicator.graphs()->is_new(capture)) {
         communicator.graphs()->add();
         hold(graph, new Graphs(communicator.graphs()));

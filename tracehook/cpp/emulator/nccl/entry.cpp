@@ -95,10 +95,9 @@ Result Entry::suffer() {
                                std::to_string(communicator_->rank()) +
                                " of its communicator, a fault that was played");
     }
-    return fault_.result == kSuccess
-               ? kSuccess
-               : failed(static_cast<Result>(fault_.result),
-                        std::string(call_) + ": injected fault");
+    return fault_.result == kSuccess ? kSuccess
+                                     : failed(static_cast<Result>(fault_.result),
+                                              std::string(call_) + ": injected fault");
 }
 
 } // namespace tracehook::emulator::nccl

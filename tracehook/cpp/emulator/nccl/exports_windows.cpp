@@ -44,8 +44,8 @@ TRACEHOOK_NCCL(Result, ncclCommWindowRegister, Comm handle, void* buffer, std::s
     if (settings().windows == WindowMode::kNull) {
         return register_unsupported(*entry.communicator(), extent, window);
     }
-    return submit(entry.call(), WindowRequest{entry.communicator(), extent, flags, window,
-                                              entry.holding()});
+    return submit(entry.call(),
+                  WindowRequest{entry.communicator(), extent, flags, window, entry.holding()});
 }
 
 // Acts at once, also inside a group, and on this rank alone: NCCL looks at no state.

@@ -14,6 +14,7 @@ settings.load_profile("any machine")
 # One file is kept in one process, because many tests look at one run of one job; but not of these.
 APART = (
     "emulator/test_windows.py",
+    "failing/",
     "harmless/",
     "rehearsal/test_killed_often.py",
     "rehearsal/test_random_schedule.py",

@@ -59,13 +59,14 @@ def make_store(found: Surroundings, control: Any, name: str, rank: int, folder: 
     elif found.store == "file":
         store = dist.FileStore(str(folder / name.replace("/", "-")), -1)
     else:
-        store = _tcp(control, name, rank, wakes=found.store == "tcp")
+        store = tcp_store(control, name, rank, wakes=found.store == "tcp")
     for number in range(found.prefixes):
         store = dist.PrefixStore(f"prefix {number}", store)
     return store
 
 
-def _tcp(control: Any, name: str, rank: int, wakes: bool) -> Any:
+def tcp_store(control: Any, name: str, rank: int, wakes: bool) -> Any:
+    """Return a TCPStore, which rank 0 has; the others find it through the store `control`."""
     if rank != 0:
         port = int(control.get(f"{name}/port"))
         return dist.TCPStore("127.0.0.1", port, is_master=False, use_libuv=wakes)

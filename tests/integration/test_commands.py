@@ -161,7 +161,7 @@ def test_broken_rule() -> None:
         ("ncclAllReduce:vanish@1", "cannot read 'ncclAllReduce:vanish@1': write CALL:fail@N=RESULT"),
         ("ncclAllReduce:slow@1", "cannot read 'ncclAllReduce:slow@1'"),
         ("ncclAllReduce:fail@1,", "cannot read ''"),
-        ("ncclAlReduce:fail@1", "the emulated NCCL has no call ncclAlReduce: is ncclAllReduce meant?"),
+        ("ncclAlReduce:fail@1", "the emulation has no call ncclAlReduce: is ncclAllReduce meant?"),
     ],
 )
 def test_a_fault_that_cannot_be_played_is_refused(fault: str, told: str) -> None:

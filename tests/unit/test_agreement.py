@@ -591,7 +591,21 @@ def test_a_store_that_fails_is_told_in_one_line(store, operation, failure, backg
     assert isinstance(found, RegistrationTimeout) if operation == "set" else found is False
     scripted.before.clear()
     assert _compare([failing, other], [["a"]] * 2) == [False] * 2
-    assert scripted.clones == 2
+    assert scripted.clones == 3, "the round asked twice"
+
+
+@pytest.mark.parametrize("operation", ["set", "add", "wait", "compare_set"])
+def test_a_store_that_fails_once_stops_nobody(store, operation):
+    """The operation is made once more, on another connection, and all ranks go on."""
+    scripted = Scripted(store)
+    failing, other = Agreement(scripted, CHANNEL, 0, 2, ABOUT), Agreement(store, CHANNEL, 1, 2, ABOUT)
+
+    def fail(*_: Any) -> None:
+        del scripted.before[operation]
+        raise dist.DistNetworkError("Broken pipe")
+
+    scripted.before[operation] = fail
+    assert _compare([failing, other], [["a"]] * 2) == [False] * 2
 
 
 def test_a_store_that_does_not_answer_is_given_up(store, monkeypatch, background):

@@ -67,6 +67,22 @@ class _Nobody:
 _NOBODY = _Nobody()
 
 
+@contextlib.contextmanager
+def telling_of_the_store(about: str, post: Post) -> Iterator[None]:
+    """Say in exceptions of the store what they are about."""
+    try:
+        yield
+    except RegistrationError:
+        raise
+    except RuntimeError as problem:  # torch's DistStoreError and DistNetworkError are among them
+        what = f"{type(problem).__name__}: {(str(problem).splitlines() or ['no message'])[0]}"
+        raise RegistrationError(
+            f"{about}: the c10d store failed at {post.topic!r} ({what}); on this rank {post.consequence}. "
+            "The process that holds the store (rank 0 of the job) has likely ended",
+            advice="Look at why it ended, and restart the job",
+        ) from problem
+
+
 class Agreement:
     """One sequence of rounds of the ranks of one communicator.
 
@@ -263,22 +279,10 @@ class Agreement:
             return
         topology, number, former, why = self._unheard
         task = Task(rounds.leave(topology, number, former, why), left)
-        with self._telling_of_the_store(post):
+        with telling_of_the_store(self.about, post):
             verdict = self._workers.carry_out(task)
         self._unheard = None
         self._learn(verdict)
-
-    @contextlib.contextmanager
-    def _telling_of_the_store(self, post: Post) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as problem:  # torch's DistStoreError and DistNetworkError are among them
-            what = f"{type(problem).__name__}: {(str(problem).splitlines() or ['no message'])[0]}"
-            raise RegistrationError(
-                f"{self.about}: the c10d store failed at {post.topic!r} ({what}); on this rank {post.consequence}. "
-                "The process that holds the store (rank 0 of the job) has likely ended",
-                advice="Look at why it ended, and restart the job",
-            ) from problem
 
     def _attend(self, post: Post, timeout: float, left: float) -> RoundVerdict:
         self._hear_of_the_last(post, left)
@@ -288,7 +292,7 @@ class Agreement:
         task = Task(rounds.attend(topology, number, post), left, self._removable, self._rank)
         try:
             waiting = Waiting(task, topology, number, post, time.monotonic())
-            with self._telling_of_the_store(post), self._follower.following(waiting):
+            with telling_of_the_store(self.about, post), self._follower.following(waiting):
                 verdict = self._workers.carry_out(task)
         except BaseException as problem:
             why = type(problem).__name__

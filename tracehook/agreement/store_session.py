@@ -41,12 +41,17 @@ class StoreSession:
         self.watchdog = Watchdog(store, know, token, is_left, on_end, listeners, patience)
 
     def count(self, key: str) -> int:
-        """Add one to a counter in the store, and return it; raises what the store raises."""
+        """Add one to a counter that only this rank writes, and return it; raises what the store raises."""
+        number = int(self._twice(lambda store: store.add(key, 0))) + 1
+        self._twice(lambda store: store.set(key, str(number)))  # which may be done twice, unlike an addition
+        return number
+
+    def _twice(self, act: Callable[[Store], Any]) -> Any:
         try:
-            self.store.check([key])  # which may be done twice, unlike the addition
+            return act(self.store)
         except RuntimeError:  # once broken, a connection stays so
             self.store = cloned_store(self.store)
-        return int(self.store.add(key, 1))
+            return act(self.store)
 
 
 class StoreSessions:
@@ -110,7 +115,10 @@ class StoreSessions:
         if found is not None:
             return found
         below = _below(store)
-        name = token(below)
+        try:
+            name = token(below)
+        except RuntimeError:  # once broken, a connection stays so
+            name = token(cloned_store(below))
         made: StoreSession | None = None
         while True:
             with self._lock:

@@ -57,13 +57,19 @@ class Task:
         self.deadline = time.monotonic() + self.timeout
         self._end = self.deadline + min(self.turn * TURN, LONGEST_TURN, self.timeout / 8)
         self._claimed: tuple[str, str] | None = None
+        self._wanted: Operation | None = None
 
     def run(self, store: Store) -> RoundVerdict:
-        """Make every operation that the steps ask for; return the verdict that they end with."""
+        """Make every operation that the steps ask for; return the verdict that they end with.
+
+        After an exception it begins with the operation that raised.
+        """
         answer: Any = None
         try:
             while True:
-                answer = self._perform(store, self.steps.send(answer))
+                self._wanted = self._wanted or self.steps.send(answer)
+                answer = self._perform(store, self._wanted)
+                self._wanted = None
         except StopIteration as end:
             verdict: RoundVerdict = end.value
             return verdict
@@ -187,7 +193,14 @@ class StoreWorker:
         while task := tasks.get():
             try:
                 own = own or cloned_store(shared)
-                task.outcome.put(task.run(own))
+                try:
+                    verdict = task.run(own)
+                except RuntimeError:  # perhaps of the connection alone; all operations of a round may be made twice
+                    if task.abandoned:
+                        raise
+                    own = cloned_store(shared)
+                    verdict = task.run(own)
+                task.outcome.put(verdict)
                 task.clean(own)  # nobody waits for this any more
             except BaseException as problem:
                 task.outcome.put(problem)

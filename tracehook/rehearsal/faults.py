@@ -1,4 +1,4 @@
-"""Faults that a rehearsal plays (cpp/emulator/nccl/faults.h): whether they can be played, and which were not."""
+"""Faults that a rehearsal plays (cpp/emulator/faults.h): whether they can be played, and which were not."""
 
 from __future__ import annotations
 
@@ -9,16 +9,22 @@ from pathlib import Path
 from tracehook.rehearsal import emulation
 
 _SYNTAX = re.compile(
-    r"(?P<call>p?nccl\w+):(?:fail@(?:\*|\d{1,9})(?:=\d{1,9})?|(?:slow|in_progress)@(?:\*|\d{1,9})=\d{1,9}(?:us|ms|s))"
+    r"(?P<call>p?nccl\w+|cu\w+):(?:fail@(?:\*|\d{1,9})(?:=\d{1,9})?|(?:slow|in_progress)@(?:\*|\d{1,9})=\d{1,9}(?:us|ms|s))"
     r"(?:#rank\d{1,9})?"
 )
-_CALL = re.compile(rb"nccl[A-Z]\w*(?=\0)")
+_CALL = re.compile(rb"(?<=[\0p])(?:nccl|cu|cuda)[A-Z]\w*(?=\0)")
+_LIBRARIES = ("libnccl.so.2", "libcudart_emulated.so", "libcuda.so.1")
+
+
+def calls() -> list[str]:
+    """Return the calls of the emulated NCCL and CUDA."""
+    found = {name for each in _LIBRARIES for name in _CALL.findall((emulation.directory() / each).read_bytes())}
+    return sorted(name.decode() for name in found)
 
 
 def problem_of(faults: str) -> str:
     """Return why a list of faults cannot be played, in one line; empty if it can."""
-    calls = set(_CALL.findall((emulation.directory() / "libnccl.so.2").read_bytes()))
-    known = sorted(name.decode() for name in calls)
+    known = calls()
     for item in faults.split(","):
         found = _SYNTAX.fullmatch(item)
         if found is None:
@@ -30,7 +36,7 @@ def problem_of(faults: str) -> str:
         if call not in known:
             close = difflib.get_close_matches(call, known, n=1)
             meant = f": is {close[0]} meant?" if close else ""
-            return f"{item!r}: the emulated NCCL has no call {found['call']}{meant}"
+            return f"{item!r}: the emulation has no call {found['call']}{meant}"
     return ""
 
 

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from tracehook import _core
 from tracehook.agreement import handshake
-from tracehook.agreement.agreement import Agreement
+from tracehook.agreement.agreement import Agreement, telling_of_the_store
 from tracehook.agreement.handshake import GUARDS
 from tracehook.agreement.rank_names import RankNames, of_group, runs
 from tracehook.agreement.store_session import token
+from tracehook.agreement.verdicts import Post
 from tracehook.errors import RegistrationError
 from tracehook.hook import background, groups, registrants
 from tracehook.hook.job import attempt
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from tracehook.agreement.verdicts import RoundVerdict
     from tracehook.policies.base import Answer
 
+BEGINNING = Post("compare", "begin to compare", [])  # as far as messages go
 LAST_WORDS = 10.0  # seconds that a process has to end by itself before it is ended, if its kernel never ends
 
 
@@ -161,8 +163,9 @@ class GroupRanks:
         """Return where the ranks meet: at the store of the group, which all of them have; None: this rank is alone."""
         if self.facts.ranks == 1:
             return None
-        store = self.facts.store
-        return self._sessions.required(store if store is not None else groups.job_store())
+        store = self.facts.store if self.facts.store is not None else groups.job_store()
+        with telling_of_the_store(self.about, BEGINNING):
+            return self._sessions.required(store)
 
     def _name_at_store(self) -> str:
         """Return what the ranks call the group while it has no communicator: after its store, with its prefixes."""
@@ -174,9 +177,11 @@ class GroupRanks:
         if session is None:
             return Agreement(None, name, facts.rank, facts.ranks, self.about, names=self.names)
         born_key = f"tracehook/{session.name}/{name}/born/{facts.rank}"
+        with telling_of_the_store(self.about, BEGINNING):
+            number = session.count(born_key)
         made = Agreement(
             session.workers,
-            f"{session.name}/{name}/{session.count(born_key)}",
+            f"{session.name}/{name}/{number}",
             facts.rank,
             facts.ranks,
             self.about,

@@ -257,6 +257,7 @@ class Communicator {
     std::vector<Window> unconfirmed_; // count, but are not in the table: made a moment ago, or left
                                       // over by a death
     std::vector<Window> others_;      // windows of others, by unconfirmed_mutex_
+    std::vector<Window> stuck_;       // NCCL did not end them, so their memory stays
     std::atomic<bool> gone_{false};   // library_is_gone() was called
     std::atomic<const std::string*> refusal_{nullptr}; // leaked: somebody may be reading it
     std::atomic<std::size_t> device_communicators_{0};

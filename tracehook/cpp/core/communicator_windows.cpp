@@ -187,7 +187,12 @@ std::size_t Communicator::deregister_these(const std::vector<Window>& windows) n
             record.extra = window.segment == 0 ? kWindowOfOthers : 0;
             record.duration_ns = monotonic_ns() - begin_ns;
             emit(record);
-            bank_.window_ended(window.segment);
+            if (result == 0) {
+                bank_.window_ended(window.segment);
+            } else {
+                const std::lock_guard guard(unconfirmed_mutex_);
+                stuck_.push_back(window); // other ranks may still write there
+            }
         }
         calls_->restore_device(device);
         gate_->end_calls();
@@ -344,6 +349,9 @@ void Communicator::drop_window_records() noexcept {
         bank_.window_ended(window.segment);
     }
     const std::lock_guard guard(unconfirmed_mutex_);
+    for (const Window& window : std::exchange(stuck_, {})) {
+        bank_.window_ended(window.segment);
+    }
     others_.clear();
 }
 

@@ -58,8 +58,8 @@ bool wait_by_unregistering() noexcept {
         return false;
     }
     const BesideCaptures relaxed;
-    const bool waited =
-        cuda.cudaHostRegister(page, kPageBytes, 0) == 0 && cuda.cudaHostUnregister(page) == 0;
+    const bool waited = absorbed(cuda.cudaHostRegister(page, kPageBytes, 0)) == 0 &&
+                        absorbed(cuda.cudaHostUnregister(page)) == 0;
     pages.give_back(page);
     return waited;
 }
@@ -70,22 +70,17 @@ int wait_for_device(int device) noexcept {
     const Runtime& cuda = runtime();
     int before = -1;
     const bool moves = device >= 0 && cuda.cudaGetDevice != nullptr &&
-                       cuda.cudaSetDevice != nullptr && cuda.cudaGetDevice(&before) == 0 &&
-                       before != device;
+                       cuda.cudaSetDevice != nullptr &&
+                       absorbed(cuda.cudaGetDevice(&before)) == 0 && before != device;
     if (moves) {
-        cuda.cudaSetDevice(device);
+        absorbed(cuda.cudaSetDevice(device));
     }
     int status = 0;
-    if (!wait_by_unregistering()) {
-        if (cuda.cudaGetLastError != nullptr) {
-            cuda.cudaGetLastError(); // else torch would take the error for its own
-        }
-        if (cuda.cudaDeviceSynchronize != nullptr) {
-            status = cuda.cudaDeviceSynchronize(); // a capture may be lost, the memory is safe
-        }
+    if (!wait_by_unregistering() && cuda.cudaDeviceSynchronize != nullptr) {
+        status = cuda.cudaDeviceSynchronize(); // a capture may be lost, the memory is safe
     }
     if (moves) {
-        cuda.cudaSetDevice(before);
+        absorbed(cuda.cudaSetDevice(before));
     }
     return status;
 }

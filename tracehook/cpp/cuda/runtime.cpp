@@ -39,9 +39,16 @@ const Runtime& runtime() noexcept {
     return loaded;
 }
 
+int absorbed(int status) noexcept {
+    if (status != 0 && runtime().cudaGetLastError != nullptr) {
+        runtime().cudaGetLastError();
+    }
+    return status;
+}
+
 void BesideCaptures::exchange() noexcept {
     if (runtime().cudaThreadExchangeStreamCaptureMode != nullptr) {
-        runtime().cudaThreadExchangeStreamCaptureMode(&mode_);
+        absorbed(runtime().cudaThreadExchangeStreamCaptureMode(&mode_));
     }
 }
 

@@ -23,6 +23,10 @@ struct Runtime {
 // torch loaded it.
 const Runtime& runtime() noexcept;
 
+// For a call whose failure nobody hears of: takes the error out of the runtime, where torch would
+// take it for its own. Returns `status`.
+int absorbed(int status) noexcept;
+
 // While it lives, calls of this thread leave captures alone that other calls would end: of graphs
 // of this or another thread, with which mapping or freeing memory has nothing to do.
 class BesideCaptures {

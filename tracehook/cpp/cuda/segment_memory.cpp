@@ -156,8 +156,7 @@ int allocate_shareable(std::uintptr_t* address, std::size_t size, int device,
 int free_shareable(std::uintptr_t address, std::size_t size, int device, bool is_done) noexcept {
     const int status = is_done ? kSuccess : wait_for_device(device);
     const BesideCaptures relaxed;
-    const int unmapped = unmap(address, size);
-    return status != kSuccess ? status : unmapped;
+    return status != kSuccess ? status : unmap(address, size);
 }
 
 int allow_access(std::uintptr_t address, std::size_t size, int device) noexcept {

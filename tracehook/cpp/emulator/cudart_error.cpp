@@ -68,7 +68,7 @@ const StatusText& text_of(int status) {
 }
 
 int version_call(int* version) {
-    count_call(Counted::kOther);
+    count_call(__func__);
     if (version == nullptr) {
         return remember(kInvalidValue);
     }
@@ -82,12 +82,12 @@ int version_call(int* version) {
 using namespace tracehook::emulator;
 
 EMU_EXPORT int cudaGetLastError() {
-    count_call(Counted::kOther);
+    count_call(__func__);
     return take_last_error();
 }
 
 EMU_EXPORT int cudaPeekAtLastError() {
-    count_call(Counted::kOther);
+    count_call(__func__);
     return last_error();
 }
 

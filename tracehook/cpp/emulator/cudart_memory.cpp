@@ -21,32 +21,28 @@ void finish_work_on(int device) {
 using namespace tracehook::emulator;
 
 EMU_EXPORT int cudaMalloc(void** pointer, size_t size) {
-    return unsafe_call(
-        [&] {
-            *pointer = nullptr;
-            if (size == 0) {
-                return kSuccess;
-            }
-            *pointer = Memory::instance().allocate(size, current_device());
-            return *pointer == nullptr ? kMemoryAllocation : kSuccess;
-        },
-        Counted::kMalloc);
+    return unsafe_call([&] {
+        *pointer = nullptr;
+        if (size == 0) {
+            return kSuccess;
+        }
+        *pointer = Memory::instance().allocate(size, current_device());
+        return *pointer == nullptr ? kMemoryAllocation : kSuccess;
+    });
 }
 
 EMU_EXPORT int cudaFree(void* pointer) {
-    return unsafe_call(
-        [&] {
-            if (pointer == nullptr) {
-                return kSuccess;
-            }
-            const auto allocation = Memory::instance().find(pointer, 1);
-            if (!allocation) {
-                return kInvalidValue;
-            }
-            finish_work_on(allocation->device);
-            return Memory::instance().free(pointer) ? kSuccess : kInvalidValue;
-        },
-        Counted::kFree);
+    return unsafe_call([&] {
+        if (pointer == nullptr) {
+            return kSuccess;
+        }
+        const auto allocation = Memory::instance().find(pointer, 1);
+        if (!allocation) {
+            return kInvalidValue;
+        }
+        finish_work_on(allocation->device);
+        return Memory::instance().free(pointer) ? kSuccess : kInvalidValue;
+    });
 }
 
 EMU_EXPORT int cudaMemGetInfo(size_t* available, size_t* total) {

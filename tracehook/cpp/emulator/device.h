@@ -131,6 +131,20 @@ int emu_current_device(void);
 void emu_set_current_device(int device);
 int emu_device_count(void);
 
+// What is to go wrong in this call (faults.h): a result other than 0 that it returns, a sleep
+// before it, and a time in which what it makes stays in progress.
+struct emu_fault {
+    int result;
+    int64_t delay_us;
+    int64_t holding_us;
+};
+struct emu_fault emu_fault_of(const char* call);
+
+// For tests: other faults in place of those before, whose calls count from now on; and how many
+// calls the first fault of this name has counted.
+void emu_play_faults(const char* list);
+uint64_t emu_fault_calls(const char* call);
+
 // When the process ends: says on stderr which kernels that are not torch's it launched, if it did.
 // `rank` is that of the process in the job, or negative.
 void emu_tell_of_kernels(int rank);

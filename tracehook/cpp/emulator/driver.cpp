@@ -48,7 +48,7 @@ const DriverText* text_of(int status) {
 using namespace tracehook::emulator;
 
 EMU_EXPORT int cuInit(unsigned) {
-    return emu_driver_enter();
+    return emu_driver_enter(__func__);
 }
 
 EMU_EXPORT int cuDriverGetVersion(int* version) {
@@ -70,7 +70,7 @@ EMU_EXPORT int cuGetErrorName(int status, const char** name) {
 
 EMU_EXPORT int cuDeviceGetCount(int* count) {
     *count = emu_device_count();
-    const int status = emu_driver_enter();
+    const int status = emu_driver_enter(__func__);
     return status == kNoDevice ? kSuccess : status;
 }
 
@@ -122,6 +122,9 @@ EMU_EXPORT int cuPointerGetAttribute(void* data, int attribute, uintptr_t pointe
     if (emu_memory_find(reinterpret_cast<void*>(pointer), 1, &base, &size, &device) == 0) {
         return kInvalidValue;
     }
+    if (const int status = emu_driver_enter(__func__); status != kSuccess) {
+        return status;
+    }
     const auto answer = [data](auto value) {
         std::memcpy(data, &value, sizeof value);
         return kSuccess;
@@ -154,6 +157,9 @@ EMU_EXPORT int cuMemGetAddressRange_v2(uintptr_t* base, size_t* size, uintptr_t 
     size_t bytes = 0;
     if (emu_memory_find(pointer, 1, base, &bytes, nullptr) == 0) {
         return kInvalidValue;
+    }
+    if (const int status = emu_driver_enter(__func__); status != kSuccess) {
+        return status;
     }
     if (size != nullptr) {
         const size_t unit = emu_memory_has_handle(pointer) != 0 ? emu_memory_granularity() : 1;

@@ -49,13 +49,13 @@ EMU_EXPORT int cuDevicePrimaryCtxRelease_v2(int device) {
 EMU_EXPORT int cuCtxGetCurrent(void** context) {
     const int device = emu_current_device();
     *context = emu_device_active(device) != 0 ? context_of(device) : nullptr;
-    return emu_driver_enter();
+    return emu_driver_enter(__func__);
 }
 
 EMU_EXPORT int cuCtxSetCurrent(void* context) {
     // To unset the context is allowed; the runtime would make the device's own again.
     if (context == nullptr) {
-        return emu_driver_enter();
+        return emu_driver_enter(__func__);
     }
     return on_device(device_of(context), [&] {
         emu_set_current_device(device_of(context));
@@ -65,7 +65,7 @@ EMU_EXPORT int cuCtxSetCurrent(void* context) {
 
 EMU_EXPORT int cuCtxGetDevice(int* device) {
     *device = emu_current_device();
-    return emu_device_active(*device) != 0 ? emu_driver_enter() : kNoContext;
+    return emu_device_active(*device) != 0 ? emu_driver_enter(__func__) : kNoContext;
 }
 
 EMU_EXPORT int cuCtxPushCurrent_v2(void* context) {
@@ -85,7 +85,7 @@ EMU_EXPORT int cuCtxPopCurrent_v2(void** context) {
     }
     emu_set_current_device(pushed().back());
     pushed().pop_back();
-    return emu_driver_enter();
+    return emu_driver_enter(__func__);
 }
 
 EMU_EXPORT int cuCtxSynchronize() {
@@ -97,7 +97,7 @@ EMU_EXPORT int cuCtxGetLimit(size_t* value, unsigned limit) {
         return kNotSupported;
     }
     *value = limits[limit];
-    return emu_driver_enter();
+    return emu_driver_enter(__func__);
 }
 
 EMU_EXPORT int cuCtxSetLimit(unsigned limit, size_t value) {
@@ -105,5 +105,5 @@ EMU_EXPORT int cuCtxSetLimit(unsigned limit, size_t value) {
         return kNotSupported;
     }
     limits[limit] = value;
-    return emu_driver_enter();
+    return emu_driver_enter(__func__);
 }

@@ -19,8 +19,9 @@ inline int device_of(void* context) {
 }
 
 // A call about a device, which must exist.
-template <typename Body> int on_device(int device, Body&& body) {
-    if (const int status = emu_driver_enter(); status != kSuccess) {
+template <typename Body>
+int on_device(int device, Body&& body, const char* call = __builtin_FUNCTION()) {
+    if (const int status = emu_driver_enter(call); status != kSuccess) {
         return status;
     }
     return device < 0 || device >= emu_device_count() ? kInvalidDevice : body();

@@ -70,7 +70,7 @@ int describe(TensorMap* map, unsigned dimensions, const void* tensor) {
         return kInvalidValue;
     }
     *map = {};
-    return emu_driver_enter();
+    return emu_driver_enter(__func__);
 }
 
 } // namespace
@@ -99,7 +99,7 @@ EMU_EXPORT int cuLaunchKernelEx(const LaunchConfig* config, void* kernel, void**
 EMU_EXPORT int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int block_size,
                                                            size_t) {
     *blocks = emu_kernel_blocks_at_once(block_size);
-    return emu_driver_enter();
+    return emu_driver_enter(__func__);
 }
 
 EMU_EXPORT int cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, void*,
@@ -114,7 +114,7 @@ EMU_EXPORT int cuOccupancyMaxActiveClusters(int* clusters, void*, const LaunchCo
     const unsigned blocks =
         found == attributes.end() ? 1 : found->cluster.x * found->cluster.y * found->cluster.z;
     *clusters = kMultiProcessors / static_cast<int>(std::max(blocks, 1U));
-    return emu_driver_enter();
+    return emu_driver_enter(__func__);
 }
 
 EMU_EXPORT int cuTensorMapEncodeTiled(TensorMap* map, int, unsigned dimensions, void* tensor,

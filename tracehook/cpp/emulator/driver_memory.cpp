@@ -40,8 +40,8 @@ bool is_device(int type, int device) {
     return type == kDeviceLocation && device >= 0 && device < emu_device_count();
 }
 
-template <typename Body> int on_memory(Body&& body) {
-    const int status = emu_driver_enter();
+template <typename Body> int on_memory(Body&& body, const char* call = __builtin_FUNCTION()) {
+    const int status = emu_driver_enter(call);
     return status == kSuccess ? body() : status;
 }
 

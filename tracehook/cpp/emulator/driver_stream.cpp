@@ -63,8 +63,9 @@ int add(std::vector<emu_memory_operation>& operations, const BatchEntry& entry) 
 }
 
 // What `collect` adds goes to the stream if it succeeds.
-template <typename Collect> int give(void* stream, Collect&& collect) noexcept {
-    if (const int status = emu_driver_enter(); status != kSuccess) {
+template <typename Collect>
+int give(void* stream, Collect&& collect, const char* call = __builtin_FUNCTION()) noexcept {
+    if (const int status = emu_driver_enter(call); status != kSuccess) {
         return status;
     }
     try {

@@ -4,6 +4,7 @@
 #include "copy.h"
 #include "device_properties.h"
 #include "devices.h"
+#include "faults.h"
 #include "identity.h"
 #include "unwritten.h"
 
@@ -13,8 +14,9 @@
 
 using namespace tracehook::emulator;
 
-EMU_EXPORT int emu_driver_enter(void) {
-    return enter_runtime();
+EMU_EXPORT int emu_driver_enter(const char* call) {
+    const Status status = enter_runtime();
+    return status == kSuccess ? suffer(call) : status;
 }
 
 EMU_EXPORT int emu_device_active(int device) {

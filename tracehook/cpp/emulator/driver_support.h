@@ -12,8 +12,9 @@
 extern "C" {
 #endif
 
-// Marks CUDA as used by this process: 0, 3 (forked child) or 100 (no device).
-int emu_driver_enter(void);
+// A call of this name begins, which marks CUDA as used by this process: 0, 3 (forked child), 100
+// (no device), or the result of a fault.
+int emu_driver_enter(const char* call);
 
 // Whether the primary context of a device exists, and making it.
 int emu_device_active(int device);

@@ -15,11 +15,11 @@ constinit thread_local Status last = kSuccess;
 
 } // namespace
 
-void count_call(Counted call) noexcept {
+void count_call(const char* call) noexcept {
     all_calls.fetch_add(1, std::memory_order_relaxed);
-    if (call == Counted::kMalloc) {
+    if (std::strcmp(call, "cudaMalloc") == 0) {
         malloc_calls.fetch_add(1, std::memory_order_relaxed);
-    } else if (call == Counted::kFree) {
+    } else if (std::strcmp(call, "cudaFree") == 0) {
         free_calls.fetch_add(1, std::memory_order_relaxed);
     }
 }

@@ -1,6 +1,7 @@
 #include "ipc/driver.h"
 
 #include "core/loaded.h"
+#include "cuda/runtime.h"
 
 #include <dlfcn.h>
 #include <initializer_list>
@@ -32,7 +33,6 @@ Driver load() {
 #define FROM_DRIVER(name) find(found.name, library, {#name})
     FROM_RUNTIME(cudaGetDevice);
     FROM_RUNTIME(cudaSetDevice);
-    FROM_RUNTIME(cudaGetLastError);
     FROM_RUNTIME(cudaDeviceGetStreamPriorityRange);
     FROM_RUNTIME(cudaStreamCreateWithPriority);
     FROM_RUNTIME(cudaIpcGetMemHandle);
@@ -69,10 +69,8 @@ void check_runtime(const char* call, int status) {
     if (status == 0) {
         return;
     }
+    cuda::absorbed(status);
     const Driver& cuda = driver();
-    if (cuda.cudaGetLastError != nullptr) {
-        cuda.cudaGetLastError(); // else torch would find it at its next check, and blame its own
-    }
     throw CudaError(described(call, status,
                               cuda.cudaGetErrorName ? cuda.cudaGetErrorName(status) : nullptr,
                               cuda.cudaGetErrorString ? cuda.cudaGetErrorString(status) : nullptr),
@@ -101,7 +99,7 @@ OnDevice::OnDevice(int device) {
 }
 
 OnDevice::~OnDevice() {
-    driver().cudaSetDevice(before_);
+    cuda::absorbed(driver().cudaSetDevice(before_));
 }
 
 } // namespace tracehook::ipc

@@ -38,7 +38,6 @@ struct Driver : cuda::VirtualMemory {
     // Of the runtime.
     Function<int*> cudaGetDevice = nullptr;
     Function<int> cudaSetDevice = nullptr;
-    Function<> cudaGetLastError = nullptr;
     Function<int*, int*> cudaDeviceGetStreamPriorityRange = nullptr;
     Function<Stream*, unsigned, int> cudaStreamCreateWithPriority = nullptr;
     Function<RuntimeHandle*, void*> cudaIpcGetMemHandle = nullptr;

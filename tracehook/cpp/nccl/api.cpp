@@ -1,6 +1,7 @@
 #include "nccl/api.h"
 
 #include "core/loaded.h"
+#include "cuda/runtime.h"
 
 #include <dlfcn.h>
 #include <stdexcept>
@@ -65,7 +66,6 @@ Api load() {
     assign(api.ncclGetLastError, nccl_symbol(nccl, "ncclGetLastError"));
     assign(api.cudaGetDevice, cuda_symbol(cuda, "cudaGetDevice"));
     assign(api.cudaSetDevice, cuda_symbol(cuda, "cudaSetDevice"));
-    assign(api.cudaGetLastError, cuda_symbol(cuda, "cudaGetLastError"));
     assign(api.cudaStreamIsCapturing, cuda_symbol(cuda, "cudaStreamIsCapturing"));
     assign(api.cudaStreamGetCaptureInfo, capture_info(cuda));
     assign(api.cudaUserObjectCreate, cuda_symbol(cuda, "cudaUserObjectCreate"));
@@ -120,7 +120,7 @@ int version() noexcept {
 
 int current_device() noexcept {
     int device = -1;
-    return api().cudaGetDevice(&device) == 0 ? device : -1;
+    return cuda::absorbed(api().cudaGetDevice(&device)) == 0 ? device : -1;
 }
 
 bool capturing(Stream stream) noexcept {
@@ -128,7 +128,8 @@ bool capturing(Stream stream) noexcept {
     static const Function<Stream, int*> ask = capture_question();
     int status = 0;
     // CUDA never captures the default stream.
-    return stream != nullptr && ask != nullptr && ask(stream, &status) == 0 && status == kActive;
+    return stream != nullptr && ask != nullptr && cuda::absorbed(ask(stream, &status)) == 0 &&
+           status == kActive;
 }
 
 } // namespace tracehook::nccl

@@ -28,7 +28,6 @@ struct Api {
     const char* (*ncclGetLastError)(Comm) = nullptr;
     Function<int*> cudaGetDevice = nullptr;
     Function<int> cudaSetDevice = nullptr;
-    Function<> cudaGetLastError = nullptr;
     Function<Stream, int*> cudaStreamIsCapturing = nullptr;
     // With seven arguments: of CUDA 13, or _v3 of CUDA 12.3.
     Function<Stream, int*, unsigned long long*, void**, const void**, const void**, std::size_t*>

@@ -1,5 +1,6 @@
 #include "nccl/graphs.h"
 
+#include "cuda/runtime.h"
 #include "nccl/api.h"
 
 #include <memory>
@@ -17,28 +18,27 @@ void graph_ended(void* held) {
 }
 
 // As NCCL does it, with the same calls: what ends with the graph is an object that only it holds.
-bool hold(void* graph, Graphs* held) noexcept {
+void hold(void* graph, Graphs* held) noexcept {
     constexpr unsigned kNoDestructorSync = 1; // cudaUserObjectNoDestructorSync
     constexpr unsigned kMove = 1;             // cudaGraphUserObjectMove
-    const Api& cuda = api();
+    const Api& real = api();
     void* object = nullptr;
-    if (cuda.cudaUserObjectCreate(&object, held, &graph_ended, 1, kNoDestructorSync) != 0) {
+    if (cuda::absorbed(
+            real.cudaUserObjectCreate(&object, held, &graph_ended, 1, kNoDestructorSync)) != 0) {
         graph_ended(held);
-        return false;
+        return;
     }
-    if (cuda.cudaGraphRetainUserObject(graph, object, 1, kMove) != 0) {
-        cuda.cudaUserObjectRelease(object, 1);
-        return false;
+    if (cuda::absorbed(real.cudaGraphRetainUserObject(graph, object, 1, kMove)) != 0) {
+        cuda::absorbed(real.cudaUserObjectRelease(object, 1));
     }
-    return true;
 }
 
 } // namespace
 
 void follow_graph(const core::Communicator& communicator, Stream stream) noexcept {
-    const Api& cuda = api();
-    if (cuda.cudaStreamGetCaptureInfo == nullptr || cuda.cudaUserObjectCreate == nullptr ||
-        cuda.cudaUserObjectRelease == nullptr || cuda.cudaGraphRetainUserObject == nullptr) {
+    const Api& real = api();
+    if (real.cudaStreamGetCaptureInfo == nullptr || real.cudaUserObjectCreate == nullptr ||
+        real.cudaUserObjectRelease == nullptr || real.cudaGraphRetainUserObject == nullptr) {
         return;
     }
     int status = 0;
@@ -48,15 +48,11 @@ void follow_graph(const core::Communicator& communicator, Stream stream) noexcep
         nullptr; // these are asked for because CUDA refuses to leave them out
     const void* edges = nullptr;
     std::size_t count = 0;
-    const bool known = cuda.cudaStreamGetCaptureInfo(stream, &status, &capture, &graph,
-                                                     &dependencies, &edges, &count) == 0;
-    bool held = true;
+    const bool known = cuda::absorbed(real.cudaStreamGetCaptureInfo(
+                           stream, &status, &capture, &graph, &dependencies, &edges, &count)) == 0;
     if (known && graph != nullptr && communicator.graphs()->is_new(capture)) {
         communicator.graphs()->add();
-        held = hold(graph, new Graphs(communicator.graphs()));
-    }
-    if ((!known || !held) && cuda.cudaGetLastError != nullptr) {
-        cuda.cudaGetLastError(); // else torch would take the error for its own
+        hold(graph, new Graphs(communicator.graphs()));
     }
 }
 

@@ -17,14 +17,13 @@ std::atomic<core::Bank*> target{nullptr};
 
 void* allocate(std::size_t size) {
     void* memory = nullptr;
-    if (api().ncclMemAlloc(&memory, size) == kSuccess) {
+    const int result = api().ncclMemAlloc(&memory, size);
+    if (result == kSuccess) {
         return memory;
     }
     // NCCL leaves the error of the runtime behind. Its next call on this thread would find it, and
     // fail for it, in the middle of a collective.
-    if (api().cudaGetLastError != nullptr) {
-        api().cudaGetLastError();
-    }
+    cuda::absorbed(result);
     return nullptr;
 }
 
@@ -39,7 +38,7 @@ void synchronize() {
 int enter_device(int device) {
     const int before = current_device();
     if (device >= 0 && before != device) {
-        api().cudaSetDevice(device);
+        cuda::absorbed(api().cudaSetDevice(device));
     }
     return before;
 }

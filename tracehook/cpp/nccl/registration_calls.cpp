@@ -1,6 +1,7 @@
 #include "nccl/registration_calls.h"
 
 #include "cuda/device_wait.h"
+#include "cuda/runtime.h"
 #include "nccl/traits.h"
 
 #include <cstring>
@@ -126,7 +127,7 @@ int NcclRegistrationCalls::remember_device() noexcept {
 void NcclRegistrationCalls::restore_device(int device) noexcept {
     // Set only if it moved: cudaSetDevice may create a context, and is not free.
     if (device >= 0 && current_device() != device) {
-        api().cudaSetDevice(device);
+        cuda::absorbed(api().cudaSetDevice(device));
     }
 }
 

@@ -47,10 +47,18 @@ int allocate_with_grave(std::uintptr_t* address, std::size_t size, int device, b
     if (status != kNoRoom || registrar == nullptr || !registrar->make_room(device)) {
         return status; // the allocator frees what it has cached, and asks again
     }
-    if (!shareable && cuda::runtime().cudaGetLastError != nullptr) {
-        cuda::runtime().cudaGetLastError(); // else torch would take the error for its own
+    if (!shareable) {
+        cuda::absorbed(status);
     }
     return allocate(address, size, device, shareable);
+}
+
+// With the mutex.
+void put(Source& source, std::uintptr_t address, Block block) {
+    block.number = ++source.numbers;
+    source.blocks[address] = block;
+    source.segments += block.shareable ? 1 : 0;
+    source.bytes += block.shareable ? block.size : 0;
 }
 
 // The allocator asks for whole multiples of 2 MiB; whoever asks for less gets what he always got.
@@ -72,10 +80,7 @@ int on_cudaMalloc(void** out, std::size_t size) {
     *out = reinterpret_cast<void*>(address);
     if (address != 0) {
         const std::lock_guard guard(source.mutex);
-        Block& block = source.blocks[address] = {size, device, shareable};
-        block.number = ++source.numbers;
-        source.segments += shareable ? 1 : 0;
-        source.bytes += shareable ? size : 0;
+        put(source, address, {size, device, shareable});
     }
     return kSuccess;
 }
@@ -116,6 +121,10 @@ int on_cudaFree(void* pointer) {
         block = take(source, address);
     }
     const int status = free_block(address, block, false);
+    if (status != kSuccess && block.shareable) { // torch asks again
+        const std::lock_guard guard(source.mutex);
+        put(source, address, {block.size, block.device, true});
+    }
     core::Registrar* const registrar = source.registrar.load(std::memory_order_acquire);
     if (block.device >= 0 && registrar != nullptr) {
         registrar->free_idle(block.device);

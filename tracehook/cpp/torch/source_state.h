@@ -76,7 +76,7 @@ struct Source {
 inline int current_device() noexcept {
     int device = -1;
     const auto get = cuda::runtime().cudaGetDevice;
-    return get != nullptr && get(&device) == kSuccess ? device : -1;
+    return get != nullptr && cuda::absorbed(get(&device)) == kSuccess ? device : -1;
 }
 
 int on_cudaIpcGetMemHandle(RuntimeHandle* handle, void* pointer);

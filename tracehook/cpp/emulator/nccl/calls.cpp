@@ -35,9 +35,9 @@ void append(std::string& line, const char* name, std::uint64_t value) {
 
 } // namespace
 
-std::uint64_t count_call(const char* name) {
+void count_call(const char* name) {
     const std::lock_guard lock(tally().mutex);
-    return ++tally().calls[name];
+    ++tally().calls[name];
 }
 
 void count_event(const char* name) {

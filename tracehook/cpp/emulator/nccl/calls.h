@@ -11,8 +11,8 @@
 
 namespace tracehook::emulator::nccl {
 
-// Counts a call by NCCL's name and says the how-manieth of that name it is.
-std::uint64_t count_call(const char* name);
+// Counts a call by NCCL's name.
+void count_call(const char* name);
 
 // Counts something that is not a call, for the summary only: "uneven_operations".
 void count_event(const char* name);

@@ -31,12 +31,14 @@ bool allowed(State state, Access access) {
 
 } // namespace
 
-Entry::Entry(const char* call) : call_(call), fault_(fault_for(call, count_call(call))) {
+Entry::Entry(const char* call) : call_(call), fault_(emu_fault_of(call)) {
+    count_call(call);
     result_ = suffer();
 }
 
 Entry::Entry(const char* call, Comm handle, Access access)
-    : call_(call), fault_(fault_for(call, count_call(call))) {
+    : call_(call), fault_(emu_fault_of(call)) {
+    count_call(call);
     result_ = admit(handle, access);
     if (result_ == kSuccess) {
         result_ = suffer();
@@ -85,9 +87,7 @@ Result Entry::check_state(Access access) const {
 }
 
 Result Entry::suffer() {
-    if (fault_.delay.count() != 0) {
-        std::this_thread::sleep_for(fault_.delay);
-    }
+    std::this_thread::sleep_for(std::chrono::microseconds(fault_.delay_us));
     if (fault_.result != kSuccess && communicator_ != nullptr &&
         std::string_view(call_) == "ncclCommWindowRegister") {
         note_failed_window(communicator_->subject(),
@@ -95,9 +95,9 @@ Result Entry::suffer() {
                                std::to_string(communicator_->rank()) +
                                " of its communicator, a fault that was played");
     }
-    return fault_.result == kSuccess
-               ? kSuccess
-               : failed(fault_.result, std::string(call_) + ": injected fault");
+    return fault_.result == kSuccess ? kSuccess
+                                     : failed(static_cast<Result>(fault_.result),
+                                              std::string(call_) + ": injected fault");
 }
 
 } // namespace tracehook::emulator::nccl

@@ -7,9 +7,11 @@
 #pragma once
 
 #include "communicator.h"
-#include "faults.h"
 #include "names.h"
 
+#include "emulator/device.h"
+
+#include <chrono>
 #include <memory>
 
 namespace tracehook::emulator::nccl {
@@ -36,7 +38,10 @@ class Entry {
     bool refused() const { return result_ != kSuccess; }
     Result result() const { return result_; }
     const char* call() const { return call_; }
-    const Fault& fault() const { return fault_; }
+    const emu_fault& fault() const { return fault_; }
+    std::chrono::microseconds holding() const {
+        return std::chrono::microseconds(fault_.holding_us);
+    }
     const std::shared_ptr<Communicator>& communicator() const { return communicator_; }
 
   private:
@@ -45,7 +50,7 @@ class Entry {
     Result suffer();
 
     const char* call_;
-    Fault fault_;
+    emu_fault fault_;
     std::shared_ptr<Communicator> communicator_;
     bool inside_ = false;
     Result result_ = kSuccess;

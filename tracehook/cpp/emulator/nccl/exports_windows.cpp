@@ -44,8 +44,8 @@ TRACEHOOK_NCCL(Result, ncclCommWindowRegister, Comm handle, void* buffer, std::s
     if (settings().windows == WindowMode::kNull) {
         return register_unsupported(*entry.communicator(), extent, window);
     }
-    return submit(entry.call(), WindowRequest{entry.communicator(), extent, flags, window,
-                                              entry.fault().holding});
+    return submit(entry.call(),
+                  WindowRequest{entry.communicator(), extent, flags, window, entry.holding()});
 }
 
 // Acts at once, also inside a group, and on this rank alone: NCCL looks at no state.
@@ -95,7 +95,7 @@ TRACEHOOK_NCCL(Result, ncclDevCommCreate, Comm handle, const void* requirements,
         return note(
             failed(kInvalidUsage, "ncclDevCommCreate: the communicator has no symmetric memory"));
     }
-    WindowRequest request{entry.communicator(), {}, 0, nullptr, entry.fault().holding};
+    WindowRequest request{entry.communicator(), {}, 0, nullptr, entry.holding()};
     request.is_device_communicator = true;
     return submit(entry.call(), std::move(request));
 }

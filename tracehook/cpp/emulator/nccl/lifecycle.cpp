@@ -96,7 +96,7 @@ Result submit_birth(const Entry& entry, const std::shared_ptr<Communicator>& chi
     job.parent = entry.communicator();
     job.out = out;
     job.blocking = child->blocking();
-    job.holding = entry.fault().holding;
+    job.holding = entry.holding();
     job.work = [child, join = std::move(join), has_part](std::shared_ptr<Communicator>& made) {
         const Result result = join();
         made = has_part ? child : nullptr;

@@ -49,7 +49,6 @@ Settings read() {
     settings.windows =
         text("TRACEHOOK_EMU_WINDOWS") == "null" ? WindowMode::kNull : WindowMode::kOn;
     settings.window_timeout = std::chrono::seconds(number("TRACEHOOK_EMU_WINDOW_TIMEOUT", 60));
-    settings.faults = text("TRACEHOOK_EMU_FAULTS");
     settings.local_register = number("NCCL_LOCAL_REGISTER", 1) != 0;
     settings.graph_register = number("NCCL_GRAPH_REGISTER", 1) != 0;
     settings.peer_to_peer = number("NCCL_P2P_DISABLE", 0) != 1 && gpu().peers;

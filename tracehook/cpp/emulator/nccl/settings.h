@@ -43,9 +43,6 @@ struct Settings {
     // only.
     std::chrono::milliseconds window_timeout{60000};
 
-    // TRACEHOOK_EMU_FAULTS: see faults.h.
-    std::string faults;
-
     // NCCL's own, as NCCL reads them. NCCL_LOCAL_REGISTER=0: no registration has an effect;
     // NCCL_GRAPH_REGISTER=0: a captured call registers nothing by itself; NCCL_P2P_DISABLE=1, or
     // devices that do not reach each other: nobody maps memory of others;

@@ -1,0 +1,1 @@
+"""One call of NCCL, CUDA or the store fails, on one rank."""

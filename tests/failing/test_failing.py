@@ -1,0 +1,102 @@
+"""One call fails, on one rank: each of NCCL, CUDA and the store that tracehook makes in a small program.
+
+The program first runs without a failure, and its calls are counted. So a new call of tracehook comes under test by
+itself. FAILING_ALL=1: each call fails at each of its places, and not only at the first and the last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from support.audits import Audit
+from support.rehearsal import RULES_BROKEN, Rehearsal, rehearse
+
+from . import variants
+
+HERE = Path(__file__).parent
+TESTS = HERE.parent
+IS_WHOLE = os.environ.get("FAILING_ALL", "0") == "1"
+STEPS = "scope twice local graph passing free"
+KINDS = {
+    "virtual memory": {"SYMM_REGISTER_LOCAL": "all", "SYMM_REGISTER_MEMORY": "vmm"},
+    "aliases": {"SYMM_REGISTER_LOCAL": "auto", "TRACEHOOK_EMU_NCCL_VERSION": "23007"},
+}
+SURROUNDINGS = {
+    "SYMM_REGISTER_TIMEOUT": f"{variants.LONG:g}",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "500",
+    "TRACEHOOK_EMU_WINDOW_TIMEOUT": f"{variants.DEADLINE:g}",
+}
+START = "import sys, runpy; sys.path[:0] = {paths}; sys.argv[0] = {job!r}; runpy.run_path({job!r}, run_name='__main__')"
+STORE_CALLS = ("add", "check", "compare_set", "multi_get", "set", "wait")
+# What the emulated NCCL and the audit may report because a call failed.
+FOUND = {
+    "cuMemUnmap": {"agreement-timeout", "ledger-differs"},
+    "cudaFree": {"agreement-timeout", "ledger-differs"},
+    "ncclCommDeregister": {"freed-while-registered"},
+    "ncclCommRegister": {"missing-ranks", "registration-failed"},
+    "ncclCommWindowDeregister": {"freed-while-registered"},
+    "ncclCommWindowRegister": {"agreement-failed", "agreement-timeout", "registration-failed"},
+    "ncclMemAlloc": {"agreement-failed"},
+} | {f"rounds.{call}": {"agreement-failed", "agreement-timeout"} for call in STORE_CALLS}
+BROKEN = {
+    "ncclCommDeregister": {"C4", "L4"},
+    "ncclCommRegister": {"L7", "L8"},
+    "ncclCommWindowDeregister": {"C4"},
+    "ncclCommWindowRegister": {"W1", "W12", "W16"},
+    "cuMemUnmap": {"L7", "L8"},  # torch uses the memory again that it could not free
+    "rounds.wait": {"W1", "W12", "W16"},
+}
+
+
+def play(folder: Path, kind: str, log: Path, *arguments: str, seconds: float = 60) -> Rehearsal:
+    """Run the job on two ranks."""
+    job = folder / "start.py"
+    paths = [str(HERE), str(TESTS / "harmless"), str(TESTS / "rehearsal" / "jobs")]
+    job.write_text(START.format(paths=paths, job=str(HERE / "job.py")))
+    env = SURROUNDINGS | KINDS[kind] | {"TEST_STEPS": STEPS}
+    return rehearse(job, str(folder), *arguments, ranks=2, log=log, env=env, timeout=seconds)
+
+
+def allowed_for(played: list[variants.Variant], allowed: dict[str, set[str]]) -> set[str]:
+    """Return what may be reported after these failures."""
+    return set().union(*(allowed.get(variant["call"], set()) for variant in played))
+
+
+@pytest.mark.timeout(7200 if IS_WHOLE else 400)
+@pytest.mark.parametrize(
+    ("kind", "part", "parts"), [("virtual memory", 0, 2), ("virtual memory", 1, 2), ("aliases", 0, 1)]
+)
+def test_a_call_that_fails_leaves_no_rank_apart(tmp_path: Path, kind: str, part: int, parts: int) -> None:
+    """All ranks go on with right results, or all raise what failed; then nothing is registered, and memory is back."""
+    counted = play(tmp_path, kind, tmp_path / "counted")
+    counted.assert_good()
+    counts = [counted.facts(rank)["later"] for rank in (0, 1)]
+    planned = list(variants.of(counts, IS_WHOLE, IS_WHOLE or kind == "virtual memory"))[part::parts]
+    assert len(planned) > 20, counted.output
+    (tmp_path / "variants").write_text(json.dumps(planned))
+    first, found = 0, []
+    while first < len(planned):
+        log = tmp_path / f"log {first}"
+        run = play(tmp_path, kind, log, str(first), seconds=60 + 20 * len(planned))
+        told = [run.facts(rank) for rank in (0, 1)]
+        after = first
+        while after < len(planned) and all(f"variant {after}" in each for each in told):
+            ends = [each[f"variant {after}"] for each in told]
+            found += [f"{planned[after]}: {problem}" for problem in variants.problems(planned[after], ends)]
+            after += 1
+        played, last = planned[first:after], planned[after - 1]
+        if run.finished.late or run.finished.orphans or run.status not in (0, RULES_BROKEN):
+            found.append(f"the processes end with status {run.status} after {last}")
+            after += 1
+        elif unexplained := set(run.broken) - allowed_for(played, BROKEN):
+            found.append(f"{unexplained} were broken up to {last}: {run.finished.lines('broken')}")
+        elif unexplained := Audit(log, "--json").rules() - allowed_for(played, FOUND):
+            found.append(f"the audit finds {unexplained} up to {last}")
+        first = after
+    assert not found, "\n".join(problem[:1000] for problem in found)

@@ -15,7 +15,7 @@ def packed(event: str, **given: int) -> bytes:
     """Return the record of an event, or of a kind that the tables lack, with these members and no others."""
     kind = EVENTS.index(event) if event in EVENTS else int(event)
     head = dict.fromkeys(records.Record._fields[:-1], 0) | {"comm_rank": -1, "device": -1, "kind": kind}
-    own = {name: NOTHING.get(kind, 0) for kind, name in ABOUT[event].own} if event in EVENTS else {}
+    own = {name: NOTHING.get(kind, 0) for kind, name in ABOUT[event].parts("OWN")} if event in EVENTS else {}
     for name, value in given.items():
         (head if name in head else own)[name] = value
     layout = records.own_layout(event) if event in EVENTS else struct.Struct("")

@@ -48,7 +48,10 @@ def test_the_members_of_every_event_lie_where_python_reads_them() -> None:
     """
     pushed = []
     for event in IN_THE_RING:
-        own = {name: at if TYPES[kind].of_cpp != "bool" else at % 2 for at, (kind, name) in enumerate(ABOUT[event].own)}
+        own = {
+            name: at if TYPES[kind].of_cpp != "bool" else at % 2
+            for at, (kind, name) in enumerate(ABOUT[event].parts("OWN"))
+        }
         pushed.append((event, {**own, "comm": 1 << 63, "comm_rank": -2, "result": -3, "device": 4, "duration_ns": 5}))
     run = [sys.executable, "-c", textwrap.dedent(script)]
     done = subprocess.run(run, input=json.dumps(pushed).encode(), capture_output=True, timeout=60, check=True)
@@ -83,8 +86,8 @@ def test_an_event_shows_the_fields_of_its_row(event: str) -> None:
     wanted = {name: OF_SQL[of_sql] for name, of_sql in about.fields.items()}
     found: dict[str, type] = {}
     for number in (0, 1, 2, 5, records.OF_POOL | 1):
-        own = {name: number if "64" in TYPES[kind].of_cpp else number & 0x7 for kind, name in about.own}
-        own |= {name: bool(number) for kind, name in about.own if TYPES[kind].of_cpp == "bool"}
+        own = {name: number if "64" in TYPES[kind].of_cpp else number & 0x7 for kind, name in about.parts("OWN")}
+        own |= {name: bool(number) for kind, name in about.parts("OWN") if TYPES[kind].of_cpp == "bool"}
         (record,) = records.unpack(packed(event, result=number & 1, **own))
         name, fields = records.fields_of(record)
         assert name == event
@@ -128,7 +131,7 @@ def test_every_event_of_the_ring_is_written() -> None:
     by_python = list(_pushed_by_python())
     assert of_cpp | {event for event, _ in by_python} == set(IN_THE_RING)
     for event, given in by_python:
-        assert given - OF_HEAD == {name for _, name in ABOUT[event].own}, event
+        assert given - OF_HEAD == {name for _, name in ABOUT[event].parts("OWN")}, event
 
 
 def _named_by_python() -> set[str]:
@@ -147,7 +150,7 @@ def _named_by_python() -> set[str]:
 
 def test_every_field_that_python_adds_is_written() -> None:
     """Somewhere in the rooms that write lines."""
-    assert {name for about in ABOUT.values() for name in about.said} <= _named_by_python()
+    assert {name for about in ABOUT.values() for _, name in about.parts("SAID")} <= _named_by_python()
 
 
 @pytest.mark.parametrize(

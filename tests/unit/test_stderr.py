@@ -111,7 +111,7 @@ def test_without_a_directory_only_warnings_are_said(core, capsys):
 def test_every_warning_is_said(core, capsys, event):
     """An event that the table calls a warning is one line on stderr when no log is kept."""
     journal = logs.Journal(core, None, {})
-    own = {name: SEGMENT.get(name, 1) for _, name in tables.ABOUT[event].own}
+    own = {name: SEGMENT.get(name, 1) for _, name in tables.ABOUT[event].parts("OWN")}
     core.push(event, **(COMM | own), result=1)
     journal.flush()
     err = capsys.readouterr().err

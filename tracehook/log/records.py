@@ -7,7 +7,7 @@ types.def the types. :data:`SHOW` says what the log shows of a member of each ty
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any, Final, NamedTuple
 
@@ -55,7 +55,7 @@ class Record(NamedTuple):
     def members(self) -> dict[str, Any]:
         """Return what it has of its own, as the ring keeps it."""
         row = _row(self.kind)
-        return dict(zip(row.names, row.layout.unpack_from(self.own), strict=True))
+        return dict(zip(row.members, row.layout.unpack_from(self.own), strict=True))
 
 
 def unpack(data: bytes) -> Iterator[Record]:
@@ -73,7 +73,7 @@ def column(data: bytes, member: str) -> list[int]:
 
 def own_layout(event: str) -> struct.Struct:
     """Return the layout of what an event has of its own."""
-    return struct.Struct("<" + "".join(_FORMATS[TYPES[kind].of_cpp] for kind, _ in ABOUT[event].own))
+    return struct.Struct("<" + "".join(_FORMATS[TYPES[kind].of_cpp] for kind, _ in ABOUT[event].parts("OWN")))
 
 
 def _places() -> dict[str, tuple[int, str]]:
@@ -92,107 +92,56 @@ _PLACES: Final = _places()
 # --- what the log shows of a member ---
 
 
-def _always(out: Fields, name: str, value: Any) -> None:
-    out[name] = value
+def _shown(show: Callable[[Any], Any] | None = None, unless: int | None = None) -> Callable[[Fields, str, Any], None]:
+    """Return what puts a value into a line, as `show` makes it; not the value `unless`, which stands for none."""
+
+    def put(out: Fields, name: str, value: Any) -> None:
+        if value != unless:
+            out[name] = show(value) if show is not None else value
+
+    return put
 
 
-def _unless_0(out: Fields, name: str, value: int) -> None:
-    if value:
-        out[name] = value
+def _name_in(names: Sequence[str]) -> Callable[[int], str]:
+    return lambda number: names[number] if number < len(names) else str(number)  # a later version may know more
 
 
-def _unless(nothing: int) -> Callable[[Fields, str, int], None]:
-    def show(out: Fields, name: str, value: int) -> None:
-        if value != nothing:
-            out[name] = value
-
-    return show
-
-
-def _printed(form: str, always: bool = False) -> Callable[[Fields, str, int], None]:
-    def show(out: Fields, name: str, value: int) -> None:
-        if value or always:
-            out[name] = format(value, form)
-
-    return show
-
-
-def _named(names: tuple[str, ...], always: bool = True) -> Callable[[Fields, str, int], None]:
-    def show(out: Fields, name: str, value: int) -> None:
-        if value or always:  # a later version may know more of them
-            out[name] = names[value] if value < len(names) else str(value)
-
-    return show
-
-
-def _segment(out: Fields, name: str, value: int) -> None:
+def _put_segment(out: Fields, name: str, value: int) -> None:
     if value & OF_POOL:
         out[name.replace("segment", "pool_segment")] = value & ~OF_POOL
     elif value:
         out[name] = value
 
 
-def _window(out: Fields, name: str, value: int) -> None:
-    out[name] = "overrun" if value == NO_INDEX else value - 1 if value else None
-
-
-def _offset(out: Fields, name: str, value: int) -> None:
-    out[name] = value if value != NO_SIZE else None
-
-
-def _ranks(out: Fields, name: str, value: int) -> None:
-    if value > 0:
-        out[name] = value
-
-
-def _maybe(out: Fields, name: str, value: int) -> None:
-    if value:
-        out[name] = value == 2  # core::Maybe
-
-
-def _microseconds(out: Fields, name: str, value: int) -> None:
-    out[name.removesuffix("ns") + "us"] = value / 1000
-
-
-def _reason(out: Fields, _: str, value: int) -> None:
+def _put_reason(out: Fields, name: str, value: int) -> None:
     reason = tables.reason_of(value)
-    out["reason"], out["advice"] = reason.name, reason.advice
-
-
-def _means(out: Fields, name: str, value: int) -> None:
-    out[name] = "+".join(_MEANS[bit] for bit in _MEANS if value & bit)
-
-
-def _hidden(*_: Any) -> None:
-    pass
+    out[name], out["advice"] = reason.name, reason.advice
 
 
 SHOW: Final[dict[str, Callable[[Fields, str, Any], None]]] = {
-    **dict.fromkeys(("number", "small", "integer", "position", "peer", "amount", "yes_no"), _always),
-    "size": _unless(NO_SIZE),
-    "offset": _offset,
-    "id": _unless_0,
-    "any_segment": _segment,
-    "index": _unless(NO_INDEX),
-    "ranks": _ranks,
-    "window": _window,
-    "address": _printed("#x"),
-    "key": _printed("016x"),
-    "digest": _printed("016x", always=True),
-    "settings": _printed("08x"),
-    "nanoseconds": _microseconds,
-    "flag": _unless_0,
-    "maybe": _maybe,
-    "operation": _named(tuple(name for name, *_ in tables.OPERATIONS)),
-    "local_kind": _named(tables.KINDS, always=False),
-    "memory_kind": _named(tables.MEMORIES, always=False),
-    "effect": _named(tables.EFFECTS, always=False),
-    "answer": _named(tables.ANSWERS),
-    "handle": _named(tables.HANDLES),
-    "reason": _reason,
-    "side": _named(("allocator", "ledger")),
-    "means": _means,
-    "hidden": _hidden,
+    **dict.fromkeys(("number", "small", "integer", "position", "peer", "amount", "yes_no"), _shown()),
+    **dict.fromkeys(("id", "ranks", "flag"), _shown(unless=0)),
+    "size": _shown(unless=NO_SIZE),
+    "index": _shown(unless=NO_INDEX),
+    "offset": _shown(lambda value: value if value != NO_SIZE else None),
+    "window": _shown(lambda value: "overrun" if value == NO_INDEX else value - 1 if value else None),
+    "any_segment": _put_segment,
+    "address": _shown("{:#x}".format, unless=0),
+    "key": _shown("{:016x}".format, unless=0),
+    "digest": _shown("{:016x}".format),
+    "settings": _shown("{:08x}".format, unless=0),
+    "nanoseconds": _shown(lambda value: value / 1000),
+    "maybe": _shown(lambda value: value == 2, unless=0),  # core::Maybe
+    "operation": _shown(_name_in([name for name, *_ in tables.OPERATIONS])),
+    "local_kind": _shown(_name_in(tables.KINDS), unless=0),
+    "memory_kind": _shown(_name_in(tables.MEMORIES), unless=0),
+    "effect": _shown(_name_in(tables.EFFECTS), unless=0),
+    "answer": _shown(_name_in(tables.ANSWERS)),
+    "handle": _shown(_name_in(tables.HANDLES)),
+    "side": _shown(_name_in(("allocator", "ledger"))),
+    "reason": _put_reason,
+    "means": _shown(lambda value: "+".join(_MEANS[bit] for bit in _MEANS if value & bit)),
+    "hidden": lambda *_: None,
 }
 
 
@@ -203,19 +152,20 @@ class _Row(NamedTuple):
     has_thread: bool
     has_result: bool
     layout: struct.Struct
-    names: tuple[str, ...]
-    shown: tuple[Callable[[Fields, str, Any], None], ...]
+    members: tuple[str, ...]
+    puts: tuple[tuple[str, Callable[[Fields, str, Any], None]], ...]
 
 
 @cache
 def _row(kind: int) -> _Row:
     if kind >= len(EVENTS):  # of a newer native core
         return _Row(f"unknown.{kind}", False, False, struct.Struct(""), (), ())
-    event = EVENTS[kind]
-    about = ABOUT[event]
-    types, names = tuple(kind for kind, _ in about.own), tuple(name for _, name in about.own)
-    shown = tuple(SHOW[each] for each in types)
-    return _Row(event, "thread" in about.shown, "result" in about.shown, own_layout(event), names, shown)
+    about = ABOUT[EVENTS[kind]]
+    members = about.parts("OWN")
+    puts = tuple((tables.field_of(kind, name), SHOW[kind]) for kind, name in members)
+    shows = {name for name, _ in about.parts("SHOW")}
+    names = tuple(name for _, name in members)
+    return _Row(EVENTS[kind], "thread" in shows, "result" in shows, own_layout(EVENTS[kind]), names, puts)
 
 
 def fields_of(record: Record) -> tuple[str, Fields]:
@@ -239,6 +189,6 @@ def fields_of(record: Record) -> tuple[str, Fields]:
         out["ok"] = record.result == 0
         if record.result:
             out["error"] = record.result
-    for name, show, value in zip(row.names, row.shown, row.layout.unpack_from(record.own), strict=True):
-        show(out, name, value)
+    for (name, put), value in zip(row.puts, row.layout.unpack_from(record.own), strict=True):
+        put(out, name, value)
     return row.event, out

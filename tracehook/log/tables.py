@@ -28,27 +28,16 @@ class Event(NamedTuple):
     sentence: str  # what happened; a {field} stands for its value
     refused: str  # what happened if its `ok` is false; "" if the sentence says that too
 
-    @property
-    def own(self) -> tuple[tuple[str, str], ...]:
-        """The members that it has of its own in the ring: type and name."""
-        return tuple((kind, name) for how, kind, name in _FIELD.findall(self.row) if how == "OWN")
-
-    @property
-    def shown(self) -> tuple[str, ...]:
-        """The members of all events that it shows."""
-        return tuple(name for how, name, _ in _FIELD.findall(self.row) if how == "SHOW")
-
-    @property
-    def said(self) -> tuple[str, ...]:
-        """The fields that Python adds."""
-        return tuple(name for how, _, name in _FIELD.findall(self.row) if how == "SAID")
+    def parts(self, how: str) -> list[tuple[str, str]]:
+        """Return type and name of what its row has of one way: ``OWN``, ``SAID`` or ``SHOW`` (name and "")."""
+        return [(kind, name) for way, kind, name in _FIELD.findall(self.row) if way == how]
 
     @property
     def fields(self) -> dict[str, str]:
         """The fields that it may have besides the common ones, and their types of SQL."""
         found: dict[str, str] = {}
         for how, kind, name in _FIELD.findall(self.row):
-            found |= _SHOWN[kind] if how == "SHOW" else dict.fromkeys(_names_of(kind, name), TYPES[kind].of_sql)
+            found |= _SHOWN[kind] if how == "SHOW" else dict.fromkeys(_fields_of(kind, name), TYPES[kind].of_sql)
         return found
 
 
@@ -74,8 +63,13 @@ def rows(file: str) -> list[tuple[str, ...]]:
     return [(macro, *(quoted or bare for quoted, bare in _ARGUMENT.findall(row))) for macro, row in found]
 
 
-def _names_of(kind: str, name: str) -> tuple[str, ...]:
-    """Return how fields are called that come from a member of this type."""
+def field_of(kind: str, name: str) -> str:
+    """Return how the field of a member of this type is called."""
+    return name.removesuffix("ns") + "us" if kind == "nanoseconds" else name
+
+
+def _fields_of(kind: str, name: str) -> tuple[str, ...]:
+    """Return all fields that such a member can be."""
     match kind:
         case "hidden":
             return ()
@@ -83,10 +77,8 @@ def _names_of(kind: str, name: str) -> tuple[str, ...]:
             return name, "advice"
         case "any_segment":
             return name, name.replace("segment", "pool_segment")
-        case "nanoseconds":
-            return (name.removesuffix("ns") + "us",)
         case _:
-            return (name,)
+            return (field_of(kind, name),)
 
 
 def _names(file: str) -> tuple[str, ...]:

@@ -105,7 +105,7 @@ bool Communicator::register_batch(std::vector<Segment>& batch) noexcept {
         return false;
     }
     if (!was_ready_.exchange(true, std::memory_order_relaxed)) {
-        log(make_event(row::CommunicatorReady{.ranks = identity_.size}));
+        log(make_event(row::CommunicatorReady{.ranks = std::max(identity_.size, 0)}));
     }
     if (failed()) {
         return true;

@@ -260,7 +260,7 @@ CommunicatorPtr Registrar::add(Identity identity, const MakeRegistrationCalls& m
         auto gate = parent ? parent->shared_gate() : std::make_shared<Gate>(patience_, grave_);
         communicator = std::make_shared<Communicator>(identity, make(identity), gate, ring_, bank_);
         communicator->log(
-            make_event(row::CommunicatorPending{.ranks = identity.size,
+            make_event(row::CommunicatorPending{.ranks = std::max(identity.size, 0),
                                                 .local = identity.local,
                                                 .adopted = identity.adopted,
                                                 .at_calls = identity.when == When::kAtCalls,

@@ -132,6 +132,7 @@ def test_every_event_of_the_ring_is_written() -> None:
     assert of_cpp | {event for event, _ in by_python} == set(IN_THE_RING)
     for event, given in by_python:
         assert given - OF_HEAD == {name for _, name in ABOUT[event].parts("OWN")}, event
+        assert "result" in given or ("result", "") not in ABOUT[event].parts("SHOW"), event
 
 
 def _named_by_python() -> set[str]:

@@ -69,7 +69,7 @@ void Communicator::log_registered(const Segment& segment, const Outcome& outcome
     log(make_event(row::RegisterLocal{.segment = segment.id,
                                       .addr = segment.address,
                                       .size = segment.size,
-                                      .effective = in_vain ? Maybe::kNo : Maybe::kUnsaid,
+                                      .effective = in_vain ? Maybe::kFalse : Maybe::kUnsaid,
                                       .observed = observed,
                                       .expected = calls_->expected(segment.memory)},
                    outcome.result, when));

@@ -18,7 +18,7 @@ std::uint64_t size_at(std::uintptr_t address, std::size_t size) noexcept {
 }
 
 Maybe said_if(bool known, bool what) noexcept {
-    return !known ? Maybe::kUnsaid : what ? Maybe::kYes : Maybe::kNo;
+    return !known ? Maybe::kUnsaid : what ? Maybe::kTrue : Maybe::kFalse;
 }
 
 } // namespace

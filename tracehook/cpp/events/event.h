@@ -25,7 +25,7 @@ inline constexpr std::size_t kOwnBytes = 40;
 inline constexpr std::uint64_t kNoSize = ~std::uint64_t{0};
 inline constexpr std::uint32_t kNoIndex = ~std::uint32_t{0};
 inline constexpr std::uint64_t kOfPool = std::uint64_t{1} << 63; // the segment is one of our pools'
-enum class Maybe : std::uint8_t { kUnsaid, kNo, kYes };
+enum class Maybe : std::uint8_t { kUnsaid, kFalse, kTrue };
 
 struct Head {
 #define HEAD(type, member, nothing) type member = nothing;

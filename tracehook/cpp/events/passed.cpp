@@ -53,7 +53,7 @@ struct Life {
             odd = odd || !held_by.empty();
             break;
         case EventKind::kRegisterLocal:
-            odd = odd || !begun || own_of<row::RegisterLocal>(event).effective == Maybe::kNo ||
+            odd = odd || !begun || own_of<row::RegisterLocal>(event).effective == Maybe::kFalse ||
                   std::ranges::find(held_by, event.comm_id) != held_by.end();
             held_by.push_back(event.comm_id);
             ++registrations;

@@ -21,7 +21,7 @@ from stats import Line
 
 import tracehook
 from tracehook.hook.service import service
-from tracehook.log import ring, tables
+from tracehook.log import records, tables
 
 REPETITIONS = 51
 WARM_UP = 5
@@ -54,7 +54,7 @@ class Events:
         found: dict[str, float] = defaultdict(float)
         while data := self._core.peek(4096):
             count = 0
-            for record in ring.unpack(data):
+            for record in records.unpack(data):
                 found[tables.EVENTS[record.kind]] += record.duration_ns / 1e6
                 count += 1
             self._core.mark_drained(count)

@@ -64,13 +64,14 @@ EXPORT World* make_world(const char* path, int communicators) {
 }
 
 EXPORT double time_push(World* world, std::size_t rounds) {
-    core::Event event;
-    event.kind = core::EventKind::kRegisterLocal;
-    event.device = 0;
-    event.comm = 1;
-    event.comm_id = 1;
-    event.address = kFirst;
-    event.size = kSize;
+    const core::Event event =
+        core::make_event(core::row::RegisterLocal{.segment = 1,
+                                                  .addr = kFirst,
+                                                  .size = kSize,
+                                                  .effective = core::Maybe::kUnsaid,
+                                                  .observed = false,
+                                                  .expected = 0},
+                         0, {.comm = 1, .comm_id = 1, .device = 0});
     return nanoseconds(rounds, [&](std::size_t) { world->ring.push(event); });
 }
 

@@ -22,10 +22,11 @@ import native
 import stats
 from stats import Line
 
-from tracehook.log import encoding, ring
+from tracehook.log import encoding
 from tracehook.log import journal as logs
 from tracehook.log.bound import NO_BOUND, Bound
 from tracehook.log.event_counts import EventCounts
+from tracehook.log.records import RECORD_BYTES
 
 EVENTS = 100_000
 PORTION = 50_000  # of a ring for 65,536
@@ -63,7 +64,7 @@ class World:
         self._library = library
         self._world = ctypes.c_void_p(library.make_world(path.encode(), COMMUNICATORS))
         assert self._world, path
-        self._buffer = ctypes.create_string_buffer(4096 * ring.RECORD_BYTES)
+        self._buffer = ctypes.create_string_buffer(4096 * RECORD_BYTES)
 
     def peek_summed(self, limit: int, least: int) -> None:
         """Return nothing: what is measured is each event's line."""
@@ -71,7 +72,7 @@ class World:
     def peek(self, limit: int, skip: int = 0) -> bytes:
         """Return the oldest events."""
         count = self._library.peek(self._world, self._buffer, limit, skip)
-        return ctypes.string_at(self._buffer, count * ring.RECORD_BYTES)
+        return ctypes.string_at(self._buffer, count * RECORD_BYTES)
 
     def take_calls(self, live: bool) -> list[bytes]:  # noqa: ARG002
         """Return nothing: no communicator was called."""
@@ -97,7 +98,7 @@ class World:
     def empty(self) -> None:
         """Let go of all."""
         while data := self.peek(4096):
-            self.mark_drained(len(data) // ring.RECORD_BYTES)
+            self.mark_drained(len(data) // RECORD_BYTES)
 
 
 def load() -> ctypes.CDLL:

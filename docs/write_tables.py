@@ -49,7 +49,7 @@ def events() -> str:
     lines = ["| event | severity | what happened | its own fields |", "|---|---|---|---|"]
     for name, event in ABOUT.items():
         sentence = re.sub(r"{(\w+)}", r"`\1`", event.sentence)
-        own = ", ".join(f"`{field}`" for field in event.fields)
+        own = ", ".join(f"`{field}`" for field in event.fields if not TABLE[field].is_common)
         lines.append(f"| `{name}` | {event.severity} | {sentence} | {own} |")
     return "\n".join(lines)
 

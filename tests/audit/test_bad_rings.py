@@ -16,9 +16,9 @@ RINGS: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "cut header": (ring_of(3)[:20], ("damaged-file", "not a tracehook ring")),
     "other records": (ring_of().replace(b"\x60\0\0\0", b"\x61\0\0\0", 1), ("damaged-file", "97 bytes")),
     "no room": (ring_of(capacity=0), ("damaged-file", "damaged header")),
-    "beyond": (ring._HEADER.pack(b"THRING01", 4096, 96, 1 << 60, 5, 1, 0, 0, 7, 0), ("damaged-file", "cut")),
-    "backwards": (ring._HEADER.pack(b"THRING01", 4096, 96, 16, 1, 5, 0, 0, 7, 0), ("damaged-file", "damaged header")),
-    "header anywhere": (ring._HEADER.pack(b"THRING01", 1 << 31, 96, 16, 1, 0, 0, 0, 7, 0), ("damaged-file", "cut")),
+    "beyond": (ring._HEADER.pack(ring.MAGIC, 4096, 96, 1 << 60, 5, 1, 0, 0, 7, 0), ("damaged-file", "cut")),
+    "backwards": (ring._HEADER.pack(ring.MAGIC, 4096, 96, 16, 1, 5, 0, 0, 7, 0), ("damaged-file", "damaged header")),
+    "header anywhere": (ring._HEADER.pack(ring.MAGIC, 1 << 31, 96, 16, 1, 0, 0, 0, 7, 0), ("damaged-file", "cut")),
     "of another process": (ring_of(3, first=5000), ("lost-events",)),
     "zeros for events": (ring_of(0, 0).replace(b"\0" * 8, b"\x03" + b"\0" * 7, 1), ()),
 }
@@ -40,7 +40,7 @@ def test_ring_that_would_take_much_memory(logs: Path) -> None:
     change(log, lambda lines: lines[:-1])
     count = ring.MOST_EVENTS + 1
     with log.with_suffix(".ring").open("wb") as file:
-        file.write(ring._HEADER.pack(b"THRING01", 4096, 96, count, count, 0, 0, 0, 7, 0))
+        file.write(ring._HEADER.pack(ring.MAGIC, 4096, 96, count, count, 0, 0, 0, 7, 0))
         file.truncate(4096 + count * 96)
     Audit(logs, "--max-findings", "0").expect(FINDINGS, "damaged-file", f"room for {count} events")
 

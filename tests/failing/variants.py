@@ -36,11 +36,15 @@ class Variant(TypedDict):
     result: int
 
 
+def loses_the_store(variant: Variant) -> bool:
+    """Whether a rank can no longer use the store after its post: it cannot know whether the others go on."""
+    call = variant["call"]
+    return call.startswith("rounds.") and call != "rounds.set" and variant["ordinal"] == ALWAYS
+
+
 def ends_in_nccl(variant: Variant) -> bool:
     """Whether some rank waits in NCCL for one that does not come: then the communicator is of no more use."""
-    # A rank that loses the store between its post and the verdict cannot know whether the others go on.
-    loses_the_store = variant["call"] == "rounds.wait" and variant["ordinal"] == ALWAYS
-    return variant["call"] == "ncclCommWindowRegister" or loses_the_store
+    return variant["call"] == "ncclCommWindowRegister" or loses_the_store(variant)
 
 
 def patience_of(variant: Variant) -> float:
@@ -80,7 +84,7 @@ def problems(variant: Variant, told: Sequence[Mapping[str, Any]]) -> list[str]:
     call, rank = variant["call"], variant["rank"]
     found = []
     raised = [str(each.get("raised", "")) for each in told]
-    may_wait = call in ALONE
+    may_wait = call in ALONE or loses_the_store(variant)
     for own, each in enumerate(told):
         if each["wrong"] and not each["released"]:
             found.append(f"rank {own} got wrong sums: {each['wrong']}")
@@ -99,6 +103,10 @@ def problems(variant: Variant, told: Sequence[Mapping[str, Any]]) -> list[str]:
             found.append(f"on rank {own} the groups do not end: {each['end']}")
     if any(raised) and "." in call and variant["ordinal"] != ALWAYS:
         found.append("a store that failed once stopped the ranks")
+    if loses_the_store(variant):
+        if not re.search(f"a failure of {call.partition('.')[2]} that was planned", raised[rank]):
+            found.append(f"rank {rank} does not name the cause")
+        return [f"{problem} {raised}" for problem in found]
     if any(raised) and not all(raised):
         found.append("only some ranks raised")
     if all(raised) and call not in ALONE:

@@ -17,7 +17,7 @@ from tracehook.log import reader
 BUSY = """import torch
 from tracehook import _core
 for _ in range({events}):
-    _core.push("hook.enable")
+    _core.push("hook.enable", segments=0, bytes=0)
 print("done")
 """
 
@@ -26,12 +26,12 @@ print("done")
 ALIVE = """import time, torch, tracehook
 from tracehook import _core
 for number in range(1, 1501):
-    _core.ipc.log("segment.alloc", 0, 0, 0, segment=number, address=number << 21, size=1 << 21, device=0)
+    _core.push("segment.alloc", segment=number, addr=number << 21, size=1 << 21, total=0, memory_kind=0, device=0)
 for _ in range(60):
     tracehook.status()
     time.sleep(0.02)
     for _ in range(500):
-        _core.push("hook.enable")
+        _core.push("hook.enable", segments=0, bytes=0)
 print("done")
 """
 

@@ -10,9 +10,11 @@ from typing import Any
 
 from typer.testing import CliRunner
 
+from support.records import packed
 from support.rehearsal import ROOT
 from tracehook.commands import app
-from tracehook.log import ring, tables
+from tracehook.log import ring
+from tracehook.log.records import RECORD_BYTES
 
 GOLDEN = ROOT / "tests" / "audit" / "golden" / "clean"
 CLEAN, FINDINGS, UNUSABLE = 0, 1, 2
@@ -77,15 +79,8 @@ def event_line(**fields: Any) -> bytes:
 
 def ring_of(events: int = 0, drained: int = 0, capacity: int = 16, pid: int = 7, first: int = 1) -> bytes:
     """Return a ring file that holds `events` events after `drained` that are in the log, numbered from `first`."""
-    record = ring._RECORD
-    header = ring._HEADER.pack(b"THRING01", 4096, record.size, capacity, drained + events, drained, 0, 0, pid, 0)
-    slots = [bytes(record.size)] * capacity
+    header = ring._HEADER.pack(ring.MAGIC, 4096, RECORD_BYTES, capacity, drained + events, drained, 0, 0, pid, 0)
+    slots = [bytes(RECORD_BYTES)] * capacity
     for index in range(drained, drained + events):
-        values = dict.fromkeys(ring.Record._fields, 0) | {"rank": -1, "device": -1}
-        values |= {
-            "seq": first + index,
-            "t_ns": 9_000_000_000_000 + index,
-            "kind": tables.EVENTS.index("policy.chosen"),
-        }
-        slots[index % capacity] = record.pack(*values.values())
+        slots[index % capacity] = packed("policy.chosen", seq=first + index, t_ns=9_000_000_000_000 + index)
     return header.ljust(4096, b"\0") + b"".join(slots)

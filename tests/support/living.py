@@ -9,6 +9,7 @@ from pathlib import Path
 
 from support.multiplied import path_of
 from tracehook.log import ring
+from tracehook.log.records import RECORD_BYTES
 from tracehook.log.ring_slots import read_slots
 
 _HEADER = 96  # bytes
@@ -38,7 +39,7 @@ class Rings:
             file.seek(header.header_bytes - header.call_slots * header.call_slot_bytes)
             for slot in self.slots[which]:
                 file.write(self._slot(slot, rank, ranks))
-            file.truncate(header.header_bytes + header.capacity * ring.RECORD_BYTES)
+            file.truncate(header.header_bytes + header.capacity * RECORD_BYTES)
 
     def _slot(self, slot: bytes, rank: int, ranks: int) -> bytes:
         was = len(self.headers)

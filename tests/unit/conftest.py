@@ -11,9 +11,10 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pytest
+from support.records import packed
 
 from tracehook._testing import Harness
-from tracehook.log import ring, tables
+from tracehook.log.records import RECORD_BYTES, fields_of, unpack
 
 PATIENCE = 20.0  # seconds after which something that should have happened has not
 
@@ -106,7 +107,7 @@ def events(harness: Harness) -> Callable[..., list[dict[str, Any]]]:
     """Return every event so far, or those of one name, as the log would show them."""
 
     def of(name: str | None = None) -> list[dict[str, Any]]:
-        rows = (ring.fields_of(record) for record in ring.unpack(harness.peek(65536)))
+        rows = map(fields_of, unpack(harness.peek(65536)))
         return [{"event": event, **fields} for event, fields in rows if name in (None, event)]
 
     return of
@@ -114,8 +115,6 @@ def events(harness: Harness) -> Callable[..., list[dict[str, Any]]]:
 
 class FakeCore:
     """What the journal needs of the native core: events to take, and a note of what was taken."""
-
-    LAYOUT = struct.Struct("<9Q2I2iHhI")  # written down a second time, so that the reader has a writer to agree with
 
     def __init__(self) -> None:
         self.data = b""
@@ -127,10 +126,7 @@ class FakeCore:
     def push(self, event: str, **given: int) -> None:
         """Add an event, with what the ring would add: number, time and thread."""
         self._seq += 1
-        values = dict.fromkeys(ring.Record._fields, 0) | {"rank": -1, "device": -1}
-        values |= {"seq": self._seq, "t_ns": 1000 * self._seq, "thread": 4242}
-        kind = tables.EVENTS.index(event) if event in tables.EVENTS else int(event)
-        self.data += self.LAYOUT.pack(*(values | {"kind": kind} | given).values())
+        self.data += packed(event, **{"seq": self._seq, "t_ns": 1000 * self._seq, "thread": 4242} | given)
 
     def drop(self, count: int) -> None:
         """Lose events, as a full ring does."""
@@ -139,14 +135,14 @@ class FakeCore:
 
     def peek(self, limit: int, skip: int = 0) -> bytes:
         """Return up to `limit` whole events, without the first `skip`."""
-        return self.data[skip * self.LAYOUT.size : (skip + limit) * self.LAYOUT.size]
+        return self.data[skip * RECORD_BYTES : (skip + limit) * RECORD_BYTES]
 
     def peek_summed(self, limit: int, least: int) -> None:
         """Return nothing: it is never crowded."""
 
     def mark_drained(self, count: int) -> None:
         """Let go of the oldest."""
-        self.data = self.data[count * self.LAYOUT.size :]
+        self.data = self.data[count * RECORD_BYTES :]
         self.drained += count
 
     def dropped(self) -> int:
@@ -163,9 +159,9 @@ class FakeCore:
 
     def ring_file(self, capacity: int = 64) -> bytes:
         """Return the bytes of a ring file that holds the events not yet taken."""
-        count = len(self.data) // self.LAYOUT.size
-        header = struct.pack("<8sIIQQQQQQ", b"THRING01", 4096, 96, capacity, count, 0, self.lost, 0, 4711)
-        return header.ljust(4096, b"\0") + self.data.ljust(capacity * self.LAYOUT.size, b"\0")
+        count = len(self.data) // RECORD_BYTES
+        header = struct.pack("<8sIIQQQQQQ", b"THRING02", 4096, 96, capacity, count, 0, self.lost, 0, 4711)
+        return header.ljust(4096, b"\0") + self.data.ljust(capacity * RECORD_BYTES, b"\0")
 
 
 @pytest.fixture

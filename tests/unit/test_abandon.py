@@ -95,12 +95,12 @@ def test_a_forked_child_leaves_the_ring_alone(tmp_path):
 
         _core.make_process(sys.argv[1], 16)
         for number in range(4):
-            _core.push("hook.enable", number)
+            _core.push("hook.enable", segments=number, bytes=0)
         before = open(sys.argv[1], "rb").read()
         child = os.fork()
         if child == 0:
-            _core.push("hook.disable")
-            _core.ipc.log("peer.ready", 1, 0, 0, 1)
+            _core.push("hook.disable", segments=0, bytes=0)
+            _core.push("peer.ready", peer_life=1, peer=0)
             _core.mark_drained(1)
             _core.let_go(1)
             _core.remove_ring_file()

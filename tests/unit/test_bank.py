@@ -5,7 +5,7 @@ from typing import NamedTuple
 import pytest
 
 from tracehook._testing import Harness
-from tracehook.log import ring
+from tracehook.log import records
 
 KIB = 1024
 X, Y = 1, 2
@@ -249,7 +249,7 @@ def test_the_life_of_a_segment_is_logged(bank):
     bank.take(3, 0, 4 * KIB)
     bank.give_back(address)
     bank.retire(X)
-    rows = [ring.fields_of(record) for record in ring.unpack(bank.peek(1 << 12))]
+    rows = map(records.fields_of, records.unpack(bank.peek(1 << 12)))
     assert [
         (name, fields["pool_segment"], fields["pool"], fields["pool_bytes"], fields["size"])
         for name, fields in rows

@@ -37,10 +37,10 @@ def test_events_are_counted_by_name_with_their_time(core, tally, tmp_path):
 
 
 def test_only_calls_can_fail(core, tally, tmp_path):
-    """The result of a registration is an error; that of a first use is a configuration."""
+    """The result of a registration is an error; a first use has none."""
     core.push("register.local", result=5)
     core.push("register.local")
-    core.push("placement.first_use", result=-7)
+    core.push("placement.first_use", config=7)
     take(core, tally, tmp_path)
     assert (tally.failures("register.local"), tally.failures("placement.first_use")) == (1, 0)
 
@@ -48,8 +48,8 @@ def test_only_calls_can_fail(core, tally, tmp_path):
 def test_ranks_that_miss_one_agreement_are_one_timeout(core, tally, tmp_path):
     """Each rank that missed it has an event; the agreement and its seconds count once, the ranks each."""
     for rank in (2, 3):
-        core.push("agreement.timeout", comm=0xAB, comm_id=1, extra=rank, duration_ns=2_000_000_000)
-    core.push("agreement.timeout", comm=0xAB, comm_id=1, extra=3, duration_ns=3_000_000_000)
+        core.push("agreement.timeout", comm=0xAB, comm_id=1, missing_rank=rank, duration_ns=2_000_000_000)
+    core.push("agreement.timeout", comm=0xAB, comm_id=1, missing_rank=3, duration_ns=3_000_000_000)
     take(core, tally, tmp_path)
     assert (tally.timeouts(), tally.seconds("agreement.timeout")) == (2, 5.0)
     comm = f"{0xAB:016x}"

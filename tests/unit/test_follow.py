@@ -361,7 +361,7 @@ def test_an_old_log_was_quiet_before_the_first_look(tmp_path, follower, clock, c
 
 def _ring_of(core, pushed, drained, dropped=0, looked_ns=0, epoch_ns=0):
     counts = (64, pushed, drained, dropped, epoch_ns, 10, looked_ns)
-    header = struct.pack("<8sIIQQQQQQQ", b"THRING01", 4096, 96, *counts)
+    header = struct.pack("<8sIIQQQQQQQ", b"THRING02", 4096, 96, *counts)
     return header.ljust(4096, b"\0") + core.ring_file()[4096:]
 
 
@@ -422,7 +422,7 @@ def test_when_a_killed_process_was_last_alive(tmp_path, follower, clock, core):
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"x" * 5000, struct.pack("<8sIIQQQQQQ", b"THRING01", 4096, 96, 0, 9, 0, 0, 0, 0)]
+    "data", [b"", b"x" * 5000, struct.pack("<8sIIQQQQQQ", b"THRING02", 4096, 96, 0, 9, 0, 0, 0, 0)]
 )
 def test_a_damaged_ring_is_as_none(tmp_path, follower, data):
     """The log beside it is followed all the same."""

@@ -11,8 +11,8 @@ from tracehook.log import file_name
 from tracehook.log import journal as logs
 from tracehook.log.tables import REASONS
 
-COMM = {"comm": 0xABC, "comm_id": 1, "comm_seq": 7, "rank": 3, "device": 0}
-SEGMENT = {"segment": 5, "address": 0x7F00, "size": 4096}
+COMM = {"comm": 0xABC, "comm_id": 1, "comm_seq": 7, "comm_rank": 3, "device": 0}
+SEGMENT = {"segment": 5, "addr": 0x7F00, "size": 4096}
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_the_first_line_names_the_schema(journal):
 
 def test_a_registration_is_one_line(core, journal):
     """Addresses and keys are text, durations are microseconds, and the event's name comes first."""
-    core.push("register.local", **COMM, **SEGMENT, duration_ns=2500, value=0x99)
+    core.push("register.local", **COMM, **SEGMENT, duration_ns=2500)
     assert journal.flush() == 1
     line = journal.path.read_bytes().splitlines()[1]
     assert line.startswith(b'{"event":"register.local","seq":1,')
@@ -61,17 +61,18 @@ def test_a_registration_is_one_line(core, journal):
     ("event", "given", "expected"),
     [
         ("register.local", {"result": 3}, {"ok": False, "error": 3}),
-        ("register.local", {"value": 0}, {"ok": True, "effective": False}),
-        ("deregister.local", {"value": 1}, {"ok": True}),
+        ("register.local", {"effective": 1}, {"ok": True, "effective": False}),
+        ("register.window", {"effective": 2}, {"ok": True, "effective": True}),
+        ("deregister.local", {}, {"ok": True}),
         ("deregister.local", {"result": -1}, {"ok": False, "error": -1}),
-        ("communicator.abort", {"value": 9}, {"registrations": 9}),
-        ("communicator.pending", {"extra": 8}, {"ranks": 8}),
-        ("communicator.pending", {"extra": 0xFFFFFFFF}, {}),
-        ("communicator.failed", {"result": 1, "value": 4}, {"ok": False, "error": 1, "registrations": 4}),
-        ("segment.alloc", {"value": 8192}, {"total": 8192}),
-        ("hook.enable", {"value": 2, "size": 10}, {"segments": 2, "bytes": 10}),
-        ("ledger.check", {"value": 1, "size": 6}, {"differences": 1, "segments": 6, "ok": False}),
-        ("ledger.difference", {"value": 0}, {"only_in": "allocator"}),
+        ("communicator.abort", {"registrations": 9}, {"registrations": 9}),
+        ("communicator.pending", {"ranks": 8}, {"ranks": 8}),
+        ("communicator.pending", {}, {}),
+        ("communicator.failed", {"result": 1, "registrations": 4}, {"ok": False, "error": 1, "registrations": 4}),
+        ("segment.alloc", {"total": 8192}, {"total": 8192}),
+        ("hook.enable", {"segments": 2, "bytes": 10}, {"segments": 2, "bytes": 10}),
+        ("ledger.check", {"differences": 1, "segments": 6}, {"differences": 1, "segments": 6, "ok": False}),
+        ("ledger.difference", {"only_in": 0}, {"only_in": "allocator"}),
     ],
 )
 def test_the_fields_of_an_event(core, journal, event, given, expected):
@@ -153,8 +154,8 @@ def test_the_name_of_a_log(monkeypatch):
 def test_a_reason_is_said_once(core, journal, capsys):
     """A reason may be found many times; stderr has it once and the log each time, with its advice."""
     for _ in range(3):
-        core.push("hook.unsupported", value=1)
-    core.push("hook.conflict", value=8)
+        core.push("hook.unsupported", reason=1)
+    core.push("hook.conflict", reason=8)
     journal.flush()
     err = capsys.readouterr().err.splitlines()
     assert [line.split(": ")[1] for line in err] == ["hook.unsupported", "hook.conflict"]
@@ -166,7 +167,7 @@ def test_a_reason_is_said_once(core, journal, capsys):
 def test_a_reason_said_before_is_not_repeated_by_its_event(core, journal, capsys):
     """The service says a reason at once, with details; its event comes through the ring later."""
     journal.say_reason(REASONS[5], "torch 9.9")
-    core.push("hook.unsupported", value=5)
+    core.push("hook.unsupported", reason=5)
     journal.flush()
     (line,) = capsys.readouterr().err.splitlines()
     assert line == f"tracehook: hook.unsupported: torch 9.9: {REASONS[5].advice}"
@@ -174,7 +175,7 @@ def test_a_reason_said_before_is_not_repeated_by_its_event(core, journal, capsys
 
 def test_an_unknown_reason_does_not_end_the_log(core, journal):
     """A number without a row, for example of a newer native side, is logged as it is."""
-    core.push("hook.unsupported", value=99)
+    core.push("hook.unsupported", reason=99)
     core.push("segment.alloc", **SEGMENT)
     assert journal.flush() == 2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tracehook import _testing
-from tracehook.log import ring
+from tracehook.log.records import unpack
 
 MIB = 1 << 20
 
@@ -14,7 +14,7 @@ MIB = 1 << 20
 def crowded(harness: _testing.Harness) -> _testing.Harness:
     """Return a registrar with a communicator whose events are in the log already."""
     harness.create(1)
-    harness.mark_drained(len(list(ring.unpack(harness.peek(100)))))
+    harness.mark_drained(len(list(unpack(harness.peek(100)))))
     return harness
 
 
@@ -25,10 +25,10 @@ def test_what_came_and_went_is_summed(crowded: _testing.Harness) -> None:
         crowded.alloc(0, number << 21, 2 * MIB)
         crowded.free(0, number << 21, 2 * MIB)
     data, read, last, summed = crowded.peek_summed(1000, 1)
-    kept = list(ring.unpack(data))
+    kept = list(unpack(data))
     assert summed == (40, 10, 20 * MIB, 10, 0)
     assert read == 2 + 40
-    assert [record.segment for record in kept] == [1, 1]
+    assert [record.members()["segment"] for record in kept] == [1, 1]
     assert last == kept[-1].seq + 40
 
 
@@ -39,7 +39,7 @@ def test_a_life_that_is_cut_by_the_batch_stays(crowded: _testing.Harness) -> Non
     crowded.free(0, 1 << 21, MIB)
     data, read, _, summed = crowded.peek_summed(100, 1)
     assert summed == (0, 0, 0, 0, 0)
-    assert len(list(ring.unpack(data))) == read == 2
+    assert len(list(unpack(data))) == read == 2
 
 
 def test_ranges_that_came_and_went_are_summed(crowded: _testing.Harness) -> None:
@@ -53,7 +53,7 @@ def test_ranges_that_came_and_went_are_summed(crowded: _testing.Harness) -> None
     data, read, _, summed = crowded.peek_summed(100, 1)
     assert summed == (10, 0, 0, 0, 5)
     assert read == 13
-    assert len(list(ring.unpack(data))) == 3
+    assert len(list(unpack(data))) == 3
 
 
 def test_a_range_whose_mapping_is_in_the_log_already_stays(crowded: _testing.Harness) -> None:
@@ -63,7 +63,7 @@ def test_a_range_whose_mapping_is_in_the_log_already_stays(crowded: _testing.Har
     crowded.unmap(0, 1 << 21, 2 * MIB)
     data, _, _, summed = crowded.peek_summed(100, 1)
     assert summed[0] == 0
-    assert len(list(ring.unpack(data))) == 1
+    assert len(list(unpack(data))) == 1
 
 
 def test_a_life_with_a_refused_call_stays(crowded: _testing.Harness) -> None:
@@ -73,7 +73,7 @@ def test_a_life_with_a_refused_call_stays(crowded: _testing.Harness) -> None:
     crowded.free(0, 1 << 21, MIB)
     data, read, _, summed = crowded.peek_summed(100, 1)
     assert summed[0] == 0
-    assert len(list(ring.unpack(data))) == read
+    assert len(list(unpack(data))) == read
 
 
 def test_few_events_are_not_summed(crowded: _testing.Harness) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import tracehook
 from tracehook.log import calls, ring, tallies
+from tracehook.log.records import RECORD_BYTES
 from tracehook.log.ring_slots import read_slots
 from tracehook.log.tallies import DOMAINS, SETTINGS, Surroundings, Tallies, Tally, tally_of
 from tracehook.nccl import paths
@@ -185,10 +186,10 @@ def test_rings_with_and_without_tallies_are_read(tmp_path: Path, more: tuple[tup
     """The header says how long a slot is: in rings of older versions it ends before the tallies."""
     slots = slot(*more) * 2
     start = 4096
-    header = struct.pack("<8sIIQQQQQQQ", b"THRING01", start + len(slots), ring.RECORD_BYTES, 1, 0, 0, 0, 0, 4711, 0)
+    header = struct.pack("<8sIIQQQQQQQ", ring.MAGIC, start + len(slots), RECORD_BYTES, 1, 0, 0, 0, 0, 4711, 0)
     header += struct.pack("<IiQII", 0, 0, 0, 2, len(slots) // 2)
     path = tmp_path / "a.ring"
-    path.write_bytes(header.ljust(start, b"\0") + slots + bytes(ring.RECORD_BYTES))
+    path.write_bytes(header.ljust(start, b"\0") + slots + bytes(RECORD_BYTES))
     found = list(calls.unlogged(ring.read_file(path).slots))
     assert [one.collectives for one, _ in found] == [9, 9]
     assert [tallies.unpack(data, {}) is not None for _, data in found] == [bool(more)] * 2

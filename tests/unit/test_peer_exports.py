@@ -55,9 +55,9 @@ class Native:
         self.asked.append((base, allocation, count))
         return [b"f" * 64] * count
 
-    def log(self, event, _comm, _rank, peer, **fields):
+    def push(self, event, **members):
         """Keep what would go into the ring."""
-        self.logged.append((event, peer, fields["generation"]))
+        self.logged.append((event, members["peer"], members["generation"]))
 
 
 class Link:
@@ -87,7 +87,7 @@ def native(monkeypatch):
     """Stand in for the native side."""
     made = Native()
     monkeypatch.setattr(exports, "native", made)
-    monkeypatch.setattr("tracehook.ipc.events.native", made)
+    monkeypatch.setattr("tracehook.ipc.events._core", made)
     monkeypatch.setattr(exports, "_check", lambda *_: None)
     return made
 

@@ -69,9 +69,9 @@ class Native:
         self.waits += 1
         assert self.idle.wait(10)
 
-    def log(self, event, _comm, _rank, _peer, **fields):
+    def push(self, event, **members):
         """Keep what would go into the ring."""
-        self.logged.append((event, fields.get("result", 0)))
+        self.logged.append((event, members["result"]))
 
 
 class ReceivedHandles:
@@ -119,7 +119,7 @@ def native(monkeypatch):
     """Stand in for the native side."""
     made = Native()
     monkeypatch.setattr(imports, "native", made)
-    monkeypatch.setattr("tracehook.ipc.events.native", made)
+    monkeypatch.setattr("tracehook.ipc.events._core", made)
     monkeypatch.setattr(imports._core, "capturing", lambda _: made.capturing)
     monkeypatch.setattr(tensor, "from_dlpack", lambda capsule: capsule)
     made.capturing = False

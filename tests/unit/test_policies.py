@@ -231,7 +231,7 @@ def test_an_expectation_that_the_log_cannot_have_is_reported(packages, chooser, 
 
 def test_several_groups_of_a_scope_ask_no_policy_with_a_fingerprint(packages, said, monkeypatch) -> None:  # noqa: ARG001
     """A rank that has both groups alike does not know whether another one, which is in one of them, has so too."""
-    chosen = PoolChoice(["always"], lambda *_: None)
+    chosen = PoolChoice(["always"], lambda *_, **__: None)
     monkeypatch.setattr(sys.modules["some_policies"].always, "fingerprint", lambda: "one", raising=False)
     groups = [SimpleNamespace(facts=SimpleNamespace(name=name, desc=None, ranks=2, members=(0, 1))) for name in "ab"]
     for group in groups:

@@ -44,7 +44,7 @@ class Ended:
         if (directory / "a.ring").exists():
             # A killed process may have written a line whose event the ring still has.
             logged = {event.get("seq") for event in self.events}
-            left = map(ring.fields_of, ring.read_file(directory / "a.ring").records)
+            left = map(ring.told_by, ring.read_file(directory / "a.ring").records)
             self.events += [{"event": name, **fields} for name, fields in left if fields["seq"] not in logged]
 
     def told(self, event: str = "trace.end") -> dict[str, Any]:
@@ -138,7 +138,7 @@ def test_ctrl_c_is_an_exception(tmp_path: Path) -> None:
         import signal
         # In a job in the background SIGINT is ignored.
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        _core.push("hook.enable")
+        _core.push("hook.enable", segments=0, bytes=0)
         journal.flush()  # its thread imports nothing any more: Python forgets the signal at an exec() of text
         signal.raise_signal(signal.SIGINT)
         """,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracehook._testing import Harness
-from tracehook.log import ring
+from tracehook.log import records
 from tracehook.views.ranges import MappedRanges
 
 PAGE = 2 << 20
@@ -88,8 +88,8 @@ def test_the_log_tells_the_ranges(steps: list[tuple[str, int, int, int]]) -> Non
     play(harness, steps)
     read = {0: MappedRanges(), 1: MappedRanges()}
     total = 0
-    for record in ring.unpack(harness.peek(1000)):
-        name, fields = ring.fields_of(record)
+    for record in records.unpack(harness.peek(1000)):
+        name, fields = records.fields_of(record)
         begin = int(fields["addr"], 16)
         verb = name.partition(".")[2]
         (read[fields["device"]].map if verb == "map" else read[fields["device"]].unmap)(begin, begin + fields["size"])

@@ -10,7 +10,7 @@ from tracehook.log import journal as logs
 from tracehook.log import lines, reader
 
 BEGIN = {"event": "trace.begin", "schema": "1.0", "t_ns": 1, "rank": 0, "pid": 10}
-SEGMENT = {"segment": 5, "address": 0x7F00, "size": 4096}
+SEGMENT = {"segment": 5, "addr": 0x7F00, "size": 4096}
 
 
 def _write(path, *events, tail=b""):
@@ -80,7 +80,7 @@ def test_what_the_ring_still_holds_is_recovered_once(core, tmp_path):
 
 def test_a_recovered_event_looks_like_a_written_one(core, tmp_path):
     """Where an event was found makes no difference to its fields."""
-    core.push("register.local", **SEGMENT, comm=1, comm_id=1, comm_seq=1, rank=0, device=0, value=1, duration_ns=10)
+    core.push("register.local", **SEGMENT, comm=1, comm_id=1, comm_seq=1, comm_rank=0, device=0, duration_ns=10)
     _write(tmp_path / "killed.jsonl", BEGIN)
     (tmp_path / "killed.ring").write_bytes(core.ring_file())
     logs.Journal(core, tmp_path / "lived.jsonl", {"rank": 0}).flush()

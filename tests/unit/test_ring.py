@@ -3,13 +3,13 @@
 import pytest
 
 from tracehook import _core, _testing
-from tracehook.log import ring
+from tracehook.log import records
 
 CAPACITY = 16
 
 
 def _records_of(core):
-    return list(ring.unpack(core.peek(1 << 16)))
+    return list(records.unpack(core.peek(1 << 16)))
 
 
 @pytest.fixture
@@ -25,13 +25,13 @@ def _overfill(harness, segments):
 
 def test_the_record_has_the_size_that_python_reads():
     """Both sides of the file format agree on the size of a record."""
-    assert ring.RECORD_BYTES == _core.RECORD_BYTES == 96
+    assert records.RECORD_BYTES == _core.RECORD_BYTES == 96
 
 
 def test_a_full_ring_keeps_the_oldest(small):
     """What led to a fault is worth more than what followed it; the rest is counted."""
     _overfill(small, CAPACITY + 5)
-    assert [record.segment for record in _records_of(small)] == list(range(1, CAPACITY + 1))
+    assert [record.members()["segment"] for record in _records_of(small)] == list(range(1, CAPACITY + 1))
     assert small.dropped == 5
 
 
@@ -56,7 +56,7 @@ def test_events_stay_until_marked(small):
 def test_a_look_is_bounded(small):
     """A reader with a small buffer gets the oldest whole records."""
     _overfill(small, 6)
-    assert [record.seq for record in ring.unpack(small.peek(2))] == [1, 2]
+    assert [record.seq for record in records.unpack(small.peek(2))] == [1, 2]
     assert small.peek(0) == b""
 
 

@@ -16,7 +16,7 @@ from tracehook import _core
 
 def push(values):
     for value in values:
-        _core.push("hook.enable", value, value * 10)
+        _core.push("hook.enable", segments=value, bytes=value * 10)
 """
 
 
@@ -57,8 +57,8 @@ def test_the_file_of_a_killed_process_is_read(tmp_path):
     killed = ring.read_file(path)
     assert alive == killed
     assert (killed.pid, killed.drained, killed.dropped) == (process.pid, 2, 0)
-    assert [(record.seq, record.value, record.size) for record in killed.records] == [
-        (seq, seq, seq * 10) for seq in range(3, 7)
+    assert [(record.seq, record.members()) for record in killed.records] == [
+        (seq, {"segments": seq, "bytes": seq * 10}) for seq in range(3, 7)
     ]
 
 
@@ -130,7 +130,7 @@ def test_a_forked_child_writes_its_own_thread():
         if child == 0:
             _core.make_process("", 8)
             push([2])
-            thread = struct.unpack_from("<Q", _core.peek(1), 48)[0]
+            thread = struct.unpack_from("<I", _core.peek(1), 32)[0]
             os._exit(0 if thread == threading.get_native_id() else 3)
         sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         """
@@ -194,7 +194,7 @@ def test_a_file_that_nothing_was_written_into_is_unborn(tmp_path, data):
 @pytest.mark.parametrize("length", [4, 40])
 def test_a_file_that_ends_in_its_header_is_refused(tmp_path, image, length):
     """A ring that was cut before its first record says that it is no ring."""
-    assert _refused(tmp_path, image[:length]) == "not a tracehook ring (it does not begin with THRING01)"
+    assert _refused(tmp_path, image[:length]) == "not a tracehook ring (it does not begin with THRING02)"
 
 
 def test_a_foreign_file_is_refused(tmp_path):

@@ -68,7 +68,7 @@ from tracehook import _core
 from tracehook.hook.service import service
 service()._journal._lock.acquire()  # nothing more is written
 for number in range(3):
-    _core.push("hook.disable", 7000 + number)
+    _core.push("hook.disable", segments=7000 + number, bytes=0)
 os.kill(os.getpid(), 9)
 """
 

@@ -24,7 +24,7 @@ def test_a_process_that_writes_begins_a_new_part(core: FakeCore, tmp_path: Path)
     """The command waits for it, and names the part; the log is whole."""
     journal = Journal(core, tmp_path / NAME, {"pid": 7}, bound=Bound(limit=8 << 20))
     journal.start()
-    core.push("segment.alloc", segment=5, address=0x7F00, size=4096)
+    core.push("segment.alloc", segment=5, addr=0x7F00, size=4096)
     journal.flush()
     status, out, err = rotate(tmp_path)
     journal.close(dict)

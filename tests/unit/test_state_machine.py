@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tracehook._testing import Harness
-from tracehook.log import ring
+from tracehook.log.records import unpack
 
 PAGE = 4096
 DEVICES = st.integers(0, 1)
@@ -314,7 +314,7 @@ class _Registrar(RuleBasedStateMachine):
 
     def check_events(self) -> None:
         """Every event of the history is in the ring, numbered without a gap, also per communicator."""
-        records = list(ring.unpack(self.harness.peek(1 << 14)))
+        records = list(unpack(self.harness.peek(1 << 14)))
         assert [record.seq for record in records] == list(range(1, len(records) + 1))
         for comm in {record.comm_id for record in records if record.comm_id}:
             numbers = [record.comm_seq for record in records if record.comm_id == comm]

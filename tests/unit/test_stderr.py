@@ -16,8 +16,8 @@ from tracehook.log import tables
 from tracehook.log.parts import Parts
 from tracehook.log.stderr import warn
 
-COMM = {"comm": 0xABC, "comm_id": 1, "comm_seq": 7, "rank": 3, "device": 0}
-SEGMENT = {"segment": 5, "address": 0x7F00, "size": 4096}
+COMM = {"comm": 0xABC, "comm_id": 1, "comm_seq": 7, "comm_rank": 3, "device": 0}
+SEGMENT = {"segment": 5, "addr": 0x7F00, "size": 4096}
 
 
 # --- the log cannot be written ---
@@ -57,7 +57,7 @@ def test_a_disk_that_fills_up_loses_nothing(tmp_path):
         journal = logs.Journal(_core, path, {})
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
         for number in range(100):
-            _core.push("hook.enable", number, 4096)
+            _core.push("hook.enable", segments=number, bytes=4096)
         written = journal.flush()
         assert journal.flush() == 0
         journal.close(dict)
@@ -102,7 +102,7 @@ def test_without_a_directory_only_warnings_are_said(core, capsys):
     """Events are drained all the same, so that the ring never fills."""
     journal = logs.Journal(core, None, {})
     core.push("segment.alloc", **SEGMENT)
-    core.push("register.local", **COMM, **SEGMENT, value=1)
+    core.push("register.local", **COMM, **SEGMENT)
     assert journal.flush() == 2
     assert (core.drained, capsys.readouterr().err) == (2, "")
 
@@ -111,7 +111,8 @@ def test_without_a_directory_only_warnings_are_said(core, capsys):
 def test_every_warning_is_said(core, capsys, event):
     """An event that the table calls a warning is one line on stderr when no log is kept."""
     journal = logs.Journal(core, None, {})
-    core.push(event, **(COMM | SEGMENT), value=1, result=1)
+    own = {name: SEGMENT.get(name, 1) for _, name in tables.ABOUT[event].parts("OWN")}
+    core.push(event, **(COMM | own), result=1)
     journal.flush()
     err = capsys.readouterr().err
     assert (err.count("\n"), err.startswith("tracehook: ")) == (1, True)
@@ -135,9 +136,9 @@ def test_warnings_are_said_however_long_the_log_has_failed():
         journal = logs.Journal(_core, Path("/dev/full"), {}, full, bound=small)
         for _ in range(20):
             for number in range(50):
-                _core.push("hook.enable", number, 4096)
+                _core.push("hook.enable", segments=number, bytes=4096)
             journal.flush()
-        _core.push("segment.unknown")
+        _core.push("segment.unknown", segment=0, addr=4096, size=1, total=0)
         journal.flush()
         assert len(_core.peek(128)) == 64 * _core.RECORD_BYTES, "the newest are kept, for whoever reads the ring"
         assert _core.dropped() == 20 * 50 + 1 - 64

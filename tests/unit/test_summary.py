@@ -3,7 +3,7 @@
 import pytest
 
 from tracehook.audit.summary import launchers, summarise
-from tracehook.log import ring, tables
+from tracehook.log import records, tables
 from tracehook.log.reader import ProcessLog
 
 X, Y = 1, 2
@@ -175,7 +175,7 @@ def test_no_event_of_the_table_breaks_the_counting(core, tmp_path):
     """Every event that the ring can hold is taken, whatever its fields."""
     for name in tables.EVENTS:
         core.push(name)
-    rows = (ring.fields_of(record) for record in ring.unpack(core.data))
+    rows = map(records.fields_of, records.unpack(core.data))
     _summary_of(tmp_path, [{"event": name, **fields} for name, fields in rows])
 
 

@@ -70,7 +70,7 @@ class Job:
         looked_ns = int(1e9 * looked_s)
         counts = (64, 1 + waiting, 1, 0, WALL_NS - looked_ns, 100 + rank, looked_ns)
         self.logs[rank].with_suffix(".ring").write_bytes(
-            struct.pack("<8sIIQQQQQQQ", b"THRING01", 4096, 96, *counts).ljust(4096 + 64 * 96, b"\0")
+            struct.pack("<8sIIQQQQQQQ", b"THRING02", 4096, 96, *counts).ljust(4096 + 64 * 96, b"\0")
         )
 
     def later(self, follower: Follower, seconds: float, *but: int) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from tracehook.log.tables import rows
+from tracehook.log.tables import ABOUT, rows
 
 
 class Field(NamedTuple):
@@ -18,9 +18,12 @@ class Field(NamedTuple):
     is_common: bool  # any event may have it
 
 
+_OWN: Final = {name: sql_type for about in ABOUT.values() for name, sql_type in about.fields.items()}
+
 # Of every event.
 TABLE: Final = {
-    name: Field(sql_type, meaning, macro == "COMMON") for macro, name, sql_type, meaning in rows("events/fields.def")
+    name: Field("".join(kind) or _OWN[name], meaning, macro == "COMMON")
+    for macro, name, *kind, meaning in rows("events/fields.def")
 }
 FIELDS: Final = {name: field.sql_type for name, field in TABLE.items()}
 

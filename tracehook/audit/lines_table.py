@@ -18,10 +18,7 @@ from tracehook.log.lines import LONGEST_LINE
 from tracehook.log.tables import ABOUT
 
 # Have no place in the sequence of events.
-_OWN_SEQ = (
-    *("trace.begin", "trace.end", "log.dropped", "log.summed", "communicator.calls", "communicator.group"),
-    *("rank.known", "rehearsal.violation", "rehearsal.hang", "communicator.paths"),
-)
+_OWN_SEQ = tuple(name for name, about in ABOUT.items() if about.is_line)
 _COMMON: Final = frozenset(name for name, field in TABLE.items() if field.is_common)
 _OF_BEGIN: Final = frozenset({"local"})
 OF_PROCESS: Final = ("rank", "world_size")

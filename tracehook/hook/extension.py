@@ -21,8 +21,8 @@ class Host(Protocol):
     def status(self, flush: bool = True) -> dict[str, Any]:
         """Return what :func:`tracehook.status` does; without `flush` it waits for no other thread's file."""
 
-    def push(self, event: str, value: int, size: int) -> None:
-        """Log an event that has a count and a size."""
+    def push(self, event: str, **members: int) -> None:
+        """Log an event, with each member of its row (cpp/events/events.def)."""
 
 
 class Extension(Protocol):

@@ -85,13 +85,13 @@ def _told(problem: BaseException) -> dict[str, str]:
     return {"exception": encodable(type(problem).__name__), "message": encodable(message)}
 
 
-def _tell(event: str, problem: BaseException, **more: str) -> None:
+def _tell(problem: BaseException, **more: str) -> None:
     core, journal = _Followed.core, _Followed.journal
     if core is not None and journal is not None:
         with contextlib.suppress(Exception):  # the program's own hook comes next
             number = next(_numbers)
             journal.texts[number] = _told(problem) | more
-            core.push(event, number)
+            core.push("thread.exception" if more else "python.exception", texts=number)
 
 
 def _chain_hooks() -> None:
@@ -100,13 +100,13 @@ def _chain_hooks() -> None:
     def excepthook(*raised: Any) -> None:
         problem = _uncaught()
         if problem is not None and problem is raised[1]:
-            _tell("python.exception", problem)
+            _tell(problem)
         of_program(*raised)
 
     def thread_excepthook(raised: threading.ExceptHookArgs) -> None:
         if raised.exc_value is not None and not isinstance(raised.exc_value, SystemExit):
             name = raised.thread.name if raised.thread is not None else ""
-            _tell("thread.exception", raised.exc_value, thread_name=encodable(name))
+            _tell(raised.exc_value, thread_name=encodable(name))
         of_threads(raised)
 
     sys.excepthook, threading.excepthook = excepthook, thread_excepthook
@@ -126,7 +126,7 @@ def _wrap_exits() -> None:
         try:
             with contextlib.suppress(Exception):
                 if _Followed.core is not None:
-                    _Followed.core.push("python.exit", status & 0xFF)
+                    _Followed.core.push("python.exit", status=status & 0xFF)
         finally:  # also if Ctrl-C comes just now
             os_exit(status)
 

@@ -120,7 +120,7 @@ class Service:
             self._note("slots_refused" if self._is_blind else "no_nccl", str(problem))
             if self._is_blind:
                 _core.set_registering(False)
-        self._mark("hook.enable")
+        self._mark(True)
 
     def _attach_when_cuda_is_up(self, torch: Any) -> None:
         if torch.version.cuda is None:
@@ -194,7 +194,7 @@ class Service:
             if on and (self._record_only or self._is_blind):
                 return
             core.set_registering(on)
-            self._mark("hook.enable" if on else "hook.disable")
+            self._mark(on)
 
     def status(self, flush: bool = True) -> dict[str, Any]:
         """See :func:`tracehook.status`. Without `flush` it waits for no other thread's file."""
@@ -241,9 +241,9 @@ class Service:
             refused: tuple[str, str] | None = core.open_bank(self.settings.pool_limit or 0)
             return refused
 
-    def push(self, event: str, value: int, size: int) -> None:
-        """Log an event that has a count and a size."""
-        self._native().push(event, value, size)
+    def push(self, event: str, **members: int) -> None:
+        """Log an event, with each member of its row (cpp/events/events.def)."""
+        self._native().push(event, **members)
 
     # --- raw communicators ---
 
@@ -297,15 +297,16 @@ class Service:
             raise RuntimeError("tracehook is not enabled in this process: call tracehook.enable() first")
         return self._core
 
-    def _mark(self, event: str) -> None:
-        self._native().push(event, *self._native().totals()[:2])
+    def _mark(self, on: bool) -> None:
+        segments, size, _ = self._native().totals()
+        self._native().push("hook.enable" if on else "hook.disable", segments=segments, bytes=size)
 
     def _note(self, name: str, detail: str = "") -> None:
         number = number_of(name)
         if self._journal is not None:
             self._journal.say_reason(REASONS[number], detail)
         if self._core is not None:
-            self._core.push(REASONS[number].event, number)
+            self._core.push(REASONS[number].event, reason=number)
 
     def finish(self) -> None:
         """At interpreter exit: end all threads, and close the log. No call into CUDA or NCCL; all stays registered."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from tracehook._core import ipc as native
+from tracehook import _core
+from tracehook.log.records import OF_POOL
 
 
 class PeerEvents(NamedTuple):
@@ -13,6 +14,11 @@ class PeerEvents(NamedTuple):
     comm: int
     rank: int
 
-    def write(self, event: str, peer: int, **fields: Any) -> None:
-        """Write an event about a peer; the fields are those of the native `log`."""
-        native.log(event, self.comm, self.rank, peer, **fields)
+    def write(self, event: str, peer: int, **members: int) -> None:
+        """Write an event about a peer, with the other members of its row (cpp/events/events.def)."""
+        _core.push(event, comm=self.comm, comm_rank=self.rank, peer=peer, **members)
+
+
+def number_of(segment: int, is_pool: bool) -> int:
+    """Return the number of a segment as the ring keeps it."""
+    return segment | OF_POOL if is_pool else segment

@@ -22,7 +22,7 @@ import torch
 from tracehook._core import ipc as native
 from tracehook.errors import PeerError, PeerLost
 from tracehook.ipc import wire
-from tracehook.ipc.events import PeerEvents
+from tracehook.ipc.events import PeerEvents, number_of
 from tracehook.ipc.life import own_life
 from tracehook.ipc.link import close_files
 
@@ -92,17 +92,19 @@ class Export:
             else:
                 yield head + b"".join(native.export_fabric(*place)), []
 
-    def fields(self) -> dict[str, int]:
-        """Return its fields in the log."""
-        return {
-            "segment": self.segment,
-            "pool": self.is_pool,
-            "generation": self.number,
-            "handle": self.handle_kind,
-            "address": self.base,
-            "size": self.size,
-            "device": self.device,
-        }
+    def log(self, link: Link, events: PeerEvents, *, ends: bool) -> None:
+        """Log that a peer has it now, or no longer."""
+        events.write(
+            "ipc.release" if ends else "ipc.export",
+            link.peer,
+            addr=self.base,
+            size=self.size,
+            life=own_life(),
+            segment=number_of(self.segment, self.is_pool),
+            generation=self.number,
+            handle=self.handle_kind,
+            device=self.device,
+        )
 
 
 class Exports:
@@ -222,7 +224,7 @@ class Exports:
             except RuntimeError as problem:
                 raise PeerError(str(problem)) from None
         export.links.add(link)
-        self._events_of_links[link].write("ipc.export", link.peer, value=own_life(), **export.fields())
+        export.log(link, self._events_of_links[link], ends=False)
 
     # --- the end of a loan ---
 
@@ -322,7 +324,7 @@ class Exports:
         export.links.discard(link)
         for loan in export.loans.values():
             loan.links.discard(link)
-        self._events_of_links[link].write("ipc.release", link.peer, value=own_life(), **export.fields())
+        export.log(link, self._events_of_links[link], ends=True)
         self._ask_and_drop(export)
 
     def is_mapped_by(self, link: Link) -> bool:

@@ -19,7 +19,7 @@ from tracehook._core import ipc as native
 from tracehook.errors import PeerError, PeerLost, PeerTensorGone
 from tracehook.hook import background
 from tracehook.ipc import wire
-from tracehook.ipc.events import PeerEvents
+from tracehook.ipc.events import PeerEvents, number_of
 
 if TYPE_CHECKING:
     from tracehook.ipc.link import Link
@@ -134,8 +134,6 @@ class Imports:
 
     def _map(self, link: Link, events: PeerEvents, offer: wire.Offer, device: int) -> Import:
         begin = time.monotonic_ns()
-        fields = {"segment": offer.segment, "pool": bool(offer.flags & wire.Flag.POOL), "generation": offer.export}
-        fields |= {"handle": offer.handle_kind, "size": offer.size, "device": device, "value": link.life}
         try:
             if offer.handle_kind == wire.HandleKind.RUNTIME:
                 mapping = native.map_runtime(offer.handle, offer.size, device)
@@ -143,14 +141,12 @@ class Imports:
                 mapping = link.handles.map(offer)
         except RuntimeError as problem:
             link.try_send(wire.pack_head(wire.Kind.NOT_MAPPED, offer.export))
-            taken = time.monotonic_ns() - begin
-            events.write("ipc.open", link.peer, **fields, duration_ns=taken, result=getattr(problem, "code", -1))
+            self._report_mapped(link, events, offer, device, 0, begin, getattr(problem, "code", -1))
             about = f"a segment of rank {link.peer} ({offer.size} bytes) cannot be mapped"
             if isinstance(problem, PeerError):
                 raise problem.within(about) from None
             raise PeerError(f"{about}: {problem}") from None
-        taken = time.monotonic_ns() - begin
-        events.write("ipc.open", link.peer, **fields, address=mapping.address, duration_ns=taken)
+        self._report_mapped(link, events, offer, device, mapping.address, begin)
         return Import((link.life, offer.export), offer, mapping)
 
     # --- what owners ask for: nothing is unmapped here ---
@@ -287,6 +283,24 @@ class Imports:
             self._recalled.pop(loan, None)
 
     @staticmethod
+    def _report_mapped(
+        link: Link, events: PeerEvents, offer: wire.Offer, device: int, address: int, begin: int, result: int = 0
+    ) -> None:
+        events.write(
+            "ipc.open",
+            link.peer,
+            addr=address,
+            size=offer.size,
+            peer_life=link.life,
+            peer_segment=number_of(offer.segment, bool(offer.flags & wire.Flag.POOL)),
+            generation=offer.export,
+            handle=offer.handle_kind,
+            device=device,
+            duration_ns=time.monotonic_ns() - begin,
+            result=result,
+        )
+
+    @staticmethod
     def _report_unmapped(imported: Import, taken: int, result: int) -> None:
         if not imported.awaiting:
             return
@@ -294,14 +308,13 @@ class Imports:
         events.write(
             "ipc.close",
             link.peer,
-            segment=imported.segment,
-            pool=imported.is_pool,
+            peer_segment=number_of(imported.segment, imported.is_pool),
             generation=imported.key[1],
             handle=imported.handle_kind,
-            address=imported.mapping.address,
+            addr=imported.mapping.address,
             size=imported.mapping.size,
             device=imported.mapping.device,
-            value=imported.key[0],
+            peer_life=imported.key[0],
             duration_ns=taken,
             result=result,
         )

@@ -76,7 +76,7 @@ class Peer:
                 is_first, self._is_loss_handled = not self._is_loss_handled, True
             if is_first:
                 if not self.link.peer_closed:
-                    self.events.write("peer.lost", self.rank, value=self.link.life)
+                    self.events.write("peer.lost", self.rank, peer_life=self.link.life)
                 EXPORTS.drop_link(self.link)
                 IMPORTS.mark_unwanted(self.link, self.lost_error())
         return self.lost_error()

@@ -94,7 +94,7 @@ class PeerTable:
             self.by_rank[link.peer] = peer
             link.start(self._device.index)
             EXPORTS.add_link(link, self._events)
-            peer.events.write("peer.ready", link.peer, value=link.life, duration_ns=time.monotonic_ns() - begin)
+            peer.events.write("peer.ready", link.peer, peer_life=link.life, duration_ns=time.monotonic_ns() - begin)
             self._monitor.add(peer)
             if self._inbox.semaphores is None:
                 self._inbox.semaphores = Semaphores(self._size, self._events.rank, self._device.index)

@@ -5,16 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from tracehook.log import ring
+from tracehook.log import records
 from tracehook.log.tables import EVENTS
 
-# Where a record has these fields (struct Event, log/ring.py), in units of each.
-_KIND, _RESULT, _DURATION = 44, 20, 8
-_WORDS, _NUMBERS, _SHORTS = ring.RECORD_BYTES // 8, ring.RECORD_BYTES // 4, ring.RECORD_BYTES // 2
 _TIMEOUT = EVENTS.index("agreement.timeout")
-_CALLS = frozenset(
-    EVENTS.index(name) for name in ("register.local", "deregister.local", "register.window", "deregister.window")
-)
 
 
 class Missed(NamedTuple):
@@ -40,20 +34,17 @@ class EventCounts:
 
     def take(self, data: bytes) -> None:
         """Count whole, consecutive records of the ring."""
-        view = memoryview(data)
-        kinds = view.cast("H")[_KIND::_SHORTS].tolist()
+        kinds = records.column(data, "kind")
         new = Counter(kinds)
         if max(new, default=0) >= len(self._nanoseconds):  # of a native core that is newer than these tables
             return
         self._counts.update(new)
         spent = self._nanoseconds
-        for kind, duration in zip(kinds, view.cast("Q")[_DURATION::_WORDS].tolist(), strict=True):
+        for kind, duration in zip(kinds, records.column(data, "duration_ns"), strict=True):
             spent[kind] += duration
-        results = view.cast("i")[_RESULT::_NUMBERS].tolist()
+        results = records.column(data, "result")
         if any(results):
-            self._failures.update(
-                kind for kind, result in zip(kinds, results, strict=True) if result and kind in _CALLS
-            )
+            self._failures.update(kind for kind, result in zip(kinds, results, strict=True) if result)
         if _TIMEOUT in new:
             self._take_timeouts(data)
 
@@ -68,11 +59,12 @@ class EventCounts:
 
     def _take_timeouts(self, data: bytes) -> None:
         """Tell agreements and ranks apart: each rank that missed one has an event of its own, with the same numbers."""
-        for record in ring.unpack(data):
+        for record in records.unpack(data):
             if record.kind != _TIMEOUT:
                 continue
-            self._missed[Missed(f"{record.comm:016x}", record.extra)] += 1
-            this = (record.comm_id, record.value, record.duration_ns)
+            own = record.members()
+            self._missed[Missed(f"{record.comm:016x}", own["missing_rank"])] += 1
+            this = (record.comm_id, own["entries"], record.duration_ns)
             if this == self._last_timeout and record.duration_ns:
                 self._nanoseconds[_TIMEOUT] -= record.duration_ns
             else:

@@ -104,7 +104,7 @@ class LogFile:
         for record in self.left.records:
             if record.seq < last:
                 continue
-            name, fields = ring.fields_of(record)
+            name, fields = ring.told_by(record)
             yield {"event": name, **fields}
         for found, slot in calls.unlogged(self.left.slots):
             yield {"event": "communicator.calls", "t_ns": found.moved_ns, **calls.fields_of(found)}

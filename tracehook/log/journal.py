@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from tracehook.log import calls, ring, tallies
+from tracehook.log import calls, records, tallies
 from tracehook.log.aside import Aside
 from tracehook.log.bound import NO_BOUND, Bound
 from tracehook.log.encoding import dumps
@@ -230,10 +230,10 @@ class Journal:
         count = 0
         if self.tally is not None:
             self.tally.take(data)
-        for record in ring.unpack(data):
-            name, fields = ring.fields_of(record)
+        for record in records.unpack(data):
+            name, fields = records.fields_of(record)
             if name in ("python.exception", "thread.exception"):
-                fields |= self.texts.pop(record.value, {})
+                fields |= self.texts.pop(record.members()["texts"], {})
             self._tell(name, fields)
             if self._aside is not None:
                 self._aside.hear(name, fields)

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from tracehook.log.file_name import stem_of
-from tracehook.log.ring import MOST_EVENTS, RECORD_BYTES, RingError, read_header
+from tracehook.log.records import RECORD_BYTES
+from tracehook.log.ring import MOST_EVENTS, RingError, read_header
 from tracehook.log.text import encodable
 
 _MOUNTS = Path("/proc/self/mountinfo")

@@ -12,17 +12,40 @@ from typing import Any, Final, NamedTuple
 
 _CPP = files("tracehook") / "cpp"
 _BREAK = re.compile(r'"\s+"')  # within a text of several lines
-_ROW = re.compile(r'^([A-Z_]+)\(([^")]*(?:"[^"]*"[^")]*)*)\)', re.MULTILINE)
-_ARGUMENT = re.compile(r'"([^"]*)"|([^",\s][^",]*)')
+_ROW = re.compile(r'^([A-Z_]+)\(((?:[^"()]+|"[^"]*"|\([^()]*\))*)\)', re.MULTILINE)
+_ARGUMENT = re.compile(r'"([^"]*)"|((?:[A-Z]+\([^)]*\)\s*)+|[^",\s][^",]*)')
+_FIELD = re.compile(r"([A-Z]+)\((\w+)(?:, (\w+))?\)")
+# Fields that are not called as the member that they come from.
+_SHOWN: Final = {"thread": {"thread": "BIGINT"}, "result": {"ok": "BOOLEAN", "error": "INTEGER"}}
 
 
 class Event(NamedTuple):
     """What events.def says of an event, besides its name."""
 
+    is_line: bool  # Python writes it, and the ring never has it
     severity: str  # info, problem or warning
-    fields: tuple[str, ...]  # its own, besides the common ones
+    row: str  # its fields, as they stand there
     sentence: str  # what happened; a {field} stands for its value
     refused: str  # what happened if its `ok` is false; "" if the sentence says that too
+
+    def parts(self, how: str) -> list[tuple[str, str]]:
+        """Return type and name of what its row has of one way: ``OWN``, ``SAID`` or ``SHOW`` (name and "")."""
+        return [(kind, name) for way, kind, name in _FIELD.findall(self.row) if way == how]
+
+    @property
+    def fields(self) -> dict[str, str]:
+        """The fields that it may have besides the common ones, and their types of SQL."""
+        found: dict[str, str] = {}
+        for how, kind, name in _FIELD.findall(self.row):
+            found |= _SHOWN[kind] if how == "SHOW" else dict.fromkeys(_fields_of(kind, name), TYPES[kind].of_sql)
+        return found
+
+
+class OwnType(NamedTuple):
+    """What types.def says of a type, besides its name."""
+
+    of_cpp: str  # "": the ring has none
+    of_sql: str
 
 
 class Reason(NamedTuple):
@@ -40,21 +63,48 @@ def rows(file: str) -> list[tuple[str, ...]]:
     return [(macro, *(quoted or bare for quoted, bare in _ARGUMENT.findall(row))) for macro, row in found]
 
 
+def field_of(kind: str, name: str) -> str:
+    """Return how the field of a member of this type is called."""
+    return name.removesuffix("ns") + "us" if kind == "nanoseconds" else name
+
+
+def _fields_of(kind: str, name: str) -> tuple[str, ...]:
+    """Return all fields that such a member can be."""
+    match kind:
+        case "hidden":
+            return ()
+        case "reason":
+            return name, "advice"
+        case "any_segment":
+            return name, name.replace("segment", "pool_segment")
+        case _:
+            return (field_of(kind, name),)
+
+
 def _names(file: str) -> tuple[str, ...]:
     """Return the last argument of each row, by number."""
     return tuple(row[-1] for row in rows(file))
 
 
-_EVENT_ROWS = [row[2:] for row in rows("events/events.def")]
+_EVENT_ROWS = rows("events/events.def")
 
-EVENTS: Final = tuple(name for name, *_ in _EVENT_ROWS)
+EVENTS: Final = tuple(name for _, _, name, *_ in _EVENT_ROWS)
 """Names of the events, by number."""
 
+STRUCTS: Final = {name: struct for _, struct, name, *_ in _EVENT_ROWS}
+"""What C++ calls their rows, by name."""
+
 ABOUT: Final = {
-    name: Event(severity, tuple(fields.split()), sentence, "".join(refused))
-    for name, severity, fields, sentence, *refused in _EVENT_ROWS
+    name: Event(macro == "LINE", severity, fields, sentence, "".join(refused))
+    for macro, _, name, severity, fields, sentence, *refused in _EVENT_ROWS
 }
 """The rows of the events, by name."""
+
+HEAD: Final = tuple((kind, name) for _, kind, name, _ in rows("events/head.def"))
+"""What the ring keeps of every event: type of C++ and name."""
+
+TYPES: Final = {name: OwnType("".join(of_cpp), of_sql) for _, name, *of_cpp, of_sql in rows("events/types.def")}
+"""The types of what an event has of its own."""
 
 WARNINGS: Final = frozenset(name for name, row in ABOUT.items() if row.severity == "warning")
 PROBLEMS: Final = frozenset(name for name, row in ABOUT.items() if row.severity == "problem")
@@ -112,9 +162,9 @@ def said(event: Mapping[str, Any]) -> str:
     return sentence.format_map(_Fields(event))
 
 
-def reason_of(number: int, event: str) -> Reason:
-    """Return the reason with that number, which an event has; a later version may know more of them."""
-    return REASONS.get(number, Reason(event, f"reason {number}", "see the log"))
+def reason_of(number: int) -> Reason:
+    """Return the reason with that number; a later version may know more of them."""
+    return REASONS.get(number, Reason("", f"reason {number}", "see the log"))
 
 
 def number_of(name: str) -> int:

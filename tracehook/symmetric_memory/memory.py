@@ -39,7 +39,7 @@ class SymmetricMemory:
     def __init__(
         self,
         settings: Settings,
-        note: Callable[[str, int, int], None],
+        note: Callable[..., None],
         on_new_communicator: Callable[[ProcessGroup | None], None],
         sessions: StoreSessions,
     ) -> None:
@@ -273,7 +273,7 @@ class SymmetricMemory:
     def limit_error(self) -> PoolLimitError:
         """Return the exception for a pool that may not grow, with the numbers and the largest owners."""
         _, device, wanted, held, limit = _core.last_refusal()
-        self.push("pool.limit", wanted, held)
+        self.push("pool.limit", wanted=wanted, held=held)
         owners: dict[str, int] = defaultdict(int)
         for segment in pool_segments():
             if segment.device == device:

@@ -68,7 +68,7 @@ class PlacementCheck:
         except RegistrationMismatch as problem:
             text = f"{problem.text}. {_ADVICE}" if problem.topic == topic and not is_configured else str(problem)
             if communicator is not None:
-                communicator.log_agreement("placement.mismatch", 0, 0, 0)
+                communicator.log("placement.mismatch")
             return self._refused(found, text)
         except RegistrationTimeout as problem:
             text = f"{problem.text}. {UNSURE}"

@@ -19,7 +19,7 @@ _MOST_NS = (1 << 32) - 1
 class PoolChoice:
     """The policies of this process. Any thread."""
 
-    def __init__(self, names: Sequence[str], push: Callable[[str, int, int], None]) -> None:
+    def __init__(self, names: Sequence[str], push: Callable[..., None]) -> None:
         self._push = push
         self._chooser = Chooser(names, self._report)
         self._lock = threading.Lock()
@@ -42,7 +42,7 @@ class PoolChoice:
         ranks, members = tuple(one.ranks for one in facts), tuple(one.members for one in facts)
         request = Request(names, ranks, device, operation, nbytes, graph, descriptions, members, dtype)
         choice = self._chooser.choose(request, self._unequal(windows))
-        self._push("policy.chosen", choice.index + 1, list(Answer).index(choice.answer))
+        self._push("policy.chosen", choice=choice.index, answer=list(Answer).index(choice.answer))
         self._note_expected(request, choice)
         for found in windows:
             found.choices.add((choice.policy, choice.answer))
@@ -63,7 +63,7 @@ class PoolChoice:
         if not problem:
             return frozenset()
         if say_once(f"{problem}; the next policy answers for this group"):
-            self._push("policy.failed", 0, 0)
+            self._push("policy.failed")
         return fingerprints.keys()
 
     def _note_expected(self, request: Request, choice: Choice) -> None:
@@ -77,10 +77,10 @@ class PoolChoice:
             self._told.add(key)
         operation = next((at for at, row in enumerate(OPERATIONS) if row[0] == request.operation), len(OPERATIONS))
         plain_ns, symmetric_ns = (min(round(1000 * time), _MOST_NS) for time in times)
-        self._push("policy.expected", plain_ns << 32 | symmetric_ns, operation << 56 | nbytes)
+        self._push("policy.expected", operation=operation, bucket=nbytes, plain_ns=plain_ns, symmetric_ns=symmetric_ns)
 
     def _report(self, text: str) -> None:
-        self._push("policy.failed", 0, 0)
+        self._push("policy.failed")
         say_once(text)
 
 

@@ -100,7 +100,7 @@ class RanksFollower:
         if ranks is None or ranks._communicator is None or ranks._communicator.id != self._communicator.id:
             return
         if ranks.guard != "on":
-            self._communicator.log_agreement("placement.mismatch", 0, 0, 0)
+            self._communicator.log("placement.mismatch")
             say_once(f"{verdict.text} (nothing is ended: SYMM_REGISTER_GUARD={ranks.guard})")
             if self._verification is not None:
                 self._verification.lower_fence()
@@ -119,7 +119,7 @@ class RanksFollower:
         """On the watchdog's thread: say what the others waited for, if this rank did not come. It may wait in NCCL."""
         ranks = self._ranks()
         if ranks is not None and not self.has_come_to(verdict_key):
-            self._communicator.log_agreement("agreement.timeout", 0, ranks.facts.rank, 0)
+            self._communicator.log("agreement.timeout", entries=0, missing_rank=ranks.facts.rank)
             kind = RegistrationTimeout if verdict.kind == "timeout" else RegistrationMismatch
             warn(str(kind(verdict.text)))
 

@@ -104,7 +104,7 @@ class Registrations:
             if differs and not theirs.is_said:
                 found = _core.find_communicator(row["pointer"])
                 if found is not None:
-                    found.log_agreement("communicator.uneven", int(notice.registered), rank, 0)
+                    found.log("communicator.uneven", other_rank=rank, registered=notice.registered)
                 warn(_sentence(notice))
             theirs.is_said = differs
 

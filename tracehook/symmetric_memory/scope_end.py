@@ -28,7 +28,7 @@ class Memory(Protocol):
     def open_scopes(self) -> list[OpenScope]:
         """Return the open scopes of all threads."""
 
-    def push(self, event: str, value: int, size: int) -> None:
+    def push(self, event: str, **members: int) -> None:
         """Log an event."""
 
 
@@ -57,7 +57,7 @@ class ScopeEnd:
             return
         assert touched is not None
         if _core.capturing(self._device):
-            self._memory.push("window.defer", len(touched), 0)
+            self._memory.push("window.defer", segments=len(touched))
             for found in self._windows:
                 found.deferred.extend(segment for segment in touched if segment not in found.deferred)
             return

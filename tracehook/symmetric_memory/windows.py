@@ -122,7 +122,7 @@ class GroupWindows(GroupRanks):
             if topic in _ADVICE and isinstance(problem, RegistrationMismatch) and problem.topic == topic:
                 raise RegistrationMismatch(problem.text, advice=_ADVICE[topic]) from None
             raise
-        communicator.log_agreement("agreement.reached", len(entries), 0, time.monotonic_ns() - begin)
+        communicator.log("agreement.reached", entries=len(entries), duration_ns=time.monotonic_ns() - begin)
 
     def _note(self, communicator: Any, problem: RegistrationError, duration: int, entries: int) -> None:
         """Remember a failure for :meth:`explain <tracehook.explain>`, and log it."""
@@ -132,11 +132,11 @@ class GroupWindows(GroupRanks):
     def _log_failure(self, communicator: Any, problem: RegistrationError, duration: int, entries: int) -> None:
         if isinstance(problem, RegistrationTimeout):
             for rank in problem.missing or (self.facts.rank,):
-                communicator.log_agreement("agreement.timeout", entries, rank, duration)
+                communicator.log("agreement.timeout", entries=entries, missing_rank=rank, duration_ns=duration)
         elif isinstance(problem, RegistrationMismatch):
-            communicator.log_agreement("agreement.mismatch", entries, 0, duration)
+            communicator.log("agreement.mismatch", entries=entries, duration_ns=duration)
         else:
-            communicator.log_agreement("agreement.failed", entries, 0, duration)
+            communicator.log("agreement.failed", entries=entries, duration_ns=duration)
 
     def _register(self, communicator: Any, fence: Fence, segments: list[int], position: Sequence[int]) -> int:
         fence.next = self._register_all(communicator, segments, position)

@@ -60,7 +60,7 @@ def lie() -> None:
     tensor = torch.empty(40 * MB, dtype=torch.uint8, device=device)
     place = tensor.data_ptr()
     ((segment, size),) = ((number, size) for number, _, address, size, _ in _core.segments() if address == place)
-    _core.ipc.log("segment.free", 0, RANK, 0, segment=segment, address=place, size=size, device=device.index)
+    _core.push("segment.free", segment=segment, addr=place, size=size, total=0, device=device.index)
     tell(lied=segment)
 
 

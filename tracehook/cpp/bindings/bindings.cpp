@@ -23,15 +23,6 @@ Process& process() {
     return *current;
 }
 
-core::EventKind kind_of(const std::string& name) {
-    for (std::uint16_t i = 0; i < static_cast<std::uint16_t>(core::EventKind::kCount); ++i) {
-        if (name == core::event_name(static_cast<core::EventKind>(i))) {
-            return static_cast<core::EventKind>(i);
-        }
-    }
-    throw std::invalid_argument("no event is named " + name);
-}
-
 namespace {
 
 py::list nccl_traits() {
@@ -167,10 +158,10 @@ void bind_process(py::module_& module) {
     });
     module.def(
         "push",
-        [](const std::string& event, std::uint64_t value, std::uint64_t size) {
-            process().push(kind_of(event), value, size);
+        [](const std::string& event, const py::kwargs& fields) {
+            process().ring().push(event_of(event, fields));
         },
-        py::arg("event"), py::arg("value") = 0, py::arg("size") = 0);
+        py::arg("event"), "With every member of the event's row, and any of the head");
     module.def(
         "peek",
         [](std::size_t limit, std::size_t skip) { return peek(process().ring(), limit, skip); },

@@ -9,8 +9,6 @@ namespace tracehook {
 
 // The one of this process. Throws std::runtime_error if tracehook is not started in it.
 Process& process();
-// Throws std::invalid_argument if no event has that name.
-core::EventKind kind_of(const std::string& name);
 
 // Whether Python can no longer be asked for anything.
 bool is_finalizing();

@@ -121,28 +121,6 @@ void write_words(std::uintptr_t stream, const std::vector<std::uintptr_t>& addre
     }
 }
 
-// What peers do, as the ring keeps it: `comm_seq` is the generation of the export, `extra` holds
-// the peer's rank, the kind of the handle and whether the segment is one of our pools.
-void log(const std::string& event, std::uint64_t comm, int rank, int peer, std::uint64_t segment,
-         bool pool, std::uint32_t generation, int handle, std::uint64_t address, std::uint64_t size,
-         int device, std::uint64_t value, std::uint64_t duration_ns, int result) {
-    core::Event noted;
-    noted.kind = kind_of(event);
-    noted.comm = comm;
-    noted.rank = rank;
-    noted.segment = segment;
-    noted.comm_seq = generation;
-    noted.address = address;
-    noted.size = size;
-    noted.device = static_cast<std::int16_t>(device);
-    noted.value = value;
-    noted.duration_ns = duration_ns;
-    noted.result = result;
-    noted.extra = (static_cast<std::uint32_t>(peer) & 0xFFFF) |
-                  (static_cast<std::uint32_t>(handle) & 0xF) << 16 | (pool ? 1u << 20 : 0);
-    process().ring().push(noted);
-}
-
 void bind_errors(py::module_& module) {
     // Never destroyed: the translator may still be asked while the interpreter ends.
     static const py::handle type =
@@ -235,11 +213,6 @@ void bind_ipc(py::module_& core) {
             ipc::check_runtime("waiting for the device", cuda::wait_for_device(device));
         },
         NoGil(), py::arg("device"));
-    module.def("log", &log, py::arg("event"), py::arg("comm"), py::arg("rank"), py::arg("peer"),
-               py::arg("segment") = 0, py::arg("pool") = false, py::arg("generation") = 0,
-               py::arg("handle") = 0, py::arg("address") = 0, py::arg("size") = 0,
-               py::arg("device") = -1, py::arg("value") = 0, py::arg("duration_ns") = 0,
-               py::arg("result") = 0);
 }
 
 } // namespace tracehook

@@ -255,11 +255,8 @@ void bind_member(py::module_& module) {
                  return std::make_pair(digest.uses, digest.value);
              })
         .def("unpin", [](const BoundCommunicator& self) { self->windows().unpin_all(); })
-        .def("log_agreement",
-             [](const BoundCommunicator& self, const std::string& event, std::uint64_t value,
-                std::uint32_t extra, std::uint64_t duration_ns) {
-                 self->log_agreement(kind_of(event), value, extra, duration_ns);
-             });
+        .def("log", [](const BoundCommunicator& self, const std::string& event,
+                       const py::kwargs& fields) { self->log(event_of(event, fields)); });
 }
 
 // The scope is entered: nothing may be raised.

@@ -56,8 +56,8 @@ std::vector<std::string> Process::interpose() {
     nccl::set_refused_observer([] {
         if (Process* process = current()) {
             process->stand_aside();
-            process->push(core::EventKind::kHookUnsupported,
-                          static_cast<std::uint64_t>(Reason::kSlotsRefused), 0);
+            process->ring().push(
+                core::make_event(core::row::HookUnsupported{.reason = Reason::kSlotsRefused}));
         }
     });
     return nccl::install_interposer(registrar_);
@@ -86,8 +86,8 @@ void Process::on_segment(void* user, const th_segment_event* event) {
         break;
     case TH_SEGMENT_MAP:
         if (!self->registrar_.abandoned() && !self->expandable_seen_.exchange(true)) {
-            self->push(core::EventKind::kHookUnsupported,
-                       static_cast<std::uint64_t>(Reason::kExpandableSegments), 0);
+            self->ring_.push(core::make_event(
+                core::row::HookUnsupported{.reason = Reason::kExpandableSegments}));
         }
         self->registrar_.range_mapped(event->device, event->address, event->size);
         break;
@@ -144,7 +144,8 @@ Reason Process::attach(const std::string& library_path, const std::string& torch
     }
     attached_.store(true, std::memory_order_release);
     registrar_.end_adoption();
-    push(core::EventKind::kHookAttach, registrar_.totals().segments, registrar_.totals().bytes);
+    ring_.push(core::make_event(core::row::HookAttach{.segments = registrar_.totals().segments,
+                                                      .bytes = registrar_.totals().bytes}));
     if (info.caching == 0) {
         return Reason::kNoCaching;
     }
@@ -238,15 +239,14 @@ std::optional<std::size_t> Process::check() noexcept {
             }
             std::vector<Key> differences;
             std::ranges::set_symmetric_difference(ours, theirs, std::back_inserter(differences));
-            push(core::EventKind::kLedgerCheck, differences.size(), theirs.size());
+            ring_.push(core::make_event(core::row::LedgerCheck{.differences = differences.size(),
+                                                               .segments = theirs.size(),
+                                                               .ok = differences.empty()}));
             for (const auto& [device, address, size] : differences) {
-                core::Event event;
-                event.kind = core::EventKind::kLedgerDifference;
-                event.device = static_cast<std::int16_t>(device);
-                event.address = address;
-                event.size = size;
-                event.value = ours.contains({device, address, size}) ? 1 : 0;
-                ring_.push(event);
+                const bool is_ours = ours.contains({device, address, size});
+                ring_.push(core::make_event(
+                    core::row::LedgerDifference{.addr = address, .size = size, .only_in = is_ours},
+                    {.device = static_cast<std::int16_t>(device)}));
             }
             return differences.size();
         }
@@ -278,14 +278,6 @@ bool Process::adopt_communicator(void* pointer, int device, const std::string& n
     birth.adopted = true;
     birth.shares = nccl::config_sharing(nullptr);
     return nccl::deliver(registrar_, birth);
-}
-
-void Process::push(core::EventKind kind, std::uint64_t value, std::uint64_t size) noexcept {
-    core::Event event;
-    event.kind = kind;
-    event.value = value;
-    event.size = size;
-    ring_.push(event);
 }
 
 } // namespace tracehook

@@ -20,9 +20,9 @@
 
 namespace tracehook {
 
-// Why the hook cannot follow the allocator, or stands aside. The numbers stand in the log (`value`
-// of hook.unsupported and hook.conflict); those that this side does not give come from Python.
-enum class Reason : std::uint64_t {
+// Why the hook cannot follow the allocator, or stands aside. The numbers stand in the ring
+// (hook.unsupported and hook.conflict); those that this side does not give come from Python.
+enum class Reason : std::uint8_t {
     kNone = 0,
 #define REASON(enumerator, ...) enumerator,
 #include "events/reasons.def"
@@ -71,8 +71,6 @@ class Process {
     // share; `registers_itself`: somebody else does what we would do. False if known.
     bool adopt_communicator(void* pointer, int device, const std::string& name,
                             bool registers_itself);
-
-    void push(core::EventKind kind, std::uint64_t value, std::uint64_t size) noexcept;
 
   private:
     Process(const std::string& ring_path, std::size_t ring_capacity);

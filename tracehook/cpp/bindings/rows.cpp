@@ -7,6 +7,68 @@
 
 namespace tracehook {
 
+namespace {
+
+#define HEAD(type, member, nothing) visit(#member, event.member);
+template <typename Visit> void visit_head(core::Event& event, Visit&& visit) {
+#include "events/head.def"
+}
+#undef HEAD
+
+#define OWN(type, member) visit(#member, own.member);
+#define EVENT(name, ...) EVENT_(name, __VA_ARGS__)
+#define EVENT_(name, text, severity, fields, ...)                                                  \
+    template <typename Visit>                                                                      \
+    void visit_own([[maybe_unused]] core::row::name& own, [[maybe_unused]] Visit&& visit) {        \
+        fields                                                                                     \
+    }
+#include "events/events.def"
+#undef EVENT_
+
+template <typename Visit>
+bool visit_own(core::Event& event, const std::string& name, Visit&& visit) {
+#define EVENT(name_, text, ...)                                                                    \
+    if (name == text) {                                                                            \
+        event.kind = core::EventKind::k##name_;                                                    \
+        visit_own(*std::launder(reinterpret_cast<core::row::name_*>(event.own)), visit);           \
+        return true;                                                                               \
+    }
+#include "events/events.def"
+    return false;
+}
+
+} // namespace
+
+core::Event event_of(const std::string& name, const py::kwargs& fields) {
+    core::Event event;
+    std::size_t found = 0;
+    const auto set = [&]<typename Member>(const char* member, Member& place) {
+        const bool given = fields.contains(member);
+        if (given) {
+            ++found;
+            if constexpr (requires { place.value; }) {
+                place = fields[member].template cast<decltype(place.value)>();
+            } else if constexpr (std::is_integral_v<Member>) {
+                place = fields[member].template cast<Member>();
+            }
+        }
+        return given;
+    };
+    const auto set_own = [&](const char* member, auto& place) {
+        if (!set(member, place)) {
+            throw std::invalid_argument(name + " lacks " + member);
+        }
+    };
+    if (!visit_own(event, name, set_own)) {
+        throw std::invalid_argument("no event of the ring is named " + name);
+    }
+    visit_head(event, set);
+    if (found != fields.size()) {
+        throw std::invalid_argument(name + " has fewer fields than were given");
+    }
+    return event;
+}
+
 py::bytes peek(core::Ring& ring, std::size_t limit, std::size_t skip) {
     std::vector<core::Event> events(limit);
     std::size_t count = 0;

@@ -15,6 +15,10 @@ namespace py = pybind11;
 
 using NoGil = py::call_guard<py::gil_scoped_release>;
 
+// An event that Python pushes: each member of its row by name, and any of the head. Throws
+// std::invalid_argument if no event of the ring has that name, or if a member lacks or is none.
+core::Event event_of(const std::string& name, const py::kwargs& fields);
+
 // The events that were not drained yet, as bytes of core::Event.
 py::bytes peek(core::Ring& ring, std::size_t limit, std::size_t skip);
 

@@ -31,6 +31,12 @@ class DeviceGuard {
     const int device_;
 };
 
+// When a call ended that began then, and how long it took.
+Head since(std::uint64_t begin_ns) noexcept {
+    const std::uint64_t now_ns = monotonic_ns();
+    return {.t_ns = now_ns, .duration_ns = now_ns - begin_ns};
+}
+
 // For a counter that only the thread inside the gate writes: cheaper than an atomic addition.
 template <typename Counter> void add_one(Counter& counter) noexcept {
     counter.store(counter.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
@@ -48,53 +54,49 @@ Communicator::~Communicator() {
     drop_window_records();
 }
 
-Event Communicator::event(EventKind kind) const noexcept {
-    Event event;
-    event.kind = kind;
+void Communicator::log(Event event) noexcept {
     event.comm = identity_.key;
     event.comm_id = identity_.id;
-    event.rank = identity_.rank;
+    event.comm_rank = identity_.rank;
     event.device = static_cast<std::int16_t>(identity_.device);
-    return event;
-}
-
-Event Communicator::event(EventKind kind, const Segment& segment) const noexcept {
-    Event record = event(kind);
-    record.segment = segment.id;
-    record.address = segment.address;
-    record.size = segment.size;
-    return record;
-}
-
-void Communicator::emit(Event& event) noexcept {
     event.comm_seq = comm_seq_.fetch_add(1, std::memory_order_relaxed) + 1;
     ring_.push(event);
 }
 
-void Communicator::log(EventKind kind, std::uint64_t value, int result) noexcept {
-    Event record = event(kind);
-    record.value = value;
-    record.result = result;
-    record.extra = static_cast<std::uint32_t>(identity_.size);
-    emit(record);
+void Communicator::log_registered(const Segment& segment, const Outcome& outcome, bool observed,
+                                  const Head& when) noexcept {
+    const bool in_vain = outcome.result == 0 && outcome.handle == nullptr;
+    log(make_event(row::RegisterLocal{.segment = segment.id,
+                                      .addr = segment.address,
+                                      .size = segment.size,
+                                      .effective = in_vain ? Maybe::kFalse : Maybe::kUnsaid,
+                                      .observed = observed,
+                                      .expected = calls_->expected(segment.memory)},
+                   outcome.result, when));
+}
+
+void Communicator::log_deregistered(const Segment& segment, int result, bool observed,
+                                    const Head& when) noexcept {
+    log(make_event(row::DeregisterLocal{.segment = segment.id,
+                                        .addr = segment.address,
+                                        .size = segment.size,
+                                        .observed = observed},
+                   result, when));
 }
 
 void Communicator::log_stall(const Segment& segment) noexcept {
-    Event record = event(EventKind::kDeregisterStalled, segment);
-    emit(record);
+    log(make_event(row::DeregisterStalled{
+        .segment = segment.id, .addr = segment.address, .size = segment.size}));
 }
 
 void Communicator::log_buried(const Segment& segment) noexcept {
-    Event record = event(EventKind::kSegmentBuried, segment);
-    emit(record);
+    log(make_event(
+        row::SegmentBuried{.segment = segment.id, .addr = segment.address, .size = segment.size}));
 }
 
 void Communicator::log_foreign(std::uintptr_t address, std::size_t size) noexcept {
     if (!said_foreign_.exchange(true, std::memory_order_relaxed)) {
-        Event record = event(EventKind::kRegisterForeign);
-        record.address = address;
-        record.size = size;
-        emit(record);
+        log(make_event(row::RegisterForeign{.addr = address, .size = size}));
     }
 }
 
@@ -103,7 +105,7 @@ bool Communicator::register_batch(std::vector<Segment>& batch) noexcept {
         return false;
     }
     if (!was_ready_.exchange(true, std::memory_order_relaxed)) {
-        log(EventKind::kCommunicatorReady, batch.size());
+        log(make_event(row::CommunicatorReady{.ranks = std::max(identity_.size, 0)}));
     }
     if (failed()) {
         return true;
@@ -124,8 +126,7 @@ void Communicator::register_ready(std::vector<Segment>& batch) noexcept {
     const bool alone = batch.size() == 1;
     const std::uint64_t begin_ns = monotonic_ns();
     std::uint64_t made = 0;
-    Event record = event(EventKind::kRegisterLocal);
-    record.t_ns = begin_ns;
+    Head when{.t_ns = begin_ns};
     for (const Segment& segment : batch) {
         if (dead()) {
             return;
@@ -135,33 +136,23 @@ void Communicator::register_ready(std::vector<Segment>& batch) noexcept {
         }
         const Outcome outcome = calls_->register_range(segment.address, segment.size);
         if (alone || made % kClockEvery == kClockEvery - 1) {
-            record.t_ns = monotonic_ns();
+            when.t_ns = monotonic_ns();
         }
-        record.duration_ns = alone ? record.t_ns - begin_ns : 0;
-        if (!put_outcome(segment, outcome, record)) {
+        when.duration_ns = alone ? when.t_ns - begin_ns : 0;
+        if (!put_outcome(segment, outcome, when)) {
             return;
         }
         ++made;
     }
     if (!alone && made != 0) {
-        Event total = event(EventKind::kRegisterBatch);
-        total.t_ns = monotonic_ns();
-        total.duration_ns = total.t_ns - begin_ns;
-        total.value = made;
-        emit(total);
+        log(make_event(row::RegisterBatch{.count = made}, since(begin_ns)));
     }
 }
 
-// `record`: an event with its times. False if the call failed: then nothing is registered any more.
+// False if the call failed: then nothing is registered any more.
 bool Communicator::put_outcome(const Segment& segment, const Outcome& outcome,
-                               Event& record) noexcept {
-    record.segment = segment.id;
-    record.address = segment.address;
-    record.size = segment.size;
-    record.result = outcome.result;
-    record.value = reinterpret_cast<std::uintptr_t>(outcome.handle);
-    record.extra = static_cast<std::uint32_t>(calls_->expected(segment.memory)) << kEffectShift;
-    emit(record);
+                               const Head& when) noexcept {
+    log_registered(segment, outcome, false, when);
     if (outcome.result != 0) {
         fail(segment, outcome.result);
         return false;
@@ -197,10 +188,7 @@ bool Communicator::register_new_alias(const Segment& segment, std::uintptr_t ali
     handles_.make_room(segment.slot);
     const std::uint64_t begin_ns = monotonic_ns();
     const Outcome outcome = calls_->register_range(alias, segment.size);
-    Event record = event(EventKind::kRegisterLocal);
-    record.t_ns = monotonic_ns();
-    record.duration_ns = record.t_ns - begin_ns;
-    return put_outcome(segment, outcome, record);
+    return put_outcome(segment, outcome, since(begin_ns));
 }
 
 void Communicator::look_at_aliases() noexcept {
@@ -215,11 +203,14 @@ void Communicator::look_at_aliases() noexcept {
         }
         const bool used = *uses != 0;
         add_one(used ? in_effect_ : in_vain_);
-        if (used || in_vain() == 1) { // one warning is enough
-            Event record =
-                event(used ? EventKind::kRegisterUsed : EventKind::kRegisterUnused, segment);
-            record.value = *uses;
-            emit(record);
+        if (used) {
+            log(make_event(row::RegisterUsed{.segment = segment.id,
+                                             .addr = segment.address,
+                                             .size = segment.size,
+                                             .means = *uses}));
+        } else if (in_vain() == 1) { // one warning is enough
+            log(make_event(row::RegisterUnused{
+                .segment = segment.id, .addr = segment.address, .size = segment.size}));
         }
     }
     unlooked_.clear();
@@ -234,10 +225,11 @@ void Communicator::fail(const Segment& segment, int result) noexcept {
         calls_->synchronize();
     }
     const std::size_t undone = deregister_all();
-    Event record = event(EventKind::kCommunicatorFailed, segment);
-    record.result = result;
-    record.value = undone;
-    emit(record);
+    log(make_event(row::CommunicatorFailed{.segment = segment.id,
+                                           .addr = segment.address,
+                                           .size = segment.size,
+                                           .registrations = undone},
+                   result));
 }
 
 bool Communicator::wait_ready() noexcept {
@@ -254,20 +246,13 @@ bool Communicator::wait_ready() noexcept {
 void Communicator::deregister_one(const Handles::Held& held) noexcept {
     const std::uint64_t begin_ns = monotonic_ns();
     const int result = held.handle != nullptr ? calls_->deregister(held.handle) : 0;
-    Event record = event(EventKind::kDeregisterLocal, held.segment);
-    record.t_ns = monotonic_ns();
-    record.duration_ns = record.t_ns - begin_ns;
-    record.result = result;
-    record.value = reinterpret_cast<std::uintptr_t>(held.handle);
-    emit(record);
+    log_deregistered(held.segment, result, false, since(begin_ns));
     held_.store(handles_.size(), std::memory_order_relaxed);
     add_one(undone_);
 }
 
 void Communicator::report_stuck(const Segment& segment) noexcept {
-    Event record = event(EventKind::kDeregisterLocal, segment);
-    record.result = kNeverReady;
-    emit(record);
+    log_deregistered(segment, kNeverReady, false, {});
 }
 
 void Communicator::wait_for_device() noexcept {
@@ -308,21 +293,9 @@ std::size_t Communicator::deregister_all() noexcept {
     return undone;
 }
 
-Event Communicator::seen_event(EventKind kind, const Segment& segment,
-                               const Observation& seen) const noexcept {
-    Event record = event(kind, segment);
-    record.t_ns = seen.t_ns;
-    record.duration_ns = seen.duration_ns;
-    record.result = seen.result;
-    record.value = reinterpret_cast<std::uintptr_t>(seen.handle);
-    record.extra = kByOthers | static_cast<std::uint32_t>(calls_->expected(segment.memory))
-                                   << kEffectShift;
-    return record;
-}
-
 void Communicator::observe(const Segment& segment, const Observation& seen) noexcept {
-    Event record = seen_event(EventKind::kRegisterLocal, segment, seen);
-    emit(record);
+    log_registered(segment, {seen.result, seen.handle}, true,
+                   {.t_ns = seen.t_ns, .duration_ns = seen.duration_ns});
     if (seen.result == 0) {
         made_.fetch_add(1, std::memory_order_relaxed);
         if (seen.handle != nullptr) { // else there is nothing that could be undone
@@ -337,8 +310,8 @@ std::optional<Segment> Communicator::unobserve(const Observation& seen) noexcept
     if (!segment) {
         return std::nullopt; // made before we looked, or of a range that is no segment
     }
-    Event record = seen_event(EventKind::kDeregisterLocal, *segment, seen);
-    emit(record);
+    log_deregistered(*segment, seen.result, true,
+                     {.t_ns = seen.t_ns, .duration_ns = seen.duration_ns});
     held_.store(observations_.size(), std::memory_order_relaxed);
     undone_.fetch_add(1, std::memory_order_relaxed);
     return segment;

@@ -34,16 +34,6 @@ namespace tracehook::core {
 // Also of a window that was not finished when the communicator died.
 inline constexpr int kNeverReady = -1;
 
-// In `extra` of register.local and deregister.local: the call was not ours. From the second byte
-// on: the effect that it can have.
-inline constexpr std::uint32_t kByOthers = 1;
-inline constexpr unsigned kEffectShift = 8;
-
-// In `value` of communicator.pending, above core::Local.
-inline constexpr std::uint64_t kAdopted = 1u << 8;
-inline constexpr std::uint64_t kAtCalls = 1u << 9;
-inline constexpr std::uint64_t kOneHost = 1u << 10;
-
 class Communicator {
   public:
     Communicator(const Identity& identity, std::unique_ptr<RegistrationCalls> calls,
@@ -76,9 +66,7 @@ class Communicator {
     void log_stall(const Segment& segment) noexcept;
     // The same: it does not wait any longer, and the segment is buried.
     void log_buried(const Segment& segment) noexcept;
-    void log_agreement(EventKind kind, std::uint64_t value, std::uint32_t extra,
-                       std::uint64_t duration_ns) noexcept;
-    void log_placement(EventKind kind, const Windows::Lookup& look) noexcept;
+    void log_first_use(const Windows::Lookup& look) noexcept;
     void log_digest() noexcept;
     void log_foreign(std::uintptr_t address, std::size_t size) noexcept; // the first time
 
@@ -152,7 +140,8 @@ class Communicator {
     // Any thread: since when calls are in NCCL that register with this communicator, for status().
     InProgress& segments_in_progress() noexcept { return segments_in_progress_; }
     InProgress& windows_in_progress() noexcept { return windows_in_progress_; }
-    void log(EventKind kind, std::uint64_t value = 0, int result = 0) noexcept;
+    // Any thread. Says whose event it is, counts it, and pushes it.
+    void log(Event event) noexcept;
 
     // --- by the thread inside the gate ---
 
@@ -214,17 +203,16 @@ class Communicator {
     bool wait_ready() noexcept;
     void register_ready(std::vector<Segment>& batch) noexcept;
     bool register_new_alias(const Segment& segment, std::uintptr_t alias) noexcept;
-    bool put_outcome(const Segment& segment, const Outcome& outcome, Event& record) noexcept;
+    bool put_outcome(const Segment& segment, const Outcome& outcome, const Head& when) noexcept;
     void look_at_aliases() noexcept;
     void report_stuck(const Segment& segment) noexcept;
     void deregister_one(const Handles::Held& held) noexcept;
-    Event event(EventKind kind) const noexcept;
-    Event event(EventKind kind, const Segment& segment) const noexcept;
-    Event event_of_others(EventKind kind, const Observation& seen) const noexcept;
-    Event seen_event(EventKind kind, const Segment& segment,
-                     const Observation& seen) const noexcept;
-    void emit(Event& event) noexcept; // counts it, and pushes it
-    void log_device_communicators(EventKind kind, int result, std::uint64_t duration_ns) noexcept;
+    void log_registered(const Segment& segment, const Outcome& outcome, bool observed,
+                        const Head& when) noexcept;
+    void log_deregistered(const Segment& segment, int result, bool observed,
+                          const Head& when) noexcept;
+    void log_window_ended(const Window& window, int result, bool observed,
+                          std::uint64_t duration_ns) noexcept;
     void fail(const Segment& segment, int result) noexcept;
 
     const Identity identity_;

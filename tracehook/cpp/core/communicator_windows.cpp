@@ -10,6 +10,19 @@
 
 namespace tracehook::core {
 
+namespace {
+
+// Of a window that somebody else made before we looked, not even the address is known.
+std::uint64_t size_at(std::uintptr_t address, std::size_t size) noexcept {
+    return address != 0 ? size : kNoSize;
+}
+
+Maybe said_if(bool known, bool what) noexcept {
+    return !known ? Maybe::kUnsaid : what ? Maybe::kTrue : Maybe::kFalse;
+}
+
+} // namespace
+
 Communicator::Waiting Communicator::waiting() const noexcept {
     return {waiting_segment_.load(std::memory_order_acquire),
             waiting_since_.load(std::memory_order_acquire)};
@@ -21,40 +34,29 @@ void Communicator::log_waiting() noexcept {
     if (!segment) {
         return;
     }
-    Event record = event(EventKind::kRegisterStalled);
-    record.segment = segment->id;
-    record.address = segment->address;
-    record.size = segment->size;
-    record.duration_ns = monotonic_ns() - now.since_ns;
-    emit(record);
+    log(make_event(row::RegisterStalled{.pool_segment = segment->id,
+                                        .addr = segment->address,
+                                        .size = segment->size},
+                   {.duration_ns = monotonic_ns() - now.since_ns}));
 }
 
-void Communicator::log_agreement(EventKind kind, std::uint64_t value, std::uint32_t extra,
-                                 std::uint64_t duration_ns) noexcept {
-    Event record = event(kind);
-    record.value = value;
-    record.extra = extra;
-    record.duration_ns = duration_ns;
-    emit(record);
-}
-
-void Communicator::log_placement(EventKind kind, const Windows::Lookup& look) noexcept {
-    Event record = event(kind);
-    record.value = std::uint64_t{look.send.window} << 32 | look.receive.window;
-    record.address = look.send.offset;
-    record.size = look.receive.offset;
-    record.extra = look.use.operation;
-    record.result = static_cast<std::int32_t>(look.use.config);
-    emit(record);
+void Communicator::log_first_use(const Windows::Lookup& look) noexcept {
+    const auto offset = [](const Place& place) {
+        return place.window != Place::kNone ? place.offset : kNoSize;
+    };
+    log(make_event(
+        row::PlacementFirstUse{.send_offset = offset(look.send),
+                               .receive_offset = offset(look.receive),
+                               .send_window = look.send.window,
+                               .receive_window = look.receive.window,
+                               .config = look.use.config,
+                               .operation = static_cast<std::uint8_t>(look.use.operation)}));
 }
 
 void Communicator::log_digest() noexcept {
     const Windows::Digest digest = windows_.digest();
     if (digest.uses != 0) {
-        Event record = event(EventKind::kPlacementDigest);
-        record.value = digest.value;
-        record.size = digest.uses;
-        emit(record);
+        log(make_event(row::PlacementDigest{.digest = digest.value, .uses = digest.uses}));
     }
 }
 
@@ -80,15 +82,17 @@ std::vector<Outcome> Communicator::register_windows(const std::vector<PoolSegmen
         const Outcome outcome =
             finish_window(calls_->register_window(segment.address, segment.size), segment);
         waiting_segment_.store(0, std::memory_order_release);
-        Event record = event(EventKind::kRegisterWindow);
-        record.segment = segment.id;
-        record.address = segment.address;
-        record.size = segment.size;
-        record.result = outcome.result;
-        record.value = outcome.handle != nullptr ? 1 + next_ordinal() : 0;
-        record.extra = segment.pool | (capturing ? kWhileCapturing : 0);
-        record.duration_ns = monotonic_ns() - begin_ns;
-        emit(record);
+        const bool accepted = outcome.result == 0;
+        const bool made = accepted && outcome.handle != nullptr;
+        log(make_event(row::RegisterWindow{.pool_segment = segment.id,
+                                           .addr = segment.address,
+                                           .size = segment.size,
+                                           .pool = accepted ? segment.pool : kNoIndex,
+                                           .ordinal = made ? next_ordinal() : kNoIndex,
+                                           .effective = said_if(accepted, made),
+                                           .capturing = accepted && capturing,
+                                           .observed = false},
+                       outcome.result, {.duration_ns = monotonic_ns() - begin_ns}));
         outcomes.push_back(outcome);
         // Of a call that an abort ended nobody knows what it left behind.
         if (outcome.handle != nullptr || dead()) {
@@ -116,7 +120,7 @@ void Communicator::refuse(const std::string& why, std::uint64_t from) noexcept {
         return;
     }
     windows_.stop_at(from);
-    log(EventKind::kCommunicatorRefused, std::max(from, windows_.calls()));
+    log(make_event(row::CommunicatorRefused{.call = std::max(from, windows_.calls())}));
 }
 
 // An abort frees the communicator. It waits for each of these calls, and none is made after it.
@@ -178,15 +182,7 @@ std::size_t Communicator::deregister_these(const std::vector<Window>& windows) n
             const Window& window = windows[undone];
             const std::uint64_t begin_ns = monotonic_ns();
             const int result = calls_->deregister_window(window.handle);
-            Event record = event(EventKind::kDeregisterWindow);
-            record.segment = window.segment;
-            record.address = window.address;
-            record.size = window.size;
-            record.result = result;
-            record.value = reinterpret_cast<std::uintptr_t>(window.handle);
-            record.extra = window.segment == 0 ? kWindowOfOthers : 0;
-            record.duration_ns = monotonic_ns() - begin_ns;
-            emit(record);
+            log_window_ended(window, result, window.segment == 0, monotonic_ns() - begin_ns);
             if (result == 0) {
                 bank_.window_ended(window.segment);
             } else {
@@ -204,30 +200,37 @@ std::size_t Communicator::deregister_these(const std::vector<Window>& windows) n
     return undone;
 }
 
-Event Communicator::event_of_others(EventKind kind, const Observation& seen) const noexcept {
-    Event record = event(kind);
-    record.address = seen.address;
-    record.size = seen.size;
-    record.result = seen.result;
-    record.extra = kWindowOfOthers;
-    record.duration_ns = seen.duration_ns;
-    return record;
+void Communicator::log_window_ended(const Window& window, int result, bool observed,
+                                    std::uint64_t duration_ns) noexcept {
+    log(make_event(row::DeregisterWindow{.pool_segment = window.segment,
+                                         .addr = window.address,
+                                         .size = size_at(window.address, window.size),
+                                         .observed = observed},
+                   result, {.duration_ns = duration_ns}));
 }
 
 void Communicator::window_of_others(const Observation& seen, bool later) noexcept {
-    Event record = event_of_others(EventKind::kRegisterWindow, seen);
-    record.extra |= later ? kWindowLater : 0;
+    const bool accepted = seen.result == 0;
+    std::uint32_t ordinal = kNoIndex;
     if (seen.handle != nullptr) {
         Window window;
         window.address = seen.address;
         window.size = seen.size;
         window.handle = seen.handle;
-        window.ordinal = windows_.number();
-        record.value = 1 + std::uint64_t{window.ordinal};
+        window.ordinal = ordinal = windows_.number();
         const std::lock_guard guard(unconfirmed_mutex_);
         others_.push_back(window);
     }
-    emit(record);
+    log(make_event(
+        row::RegisterWindow{.pool_segment = 0,
+                            .addr = seen.address,
+                            .size = size_at(seen.address, seen.size),
+                            .pool = kNoIndex,
+                            .ordinal = accepted ? ordinal : kNoIndex,
+                            .effective = said_if(accepted && !later, ordinal != kNoIndex),
+                            .capturing = false,
+                            .observed = true},
+        seen.result, {.duration_ns = seen.duration_ns}));
 }
 
 void Communicator::count_window_of_others(const void* handle) noexcept {
@@ -257,9 +260,8 @@ Window Communicator::take_window_of_others(const void* handle) noexcept {
 }
 
 void Communicator::log_window_of_others_ended(const Observation& seen) noexcept {
-    Event record = event_of_others(EventKind::kDeregisterWindow, seen);
-    record.value = reinterpret_cast<std::uintptr_t>(seen.handle);
-    emit(record);
+    log_window_ended({0, 0, seen.address, seen.size, seen.handle}, seen.result, true,
+                     seen.duration_ns);
 }
 
 void Communicator::undo_window_of_others(const void* handle) noexcept {
@@ -293,7 +295,7 @@ bool Communicator::has_graphs() noexcept {
     }
     const std::size_t live = graphs_->count();
     if (live != 0) {
-        log(EventKind::kCommunicatorGraphs, live);
+        log(make_event(row::CommunicatorGraphs{.graphs = live}));
     }
     return live != 0;
 }
@@ -306,7 +308,8 @@ void Communicator::device_communicator_created(int result, std::uint64_t duratio
     if (result != 0) {
         device_communicators_.fetch_sub(1, std::memory_order_acq_rel);
     }
-    log_device_communicators(EventKind::kDeviceCommunicatorCreate, result, duration_ns);
+    log(make_event(row::DeviceCommunicatorCreate{.device_communicators = device_communicators()},
+                   result, {.duration_ns = duration_ns}));
 }
 
 void Communicator::device_communicator_destroyed(int result, std::uint64_t duration_ns) noexcept {
@@ -315,16 +318,8 @@ void Communicator::device_communicator_destroyed(int result, std::uint64_t durat
         result == 0 && live != 0 && // 0: it is older than tracehook
         !device_communicators_.compare_exchange_weak(live, live - 1, std::memory_order_acq_rel)) {
     }
-    log_device_communicators(EventKind::kDeviceCommunicatorDestroy, result, duration_ns);
-}
-
-void Communicator::log_device_communicators(EventKind kind, int result,
-                                            std::uint64_t duration_ns) noexcept {
-    Event record = event(kind);
-    record.result = result;
-    record.value = device_communicators();
-    record.duration_ns = duration_ns;
-    emit(record);
+    log(make_event(row::DeviceCommunicatorDestroy{.device_communicators = device_communicators()},
+                   result, {.duration_ns = duration_ns}));
 }
 
 void Communicator::library_is_gone() noexcept {

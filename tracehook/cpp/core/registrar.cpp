@@ -26,16 +26,25 @@ MemoryKind Registrar::memory_of(std::uintptr_t address) const noexcept {
     return memory_ != nullptr ? memory_->kind_of(address) : MemoryKind::kUnknown;
 }
 
-Event Registrar::segment_event(EventKind kind, const Segment& segment) const noexcept {
-    Event event;
-    event.kind = kind;
-    event.segment = segment.id;
-    event.address = segment.address;
-    event.size = segment.size;
-    event.device = static_cast<std::int16_t>(segment.device);
-    event.value = ledger_.bytes();
-    event.extra = static_cast<std::uint32_t>(segment.memory);
-    return event;
+template <typename Row> void Registrar::log_born(const Segment& segment) noexcept {
+    ring_.push(make_event(Row{.segment = segment.id,
+                              .addr = segment.address,
+                              .size = segment.size,
+                              .total = ledger_.bytes(),
+                              .memory_kind = segment.memory},
+                          {.device = static_cast<std::int16_t>(segment.device)}));
+}
+
+void Registrar::push_gone(const Segment& segment, EventKind kind) noexcept {
+    const auto push = [&]<typename Row>(std::type_identity<Row>) {
+        ring_.push(make_event(Row{.segment = segment.id,
+                                  .addr = segment.address,
+                                  .size = segment.size,
+                                  .total = ledger_.bytes()},
+                              {.device = static_cast<std::int16_t>(segment.device)}));
+    };
+    kind == EventKind::kSegmentFree ? push(std::type_identity<row::SegmentFree>{})
+                                    : push(std::type_identity<row::SegmentUnknown>{});
 }
 
 std::vector<CommunicatorPtr> Registrar::communicators_on(int device,
@@ -77,7 +86,7 @@ void Registrar::segment_allocated(int device, std::uintptr_t address, std::size_
         log_overdue_frees(device);
         remove_stale(device, address, size, lock);
         const Segment segment = ledger_.allocated(device, address, size, memory);
-        ring_.push(segment_event(EventKind::kSegmentAlloc, segment));
+        log_born<row::SegmentAlloc>(segment);
         observe_born(segment);
         drop_unborn(device);
         communicators = communicators_on(device, When::kAtBirth);
@@ -162,7 +171,7 @@ void Registrar::log_gone(const Segment& segment, EventKind kind) noexcept {
     if (is_observed(segment)) {
         freed_.emplace_back(segment, kind);
     } else {
-        ring_.push(segment_event(kind, segment));
+        push_gone(segment, kind);
     }
 }
 
@@ -175,7 +184,7 @@ void Registrar::segment_freed(int device, std::uintptr_t address, std::size_t si
     if (const auto segment = ledger_.freed(device, address)) {
         remove_segment(*segment, EventKind::kSegmentFree, lock);
     } else if (!ledger_.adopting()) { // else it is older than the tracker, and not in the snapshot
-        ring_.push(segment_event(EventKind::kSegmentUnknown, {0, 0, device, address, size}));
+        push_gone({0, 0, device, address, size}, EventKind::kSegmentUnknown);
     }
     lock.unlock();
     grave_.work_off(); // what was buried just now may have been deregistered before
@@ -221,7 +230,7 @@ void Registrar::adopt_segment(int device, std::uintptr_t address, std::size_t si
         if (!segment) {
             return;
         }
-        ring_.push(segment_event(EventKind::kSegmentAdopt, *segment));
+        log_born<row::SegmentAdopt>(*segment);
         observe_born(*segment);
         communicators = communicators_on(device, When::kAtBirth);
         queue(*segment, communicators);
@@ -250,11 +259,12 @@ CommunicatorPtr Registrar::add(Identity identity, const MakeRegistrationCalls& m
         identity.id = next_id_++;
         auto gate = parent ? parent->shared_gate() : std::make_shared<Gate>(patience_, grave_);
         communicator = std::make_shared<Communicator>(identity, make(identity), gate, ring_, bank_);
-        communicator->log(EventKind::kCommunicatorPending,
-                          static_cast<std::uint64_t>(identity.local) |
-                              (identity.adopted ? kAdopted : 0) |
-                              (identity.when == When::kAtCalls ? kAtCalls : 0) |
-                              (identity.one_host ? kOneHost : 0));
+        communicator->log(
+            make_event(row::CommunicatorPending{.ranks = std::max(identity.size, 0),
+                                                .local = identity.local,
+                                                .adopted = identity.adopted,
+                                                .at_calls = identity.when == When::kAtCalls,
+                                                .one_host = identity.one_host}));
         const bool on = registering() && identity.local == Local::kOurs;
         const bool at_birth = on && identity.when == When::kAtBirth;
         gate->join(communicator, at_birth ? to_register(identity.device) : std::vector<Segment>{},
@@ -320,7 +330,7 @@ void Registrar::retire(const void* pointer) noexcept {
     take(pointer, communicator.get());
     if (end.first) {
         communicator->log_digest();
-        communicator->log(EventKind::kCommunicatorRetire, end.registrations);
+        communicator->log(make_event(row::CommunicatorRetire{.registrations = end.registrations}));
         communicator->end_calls(false);
         if (communicator->holds_any()) { // it never became ready: NCCL lets go in the call
             const std::lock_guard guard(mutex_);
@@ -372,7 +382,7 @@ void Registrar::kill_communicator(Communicator& communicator) noexcept {
     communicator.windows().end_fences();
     if (end.first) {
         communicator.log_digest();
-        communicator.log(EventKind::kCommunicatorAbort, end.registrations);
+        communicator.log(make_event(row::CommunicatorAbort{.registrations = end.registrations}));
         communicator.end_calls(true);
     }
 }

@@ -176,8 +176,9 @@ class Registrar {
   private:
     // Out of the table; with `only`, nobody else's entry.
     CommunicatorPtr take(const void* pointer, const Communicator* only = nullptr) noexcept;
-    void log_range(EventKind kind, const Range& range, bool adopted = false) noexcept;
-    Event segment_event(EventKind kind, const Segment& segment) const noexcept;
+    void log_mapped(const Range& range, bool adopted) noexcept;
+    template <typename Row> void log_born(const Segment& segment) noexcept;
+    void push_gone(const Segment& segment, EventKind kind) noexcept; // segment.free, .unknown
     // What a thread found last.
     struct Found {
         const Registrar* owner = nullptr;

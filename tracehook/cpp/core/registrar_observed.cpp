@@ -17,7 +17,7 @@ void Registrar::log_overdue_frees(int device) noexcept {
         if (each.first.device != device) {
             return false;
         }
-        ring_.push(segment_event(each.second, each.first));
+        push_gone(each.first, each.second);
         return true;
     });
 }
@@ -27,7 +27,7 @@ void Registrar::log_overdue_frees_if_undone() noexcept {
         if (is_observed(each.first)) {
             return false;
         }
-        ring_.push(segment_event(each.second, each.first));
+        push_gone(each.first, each.second);
         return true;
     });
 }
@@ -89,7 +89,7 @@ void Registrar::log_overdue() noexcept {
     }
     const std::lock_guard guard(mutex_);
     for (const auto& [segment, kind] : freed_) {
-        ring_.push(segment_event(kind, segment));
+        push_gone(segment, kind);
     }
     freed_.clear();
 }

@@ -5,15 +5,12 @@
 
 namespace tracehook::core {
 
-void Registrar::log_range(EventKind kind, const Range& range, bool adopted) noexcept {
-    Event event;
-    event.kind = kind;
-    event.address = range.address;
-    event.size = range.size;
-    event.device = static_cast<std::int16_t>(range.device);
-    event.value = ranges_.bytes();
-    event.extra = adopted ? 1 : 0;
-    ring_.push(event);
+void Registrar::log_mapped(const Range& range, bool adopted) noexcept {
+    ring_.push(make_event(row::RangeMap{.addr = range.address,
+                                        .size = range.size,
+                                        .total = ranges_.bytes(),
+                                        .adopted = adopted},
+                          {.device = static_cast<std::int16_t>(range.device)}));
 }
 
 void Registrar::range_mapped(int device, std::uintptr_t address, std::size_t size) noexcept {
@@ -23,7 +20,7 @@ void Registrar::range_mapped(int device, std::uintptr_t address, std::size_t siz
     const std::lock_guard guard(mutex_);
     log_overdue_frees(device);
     ranges_.map(device, address, size);
-    log_range(EventKind::kRangeMap, {device, address, size});
+    log_mapped({device, address, size}, false);
 }
 
 void Registrar::range_unmapped(int device, std::uintptr_t address, std::size_t size) noexcept {
@@ -33,7 +30,8 @@ void Registrar::range_unmapped(int device, std::uintptr_t address, std::size_t s
     const std::lock_guard guard(mutex_);
     log_overdue_frees(device);
     ranges_.unmap(device, address, size);
-    log_range(EventKind::kRangeUnmap, {device, address, size});
+    ring_.push(make_event(row::RangeUnmap{.addr = address, .size = size, .total = ranges_.bytes()},
+                          {.device = static_cast<std::int16_t>(device)}));
 }
 
 void Registrar::adopt_range(int device, std::uintptr_t address, std::size_t size) {
@@ -43,7 +41,7 @@ void Registrar::adopt_range(int device, std::uintptr_t address, std::size_t size
     const std::lock_guard guard(mutex_);
     for (const Range& added : ranges_.unknown(device, address, size)) {
         ranges_.map(added.device, added.address, added.size);
-        log_range(EventKind::kRangeMap, added, true);
+        log_mapped(added, true);
     }
 }
 

@@ -5,9 +5,9 @@ namespace tracehook::core {
 namespace {
 
 constexpr const char* kNames[] = {
-#define EVENT(enumerator, name, ...) name,
+#define EVENT(name, text, ...) text,
+#define LINE(name, text, ...) text,
 #include "events/events.def"
-#undef EVENT
 };
 
 } // namespace

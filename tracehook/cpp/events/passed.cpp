@@ -10,6 +10,24 @@ namespace tracehook::core {
 
 namespace {
 
+// The number of the allocator's segment that an event names; 0: it names none.
+std::uint64_t segment_of(const Event& event) noexcept {
+    const auto named = [](const auto& own) -> std::uint64_t {
+        if constexpr (requires { own.segment; }) {
+            return own.segment;
+        }
+        return 0;
+    };
+    switch (event.kind) {
+#define EVENT(name, ...)                                                                           \
+    case EventKind::k##name:                                                                       \
+        return named(own_of<row::name>(event));
+#include "events/events.def"
+    default:
+        return 0;
+    }
+}
+
 struct Life {
     bool begun = false;
     bool over = false;
@@ -28,14 +46,14 @@ struct Life {
         case EventKind::kSegmentAlloc:
             odd = odd || begun;
             begun = true;
-            bytes = event.size;
+            bytes = own_of<row::SegmentAlloc>(event).size;
             break;
         case EventKind::kSegmentFree:
             over = true;
             odd = odd || !held_by.empty();
             break;
         case EventKind::kRegisterLocal:
-            odd = odd || event.value == 0 || !begun ||
+            odd = odd || !begun || own_of<row::RegisterLocal>(event).effective == Maybe::kFalse ||
                   std::ranges::find(held_by, event.comm_id) != held_by.end();
             held_by.push_back(event.comm_id);
             ++registrations;
@@ -64,12 +82,16 @@ struct RangeKey {
 // A range may be mapped at the same place again and again, so each life is a pair of events.
 void mark_passed_ranges(std::span<Event> batch, Passed& passed) {
     std::map<RangeKey, Event*> mapped;
+    const auto key_of = [](const Event& event, const auto& own) {
+        return RangeKey{event.device, own.addr, own.size};
+    };
     for (Event& event : batch) {
-        const RangeKey key{event.device, event.address, event.size};
         if (event.kind == EventKind::kRangeMap) {
-            mapped[key] = event.extra == 0 ? &event : nullptr; // or it was adopted
+            const auto& own = own_of<row::RangeMap>(event);
+            mapped[key_of(event, own)] = own.adopted ? nullptr : &event;
         } else if (event.kind == EventKind::kRangeUnmap) {
-            if (const auto found = mapped.extract(key); found && found.mapped() != nullptr) {
+            const auto found = mapped.extract(key_of(event, own_of<row::RangeUnmap>(event)));
+            if (found && found.mapped() != nullptr) {
                 found.mapped()->seq = event.seq = kPassed;
                 passed.events += 2;
                 passed.ranges += 1;
@@ -84,8 +106,8 @@ std::size_t take_passed_out(std::span<Event> batch, Passed& passed) {
     mark_passed_ranges(batch, passed);
     std::unordered_map<std::uint64_t, Life> lives; // numbers of segments are those of the process
     for (const Event& event : batch) {
-        if (event.segment != 0) {
-            lives[event.segment].add(event);
+        if (const std::uint64_t segment = segment_of(event); segment != 0) {
+            lives[segment].add(event);
         }
     }
     for (const auto& [segment, life] : lives) {
@@ -97,7 +119,8 @@ std::size_t take_passed_out(std::span<Event> batch, Passed& passed) {
         }
     }
     const auto gone = std::ranges::remove_if(batch, [&lives](const Event& event) {
-        return event.seq == kPassed || (event.segment != 0 && lives[event.segment].passed());
+        const std::uint64_t segment = segment_of(event);
+        return event.seq == kPassed || (segment != 0 && lives[segment].passed());
     });
     return batch.size() - gone.size();
 }

@@ -28,14 +28,14 @@ std::uint64_t clock_ns(clockid_t clock) noexcept {
            static_cast<std::uint64_t>(now.tv_nsec);
 }
 
-thread_local std::uint64_t own_id = 0; // constant-initialised: no guard to test at each call
+thread_local std::uint32_t own_id = 0; // constant-initialised: no guard to test at each call
 
-std::uint64_t thread_id() noexcept {
+std::uint32_t thread_id() noexcept {
     if (own_id == 0) {
         // The one thread of a forked child inherits the variable, but not the id.
         static const int registered = pthread_atfork(nullptr, nullptr, [] { own_id = 0; });
         static_cast<void>(registered);
-        own_id = static_cast<std::uint64_t>(syscall(SYS_gettid));
+        own_id = static_cast<std::uint32_t>(syscall(SYS_gettid));
     }
     return own_id;
 }
@@ -52,7 +52,7 @@ Ring::Ring(const std::string& path, std::size_t capacity, std::size_t call_slots
     if (path_.empty() || !map_file(bytes)) {
         map_memory(bytes);
     }
-    std::memcpy(header_->magic, "THRING01", 8);
+    std::memcpy(header_->magic, "THRING02", 8);
     header_->header_bytes = static_cast<std::uint32_t>(header_bytes);
     header_->record_bytes = sizeof(Event);
     header_->capacity = capacity;
@@ -116,7 +116,7 @@ void Ring::push(const Event& event) noexcept {
         return;
     }
     const std::uint64_t t_ns = event.t_ns != 0 ? event.t_ns : monotonic_ns();
-    const std::uint64_t thread = thread_id();
+    const std::uint32_t thread = thread_id();
     const std::lock_guard guard(mutex_);
     // The number is given even to an event that is dropped, so that the log shows the gap where it
     // happened.

@@ -22,7 +22,7 @@ namespace tracehook::core {
 // First page of the file. Only the owner writes; another process may read at any time.
 // `log/ring.py` reads the same.
 struct RingHeader {
-    char magic[8];                     // "THRING01"
+    char magic[8];                     // "THRING02"; log/ring_old.py reads "THRING01"
     std::uint32_t header_bytes;        // where the first record starts
     std::uint32_t record_bytes;        // sizeof(Event)
     std::uint64_t capacity;            // records

@@ -108,7 +108,7 @@ int check_placement(const core::CommunicatorPtr& found, const Call& call,
     }
     while (!look.counted && !look.refused) {
         if (!look.known) {
-            kept->log_placement(core::EventKind::kPlacementFirstUse, look);
+            kept->log_first_use(look);
         }
         look.bytes = one_size;
         if (const int result = compare_with_others(kept, look); result != kSuccess) {

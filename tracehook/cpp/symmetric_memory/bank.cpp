@@ -24,16 +24,13 @@ PoolSegment* Bank::by_id(std::uint64_t id) noexcept {
     return found == segments_.end() ? nullptr : &found->second;
 }
 
-void Bank::log(EventKind kind, const PoolSegment& segment) const noexcept {
-    Event event;
-    event.kind = kind;
-    event.device = static_cast<std::int16_t>(segment.device);
-    event.address = segment.address;
-    event.size = segment.size;
-    event.segment = segment.id;
-    event.value = held(segment.device);
-    event.extra = segment.pool;
-    ring_.push(event);
+template <typename Row> void Bank::log(const PoolSegment& segment) const noexcept {
+    ring_.push(make_event(Row{.pool_segment = segment.id,
+                              .addr = segment.address,
+                              .size = segment.size,
+                              .pool_bytes = held(segment.device),
+                              .pool = segment.pool},
+                          {.device = static_cast<std::int16_t>(segment.device)}));
 }
 
 void* Bank::take(const Request& request) noexcept {
@@ -50,7 +47,7 @@ void* Bank::take(const Request& request) noexcept {
         if (oldest != nullptr) {
             oldest->retired = false;
             oldest->owner = request.owner;
-            log(EventKind::kSegmentReuse, *oldest);
+            log<row::SegmentReuse>(*oldest);
             return reinterpret_cast<void*>(oldest->address);
         }
         if (const std::size_t bytes = held(request.device);
@@ -72,7 +69,7 @@ void* Bank::take(const Request& request) noexcept {
                               address,    request.size, false,         0};
     segments_.insert_or_assign(address, segment);
     widen_span(segment);
-    log(EventKind::kPoolGrow, segment);
+    log<row::PoolGrow>(segment);
     return memory;
 }
 
@@ -106,12 +103,12 @@ bool Bank::give_back(std::uintptr_t address) noexcept {
         }
         if (found->second.windows != 0) {
             found->second.retired = true;
-            log(EventKind::kSegmentRetire, found->second);
+            log<row::SegmentRetire>(found->second);
             return true;
         }
         segment = found->second;
         segments_.erase(found);
-        log(EventKind::kPoolShrink, segment);
+        log<row::PoolShrink>(segment);
     }
     release(segment);
     return true;
@@ -172,7 +169,7 @@ std::size_t Bank::release_idle() noexcept {
             return leaves;
         });
         for (const PoolSegment& segment : idle) {
-            log(EventKind::kPoolShrink, segment);
+            log<row::PoolShrink>(segment);
         }
     }
     std::size_t bytes = 0;

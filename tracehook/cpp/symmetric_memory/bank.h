@@ -103,7 +103,7 @@ class Bank {
 
     PoolSegment* by_id(std::uint64_t id) noexcept; // with the mutex
     std::size_t held(int device) const noexcept;   // likewise
-    void log(EventKind kind, const PoolSegment& segment) const noexcept;
+    template <typename Row> void log(const PoolSegment& segment) const noexcept;
     void widen_span(const PoolSegment& segment) noexcept;
     void wait_for_device(int device) noexcept;
     void release(const PoolSegment& segment) noexcept;

@@ -71,7 +71,7 @@ void bind_harness_memory(py::class_<Harness>& harness) {
                                                 : core::Windows::Act::kPeek);
                 }();
                 if (accept && !look.counted) {
-                    communicator->log_placement(core::EventKind::kPlacementFirstUse, look);
+                    communicator->log_first_use(look);
                     Harness::accept(*communicator, look, buffers);
                 }
                 if (pin) {

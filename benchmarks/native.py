@@ -54,7 +54,7 @@ def placement() -> Path:
     """Return a library that measures the placement check, made of tracehook's own sources."""
     sources = HERE.parent / "tracehook" / "cpp"
     nccl = [sources / "nccl" / name for name in ("placement.cpp", "graphs.cpp", "api.cpp")]
-    files = [HERE / "placement.cpp", *registrar(), *nccl]
+    files = [HERE / "placement.cpp", *registrar(), *nccl, sources / "cuda" / "runtime.cpp"]
     BUILD.mkdir(parents=True, exist_ok=True)
     # As one file: what they include takes most of the time.
     unit = BUILD / f"placement.{os.getpid()}.cpp"

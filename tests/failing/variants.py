@@ -104,7 +104,7 @@ def problems(variant: Variant, told: Sequence[Mapping[str, Any]]) -> list[str]:
     if any(raised) and "." in call and variant["ordinal"] != ALWAYS:
         found.append("a store that failed once stopped the ranks")
     if loses_the_store(variant):
-        if not re.search(f"a failure of {call.partition('.')[2]} that was planned", raised[rank]):
+        if any(raised) and not re.search(f"a failure of {call.partition('.')[2]} that was planned", raised[rank]):
             found.append(f"rank {rank} does not name the cause")
         return [f"{problem} {raised}" for problem in found]
     if any(raised) and not all(raised):

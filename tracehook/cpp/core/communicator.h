@@ -107,12 +107,12 @@ class Communicator {
     const std::string* refusal() const noexcept { return refusal_.load(std::memory_order_acquire); }
 
     // Any thread: whether the ranks agreed to run calls on registered memory. They are asked once.
-    enum class Agreed : std::uint8_t { kNotAsked, kYes, kNo };
+    enum class Agreed : std::uint8_t { kNotAsked, kYes, kRefused };
     Agreed registers_at_calls() const noexcept {
         return registers_at_calls_.load(std::memory_order_acquire);
     }
     void agree_on_calls(bool all) noexcept {
-        registers_at_calls_.store(all ? Agreed::kYes : Agreed::kNo, std::memory_order_release);
+        registers_at_calls_.store(all ? Agreed::kYes : Agreed::kRefused, std::memory_order_release);
     }
 
     // Any thread: what somebody else did. The segment is the one that the range is, or was.

@@ -17,7 +17,7 @@ torch.cuda.set_device(device)
 dist.init_process_group("nccl", device_id=device)
 dist.barrier(device_ids=[device.index])
 torch.cuda.synchronize()
-before = torch.cuda.mem_get_info()[0]
+before = torch.cuda.memory_reserved()  # of this process: other jobs may run on these devices
 
 
 def calls() -> None:
@@ -54,5 +54,5 @@ calls()
 torch.cuda.synchronize()
 torch.cuda.empty_cache()
 dist.barrier(device_ids=[device.index])
-print(f"rank={RANK} kept={before - torch.cuda.mem_get_info()[0]}", flush=True)
+print(f"rank={RANK} kept={torch.cuda.memory_reserved() - before}", flush=True)
 dist.destroy_process_group()

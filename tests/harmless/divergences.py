@@ -66,14 +66,20 @@ def draw(seed: int, program: Program) -> Divergence | None:
 
 def _can(kind: str, steps: list[Step], at: int, step: Step) -> bool:
     match kind:
-        case "size" | "skip" | "exception":
+        case "size" | "skip":
             return step.kind == "scope"
+        case "exception":  # and the ranks meet again, or nobody notices
+            return step.kind == "scope" and any(
+                later.kind in MEETS and later.group == step.group for later in steps[at + 1 :]
+            )
         case "order":
             return step.kind == "scope" and len(set(step.sizes)) > 1
         case "swap":
             other = steps[at + 1] if at + 1 < len(steps) else step
             return step.kind == other.kind == "scope" and step.group == other.group and step.sizes != other.sizes
-        case "memory" | "count":
+        case "memory":  # in a group that has the window
+            return step.kind == "all_reduce" and (SUMS_IN_PLACE | {"other group"}).isdisjoint(step.how)
+        case "count":
             return step.kind == "all_reduce" and SUMS_IN_PLACE.isdisjoint(step.how)
         case "group":
             return step.kind == "all_reduce" and step.group in ("world", "twin") and "functional" not in step.how

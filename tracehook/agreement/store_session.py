@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tracehook.agreement.store_worker import StoreWorkers
 from tracehook.agreement.watchdog import LOOK, Listener, Watchdog
 from tracehook.hook import background
-from tracehook.hook.groups import cloned_store, stores
+from tracehook.hook.groups import below, cloned_store, stores
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -114,11 +114,11 @@ class StoreSessions:
             found = self._living(store)
         if found is not None:
             return found
-        below = _below(store)
+        base = below(store)
         try:
-            name = token(below)
+            name = token(base)
         except RuntimeError:  # once broken, a connection stays so
-            name = token(cloned_store(below))
+            name = token(cloned_store(base))
         made: StoreSession | None = None
         while True:
             with self._lock:
@@ -129,7 +129,7 @@ class StoreSessions:
                     self._known[store] = name
                     return found
             made = StoreSession(
-                cloned_store(below),
+                cloned_store(base),
                 name,
                 lambda key: self._know(key, self._sessions[name]),
                 lambda: self._is_left(name),
@@ -170,9 +170,3 @@ def token(store: Store) -> str:
     """Return a name that all who use `store`, with its prefixes, get alike, and nobody else."""
     standing: bytes = store.compare_set("tracehook/token", "", uuid.uuid4().hex)
     return standing.decode()
-
-
-def _below(store: Any) -> Any:
-    while (below := getattr(store, "underlying_store", None)) is not None:
-        store = below
-    return store

@@ -195,10 +195,13 @@ class StoreWorker:
                 own = own or cloned_store(shared)
                 try:
                     verdict = task.run(own)
-                except RuntimeError:  # perhaps of the connection alone; all operations of a round may be made twice
+                except RuntimeError as failure:  # perhaps of the connection alone; each operation may be made twice
                     if task.abandoned:
                         raise
-                    own = cloned_store(shared)
+                    try:
+                        own = cloned_store(shared)
+                    except RuntimeError:
+                        raise failure from None  # the store is gone
                     verdict = task.run(own)
                 task.outcome.put(verdict)
                 task.clean(own)  # nobody waits for this any more

@@ -283,13 +283,20 @@ def cloned_store(store: Store) -> Store:
         RuntimeError: the store has ended. torch would try to reach it until the time-out of the store.
 
     """
-    _require_listener(store)
+    _require_listener(below(store))
     try:
         return store.clone()
     except (AttributeError, RuntimeError):
-        if _is_server(store):
+        if _is_server(below(store)):
             raise
         return store  # one that is written in Python may have no clone
+
+
+def below(store: Any) -> Any:
+    """Return the store that lies under all prefixes of `store`."""
+    while (found := getattr(store, "underlying_store", None)) is not None:
+        store = found
+    return store
 
 
 def _require_listener(store: Any) -> None:

@@ -65,7 +65,7 @@ def install() -> None:
     def cloned(store: Any) -> Any:
         return store.clone() if isinstance(store, FailingStore) else FailingStore(groups.cloned_store(store))
 
-    below = store_session._below
+    below = groups.below
     for module in (store_session, store_worker, watchdog):
         module.cloned_store = cloned  # type: ignore[attr-defined]
-    store_session._below = lambda store: FailingStore(below(store))
+    store_session.below = lambda store: FailingStore(below(store))  # type: ignore[attr-defined]

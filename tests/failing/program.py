@@ -13,7 +13,6 @@ from common import RANK, WORLD
 
 import tracehook
 from tracehook.hook.groups import all_gather_single
-from tracehook.ipc import PeerGroup
 
 MB = 1 << 18  # elements
 
@@ -103,26 +102,6 @@ class Program:
         self._sum(tensor, group=group)
         del tensor
         dist.destroy_process_group(group)
-
-    def peers(self) -> None:
-        """Exchange tensors with the other ranks of the host."""
-        with PeerGroup() as group:
-            mine = self._filled(RANK, MB)
-            with tracehook.symmetric():
-                shared = self._empty(MB)
-            shared.copy_(torch.full((MB,), float(10 + RANK)))
-            torch.cuda.synchronize()
-            dist.barrier()
-            others = [rank for rank in range(WORLD) if rank != RANK]
-            theirs = group.exchange({peer: [mine, shared] for peer in others})
-            for peer in others:
-                group.signal(peer)
-            for peer in others:
-                self._expect(theirs[peer][0].get(), peer)
-                group.wait(peer)
-                self._expect(theirs[peer][1].tensor.clone(), 10 + peer)
-            torch.cuda.synchronize()
-            dist.barrier()
 
     def free(self) -> None:
         """Give back what nobody uses."""

@@ -1,6 +1,6 @@
 """One event as the ring keeps it (cpp/events/event.h), and its fields as the log shows them.
 
-The tables say how a record is laid out: cpp/events/head.def the head, events.def what each event has of its own,
+The tables say how a record is laid out: cpp/events/head.def the head, events.def the members of each event,
 types.def the types. :data:`SHOW` says what the log shows of a member of each type.
 """
 
@@ -53,7 +53,7 @@ class Record(NamedTuple):
     own: bytes
 
     def members(self) -> dict[str, Any]:
-        """Return what it has of its own, as the ring keeps it."""
+        """Return its members, as the ring keeps them."""
         row = _row(self.kind)
         return dict(zip(row.members, row.layout.unpack_from(self.own), strict=True))
 
@@ -72,7 +72,7 @@ def column(data: bytes, member: str) -> list[int]:
 
 
 def own_layout(event: str) -> struct.Struct:
-    """Return the layout of what an event has of its own."""
+    """Return the layout of the members of an event."""
     return struct.Struct("<" + "".join(_FORMATS[TYPES[kind].of_cpp] for kind, _ in ABOUT[event].parts("OWN")))
 
 

@@ -8,8 +8,8 @@ import random
 import pytest
 import torch.distributed as dist
 
-from tracehook.agreement import alarm_feed
-from tracehook.agreement.alarm_feed import COUNT_KEY, MOST_UNWRITTEN, AlarmFeed, put
+from tracehook.agreement import alarms
+from tracehook.agreement.alarms import COUNT_KEY, MOST_UNWRITTEN, AlarmFeed, put
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_an_alarm_whose_writer_died_is_given_up(store):
 
 def test_the_list_does_not_grow(store, monkeypatch):
     """Old alarms go, and a process that begins late starts with those that are left."""
-    monkeypatch.setattr(alarm_feed, "KEPT", 10)
+    monkeypatch.setattr(alarms, "KEPT", 10)
     early = AlarmFeed()
     for number in range(1000):
         _put(store, str(number))

@@ -13,8 +13,7 @@ import torch.distributed as dist
 
 from tracehook.agreement import rounds, watchdog
 from tracehook.agreement.agreement import Waiting
-from tracehook.agreement.alarm_feed import COUNT_KEY
-from tracehook.agreement.alarms import Alarm
+from tracehook.agreement.alarms import COUNT_KEY, Alarm
 from tracehook.agreement.store_worker import Task
 from tracehook.agreement.topology import RoundTopology
 from tracehook.agreement.verdicts import Post, RoundVerdict
@@ -22,12 +21,6 @@ from tracehook.agreement.watchdog import Watchdog
 
 KEY = "35fbbc443ced2476"
 RANKS = 4
-
-
-@pytest.fixture(autouse=True)
-def late(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let no rank lose its trust in another one while a test runs."""
-    monkeypatch.setattr(watchdog, "LATE", 60.0)
 
 
 @contextlib.contextmanager
@@ -66,15 +59,16 @@ def test_ranks_at_different_calls_ask_each():
 
 
 def test_a_rank_asks_itself_if_the_first_one_died_before_it_did(monkeypatch):
-    """Nobody relies for long on a rank of which no alarm is heard, nor asks twice if one is."""
+    """A rank says that it asks when the alarm is there, and not before."""
+
+    def dies(*_: object) -> None:
+        raise ConnectionError
+
     store = dist.HashStore()
     with _waits(store, 1) as first, _waits(store, 2) as second:
-        monkeypatch.setattr(watchdog, "put", lambda *_: None)
-        first._look_after_own(store)
-        second._look_after_own(store)
-        monkeypatch.undo()
-        assert _alarms(store) == []
-        monkeypatch.setattr(watchdog, "LATE", 0.0)
+        with monkeypatch.context() as patch, pytest.raises(ConnectionError):
+            patch.setattr(watchdog, "put", dies)
+            first._look_after_own(store)
         second._look_after_own(store)
         second._look_after_own(store)
         assert [told.rank for told in _alarms(store)] == [2]

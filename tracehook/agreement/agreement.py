@@ -48,25 +48,6 @@ class RoundFollower(Protocol):
         """All ranks have heard each other's greeting, and share this from now on; see handshake.py."""
 
 
-class _Nobody:
-    """Follows nothing."""
-
-    @staticmethod
-    def following(waiting: Waiting) -> contextlib.AbstractContextManager[None]:  # noqa: ARG004
-        return contextlib.nullcontext()
-
-    @staticmethod
-    def diverged(verdict: RoundVerdict) -> None:
-        pass
-
-    @staticmethod
-    def shaken(shaken: Mapping[str, Any]) -> None:
-        pass
-
-
-_NOBODY = _Nobody()
-
-
 @contextlib.contextmanager
 def telling_of_the_store(about: str, post: Post) -> Iterator[None]:
     """Say in exceptions of the store what they are about."""
@@ -91,6 +72,11 @@ class Agreement:
     :class:`RegistrationTimeout`, saying so, if the others gave up at the same position; a rank that was never there
     goes on to the newest round. So the next call that all ranks make finds them level again, whatever happened before.
     One thread at a time: a second one waits for the round of the first, and its own deadline counts from then.
+
+    What a round raises, with one text on all ranks: :class:`RegistrationMismatch` if they want different things,
+    :class:`RegistrationTimeout` if the ranks in `missing` did not come within `timeout` seconds, or this rank came
+    late, :class:`RegistrationFailed` if it failed on some rank, or one declined at this position. And
+    :class:`RegistrationError` if the store has failed, or the ranks can no longer be level.
     """
 
     def __init__(
@@ -114,7 +100,7 @@ class Agreement:
         self.prefix = f"tracehook/{channel}"
         self._rank = rank
         self._ranks = ranks
-        self._follower: RoundFollower = follower or _NOBODY
+        self._follower = follower
         self._greeting = greeting(host, settings or {})  # empty when all have heard it
         self.is_on_one_host = False  # as far as this rank knows
         self._unheard: tuple[RoundTopology, int, Post, str] | None = None  # this rank does not know that verdict
@@ -130,25 +116,13 @@ class Agreement:
         Returns:
             whether some rank's position is not known: its calls may be ahead of the others', or behind.
 
-        Raises:
-            RegistrationMismatch: they want different things; the text is the same on all ranks.
-            RegistrationTimeout: the ranks in `missing` did not come within `timeout` seconds, or this rank came late.
-            RegistrationFailed: some rank declined at this position.
-            RegistrationError: the store has failed, or the ranks can no longer be level.
-
         """
         return bool(self._hold(Post("compare", topic, list(entries), position), timeout).data)
 
     def level(
         self, topic: str, told: tuple[str, int, bool], timeout: float, position: Sequence[int] = ()
     ) -> tuple[int, bool]:
-        """Tell the others how far this rank is, as :mod:`fence` has it, and return how far all are.
-
-        Raises:
-            RegistrationFailed: some rank could not come up to the others; the text is the same on all ranks.
-            RegistrationMismatch, RegistrationTimeout, RegistrationError: as for :meth:`compare`.
-
-        """
+        """Tell the others how far this rank is, as :mod:`fence` has it, and return how far all are."""
         failure, calls, in_flight = told
         entries = [failure, str(calls), "in flight" if in_flight else ""]
         most, level = self._hold(Post("level", topic, entries, position), timeout).data
@@ -164,29 +138,15 @@ class Agreement:
         Returns:
             the largest `share` of all ranks.
 
-        Raises:
-            RegistrationFailed: it failed on some rank; the text is the same on all ranks.
-            RegistrationMismatch, RegistrationTimeout, RegistrationError: as for :meth:`compare`.
-
         """
         return int(self._hold(Post("confirm", topic, [failure, str(share)], position), timeout).data)
 
     def common(self, topic: str, entries: Sequence[str], timeout: float, position: Sequence[int] = ()) -> list[str]:
-        """Return the entries that all ranks have come with, in the order in which rank 0 has them.
-
-        Raises:
-            RegistrationMismatch, RegistrationTimeout, RegistrationError: as for :meth:`compare`.
-
-        """
+        """Return the entries that all ranks have come with, in the order in which rank 0 has them."""
         return list(self._hold(Post("share", topic, list(entries), position), timeout).data)
 
     def exchange(self, topic: str, entries: Sequence[str], timeout: float) -> list[list[str]]:
-        """Return what each rank has come with, in the order of the ranks.
-
-        Raises:
-            RegistrationMismatch, RegistrationFailed, RegistrationTimeout, RegistrationError: as for :meth:`compare`.
-
-        """
+        """Return what each rank has come with, in the order of the ranks."""
         return list(self._hold(Post("exchange", topic, list(entries)), timeout).data)
 
     def is_declined(self) -> bool:
@@ -233,7 +193,7 @@ class Agreement:
             raise RegistrationTimeout(late + verdict.text, verdict.missing)
         if verdict.kind in ("failed", "declined"):
             raise RegistrationFailed(verdict.text, {int(rank): why for rank, why in verdict.data.items()})
-        if verdict.kind == "diverged":
+        if verdict.kind == "diverged" and self._follower is not None:
             self._follower.diverged(verdict)
         if verdict.kind != "ok":
             advice = "" if verdict.kind == "diverged" else None  # whose text ends with it
@@ -264,7 +224,8 @@ class Agreement:
             return
         self._greeting = {}
         self.is_on_one_host = verdict.shaken.get("one_host", False)
-        self._follower.shaken(verdict.shaken)
+        if self._follower is not None:
+            self._follower.shaken(verdict.shaken)
 
     def _keep(self, topology: RoundTopology, number: int) -> None:
         """Take note of the keys of a round that are this rank's to remove."""
@@ -292,7 +253,8 @@ class Agreement:
         task = Task(rounds.attend(topology, number, post), left, self._removable, self._rank)
         try:
             waiting = Waiting(task, topology, number, post, time.monotonic())
-            with telling_of_the_store(self.about, post), self._follower.following(waiting):
+            followed = self._follower.following(waiting) if self._follower is not None else contextlib.nullcontext()
+            with telling_of_the_store(self.about, post), followed:
                 verdict = self._workers.carry_out(task)
         except BaseException as problem:
             why = type(problem).__name__

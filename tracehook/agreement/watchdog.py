@@ -1,7 +1,7 @@
 """No rank waits alone: a rank that waits too long says so where all processes look, and those that know why answer.
 
 While nothing is wrong each process makes one small operation on the store each second, whatever the number of its
-groups (alarm_feed.py). A rank that has waited half a second in a round posts an *alarm*: which communicator, which
+groups (alarms.py). A rank that has waited half a second in a round posts an *alarm*: which communicator, which
 call, what it wants. Ranks that ask the same post one alarm together, because every process hears each of them. Every
 process that has the communicator looks up what it did itself at that call. If that proves that it will never come to
 the round, it ends the round with a verdict that says so, and all ranks that wait wake up with it. A rank that is merely
@@ -22,8 +22,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tracehook.agreement import rounds
-from tracehook.agreement.alarm_feed import AlarmFeed, put
-from tracehook.agreement.alarms import LATE, Alarm, OwnRound, Question
+from tracehook.agreement.alarms import Alarm, AlarmFeed, OwnRound, put
 from tracehook.agreement.store_worker import claimed, peeked, run
 from tracehook.agreement.verdicts import RoundVerdict
 from tracehook.hook import background
@@ -112,7 +111,7 @@ class Watchdog:
         self._tokens = itertools.count()
         self._waiting: dict[int, OwnRound] = {}
         self._open: dict[str, tuple[Alarm, float]] = {}  # by verdict key: alarms that are not over yet
-        self._raised: dict[int, Question] = {}  # of self._waiting, those about which there is an alarm
+        self._raised: dict[int, str] = {}  # of self._waiting, those about which there is an alarm; see _raise()
         self._said: set[int] = set()  # of self._waiting, those of which a line said who is missing
         self._feed = AlarmFeed()
         self._thread: threading.Thread | None = None
@@ -214,22 +213,16 @@ class Watchdog:
             over = [token for token in self._raised if token not in self._waiting]
             self._said &= self._waiting.keys()
         for token in over:
-            question = self._raised.pop(token)
-            if question.is_own:
-                store.delete_key(question.key)
+            if key := self._raised.pop(token):
+                store.delete_key(key)
         for token, found in late:
-            asked = self._raised.get(token)
-            if asked is not None:
-                if now >= asked.at + LATE and not asked.is_put and not self._is_asked(store, found):
-                    self._raised[token] = asked._replace(is_put=True)
-                    put(store, json.dumps(found.alarm()))
-            else:
+            key = self._raised.get(token)
+            if key is None:
                 self._raised[token] = self._raise(store, found)
-            # One rank says it for all that ask the same.
-            is_late = now - found.waiting.since >= self._patience
-            if is_late and asked is not None and asked.is_put and token not in self._said:
+            elif key and now - found.waiting.since >= self._patience and token not in self._said:
                 self._said.add(token)
-                self._say_missing(store, found.waiting)
+                if peeked(store, key).decode() == str(found.waiting.topology.rank):  # one says it for all
+                    self._say_missing(store, found.waiting)
 
     def _say_missing(self, store: Store, waiting: Waiting) -> None:
         """Say once which ranks a round of this process waits for."""
@@ -247,23 +240,17 @@ class Watchdog:
         """Whether one of these rounds is over: then a rank that is still in it only has not heard so yet."""
         return any(store.check([key]) for key in verdict_keys)
 
-    def _is_asked(self, store: Store, found: OwnRound) -> bool:
-        """Whether some rank asks about that round."""
-        if found.verdict_key not in self._open:
-            self._hear(store)
-        return found.verdict_key in self._open
-
     @staticmethod
-    def _raise(store: Store, found: OwnRound) -> Question:
-        """Ask the other ranks, unless one that asks the same was first."""
+    def _raise(store: Store, found: OwnRound) -> str:
+        """Ask the other ranks, unless one asks the same; return the key that says so if this rank wrote it."""
         alarm = found.alarm()
         same = json.dumps(alarm._replace(rank=0))
         key = f"{alarm.verdict_key}/asked/{hashlib.sha256(same.encode()).hexdigest()[:16]}"
-        mine = str(alarm.rank)
-        is_own = store.compare_set(key, "", mine) == mine.encode()
-        if is_own:
-            put(store, json.dumps(alarm))
-        return Question(key, is_own, is_own, time.monotonic())
+        if store.check([key]):
+            return ""
+        put(store, json.dumps(alarm))  # first: a rank that dies in between is not relied on
+        store.set(key, str(alarm.rank))
+        return key
 
     def _waits_for(self, verdict_key: str) -> bool:
         with self._changed:

@@ -12,11 +12,6 @@ namespace {
 // within that many.
 constexpr std::uint64_t kMilestone = 4096;
 
-std::uint64_t mix(std::uint64_t state, std::uint64_t value) noexcept {
-    state = (state ^ value) * 0x9e3779b97f4a7c15ull;
-    return state ^ (state >> 29);
-}
-
 // What is left of a place when only `compare` of it matters.
 Place reduced(const Place& place, Compare compare) noexcept {
     switch (compare) {
@@ -33,14 +28,6 @@ Place reduced(const Place& place, Compare compare) noexcept {
 }
 
 } // namespace
-
-Windows::Hashed::Hashed(const Use& hashed) noexcept
-    : use(hashed), hash(use.operation | std::uint64_t{use.config} << 32) {
-    hash = mix(hash, use.send.window);
-    hash = mix(hash, use.send.offset);
-    hash = mix(hash, use.receive.window);
-    hash = mix(hash, use.receive.offset);
-}
 
 std::uint64_t Windows::raise_fence(Fence fence, Clock::duration most) noexcept {
     const Clock::time_point now = Clock::now();
@@ -79,8 +66,8 @@ void Windows::end_fences() noexcept {
 }
 
 // The numbers of calls that are compared are taken. `is_compared`: this call is one of them.
-void Windows::wait_for_fences(std::unique_lock<std::mutex>& lock, bool in_group,
-                              bool is_compared) noexcept {
+void Windows::wait_at_fence(std::unique_lock<std::mutex>& lock, bool in_group,
+                            bool is_compared) noexcept {
     const auto holding = [&]() -> Barrier* {
         const std::uint64_t next = calls() + compared_ - (is_compared ? 1 : 0);
         const auto found =
@@ -163,7 +150,7 @@ const Window* Windows::window_at(std::uintptr_t address) const noexcept {
     const Window* first = windows_.data();
     for (std::size_t left = windows_.size(); left > 1;) {
         const std::size_t half = left / 2;
-        first += first[half].address <= address ? half : 0;
+        first += half * static_cast<std::size_t>(first[half].address <= address);
         left -= half;
     }
     const bool found = !windows_.empty() && first->address <= address && address < first->end();
@@ -205,10 +192,10 @@ Place Windows::place(const Side& side, bool* in_window) const noexcept {
     return {overrun ? Place::kOverrun : window->ordinal + 1, address - window->address};
 }
 
-void Windows::count_use(const Hashed& use) {
+void Windows::count_use(const Use& use, std::uint64_t hash) {
     ++digest_.uses;
-    digest_.value = mix(digest_.value, use.hash);
-    history_.add(calls(), use.use, digest_.value);
+    digest_.value = mix(digest_.value, hash);
+    history_.add(calls(), use, digest_.value);
     count_call();
 }
 
@@ -218,7 +205,8 @@ Windows::Lookup Windows::places(std::uint32_t operation, std::uint32_t config, c
     look.call = calls();
     look.refused = stop_ && look.call >= *stop_;
     look.send = place(send, &look.in_window);
-    look.receive = place(receive, &look.in_window);
+    const bool in_place = receive.buffer == send.buffer && receive.size == send.size;
+    look.receive = in_place ? look.send : place(receive, &look.in_window);
     look.use = {operation, config, reduced(look.send, send.compare),
                 reduced(look.receive, receive.compare)};
     return look;
@@ -230,8 +218,8 @@ Windows::Lookup Windows::look(std::uint32_t operation, const Side& send, const S
     std::unique_lock lock(mutex_);
     wait_for_fences(lock, in_group, false);
     Lookup look = places(operation, config, send, receive);
-    const Hashed use(look.use);
-    look.known = known_.contains(use);
+    const std::uint64_t hash = hash_of(look.use);
+    look.known = known_.contains(look.use, hash);
     if (look.refused || act == Act::kPeek) {
         return look;
     }
@@ -248,7 +236,7 @@ Windows::Lookup Windows::look(std::uint32_t operation, const Side& send, const S
     if (!is_use) {
         count_call();
     } else {
-        count_use(use);
+        count_use(look.use, hash);
         look.milestone = digest_.uses % kMilestone == 0;
     }
     return look;
@@ -259,16 +247,16 @@ Windows::Lookup Windows::accept(const Lookup& agreed, const Side& send, const Si
     std::unique_lock lock(mutex_);
     wait_for_fences(lock, in_group, true);
     Lookup look = places(agreed.use.operation, agreed.use.config, send, receive);
-    const Hashed use(look.use);
-    look.known = known_.contains(use);
+    const std::uint64_t hash = hash_of(look.use);
+    look.known = known_.contains(look.use, hash);
     look.counted = !look.refused && look.use == agreed.use;
     if (look.counted || look.refused) {
         --compared_;
     }
     if (look.counted) {
         ++taken_off_;
-        known_.insert(use);
-        count_use(use);
+        known_.insert(look.use, hash);
+        count_use(look.use, hash);
     }
     return look;
 }

@@ -16,6 +16,7 @@
 #pragma once
 
 #include "symmetric_memory/call_history.h"
+#include "symmetric_memory/known_uses.h"
 #include "symmetric_memory/placement.h"
 
 #include <array>
@@ -25,7 +26,6 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
-#include <unordered_set>
 #include <vector>
 
 namespace tracehook::core {
@@ -45,8 +45,8 @@ struct Window {
 // The number of the calling thread: from 1, never reused, as a thread's id is.
 inline std::uint64_t this_thread() noexcept {
     static std::atomic<std::uint64_t> threads{0};
-    static thread_local const std::uint64_t mine = ++threads;
-    return mine;
+    static constinit thread_local std::uint64_t mine = 0;
+    return mine != 0 ? mine : mine = ++threads;
 }
 
 class Windows {
@@ -194,30 +194,32 @@ class Windows {
   private:
     static constexpr std::uint64_t kDown = ~std::uint64_t{0};
 
-    struct Hashed { // hashed once, for the table and for the digest
-        explicit Hashed(const Use& hashed) noexcept;
-        bool operator==(const Hashed& other) const noexcept { return use == other.use; }
-
-        Use use;
-        std::uint64_t hash;
-    };
-    struct Hash {
-        std::size_t operator()(const Hashed& use) const noexcept { return use.hash; }
-    };
-
     struct Barrier {
         std::uint64_t at = kDown; // the call that waits at it
         Clock::time_point until;
     };
 
+    void wait_at_fence(std::unique_lock<std::mutex>& lock, bool in_group,
+                       bool is_compared) noexcept;
     void wait_for_fences(std::unique_lock<std::mutex>& lock, bool in_group,
-                         bool is_compared) noexcept;
+                         bool is_compared) noexcept {
+        if (fences_[0].at != kDown || fences_[1].at != kDown) {
+            wait_at_fence(lock, in_group, is_compared);
+        }
+    }
     Lookup places(std::uint32_t operation, std::uint32_t config, const Side& send,
                   const Side& receive) const noexcept;
     Place place(const Side& side, bool* in_window) const noexcept;
     const Window* window_at(std::uintptr_t address) const noexcept;
-    void count_use(const Hashed& use);
-    void count_call() noexcept { calls_.fetch_add(1, std::memory_order_relaxed); }
+    void count_use(const Use& use, std::uint64_t hash);
+    void count_call() noexcept { // once engaged, only with the mutex
+        if (const std::uint64_t calls = calls_.load(std::memory_order_relaxed);
+            (calls & kEngaged) != 0) {
+            calls_.store(calls + 1, std::memory_order_relaxed);
+        } else {
+            calls_.fetch_add(1, std::memory_order_relaxed);
+        }
+    }
 
     // In calls_: there was a fence or a window, so calls are counted with the mutex only.
     static constexpr std::uint64_t kEngaged = std::uint64_t{1} << 63;
@@ -240,7 +242,7 @@ class Windows {
     bool had_window_ = false;           // uses are compared and counted
     CallHistory history_;
     std::vector<Window> windows_; // by address
-    std::unordered_set<Hashed, Hash> known_;
+    KnownUses known_;
     std::uint32_t next_ordinal_ = 0;
     Digest digest_;
 };

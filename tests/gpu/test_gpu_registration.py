@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 from launch import JOBS, launch
+from support.processes import SCRIPTS, run
 from test_gpu_symmetric import CASES, told
 
 VMM = {"SYMM_REGISTER_MEMORY": "vmm", "SYMM_REGISTER_LOCAL": "auto"}
@@ -32,6 +35,14 @@ def test_each_registration_is_used_and_the_memory_comes_back(ranks: int, tmp_pat
     assert used == made, (made, used)
     assert result.events("register.unused") == []
     assert [0] * ranks == [counts.left for counts in result.summaries]
+
+
+def test_doctor_times_a_call_on_registered_memory(ranks: int, tmp_path: Path) -> None:
+    """On two devices it says how much faster; on one that there is nobody to exchange with."""
+    result = run([SCRIPTS / "tracehook", "doctor", "--json"], {}, cwd=tmp_path, timeout=120)
+    told = json.loads(result.out)["found"]["registration"]
+    wanted = r"on registered memory \d+ us: [\d.]+ times" if ranks > 1 else "one device has nobody to exchange with"
+    assert re.search(wanted, told), result.output
 
 
 def test_torch_shares_tensors_with_a_child(tmp_path: Path) -> None:

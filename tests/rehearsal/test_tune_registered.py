@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,6 +55,15 @@ def test_without_memory_that_is_registered_at_calls_there_is_no_such_row(tmp_pat
     ran.assert_good()
     assert load(tmp_path / "tuned.json").registered == {}
     assert "registered" not in (tmp_path / "tuned.json").read_text() + ran.finished.out
+
+
+def test_the_gain_that_doctor_prints_is_measured_on_two_ranks() -> None:
+    """Of both times and their quotient; how long a call takes on emulated devices says nothing."""
+    program = "from tracehook.tuning import gain; gain.SIZE, gain.SECONDS = '1MiB', 150; print(gain.measured())"
+    ran = run([SCRIPTS / "tracehook", "rehearse", "--devices", "2", "--", sys.executable, "-c", program], {}, timeout=180)
+    assert ran.status == 0, ran.output
+    wanted = r"an all_gather of 1MiB between two devices takes \d+ us, on registered memory \d+ us: [\d.]+ times as fast"
+    assert re.search(wanted, ran.out), ran.output
 
 
 def test_an_unknown_call_is_one_line() -> None:

@@ -19,6 +19,7 @@ from tracehook.hook import library, nccl_library, registrants
 from tracehook.log.tables import MEMORIES
 from tracehook.nccl import effect
 from tracehook.rehearsal import emulation
+from tracehook.tuning import gain
 
 _WITHOUT_TORCH = "not installed: tracehook reads logs here; to follow a job, install torch 2.11 or later beside it"
 
@@ -28,6 +29,8 @@ def doctor(
 ) -> None:
     """Show versions and settings, and test the hook: it allocates and frees one segment, and expects two events.
 
+    With two GPUs or more it also times a call on registered memory, in two
+    processes, and prints the gain.
     Exit status 0 if the hook works here, else 1 (the last row of the table says
     why).
     """
@@ -36,6 +39,8 @@ def doctor(
     found = _versions()
     works, result = _self_test()
     found += _state()
+    if works:
+        found.append(("registration", _gain()))
     if as_json:
         facts = {name: text for name, text in found if not name.startswith(" ")}
         remarks = {name.strip(): text for name, text in found if name.startswith(" ")}
@@ -135,6 +140,17 @@ def _state() -> list[tuple[str, str]]:
             )
     rows.extend((f"  {name}", advice) for name, advice in status["reasons"].items())
     return rows
+
+
+def _gain() -> str:
+    """Say what a registration gains here."""
+    import torch
+
+    if emulation.is_emulated():
+        return "not measured: the devices are emulated"
+    if torch.cuda.device_count() < 2:
+        return "not measured: one device has nobody to exchange with"
+    return gain.measured()
 
 
 def _self_test() -> tuple[bool, str]:

@@ -17,6 +17,7 @@ from tracehook import versions
 from tracehook.hook import library
 from tracehook.rehearsal import values
 
+_DEVICES = "TRACEHOOK_EMU_DEVICES"
 _LIBRARIES = ("libcudart_emulated.so", "libnccl.so.2")
 
 
@@ -31,6 +32,11 @@ def directory() -> Path:
     if missing:
         raise NoEmulation(f"no emulated devices in this installation: {found} lacks {', '.join(missing)}")
     return found
+
+
+def is_emulated() -> bool:
+    """Whether this process sees emulated devices."""
+    return _DEVICES in os.environ
 
 
 def require_cuda_build() -> None:
@@ -55,7 +61,7 @@ def environment(devices: int, scratch: Path, faults: str = "", base: Mapping[str
     out = dict(base)
     out["LD_PRELOAD"] = _before(base.get("LD_PRELOAD", ""), *(str(libraries / name) for name in _LIBRARIES))
     out["LD_LIBRARY_PATH"] = _before(base.get("LD_LIBRARY_PATH", ""), str(libraries))
-    out["TRACEHOOK_EMU_DEVICES"] = str(devices)
+    out[_DEVICES] = str(devices)
     out["TRACEHOOK_EMU_DIR"] = str(scratch)
     with contextlib.suppress(metadata.PackageNotFoundError):
         # What the installed torch would bring with it: versions differ in what they do.

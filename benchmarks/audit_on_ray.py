@@ -1,8 +1,8 @@
 """An audit in one process against the same one on two workers of Ray: equal findings, time, and memory.
 
 The logs are multiplied (tests/support/multiplied.py) from those of a real rehearsed job on four ranks; then seven
-faults are planted. Each audit runs in turn, as often as --repeat says. Memory is what all processes of an audit have for
-themselves at the most (PSS, looked at five times a second).
+faults are planted. Each audit runs in turn, as often as --repeat says. Memory is what all processes of an audit have
+for themselves at the most (PSS, looked at five times a second).
 
     python benchmarks/audit_on_ray.py [--ranks 1024] [--events 2000] [--repeat 3] [--from DIR]
 """

@@ -3,7 +3,7 @@
 The logs are multiplied (tests/support/multiplied.py) from those of a real rehearsed job on four ranks.
 
     python benchmarks/audit_scale.py [--ranks 64,256,1024,4096] [--events 2000] [--repeat 3] [--from DIR] [--export]
-                                     [--folders] [--logs DIR] [--draw FILE.png]
+                                     [--on ray] [--folders] [--logs DIR] [--draw FILE.png]
 
 A picture needs matplotlib. Beside other work the processor's seconds say more than those of the clock.
 """
@@ -108,6 +108,7 @@ def main() -> None:
     parser.add_argument("--from", dest="source", type=Path, help="logs of four ranks, instead of a rehearsal")
     parser.add_argument("--export", action="store_true", help="also export the logs to Parquet, and audit that")
     parser.add_argument("--report", action="store_true", help="also make the report")
+    parser.add_argument("--on", help="also let `tracehook audit --on` do it; its memory is that of the command alone")
     parser.add_argument("--folders", action="store_true", help=f"a folder for each {_OF_A_HOST} ranks")
     parser.add_argument("--logs", type=Path, help="where the multiplied logs stay, for the next time")
     parser.add_argument("--draw", type=Path, metavar="FILE", help="draw time and memory")
@@ -127,6 +128,8 @@ def main() -> None:
                 commands |= {"export": ("export", target, out), "audit of the export": ("audit", out)}
             if arguments.report:
                 commands |= {"report": ("report", target, "-o", Path(scratch, "report.html"))}
+            if arguments.on:
+                commands |= {f"audit --on {arguments.on}": ("audit", "--on", arguments.on, target)}
             for _ in range(arguments.repeat):
                 shutil.rmtree(out, ignore_errors=True)
                 for name, command in commands.items():

@@ -38,7 +38,6 @@ GUIDES = {
     "audit": "audit.md",
     "report": "report.md",
     "timeline": "timeline.md#the-timeline",
-    "snapshot": "timeline.md#the-snapshot",
 }
 
 

@@ -1,6 +1,6 @@
 """`tracehook audit --on ray`: the tasks of an audit in workers of Ray, also where one of them is killed.
 
-tests/audit/test_split.py has every golden directory, and everything that does not depend on who runs the tasks.
+tests/audit/test_split.py has everything that does not depend on who runs the tasks.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,9 @@ from audit.goldens import DIRECTORY, unpack
 from audit.test_split import verdict
 from tracehook.audit import split
 from tracehook.audit.on_ray import OnRay
-from tracehook.audit.split import SplitStore
+from tracehook.audit.split import Block, NotWhole, Read, read
 from tracehook.audit.store import Store
-from tracehook.audit.workers import NotWhole
+from tracehook.log.lines import LogError
 
 # Ray's own: sockets that its processes leave to the end of this one, and settings that it will change.
 pytestmark = [
@@ -31,6 +32,12 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let also small logs be split."""
+    monkeypatch.setattr(split, "_SMALLEST", 1)
 
 
 @pytest.fixture(scope="module")
@@ -55,52 +62,46 @@ def ray() -> Iterator[Any]:
 
 
 class Killing(OnRay):
-    """The worker of the n-th task gets SIGKILL in its midst, as often as is said."""
+    """The worker that reads rank 1 gets SIGKILL in its midst, as often as is said."""
 
-    def __init__(self, ray: Any, which: int, times: int, notes: Path) -> None:
+    def __init__(self, ray: Any, times: int, notes: Path) -> None:
         super().__init__(ray)
-        self._which, self._times, self._notes = which, times, notes
-        self._started = 0
+        self._times, self._notes = times, notes
 
-    def start(self, about: str, task: Callable[..., Any], *arguments: Any, results: int = 1) -> list[Any]:
-        """Start the task, or one that is killed."""
-        self._started += 1
-        if self._started != self._which:
-            return super().start(about, task, *arguments, results=results)
+    def read(self, blocks: Sequence[Block], task: Callable[[Block], Read] = read) -> Iterator[Read]:
+        """Read the blocks, and note each kill."""
         notes, times = self._notes, self._times
 
-        def killed(*given: Any) -> Any:
-            done = task(*given)
-            with notes.open("a") as file:
-                file.write("killed\n")
-            if len(notes.read_text().splitlines()) <= times:
-                os.kill(os.getpid(), signal.SIGKILL)
+        def killed(block: Block) -> Read:
+            done = task(block)
+            if any(log.rank == 1 for log in block.logs):
+                with notes.open("a") as file:
+                    file.write("killed\n")
+                if len(notes.read_text().splitlines()) <= times:
+                    os.kill(os.getpid(), signal.SIGKILL)
             return done
 
-        return super().start(about, killed, *arguments, results=results)
+        return super().read(blocks, killed)
 
 
-@pytest.mark.parametrize("name", ["clean", "rank-missing-order", "rule-broken", "placement-refused"])
-def test_golden_directories_on_ray(ray: Any, name: str, tmp_path: Path) -> None:
+def test_a_golden_directory_on_ray(ray: Any, tmp_path: Path) -> None:
     """Two workers find what one process finds."""
-    logs = unpack(DIRECTORY / name, tmp_path)
-    assert verdict(SplitStore(logs, OnRay(ray), pieces=2)) == verdict(Store(logs))
+    logs = unpack(DIRECTORY / "rule-broken", tmp_path)
+    assert verdict(Store(logs, workers=OnRay(ray))) == verdict(Store(logs))
 
 
-@pytest.mark.parametrize(("which", "task"), [(1, "reads"), (4, "judges processes"), (6, "judges communicators")])
-def test_a_killed_worker_changes_nothing(ray: Any, which: int, task: str, tmp_path: Path) -> None:
+def test_a_killed_worker_changes_nothing(ray: Any, tmp_path: Path) -> None:
     """Ray does its task once more: the findings are the same."""
     logs = unpack(DIRECTORY / "window-order", tmp_path)
-    workers = Killing(ray, which, 1, tmp_path / "notes")
-    assert verdict(SplitStore(logs, workers, pieces=2)) == verdict(Store(logs)), task
-    assert (tmp_path / "notes").read_text() == "killed\n" * 2, task
+    assert verdict(Store(logs, workers=Killing(ray, 1, tmp_path / "notes"))) == verdict(Store(logs))
+    assert (tmp_path / "notes").read_text() == "killed\n" * 2
 
 
 def test_a_worker_that_is_killed_each_time(ray: Any, tmp_path: Path) -> None:
     """Nothing is concluded, and the line names the ranks that nobody judged."""
     logs = unpack(DIRECTORY / "clean", tmp_path)
-    with pytest.raises(NotWhole, match=r"not whole, so it concludes nothing: nobody judged 2 logs \(rank 1\), because"):
-        SplitStore(logs, Killing(ray, 2, 9, tmp_path / "notes"), pieces=2)
+    with pytest.raises(NotWhole, match=r"not whole, so it concludes nothing: nobody judged .* \(rank 1\), because"):
+        Store(logs, workers=Killing(ray, 9, tmp_path / "notes"))
     assert (tmp_path / "notes").read_text() == "killed\n" * 3
 
 
@@ -108,13 +109,13 @@ def test_what_a_task_cannot_find(ray: Any, tmp_path: Path, monkeypatch: pytest.M
     """What it says of the logs is said here, in the same words."""
     logs = unpack(DIRECTORY / "clean", tmp_path)
     absolute = split._absolute
-    monkeypatch.setattr(split, "_absolute", lambda log: split.replace(absolute(log), parts=[_elsewhere(log)]))
-    with pytest.raises(split.LogError, match=r"nowhere\.jsonl: not there on .*; expected a directory that all workers"):
-        SplitStore(logs, OnRay(ray), pieces=2)
+    monkeypatch.setattr(split, "_absolute", lambda log: replace(absolute(log), parts=[_elsewhere(log)]))
+    with pytest.raises(LogError, match=r"nowhere\.jsonl: not there on .*; expected a directory that all workers"):
+        Store(logs, workers=OnRay(ray))
 
 
 def _elsewhere(log: Any) -> Any:
-    return split.replace(log.parts[0], path=Path("/nowhere.jsonl"), text=Path("/nowhere.jsonl"))
+    return replace(log.parts[0], path=Path("/nowhere.jsonl"), text=Path("/nowhere.jsonl"))
 
 
 def test_the_command_starts_a_ray_of_its_own(tmp_path: Path) -> None:

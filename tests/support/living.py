@@ -10,7 +10,7 @@ from pathlib import Path
 from support.multiplied import path_of
 from tracehook.log import ring
 from tracehook.log.records import RECORD_BYTES
-from tracehook.log.ring_slots import read_slots
+from tracehook.log.ring import read_slots
 
 _HEADER = 96  # bytes
 _EPOCH, _LOOKED = 48, 64  # places in it

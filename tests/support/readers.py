@@ -19,8 +19,7 @@ FINDS = {  # a command, and a word of what it prints
     "audit {logs}": "Clean",
     "report {logs} --output {out}/report.html": "report.html",
     "timeline {logs} --output {out}/trace.pftrace": "trace.pftrace",
-    "snapshot {logs} --output {out}/snapshot.pickle": "snapshot.pickle",
-    "export {logs} {out}/parquet": "new events",
+    "export {logs} {out}/parquet": "of logs",
     "audit {out}/parquet": "Clean",
 }
 REFUSES = {  # a command that needs torch, its exit status, and a word of its line

@@ -17,8 +17,7 @@ from tracehook.audit import live, live_waits
 from tracehook.audit.live import Follower
 from tracehook.commands import watch_table
 from tracehook.log.calls import HEAD_BYTES
-from tracehook.log.ring import read_header
-from tracehook.log.ring_slots import read_heads, read_slots
+from tracehook.log.ring import read_header, read_heads, read_slots
 
 
 def _follow(name: str, scratch: Path, monkeypatch: pytest.MonkeyPatch, after: float) -> tuple[Follower, str]:

@@ -21,7 +21,7 @@ import tracehook
 from tracehook.hook import facts
 from tracehook.log.event_counts import EventCounts
 from tracehook.log.journal import Journal
-from tracehook.metrics import collectives, stale
+from tracehook.metrics import collectives, writer
 from tracehook.metrics.merged import Merged
 from tracehook.metrics.readings import Sources, readings
 from tracehook.metrics.series import Bounded, text
@@ -291,8 +291,8 @@ def test_a_killed_process_leaves_a_whole_file(tmp_path):
     path.write_text("")
     for file in tmp_path.iterdir():
         if file != path:
-            os.utime(file, (0, time.time() - stale.KEPT - 60))
-    stale.remove_stale(path)
+            os.utime(file, (0, time.time() - writer.KEPT - 60))
+    writer.remove_stale(path)
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -303,8 +303,8 @@ def test_only_old_files_of_tracehook_are_removed(tmp_path):
     for file in (own, lives, gone, torn, other):
         file.write_text("")
     for file in (gone, torn, other):
-        os.utime(file, (0, time.time() - stale.KEPT - 60))
-    stale.remove_stale(own)
+        os.utime(file, (0, time.time() - writer.KEPT - 60))
+    writer.remove_stale(own)
     assert set(tmp_path.iterdir()) == {own, lives, other}
 
 

@@ -13,7 +13,7 @@ import pytest
 import tracehook
 from tracehook.log import calls, ring, tallies
 from tracehook.log.records import RECORD_BYTES
-from tracehook.log.ring_slots import read_slots
+from tracehook.log.ring import read_slots
 from tracehook.log.tallies import DOMAINS, SETTINGS, Surroundings, Tallies, Tally, tally_of
 from tracehook.nccl import paths
 from tracehook.nccl.counts import PathCount, counted, path_of_tally

@@ -20,9 +20,9 @@ from rich.console import Console
 
 from tracehook.audit import live, live_process
 from tracehook.audit.live import Follower
-from tracehook.audit.live_hosts import hosts_of
 from tracehook.audit.live_process import QUIET_AFTER
 from tracehook.commands import watch_table
+from tracehook.commands.watch_table import hosts_of
 from tracehook.log.text import printable
 
 RANKS_OF_HOST = 4

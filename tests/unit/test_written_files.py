@@ -27,7 +27,7 @@ def log(tmp_path):
     return directory
 
 
-@pytest.mark.parametrize("command", ["timeline", "snapshot"])
+@pytest.mark.parametrize("command", ["timeline", "report"])
 class TestCommand:
     """What both commands that write a file have in common."""
 

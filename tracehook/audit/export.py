@@ -14,7 +14,7 @@ from tracehook.audit import lines_table
 from tracehook.audit.exported import TABLES
 from tracehook.audit.limits import limits, open_database
 from tracehook.audit.selection import LATEST, integer
-from tracehook.audit.store import quiet, sections
+from tracehook.audit.store import quiet
 from tracehook.audit.texts import NOWHERE, Place, Texts
 from tracehook.log.directory import find_logs
 from tracehook.log.file import LogFile
@@ -85,7 +85,6 @@ def _read(database: duckdb.DuckDBPyConnection, logs: Sequence[LogFile], scratch:
     fields = lines_table.fields_of(events)
     lines_table.create_event(database, fields)
     texts.load(database, fields, [None] * len(logs), [0] * len(logs))
-    database.execute(sections("rings"))
     return places
 
 

@@ -7,11 +7,11 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, cast
 
 from tracehook.audit.limits import first_line
-from tracehook.audit.workers import NotWhole, Workers
+from tracehook.audit.split import Block, NotWhole, Read, read
 from tracehook.log.lines import LogError
 
 _LOCAL: Final = "ray"
@@ -22,7 +22,7 @@ _OBJECTS: Final = 200 << 20  # bytes of memory for what lies between tasks, of a
 
 
 @contextlib.contextmanager
-def workers_on(on: str) -> Iterator[Workers]:
+def workers_on(on: str) -> Iterator[OnRay]:
     """Yield workers of a Ray that is started for it (``ray``), or of the cluster with that address.
 
     Raises :class:`LogError` if `on` is neither, Ray is not installed, or no cluster answers.
@@ -69,34 +69,28 @@ def _connect(ray: Any, on: str) -> None:
 
 
 class OnRay:
-    """Gives tasks to the Ray to which this process is connected. A task whose worker ends is done once more."""
+    """Gives blocks to the Ray to which this process is connected. One whose worker ends is read once more."""
 
     def __init__(self, ray: Any) -> None:
         self._ray = ray
-        self._about: dict[Any, str] = {}
 
     @property
     def count(self) -> int:
         """How many tasks can run at a time."""
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
-    def share(self, value: object) -> Any:
-        """Put a value where all workers find it."""
-        return self._ray.put(value)
+    def read(self, blocks: Sequence[Block], task: Callable[[Block], Read] = read) -> Iterator[Read]:
+        """Yield what the task says of each block, in turn."""
+        remote = self._ray.remote(num_cpus=1, max_retries=_RETRIES)(task)
+        started = [remote.remote(block) for block in blocks]
+        while started:
+            # What was taken goes from Ray's memory at once.
+            yield self._result(blocks[-len(started)], started.pop(0))
 
-    def start(self, about: str, task: Callable[..., Any], *arguments: Any, results: int = 1) -> list[Any]:
-        """Start a task; return what stands for each of its results."""
-        remote = self._ray.remote(num_cpus=1, max_retries=_RETRIES, num_returns=results)(task)
-        made = remote.remote(*arguments)
-        handles = list(made) if results > 1 else [made]
-        self._about |= dict.fromkeys(handles, about)
-        return handles
-
-    def result(self, of: Any) -> Any:
-        """Wait for a result."""
+    def _result(self, block: Block, started: Any) -> Read:
         failed = self._ray.exceptions
         try:
-            return self._ray.get(of)
+            return cast(Read, self._ray.get(started))
         except failed.RayTaskError as problem:
             cause = problem.cause
             if isinstance(cause, LogError):
@@ -108,7 +102,7 @@ class OnRay:
             raise
         except failed.RayError as problem:
             raise NotWhole(
-                f"the audit is not whole, so it concludes nothing: nobody judged {self._about[of]}, because the worker "
+                f"the audit is not whole, so it concludes nothing: nobody judged {block.about}, because the worker "
                 f"that did so ended, and again when that was repeated ({type(problem).__name__}); look at the memory "
                 "and the logs of Ray's machines, and start the audit again"
             ) from problem

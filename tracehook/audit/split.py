@@ -1,195 +1,149 @@
-"""An audit that is split: tasks read the logs and apply most rules, and this process joins what they say.
+"""The logs of a job into table ``event`` by tasks, as workers on other machines do them: each reads a block of logs.
 
-The processes of the job are split into blocks, and its communicators into parts; each communicator is whole in one.
-
-1. A task for each block reads its logs (:func:`~tracehook.audit.tasks.read`).
-2. What concerns the whole job is joined here: which communicators nobody can judge any more, which groups stand for
-   which, which process a rehearsal blames.
-3. A task for each block applies the rules about one process, and gives out rows for the parts. Blocks in which
-   processes have one rank are one from here on, because a rank's helpers are judged beside it.
-4. A task for each part applies the rules about one communicator.
-5. The rules about the job, and the analysis of who waits for whom, ask the summaries, here.
+A task fills the audit's table ``event`` in a database of its own and returns it as a Parquet file. This process unites
+these tables. All that comes after is the audit as it is without tasks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import contextlib
+import socket
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Final, Protocol
+
+import duckdb
 
 import tracehook
-from tracehook.audit import rows, tasks
-from tracehook.audit.finding import Finding
-from tracehook.audit.rows import Rows
-from tracehook.audit.rules import UNCHECKED, rules
-from tracehook.audit.selection import NEWEST, Selection, integer, shifts
-from tracehook.audit.store import Store, quiet
-from tracehook.audit.texts import Progress, size_of
-from tracehook.audit.workers import Workers, in_turn
-from tracehook.log.file import LogFile
+from tracehook.audit import lines_table
+from tracehook.audit.limits import limits, open_database
+from tracehook.audit.texts import NOWHERE, Place, Progress, Texts, size_of
+from tracehook.log import packing
+from tracehook.log.file import LogFile, LogPart
 from tracehook.log.lines import LogError
 from tracehook.log.text import ranges_of, told_ranges
 
-_LARGEST = 256 << 20  # bytes of logs that one task reads, or one log
-_SMALLEST = 4 << 20  # below that one more task costs more than it saves
+_LARGEST: Final = 256 << 20  # bytes of logs that one task reads, or one log
+_SMALLEST: Final = 4 << 20  # below that one more task costs more than it saves
 
 
-class SplitStore(Store):
-    """The summaries of a job that others read, and what they found; for a verdict as of a whole :class:`Store`."""
+class NotWhole(LogError):
+    """A block was not read, so nothing is concluded."""
 
-    scopes = ("job",)
+
+@dataclass(frozen=True)
+class Block:
+    """The logs that a task reads: processes `first`, `first` + 1, ... of the job."""
+
+    first: int
+    logs: Sequence[LogFile]
+    shifts: Sequence[int]  # to be added to the times of each log, see selection.shifts
+
+    @property
+    def about(self) -> str:
+        """What is missing if it is never read."""
+        ranks = {log.rank for log in self.logs if log.rank is not None}
+        told = f"rank{'s' * (len(ranks) > 1)} {told_ranges(ranges_of(ranks))}" if ranks else self.logs[0].path.name
+        return f"{len(self.logs):,} log{'s' * (len(self.logs) > 1)} ({told})"
+
+
+@dataclass(frozen=True)
+class Read:
+    """What a task says of its block. `rows`: those of table ``event``, a Parquet file."""
+
+    rows: bytes
+    events: set[str]
+    places: dict[int, Place]
+    complaints: dict[int, str]
+    version: str
+
+
+class Workers(Protocol):
+    """Those that do the tasks."""
+
+    @property
+    def count(self) -> int:
+        """How many tasks can run at a time."""
+
+    def read(self, blocks: Sequence[Block]) -> Iterator[Read]:
+        """Yield what :func:`read` says of each block, in turn. Raises what it raises, and :class:`NotWhole`."""
+
+
+class SharedTexts:
+    """The logs of a directory, as :class:`~tracehook.audit.texts.Texts` has them, read by workers."""
 
     def __init__(
-        self,
-        path: Path,
-        workers: Workers,
-        selection: Selection = NEWEST,
-        progress: Progress = quiet,
-        pieces: int | None = None,
+        self, logs: Sequence[LogFile], shifts: Sequence[int], scratch: Path, progress: Progress, workers: Workers
     ) -> None:
-        self._workers = workers
-        self._pieces = pieces  # into which the job is split, at the most
-        self._events: set[str] = set()
-        super().__init__(path, selection, progress)
+        self._logs, self._scratch, self._progress, self._workers = logs, scratch, progress, workers
+        self._blocks = list(blocks(logs, shifts, workers.count))
+        self._files: list[Path] = []
 
-    def events(self) -> set[str]:
-        """Return the names of all events in the logs."""
-        return self._events
+    def survey(self, _database: duckdb.DuckDBPyConnection) -> tuple[set[str], dict[int, Place]]:
+        """Return which events there are, and the places of the processes that knew them only from a first group."""
+        events: set[str] = set()
+        places: dict[int, Place] = {}
+        for number, read in enumerate(self._workers.read(self._blocks)):
+            self._progress("reading", number / len(self._blocks))
+            if read.version != tracehook.__version__:
+                raise LogError(
+                    f"a worker has tracehook {read.version}, and this process {tracehook.__version__}; install one "
+                    "version on all machines"
+                )
+            self._files.append(self._scratch / f"block-{number}.parquet")
+            self._files[-1].write_bytes(read.rows)
+            events |= read.events
+            places |= read.places
+            for process, complaint in read.complaints.items():
+                self._logs[process].complaint = complaint
+        return events, places
 
-    def _load(self, progress: Progress) -> None:
-        blocks = self._blocks()
-        progress("reading", 0.0)
-        read, events = self._read_logs(blocks)
-        progress("rules about processes", 0.4)
-        joined = self._join(read, parts=len(blocks))
-        judged, bundles = self._judge_processes(joined, blocks, events)
-        progress("rules about communicators", 0.7)
-        self.found = self._judge_communicators(joined, bundles)
-        self.found = _once([*(each for one in judged for each in one.found), *self.found])
-        self._make_unreadable()
-        self.make_operations()
-        self._refuse_several_runs()
+    def load(self, database: duckdb.DuckDBPyConnection, *_given: object) -> None:
+        """Add what the workers read to table ``event``."""
+        for file in self._files:
+            database.execute(f"INSERT INTO event BY NAME FROM read_parquet('{lines_table.quoted(file)}')")
+            file.unlink()
 
-    # --- the pieces ---
 
-    def _blocks(self) -> list[range]:
-        """Return the numbers of the processes of each block: neighbours, with about as many bytes of logs as others."""
-        sizes = [max(1, sum(size_of(part.text) for part in log.parts)) for log in self.directory.logs]
-        total, most = sum(sizes), self._pieces
-        if most is None and self._is_exported:
-            most = self._workers.count
-        elif most is None:
-            most = max(-(-total // _LARGEST), min(self._workers.count, total // _SMALLEST), 1)
-        blocks: dict[int, list[int]] = {}
-        passed = 0
-        for number, size in enumerate(sizes):
-            middle = passed + size // 2
-            blocks.setdefault(middle * most // total, []).append(number)
-            passed += size
-        return [range(its[0], its[-1] + 1) for its in blocks.values()]
+def blocks(logs: Sequence[LogFile], shifts: Sequence[int], workers: int) -> Iterator[Block]:
+    """Yield blocks of logs that are neighbours, with about as many bytes as others."""
+    sizes = [max(1, sum(size_of(part.text) for part in log.parts)) for log in logs]
+    most = max(-(-sum(sizes) // _LARGEST), min(workers, sum(sizes) // _SMALLEST), 1)
+    home, passed = [], 0
+    for size in sizes:
+        home.append((passed + size // 2) * most // sum(sizes))
+        passed += size
+    for number in dict.fromkeys(home):
+        first = home.index(number)
+        its = slice(first, first + home.count(number))
+        yield Block(first, [_absolute(log) for log in logs[its]], shifts[its])
 
-    def _about(self, blocks: Sequence[range]) -> str:
-        logs = [self.directory.logs[number] for block in blocks for number in block]
-        ranks = {log.rank for log in logs if log.rank is not None}
-        told = f"rank{'s' * (len(ranks) > 1)} {told_ranges(ranges_of(ranks))}" if ranks else logs[0].path.name
-        return f"{len(logs):,} log{'s' * (len(logs) > 1)} ({told})"
 
-    def _read_logs(self, blocks: Sequence[range]) -> tuple[list[tasks.Read], list[Any]]:
-        logs, clocks = self.directory.logs, shifts(self.directory.logs)
-        is_shortened = any(log.parts and integer(log.begin, "part_t_ns") is not None for log in logs)
-        started = []
-        for block in blocks:
-            its = slice(block.start, block.stop)
-            wanted = tasks.ToRead(
-                self.directory.path.absolute(),
-                self._is_exported,
-                [_absolute(log) for log in logs[its]],
-                clocks[its],
-                block.start,
-                is_shortened,
-            )
-            started.append(self._workers.start(self._about([block]), tasks.read, wanted, results=2))
-        read = cast(list[tasks.Read], in_turn(self._workers, started))
-        for version in {one.version for one in read} - {tracehook.__version__}:
-            raise LogError(
-                f"a worker has tracehook {version}, and this process {tracehook.__version__}; install one version on "
-                "all machines"
-            )
-        self._events = {event for one in read for event in one.events}
-        return read, [events for _, events in started]
-
-    def _judge_processes(
-        self, joined: tasks.Joined, blocks: Sequence[range], events: Sequence[Any]
-    ) -> tuple[list[tasks.Judged], list[list[Any]]]:
-        shared = self._workers.share(joined)
-        started = []
-        for together in self._together(blocks):
-            own = [blocks[number] for number in together]
-            its = [events[number] for number in together]
-            made = self._workers.start(
-                self._about(own), tasks.judge_processes, shared, own, *its, results=1 + joined.parts
-            )
-            started.append(made)
-        judged = cast(list[tasks.Judged], in_turn(self._workers, started))
-        self._database.execute("DROP TABLE process")
-        for table in dict.fromkeys(table for table, *_ in tasks.FOR_THE_JOB):
-            packed = [one.tables[table] for one in judged]
-            if table == "event":
-                rows.unpack_events(self._database, self._scratch, self._events, packed)
-            else:
-                self._unpack(table, packed)
-        return judged, [bundles for _, *bundles in started]
-
-    def _judge_communicators(self, joined: tasks.Joined, bundles: Sequence[Sequence[Any]]) -> list[Finding]:
-        wanted = {event for rule in rules() if rule.scope == "communicator" for event in rule.needs}
-        if not wanted & self._events:
-            return []
-        shared = self._workers.share(replace(joined, tables=joined.tables | {"process": self._pack("FROM process")}))
-        started = []
-        for part in range(joined.parts):
-            about = f"the communicators of part {part + 1} of {joined.parts}"
-            its = [of_block[part] for of_block in bundles]
-            started.append(self._workers.start(about, tasks.judge_communicators, shared, *its))
-        return [found for one in in_turn(self._workers, started) for found in one]
-
-    # --- what concerns the whole job ---
-
-    def _join(self, read: Sequence[tasks.Read], parts: int) -> tasks.Joined:
-        for table in ("process", "gone", "violation"):
-            self._unpack(table, [one.tables[table] for one in read])
-        self._database.execute("CREATE TABLE forgotten (comm VARCHAR)")
-        if "condensed" in read[0].tables:
-            self._unpack("event", [one.tables["condensed"] for one in read])
-            self._database.execute("INSERT INTO forgotten SELECT DISTINCT comm FROM event")
-            self.run_sections("forgotten")
-            self._database.execute("DELETE FROM forgotten WHERE comm IN (SELECT comm FROM event)")
-            self._database.execute("DROP TABLE event")
-        self._unpack("event", [one.tables["named"] for one in read])
-        self.run_sections("groups")
-        self._database.execute("DROP TABLE event")
-        self._database.execute("DELETE FROM communicator_group WHERE comm IN (FROM forgotten)")
-        names = ("process", "gone", "violation", "forgotten", "communicator_group")
-        return tasks.Joined({name: self._pack(f"FROM {name}") for name in names}, frozenset(self._events), parts)
-
-    def _together(self, blocks: Sequence[range]) -> list[list[int]]:
-        """Return which blocks are one, because processes of one rank stand in them."""
-        block_of = {number: place for place, block in enumerate(blocks) for number in block}
-        groups = [[place] for place in range(len(blocks))]
-        homes: dict[tuple[str | None, int], int] = {}
-        for row in self.rows("SELECT process, job, rank FROM process WHERE rank IS NOT NULL ORDER BY process"):
-            one, other = homes.setdefault((row["job"], row["rank"]), block_of[row["process"]]), block_of[row["process"]]
-            if groups[one] is not groups[other]:
-                groups[one] += groups[other]
-                for place in groups[other]:
-                    groups[place] = groups[one]
-        return [sorted(group) for place, group in enumerate(groups) if min(group) == place]
-
-    def _pack(self, sql: str) -> Rows:
-        return rows.pack(self._database, self._scratch, sql)
-
-    def _unpack(self, table: str, packed: Sequence[Rows]) -> None:
-        rows.unpack(self._database, self._scratch, table, packed)
+def read(block: Block) -> Read:
+    """Read a block of logs, on the machine of a worker."""
+    with contextlib.ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tracehook-audit-")))
+        logs = [_here(log, scratch, number) for number, log in enumerate(block.logs)]
+        stack.enter_context(limits())
+        database = stack.enter_context(open_database(scratch / "block.duckdb"))
+        database.execute("SET threads = 1; SET preserve_insertion_order = false")  # as many tasks as processors
+        texts = Texts(logs, scratch, lambda _what, _done: None)
+        events, places = texts.survey(database)
+        ranks = [places.get(number, NOWHERE)[0] if log.rank is None else log.rank for number, log in enumerate(logs)]
+        fields = lines_table.fields_of(events)
+        lines_table.create_event(database, fields)
+        texts.load(database, fields, ranks, block.shifts)
+        stored = lines_table.column_list(name for name in fields if name not in lines_table.OF_PROCESS)
+        file = scratch / "block.parquet"
+        database.execute(
+            f"COPY (SELECT process + {block.first} AS process, rank, recovered, ns, is_no_event, said_rank, {stored} "
+            f"FROM event) TO '{lines_table.quoted(file)}' (FORMAT parquet, COMPRESSION zstd)"
+        )
+        complaints = {block.first + number: log.complaint for number, log in enumerate(logs)}
+        numbered = {block.first + number: place for number, place in places.items()}
+        return Read(file.read_bytes(), events, numbered, complaints, tracehook.__version__)
 
 
 def _absolute(log: LogFile) -> LogFile:
@@ -198,7 +152,18 @@ def _absolute(log: LogFile) -> LogFile:
     return replace(log, path=log.path.absolute(), parts=parts)
 
 
-def _once(found: Sequence[Finding]) -> list[Finding]:
-    """Leave one of the findings that a rule could not be checked: several tasks may say so."""
-    unchecked = dict.fromkeys(each for each in found if each.message.startswith(UNCHECKED))
-    return [each for each in found if each not in unchecked] + list(unchecked)
+def _here(log: LogFile, scratch: Path, number: int) -> LogFile:
+    """Return a log with the texts that this machine has: what another one unpacked is unpacked here again."""
+    parts: list[LogPart] = []
+    for part in log.parts:
+        if not part.path.exists():
+            raise LogError(
+                f"{part.path}: not there on {socket.gethostname()}, where a part of the audit runs; expected a "
+                "directory that all workers see under one path, as on a shared file system"
+            )
+        if part.text != part.path:
+            text = scratch / f"{number}-{len(parts)}.unpacked"
+            packing.unpack(part.path, text)  # what is wrong with it, the log says already
+            part = replace(part, text=text)
+        parts.append(part)
+    return replace(log, parts=parts)

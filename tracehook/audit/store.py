@@ -7,7 +7,6 @@ clock, between hosts by the wall clock at the beginning of the logs.
 from __future__ import annotations
 
 import contextlib
-import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -19,9 +18,9 @@ from typing import Any, Self
 
 from tracehook.audit import exported, lines_table
 from tracehook.audit.fields import BEGIN
-from tracehook.audit.finding import Finding
 from tracehook.audit.limits import limits, open_database
 from tracehook.audit.selection import LATEST, NEWEST, Selection, integer, select, shifts
+from tracehook.audit.split import SharedTexts, Workers
 from tracehook.audit.texts import NOWHERE, Place, Progress, Texts, size_of
 from tracehook.log.directory import Directory, find_logs
 from tracehook.log.file import LogFile
@@ -30,7 +29,6 @@ from tracehook.log.ring import RingFile
 from tracehook.log.tables import OPERATIONS
 from tracehook.log.text import encodable
 
-SCOPES = ("process", "communicator", "job")  # of rules, see rules/
 _NAMED_LINES = 5
 _PACKED = 20  # how much smaller than logs Parquet is, or more
 _SMALL = 8 << 20  # bytes of logs: below that more threads of the database cost more than they do
@@ -45,12 +43,13 @@ class Store:
 
     `left_out` says which jobs are not looked at, if nobody chose one. Raises :class:`LogError` if the directory has no
     log, those of several runs under one id, or one of a newer schema: then the others may mean something else too.
+    `workers` read the logs, if there are some.
     """
 
-    scopes: Sequence[str] = SCOPES  # of the rules that are still to be applied
-    found: Sequence[Finding] = ()  # by the others
-
-    def __init__(self, path: Path, selection: Selection = NEWEST, progress: Progress = quiet) -> None:
+    def __init__(
+        self, path: Path, selection: Selection = NEWEST, progress: Progress = quiet, workers: Workers | None = None
+    ) -> None:
+        self._workers = workers
         self._stack = contextlib.ExitStack()
         self._scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tracehook-audit-")))
         try:
@@ -62,7 +61,8 @@ class Store:
             selected = select(self.directory, selection)
             self.directory.logs, self.left_out = selected.logs, selected.left_out
             with limits():
-                self._open()
+                self._database = self._stack.enter_context(open_database(self._scratch / "audit.duckdb"))
+                self._database.execute("SET preserve_insertion_order = false")
                 self._load(progress)
         except BaseException:
             self._stack.close()
@@ -104,24 +104,16 @@ class Store:
         """Return the names of all events in the logs."""
         return {row["event"] for row in self.rows("SELECT DISTINCT event FROM event")}
 
-    def run_sections(self, *names: str) -> None:
-        """Run some sections of tables.sql."""
-        self._database.execute(sections(*names))
-
     def use_macros(self) -> None:
         """Define the SQL functions of macros.sql."""
         self._database.execute(_sql("macros.sql"))
 
     # --- loading ---
 
-    def _open(self) -> None:
-        self._database = self._stack.enter_context(open_database(self._scratch / "audit.duckdb"))
-        self._database.execute("SET preserve_insertion_order = false")
-
     def _load(self, progress: Progress) -> None:
         self._read(self.directory.logs, shifts(self.directory.logs), progress)
         self._make_unreadable()
-        self.make_operations()
+        self._make_operations()
         progress("ordering", 0.0)
         self._database.execute(_sql("tables.sql"))
         self._refuse_several_runs()
@@ -134,11 +126,13 @@ class Store:
             size = sum(size_of(part.text) for log in logs for part in log.parts)
         if size < _SMALL:
             database.execute("SET threads = 1")
-        source = (
-            exported.ExportedLogs(self.directory.path, logs)
-            if self._is_exported
-            else Texts(logs, self._scratch, progress)
-        )
+        source: exported.ExportedLogs | SharedTexts | Texts
+        if self._is_exported:
+            source = exported.ExportedLogs(self.directory.path, logs)
+        elif self._workers is not None:
+            source = SharedTexts(logs, clocks, self._scratch, progress, self._workers)
+        else:
+            source = Texts(logs, self._scratch, progress)
         events, places = source.survey(database)
         places |= {process: (log.rank, None) for process, log in enumerate(logs) if log.rank is not None}
         fields = lines_table.fields_of(events)
@@ -146,7 +140,7 @@ class Store:
         source.load(database, fields, [places.get(process, NOWHERE)[0] for process in range(len(logs))], clocks)
         self._make_processes(logs, places, clocks)
 
-    def make_operations(self) -> None:
+    def _make_operations(self) -> None:
         """Make the table that says what has to be equal of a collective's buffers."""
         self._database.execute("CREATE TABLE operation (operation VARCHAR, send VARCHAR, receive VARCHAR)")
         lines_table.add_rows(self._database, "operation", OPERATIONS)
@@ -256,12 +250,6 @@ def _text(value: object) -> str | None:
     if isinstance(value, list):
         return encodable(",".join(map(str, value)))
     return None if value is None else encodable(str(value))
-
-
-def sections(*names: str) -> str:
-    """Return some sections of tables.sql."""
-    found = dict(re.findall(r"^-- section: (\w+)\n(.*?)(?=^-- section: |\Z)", _sql("tables.sql"), re.M | re.S))
-    return "\n".join(found[name] for name in names)
 
 
 def _sql(name: str) -> str:

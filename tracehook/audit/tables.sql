@@ -1,7 +1,5 @@
 -- What the rules, the report and the timeline ask about. `ns`: nanoseconds since the first process began.
--- One process runs this file as it is. Where tasks share the work (split.py), each runs sections of it on its own rows.
 
--- section: violations
 -- A rehearsal says of a rank that it broke a rule, so it stands among the events of that rank. If the rank left no log, the
 -- event stays with the rehearsal.
 UPDATE event SET rank = said_rank WHERE event = 'rehearsal.violation' AND said_rank IS NOT NULL;
@@ -15,13 +13,6 @@ WHERE event.event = 'rehearsal.violation' AND event.process = culprit.told_by AN
 ALTER TABLE event DROP COLUMN said_rank;
 ALTER TABLE event DROP COLUMN is_no_event;
 
--- section: rings
--- What the ring still had, and the file has too: killed between writing a line and letting go of it.
-DELETE FROM event WHERE recovered AND EXISTS (
-    FROM event AS logged WHERE NOT logged.recovered AND logged.process = event.process
-      AND (logged.seq = event.seq OR (logged.event = 'log.summed' AND logged.until_seq >= event.seq)));
-
--- section: gaps
 -- One row a process of which events are missing between two that are there. What was summed is not missing.
 CREATE TABLE gap AS
 WITH hole AS (
@@ -34,7 +25,6 @@ summed AS (SELECT process, sum(count) AS events FROM event WHERE event = 'log.su
 SELECT hole.* REPLACE (missing - coalesce(events, 0) AS missing) FROM hole LEFT JOIN summed USING (process)
 WHERE missing > coalesce(events, 0);
 
--- section: forgotten
 -- Of a communicator that ended before all logs tell everything, some ranks may have thrown their lines away. Then it cannot be
 -- judged, and is left out. What it was called for is told at its end, and kept longer than its end.
 DELETE FROM event WHERE comm IN (
@@ -46,7 +36,6 @@ DELETE FROM event WHERE comm IN (
                     CASE WHEN bool_and(event.event IN ('communicator.calls', 'communicator.paths')) THEN max(ns) END)
            < (SELECT max(proof_ns) FROM process));
 
--- section: communicators
 -- One row a communicator of a process. `ending`: retire, abort or NULL (alive at the end of the log). `device_communicators`:
 -- how many lived last.
 CREATE TABLE communicator AS
@@ -65,13 +54,11 @@ SELECT process, any_value(rank) AS rank, comm_id, any_value(comm) AS comm, max(c
        arg_max(device_communicators, seq) AS device_communicators
 FROM event WHERE comm_id IS NOT NULL GROUP BY process, comm_id;
 
--- section: groups
 -- One row a communicator that a group of torch stands for. `members`: global ranks, in the order of the group.
 CREATE TABLE communicator_group AS
 SELECT comm, arg_min(coalesce("desc", "group"), process) AS name, arg_min(members, process) AS members
 FROM event WHERE event = 'communicator.group' AND comm IS NOT NULL GROUP BY comm;
 
--- section: memory
 -- One row a segment of PyTorch's allocator. `gone_seq`: when torch freed it; its memory may go later (segment.buried).
 CREATE TABLE segment AS
 SELECT process, any_value(rank) AS rank, segment, max(device) AS device,

@@ -25,6 +25,13 @@ Place = tuple[int | None, int | None]  # rank and number of ranks
 NOWHERE: Final[Place] = (None, None)
 
 
+# What the ring still had, and the file has too: killed between writing a line and letting go of it.
+_LOGGED_TOO: Final = """
+DELETE FROM event WHERE recovered AND NOT is_no_event AND EXISTS (
+    FROM event AS logged WHERE NOT logged.recovered AND NOT logged.is_no_event AND logged.process = event.process
+      AND (logged.seq = event.seq OR (logged.event = 'log.summed' AND logged.until_seq >= event.seq)))"""
+
+
 class _Text(NamedTuple):
     """A file to read. What comes not after the two numbers also stands in the part before it."""
 
@@ -101,6 +108,7 @@ class Texts:
 
         self._each("reading", add)
         database.execute("DROP TABLE source")
+        database.execute(_LOGGED_TOO)
 
     def _find(self) -> Iterator[_Text]:
         for process, log in enumerate(self._logs):

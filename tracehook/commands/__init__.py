@@ -20,7 +20,6 @@ from tracehook.commands import (
     report,
     rotate,
     run,
-    snapshot,
     summary,
     timeline,
     tune,
@@ -67,7 +66,6 @@ app.command("exporter")(exporter.exporter)
 app.command("audit")(audit.audit)
 app.command("report")(report.report)
 app.command("timeline")(timeline.timeline)
-app.command("snapshot")(snapshot.snapshot)
 
 
 _UNUSABLE = 2

@@ -86,11 +86,10 @@ def _opened(directory: Path, selected: Selection, progress: Progress, on: str | 
             yield store
         return
     from tracehook.audit.on_ray import workers_on
-    from tracehook.audit.split import SplitStore
-    from tracehook.audit.workers import NotWhole
+    from tracehook.audit.split import NotWhole
 
     try:
-        with workers_on(on) as workers, SplitStore(directory, workers, selected, progress) as store:
+        with workers_on(on) as workers, Store(directory, selected, progress, workers) as store:
             yield store
     except NotWhole as problem:
         typer.echo(f"tracehook audit: {plain(str(problem))}", err=True)

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
-from rich.console import Group
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
-from tracehook.audit.group import NAMED, groups_of
+from tracehook.audit.group import NAMED, NamedGroup, group_in, groups_of
 from tracehook.audit.selection import NEWEST, Selection, select
 from tracehook.audit.summary import Summary, launchers, summarise
-from tracehook.commands import summary_paths
 from tracehook.commands.logs_options import All, Job, LogDirectory, Since, plain, readable, selection, tell
 from tracehook.commands.printed import console_for
-from tracehook.commands.summary_cells import cells_of, new_table
-from tracehook.commands.summary_hosts import MOST_PROCESSES, tables
 from tracehook.log.directory import Directory
 from tracehook.log.file import LogFile
-from tracehook.log.lines import Event
+from tracehook.log.lines import Event, whole_number
 from tracehook.log.reader import ProcessLog, read_each
-from tracehook.log.text import in_bytes, many, printable
+from tracehook.log.tallies import parse
+from tracehook.log.text import host_name, in_bytes, many, natural, printable
+from tracehook.nccl.counts import PathCount, counted
 
 _MOST_GROUPS = 12  # that are named
 _LEGEND = (
@@ -68,7 +71,7 @@ def summary(
     if as_json:
         typer.echo(json.dumps(_as_json(directory, read, show_all, paths=paths), indent=1))
     elif paths:
-        summary_paths.show(read.logs)
+        _show_paths(read.logs)
         _complain(read)
     else:
         _show(read, show_all, ranks)
@@ -95,18 +98,18 @@ def _read(directory: Path, wanted: Selection, since: float = 0.0) -> _Read:
         left_out.append(selected.left_out)
         return selected.logs
 
-    def is_shown(event: Event) -> bool:
+    def ishost_name(event: Event) -> bool:
         if event["event"] == NAMED:  # on all ranks of a group alike, and with all of them in it
             comm = str(event.get("comm"))
             is_new = comm not in named
             named.add(comm)
             return is_new
-        return bool(event["event"] == summary_paths.COUNTED)
+        return bool(event["event"] == _COUNTED_PATHS)
 
     read = []
     for log in read_each(directory, since, chosen, misnamed, unreadable):
         row = summarise(log)
-        log.events = [event for event in log.events if is_shown(event)]
+        log.events = [event for event in log.events if ishost_name(event)]
         read.append((log, row))
     read.sort(key=lambda pair: (pair[0].rank is None, pair[0].rank or 0))  # a rank may stand within the log
     logs, rows = [log for log, _ in read], [row for _, row in read]
@@ -122,12 +125,12 @@ def _show(read: _Read, show_all: bool, ranks: bool) -> None:
     ]
     rows = [row for _, row in placed]
     with_windows = any(row.windows.made for row in rows)
-    if not ranks and len(rows) > MOST_PROCESSES and len({host for host, _ in placed}) > 1:
-        parts = list(tables(placed, with_windows))
+    if not ranks and len(rows) > _MOST_PROCESSES and len({host for host, _ in placed}) > 1:
+        parts = list(_tables(placed, with_windows))
     else:
-        table = new_table(f"tracehook: {many(len(rows), 'process')}", ("rank", "pid"), with_windows)
+        table = _new_table(f"tracehook: {many(len(rows), 'process')}", ("rank", "pid"), with_windows)
         for row in rows:
-            table.add_row(*cells_of(row, with_windows))
+            table.add_row(*_cells_of(row, with_windows))
         parts = [table]
     console = console_for(Group(*parts))
     for part in parts:
@@ -188,7 +191,184 @@ def _as_json(directory: Path, read: _Read, show_all: bool, *, paths: bool) -> di
             for number, (log, row) in enumerate(zip(read.logs, read.rows, strict=True))
             if number not in hidden
         ],
-        **({"paths": summary_paths.as_json(read.logs)} if paths else {}),
+        **({"paths": _paths_as_json(read.logs)} if paths else {}),
         "not_shown": len(hidden),
         "unreadable": read.unreadable + [log.complaint for log in read.logs if log.complaint],
     }
+
+
+_COUNTED = ("segs", "freed", "comms", "ended", "aborted", "regs", "undone", "dropped", "left")
+_OF_WINDOWS = ("windows", "held")
+_LAST = ("failed", "warn", "log")
+
+
+def _new_table(title: str, first: Sequence[str], with_windows: bool) -> Table:
+    """Return a table without rows: what it is of, and then the counts."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=0, pad_edge=False, show_edge=False)
+    for column in (*first, *_COUNTED, *(_OF_WINDOWS if with_windows else ()), *_LAST):
+        is_host = column == "host"
+        table.add_column(column, justify="left" if is_host else "right", overflow="fold", no_wrap=is_host)
+    return table
+
+
+def _numbers_of(row: Summary, with_windows: bool) -> list[int]:
+    """Return the counts of a process."""
+    numbers = [row.segments, row.segments_freed, row.communicators, row.destroyed, row.aborted]
+    numbers += [row.local.made, row.local.undone, row.local.dropped, row.local.left]
+    numbers += [row.windows.made, row.windows.left] if with_windows else []
+    return [*numbers, row.failures, row.warnings]
+
+
+def _cells_of(row: Summary, with_windows: bool) -> list[str]:
+    """Return a row of the table of processes."""
+    rank = "-" if row.rank is None else str(row.rank)
+    return [rank, str(row.pid), *map(str, _numbers_of(row, with_windows)), _log_state(row)]
+
+
+def _log_state(row: Summary) -> str:
+    """Return how a log ended, or how many events it lost."""
+    if row.lost:
+        return f"{row.lost} lost"
+    return "ended" if row.ended else "open"
+
+
+_MOST_PROCESSES = 64  # that have a row each, whatever their hosts
+_MOST_ROWS = 40  # of hosts that are alike
+_MOST_TROUBLED = 16
+
+Placed = tuple[str, Summary]  # a process, and its host
+
+
+def _tables(placed: Sequence[Placed], with_windows: bool) -> Iterator[RenderableType]:
+    """Yield the table of hosts, and that of processes that somebody should look at, each with what it leaves out."""
+    by_host: dict[str, list[Summary]] = {}
+    for host, row in placed:
+        by_host.setdefault(host, []).append(row)
+    title = f"tracehook: {many(len(placed), 'process')} on {len(by_host)} hosts"
+    table = _new_table(title, ("host", "ranks"), with_windows)
+    everyone = [row for _, row in placed]
+    table.add_row("all", str(len(everyone)), *_sums(everyone, with_windows), style="bold")
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for host in sorted(by_host, key=natural):
+        alike.setdefault((str(len(by_host[host])), *_sums(by_host[host], with_windows)), []).append(host)
+    some_ended = any(row.ended for row in everyone)
+    # Those in trouble come first, and then those that differ from most.
+    kinds = sorted(alike.items(), key=lambda kind: (not _trouble(by_host[kind[1][0]], some_ended), len(kind[1])))
+    for cells, hosts in kinds[:_MOST_ROWS]:
+        table.add_row(*map(Text, (_named(hosts), *cells)))
+    yield table
+    if left := sum(len(hosts) for _, hosts in kinds[_MOST_ROWS:]):
+        yield Text(f"and {left} more hosts; --ranks shows each process")
+    troubled = _trouble(everyone, some_ended)
+    if not troubled:
+        return
+    hosts_of = {id(row): host for host, row in placed}
+    worst = _new_table("processes to look at", ("host", "rank", "pid"), with_windows)
+    for row in troubled[:_MOST_TROUBLED]:
+        worst.add_row(*map(Text, (host_name(hosts_of[id(row)]), *_cells_of(row, with_windows))))
+    yield Text("")
+    yield worst
+    if len(troubled) > _MOST_TROUBLED:
+        yield Text(f"and {len(troubled) - _MOST_TROUBLED} more; --ranks shows each process")
+
+
+def _sums(rows: Sequence[Summary], with_windows: bool) -> list[str]:
+    sums = [sum(column) for column in zip(*(_numbers_of(row, with_windows) for row in rows), strict=True)]
+    return [*map(str, sums), _log_states(rows)]
+
+
+def _log_states(rows: Sequence[Summary]) -> str:
+    """Return how all of these logs ended, or how many did not."""
+    if lost := sum(row.lost for row in rows):
+        return f"{lost} lost"
+    still_open = sum(not row.ended for row in rows)
+    return f"{still_open} open" if 0 < still_open < len(rows) else _log_state(rows[0])
+
+
+def _trouble(rows: Sequence[Summary], some_ended: bool) -> list[Summary]:
+    """Return processes with refused calls, warnings or lost events, and those whose log is open where others ended."""
+    found = [row for row in rows if row.failures or row.warnings or row.lost or (some_ended and not row.ended)]
+    return sorted(found, key=lambda row: (not row.failures, not row.lost, row.ended, -row.warnings, row.rank or 0))
+
+
+def _named(hosts: Sequence[str]) -> str:
+    return host_name(hosts[0]) + (f" and {len(hosts) - 1} alike" if len(hosts) > 1 else "")
+
+
+_LEGEND_OF_PATHS = (
+    "size: bytes of NCCL's count on one rank, the power of two at or below; ranks: that counted such calls; calls, "
+    "bytes: of all of them; captured: into a CUDA graph, counted once and not when the graph runs; path unknown: only "
+    "NCCL knows. Communicators that still live have no line before the process ends"
+)
+_WIDEST_GROUP = 24
+_COUNTED_PATHS = "communicator.paths"  # the event that counts them
+
+
+class PathRow(NamedTuple):
+    """A row of the table: collectives of one operation, size and path on one communicator, of all ranks together."""
+
+    comm: str
+    operation: str
+    bucket: int
+    path: str
+    captured: bool
+    ranks: int
+    count: int  # type: ignore[assignment]  # not the tuple's method
+    nbytes: int
+
+
+def _rows_of(logs: Iterable[ProcessLog]) -> list[PathRow]:
+    """Return what the logs tell of paths, by communicator, in the order of the operations and sizes."""
+    sums: dict[tuple[str, str, int, str, bool], list[PathCount]] = {}
+    for log in logs:
+        told = [parse(event) for event in log.events if event["event"] == _COUNTED_PATHS]
+        for row in counted((one for one in told if one is not None), whole_number(log.begin.get("nccl")) or 0):
+            sums.setdefault((row.comm, row.operation, row.bucket, row.path, row.captured), []).append(row)
+    return [
+        PathRow(*kind, len(found), sum(row.count for row in found), sum(row.nbytes for row in found))
+        for kind, found in sorted(sums.items())
+    ]
+
+
+def _paths_as_json(logs: list[ProcessLog]) -> list[dict[str, Any]]:
+    """Return the rows as ``--json`` prints them."""
+    groups = _groups(logs)
+    return [
+        {**row._asdict(), "group": groups[row.comm].label if row.comm in groups else None} for row in _rows_of(logs)
+    ]
+
+
+def _show_paths(logs: list[ProcessLog]) -> None:
+    """Print the table."""
+    rows, groups = _rows_of(logs), _groups(logs)
+    table = Table(
+        title="tracehook: the paths of collectives",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1),
+        pad_edge=False,
+        show_edge=False,
+    )
+    for column in ("communicator", "operation", "size"):
+        table.add_column(column, overflow="fold")
+    for column in ("path", "captured", "ranks", "calls", "bytes"):
+        table.add_column(column, justify="left" if column == "path" else "right", overflow="fold")
+    for row in rows:
+        group = groups.get(row.comm)
+        name = row.comm if group is None else printable(f"group {group.label}", _WIDEST_GROUP, instead="?")
+        sizes = (in_bytes(row.bucket), row.path, "yes" if row.captured else "", str(row.ranks))
+        table.add_row(name, row.operation, *sizes, str(row.count), in_bytes(row.nbytes))
+    console = console_for(table)
+    if not rows:
+        console.print(
+            "tracehook: no collectives are counted: the job made none, or its logs are older than schema 1.14"
+        )
+        return
+    console.print(table)
+    console.print()
+    console.print(_LEGEND_OF_PATHS, style="dim")
+
+
+def _groups(logs: Iterable[ProcessLog]) -> dict[str, NamedGroup]:
+    events = (event for log in logs for event in log.events if event["event"] == NAMED)
+    return {str(event.get("comm")): group_in(event) for event in events}

@@ -17,12 +17,10 @@ from rich.console import Console
 from rich.live import Live
 
 from tracehook.audit.live import Follower
-from tracehook.audit.live_hosts import hosts_of
 from tracehook.commands import watch_table
 from tracehook.commands.logs_options import All, Job, tell
 from tracehook.commands.printed import console_for
-from tracehook.commands.watch_hosts import Changes
-from tracehook.commands.watch_table import alert, clean, nothing, picture, sentence, told_hangs
+from tracehook.commands.watch_table import Changes, alert, clean, hosts_of, nothing, picture, sentence, told_hangs
 
 _MOST_ALERTS = 20  # that are told of one look
 

@@ -12,10 +12,9 @@ from pathlib import Path
 from tracehook.log.file_name import part_of, stem_of
 from tracehook.log.folders import folders_in
 from tracehook.log.lines import LogError, parse_begin
-from tracehook.log.parted_tail import PartedTail
-from tracehook.log.ring import RingError, RingHeader
+from tracehook.log.ring import RingError, RingHeader, read_heads, read_slots
 from tracehook.log.ring_place import named_by
-from tracehook.log.ring_slots import read_heads, read_slots
+from tracehook.log.tail import PartedTail
 
 
 class GrowingDirectory:

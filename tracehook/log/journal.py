@@ -5,19 +5,29 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Protocol, cast
 
 from tracehook.log import calls, records, tallies
-from tracehook.log.aside import Aside
 from tracehook.log.bound import NO_BOUND, Bound
 from tracehook.log.encoding import dumps
 from tracehook.log.event_counts import EventCounts
 from tracehook.log.parts import Parts
 from tracehook.log.stderr import warn, words_of
 from tracehook.log.tables import Reason
+
+
+class Aside(Protocol):
+    """Hears every event, and says what else is to be logged. The log's thread calls it."""
+
+    def hear(self, event: str, fields: Mapping[str, Any]) -> None:
+        """Take an event: of the ring, or a line without a `seq`. Never waits, never raises."""
+
+    def look(self) -> Iterable[tuple[str, dict[str, Any]]]:
+        """Return the events to write now, with their fields. Never raises."""
+
 
 SCHEMA = "1.16"
 _BATCH = 4096

@@ -9,7 +9,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tracehook.log.calls import SLOT_BYTES
+from tracehook.log.calls import HEAD_BYTES, SLOT_BYTES
 from tracehook.log.records import RECORD_BYTES, Record, fields_of, unpack
 
 MAGIC = b"THRING02"
@@ -20,6 +20,7 @@ _HEADER = struct.Struct("<8sIIQQQQQQQ")
 # What it has since schema 1.10: the signal that ends the process, its sender, when; slots of calls, bytes of each
 _ENDING = struct.Struct("<IiQII")
 OWN_BYTES = _HEADER.size + _ENDING.size  # of the header
+_TAKEN_BYTES = 16  # of a slot of calls, state, number and key of the communicator: zero only until the first one
 
 
 class RingError(ValueError):
@@ -151,3 +152,33 @@ def _read(path: Path, file: FileIO) -> RingFile:
         slots = tuple(os.pread(file.fileno(), size, at) for at in range(start, now.header_bytes, size))
     ending = (now.signal, now.sender, now.signal_ns)
     return RingFile(now.pid, now.epoch_ns, now.dropped, now.drained, left, now.looked_ns, *ending, slots)
+
+
+def read_heads(path: str | Path) -> tuple[RingHeader, list[bytes]]:
+    """Read what a ring file says of itself, and the head of each slot of calls that was ever used.
+
+    Nothing of a ring takes less time to read: it is what is looked at again and again.
+    """
+    return _read_some(path, HEAD_BYTES)
+
+
+def read_slots(path: str | Path, most: int = SLOT_BYTES) -> list[bytes]:
+    """Read the first `most` bytes of each slot of calls; nothing if the file has none that this tracehook knows."""
+    return _read_some(path, most)[1]
+
+
+def _read_some(path: str | Path, most: int) -> tuple[RingHeader, list[bytes]]:
+    # Not blocking: should somebody have put a pipe here, nobody may write to it.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        header = header_in(path, os.pread(fd, OWN_BYTES, 0))
+        start = slots_at(header)
+        slots = []
+        for place in range(start, header.header_bytes, header.call_slot_bytes) if start is not None else ():
+            slot = os.pread(fd, min(most, header.call_slot_bytes), place)
+            if len(slot) < HEAD_BYTES or not any(slot[:_TAKEN_BYTES]):
+                break  # cut, or never used: a communicator takes the first free slot, so those behind it were not
+            slots.append(slot)
+        return header, slots
+    finally:
+        os.close(fd)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 _MOST_RANGES = 8
+_LONGEST_HOST = 24
 
 
 def encodable(text: str) -> str:
@@ -20,6 +22,16 @@ def printable(text: str, most: int, instead: str = " ", end: str = "...") -> str
     cut = text[: most + 1]
     shown = cut if cut.isprintable() else "".join(c if c.isprintable() else instead for c in cut)
     return shown if len(shown) <= most else shown[: most - len(end)] + end
+
+
+def host_name(host: str) -> str:
+    """Return the name of a host as a cell of a table."""
+    return printable(host, _LONGEST_HOST, instead="?")
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Return what names are sorted by if numbers in them count as such."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 def in_bytes(size: float | None, exact: bool = False) -> str:

@@ -1,9 +1,10 @@
-"""Writes the metrics of this process into a file for node_exporter's textfile collector."""
+"""Writes the metrics of this process into a file for node_exporter's textfile collector, and removes old files."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -11,11 +12,26 @@ from pathlib import Path
 
 from tracehook.hook.log_begin import why_unusable
 from tracehook.log.stderr import warn
-from tracehook.metrics.stale import NEW, remove_stale
 
 PERIOD = 15.0  # seconds between two files
 _SWEEP = 3600.0  # seconds between two looks for files that nobody writes any more
 _PATIENCE = 2.0  # seconds that the end of a process waits for its last file
+KEPT = 3600.0  # seconds for which a file stays after the last write
+NEW = ".new"  # what the name of a file ends with until it is whole; Prometheus' node_exporter reads only *.prom
+_OURS = re.compile(r"tracehook\.[^.]*\.rank[^.]*\.[^.]*\.\d+\.prom(\.new)?")
+
+
+def remove_stale(own: Path) -> None:
+    """Remove the files that nobody has written for an hour, by the clock of the file system that has just got `own`.
+
+    A process that lives writes far more often. Who stood still for so long makes its file anew.
+    """
+    now = own.stat().st_mtime
+    for file in own.parent.iterdir():
+        if file != own and _OURS.fullmatch(file.name):
+            with contextlib.suppress(OSError):  # another process was faster
+                if now - file.lstat().st_mtime > KEPT:
+                    file.unlink()
 
 
 class Writer:

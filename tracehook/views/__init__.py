@@ -1,1 +1,1 @@
-"""Pictures of a log: the report, the timeline and the snapshot."""
+"""Pictures of a log: the report and the timeline."""

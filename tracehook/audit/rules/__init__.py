@@ -1,11 +1,11 @@
 """The rules that a job's logs are held against: one file of SQL each, in ``rules/``.
 
 A rule begins with comment lines ``-- severity: error`` (or ``warning``), ``-- sentence: ...``, which says what is
-wrong if it selects a row, ``-- advice: ...``, which says in one sentence what to do then, ``-- divergence: ...``
-(order.py), and ``-- scope: ...``; its name is that of the file. DuckDB takes longer to plan a small question than to
-answer it. So ``-- needs: EVENT, ...`` names events: the audit leaves the rule out if no log has one of them. And a rule
-may have two questions, with a line ``-- then`` between them. The audit puts what the first one selects into the table
-``suspect``. It asks the second one only if that table has a row. A rule returns these columns:
+wrong if it selects a row, ``-- advice: ...``, which says in one sentence what to do then, and ``-- divergence: ...``
+(order.py); its name is that of the file. DuckDB takes longer to plan a small question than to answer it. So
+``-- needs: EVENT, ...`` names events: the audit leaves the rule out if no log has one of them. And a rule may have two
+questions, with a line ``-- then`` between them. The audit puts what the first one selects into the table ``suspect``.
+It asks the second one only if that table has a row. A rule returns these columns:
 
 * ``process``: of table ``process``, or NULL
 * ``ranks``: the global ranks that it concerns, culprits first; may be empty
@@ -15,20 +15,12 @@ may have two questions, with a line ``-- then`` between them. The audit puts wha
 * ``message``: one line
 
 and may use the macros of ``macros.sql``.
-
-The scope says of which rows a rule has to see all, so that tasks on several machines can share the work (split.py):
-
-* ``process``: those of one process, in any table; of other processes only what groups stand for communicators
-* ``communicator``: those of one communicator, of all processes, in ``communicator``, ``event`` and ``registration``,
-  without local registrations; their pool segments; and all of ``process``, ``gone`` and ``operation``
-* ``job``: all of ``process``, ``communicator``, ``gap`` and ``unreadable``, and what ``tasks.FOR_THE_JOB`` names of
-  other tables. Tasks send this to the one process that joins it, so it has to be small.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -39,11 +31,11 @@ from tracehook.audit.called import job_of
 from tracehook.audit.finding import Finding
 from tracehook.audit.limits import TooMuch
 from tracehook.audit.order import in_order
-from tracehook.audit.store import SCOPES, Store
+from tracehook.audit.store import Store
 
 SEVERITIES = ("error", "warning")
 DIVERGENCES = ("always", "unless all", "unless alike", "never")
-_FACTS = ("severity", "sentence", "advice", "divergence", "scope")
+_FACTS = ("severity", "sentence", "advice", "divergence")
 UNCHECKED = "this rule could not be checked"
 _NO_ROOM = "Make room on the disk of TMPDIR; if there is some, this job is too large for this rule."
 _THEN = "\n-- then\n"
@@ -58,7 +50,6 @@ class Rule:
     sentence: str
     advice: str
     divergence: str  # whether a finding shows that ranks diverged: see order.py
-    scope: str  # of which rows it has to see all: process, communicator, job
     sql: str
     needs: frozenset[str] = frozenset()  # events; empty: any
     suspects: str = ""  # SQL too; empty: `sql` stands alone
@@ -69,14 +60,12 @@ def rules() -> tuple[Rule, ...]:
     """Return all rules, in the order of their names. Those of :mod:`blame` have no SQL."""
     found = [file for file in files("tracehook.audit.rules").iterdir() if file.name.endswith(".sql")]
     parsed = [_parse(file.name, file.read_text()) for file in found]
-    analysed = [Rule(name, *facts, "job", "") for name, facts in blame.RULES.items()]
+    analysed = [Rule(name, *facts, "") for name, facts in blame.RULES.items()]
     return tuple(sorted(parsed + analysed, key=lambda rule: rule.name))
 
 
 def _parse(name: str, text: str) -> Rule:
     facts = dict(re.findall(r"^-- (\w+): (.*)$", text, re.MULTILINE))
-    if facts.get("scope") not in SCOPES:
-        raise ValueError(f"{name}: its scope is {facts.get('scope')!r}; expected a line -- scope: {' | '.join(SCOPES)}")
     needs = frozenset(facts["needs"].split(", ")) if "needs" in facts else frozenset[str]()
     suspects, _, sql = text.rpartition(_THEN)
     said = {fact: facts[fact] for fact in _FACTS}
@@ -84,21 +73,12 @@ def _parse(name: str, text: str) -> Rule:
 
 
 def check(store: Store, progress: Callable[[str, float], None] | None = None) -> list[Finding]:
-    """Apply all rules, but those that were applied already; return what all of them found, the earliest first."""
+    """Apply all rules; return what they found, the earliest first."""
     store.use_macros()
-    out = [*store.found, *apply_rules(store, store.scopes, progress)]
-    job = job_of(store)
-    return in_order(blame.with_last_call(job, out) + blame.after_hang(out, blame.findings(job)))
-
-
-def apply_rules(
-    store: Store, scopes: Sequence[str], progress: Callable[[str, float], None] | None = None
-) -> list[Finding]:
-    """Apply the rules of some scopes; return what they found. Their macros have to be there (`Store.use_macros`)."""
     there = store.events()
     out: list[Finding] = []
     for index, rule in enumerate(rules()):
-        if not rule.sql or rule.scope not in scopes or (rule.needs and not rule.needs & there):
+        if not rule.sql or (rule.needs and not rule.needs & there):
             continue
         if progress is not None:
             progress(f"rule {rule.name}", index / len(rules()))
@@ -107,7 +87,8 @@ def apply_rules(
         except TooMuch as problem:
             text = f"{UNCHECKED}: {problem}"
             out.append(Finding(rule.name, "error", text, (), None, None, None, None, _NO_ROOM))
-    return out
+    job = job_of(store)
+    return in_order(blame.with_last_call(job, out) + blame.after_hang(out, blame.findings(job)))
 
 
 def apply_rule(store: Store, rule: Rule) -> list[Finding]:

@@ -2,7 +2,6 @@
 -- sentence: A segment was allocated where another one still was: a free was not seen.
 -- advice: This is a bug of tracehook: run the job once more with SYMM_REGISTER_CHECK=1, and report what it says, with the logs.
 -- divergence: unless all
--- scope: process
 SELECT process, [rank] AS ranks, NULL AS comm, next_ns AS ns, next_seq AS seq,
        format('{} got segment {} at {} on device {} while segment {} was still there', who(rank, process), next, addr,
               device, segment) AS message

@@ -2,7 +2,6 @@
 -- sentence: A registration of windows was given up on all ranks, because it failed on one or the store did.
 -- advice: Look at the finding registration-failed of the same moment, and at stderr of its rank: the other ranks only followed.
 -- divergence: never
--- scope: communicator
 -- needs: agreement.failed
 -- Where NCCL had no window for any rank, registration-without-effect says so: nothing failed.
 WITH given_up AS (

@@ -2,7 +2,6 @@
 -- sentence: The ranks wanted to register different windows, or had used windows differently; nothing was registered.
 -- advice: Let the ranks allocate alike inside their scopes; tracehook.trim(group), called on all ranks, gives back what is not used alike.
 -- divergence: always
--- scope: communicator
 -- needs: agreement.mismatch
 -- What a rank wanted is not in the log, but the memory of its pools that had no window of that communicator is.
 WITH refused AS (

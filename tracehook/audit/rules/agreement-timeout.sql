@@ -2,7 +2,6 @@
 -- sentence: An agreement was given up: some rank never joined it.
 -- advice: See what the rank that did not join did last: `tracehook report DIR`; if it was only slow, give the group a longer time-out.
 -- divergence: always
--- scope: communicator
 -- needs: agreement.timeout
 -- A rank that hears from the others what it has missed says so itself, without entries.
 SELECT NULL AS process, [global_rank(comm, missing_rank)] AS ranks, comm, min(ns) AS ns, min(seq) AS seq,

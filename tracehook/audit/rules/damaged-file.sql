@@ -2,7 +2,6 @@
 -- sentence: A file could not be read to its end, or has lines that are no events.
 -- advice: Copy the file once more from the host that wrote it; if it is damaged there too, look at the disk.
 -- divergence: never
--- scope: job
 -- Before what follows from it: events that are missing, ranks that are.
 SELECT process, [rank] AS ranks, NULL AS comm, coalesce(last_ns, 0) AS ns, NULL AS seq,
        format('{}: {}', who(rank, process), complaint) AS message

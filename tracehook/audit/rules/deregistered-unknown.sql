@@ -2,7 +2,6 @@
 -- sentence: Memory was deregistered from a communicator that did not hold it: twice, or without a registration.
 -- advice: This is a bug of tracehook, or the program deregisters memory itself: look for its own calls of ncclCommDeregister, or report it with the logs.
 -- divergence: unless all
--- scope: process
 -- needs: deregister.local, deregister.window
 -- NCCL may accept that or not.
 -- What was refused is no step, and is tried for itself.

@@ -2,7 +2,6 @@
 -- sentence: An exception ended a process, or the program caught it and ended with a status that is not 0.
 -- advice: Read its traceback in the job's stderr, and mend that first: what other ranks and later findings say may follow from it.
 -- divergence: unless alike
--- scope: process
 SELECT process, [rank] AS ranks, NULL AS comm, ended_ns AS ns, NULL AS seq,
        format('{} ended by {}', who(rank, process), exception) || coalesce(': ' || nullif(message, ''), '') ||
        CASE WHEN NOT ended AND how = 'exception' THEN '; after that it never came to its end' ELSE '' END AS message

@@ -2,7 +2,6 @@
 -- sentence: Another process ended this one by a signal, as launchers do with the ranks that are left after a failure.
 -- advice: Look at the first finding; this is what followed it, or a scheduler or a person ended the job.
 -- divergence: unless all
--- scope: job
 SELECT CASE WHEN count(*) = 1 THEN any_value(process) END AS process, list(rank ORDER BY rank) AS ranks, NULL AS comm,
        max(signal_ns + shift_ns) AS ns, NULL AS seq,
        format('{} ended by signal {}, which process {} sent', CASE WHEN count(rank) = 0 THEN plural(count(*), 'process')

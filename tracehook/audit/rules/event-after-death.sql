@@ -2,7 +2,6 @@
 -- sentence: A communicator was used after it had been destroyed or aborted.
 -- advice: Do not use a communicator on other threads while one ends it; if only tracehook used it, report it with the logs.
 -- divergence: unless all
--- scope: process
 SELECT process, [event.rank] AS ranks, event.comm, min(ns) AS ns, min(seq) AS seq,
        format('{} logged {} on {} after its {}, the first of them {}',
               who(any_value(event.rank), process), plural(count(*), 'event'), group_of(event.comm), any_value(ending), arg_min(event, seq))

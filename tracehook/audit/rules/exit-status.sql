@@ -2,7 +2,6 @@
 -- sentence: The program ended a process with a status that is not 0 (sys.exit, os._exit).
 -- advice: Look in the job's stdout and stderr for what it said before that, and for the call of sys.exit or os._exit in the program.
 -- divergence: unless alike
--- scope: process
 SELECT process, [rank] AS ranks, NULL AS comm, ended_ns AS ns, NULL AS seq,
        format('{} ended with exit status {} ({})', who(rank, process), status,
               CASE how WHEN 'exit' THEN 'sys.exit' ELSE how END) AS message

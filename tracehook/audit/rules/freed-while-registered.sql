@@ -2,7 +2,6 @@
 -- sentence: Memory went back to the driver while a communicator still held it.
 -- advice: This is a bug of tracehook: start the job with SYMM_REGISTER_HOOK=0 until it is mended, and report it with the logs.
 -- divergence: unless all
--- scope: process
 WITH memory AS (
     SELECT process, rank, 'local' AS kind, segment AS memory, freed_ns, freed_seq FROM segment
     UNION ALL SELECT process, rank, 'window', pool_segment, freed_ns, freed_seq FROM pool_segment)

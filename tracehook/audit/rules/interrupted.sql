@@ -2,7 +2,6 @@
 -- sentence: A person or the launcher interrupted a process (Ctrl-C, SIGINT).
 -- advice: If the job hung before that, look at what each rank did last: `tracehook report DIR`.
 -- divergence: never
--- scope: process
 SELECT process, [rank] AS ranks, NULL AS comm, ended_ns AS ns, NULL AS seq,
        format('{} was interrupted (KeyboardInterrupt)', who(rank, process)) ||
        CASE WHEN NOT ended AND how = 'exception' THEN '; after that it never came to its end' ELSE '' END AS message

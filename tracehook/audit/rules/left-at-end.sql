@@ -2,7 +2,6 @@
 -- sentence: Registrations were neither undone nor ended with their communicator when the process ended.
 -- advice: Call dist.destroy_process_group() at the end of the program, on all ranks.
 -- divergence: unless all
--- scope: process
 SELECT r.process, [r.rank] AS ranks, CASE WHEN count(DISTINCT r.comm) = 1 THEN any_value(r.comm) END AS comm,
        max(p.last_ns) AS ns, NULL AS seq,
        format('{} ended with {} on {}: {}; {} neither destroyed (dist.destroy_process_group) nor aborted', who(r.rank, r.process),

@@ -2,7 +2,6 @@
 -- sentence: Events are missing from a log: what balances in it was not checked.
 -- advice: Let the log keep up: write it to a faster disk (SYMM_REGISTER_LOG), or register less with SYMM_REGISTER_LOCAL_MIN=20MiB.
 -- divergence: never
--- scope: process
 -- Those that found the ring full leave a gap, unless nothing was logged after them; a larger gap has another reason.
 WITH dropped AS (
     SELECT process, greatest(coalesce(sum(count), 0), any_value(ring_dropped)) AS dropped, coalesce(min(ns), any_value(last_ns)) AS ns

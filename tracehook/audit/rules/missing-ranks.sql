@@ -2,7 +2,6 @@
 -- sentence: Some ranks left no log, or none of a communicator that they are in: nothing is proved about them.
 -- advice: Set SYMM_REGISTER_HOOK=1 and SYMM_REGISTER_LOG on all ranks and bring all files into one directory; if that is all there is, add --allow-incomplete.
 -- divergence: never
--- scope: job
 -- Those that began together know each other by their attempt; but where machines come and go, torchrun counts on each by
 -- itself, so whoever lived at the same time counts too.
 WITH life AS (

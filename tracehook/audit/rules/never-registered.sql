@@ -2,7 +2,6 @@
 -- sentence: A segment lived on the device of a live communicator and was never registered with it.
 -- advice: Switch tracehook on before the first communicator, as SYMM_REGISTER_HOOK=1 does; if it was on, report it with the logs.
 -- divergence: unless all
--- scope: process
 -- A segment that is queued while another thread is inside NCCL is registered when that one leaves, or not at all if the segment
 -- goes, or the communicator ends, before. Neither beginning is in the log, only that it came after the last other event of
 -- its thread. So a segment counts

@@ -2,7 +2,6 @@
 -- sentence: Memory of peers was still mapped when the process ended.
 -- advice: Drop the peers' tensors and call PeerGroup.close() on all ranks before the program ends.
 -- divergence: unless all
--- scope: process
 -- needs: ipc.open
 SELECT process, [mapping.rank] AS ranks, CASE WHEN count(DISTINCT comm) = 1 THEN any_value(comm) END AS comm, max(last_ns) AS ns,
        NULL AS seq,

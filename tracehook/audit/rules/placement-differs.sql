@@ -2,7 +2,6 @@
 -- sentence: A collective used windows at different places on different ranks: its results, and what it overwrote, are wrong.
 -- advice: Let all ranks allocate and free in one order inside their scopes, and leave SYMM_REGISTER_GUARD at its default, which refuses such calls.
 -- divergence: always
--- scope: communicator
 -- needs: placement.first_use
 -- Of each rank the distinct uses, in order of appearance, reduced to what has to be equal (table `operation`). Those that
 -- were refused (placement.mismatch, or an agreement that failed, is the next of such events) did no harm.

@@ -2,7 +2,6 @@
 -- sentence: Two places that were known were swapped later on some rank: results since then are wrong.
 -- advice: Let all ranks pass the same tensors to each collective; tracehook.sync(), called by all ranks, tells where they differ.
 -- divergence: always
--- scope: communicator
 -- needs: placement.digest
 WITH told AS (
     SELECT comm, uses, digest, min(ns) AS ns, list(DISTINCT coalesce(rank, comm_rank)) AS ranks

@@ -2,7 +2,6 @@
 -- sentence: A collective was given a buffer that begins in a window and ends outside of it: NCCL would reach beyond the window.
 -- advice: Pass a tensor that lies in its window whole: allocate it inside tracehook.symmetric(group), at its full size.
 -- divergence: unless all
--- scope: process
 -- needs: placement.first_use
 SELECT process, [any_value(rank)] AS ranks, comm, min(ns) AS ns, min(seq) AS seq,
        format('{}: {} on {} with a {} buffer that begins in a window and ends outside of it{}',

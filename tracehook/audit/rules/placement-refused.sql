@@ -2,7 +2,6 @@
 -- sentence: The ranks were about to use windows at different places, or different configurations; the call was not made, or made without windows.
 -- advice: Let all ranks allocate and free in one order inside their scopes, and give a call the same configuration on all ranks.
 -- divergence: always
--- scope: job
 -- needs: placement.mismatch
 WITH placed AS (
     SELECT *, row(operation, send_window, send_offset, receive_window, receive_offset, config) AS place

@@ -2,7 +2,6 @@
 -- sentence: A pool policy raised an error and was skipped.
 -- advice: Mend the policy: the job's stderr has its error, and docs/policies.md what it may return.
 -- divergence: never
--- scope: process
 -- needs: policy.failed
 SELECT process, [rank] AS ranks, NULL AS comm, min(ns) AS ns, min(seq) AS seq,
        format('{}: a policy failed {} and was skipped; its error stands in the job''s stderr', who(rank, process),

@@ -2,7 +2,6 @@
 -- sentence: SYMM_REGISTER_POOL_LIMIT refused memory to a symmetric allocation.
 -- advice: Raise SYMM_REGISTER_POOL_LIMIT, or give unused memory back with tracehook.trim(group) on all ranks.
 -- divergence: unless all
--- scope: process
 -- needs: pool.limit
 SELECT process, [rank] AS ranks, NULL AS comm, min(ns) AS ns, min(seq) AS seq,
        format('{} was refused {} of symmetric memory, {}, with {} held', who(rank, process), in_bytes(arg_min(wanted, seq)),

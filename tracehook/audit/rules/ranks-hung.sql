@@ -2,7 +2,6 @@
 -- sentence: In a rehearsal, ranks waited for a rank that did not come, and the rehearsal ended the job.
 -- advice: Look at what the rank that did not come did instead; if it was only slow, raise --hang-timeout.
 -- divergence: always
--- scope: process
 -- needs: rehearsal.hang
 -- The sentence is the rehearsal's own, which knows the keys of communicators; the logs of the ranks know the groups.
 WITH named AS (SELECT list({'key': 'communicator ' || comm, 'name': ' (group ' || name || ')'}) AS all_named FROM communicator_group)

@@ -2,7 +2,6 @@
 -- sentence: Memory was registered that had gone back to the driver already.
 -- advice: This is a bug of tracehook, or the program frees memory while it registers it: report it with the logs if it does not.
 -- divergence: unless all
--- scope: process
 -- NCCL may refuse that or not.
 WITH memory AS (
     SELECT process, rank, 'local' AS kind, segment AS memory, freed_seq FROM segment

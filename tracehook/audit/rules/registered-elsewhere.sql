@@ -2,7 +2,6 @@
 -- sentence: A registration is not of the segment's own bytes, or the segment is on another device than the communicator.
 -- advice: This is a bug of tracehook: report it with the logs.
 -- divergence: unless all
--- scope: process
 WITH memory AS (
     SELECT process, 'local' AS kind, segment AS memory, device, addr, size FROM segment
     UNION ALL SELECT process, 'window', pool_segment, device, addr, size FROM pool_segment)

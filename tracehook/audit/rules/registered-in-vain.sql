@@ -2,7 +2,6 @@
 -- sentence: Segments were registered with a communicator, and NCCL cannot use the registrations, or did not: they cost time at each call.
 -- advice: Set SYMM_REGISTER_MEMORY=vmm on all ranks, so that NCCL can map the segments into other processes, or let nobody register them (unset TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK; torch's group nccl2 has no switch).
 -- divergence: unless all
--- scope: process
 -- tracehook itself registers what no other process can map with SYMM_REGISTER_LOCAL=all alone: whoever sets that knows it, and the
 -- last line of the audit counts them.
 WITH vain AS (

@@ -2,7 +2,6 @@
 -- sentence: NCCL refused a registration, or a deregistration, or it came too late for a communicator that was not ready.
 -- advice: Run once more with NCCL_DEBUG=INFO, which says why NCCL refused; with SYMM_REGISTER_LOCAL=off on all ranks nothing is registered locally.
 -- divergence: unless alike
--- scope: process
 SELECT process, [rank] AS ranks, comm, ns, seq,
        CASE event
        WHEN 'communicator.failed' THEN

@@ -2,7 +2,6 @@
 -- sentence: A communicator was destroyed while memory was still registered with it.
 -- advice: This is a bug of tracehook: report it with the logs.
 -- divergence: unless all
--- scope: process
 -- What NCCL refused to deregister is said by registration-failed. Windows that graphs use stay: ended-before-graphs.
 -- So do those that a device communicator may use: NCCL ends both with the communicator.
 WITH held AS (

@@ -2,7 +2,6 @@
 -- sentence: A call into NCCL did not come back for a long time.
 -- advice: Look at the ranks that did not come, with `tracehook report DIR`.
 -- divergence: always
--- scope: communicator
 -- needs: register.stalled, deregister.stalled
 -- A window waits for all ranks: for those that have not come to as many of them, and those that were refused this one.
 WITH attempt AS (

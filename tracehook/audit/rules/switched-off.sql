@@ -2,7 +2,6 @@
 -- sentence: Registration was switched off (tracehook.disable) while communicators and segments lived.
 -- advice: Call tracehook.enable() again on all ranks, or start the job with SYMM_REGISTER_HOOK=0 if that is what you want.
 -- divergence: unless all
--- scope: process
 -- needs: hook.disable
 WITH off AS (
     SELECT process, rank, ns, seq,

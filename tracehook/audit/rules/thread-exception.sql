@@ -2,7 +2,6 @@
 -- sentence: An exception ended a thread of a process, which went on without it.
 -- advice: Read its traceback in the job's stderr; if the thread served others, let the program end with it.
 -- divergence: unless all
--- scope: process
 -- needs: thread.exception
 SELECT process, [rank] AS ranks, NULL AS comm, min(ns) AS ns, min(seq) AS seq,
        format('{}: {} ended thread {}', who(rank, process), coalesce(exception, 'an exception'), coalesce(any_value(thread_name), '?'))

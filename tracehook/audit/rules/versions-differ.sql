@@ -2,7 +2,6 @@
 -- sentence: The ranks do not run the same thing: versions or settings differ.
 -- advice: Start all ranks from one environment: the same container, and the same variables.
 -- divergence: always
--- scope: job
 -- Of each thing that differs, the largest communicator in which it does.
 WITH told AS (
     SELECT process, rank, what, value FROM (FROM process WHERE communicators > 0)

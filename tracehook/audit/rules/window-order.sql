@@ -2,7 +2,6 @@
 -- sentence: The windows of a communicator do not pair: their number, their sizes or their order differ between ranks.
 -- advice: Register the same windows in one order on all ranks, and leave SYMM_REGISTER_GUARD on, which refuses what differs.
 -- divergence: always
--- scope: communicator
 -- needs: register.window
 -- NCCL pairs the k-th registration of each rank, whatever it is. A round that was given up on is part of the order.
 WITH known AS (

@@ -2,7 +2,6 @@
 -- sentence: A window was ended while a device communicator lived: a kernel that still uses the window goes wrong without an error.
 -- advice: Call ncclDevCommDestroy before the window is deregistered.
 -- divergence: unless all
--- scope: process
 -- needs: device_communicator.create
 -- NCCL allows it. Whether a kernel used that window, no log can tell.
 WITH counted AS (

@@ -25,8 +25,21 @@ def measured() -> str:
     settings = {name: value for name, value in os.environ.items() if name not in _OWN} | _NEEDED
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "tuned.json"
-        command = ["tune", "--ranks", "2", "--operations", "all_gather", "--registered", "all_gather", "--mode", "eager"]
-        command += ["--smallest", SIZE, "--largest", SIZE, "--samples", "20", "--budget", "0", "--out", str(out)]
+        command = ["tune", "--ranks", "2", "--operations", "all_gather", "--registered", "all_gather"]
+        command += [
+            "--mode",
+            "eager",
+            "--smallest",
+            SIZE,
+            "--largest",
+            SIZE,
+            "--samples",
+            "20",
+            "--budget",
+            "0",
+            "--out",
+            str(out),
+        ]
         try:
             done = subprocess.run(
                 [sys.executable, "-m", "tracehook", *command],

@@ -216,12 +216,12 @@ class Watchdog:
             if key := self._raised.pop(token):
                 store.delete_key(key)
         for token, found in late:
-            key = self._raised.get(token)
-            if key is None:
+            asked = self._raised.get(token)
+            if asked is None:
                 self._raised[token] = self._raise(store, found)
-            elif key and now - found.waiting.since >= self._patience and token not in self._said:
+            elif asked and now - found.waiting.since >= self._patience and token not in self._said:
                 self._said.add(token)
-                if peeked(store, key).decode() == str(found.waiting.topology.rank):  # one says it for all
+                if peeked(store, asked).decode() == str(found.waiting.topology.rank):  # one says it for all
                     self._say_missing(store, found.waiting)
 
     def _say_missing(self, store: Store, waiting: Waiting) -> None:

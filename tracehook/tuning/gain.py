@@ -12,6 +12,7 @@ from tracehook.tuning.table import TableError, load
 
 SIZE = "32MiB"
 SECONDS = 60.0  # the ranks start in some ten
+_OPTIONS = "--ranks 2 --operations all_gather --registered all_gather --mode eager --samples 20 --budget 0"
 # What a launcher or a log has set is of this process, not of the ranks that it starts.
 _OWN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "SYMM_REGISTER_LOG", "SYMM_REGISTER_METRICS")
 _NEEDED = {"SYMM_REGISTER_MEMORY": "vmm", "SYMM_REGISTER_LOCAL": "own"}
@@ -25,24 +26,10 @@ def measured() -> str:
     settings = {name: value for name, value in os.environ.items() if name not in _OWN} | _NEEDED
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "tuned.json"
-        command = ["tune", "--ranks", "2", "--operations", "all_gather", "--registered", "all_gather"]
-        command += [
-            "--mode",
-            "eager",
-            "--smallest",
-            SIZE,
-            "--largest",
-            SIZE,
-            "--samples",
-            "20",
-            "--budget",
-            "0",
-            "--out",
-            str(out),
-        ]
+        options = f"{_OPTIONS} --smallest {SIZE} --largest {SIZE}".split()
         try:
             done = subprocess.run(
-                [sys.executable, "-m", "tracehook", *command],
+                [sys.executable, "-m", "tracehook", "tune", *options, "--out", str(out)],
                 env=settings,
                 capture_output=True,
                 text=True,

@@ -3,7 +3,7 @@
 // their places up, communicators that begin, end and die meanwhile. Ends with one line of counts.
 //
 //     symmetric [rounds]
-#include "bindings/symmetric_memory.h"
+#include "process/symmetric_memory.h"
 #include "symmetric_memory/scope_stack.h"
 #include "world.h"
 

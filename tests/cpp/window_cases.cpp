@@ -1,7 +1,7 @@
 // Interleavings of windows and the bank's memory, one thread stopped inside the library while
 // another does its part. One line per sentence; the exit status counts those that went wrong.
-#include "bindings/symmetric_memory.h"
 #include "nccl/placement.h"
+#include "process/symmetric_memory.h"
 #include "scripted.h"
 
 #include <future>

@@ -40,8 +40,9 @@ MAY_INCLUDE = {
     "nccl": ("core", "cuda", "elf", "symmetric_memory", "events"),
     "torch": ("core", "cuda", "elf", "symmetric_memory", "events"),
     "ipc": ("core", "cuda", "events"),
-    "bindings": ("core", "cuda", "events", "ipc", "nccl", "symmetric_memory", "torch"),
-    "testing": ("bindings", "core", "events", "symmetric_memory"),
+    "process": ("core", "events", "nccl", "symmetric_memory", "torch"),
+    "bindings": ("core", "cuda", "events", "ipc", "nccl", "process", "symmetric_memory", "torch"),
+    "testing": ("bindings", "core", "events", "process", "symmetric_memory"),
 }
 
 

@@ -1,6 +1,5 @@
 // The module `_core`: the process, the versions of NCCL, and what all files of it share.
 #include "bindings/bindings.h"
-#include "bindings/last_signal.h"
 
 #include "nccl/api.h"
 #include "nccl/birth.h"
@@ -9,6 +8,7 @@
 #include "nccl/paying.h"
 #include "nccl/registration_calls.h"
 #include "nccl/traits.h"
+#include "process/last_signal.h"
 #include "torch/segment_source.h"
 
 #include <pybind11/stl.h>

@@ -2,8 +2,8 @@
 // pybind11. Everything that may wait for a lock, an allocator, NCCL or CUDA gives up the GIL first.
 #pragma once
 
-#include "bindings/process.h"
 #include "bindings/rows.h"
+#include "process/process.h"
 
 namespace tracehook {
 

@@ -1,12 +1,11 @@
 // Symmetric memory: communicators as communicators of a scope, pools, the bank, the check of
 // placements.
-#include "bindings/symmetric_memory.h"
-
 #include "bindings/bindings.h"
 #include "nccl/coll_config.h"
 #include "nccl/group.h"
 #include "nccl/placement.h"
 #include "nccl/pool_memory.h"
+#include "process/symmetric_memory.h"
 
 #include <chrono>
 #include <memory>

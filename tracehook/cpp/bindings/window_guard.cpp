@@ -8,10 +8,10 @@
 #include "nccl/window_guard.h"
 
 #include "bindings/bindings.h"
-#include "bindings/symmetric_memory.h"
 #include "nccl/api.h"
 #include "nccl/group.h"
 #include "nccl/traits.h"
+#include "process/symmetric_memory.h"
 
 #include <array>
 #include <atomic>

@@ -1,7 +1,7 @@
 // The module `_testing`, which no wheel ships. The harness of tests/unit: a registrar, ring and
 // bank of their own, on a communicator that follows a script.
 #include "bindings/rows.h"
-#include "bindings/symmetric_memory.h"
+#include "process/symmetric_memory.h"
 #include "testing/harness.h"
 
 #include <pybind11/functional.h>

@@ -1,4 +1,4 @@
-#include "bindings/symmetric_memory.h"
+#include "process/symmetric_memory.h"
 
 #include "torch/settling.h"
 

@@ -1,4 +1,4 @@
-#include "bindings/process.h"
+#include "process/process.h"
 
 #include "nccl/api.h"
 #include "nccl/birth.h"

@@ -1,6 +1,6 @@
-#include "bindings/last_signal.h"
+#include "process/last_signal.h"
 
-#include "bindings/process.h"
+#include "process/process.h"
 
 #include <cerrno>
 #include <csignal>

@@ -1,8 +1,9 @@
 // What an event costs the thread it happens on, on the very code of tracehook/cpp: a ring, and a
 // registrar with communicators that do nothing. Built and drained by journal.py. Every time_*()
 // returns nanoseconds for the whole loop.
-#include "core/registrar.h"
 #include "events/ring.h"
+#include "registrar/registrar.h"
+#include "windows/communicator_windows.h"
 
 #include <chrono>
 #include <string>
@@ -32,7 +33,7 @@ struct World {
     explicit World(const std::string& path) : ring(path, 65536) {}
     core::Ring ring;
     core::Bank bank{ring};
-    core::Registrar registrar{ring, bank};
+    core::Registrar registrar{ring, core::windows_in(bank)};
 };
 
 template <typename Body> double nanoseconds(std::size_t rounds, Body&& body) {

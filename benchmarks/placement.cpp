@@ -2,8 +2,9 @@
 // with one communicator that has windows and does nothing. Built by benchmarks/native.py, loaded
 // into a process with NCCL and CUDA. Every time_*() returns nanoseconds for the whole loop.
 #include "nccl/placement.h"
-#include "core/registrar.h"
 #include "nccl/api.h"
+#include "registrar/registrar.h"
+#include "windows/communicator_windows.h"
 
 #include <chrono>
 #include <mutex>
@@ -34,17 +35,17 @@ class Silent final : public core::RegistrationCalls {
 struct World {
     core::Ring ring{"", 65536};
     core::Bank bank{ring};
-    core::Registrar registrar{ring, bank};
+    core::Registrar registrar{ring, core::windows_in(bank)};
     core::CommunicatorPtr communicator;
     std::vector<void*> buffers; // of the known uses, in no order
 
     core::Windows::Lookup look(void* buffer) {
         const core::Side side{buffer, kCount, core::Compare::kWhere};
-        return communicator->windows().look(kAllReduce, side, side);
+        return core::table_of(*communicator).look(kAllReduce, side, side);
     }
     void accept(void* buffer) {
         const core::Side side{buffer, kCount, core::Compare::kWhere};
-        communicator->windows().accept(look(buffer), side, side);
+        core::table_of(*communicator).accept(look(buffer), side, side);
     }
 };
 
@@ -86,7 +87,7 @@ EXPORT World* make_world(std::size_t windows) {
         identity, [](const core::Identity&) { return std::make_unique<Silent>(); });
     for (std::size_t i = 0; i < windows; ++i) {
         const std::uintptr_t address = (std::uintptr_t{1} << 40) + 2 * i * kSize;
-        world->communicator->windows().install({0, i + 1, address, kSize, world, false});
+        world->core::table_of(*communicator).install({0, i + 1, address, kSize, world, false});
         for (std::size_t place = 0; place < kPlaces; ++place) {
             world->buffers.push_back(reinterpret_cast<void*>(address + place * (kSize / kPlaces)));
         }
@@ -100,7 +101,7 @@ EXPORT World* make_world(std::size_t windows) {
 
 EXPORT void pin_all(World* world) {
     for (void* buffer : world->buffers) {
-        world->communicator->windows().pin(world->look(buffer));
+        world->core::table_of(*communicator).pin(world->look(buffer));
     }
 }
 

@@ -322,7 +322,7 @@ void an_abort_ends_the_questions_about_a_window() {
     world.bank.take({1, 0, 0, 4096});
     std::thread scope([&] {
         if (communicator->gate().enter(*communicator)) {
-            communicator->register_windows(world.bank.segments());
+            core::windows_of(*communicator).register_windows(world.bank.segments());
             communicator->gate().leave();
         }
     });

@@ -2,8 +2,9 @@
 // a world that have such places.
 #pragma once
 
-#include "core/registrar.h"
 #include "nccl/api.h"
+#include "registrar/registrar.h"
+#include "windows/communicator_windows.h"
 
 #include <atomic>
 #include <chrono>
@@ -225,7 +226,7 @@ struct World {
     core::Registrar registrar;
 
     explicit World(const core::Patience& patience = {})
-        : registrar(ring, bank, patience, &keeper) {}
+        : registrar(ring, core::windows_in(bank), patience, &keeper) {}
 
     ~World() {
         for (const auto& communicator : registrar.communicators()) {

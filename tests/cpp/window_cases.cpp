@@ -28,7 +28,7 @@ struct Symmetric : World {
     void give_back(std::uint64_t segment) { bank.give_back(at(segment).address); }
     std::uint32_t windows(std::uint64_t segment) { return at(segment).windows; }
     BoundCommunicator communicator(const core::CommunicatorPtr& registrations) {
-        return BoundCommunicator(registrations, bank);
+        return BoundCommunicator(registrations);
     }
 };
 
@@ -98,7 +98,7 @@ void an_abort_ends_a_registration_that_hangs() {
         // An abort that waits for a call would wait for ever here, and watch() tell of it.
         core::Patience patience;
         patience.abort_for_call = std::chrono::hours(1);
-        core::Registrar registrar(world.ring, world.bank, patience);
+        core::Registrar registrar(world.ring, core::windows_in(world.bank), patience);
         core::Identity identity;
         identity.pointer = World::pointer_of(1);
         identity.device = 0;
@@ -157,7 +157,8 @@ void a_segment_that_is_gone_is_not_registered() {
     const core::PoolSegment copy = world.at(gone);
     world.give_back(gone);
     registrations->gate().enter(*registrations);
-    const auto outcomes = registrations->register_windows({world.at(segment), copy});
+    const auto outcomes =
+        core::windows_of(*registrations).register_windows({world.at(segment), copy});
     registrations->gate().leave();
     expect(outcomes.empty() && library.windows_made == 0 && world.windows(segment) == 0,
            "if one segment is gone nothing is registered and nothing counted");
@@ -230,10 +231,11 @@ void a_member_that_nobody_ended() {
         core::Grave grave([](const core::Segment&) {});
         auto gate = std::make_shared<core::Gate>(core::Patience{}, grave);
         core::Communicator communicator({}, std::make_unique<Scripted>(library), gate, world.ring,
-                                        world.bank);
-        communicator.register_windows({world.at(confirmed)});
-        communicator.confirm_windows();
-        communicator.register_windows({world.at(unconfirmed)});
+                                        core::windows_in(world.bank));
+        core::CommunicatorWindows& windows = core::windows_of(communicator);
+        windows.register_windows({world.at(confirmed)});
+        windows.confirm_windows();
+        windows.register_windows({world.at(unconfirmed)});
     }
     expect(world.windows(confirmed) == 0 && world.windows(unconfirmed) == 0,
            "a communicator that goes without an end leaves no count");
@@ -311,7 +313,7 @@ void a_captured_graph_pins_a_roots_buffer() {
     communicator.register_windows({segment});
     communicator.confirm_windows();
     const void* const buffer = World::pointer_of(world.at(segment).address);
-    core::Windows& windows = communicator->windows();
+    core::Windows& windows = core::table_of(*communicator);
     const auto look = windows.look(4, {nullptr, kBytes, core::Compare::kWhere},
                                    {buffer, kBytes, core::Compare::kNothing});
     windows.pin(look);

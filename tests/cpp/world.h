@@ -2,7 +2,7 @@
 // the library's side of each communicator, which checks every call that reaches it.
 #pragma once
 
-#include "core/registrar.h"
+#include "registrar/registrar.h"
 
 #include <array>
 #include <atomic>

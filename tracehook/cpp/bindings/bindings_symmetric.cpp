@@ -41,7 +41,7 @@ py::tuple described(const core::Use& use) {
 }
 
 py::object past(const BoundCommunicator& communicator, std::uint64_t call) {
-    const auto use = communicator->windows().past(call);
+    const auto use = communicator.table().past(call);
     return use ? py::object(described(*use)) : py::none();
 }
 
@@ -67,14 +67,13 @@ nccl::Comparison comparison(const py::function& compare) {
 
 // Brings the ranks of a communicator together in Python, as a window would.
 void introduce(const core::CommunicatorPtr& communicator) {
-    Process& owner = process();
-    if (Py_IsInitialized() == 0 || is_finalizing() || !owner.registrar().registering()) {
+    if (Py_IsInitialized() == 0 || is_finalizing() || !process().registrar().registering()) {
         return;
     }
     const py::gil_scoped_acquire gil;
     try {
         py::module_::import("tracehook.symmetric_memory.guard")
-            .attr("introduce")(BoundCommunicator(communicator, owner.bank()));
+            .attr("introduce")(BoundCommunicator(communicator));
     } catch (const py::error_already_set& failure) {
         throw std::runtime_error(std::string("tracehook: ") + failure.what());
     }
@@ -88,7 +87,7 @@ bool agree_on_calls(const core::CommunicatorPtr& communicator) {
     const py::gil_scoped_acquire gil;
     try {
         return py::module_::import("tracehook.symmetric_memory.registered_calls")
-            .attr("agree")(BoundCommunicator(communicator, process().bank()))
+            .attr("agree")(BoundCommunicator(communicator))
             .cast<bool>();
     } catch (py::error_already_set& failure) { // such as Ctrl-C: this call goes on without
         failure.restore();
@@ -98,16 +97,15 @@ bool agree_on_calls(const core::CommunicatorPtr& communicator) {
 }
 
 py::object find_member(std::uintptr_t pointer) {
-    Process& owner = process();
     const core::CommunicatorPtr found =
-        owner.registrar().find(reinterpret_cast<const void*>(pointer));
-    return found ? py::cast(BoundCommunicator(found, owner.bank())) : py::none();
+        process().registrar().find(reinterpret_cast<const void*>(pointer));
+    return found ? py::cast(BoundCommunicator(found)) : py::none();
 }
 
 py::list windows(const BoundCommunicator& communicator) {
     py::list rows;
-    const bool held_by_kernels = communicator->device_communicators() != 0;
-    for (const core::Window& window : communicator->windows().list()) {
+    const bool held_by_kernels = communicator.windows().device_communicators() != 0;
+    for (const core::Window& window : communicator.table().list()) {
         py::dict row;
         row["ordinal"] = window.ordinal;
         row["segment"] = window.segment;
@@ -164,7 +162,7 @@ void bind_member(py::module_& module) {
         .def_property_readonly("dead", [](const BoundCommunicator& self) { return self->dead(); })
         .def_property_readonly(
             "device_communicators",
-            [](const BoundCommunicator& self) { return self->device_communicators(); })
+            [](const BoundCommunicator& self) { return self.windows().device_communicators(); })
         .def("surrounded_by",
              [](const BoundCommunicator& self, std::uint64_t packed) {
                  if (core::CallSlot* const calls = self->calls(); calls != nullptr) {
@@ -192,15 +190,15 @@ void bind_member(py::module_& module) {
             [](const BoundCommunicator& self, core::Windows::Fence fence,
                std::optional<double> seconds) {
                 const auto most = std::chrono::duration<double>(seconds.value_or(0.0));
-                return seconds ? self->windows().raise_fence(
+                return seconds ? self.table().raise_fence(
                                      fence, std::chrono::ceil<core::Windows::Clock::duration>(most))
-                               : self->windows().raise_fence(fence);
+                               : self.table().raise_fence(fence);
             },
             py::arg("fence"), py::arg("seconds") = py::none(), NoGil())
         .def(
             "lower_fence",
             [](const BoundCommunicator& self, core::Windows::Fence fence,
-               std::optional<std::uint64_t> next) { self->windows().lower_fence(fence, next); },
+               std::optional<std::uint64_t> next) { self.table().lower_fence(fence, next); },
             py::arg("fence"), py::arg("next") = py::none())
         .def(
             "wait_for_calls",
@@ -210,50 +208,51 @@ void bind_member(py::module_& module) {
             NoGil())
         .def(
             "in_flight",
-            [](const BoundCommunicator& self, std::size_t own) { return self->in_flight(own); },
+            [](const BoundCommunicator& self, std::size_t own) {
+                return self.windows().in_flight(own);
+            },
             NoGil())
         .def_property_readonly(
             "own_flights",
             [](const BoundCommunicator& self) { return nccl::ThreadGroup::mine().flights(*self); })
+        .def_property_readonly("calls",
+                               [](const BoundCommunicator& self) { return self.table().calls(); })
         .def_property_readonly(
-            "calls", [](const BoundCommunicator& self) { return self->windows().calls(); })
-        .def_property_readonly(
-            "calls_begun",
-            [](const BoundCommunicator& self) { return self->windows().calls_begun(); })
-        .def("note_caller", [](const BoundCommunicator& self) { self->windows().note_caller(); })
+            "calls_begun", [](const BoundCommunicator& self) { return self.table().calls_begun(); })
+        .def("note_caller", [](const BoundCommunicator& self) { self.table().note_caller(); })
         .def_property_readonly(
             "several_callers",
-            [](const BoundCommunicator& self) { return self->windows().several_callers(); })
+            [](const BoundCommunicator& self) { return self.table().several_callers(); })
         .def_property_readonly(
             "adopted", [](const BoundCommunicator& self) { return self->identity().adopted; })
         .def("past", &past)
         .def("digests",
              [](const BoundCommunicator& self, std::uint64_t first, std::uint64_t last) {
-                 auto found = self->windows().digests(first, last);
+                 auto found = self.table().digests(first, last);
                  return std::make_pair(found.first, std::move(found.values));
              })
         .def(
             "refuse",
             [](const BoundCommunicator& self, const std::string& why, std::uint64_t from) {
-                self->refuse(why, from);
+                self.windows().refuse(why, from);
             },
             py::arg("why"), py::arg("from_call") = 0)
         .def("drop_windows", &BoundCommunicator::drop_windows, NoGil())
         .def(
             "count_window_of_others",
             [](const BoundCommunicator& self, std::uintptr_t handle) {
-                self->count_window_of_others(reinterpret_cast<const void*>(handle));
+                self.windows().count_window_of_others(reinterpret_cast<const void*>(handle));
             },
             NoGil())
         .def("undo_window_of_others", &BoundCommunicator::undo_window_of_others, NoGil())
         .def("deregister_windows", &BoundCommunicator::deregister_windows, NoGil())
-        .def("log_waiting", [](const BoundCommunicator& self) { self->log_waiting(); })
+        .def("log_waiting", [](const BoundCommunicator& self) { self.windows().log_waiting(); })
         .def("digest",
              [](const BoundCommunicator& self) {
-                 const core::Windows::Digest digest = self->windows().digest();
+                 const core::Windows::Digest digest = self.table().digest();
                  return std::make_pair(digest.uses, digest.value);
              })
-        .def("unpin", [](const BoundCommunicator& self) { self->windows().unpin_all(); })
+        .def("unpin", [](const BoundCommunicator& self) { self.table().unpin_all(); })
         .def("log", [](const BoundCommunicator& self, const std::string& event,
                        const py::kwargs& fields) { self->log(event_of(event, fields)); });
 }

@@ -1,6 +1,7 @@
 #include "bindings/rows.h"
 
 #include "events/passed.h"
+#include "windows/communicator_windows.h"
 
 #include <algorithm>
 #include <vector>
@@ -144,10 +145,10 @@ py::list communicators(const core::Registrar& registrar) {
         row["in_vain"] = communicator->in_vain();
         row["at_calls"] = who.when == core::When::kAtCalls;
         row["one_host"] = who.one_host;
-        row["device_communicators"] = communicator->device_communicators();
+        row["device_communicators"] = core::windows_of(*communicator).device_communicators();
         row["local"] = static_cast<int>(who.local);
         row["segments_since_ns"] = communicator->segments_in_progress().since_ns();
-        row["windows_since_ns"] = communicator->windows_in_progress().since_ns();
+        row["windows_since_ns"] = core::windows_of(*communicator).windows_in_progress().since_ns();
         rows.append(row);
     }
     return rows;

@@ -3,9 +3,9 @@
 // Called with the GIL; peek() gives it up while it waits for the ring's mutex.
 #pragma once
 
-#include "core/registrar.h"
 #include "events/ring.h"
-#include "symmetric_memory/bank.h"
+#include "registrar/registrar.h"
+#include "windows/bank.h"
 
 #include <pybind11/pybind11.h>
 

@@ -84,8 +84,8 @@ std::pair<std::string, int> answer_of_python(Conversation& talk,
             return have_made(talk);
         });
         return py::module_::import("tracehook.symmetric_memory.guard")
-            .attr("register")(BoundCommunicator(communicator, process().bank()), size, flags,
-                              loses_capture, flights, make)
+            .attr("register")(BoundCommunicator(communicator), size, flags, loses_capture, flights,
+                              make)
             .cast<std::pair<std::string, int>>();
     } catch (const py::error_already_set& failure) {
         return {refused(std::string("tracehook: ") + failure.what()), 0};
@@ -119,8 +119,8 @@ bool loses_capture(const core::Communicator& communicator) {
 // inside of ours would hide from it the memory behind. Only we can refuse it; NCCL does not look.
 std::string what_is_around(const nccl::WindowRequest& request) {
     core::Communicator& communicator = *request.communicator;
-    const auto own = communicator.windows().own_at(reinterpret_cast<std::uintptr_t>(request.buffer),
-                                                   request.size);
+    const auto own = core::table_of(communicator)
+                         .own_at(reinterpret_cast<std::uintptr_t>(request.buffer), request.size);
     if (!own) {
         return "";
     }
@@ -151,7 +151,7 @@ std::string ask_guard(const nccl::WindowRequest& request, const nccl::MakeWindow
     if (PyGILState_Check() == 1) {
         release.emplace();
     }
-    request.communicator->windows().note_caller(); // here: the asking thread makes no calls
+    core::table_of(*request.communicator).note_caller(); // here: the asking thread makes no calls
     const auto talk = std::make_shared<Conversation>();
     std::thread(ask, talk, request.communicator, request.size, request.flags,
                 loses_capture(*request.communicator),

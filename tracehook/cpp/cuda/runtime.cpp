@@ -1,6 +1,6 @@
 #include "cuda/runtime.h"
 
-#include "core/loaded.h"
+#include "elf/loaded.h"
 
 #include <dlfcn.h>
 

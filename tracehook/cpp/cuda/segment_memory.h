@@ -5,7 +5,7 @@
 // GIL.
 #pragma once
 
-#include "core/segment_memory.h"
+#include "registrar/segment_memory.h"
 
 #include <cstddef>
 #include <cstdint>

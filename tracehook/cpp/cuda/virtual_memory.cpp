@@ -1,6 +1,6 @@
 #include "cuda/virtual_memory.h"
 
-#include "core/loaded.h"
+#include "elf/loaded.h"
 
 #include <dlfcn.h>
 

@@ -1,7 +1,7 @@
 #include "nccl/api.h"
 
-#include "core/loaded.h"
 #include "cuda/runtime.h"
+#include "elf/loaded.h"
 
 #include <dlfcn.h>
 #include <stdexcept>

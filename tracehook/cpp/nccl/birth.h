@@ -1,8 +1,8 @@
 // A communicator that a call is about to make: what is known of it before NCCL fills in the handle.
 #pragma once
 
-#include "core/registrar.h"
 #include "nccl/abi.h"
+#include "registrar/registrar.h"
 
 #include <functional>
 

@@ -50,9 +50,10 @@ void follow_graph(const core::Communicator& communicator, Stream stream) noexcep
     std::size_t count = 0;
     const bool known = cuda::absorbed(real.cudaStreamGetCaptureInfo(
                            stream, &status, &capture, &graph, &dependencies, &edges, &count)) == 0;
-    if (known && graph != nullptr && communicator.graphs()->is_new(capture)) {
-        communicator.graphs()->add();
-        hold(graph, new Graphs(communicator.graphs()));
+    const auto& graphs = core::windows_of(communicator).graphs();
+    if (known && graph != nullptr && graphs->is_new(capture)) {
+        graphs->add();
+        hold(graph, new Graphs(graphs));
     }
 }
 

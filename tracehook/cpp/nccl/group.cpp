@@ -18,7 +18,7 @@ void ThreadGroup::touched(const core::CommunicatorPtr& communicator) {
     // end.
     if (touched_.empty() || touched_.back() != communicator) {
         touched_.push_back(communicator);
-        communicator->windows().begin_group();
+        core::table_of(*communicator).begin_group();
     }
 }
 

@@ -5,8 +5,9 @@
 // NCCL's own groups: no lock.
 #pragma once
 
-#include "core/registrar.h"
 #include "nccl/birth.h"
+#include "registrar/registrar.h"
+#include "windows/communicator_windows.h"
 
 #include <utility>
 #include <vector>
@@ -96,7 +97,7 @@ class ThreadGroup {
         made_.clear();
         leave_all(inside);
         for (const core::CommunicatorPtr& communicator : touched) {
-            communicator->windows().end_group();
+            core::table_of(*communicator).end_group();
         }
         return result;
     }

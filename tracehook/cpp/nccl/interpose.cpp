@@ -250,7 +250,7 @@ int placed(Args... args) {
     if constexpr (kStream + 1 < sizeof...(Args)) {
         config = number_of(std::get<kStream + 1>(arguments));
     }
-    core::Windows& windows = communicator->windows();
+    core::Windows& windows = core::table_of(*communicator);
     if (config == 0 && !windows.engaged()) {
         const std::uint64_t kind = captured_kind(stream);
         const bool entered = communicator->gate().enter(*communicator);

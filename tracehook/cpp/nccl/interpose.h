@@ -7,7 +7,7 @@
 // (placement.h), and ncclGetLastError then says why.
 #pragma once
 
-#include "core/registrar.h"
+#include "registrar/registrar.h"
 
 #include <string>
 #include <vector>

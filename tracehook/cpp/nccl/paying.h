@@ -8,9 +8,10 @@
 // By the thread inside the gate of the communicator, just before the call.
 #pragma once
 
-#include "core/registrar.h"
 #include "nccl/abi.h"
 #include "nccl/api.h"
+#include "registrar/registrar.h"
+#include "windows/communicator_windows.h"
 
 #include <array>
 #include <atomic>
@@ -86,8 +87,8 @@ template <typename Pointer>
 void place_alone(core::Registrar& registrar, core::Communicator& communicator, Pointer& buffer,
                  std::size_t bytes, bool gains, Stream stream) noexcept {
     const auto address = reinterpret_cast<std::uintptr_t>(buffer);
-    const bool in_window = bytes >= kLeastUsed && communicator.windows().engaged() &&
-                           communicator.windows().covering(address, bytes).has_value();
+    const bool in_window = bytes >= kLeastUsed && core::table_of(communicator).engaged() &&
+                           core::table_of(communicator).covering(address, bytes).has_value();
     if (in_window && !gains) {
         buffer = reinterpret_cast<Pointer>(
             registrar.unregistered(communicator, address, bytes, capturing(stream)));

@@ -94,21 +94,21 @@ int check_placement(const core::CommunicatorPtr& found, const Call& call,
     const Operation& row = operations()[call.operation];
     const std::size_t one_size = bytes_of(call.count, call.type);
     const std::size_t all_size = bytes_of(call.count, call.type, ranks_of(*found));
-    core::Windows& windows = found->windows();
+    core::Windows& windows = core::table_of(*found);
     const core::Side from{call.send, row.send == all ? all_size : one_size, row.compare_send};
     const core::Side to{call.receive, row.receive == all ? all_size : one_size,
                         row.compare_receive};
     core::Windows::Lookup look = windows.look(call.operation, from, to, core::Windows::Act::kKnown,
                                               call.in_group, call.config);
     if (look.milestone) {
-        found->log_digest();
+        core::windows_of(*found).log_digest();
     }
     if (!look.counted && !look.refused) {
         kept = found;
     }
     while (!look.counted && !look.refused) {
         if (!look.known) {
-            kept->log_first_use(look);
+            core::windows_of(*kept).log_first_use(look);
         }
         look.bytes = one_size;
         if (const int result = compare_with_others(kept, look); result != kSuccess) {

@@ -2,8 +2,9 @@
 // before, or, at the first use, with the other ranks.
 #pragma once
 
-#include "core/registrar.h"
 #include "nccl/abi.h"
+#include "registrar/registrar.h"
+#include "windows/communicator_windows.h"
 
 #include <functional>
 #include <string>
@@ -64,7 +65,7 @@ struct Checked {
 };
 
 // kSuccess, or what to return to the caller instead of calling NCCL. `communicator` is engaged: see
-// symmetric_memory/windows.h. After kSuccess the call is in flight, and lands in the gate.
+// windows/windows.h. After kSuccess the call is in flight, and lands in the gate.
 int check_placement(const core::CommunicatorPtr& communicator, const Call& call,
                     Checked& checked) noexcept;
 

@@ -4,7 +4,7 @@
 #include "cuda/runtime.h"
 #include "nccl/api.h"
 #include "nccl/traits.h"
-#include "symmetric_memory/scope_stack.h"
+#include "windows/scope_stack.h"
 
 #include <atomic>
 #include <string>

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "nccl/abi.h"
-#include "symmetric_memory/bank.h"
+#include "windows/bank.h"
 
 #include <optional>
 #include <string>

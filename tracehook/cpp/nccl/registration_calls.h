@@ -1,9 +1,9 @@
-// An ncclComm_t as the registrar sees it. See core/registration_calls.h for who may call what, and
-// when.
+// An ncclComm_t as the registrar sees it. See registrar/registration_calls.h for who may call what,
+// and when.
 #pragma once
 
-#include "core/registration_calls.h"
 #include "nccl/api.h"
+#include "registrar/registration_calls.h"
 
 #include <array>
 

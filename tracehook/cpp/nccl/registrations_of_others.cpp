@@ -68,13 +68,15 @@ int on_ncclCommWindowRegister(Comm comm, void* buffer, std::size_t size, Window*
 int on_ncclCommWindowDeregister(Comm comm, Window window) {
     const core::CommunicatorPtr communicator = registrar().find(comm);
     const std::uint64_t begin_ns = core::monotonic_ns();
-    const core::Window taken =
-        communicator ? communicator->take_window_of_others(window) : core::Window{};
+    const core::Window taken = communicator
+                                   ? core::windows_of(*communicator).take_window_of_others(window)
+                                   : core::Window{};
     const int result = by_others<&Api::ncclCommWindowDeregister>(communicator, comm, window);
     const std::uint64_t now_ns = core::monotonic_ns();
     if (communicator) {
-        communicator->log_window_of_others_ended(
-            {taken.address, taken.size, window, result, now_ns, now_ns - begin_ns});
+        core::windows_of(*communicator)
+            .log_window_of_others_ended(
+                {taken.address, taken.size, window, result, now_ns, now_ns - begin_ns});
     }
     return result;
 }
@@ -88,11 +90,12 @@ int on_ncclDevCommCreate(Comm comm, const DevCommRequirements* requirements, Dev
     if (!communicator || communicator->refusal() != nullptr) {
         return make();
     }
-    communicator->device_communicator_begins();
+    core::windows_of(*communicator).device_communicator_begins();
     const std::uint64_t begin_ns = core::monotonic_ns();
     const int result = make();
-    communicator->device_communicator_created(result == kInProgress ? kSuccess : result,
-                                              core::monotonic_ns() - begin_ns);
+    core::windows_of(*communicator)
+        .device_communicator_created(result == kInProgress ? kSuccess : result,
+                                     core::monotonic_ns() - begin_ns);
     return result;
 }
 
@@ -102,7 +105,8 @@ int on_ncclDevCommDestroy(Comm comm, const DevComm* made) {
     const std::uint64_t begin_ns = core::monotonic_ns();
     const int result = by_others<&Api::ncclDevCommDestroy>(communicator, comm, made);
     if (communicator) {
-        communicator->device_communicator_destroyed(result, core::monotonic_ns() - begin_ns);
+        core::windows_of(*communicator)
+            .device_communicator_destroyed(result, core::monotonic_ns() - begin_ns);
     }
     return result;
 }

@@ -3,11 +3,12 @@
 // them is in interpose.h.
 #pragma once
 
-#include "core/registrar.h"
 #include "nccl/abi.h"
 #include "nccl/api.h"
 #include "nccl/group.h"
 #include "nccl/placement.h"
+#include "registrar/registrar.h"
+#include "windows/communicator_windows.h"
 
 namespace tracehook::nccl {
 
@@ -90,7 +91,7 @@ int called(const core::CommunicatorPtr& communicator, bool entered, const Counte
         }
     }
     if constexpr (lands) {
-        communicator->windows().land();
+        core::table_of(*communicator).land();
     }
     communicator->gate().leave();
     return result;

@@ -6,7 +6,8 @@
 #include "nccl/interpose.h"
 #include "nccl/key.h"
 #include "nccl/registration_calls.h"
-#include "symmetric_memory/scope_stack.h"
+#include "windows/communicator_windows.h"
+#include "windows/scope_stack.h"
 
 #include <algorithm>
 #include <cstring>
@@ -34,7 +35,8 @@ Process* Process::current() noexcept {
 }
 
 Process::Process(const std::string& ring_path, std::size_t ring_capacity)
-    : ring_(ring_path, ring_capacity), bank_(ring_), registrar_(ring_, bank_, {}, &memory_) {}
+    : ring_(ring_path, ring_capacity), bank_(ring_),
+      registrar_(ring_, core::windows_in(bank_), {}, &memory_) {}
 
 Process& Process::make(const std::string& ring_path, std::size_t ring_capacity) {
     Process* const old = current();

@@ -6,11 +6,12 @@
 // attached to the allocator.
 #pragma once
 
-#include "core/registrar.h"
 #include "events/ring.h"
-#include "symmetric_memory/pending_blocks.h"
+#include "registrar/registrar.h"
 #include "torch/hook_library.h"
 #include "torch/segment_source.h"
+#include "windows/bank.h"
+#include "windows/pending_blocks.h"
 
 #include <memory>
 #include <mutex>

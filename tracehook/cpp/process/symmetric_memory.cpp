@@ -34,9 +34,8 @@ class Inside {
 std::vector<std::uint64_t>
 BoundCommunicator::missing(const std::vector<std::uint64_t>& segments) const {
     std::vector<std::uint64_t> without;
-    std::ranges::copy_if(segments, std::back_inserter(without), [&](std::uint64_t segment) {
-        return !communicator_->windows().holds_segment(segment);
-    });
+    std::ranges::copy_if(segments, std::back_inserter(without),
+                         [&](std::uint64_t segment) { return !table().holds_segment(segment); });
     return without;
 }
 
@@ -44,22 +43,21 @@ std::vector<core::Outcome>
 BoundCommunicator::register_windows(const std::vector<std::uint64_t>& segments, bool capturing) {
     std::vector<core::PoolSegment> found;
     for (const std::uint64_t id : segments) {
-        if (const auto segment = bank_->get(id)) {
+        if (const auto segment = windows().bank().get(id)) {
             found.push_back(*segment);
         }
     }
     const Inside inside(*communicator_);
-    return inside && found.size() == segments.size()
-               ? communicator_->register_windows(found, capturing)
-               : std::vector<core::Outcome>{};
+    return inside && found.size() == segments.size() ? windows().register_windows(found, capturing)
+                                                     : std::vector<core::Outcome>{};
 }
 
 bool BoundCommunicator::confirm_windows() {
     const Inside inside(*communicator_);
     if (inside) {
-        communicator_->confirm_windows();
+        windows().confirm_windows();
     } else {
-        communicator_->drop_unconfirmed_windows(); // dead: drops the records only
+        windows().drop_unconfirmed_windows(); // dead: drops the records only
     }
     return static_cast<bool>(inside);
 }
@@ -67,10 +65,9 @@ bool BoundCommunicator::confirm_windows() {
 bool BoundCommunicator::wait_for_calls(std::uint64_t next, std::size_t own,
                                        std::chrono::duration<double> patience) {
     constexpr auto kPoll = std::chrono::microseconds(50);
-    core::Windows& windows = communicator_->windows();
-    windows.move_fence(core::Windows::Fence::kRegistration, next);
+    table().move_fence(core::Windows::Fence::kRegistration, next);
     const auto begin = std::chrono::steady_clock::now();
-    while (windows.calls() < next || communicator_->in_flight(own)) {
+    while (table().calls() < next || windows().in_flight(own)) {
         if (communicator_->dead() || std::chrono::steady_clock::now() - begin > patience) {
             return false;
         }
@@ -81,18 +78,18 @@ bool BoundCommunicator::wait_for_calls(std::uint64_t next, std::size_t own,
 
 std::size_t BoundCommunicator::drop_windows() {
     const Inside inside(*communicator_);
-    return communicator_->drop_unconfirmed_windows();
+    return windows().drop_unconfirmed_windows();
 }
 
 void BoundCommunicator::undo_window_of_others(std::uintptr_t handle) {
     if (const Inside inside(*communicator_); inside) {
-        communicator_->undo_window_of_others(reinterpret_cast<const void*>(handle));
+        windows().undo_window_of_others(reinterpret_cast<const void*>(handle));
     }
 }
 
 std::size_t BoundCommunicator::deregister_windows(const std::vector<std::uint64_t>& segments) {
     const Inside inside(*communicator_);
-    return inside ? communicator_->deregister_windows(segments) : 0;
+    return inside ? windows().deregister_windows(segments) : 0;
 }
 
 bool PoolScope::enter(bool graph) {
@@ -109,7 +106,7 @@ void PoolScope::set_communicators(std::vector<BoundCommunicator> communicators) 
         const bool was_known = index < communicators_.size();
         if (!was_known || &*communicators_[index] != &*communicators[index]) {
             // It has not heard of the end that is just now.
-            communicators[index]->windows().count_end(was_known ? 1 : ends_);
+            communicators[index].table().count_end(was_known ? 1 : ends_);
         }
     }
     communicators_ = std::move(communicators);
@@ -121,7 +118,7 @@ void PoolScope::count_end() {
     thread_ = thread;
     ++ends_;
     for (const BoundCommunicator& communicator : communicators_) {
-        core::Windows& windows = communicator->windows();
+        core::Windows& windows = communicator.table();
         // So that also an end at which nothing is new tells of this thread.
         windows.note_caller();
         windows.count_end();
@@ -132,7 +129,7 @@ std::int64_t PoolScope::ends(std::size_t index) const {
     if (several_threads_) {
         return kUnknown;
     }
-    return index < communicators_.size() ? communicators_[index]->windows().ends() : ends_;
+    return index < communicators_.size() ? communicators_[index].table().ends() : ends_;
 }
 
 std::vector<std::uint64_t> PoolScope::leave() {
@@ -154,7 +151,7 @@ PoolScope::without_window(const std::vector<std::uint64_t>& touched) const {
         const bool everywhere =
             !communicators_.empty() &&
             std::ranges::all_of(communicators_, [&](const BoundCommunicator& communicator) {
-                return !communicator->dead() && communicator->windows().holds_segment(segment);
+                return !communicator->dead() && communicator.table().holds_segment(segment);
             });
         if (!everywhere) {
             wanted.push_back(segment);

@@ -1,11 +1,12 @@
 // What Python needs to make memory symmetric: a live communicator to register windows with, and a
-// scope whose allocations are followed. Both are thin: the rules are those of core/communicator.h,
-// symmetric_memory/scope_stack.h and pool.h.
+// scope whose allocations are followed. Both are thin: the rules are those of
+// windows/communicator_windows.h, windows/scope_stack.h and torch/pool.h.
 #pragma once
 
-#include "core/registrar.h"
-#include "symmetric_memory/pending_blocks.h"
+#include "registrar/registrar.h"
 #include "torch/pool.h"
+#include "windows/communicator_windows.h"
+#include "windows/pending_blocks.h"
 
 #include <atomic>
 #include <chrono>
@@ -19,20 +20,23 @@ namespace tracehook {
 // GIL where a call enters the gate (it may wait for NCCL).
 class BoundCommunicator {
   public:
-    explicit BoundCommunicator(core::CommunicatorPtr communicator, core::Bank& bank)
-        : communicator_(std::move(communicator)), bank_(&bank) {}
+    explicit BoundCommunicator(core::CommunicatorPtr communicator) noexcept
+        : communicator_(std::move(communicator)) {}
 
     core::Communicator& operator*() const noexcept { return *communicator_; }
     core::Communicator* operator->() const noexcept { return communicator_.get(); }
+    core::CommunicatorWindows& windows() const noexcept { return core::windows_of(*communicator_); }
+    core::Windows& table() const noexcept { return windows().table(); }
 
     bool holds(std::uintptr_t address, std::size_t size) const {
-        return communicator_->windows().covering(address, size).has_value();
+        return table().covering(address, size).has_value();
     }
 
     // Which of the bank's segments have no window here.
     std::vector<std::uint64_t> missing(const std::vector<std::uint64_t>& segments) const;
 
-    // See core/communicator.h. Fewer outcomes than segments: it failed, or the communicator died.
+    // See windows/communicator_windows.h. Fewer outcomes than segments: it failed, or the
+    // communicator died.
     std::vector<core::Outcome> register_windows(const std::vector<std::uint64_t>& segments,
                                                 bool capturing = false);
     bool confirm_windows();
@@ -47,7 +51,6 @@ class BoundCommunicator {
 
   private:
     core::CommunicatorPtr communicator_;
-    core::Bank* bank_;
 };
 
 // What is raised where a scope ends out of order. It is over then, like any other that failed.

@@ -42,19 +42,19 @@ void bind_harness_memory(py::class_<Harness>& harness) {
              [](Harness& self, std::uintptr_t pointer) -> py::object {
                  const core::CommunicatorPtr found =
                      self.registrar().find(reinterpret_cast<const void*>(pointer));
-                 return found ? py::cast(BoundCommunicator(found, self.bank())) : py::none();
+                 return found ? py::cast(BoundCommunicator(found)) : py::none();
              })
         .def(
             "create_device_communicator",
             [](Harness&, BoundCommunicator& communicator, int result) {
-                communicator->device_communicator_begins();
-                communicator->device_communicator_created(result, 0);
+                core::windows_of(*communicator).device_communicator_begins();
+                core::windows_of(*communicator).device_communicator_created(result, 0);
             },
             py::arg("communicator"), py::arg("result") = 0)
         .def(
             "destroy_device_communicator",
             [](Harness&, BoundCommunicator& communicator, int result) {
-                communicator->device_communicator_destroyed(result, 0);
+                core::windows_of(*communicator).device_communicator_destroyed(result, 0);
             },
             py::arg("communicator"), py::arg("result") = 0)
         .def(
@@ -71,11 +71,11 @@ void bind_harness_memory(py::class_<Harness>& harness) {
                                                 : core::Windows::Act::kPeek);
                 }();
                 if (accept && !look.counted) {
-                    communicator->log_first_use(look);
+                    core::windows_of(*communicator).log_first_use(look);
                     Harness::accept(*communicator, look, buffers);
                 }
                 if (pin) {
-                    communicator->windows().pin(look);
+                    core::table_of(*communicator).pin(look);
                 }
                 const auto place = [](const core::Place& where) {
                     return py::make_tuple(where.window, where.offset);

@@ -195,7 +195,8 @@ core::Patience patience(int milliseconds) {
 } // namespace
 
 Harness::Harness(std::size_t ring_capacity, int patience_ms)
-    : ring_("", ring_capacity, 16), registrar_(ring_, bank_, patience(patience_ms)) {}
+    : ring_("", ring_capacity, 16),
+      registrar_(ring_, core::windows_in(bank_), patience(patience_ms)) {}
 
 void Harness::allocate(int device, std::uintptr_t address, std::size_t size) {
     registrar_.segment_allocated(device, address, size);
@@ -343,12 +344,12 @@ core::Side Harness::Buffers::side(std::size_t which) const {
 
 core::Windows::Lookup Harness::look(core::Communicator& communicator, std::uint32_t operation,
                                     const Buffers& buffers, core::Windows::Act act) {
-    return communicator.windows().look(operation, buffers.side(0), buffers.side(1), act);
+    return core::table_of(communicator).look(operation, buffers.side(0), buffers.side(1), act);
 }
 
 void Harness::accept(core::Communicator& communicator, const core::Windows::Lookup& look,
                      const Buffers& buffers) {
-    communicator.windows().accept(look, buffers.side(0), buffers.side(1));
+    core::table_of(communicator).accept(look, buffers.side(0), buffers.side(1));
 }
 
 std::vector<std::pair<std::uintptr_t, std::size_t>> Harness::held(std::uintptr_t pointer) {

@@ -4,7 +4,8 @@
 // make, and read back every call that reached a communicator.
 #pragma once
 
-#include "core/registrar.h"
+#include "registrar/registrar.h"
+#include "windows/communicator_windows.h"
 
 #include <array>
 #include <atomic>

@@ -11,8 +11,8 @@
 // locks held: each takes the allocator's lock, which a free that waits for NCCL may hold.
 #pragma once
 
-#include "symmetric_memory/scope_stack.h"
 #include "torch/hook_library.h"
+#include "windows/scope_stack.h"
 
 #include <array>
 #include <atomic>

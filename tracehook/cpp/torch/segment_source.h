@@ -2,9 +2,9 @@
 // cudaMalloc and cudaFree.
 //
 // A segment that a busy communicator holds is not freed when the allocator frees it, but when it is
-// deregistered (core/grave.h). That holds for all that came by our slot. What is older, comes from
-// a pool with functions of its own or is expandable did not: its free waits for the communicator.
-// So it is where another library stands in these slots.
+// deregistered (registrar/grave.h). That holds for all that came by our slot. What is older, comes
+// from a pool with functions of its own or is expandable did not: its free waits for the
+// communicator. So it is where another library stands in these slots.
 //
 // With SYMM_REGISTER_MEMORY=vmm segments come from the driver's virtual memory, with a handle that
 // goes to other processes, in place of cudaMalloc. Then we stand in torch's slots, too, for what
@@ -19,8 +19,8 @@
 // communicator, or because the device has no room.
 #pragma once
 
-#include "core/registrar.h"
 #include "cuda/segment_memory.h"
+#include "registrar/registrar.h"
 
 #include <cstddef>
 #include <string>

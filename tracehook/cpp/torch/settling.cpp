@@ -1,6 +1,6 @@
 #include "torch/settling.h"
 
-#include "symmetric_memory/scope_stack.h"
+#include "windows/scope_stack.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,9 +1,9 @@
 // The wait before a scope: until torch may give out all memory of our pools that the program gave
-// back (symmetric_memory/pending_blocks.h).
+// back (windows/pending_blocks.h).
 #pragma once
 
-#include "symmetric_memory/pending_blocks.h"
 #include "torch/hook_library.h"
+#include "windows/pending_blocks.h"
 
 namespace tracehook::torch_hook {
 

@@ -2,8 +2,8 @@
 // comes and goes) and segment_sharing.cpp (other processes and devices). Nobody else includes this.
 #pragma once
 
-#include "core/registrar.h"
 #include "cuda/runtime.h"
+#include "registrar/registrar.h"
 
 #include <array>
 #include <atomic>

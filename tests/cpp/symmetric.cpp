@@ -15,7 +15,8 @@
 #include <utility>
 
 using namespace world;
-using tracehook::BoundCommunicator;
+using namespace tracehook::windows;
+using tracehook::process::BoundCommunicator;
 
 namespace {
 
@@ -570,7 +571,7 @@ class Job {
     Driver driver_;
     Ring ring_{"", 64}; // full at once
     Bank bank_{ring_};
-    Registrar registrar_{ring_, windows_in(bank_)};
+    Registrar registrar_{ring_, in(bank_)};
     std::array<Allocator, kDevices> allocators_;
 
     std::mutex table_mutex_; // the three tables below; nothing of the registrar is locked inside it

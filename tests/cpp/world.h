@@ -18,7 +18,8 @@
 
 namespace world {
 
-using namespace tracehook::core;
+using namespace tracehook::events;
+using namespace tracehook::registrar;
 
 using Range = std::pair<std::uintptr_t, std::size_t>;
 using Held = std::map<std::uintptr_t, std::size_t>;

@@ -133,3 +133,11 @@ def test_only_the_bindings_know_python() -> None:
     """The wiring of a process does without pybind11, like all rooms below it."""
     for room in MAY_INCLUDE.keys() - {"bindings", "testing"}:
         assert not [file for file in (HOUSE / "cpp" / room).glob("*.[ch]*") if "pybind11" in file.read_text()]
+
+
+@pytest.mark.parametrize("room", MAY_INCLUDE)
+def test_a_namespace_is_named_as_its_folder(room: str) -> None:
+    """So the name of a thing says where it stands."""
+    for file in (HOUSE / "cpp" / room).glob("*.[ch]*"):
+        spaces = set(re.findall(r"^namespace (tracehook\S*)", file.read_text(), re.MULTILINE))
+        assert spaces <= {f"tracehook::{room}"}, file.name

@@ -13,10 +13,10 @@
 
 #include <pybind11/stl.h>
 
-namespace tracehook {
+namespace tracehook::bindings {
 
-Process& process() {
-    Process* const current = Process::current();
+process::Process& process() {
+    process::Process* const current = process::Process::current();
     if (current == nullptr) {
         throw std::runtime_error("tracehook is not started in this process");
     }
@@ -46,7 +46,7 @@ py::dict allocator(const th_allocator_info& info) {
 nccl::Effects effects(const std::array<int, 4>& numbers) {
     nccl::Effects found{};
     for (std::size_t i = 0; i < found.size(); ++i) {
-        found[i] = static_cast<core::Effect>(numbers[i]);
+        found[i] = static_cast<registrar::Effect>(numbers[i]);
     }
     return found;
 }
@@ -74,13 +74,13 @@ void bind_registration(py::module_& module) {
     module.def(
         "replace_segment_source",
         [](bool virtual_memory) {
-            return torch_hook::replace_segment_source(process().registrar(), virtual_memory);
+            return torch::replace_segment_source(process().registrar(), virtual_memory);
         },
         NoGil(), py::arg("virtual_memory"));
     module.def(
         "segment_source",
         [] {
-            const torch_hook::SourceTold told = torch_hook::segment_source();
+            const torch::SourceTold told = torch::segment_source();
             return py::make_tuple(told.replaced, told.segments, told.bytes, told.refused);
         },
         "(whether it is ours, live segments, bytes, requests that went to cudaMalloc)");
@@ -99,7 +99,7 @@ void bind_process(py::module_& module) {
     module.def(
         "make_process",
         [](const std::string& ring_path, std::size_t capacity) {
-            Process::make(ring_path, capacity);
+            process::Process::make(ring_path, capacity);
         },
         py::arg("ring_path"), py::arg("ring_capacity"));
     module.def("ring_error", [] { return process().ring().error(); });
@@ -110,9 +110,11 @@ void bind_process(py::module_& module) {
             return static_cast<std::uint64_t>(process().attach(path, version));
         },
         NoGil(), py::arg("library_path"), py::arg("torch_version"));
-    module.def("attached", [] { return Process::current() != nullptr && process().attached(); });
-    module.def("abandoned",
-               [] { return Process::current() != nullptr && process().registrar().abandoned(); });
+    module.def("attached",
+               [] { return process::Process::current() != nullptr && process().attached(); });
+    module.def("abandoned", [] {
+        return process::Process::current() != nullptr && process().registrar().abandoned();
+    });
     module.def("describe_allocator", [] { return allocator(process().describe_allocator()); });
     module.def("hook_library_version", [] { return process().hook_library_version(); });
     module.def("check", [] { return process().check(); }, NoGil());
@@ -133,7 +135,7 @@ void bind_process(py::module_& module) {
     module.def(
         "retire_communicator",
         [](std::uintptr_t pointer) {
-            core::Registrar& registrar = process().registrar();
+            registrar::Registrar& registrar = process().registrar();
             const bool known = registrar.find(reinterpret_cast<void*>(pointer)) != nullptr;
             registrar.retire(reinterpret_cast<void*>(pointer));
             return known;
@@ -172,7 +174,7 @@ void bind_process(py::module_& module) {
             return peek_summed(process().ring(), limit, least);
         },
         py::arg("limit"), py::arg("least"));
-    module.def("note_signals", &note_signals);
+    module.def("note_signals", &process::note_signals);
     module.def(
         "take_calls", [](bool live) { return unlogged_calls(process().ring(), live); },
         py::arg("live") = false);
@@ -187,7 +189,7 @@ void bind_process(py::module_& module) {
     module.def(
         "inject",
         [](const std::string& action, int device, std::uintptr_t address, std::size_t size) {
-            core::Registrar& registrar = process().registrar();
+            registrar::Registrar& registrar = process().registrar();
             action == "alloc" ? registrar.segment_allocated(device, address, size)
                               : registrar.segment_freed(device, address, size);
         },
@@ -196,13 +198,14 @@ void bind_process(py::module_& module) {
 
 } // namespace
 
-} // namespace tracehook
+} // namespace tracehook::bindings
 
 PYBIND11_MODULE(_core, module) {
     using namespace tracehook;
+    using namespace bindings;
     module.doc() =
         "tracehook's native core: registrar, ring, interposer. Knows neither torch nor CUDA.";
-    module.attr("RECORD_BYTES") = sizeof(core::Event);
+    module.attr("RECORD_BYTES") = sizeof(events::Event);
     module.def("nccl_version", &nccl::version,
                "NCCL's own number (22809 is 2.28.9); 0 without NCCL");
     module.def("nccl_missing", [] {

@@ -3,6 +3,7 @@
 #include "bindings/bindings.h"
 #include "nccl/coll_config.h"
 #include "nccl/group.h"
+#include "nccl/paying.h"
 #include "nccl/placement.h"
 #include "nccl/pool_memory.h"
 #include "process/symmetric_memory.h"
@@ -12,7 +13,11 @@
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
-namespace tracehook {
+namespace tracehook::bindings {
+
+using process::BoundCommunicator;
+using process::PoolScope;
+using torch::Pool;
 
 bool is_finalizing() {
 #if PY_VERSION_HEX >= 0x030d0000
@@ -24,17 +29,17 @@ bool is_finalizing() {
 
 namespace {
 
-py::object place(const core::Place& where, core::Compare compare) {
-    if (compare == core::Compare::kNothing) {
+py::object place(const windows::Place& where, windows::Compare compare) {
+    if (compare == windows::Compare::kNothing) {
         return py::none();
     }
-    const bool exact = compare == core::Compare::kWhere;
+    const bool exact = compare == windows::Compare::kWhere;
     return py::make_tuple(where.window, exact ? py::cast(where.offset) : py::none());
 }
 
 // Operation, place of the send buffer, place of the receive buffer, settings of a configuration, as
 // the ranks compare them.
-py::tuple described(const core::Use& use) {
+py::tuple described(const windows::Use& use) {
     const nccl::Operation& row = nccl::operations()[use.operation];
     return py::make_tuple(row.name, place(use.send, row.compare_send),
                           place(use.receive, row.compare_receive), nccl::settings_of(use.config));
@@ -50,8 +55,8 @@ py::object past(const BoundCommunicator& communicator, std::uint64_t call) {
 nccl::Comparison comparison(const py::function& compare) {
     // Never destroyed: threads of torch may still come while the interpreter ends.
     auto* const kept = new py::function(compare);
-    return [kept](core::Communicator& communicator,
-                  const core::Windows::Lookup& look) -> std::string {
+    return [kept](registrar::Communicator& communicator,
+                  const windows::Windows::Lookup& look) -> std::string {
         if (Py_IsInitialized() == 0 || is_finalizing()) {
             return "";
         }
@@ -66,7 +71,7 @@ nccl::Comparison comparison(const py::function& compare) {
 }
 
 // Brings the ranks of a communicator together in Python, as a window would.
-void introduce(const core::CommunicatorPtr& communicator) {
+void introduce(const registrar::CommunicatorPtr& communicator) {
     if (Py_IsInitialized() == 0 || is_finalizing() || !process().registrar().registering()) {
         return;
     }
@@ -80,7 +85,7 @@ void introduce(const core::CommunicatorPtr& communicator) {
 }
 
 // Asks the ranks of a communicator in Python whether all run calls on registered memory.
-bool agree_on_calls(const core::CommunicatorPtr& communicator) {
+bool agree_on_calls(const registrar::CommunicatorPtr& communicator) {
     if (Py_IsInitialized() == 0 || is_finalizing()) {
         return false;
     }
@@ -97,7 +102,7 @@ bool agree_on_calls(const core::CommunicatorPtr& communicator) {
 }
 
 py::object find_member(std::uintptr_t pointer) {
-    const core::CommunicatorPtr found =
+    const registrar::CommunicatorPtr found =
         process().registrar().find(reinterpret_cast<const void*>(pointer));
     return found ? py::cast(BoundCommunicator(found)) : py::none();
 }
@@ -105,7 +110,7 @@ py::object find_member(std::uintptr_t pointer) {
 py::list windows(const BoundCommunicator& communicator) {
     py::list rows;
     const bool held_by_kernels = communicator.windows().device_communicators() != 0;
-    for (const core::Window& window : communicator.table().list()) {
+    for (const windows::Window& window : communicator.table().list()) {
         py::dict row;
         row["ordinal"] = window.ordinal;
         row["segment"] = window.segment;
@@ -144,9 +149,9 @@ py::object holder(const BoundCommunicator& communicator) {
 }
 
 void bind_member(py::module_& module) {
-    py::enum_<core::Windows::Fence>(module, "Fence", "Whose fence it is.")
-        .value("REGISTRATION", core::Windows::Fence::kRegistration)
-        .value("VERIFICATION", core::Windows::Fence::kVerification);
+    py::enum_<windows::Windows::Fence>(module, "Fence", "Whose fence it is.")
+        .value("REGISTRATION", windows::Windows::Fence::kRegistration)
+        .value("VERIFICATION", windows::Windows::Fence::kVerification);
     py::class_<BoundCommunicator>(module, "Communicator",
                                   "A communicator to register windows with.")
         .def_property_readonly("id",
@@ -165,7 +170,7 @@ void bind_member(py::module_& module) {
             [](const BoundCommunicator& self) { return self.windows().device_communicators(); })
         .def("surrounded_by",
              [](const BoundCommunicator& self, std::uint64_t packed) {
-                 if (core::CallSlot* const calls = self->calls(); calls != nullptr) {
+                 if (events::CallSlot* const calls = self->calls(); calls != nullptr) {
                      calls->surrounded_by(packed);
                  }
              })
@@ -178,7 +183,8 @@ void bind_member(py::module_& module) {
             [](BoundCommunicator& self, const std::vector<std::uint64_t>& segments,
                bool capturing) {
                 std::vector<std::pair<int, bool>> outcomes;
-                for (const core::Outcome& outcome : self.register_windows(segments, capturing)) {
+                for (const registrar::Outcome& outcome :
+                     self.register_windows(segments, capturing)) {
                     outcomes.emplace_back(outcome.result, outcome.handle != nullptr);
                 }
                 return outcomes;
@@ -187,17 +193,18 @@ void bind_member(py::module_& module) {
         .def("confirm_windows", &BoundCommunicator::confirm_windows, NoGil())
         .def(
             "raise_fence",
-            [](const BoundCommunicator& self, core::Windows::Fence fence,
+            [](const BoundCommunicator& self, windows::Windows::Fence fence,
                std::optional<double> seconds) {
                 const auto most = std::chrono::duration<double>(seconds.value_or(0.0));
-                return seconds ? self.table().raise_fence(
-                                     fence, std::chrono::ceil<core::Windows::Clock::duration>(most))
-                               : self.table().raise_fence(fence);
+                return seconds
+                           ? self.table().raise_fence(
+                                 fence, std::chrono::ceil<windows::Windows::Clock::duration>(most))
+                           : self.table().raise_fence(fence);
             },
             py::arg("fence"), py::arg("seconds") = py::none(), NoGil())
         .def(
             "lower_fence",
-            [](const BoundCommunicator& self, core::Windows::Fence fence,
+            [](const BoundCommunicator& self, windows::Windows::Fence fence,
                std::optional<std::uint64_t> next) { self.table().lower_fence(fence, next); },
             py::arg("fence"), py::arg("next") = py::none())
         .def(
@@ -249,7 +256,7 @@ void bind_member(py::module_& module) {
         .def("log_waiting", [](const BoundCommunicator& self) { self.windows().log_waiting(); })
         .def("digest",
              [](const BoundCommunicator& self) {
-                 const core::Windows::Digest digest = self.table().digest();
+                 const windows::Windows::Digest digest = self.table().digest();
                  return std::make_pair(digest.uses, digest.value);
              })
         .def("unpin", [](const BoundCommunicator& self) { self.table().unpin_all(); })
@@ -332,20 +339,20 @@ void bind_symmetric(py::module_& module) {
     bind_member(module);
     bind_scopes(module);
     module.def("find_communicator", &find_member);
-    module.attr("RENUMBERED") = core::Windows::kRenumbered;
+    module.attr("RENUMBERED") = windows::Windows::kRenumbered;
     // A scope of no pool: its allocations are ordinary ones, also inside of other scopes.
-    module.def("enter_outside", [](bool) { core::ScopeStack::enter({}); });
+    module.def("enter_outside", [](bool) { windows::ScopeStack::enter({}); });
     module.def("leave_outside", [] {
-        const core::ScopeFrame* const scope = core::ScopeStack::current();
+        const windows::ScopeFrame* const scope = windows::ScopeStack::current();
         if (scope == nullptr || scope->source != nullptr) {
-            core::ScopeStack::take_out(
-                [](const core::ScopeFrame& frame) { return frame.source == nullptr; });
-            throw std::logic_error(kWrongEnd);
+            windows::ScopeStack::take_out(
+                [](const windows::ScopeFrame& frame) { return frame.source == nullptr; });
+            throw std::logic_error(process::kWrongEnd);
         }
-        core::ScopeStack::leave();
+        windows::ScopeStack::leave();
     });
     module.def(
-        "in_scope", [] { return core::ScopeStack::in_scope(); },
+        "in_scope", [] { return windows::ScopeStack::in_scope(); },
         "whether this thread is in a scope, innermost or not");
     module.def(
         "quiet", [](int device) { return process().hook_library().quiet(device); }, NoGil(),
@@ -399,4 +406,4 @@ void bind_symmetric(py::module_& module) {
     module.def("capturing", [](int device) { return process().hook_library().capturing(device); });
 }
 
-} // namespace tracehook
+} // namespace tracehook::bindings

@@ -5,7 +5,7 @@
 #include <dlfcn.h>
 #include <initializer_list>
 
-namespace tracehook {
+namespace tracehook::elf {
 
 // A handle for dlsym; null if none of them is loaded.
 inline void* loaded_library(std::initializer_list<const char*> names) noexcept {
@@ -17,4 +17,4 @@ inline void* loaded_library(std::initializer_list<const char*> names) noexcept {
     return nullptr;
 }
 
-} // namespace tracehook
+} // namespace tracehook::elf

@@ -9,6 +9,6 @@ namespace tracehook::nccl {
 // The graph that `stream` is captured into counts in CommunicatorWindows::graphs() until it, and
 // all that was instantiated from it, is destroyed. By the thread that captures. Without CUDA 12.3
 // it never counts.
-void follow_graph(const core::Communicator& communicator, Stream stream) noexcept;
+void follow_graph(const registrar::Communicator& communicator, Stream stream) noexcept;
 
 } // namespace tracehook::nccl

@@ -20,7 +20,7 @@ namespace tracehook::nccl {
 
 // What the program asks NCCL for.
 struct WindowRequest {
-    core::CommunicatorPtr communicator;
+    registrar::CommunicatorPtr communicator;
     void* buffer;
     std::size_t size;
     int flags;

@@ -6,7 +6,7 @@
 #include <csignal>
 #include <initializer_list>
 
-namespace tracehook {
+namespace tracehook::process {
 
 namespace {
 
@@ -54,4 +54,4 @@ void note_signals() {
     }
 }
 
-} // namespace tracehook
+} // namespace tracehook::process

@@ -7,9 +7,9 @@
 // place.
 #pragma once
 
-namespace tracehook {
+namespace tracehook::process {
 
 // Once for each process; the handlers stay. They write to the ring of Process::current().
 void note_signals();
 
-} // namespace tracehook
+} // namespace tracehook::process

@@ -15,7 +15,7 @@
 #include <set>
 #include <stdexcept>
 
-namespace tracehook {
+namespace tracehook::process {
 
 namespace {
 
@@ -36,7 +36,7 @@ Process* Process::current() noexcept {
 
 Process::Process(const std::string& ring_path, std::size_t ring_capacity)
     : ring_(ring_path, ring_capacity), bank_(ring_),
-      registrar_(ring_, core::windows_in(bank_), {}, &memory_) {}
+      registrar_(ring_, windows::in(bank_), {}, &memory_) {}
 
 Process& Process::make(const std::string& ring_path, std::size_t ring_capacity) {
     Process* const old = current();
@@ -59,7 +59,7 @@ std::vector<std::string> Process::interpose() {
         if (Process* process = current()) {
             process->stand_aside();
             process->ring().push(
-                core::make_event(core::row::HookUnsupported{.reason = Reason::kSlotsRefused}));
+                events::make_event(events::row::HookUnsupported{.reason = Reason::kSlotsRefused}));
         }
     });
     return nccl::install_interposer(registrar_);
@@ -83,13 +83,13 @@ void Process::on_segment(void* user, const th_segment_event* event) {
         break;
     case TH_BLOCK_ALLOC:
         if (!self->registrar_.abandoned()) {
-            core::ScopeStack::block_allocated(self->bank_, event->device, event->address);
+            windows::ScopeStack::block_allocated(self->bank_, event->device, event->address);
         }
         break;
     case TH_SEGMENT_MAP:
         if (!self->registrar_.abandoned() && !self->expandable_seen_.exchange(true)) {
-            self->ring_.push(core::make_event(
-                core::row::HookUnsupported{.reason = Reason::kExpandableSegments}));
+            self->ring_.push(events::make_event(
+                events::row::HookUnsupported{.reason = Reason::kExpandableSegments}));
         }
         self->registrar_.range_mapped(event->device, event->address, event->size);
         break;
@@ -119,7 +119,7 @@ Reason Process::attach(const std::string& library_path, const std::string& torch
         return Reason::kNone;
     }
     if (!hook_library_) {
-        hook_library_ = std::make_unique<torch_hook::HookLibrary>(library_path, torch_version);
+        hook_library_ = std::make_unique<torch::HookLibrary>(library_path, torch_version);
     }
     const th_allocator_info info = hook_library_->describe();
     if (std::strcmp(info.name, "native") != 0) {
@@ -133,7 +133,7 @@ Reason Process::attach(const std::string& library_path, const std::string& torch
     // First the tracker, then the snapshot: a segment that is born in between is seen twice, never
     // not at all.
     registrar_.begin_adoption();
-    hook_library_->watch_blocks(core::ScopeStack::open());
+    hook_library_->watch_blocks(windows::ScopeStack::open());
     hook_library_->watch_frees(bank_.span());
     hook_library_->attach(&Process::on_segment, this);
     bool expandable = info.expandable_segments != 0;
@@ -146,8 +146,8 @@ Reason Process::attach(const std::string& library_path, const std::string& torch
     }
     attached_.store(true, std::memory_order_release);
     registrar_.end_adoption();
-    ring_.push(core::make_event(core::row::HookAttach{.segments = registrar_.totals().segments,
-                                                      .bytes = registrar_.totals().bytes}));
+    ring_.push(events::make_event(events::row::HookAttach{.segments = registrar_.totals().segments,
+                                                          .bytes = registrar_.totals().bytes}));
     if (info.caching == 0) {
         return Reason::kNoCaching;
     }
@@ -193,7 +193,7 @@ bool Process::adopt(const std::vector<th_segment_event>& segments) {
     return expandable;
 }
 
-const torch_hook::HookLibrary& Process::hook_library() const {
+const torch::HookLibrary& Process::hook_library() const {
     if (!hook_library_) {
         throw std::runtime_error("not attached to the allocator");
     }
@@ -218,14 +218,14 @@ std::optional<std::size_t> Process::check() noexcept {
         for (int attempt = 0; attempt < kAttempts; ++attempt) {
             const std::uint64_t before = registrar_.ledger_version();
             std::set<Key> ours;
-            for (const core::Segment& segment : registrar_.segments()) {
+            for (const registrar::Segment& segment : registrar_.segments()) {
                 ours.insert({segment.device, segment.address, segment.size});
             }
-            for (const core::Range& range : registrar_.ranges()) {
+            for (const registrar::Range& range : registrar_.ranges()) {
                 ours.insert({range.device, range.address, range.size});
             }
             std::set<Key> theirs;
-            core::Ranges mapped; // two that meet are one, as ours are
+            registrar::Ranges mapped; // two that meet are one, as ours are
             for (const th_segment_event& segment : hook_library_->snapshot()) {
                 if (segment.expandable == 0) {
                     theirs.insert({segment.device, segment.address, segment.size});
@@ -233,7 +233,7 @@ std::optional<std::size_t> Process::check() noexcept {
                     mapped.map(segment.device, segment.address, segment.size);
                 }
             }
-            for (const core::Range& range : mapped.all()) {
+            for (const registrar::Range& range : mapped.all()) {
                 theirs.insert({range.device, range.address, range.size});
             }
             if (before != registrar_.ledger_version()) {
@@ -241,14 +241,16 @@ std::optional<std::size_t> Process::check() noexcept {
             }
             std::vector<Key> differences;
             std::ranges::set_symmetric_difference(ours, theirs, std::back_inserter(differences));
-            ring_.push(core::make_event(core::row::LedgerCheck{.differences = differences.size(),
-                                                               .segments = theirs.size(),
-                                                               .ok = differences.empty()}));
+            ring_.push(
+                events::make_event(events::row::LedgerCheck{.differences = differences.size(),
+                                                            .segments = theirs.size(),
+                                                            .ok = differences.empty()}));
             for (const auto& [device, address, size] : differences) {
                 const bool is_ours = ours.contains({device, address, size});
-                ring_.push(core::make_event(
-                    core::row::LedgerDifference{.addr = address, .size = size, .only_in = is_ours},
-                    {.device = static_cast<std::int16_t>(device)}));
+                ring_.push(events::make_event(events::row::LedgerDifference{.addr = address,
+                                                                            .size = size,
+                                                                            .only_in = is_ours},
+                                              {.device = static_cast<std::int16_t>(device)}));
             }
             return differences.size();
         }
@@ -282,4 +284,4 @@ bool Process::adopt_communicator(void* pointer, int device, const std::string& n
     return nccl::deliver(registrar_, birth);
 }
 
-} // namespace tracehook
+} // namespace tracehook::process

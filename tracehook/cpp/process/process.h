@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-namespace tracehook {
+namespace tracehook::process {
 
 // Why the hook cannot follow the allocator, or stands aside. The numbers stand in the ring
 // (hook.unsupported and hook.conflict); those that this side does not give come from Python.
@@ -38,12 +38,12 @@ class Process {
     // alive here.
     static Process& make(const std::string& ring_path, std::size_t ring_capacity);
 
-    core::Ring& ring() noexcept { return ring_; }
-    core::Registrar& registrar() noexcept { return registrar_; }
-    core::Bank& bank() noexcept { return bank_; }
-    const core::PendingBlocks& pending_blocks() const noexcept { return pending_blocks_; }
+    events::Ring& ring() noexcept { return ring_; }
+    registrar::Registrar& registrar() noexcept { return registrar_; }
+    windows::Bank& bank() noexcept { return bank_; }
+    const windows::PendingBlocks& pending_blocks() const noexcept { return pending_blocks_; }
     // Needs attach() before.
-    const torch_hook::HookLibrary& hook_library() const;
+    const torch::HookLibrary& hook_library() const;
 
     // Idempotent. Throws std::runtime_error with one line. Returns the names of the interposed
     // calls.
@@ -82,16 +82,16 @@ class Process {
     std::vector<th_segment_event> repeated_snapshot() const;
     void stand_aside();
 
-    core::Ring ring_;
-    core::Bank bank_;
-    core::PendingBlocks pending_blocks_{bank_};
-    torch_hook::SourcedMemory memory_;
-    core::Registrar registrar_;
+    events::Ring ring_;
+    windows::Bank bank_;
+    windows::PendingBlocks pending_blocks_{bank_};
+    torch::SourcedMemory memory_;
+    registrar::Registrar registrar_;
     std::mutex attach_mutex_; // one attach() at a time; taken with no other lock of ours held
-    std::unique_ptr<torch_hook::HookLibrary> hook_library_;
+    std::unique_ptr<torch::HookLibrary> hook_library_;
     std::atomic<bool> attached_{false};
     std::atomic<bool> stands_aside_{false}; // a tracker is attached that tells nobody
     std::atomic<bool> expandable_seen_{false};
 };
 
-} // namespace tracehook
+} // namespace tracehook::process

@@ -6,14 +6,14 @@
 #include <stdexcept>
 #include <thread>
 
-namespace tracehook {
+namespace tracehook::process {
 
 namespace {
 
 // Inside the gate for one statement; tells whether the communicator was alive.
 class Inside {
   public:
-    explicit Inside(core::Communicator& communicator)
+    explicit Inside(registrar::Communicator& communicator)
         : communicator_(communicator), alive_(communicator.gate().enter(communicator)) {}
     ~Inside() {
         if (alive_) {
@@ -25,7 +25,7 @@ class Inside {
     explicit operator bool() const noexcept { return alive_; }
 
   private:
-    core::Communicator& communicator_;
+    registrar::Communicator& communicator_;
     const bool alive_;
 };
 
@@ -39,9 +39,9 @@ BoundCommunicator::missing(const std::vector<std::uint64_t>& segments) const {
     return without;
 }
 
-std::vector<core::Outcome>
+std::vector<registrar::Outcome>
 BoundCommunicator::register_windows(const std::vector<std::uint64_t>& segments, bool capturing) {
-    std::vector<core::PoolSegment> found;
+    std::vector<windows::PoolSegment> found;
     for (const std::uint64_t id : segments) {
         if (const auto segment = windows().bank().get(id)) {
             found.push_back(*segment);
@@ -49,7 +49,7 @@ BoundCommunicator::register_windows(const std::vector<std::uint64_t>& segments, 
     }
     const Inside inside(*communicator_);
     return inside && found.size() == segments.size() ? windows().register_windows(found, capturing)
-                                                     : std::vector<core::Outcome>{};
+                                                     : std::vector<registrar::Outcome>{};
 }
 
 bool BoundCommunicator::confirm_windows() {
@@ -65,7 +65,7 @@ bool BoundCommunicator::confirm_windows() {
 bool BoundCommunicator::wait_for_calls(std::uint64_t next, std::size_t own,
                                        std::chrono::duration<double> patience) {
     constexpr auto kPoll = std::chrono::microseconds(50);
-    table().move_fence(core::Windows::Fence::kRegistration, next);
+    table().move_fence(windows::Windows::Fence::kRegistration, next);
     const auto begin = std::chrono::steady_clock::now();
     while (table().calls() < next || windows().in_flight(own)) {
         if (communicator_->dead() || std::chrono::steady_clock::now() - begin > patience) {
@@ -95,8 +95,8 @@ std::size_t BoundCommunicator::deregister_windows(const std::vector<std::uint64_
 bool PoolScope::enter(bool graph) {
     const int device = eager_->device();
     const bool is_captured = hook_library_.capturing(device);
-    const bool settled = !pending_.maybe(device) || is_captured ||
-                         torch_hook::settle(hook_library_, pending_, device);
+    const bool settled =
+        !pending_.maybe(device) || is_captured || torch::settle(hook_library_, pending_, device);
     (graph || is_captured ? graph_ : eager_)->enter(owner_);
     return settled;
 }
@@ -113,12 +113,12 @@ void PoolScope::set_communicators(std::vector<BoundCommunicator> communicators) 
 }
 
 void PoolScope::count_end() {
-    const std::uint64_t thread = core::this_thread();
+    const std::uint64_t thread = windows::this_thread();
     several_threads_ = several_threads_ || (thread_ != 0 && thread_ != thread);
     thread_ = thread;
     ++ends_;
     for (const BoundCommunicator& communicator : communicators_) {
-        core::Windows& windows = communicator.table();
+        windows::Windows& windows = communicator.table();
         // So that also an end at which nothing is new tells of this thread.
         windows.note_caller();
         windows.count_end();
@@ -133,7 +133,7 @@ std::int64_t PoolScope::ends(std::size_t index) const {
 }
 
 std::vector<std::uint64_t> PoolScope::leave() {
-    const core::ScopeFrame* const scope = core::ScopeStack::current();
+    const windows::ScopeFrame* const scope = windows::ScopeStack::current();
     if (scope == nullptr || scope->owner != owner_ ||
         (!eager_->is_innermost() && !graph_->is_innermost())) {
         if (!eager_->take_out(owner_) && !graph_->take_out(owner_) && !eager_->abandon(owner_)) {
@@ -160,4 +160,4 @@ PoolScope::without_window(const std::vector<std::uint64_t>& touched) const {
     return wanted;
 }
 
-} // namespace tracehook
+} // namespace tracehook::process

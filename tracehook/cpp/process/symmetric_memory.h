@@ -14,19 +14,19 @@
 #include <string>
 #include <vector>
 
-namespace tracehook {
+namespace tracehook::process {
 
 // A communicator, for as long as somebody asks about it; it may be dead. Any thread, without the
 // GIL where a call enters the gate (it may wait for NCCL).
 class BoundCommunicator {
   public:
-    explicit BoundCommunicator(core::CommunicatorPtr communicator) noexcept
+    explicit BoundCommunicator(registrar::CommunicatorPtr communicator) noexcept
         : communicator_(std::move(communicator)) {}
 
-    core::Communicator& operator*() const noexcept { return *communicator_; }
-    core::Communicator* operator->() const noexcept { return communicator_.get(); }
-    core::CommunicatorWindows& windows() const noexcept { return core::windows_of(*communicator_); }
-    core::Windows& table() const noexcept { return windows().table(); }
+    registrar::Communicator& operator*() const noexcept { return *communicator_; }
+    registrar::Communicator* operator->() const noexcept { return communicator_.get(); }
+    windows::CommunicatorWindows& windows() const noexcept { return windows::of(*communicator_); }
+    windows::Windows& table() const noexcept { return windows().table(); }
 
     bool holds(std::uintptr_t address, std::size_t size) const {
         return table().covering(address, size).has_value();
@@ -37,8 +37,8 @@ class BoundCommunicator {
 
     // See windows/communicator_windows.h. Fewer outcomes than segments: it failed, or the
     // communicator died.
-    std::vector<core::Outcome> register_windows(const std::vector<std::uint64_t>& segments,
-                                                bool capturing = false);
+    std::vector<registrar::Outcome> register_windows(const std::vector<std::uint64_t>& segments,
+                                                     bool capturing = false);
     bool confirm_windows();
     std::size_t drop_windows();
     // Moves the fence of registrations to call `next`, and waits until all calls before it were
@@ -50,7 +50,7 @@ class BoundCommunicator {
     std::size_t deregister_windows(const std::vector<std::uint64_t>& segments);
 
   private:
-    core::CommunicatorPtr communicator_;
+    registrar::CommunicatorPtr communicator_;
 };
 
 // What is raised where a scope ends out of order. It is over then, like any other that failed.
@@ -64,8 +64,9 @@ inline constexpr const char* kWrongEnd = "scopes of symmetric memory must end in
 // captured graphs from another. One object serves all threads, nested.
 class PoolScope {
   public:
-    PoolScope(std::shared_ptr<Pool> eager, std::shared_ptr<Pool> graph, std::uint32_t owner,
-              const torch_hook::HookLibrary& hook_library, const core::PendingBlocks& pending)
+    PoolScope(std::shared_ptr<torch::Pool> eager, std::shared_ptr<torch::Pool> graph,
+              std::uint32_t owner, const torch::HookLibrary& hook_library,
+              const windows::PendingBlocks& pending)
         : eager_(std::move(eager)), graph_(std::move(graph)), owner_(owner),
           hook_library_(hook_library), pending_(pending) {}
 
@@ -94,12 +95,12 @@ class PoolScope {
     std::int64_t ends_ = 0;
     std::uint64_t thread_ = 0; // that ends the scope
     bool several_threads_ = false;
-    const std::shared_ptr<Pool> eager_;
-    const std::shared_ptr<Pool> graph_;
+    const std::shared_ptr<torch::Pool> eager_;
+    const std::shared_ptr<torch::Pool> graph_;
     const std::uint32_t owner_;
-    const torch_hook::HookLibrary& hook_library_;
-    const core::PendingBlocks& pending_; // lives as long as the process
+    const torch::HookLibrary& hook_library_;
+    const windows::PendingBlocks& pending_; // lives as long as the process
     std::vector<BoundCommunicator> communicators_;
 };
 
-} // namespace tracehook
+} // namespace tracehook::process

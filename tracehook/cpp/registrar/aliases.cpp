@@ -2,7 +2,7 @@
 
 #include <utility>
 
-namespace tracehook::core {
+namespace tracehook::registrar {
 
 Aliases::Entry* Aliases::find(const Segment& segment) noexcept {
     return segment.slot < by_slot_.size() && by_slot_[segment.slot].segment == segment.id
@@ -60,4 +60,4 @@ void Aliases::drop(const Segment& segment, bool is_done) noexcept {
     }
 }
 
-} // namespace tracehook::core
+} // namespace tracehook::registrar

@@ -13,7 +13,7 @@
 #include <mutex>
 #include <vector>
 
-namespace tracehook::core {
+namespace tracehook::registrar {
 
 class Aliases {
   public:
@@ -44,4 +44,4 @@ class Aliases {
     std::vector<Entry> by_slot_;
 };
 
-} // namespace tracehook::core
+} // namespace tracehook::registrar

@@ -7,7 +7,9 @@
 #include <functional>
 #include <thread>
 
-namespace tracehook::core {
+namespace tracehook::registrar {
+
+using namespace events;
 
 namespace {
 
@@ -333,4 +335,4 @@ std::size_t Communicator::drop_records() noexcept {
     return forgotten;
 }
 
-} // namespace tracehook::core
+} // namespace tracehook::registrar

@@ -22,7 +22,7 @@
 #include <string>
 #include <vector>
 
-namespace tracehook::core {
+namespace tracehook::registrar {
 
 // Result of a deregistration that was never made: the communicator did not become ready in time.
 // Also of a registration that was not finished when the communicator died.
@@ -31,7 +31,8 @@ inline constexpr int kNeverReady = -1;
 class Communicator {
   public:
     Communicator(const Identity& identity, std::unique_ptr<RegistrationCalls> calls,
-                 std::shared_ptr<Gate> gate, Ring& ring, const MakeCompanion& make_companion);
+                 std::shared_ptr<Gate> gate, events::Ring& ring,
+                 const MakeCompanion& make_companion);
 
     const Identity& identity() const noexcept { return identity_; }
     Gate& gate() const noexcept { return *gate_; }
@@ -63,7 +64,7 @@ class Communicator {
     void log_foreign(std::uintptr_t address, std::size_t size) noexcept; // the first time
 
     // Where its calls are counted, by the thread inside the gate; null if there is no room.
-    CallSlot* calls() const noexcept { return calls_counted_.get(); }
+    events::CallSlot* calls() const noexcept { return calls_counted_.get(); }
     void end_calls(bool aborted) noexcept {
         if (calls_counted_ != nullptr) {
             calls_counted_->end(aborted);
@@ -92,7 +93,7 @@ class Communicator {
     // Any thread: since when calls are in NCCL that register segments, for status().
     InProgress& segments_in_progress() noexcept { return segments_in_progress_; }
     // Any thread. Says whose event it is, counts it, and pushes it.
-    void log(Event event) noexcept;
+    void log(events::Event event) noexcept;
 
     // --- by the thread inside the gate ---
 
@@ -143,21 +144,22 @@ class Communicator {
     bool wait_ready() noexcept;
     void register_ready(std::vector<Segment>& batch) noexcept;
     bool register_new_alias(const Segment& segment, std::uintptr_t alias) noexcept;
-    bool put_outcome(const Segment& segment, const Outcome& outcome, const Head& when) noexcept;
+    bool put_outcome(const Segment& segment, const Outcome& outcome,
+                     const events::Head& when) noexcept;
     void look_at_aliases() noexcept;
     void report_stuck(const Segment& segment) noexcept;
     void deregister_one(const Handles::Held& held) noexcept;
     void log_registered(const Segment& segment, const Outcome& outcome, bool observed,
-                        const Head& when) noexcept;
+                        const events::Head& when) noexcept;
     void log_deregistered(const Segment& segment, int result, bool observed,
-                          const Head& when) noexcept;
+                          const events::Head& when) noexcept;
     void fail(const Segment& segment, int result) noexcept;
 
     const Identity identity_;
     const std::unique_ptr<RegistrationCalls> calls_;
     const std::shared_ptr<Gate> gate_;
-    Ring& ring_;
-    const std::shared_ptr<CallSlot> calls_counted_;
+    events::Ring& ring_;
+    const std::shared_ptr<events::CallSlot> calls_counted_;
 
     std::vector<Segment> pending_;   // gate's mutex
     std::vector<Segment> withdrawn_; // gate's mutex: freed ones that are to be deregistered
@@ -211,4 +213,4 @@ inline bool Gate::enter_soon(const Communicator& communicator) noexcept {
                                              : enter_soon_slowly(communicator);
 }
 
-} // namespace tracehook::core
+} // namespace tracehook::registrar

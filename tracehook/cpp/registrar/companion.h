@@ -8,7 +8,7 @@
 #include <functional>
 #include <memory>
 
-namespace tracehook::core {
+namespace tracehook::registrar {
 
 class Communicator;
 
@@ -33,4 +33,4 @@ class Companion {
 
 using MakeCompanion = std::function<std::unique_ptr<Companion>(Communicator&)>;
 
-} // namespace tracehook::core
+} // namespace tracehook::registrar

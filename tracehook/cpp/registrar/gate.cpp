@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <chrono>
 
-namespace tracehook::core {
+namespace tracehook::registrar {
 
 namespace {
 
@@ -388,4 +388,4 @@ Gate::End Gate::kill(Communicator& communicator) noexcept {
     return {first, first && quiet ? communicator.drop_records() : 0};
 }
 
-} // namespace tracehook::core
+} // namespace tracehook::registrar

@@ -41,7 +41,7 @@
 #include <mutex>
 #include <vector>
 
-namespace tracehook::core {
+namespace tracehook::registrar {
 
 class Communicator;
 class Grave;
@@ -166,4 +166,4 @@ class Gate {
     std::uint64_t deaths_ = 0; // counts changes of `communicators_` while somebody walks it
 };
 
-} // namespace tracehook::core
+} // namespace tracehook::registrar

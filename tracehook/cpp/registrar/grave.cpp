@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <set>
 
-namespace tracehook::core {
+namespace tracehook::registrar {
 
 void Grave::bury(const Segment& segment,
                  std::vector<std::shared_ptr<Communicator>> holders) noexcept {
@@ -53,4 +53,4 @@ std::vector<Segment> Grave::take_free() noexcept {
     return free;
 }
 
-} // namespace tracehook::core
+} // namespace tracehook::registrar

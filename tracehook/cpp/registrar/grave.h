@@ -22,7 +22,7 @@
 #include <mutex>
 #include <vector>
 
-namespace tracehook::core {
+namespace tracehook::registrar {
 
 class Communicator;
 
@@ -55,4 +55,4 @@ class Grave {
     std::atomic<std::size_t> count_{0};
 };
 
-} // namespace tracehook::core
+} // namespace tracehook::registrar

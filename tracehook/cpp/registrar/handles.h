@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-namespace tracehook::core {
+namespace tracehook::registrar {
 
 class Handles {
   public:
@@ -78,4 +78,4 @@ class Handles {
     std::size_t size_ = 0;
 };
 
-} // namespace tracehook::core
+} // namespace tracehook::registrar

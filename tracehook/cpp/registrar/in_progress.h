@@ -9,7 +9,7 @@
 #include <atomic>
 #include <cstdint>
 
-namespace tracehook::core {
+namespace tracehook::registrar {
 
 class InProgress {
   public:
@@ -21,7 +21,7 @@ class InProgress {
       public:
         explicit Call(InProgress& owner) noexcept : owner_(owner) {
             std::uint64_t none = 0;
-            tells_ = owner.since_ns_.compare_exchange_strong(none, monotonic_ns(),
+            tells_ = owner.since_ns_.compare_exchange_strong(none, events::monotonic_ns(),
                                                              std::memory_order_relaxed);
         }
         ~Call() {
@@ -41,4 +41,4 @@ class InProgress {
     std::atomic<std::uint64_t> since_ns_{0};
 };
 
-} // namespace tracehook::core
+} // namespace tracehook::registrar

@@ -1,6 +1,6 @@
 #include "registrar/ledger.h"
 
-namespace tracehook::core {
+namespace tracehook::registrar {
 
 const Segment& Ledger::insert(int device, std::uintptr_t address, std::size_t size,
                               MemoryKind memory) {
@@ -128,4 +128,4 @@ std::size_t Ledger::count() const noexcept {
     return count;
 }
 
-} // namespace tracehook::core
+} // namespace tracehook::registrar

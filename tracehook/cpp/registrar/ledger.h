@@ -12,7 +12,7 @@
 #include <set>
 #include <vector>
 
-namespace tracehook::core {
+namespace tracehook::registrar {
 
 class Ledger {
   public:
@@ -65,4 +65,4 @@ class Ledger {
     std::size_t bytes_ = 0;
 };
 
-} // namespace tracehook::core
+} // namespace tracehook::registrar

@@ -1,6 +1,6 @@
 #include "registrar/observations.h"
 
-namespace tracehook::core {
+namespace tracehook::registrar {
 
 void Observations::put(const Segment& segment, void* handle) {
     const std::lock_guard guard(mutex_);
@@ -38,4 +38,4 @@ void Observations::clear() noexcept {
     handles_of_.clear();
 }
 
-} // namespace tracehook::core
+} // namespace tracehook::registrar

@@ -13,7 +13,7 @@
 #include <optional>
 #include <unordered_map>
 
-namespace tracehook::core {
+namespace tracehook::registrar {
 
 // One call that registered a range, or undid that.
 struct Observation {
@@ -42,4 +42,4 @@ class Observations {
     std::unordered_map<std::uint64_t, std::size_t> handles_of_;
 };
 
-} // namespace tracehook::core
+} // namespace tracehook::registrar

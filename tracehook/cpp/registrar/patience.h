@@ -3,7 +3,7 @@
 
 #include <chrono>
 
-namespace tracehook::core {
+namespace tracehook::registrar {
 
 struct Patience {
     using Duration = std::chrono::milliseconds;
@@ -39,4 +39,4 @@ struct Patience {
     Duration free_for_abort{5'000};
 };
 
-} // namespace tracehook::core
+} // namespace tracehook::registrar

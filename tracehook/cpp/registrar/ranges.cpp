@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-namespace tracehook::core {
+namespace tracehook::registrar {
 
 namespace {
 
@@ -112,4 +112,4 @@ std::optional<Range> Ranges::at(std::uintptr_t address) const noexcept {
     return std::nullopt;
 }
 
-} // namespace tracehook::core
+} // namespace tracehook::registrar

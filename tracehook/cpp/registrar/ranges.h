@@ -11,7 +11,7 @@
 #include <tuple>
 #include <vector>
 
-namespace tracehook::core {
+namespace tracehook::registrar {
 
 struct Range {
     int device;
@@ -48,4 +48,4 @@ class Ranges {
     std::uint64_t version_ = 0;
 };
 
-} // namespace tracehook::core
+} // namespace tracehook::registrar

@@ -5,7 +5,9 @@
 #include <thread>
 #include <utility>
 
-namespace tracehook::core {
+namespace tracehook::registrar {
+
+using namespace events;
 
 namespace {
 
@@ -443,4 +445,4 @@ void Registrar::set_registering(bool on) {
     grave_.work_off();
 }
 
-} // namespace tracehook::core
+} // namespace tracehook::registrar

@@ -32,7 +32,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace tracehook::core {
+namespace tracehook::registrar {
 
 class Registrar {
   public:
@@ -44,8 +44,8 @@ class Registrar {
 
     // Every communicator gets a companion from `make_companion`. Without `memory` nobody knows what
     // the memory of a segment is, and no segment has an alias.
-    explicit Registrar(Ring& ring, MakeCompanion make_companion = {}, const Patience& patience = {},
-                       SegmentMemory* memory = nullptr);
+    explicit Registrar(events::Ring& ring, MakeCompanion make_companion = {},
+                       const Patience& patience = {}, SegmentMemory* memory = nullptr);
 
     // --- the allocator's events, and its snapshot ---
 
@@ -177,7 +177,8 @@ class Registrar {
     CommunicatorPtr take(const void* pointer, const Communicator* only = nullptr) noexcept;
     void log_mapped(const Range& range, bool adopted) noexcept;
     template <typename Row> void log_born(const Segment& segment) noexcept;
-    void push_gone(const Segment& segment, EventKind kind) noexcept; // segment.free, .unknown
+    void push_gone(const Segment& segment,
+                   events::EventKind kind) noexcept; // segment.free, .unknown
     // What a thread found last.
     struct Found {
         const Registrar* owner = nullptr;
@@ -199,9 +200,10 @@ class Registrar {
     void wait_for_aborts(int device, std::unique_lock<std::mutex>& lock);
     void remove_stale(int device, std::uintptr_t address, std::size_t size,
                       std::unique_lock<std::mutex>& lock);
-    void remove_segment(const Segment& segment, EventKind kind, std::unique_lock<std::mutex>& lock);
+    void remove_segment(const Segment& segment, events::EventKind kind,
+                        std::unique_lock<std::mutex>& lock);
     void end_buried(const Segment& segment) noexcept;
-    void log_gone(const Segment& segment, EventKind kind) noexcept;
+    void log_gone(const Segment& segment, events::EventKind kind) noexcept;
     void observe_born(const Segment& segment) noexcept;
     void drop_unborn(int device) noexcept;
     void log_overdue_frees(int device) noexcept;
@@ -211,7 +213,7 @@ class Registrar {
 
     mutable std::mutex mutex_; // ledger_, ranges_, by_pointer_, ending_, next_id_, aborts_,
                                // unborn_, freed_; comes after the allocator's lock
-    Ring& ring_;
+    events::Ring& ring_;
     const MakeCompanion make_companion_;
     const Patience patience_;
     SegmentMemory* const memory_;
@@ -229,7 +231,7 @@ class Registrar {
     // of a segment that is freed before it was deregistered. Both belong to one call of the
     // allocator: with its next event of that device they are over.
     std::vector<std::pair<CommunicatorPtr, Observation>> unborn_;
-    std::vector<std::pair<Segment, EventKind>> freed_;
+    std::vector<std::pair<Segment, events::EventKind>> freed_;
     std::condition_variable abort_returned_;
     std::atomic<std::uint64_t>
         epoch_; // changes with by_pointer_; lets each thread cache its last find()
@@ -238,4 +240,4 @@ class Registrar {
     std::atomic<bool> abandoned_{false};
 };
 
-} // namespace tracehook::core
+} // namespace tracehook::registrar

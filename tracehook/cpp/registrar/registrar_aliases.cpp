@@ -3,7 +3,7 @@
 
 #include <array>
 
-namespace tracehook::core {
+namespace tracehook::registrar {
 
 bool Registrar::to_registered(Communicator& communicator, std::span<Buffer> buffers) noexcept {
     constexpr std::size_t kMost = 2;
@@ -62,4 +62,4 @@ std::uintptr_t Registrar::unregistered(const Communicator& communicator, std::ui
     return alias != 0 ? alias + (address - segment->address) : address;
 }
 
-} // namespace tracehook::core
+} // namespace tracehook::registrar

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-namespace tracehook::core {
+namespace tracehook::registrar {
 
 bool Registrar::is_observed(const Segment& segment) const noexcept {
     return std::ranges::any_of(by_pointer_, [&](const auto& each) {
@@ -100,4 +100,4 @@ void Registrar::drop_observed(const Communicator& communicator) noexcept {
     log_overdue_frees_if_undone();
 }
 
-} // namespace tracehook::core
+} // namespace tracehook::registrar

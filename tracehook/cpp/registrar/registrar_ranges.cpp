@@ -3,7 +3,9 @@
 // segments".
 #include "registrar/registrar.h"
 
-namespace tracehook::core {
+namespace tracehook::registrar {
+
+using namespace events;
 
 void Registrar::log_mapped(const Range& range, bool adopted) noexcept {
     ring_.push(make_event(row::RangeMap{.addr = range.address,
@@ -61,4 +63,4 @@ std::optional<Range> Registrar::range_at(std::uintptr_t address) const {
     return ranges_.at(address);
 }
 
-} // namespace tracehook::core
+} // namespace tracehook::registrar

@@ -1,7 +1,7 @@
 // What the registrar answers about itself.
 #include "registrar/registrar.h"
 
-namespace tracehook::core {
+namespace tracehook::registrar {
 
 std::vector<CommunicatorPtr> Registrar::communicators() const {
     if (abandoned()) {
@@ -47,4 +47,4 @@ Registrar::Totals Registrar::totals() const {
     return {ledger_.count(), ledger_.bytes(), by_pointer_.size()};
 }
 
-} // namespace tracehook::core
+} // namespace tracehook::registrar

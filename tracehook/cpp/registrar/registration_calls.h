@@ -10,7 +10,7 @@
 #include <optional>
 #include <string>
 
-namespace tracehook::core {
+namespace tracehook::registrar {
 
 // Who registers segments with a communicator.
 enum class Local : std::uint8_t {
@@ -105,4 +105,4 @@ class RegistrationCalls {
     virtual bool ready() noexcept = 0;
 };
 
-} // namespace tracehook::core
+} // namespace tracehook::registrar

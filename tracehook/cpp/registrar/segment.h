@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tracehook::core {
+namespace tracehook::registrar {
 
 // What a segment's memory is, for those who want to map it.
 enum class MemoryKind : std::uint8_t {
@@ -24,4 +24,4 @@ struct Segment {
     std::uintptr_t end() const noexcept { return address + size; }
 };
 
-} // namespace tracehook::core
+} // namespace tracehook::registrar

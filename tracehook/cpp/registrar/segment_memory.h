@@ -8,7 +8,7 @@
 
 #include "registrar/segment.h"
 
-namespace tracehook::core {
+namespace tracehook::registrar {
 
 class SegmentMemory {
   public:
@@ -33,4 +33,4 @@ class SegmentMemory {
     virtual bool free_idle(int /*device*/) noexcept { return false; }
 };
 
-} // namespace tracehook::core
+} // namespace tracehook::registrar

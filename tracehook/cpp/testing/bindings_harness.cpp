@@ -7,14 +7,17 @@
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
-namespace tracehook {
+namespace tracehook::testing {
+
+using namespace bindings;
+using process::BoundCommunicator;
 
 namespace {
 
-core::Compare compare_named(const std::string& name) {
-    return name == "where"     ? core::Compare::kWhere
-           : name == "whether" ? core::Compare::kWhether
-                               : core::Compare::kNothing;
+windows::Compare compare_named(const std::string& name) {
+    return name == "where"     ? windows::Compare::kWhere
+           : name == "whether" ? windows::Compare::kWhether
+                               : windows::Compare::kNothing;
 }
 
 // The bank of a harness, and what its collectives would look up.
@@ -40,21 +43,21 @@ void bind_harness_memory(py::class_<Harness>& harness) {
         .def("last_refusal", [](Harness& self) { return last_refusal(self.bank()); })
         .def("find_communicator",
              [](Harness& self, std::uintptr_t pointer) -> py::object {
-                 const core::CommunicatorPtr found =
+                 const registrar::CommunicatorPtr found =
                      self.registrar().find(reinterpret_cast<const void*>(pointer));
                  return found ? py::cast(BoundCommunicator(found)) : py::none();
              })
         .def(
             "create_device_communicator",
             [](Harness&, BoundCommunicator& communicator, int result) {
-                core::windows_of(*communicator).device_communicator_begins();
-                core::windows_of(*communicator).device_communicator_created(result, 0);
+                windows::of(*communicator).device_communicator_begins();
+                windows::of(*communicator).device_communicator_created(result, 0);
             },
             py::arg("communicator"), py::arg("result") = 0)
         .def(
             "destroy_device_communicator",
             [](Harness&, BoundCommunicator& communicator, int result) {
-                core::windows_of(*communicator).device_communicator_destroyed(result, 0);
+                windows::of(*communicator).device_communicator_destroyed(result, 0);
             },
             py::arg("communicator"), py::arg("result") = 0)
         .def(
@@ -64,20 +67,20 @@ void bind_harness_memory(py::class_<Harness>& harness) {
                const std::array<std::string, 2>& compare, bool accept, bool pin) {
                 const Harness::Buffers buffers{
                     address, size, {compare_named(compare[0]), compare_named(compare[1])}};
-                const core::Windows::Lookup look = [&] {
+                const windows::Windows::Lookup look = [&] {
                     const py::gil_scoped_release without; // it may wait at a fence
                     return Harness::look(*communicator, operation, buffers,
-                                         accept ? core::Windows::Act::kKnown
-                                                : core::Windows::Act::kPeek);
+                                         accept ? windows::Windows::Act::kKnown
+                                                : windows::Windows::Act::kPeek);
                 }();
                 if (accept && !look.counted) {
-                    core::windows_of(*communicator).log_first_use(look);
+                    windows::of(*communicator).log_first_use(look);
                     Harness::accept(*communicator, look, buffers);
                 }
                 if (pin) {
-                    core::table_of(*communicator).pin(look);
+                    windows::table_of(*communicator).pin(look);
                 }
-                const auto place = [](const core::Place& where) {
+                const auto place = [](const windows::Place& where) {
                     return py::make_tuple(where.window, where.offset);
                 };
                 return py::make_tuple(look.known, place(look.use.send), place(look.use.receive),
@@ -217,10 +220,10 @@ void bind_harness(py::module_& module) {
 
 } // namespace
 
-} // namespace tracehook
+} // namespace tracehook::testing
 
 PYBIND11_MODULE(_testing, module) {
     module.doc() = "Scripted communicators for tracehook's own tests.";
     pybind11::module_::import("tracehook._core"); // knows the types that the harness hands out
-    tracehook::bind_harness(module);
+    tracehook::testing::bind_harness(module);
 }

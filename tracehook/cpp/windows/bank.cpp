@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
-namespace tracehook::core {
+namespace tracehook::windows {
+
+using namespace events;
 
 void Bank::open(const Memory& memory, std::size_t limit_bytes_per_device) {
     memory_ = memory;
@@ -216,4 +218,4 @@ Bank::Refusal Bank::last_refusal() const {
     return refusal_;
 }
 
-} // namespace tracehook::core
+} // namespace tracehook::windows

@@ -20,7 +20,7 @@
 #include <optional>
 #include <vector>
 
-namespace tracehook::core {
+namespace tracehook::windows {
 
 // Where the bank's memory comes from, on the current device. None of them throws or calls the
 // allocator.
@@ -64,7 +64,7 @@ class Bank {
 
     using Span = std::array<std::atomic<std::uint64_t>, 2>;
 
-    explicit Bank(Ring& ring) : ring_(ring) {}
+    explicit Bank(events::Ring& ring) : ring_(ring) {}
 
     // Before the first take().
     void open(const Memory& memory, std::size_t limit_bytes_per_device);
@@ -108,7 +108,7 @@ class Bank {
     void wait_for_device(int device) noexcept;
     void release(const PoolSegment& segment) noexcept;
 
-    Ring& ring_;
+    events::Ring& ring_;
     Memory memory_;                     // written once, by open()
     std::size_t limit_ = 0;             // likewise
     mutable std::mutex mutex_;          // everything below
@@ -119,4 +119,4 @@ class Bank {
     Span span_{}; // written with the mutex, read without
 };
 
-} // namespace tracehook::core
+} // namespace tracehook::windows

@@ -1,6 +1,6 @@
 #include "windows/call_history.h"
 
-namespace tracehook::core {
+namespace tracehook::windows {
 
 namespace {
 
@@ -36,4 +36,4 @@ std::optional<std::uint64_t> CallHistory::digest(std::uint64_t call) const noexc
     return has(call, kDigests) ? std::optional(digests_[call % kDigests]) : std::nullopt;
 }
 
-} // namespace tracehook::core
+} // namespace tracehook::windows

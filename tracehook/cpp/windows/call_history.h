@@ -11,7 +11,7 @@
 #include <optional>
 #include <vector>
 
-namespace tracehook::core {
+namespace tracehook::windows {
 
 class CallHistory {
   public:
@@ -33,4 +33,4 @@ class CallHistory {
     std::uint64_t next_ = 0;  // number of the next call
 };
 
-} // namespace tracehook::core
+} // namespace tracehook::windows

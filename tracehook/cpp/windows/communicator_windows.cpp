@@ -8,7 +8,10 @@
 #include <thread>
 #include <utility>
 
-namespace tracehook::core {
+namespace tracehook::windows {
+
+using namespace events;
+using namespace registrar;
 
 namespace {
 
@@ -355,4 +358,4 @@ void CommunicatorWindows::drop_window_records() noexcept {
     others_.clear();
 }
 
-} // namespace tracehook::core
+} // namespace tracehook::windows

@@ -19,11 +19,11 @@
 #include <string>
 #include <vector>
 
-namespace tracehook::core {
+namespace tracehook::windows {
 
-class CommunicatorWindows final : public Companion {
+class CommunicatorWindows final : public registrar::Companion {
   public:
-    CommunicatorWindows(Communicator& communicator, Bank& bank) noexcept
+    CommunicatorWindows(registrar::Communicator& communicator, Bank& bank) noexcept
         : communicator_(communicator), calls_(communicator.registration_calls()), bank_(bank) {}
     ~CommunicatorWindows() override { drop_window_records(); }
 
@@ -60,23 +60,23 @@ class CommunicatorWindows final : public Companion {
     // the call (`later`: NCCL has not made it yet), and keeps the window under its handle; from
     // count_window_of_others() on collectives look for it. take_...() before the call that undoes
     // it.
-    void window_of_others(const Observation& seen, bool later) noexcept;
+    void window_of_others(const registrar::Observation& seen, bool later) noexcept;
     void count_window_of_others(const void* handle) noexcept;
     Window take_window_of_others(const void* handle) noexcept;
-    void log_window_of_others_ended(const Observation& seen) noexcept;
+    void log_window_of_others_ended(const registrar::Observation& seen) noexcept;
 
     // Any thread: logs the window registration that has not come back yet, as register.stalled.
     void log_waiting() noexcept;
     // Any thread: since when a call is in NCCL that registers a window, for status().
-    InProgress& windows_in_progress() noexcept { return windows_in_progress_; }
+    registrar::InProgress& windows_in_progress() noexcept { return windows_in_progress_; }
 
     // Registers a window on each, in this order, and stops at the first that fails. Each takes
     // until all ranks did the same. They can be used only after confirm_windows();
     // drop_unconfirmed_windows() undoes them instead, and may also be called after death, by any
     // thread. Nothing is done if one of the segments is gone.
     // `capturing`: a stream of this device is being captured now; only noted in the log.
-    std::vector<Outcome> register_windows(const std::vector<PoolSegment>& segments,
-                                          bool capturing = false) noexcept;
+    std::vector<registrar::Outcome> register_windows(const std::vector<PoolSegment>& segments,
+                                                     bool capturing = false) noexcept;
     void confirm_windows() noexcept;
     std::size_t drop_unconfirmed_windows() noexcept;
     // One that the program made, and that not all ranks have.
@@ -97,7 +97,8 @@ class CommunicatorWindows final : public Companion {
     bool has_graphs() noexcept;
     void log_window_ended(const Window& window, int result, bool observed,
                           std::uint64_t duration_ns) noexcept;
-    Outcome finish_window(const Outcome& begun, const PoolSegment& segment) noexcept;
+    registrar::Outcome finish_window(const registrar::Outcome& begun,
+                                     const PoolSegment& segment) noexcept;
     std::size_t deregister_these(const std::vector<Window>& windows) noexcept;
     void keep(const Window& window) noexcept;
     std::uint64_t next_ordinal() const noexcept;
@@ -105,8 +106,8 @@ class CommunicatorWindows final : public Companion {
     void drop_window_records_if_gone() noexcept;
     void drop_window_records() noexcept;
 
-    Communicator& communicator_;
-    RegistrationCalls& calls_;
+    registrar::Communicator& communicator_;
+    registrar::RegistrationCalls& calls_;
     Bank& bank_;
     const std::shared_ptr<LiveGraphs> graphs_ = std::make_shared<LiveGraphs>();
     Windows table_;
@@ -118,22 +119,22 @@ class CommunicatorWindows final : public Companion {
     std::atomic<std::size_t> device_communicators_{0};
     std::atomic<std::uint64_t> waiting_segment_{0};
     std::atomic<std::uint64_t> waiting_since_{0};
-    InProgress windows_in_progress_;
+    registrar::InProgress windows_in_progress_;
 };
 
 // For a registrar all of whose communicators have their windows in this bank.
-inline MakeCompanion windows_in(Bank& bank) {
-    return [&bank](Communicator& communicator) {
+inline registrar::MakeCompanion in(Bank& bank) {
+    return [&bank](registrar::Communicator& communicator) {
         return std::make_unique<CommunicatorWindows>(communicator, bank);
     };
 }
 
 // Of a communicator of such a registrar.
-inline CommunicatorWindows& windows_of(const Communicator& communicator) noexcept {
+inline CommunicatorWindows& of(const registrar::Communicator& communicator) noexcept {
     return static_cast<CommunicatorWindows&>(communicator.companion());
 }
-inline Windows& table_of(const Communicator& communicator) noexcept {
-    return windows_of(communicator).table();
+inline Windows& table_of(const registrar::Communicator& communicator) noexcept {
+    return of(communicator).table();
 }
 
-} // namespace tracehook::core
+} // namespace tracehook::windows

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tracehook::core {
+namespace tracehook::windows {
 
 class LiveGraphs {
   public:
@@ -25,4 +25,4 @@ class LiveGraphs {
     std::atomic<std::size_t> count_{0};
 };
 
-} // namespace tracehook::core
+} // namespace tracehook::windows

@@ -15,7 +15,7 @@
 #include <atomic>
 #include <cstdint>
 
-namespace tracehook::core {
+namespace tracehook::windows {
 
 class PendingBlocks {
   public:
@@ -80,4 +80,4 @@ class PendingBlocks {
     std::array<PerDevice, kDevices> devices_;
 };
 
-} // namespace tracehook::core
+} // namespace tracehook::windows

@@ -8,7 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace tracehook::core {
+namespace tracehook::windows {
 
 // How one side of an operation is compared between ranks.
 enum class Compare : std::uint8_t {
@@ -43,4 +43,4 @@ struct Use {
     bool operator==(const Use&) const = default;
 };
 
-} // namespace tracehook::core
+} // namespace tracehook::windows

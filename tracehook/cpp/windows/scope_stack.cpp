@@ -6,7 +6,7 @@
 #include <iterator>
 #include <utility>
 
-namespace tracehook::core {
+namespace tracehook::windows {
 
 namespace {
 
@@ -81,4 +81,4 @@ void ScopeStack::block_allocated(const Bank& bank, int device, std::uintptr_t ad
     }
 }
 
-} // namespace tracehook::core
+} // namespace tracehook::windows

@@ -13,7 +13,7 @@
 #include <functional>
 #include <vector>
 
-namespace tracehook::core {
+namespace tracehook::windows {
 
 class Bank;
 
@@ -62,4 +62,4 @@ class ScopeStack {
     static inline std::atomic<std::int32_t> open_{0};
 };
 
-} // namespace tracehook::core
+} // namespace tracehook::windows

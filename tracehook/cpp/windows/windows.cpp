@@ -4,7 +4,7 @@
 #include <chrono>
 #include <utility>
 
-namespace tracehook::core {
+namespace tracehook::windows {
 
 namespace {
 
@@ -338,4 +338,4 @@ Windows::Digest Windows::digest() const {
     return digest_;
 }
 
-} // namespace tracehook::core
+} // namespace tracehook::windows

@@ -28,7 +28,7 @@
 #include <unordered_set>
 #include <vector>
 
-namespace tracehook::core {
+namespace tracehook::windows {
 
 struct Window {
     std::uint32_t ordinal =
@@ -245,4 +245,4 @@ class Windows {
     Digest digest_;
 };
 
-} // namespace tracehook::core
+} // namespace tracehook::windows

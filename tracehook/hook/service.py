@@ -256,7 +256,7 @@ class Service:
         # Before our lock: asking may bring CUDA up, and torch then calls _attach() under a lock of its own.
         index = device if device is not None else torch.cuda.current_device()
         with self._lock:
-            core = self._running()
+            core = self.required()
             if core.nccl_missing():
                 raise RuntimeError(f"tracehook: {core.nccl_missing()}")
             self._attached_names += 1
@@ -269,7 +269,7 @@ class Service:
     def detach_communicator(self, pointer: int) -> bool:
         """See :func:`tracehook.detach_communicator`."""
         with self._lock:
-            core = self._running()
+            core = self.required()
         with self._switching:  # as _switch(): this waits for calls into NCCL
             return bool(core.retire_communicator(pointer))
 
@@ -292,7 +292,13 @@ class Service:
     def _reasons(self) -> list[str]:
         return list(self._journal.reasons) if self._journal is not None and not self._forked else []
 
-    def _running(self) -> Any:
+    def required(self) -> Any:
+        """Return the native side.
+
+        Raises:
+            RuntimeError: it does not run in this process.
+
+        """
         if self._core is None or self._forked:
             raise RuntimeError("tracehook is not enabled in this process: call tracehook.enable() first")
         return self._core

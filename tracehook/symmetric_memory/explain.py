@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -61,7 +61,7 @@ def _explained(tensor: torch.Tensor, nbytes: int, found: GroupWindows | None, po
     )
 
 
-def _held(communicator: Any) -> str:
+def _held(communicator: _core.Communicator) -> str:
     """Say what keeps windows that nobody uses."""
     live = communicator.device_communicators
     if not live:

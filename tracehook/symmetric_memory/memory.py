@@ -82,8 +82,8 @@ class SymmetricMemory:
             self._users[pool].update(found.facts.name for found in windows)
         pair = self._pools.pair(pool, device)
         native = _core.PoolScope(pair.eager, pair.graph, self._owner(windows))
-        communicators = [found.communicator() for found in windows]
-        if None not in communicators:
+        communicators = [one for found in windows if (one := found.communicator()) is not None]
+        if len(communicators) == len(windows):
             native.set_communicators(communicators)
         ended = ScopeEnd(self, native, windows, device)
         return Scope(native.enter, native.leave, native.pause, ended, graph, process_groups)
@@ -241,7 +241,7 @@ class SymmetricMemory:
             row["retired_bytes"] += segment.size if segment.retired else 0
         windows, known = [], set()
         for found in self._all():
-            communicator = found._communicator
+            communicator = found.known
             if communicator is not None:
                 # A thread may have asked of a communicator before its group did. Then it stands here twice.
                 if communicator.id in known:
@@ -288,16 +288,16 @@ class SymmetricMemory:
 
     def _windows_of(self, number: int) -> GroupWindows | None:
         for found in list(self._groups.values()):
-            if found._communicator is not None and found._communicator.id == number:
+            if found.known is not None and found.known.id == number:
                 return found
         return self._others.get(number)
 
-    def windows_of(self, communicator: Any, session: StoreSession | None = None) -> GroupWindows | None:
+    def windows_of(self, communicator: _core.Communicator, session: StoreSession | None = None) -> GroupWindows | None:
         """Return the windows of a communicator, whoever made it; None if its ranks cannot compare anything."""
         return self._windows_of(communicator.id) or self._others.add(communicator, session)
 
     @staticmethod
-    def _report_stall(subject: tuple[GroupWindows, Any]) -> None:
+    def _report_stall(subject: tuple[GroupWindows, _core.Communicator]) -> None:
         _, communicator = subject
         communicator.log_waiting()
 

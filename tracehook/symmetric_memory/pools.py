@@ -26,8 +26,8 @@ class PoolPair(NamedTuple):
     """One pool on one device: for eager tensors, and for those of captured graphs, which must not serve others."""
 
     number: int
-    eager: Any  # _core.Pool
-    graph: Any
+    eager: _core.Pool
+    graph: _core.Pool
 
 
 class PoolSegment(NamedTuple):

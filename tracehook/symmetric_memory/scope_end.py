@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -35,7 +35,7 @@ class Memory(Protocol):
 class ScopeEnd:
     """Called when a scope ends and there is something to do: something new was touched, or it failed."""
 
-    def __init__(self, memory: Memory, native: Any, windows: Sequence[GroupWindows], device: int) -> None:
+    def __init__(self, memory: Memory, native: _core.PoolScope, windows: Sequence[GroupWindows], device: int) -> None:
         self._memory = memory
         self._native = native
         self._windows = windows
@@ -70,8 +70,8 @@ class ScopeEnd:
             self._count_on_communicators()
 
     def _count_on_communicators(self) -> None:
-        communicators = [found.communicator() for found in self._windows]
-        if None not in communicators:
+        communicators = [one for found in self._windows if (one := found.communicator()) is not None]
+        if len(communicators) == len(self._windows):
             self._native.set_communicators(communicators)
 
     def _decline(self, error: BaseException) -> None:

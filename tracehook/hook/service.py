@@ -30,6 +30,8 @@ from tracehook.log.text import encodable
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from tracehook._core import Totals
+
 
 class Service:
     """See :func:`tracehook.enable`. All methods may be called from any thread."""
@@ -304,8 +306,8 @@ class Service:
         return self._core
 
     def _mark(self, on: bool) -> None:
-        segments, size, _ = self._native().totals()
-        self._native().push("hook.enable" if on else "hook.disable", segments=segments, bytes=size)
+        held: Totals = self._native().totals()
+        self._native().push("hook.enable" if on else "hook.disable", segments=held.segments, bytes=held.bytes)
 
     def _note(self, name: str, detail: str = "") -> None:
         number = number_of(name)
@@ -321,7 +323,7 @@ class Service:
             core, ended = self._core, program_end.fields()
             core.log_overdue()
             counts = ("segments", "bytes", "communicators")
-            self._journal.close(lambda: dict(zip(counts, core.totals(), strict=True)) | ended)
+            self._journal.close(lambda: {name: getattr(core.totals(), name) for name in counts} | ended)
             for extension in EXTENSIONS:
                 extension.ended()
 

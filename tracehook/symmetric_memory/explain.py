@@ -53,7 +53,7 @@ def _explained(tensor: torch.Tensor, nbytes: int, found: GroupWindows | None, po
         )
     if found.last_failure is not None:
         return _no(*found.last_failure)
-    pool = next(row[1] for row in _core.pool_segments() if row[0] == segment)
+    pool = next(row.pool for row in _core.pool_segments() if row.id == segment)
     return _no(
         "not_registered",
         f"it lies in pool {pools.name(pool)!r}, but in no window of {about}: it was made in a scope of another group, "

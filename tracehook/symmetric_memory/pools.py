@@ -30,24 +30,6 @@ class PoolPair(NamedTuple):
     graph: _core.Pool
 
 
-class PoolSegment(NamedTuple):
-    """A segment of our pools. `id` is never reused, an address is; `size` in bytes."""
-
-    id: int
-    pool: int
-    owner: int
-    device: int
-    address: int
-    size: int
-    retired: bool
-    windows: int
-
-
-def pool_segments() -> list[PoolSegment]:
-    """Return all segments of our pools, oldest first."""
-    return [PoolSegment(*row) for row in _core.pool_segments()]
-
-
 class OpenScope(NamedTuple):
     """A thread that is in a scope: for how long, and in how many scopes of one pool inside of each other."""
 

@@ -40,16 +40,16 @@ class ScopeEnd:
         self._native = native
         self._windows = windows
         self._device = device
-        self._refusals = _core.last_refusal()[0]
+        self._refusals = _core.last_refusal().count
 
     def __call__(self, touched: list[int] | None, error: BaseException | None) -> None:
         """Register the segments that were touched; or, after an error, tell the other ranks, and explain it."""
         if error is not None:
             with contextlib.suppress(RuntimeError):  # what matters is the error that the program gets
                 self._decline(error)
-            refusals, _, _, _, limit = _core.last_refusal()
-            if type(error) is torch.OutOfMemoryError and refusals != self._refusals and limit:
-                self._refusals = refusals
+            refusal = _core.last_refusal()
+            if type(error) is torch.OutOfMemoryError and refusal.count != self._refusals and refusal.limit:
+                self._refusals = refusal.count
                 raise self._memory.limit_error() from error
             if type(error) is torch.OutOfMemoryError and not _core.capturing(self._device):
                 torch.cuda.empty_cache()  # what torch does before it gives up; before 2.13 not inside a scope

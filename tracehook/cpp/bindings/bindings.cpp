@@ -51,6 +51,44 @@ nccl::Effects effects(const std::array<int, 4>& numbers) {
     return found;
 }
 
+void bind_rows(py::module_& module) {
+    using registrar::Segment;
+    py::class_<Segment>(module, "Segment")
+        .def_readonly("id", &Segment::id)
+        .def_readonly("device", &Segment::device)
+        .def_readonly("address", &Segment::address)
+        .def_readonly("size", &Segment::size)
+        .def_property_readonly("memory",
+                               [](const Segment& self) { return static_cast<int>(self.memory); });
+    using registrar::Registrar;
+    py::class_<Registrar::Totals>(module, "Totals")
+        .def_readonly("segments", &Registrar::Totals::segments)
+        .def_readonly("bytes", &Registrar::Totals::bytes)
+        .def_readonly("communicators", &Registrar::Totals::communicators);
+    py::class_<torch::SourceTold>(module, "SegmentSource")
+        .def_readonly("replaced", &torch::SourceTold::replaced)
+        .def_readonly("segments", &torch::SourceTold::segments)
+        .def_readonly("bytes", &torch::SourceTold::bytes)
+        .def_readonly("refused", &torch::SourceTold::refused);
+    using windows::Bank;
+    py::class_<Bank::Refusal>(module, "Refusal")
+        .def_readonly("count", &Bank::Refusal::count)
+        .def_readonly("device", &Bank::Refusal::device)
+        .def_readonly("wanted", &Bank::Refusal::wanted)
+        .def_readonly("held", &Bank::Refusal::held)
+        .def_readonly("limit", &Bank::Refusal::limit);
+    using windows::PoolSegment;
+    py::class_<PoolSegment>(module, "PoolSegment")
+        .def_readonly("id", &PoolSegment::id)
+        .def_readonly("pool", &PoolSegment::pool)
+        .def_readonly("owner", &PoolSegment::owner)
+        .def_readonly("device", &PoolSegment::device)
+        .def_readonly("address", &PoolSegment::address)
+        .def_readonly("size", &PoolSegment::size)
+        .def_readonly("retired", &PoolSegment::retired)
+        .def_readonly("windows", &PoolSegment::windows);
+}
+
 // Which segments are registered, what that can do, and where their memory comes from.
 void bind_registration(py::module_& module) {
     module.def(
@@ -77,22 +115,9 @@ void bind_registration(py::module_& module) {
             return torch::replace_segment_source(process().registrar(), virtual_memory);
         },
         NoGil(), py::arg("virtual_memory"));
-    module.def(
-        "segment_source",
-        [] {
-            const torch::SourceTold told = torch::segment_source();
-            return py::make_tuple(told.replaced, told.segments, told.bytes, told.refused);
-        },
-        "(whether it is ours, live segments, bytes, requests that went to cudaMalloc)");
-    module.def(
-        "segment_at",
-        [](std::uintptr_t address) -> py::object {
-            const auto found = process().registrar().segment_at(address);
-            return found ? py::make_tuple(found->id, found->device, found->address, found->size,
-                                          static_cast<int>(found->memory))
-                         : py::object(py::none());
-        },
-        py::arg("address"), "(id, device, address, bytes, kind of memory), or None");
+    module.def("segment_source", &torch::segment_source);
+    module.def("segment_at",
+               [](std::uintptr_t address) { return process().registrar().segment_at(address); });
 }
 
 void bind_process(py::module_& module) {
@@ -144,7 +169,7 @@ void bind_process(py::module_& module) {
     module.def("set_registering", [](bool on) { process().set_registering(on); }, NoGil());
     module.def("registering", [] { return process().registrar().registering(); });
     module.def("communicators", [] { return communicators(process().registrar()); });
-    module.def("segments", [] { return segments(process().registrar()); });
+    module.def("segments", [] { return process().registrar().segments(); });
     module.def(
         "range_at",
         [](std::uintptr_t address) -> py::object {
@@ -154,10 +179,7 @@ void bind_process(py::module_& module) {
         py::arg("address"),
         "(address, bytes) mapped in one piece of an expandable segment, or None");
     module.def("mapped", [] { return ranges(process().registrar()); });
-    module.def("totals", [] {
-        const auto totals = process().registrar().totals();
-        return py::make_tuple(totals.segments, totals.bytes, totals.communicators);
-    });
+    module.def("totals", [] { return process().registrar().totals(); });
     module.def(
         "push",
         [](const std::string& event, const py::kwargs& fields) {
@@ -216,6 +238,7 @@ PYBIND11_MODULE(_core, module) {
     module.def("nccl_traits", &nccl_traits,
                "(name, first version, first version without, sentence) of what differs in NCCL");
     module.def("key_of_name", &nccl::key_of_name);
+    bind_rows(module);
     bind_process(module);
     bind_registration(module);
     bind_symmetric(module);

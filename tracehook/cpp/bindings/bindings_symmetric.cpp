@@ -381,7 +381,7 @@ void bind_symmetric(py::module_& module) {
                                   reinterpret_cast<std::uintptr_t>(&nccl::free_segment));
         },
         "addresses of the functions for torch's pluggable allocator: allocate, free");
-    module.def("pool_segments", [] { return pool_segments(process().bank()); });
+    module.def("pool_segments", [] { return process().bank().segments(); });
     module.def("pool_segment_at", [](std::uintptr_t address) {
         const auto segment = process().bank().find(address);
         return segment ? segment->id : 0;
@@ -397,7 +397,7 @@ void bind_symmetric(py::module_& module) {
         }
     });
     module.def("release_idle", [] { return process().bank().release_idle(); }, NoGil());
-    module.def("last_refusal", [] { return last_refusal(process().bank()); });
+    module.def("last_refusal", [] { return process().bank().last_refusal(); });
     nccl::set_introduction(&introduce);
     nccl::set_call_agreement(&agree_on_calls);
     module.def("set_verification", [](bool is_on, const py::function& compare) {

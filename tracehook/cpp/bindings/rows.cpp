@@ -154,37 +154,12 @@ py::list communicators(const registrar::Registrar& registrar) {
     return rows;
 }
 
-py::list segments(const registrar::Registrar& registrar) {
-    py::list rows;
-    for (const registrar::Segment& segment : registrar.segments()) {
-        rows.append(py::make_tuple(segment.id, segment.device, segment.address, segment.size,
-                                   static_cast<int>(segment.memory)));
-    }
-    return rows;
-}
-
 py::list ranges(const registrar::Registrar& registrar) {
     py::list rows;
     for (const registrar::Range& range : registrar.ranges()) {
         rows.append(py::make_tuple(range.device, range.address, range.size));
     }
     return rows;
-}
-
-py::list pool_segments(const windows::Bank& bank) {
-    py::list rows;
-    for (const windows::PoolSegment& segment : bank.segments()) {
-        rows.append(py::make_tuple(segment.id, segment.pool, segment.owner, segment.device,
-                                   segment.address, segment.size, segment.retired,
-                                   segment.windows));
-    }
-    return rows;
-}
-
-py::tuple last_refusal(const windows::Bank& bank) {
-    const windows::Bank::Refusal refusal = bank.last_refusal();
-    return py::make_tuple(refusal.count, refusal.device, refusal.wanted, refusal.held,
-                          refusal.limit);
 }
 
 } // namespace tracehook::bindings

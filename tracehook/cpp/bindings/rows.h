@@ -5,7 +5,6 @@
 
 #include "events/ring.h"
 #include "registrar/registrar.h"
-#include "windows/bank.h"
 
 #include <pybind11/pybind11.h>
 
@@ -34,9 +33,6 @@ py::list unlogged_calls(events::Ring& ring, bool live);
 // most) of each kind of each communicator.
 py::list tallied(events::Ring& ring);
 py::list communicators(const registrar::Registrar& registrar);
-py::list segments(const registrar::Registrar& registrar);
 py::list ranges(const registrar::Registrar& registrar);
-py::list pool_segments(const windows::Bank& bank);
-py::tuple last_refusal(const windows::Bank& bank);
 
 } // namespace tracehook::bindings

@@ -39,8 +39,8 @@ void bind_harness_memory(py::class_<Harness>& harness) {
             NoGil())
         .def(
             "release_idle", [](Harness& self) { return self.bank().release_idle(); }, NoGil())
-        .def("pool_segments", [](Harness& self) { return pool_segments(self.bank()); })
-        .def("last_refusal", [](Harness& self) { return last_refusal(self.bank()); })
+        .def("pool_segments", [](Harness& self) { return self.bank().segments(); })
+        .def("last_refusal", [](Harness& self) { return self.bank().last_refusal(); })
         .def("find_communicator",
              [](Harness& self, std::uintptr_t pointer) -> py::object {
                  const registrar::CommunicatorPtr found =
@@ -207,7 +207,7 @@ void bind_harness(py::module_& module) {
         .def_property_readonly("violations",
                                [](Harness& self) { return self.script().violations.load(); })
         .def("communicators", [](Harness& self) { return communicators(self.registrar()); })
-        .def("segments", [](Harness& self) { return segments(self.registrar()); })
+        .def("segments", [](Harness& self) { return self.registrar().segments(); })
         .def("peek", [](Harness& self, std::size_t limit) { return peek(self.ring(), limit, 0); })
         .def("peek_summed",
              [](Harness& self, std::size_t limit, std::size_t least) {

@@ -46,7 +46,7 @@ def main(library: str) -> None:
     tracehook.disable()
     from tracehook import _core
 
-    rows = [(address, size) for _, _, address, size, _ in _core.segments()]
+    rows = [(row.address, row.size) for row in _core.segments()]
     addresses = (ctypes.c_void_p * segments)(*(address for address, _ in rows))
     sizes = (ctypes.c_size_t * segments)(*(size for _, size in rows))
     # The log's thread would compete for the GIL, which this loop needs back after each switch, and a new communicator

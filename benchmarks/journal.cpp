@@ -1,8 +1,9 @@
 // What an event costs the thread it happens on, on the very code of tracehook/cpp: a ring, and a
 // registrar with communicators that do nothing. Built and drained by journal.py. Every time_*()
 // returns nanoseconds for the whole loop.
-#include "core/registrar.h"
 #include "events/ring.h"
+#include "registrar/registrar.h"
+#include "windows/communicator_windows.h"
 
 #include <chrono>
 #include <string>
@@ -14,13 +15,13 @@ namespace {
 constexpr std::size_t kSize = std::size_t{2} << 20;
 constexpr std::uintptr_t kFirst = std::uintptr_t{1} << 40;
 
-class Silent final : public core::RegistrationCalls {
+class Silent final : public registrar::RegistrationCalls {
   public:
-    core::Outcome register_range(std::uintptr_t, std::size_t) noexcept override {
+    registrar::Outcome register_range(std::uintptr_t, std::size_t) noexcept override {
         return {0, this};
     }
     int deregister(void*) noexcept override { return 0; }
-    core::Outcome register_window(std::uintptr_t, std::size_t) noexcept override { return {}; }
+    registrar::Outcome register_window(std::uintptr_t, std::size_t) noexcept override { return {}; }
     int deregister_window(void*) noexcept override { return 0; }
     void synchronize() noexcept override {}
     int remember_device() noexcept override { return 0; }
@@ -30,9 +31,9 @@ class Silent final : public core::RegistrationCalls {
 
 struct World {
     explicit World(const std::string& path) : ring(path, 65536) {}
-    core::Ring ring;
-    core::Bank bank{ring};
-    core::Registrar registrar{ring, bank};
+    events::Ring ring;
+    windows::Bank bank{ring};
+    registrar::Registrar registrar{ring, windows::in(bank)};
 };
 
 template <typename Body> double nanoseconds(std::size_t rounds, Body&& body) {
@@ -52,26 +53,26 @@ template <typename Body> double nanoseconds(std::size_t rounds, Body&& body) {
 EXPORT World* make_world(const char* path, int communicators) {
     auto* const world = new World(path);
     for (int i = 1; i <= communicators; ++i) {
-        core::Identity identity;
+        registrar::Identity identity;
         identity.pointer = reinterpret_cast<void*>(static_cast<std::uintptr_t>(i));
         identity.device = 0;
         identity.rank = 0;
         identity.size = 8;
         world->registrar.add(identity,
-                             [](const core::Identity&) { return std::make_unique<Silent>(); });
+                             [](const registrar::Identity&) { return std::make_unique<Silent>(); });
     }
     return world->ring.error().empty() ? world : nullptr;
 }
 
 EXPORT double time_push(World* world, std::size_t rounds) {
-    const core::Event event =
-        core::make_event(core::row::RegisterLocal{.segment = 1,
-                                                  .addr = kFirst,
-                                                  .size = kSize,
-                                                  .effective = core::Maybe::kUnsaid,
-                                                  .observed = false,
-                                                  .expected = 0},
-                         0, {.comm = 1, .comm_id = 1, .device = 0});
+    const events::Event event =
+        events::make_event(events::row::RegisterLocal{.segment = 1,
+                                                      .addr = kFirst,
+                                                      .size = kSize,
+                                                      .effective = events::Maybe::kUnsaid,
+                                                      .observed = false,
+                                                      .expected = 0},
+                           0, {.comm = 1, .comm_id = 1, .device = 0});
     return nanoseconds(rounds, [&](std::size_t) { world->ring.push(event); });
 }
 
@@ -84,7 +85,7 @@ EXPORT double time_segment(World* world, std::size_t rounds) {
     });
 }
 
-EXPORT std::size_t peek(World* world, core::Event* out, std::size_t limit, std::size_t skip) {
+EXPORT std::size_t peek(World* world, events::Event* out, std::size_t limit, std::size_t skip) {
     return world->ring.peek({out, limit}, skip);
 }
 

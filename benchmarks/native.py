@@ -47,7 +47,7 @@ def peer_segments() -> Path:
 def registrar() -> list[Path]:
     """Return the sources that know neither torch, CUDA nor Python."""
     sources = HERE.parent / "tracehook" / "cpp"
-    return [file for room in ("events", "symmetric_memory", "core") for file in sorted((sources / room).glob("*.cpp"))]
+    return [file for room in ("events", "registrar", "windows") for file in sorted((sources / room).glob("*.cpp"))]
 
 
 def placement() -> Path:

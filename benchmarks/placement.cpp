@@ -2,8 +2,9 @@
 // with one communicator that has windows and does nothing. Built by benchmarks/native.py, loaded
 // into a process with NCCL and CUDA. Every time_*() returns nanoseconds for the whole loop.
 #include "nccl/placement.h"
-#include "core/registrar.h"
 #include "nccl/api.h"
+#include "registrar/registrar.h"
+#include "windows/communicator_windows.h"
 
 #include <chrono>
 #include <mutex>
@@ -19,11 +20,11 @@ constexpr std::size_t kPlaces = 4; // known uses in each window
 constexpr std::size_t kCount = 4096;
 constexpr std::uint32_t kAllReduce = 0; // position in nccl/calls.def
 
-class Silent final : public core::RegistrationCalls {
+class Silent final : public registrar::RegistrationCalls {
   public:
-    core::Outcome register_range(std::uintptr_t, std::size_t) noexcept override { return {}; }
+    registrar::Outcome register_range(std::uintptr_t, std::size_t) noexcept override { return {}; }
     int deregister(void*) noexcept override { return 0; }
-    core::Outcome register_window(std::uintptr_t, std::size_t) noexcept override { return {}; }
+    registrar::Outcome register_window(std::uintptr_t, std::size_t) noexcept override { return {}; }
     int deregister_window(void*) noexcept override { return 0; }
     void synchronize() noexcept override {}
     int remember_device() noexcept override { return 0; }
@@ -32,19 +33,19 @@ class Silent final : public core::RegistrationCalls {
 };
 
 struct World {
-    core::Ring ring{"", 65536};
-    core::Bank bank{ring};
-    core::Registrar registrar{ring, bank};
-    core::CommunicatorPtr communicator;
+    events::Ring ring{"", 65536};
+    windows::Bank bank{ring};
+    registrar::Registrar registrar{ring, windows::in(bank)};
+    registrar::CommunicatorPtr communicator;
     std::vector<void*> buffers; // of the known uses, in no order
 
-    core::Windows::Lookup look(void* buffer) {
-        const core::Side side{buffer, kCount, core::Compare::kWhere};
-        return communicator->windows().look(kAllReduce, side, side);
+    windows::Windows::Lookup look(void* buffer) {
+        const windows::Side side{buffer, kCount, windows::Compare::kWhere};
+        return windows::table_of(*communicator).look(kAllReduce, side, side);
     }
     void accept(void* buffer) {
-        const core::Side side{buffer, kCount, core::Compare::kWhere};
-        communicator->windows().accept(look(buffer), side, side);
+        const windows::Side side{buffer, kCount, windows::Compare::kWhere};
+        windows::table_of(*communicator).accept(look(buffer), side, side);
     }
 };
 
@@ -77,16 +78,16 @@ template <typename Call> double for_buffers(World& world, std::size_t calls, Cal
 // Never destroyed. Its windows are known, and not pinned by a captured graph.
 EXPORT World* make_world(std::size_t windows) {
     auto* const world = new World;
-    core::Identity identity;
+    registrar::Identity identity;
     identity.pointer = world;
     identity.device = 0;
     identity.rank = 0;
     identity.size = 8;
     world->communicator = world->registrar.add(
-        identity, [](const core::Identity&) { return std::make_unique<Silent>(); });
+        identity, [](const registrar::Identity&) { return std::make_unique<Silent>(); });
     for (std::size_t i = 0; i < windows; ++i) {
         const std::uintptr_t address = (std::uintptr_t{1} << 40) + 2 * i * kSize;
-        world->communicator->windows().install({0, i + 1, address, kSize, world, false});
+        windows::table_of(*world->communicator).install({0, i + 1, address, kSize, world, false});
         for (std::size_t place = 0; place < kPlaces; ++place) {
             world->buffers.push_back(reinterpret_cast<void*>(address + place * (kSize / kPlaces)));
         }
@@ -100,7 +101,7 @@ EXPORT World* make_world(std::size_t windows) {
 
 EXPORT void pin_all(World* world) {
     for (void* buffer : world->buffers) {
-        world->communicator->windows().pin(world->look(buffer));
+        windows::table_of(*world->communicator).pin(world->look(buffer));
     }
 }
 
@@ -113,7 +114,7 @@ EXPORT double time_look(World* world, std::size_t calls) {
 EXPORT double time_check(World* world, void* stream, std::size_t calls) {
     constexpr int kUint8 = 1;
     return for_buffers(*world, calls, [&](void* buffer) {
-        const core::CommunicatorPtr& communicator = world->registrar.find(world);
+        const registrar::CommunicatorPtr& communicator = world->registrar.find(world);
         nccl::Checked checked;
         const nccl::Call call{kAllReduce, buffer, buffer, kCount, kUint8, stream, false};
         return nccl::check_placement(communicator, call, checked) == 0;
@@ -129,21 +130,21 @@ EXPORT double time_find(World* world, std::size_t calls) {
 // if it is to be `counted`, count the call in the ring (events/calls.h); at 2 also by its kind
 // (events/tally.h), without asking CUDA whether the stream is captured.
 EXPORT double time_passage(World* world, std::size_t calls, int counted) {
-    const auto passes = [&](const core::CommunicatorPtr& communicator) {
+    const auto passes = [&](const registrar::CommunicatorPtr& communicator) {
         return communicator->gate().enter(*communicator);
     };
     if (counted == 0) {
         return for_buffers(*world, calls, [&](void*) {
-            const core::CommunicatorPtr& communicator = world->registrar.find(world);
+            const registrar::CommunicatorPtr& communicator = world->registrar.find(world);
             const bool entered = passes(communicator);
             communicator->gate().leave();
             return entered;
         });
     }
     return for_buffers(*world, calls, [&](void*) {
-        const core::CommunicatorPtr& communicator = world->registrar.find(world);
+        const registrar::CommunicatorPtr& communicator = world->registrar.find(world);
         const bool entered = passes(communicator);
-        core::CallSlot* const slot = communicator->calls();
+        events::CallSlot* const slot = communicator->calls();
         if (slot != nullptr) {
             slot->collective_begins(kAllReduce, kCount, -1);
         }

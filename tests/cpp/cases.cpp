@@ -313,23 +313,23 @@ void what_was_never_registered_needs_no_wait() {
 void an_abort_ends_the_questions_about_a_window() {
     World world;
     world.bank.open(Driver::memory(), 0);
-    core::Identity identity;
+    registrar::Identity identity;
     identity.pointer = World::pointer_of(1);
     identity.device = 0;
-    const auto communicator = world.registrar.add(identity, [](const core::Identity& own) {
+    const auto communicator = world.registrar.add(identity, [](const registrar::Identity& own) {
         return std::make_unique<nccl::NcclRegistrationCalls>(own.pointer, own.device, false);
     });
     world.bank.take({1, 0, 0, 4096});
     std::thread scope([&] {
         if (communicator->gate().enter(*communicator)) {
-            communicator->register_windows(world.bank.segments());
+            windows::of(*communicator).register_windows(world.bank.segments());
             communicator->gate().leave();
         }
     });
     until([] { return nccl::window_polls > 2; });
     std::atomic<int> asked{0};
     {
-        const core::Registrar::Ending ending = world.registrar.kill(World::pointer_of(1));
+        const registrar::Registrar::Ending ending = world.registrar.kill(World::pointer_of(1));
         asked = nccl::window_polls.load(); // here the library frees the communicator
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
         expect(nccl::window_polls == asked, "a window that a non-blocking communicator still makes "
@@ -342,13 +342,13 @@ void an_abort_ends_the_questions_about_a_window() {
 void the_oldest_of_very_many_communicators_are_counted_as_one() {
     constexpr std::uint64_t kCommunicators = 20'000;
     constexpr std::uint64_t kBytes = 1 << 20;
-    std::vector<core::CallSlot> slots(core::CallTable::kSlots);
-    core::CallTable table(slots);
+    std::vector<events::CallSlot> slots(events::CallTable::kSlots);
+    events::CallTable table(slots);
     for (std::uint64_t number = 1; number <= kCommunicators; ++number) {
-        core::CallSlot* slot =
+        events::CallSlot* slot =
             table.take({number, static_cast<std::uint32_t>(number), 0, 2, false});
-        slot->tally(core::Tally::kSends, kBytes);
-        slot->tally(core::Tally::kReceives, kBytes + number % 7);
+        slot->tally(events::Tally::kSends, kBytes);
+        slot->tally(events::Tally::kReceives, kBytes + number % 7);
         slot->end(false);
         slot->let_go();
         (void)table.unlogged(false); // the log's thread writes it,

@@ -1,6 +1,7 @@
 // What a registration costs in memory, and that it stays so: the registrar alone, with
 // communicators that store nothing.
-#include "core/registrar.h"
+#include "registrar/registrar.h"
+#include "windows/communicator_windows.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -8,7 +9,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-using namespace tracehook::core;
+using namespace tracehook::events;
+using namespace tracehook::registrar;
+using namespace tracehook::windows;
 
 namespace {
 
@@ -36,7 +39,7 @@ class Forgetful final : public RegistrationCalls {
 struct World {
     Ring ring{"", 64}; // full at once: what it costs is fixed, and not what is measured
     Bank bank{ring};
-    Registrar registrar{ring, bank};
+    Registrar registrar{ring, in(bank)};
 
     void create(std::size_t count) {
         for (std::size_t i = 0; i < count; ++i) {

@@ -2,8 +2,9 @@
 // a world that have such places.
 #pragma once
 
-#include "core/registrar.h"
 #include "nccl/api.h"
+#include "registrar/registrar.h"
+#include "windows/communicator_windows.h"
 
 #include <atomic>
 #include <chrono>
@@ -110,10 +111,10 @@ struct Library {
     Place in_window_undone{nullptr};
 };
 
-class Scripted final : public core::RegistrationCalls {
+class Scripted final : public registrar::RegistrationCalls {
   public:
     explicit Scripted(Library& library) : library_(library) {}
-    core::Outcome register_range(std::uintptr_t address, std::size_t) noexcept override {
+    registrar::Outcome register_range(std::uintptr_t address, std::size_t) noexcept override {
         ++library_.registered;
         pass(library_.in_register);
         return {0, reinterpret_cast<void*>(address)};
@@ -123,7 +124,7 @@ class Scripted final : public core::RegistrationCalls {
         ++library_.deregistered;
         return 0;
     }
-    core::Outcome register_window(std::uintptr_t address, std::size_t) noexcept override {
+    registrar::Outcome register_window(std::uintptr_t address, std::size_t) noexcept override {
         ++library_.windows_made;
         pass(library_.in_window);
         const int result = library_.window_result.load();
@@ -163,7 +164,7 @@ struct Driver {
         const std::lock_guard guard(mutex);
         return live.contains(memory);
     }
-    static core::Memory memory() {
+    static windows::Memory memory() {
         return {[](std::size_t size) -> void* {
                     Driver& self = the();
                     pass(self.in_allocate);
@@ -186,16 +187,16 @@ struct Driver {
 };
 
 // Keeps what is freed while a communicator is busy, where a case says so.
-class Keeper final : public core::SegmentMemory {
+class Keeper final : public registrar::SegmentMemory {
   public:
-    core::MemoryKind kind_of(std::uintptr_t) noexcept override {
-        return core::MemoryKind::kShareable;
+    registrar::MemoryKind kind_of(std::uintptr_t) noexcept override {
+        return registrar::MemoryKind::kShareable;
     }
-    std::uintptr_t map_again(const core::Segment&) noexcept override { return 0; }
-    void unmap(const core::Segment&, std::uintptr_t, bool) noexcept override {}
-    bool can_keep(const core::Segment&) noexcept override { return keeps; }
-    void keep(const core::Segment&) noexcept override { ++kept; }
-    void let_go(const core::Segment&) noexcept override {
+    std::uintptr_t map_again(const registrar::Segment&) noexcept override { return 0; }
+    void unmap(const registrar::Segment&, std::uintptr_t, bool) noexcept override {}
+    bool can_keep(const registrar::Segment&) noexcept override { return keeps; }
+    void keep(const registrar::Segment&) noexcept override { ++kept; }
+    void let_go(const registrar::Segment&) noexcept override {
         pass(in_let_go);
         ++let_gone;
     }
@@ -211,21 +212,21 @@ class Keeper final : public core::SegmentMemory {
     Place in_let_go{nullptr};
 };
 
-inline core::Patience impatient() {
-    core::Patience patience;
+inline registrar::Patience impatient() {
+    registrar::Patience patience;
     patience.free_for_call = patience.room_for_call = std::chrono::milliseconds(10);
     patience.undoing_for_ready = std::chrono::milliseconds(10);
     return patience;
 }
 
 struct World {
-    core::Ring ring{"", 1024};
-    core::Bank bank{ring};
+    events::Ring ring{"", 1024};
+    windows::Bank bank{ring};
     Keeper keeper;
-    core::Registrar registrar;
+    registrar::Registrar registrar;
 
-    explicit World(const core::Patience& patience = {})
-        : registrar(ring, bank, patience, &keeper) {}
+    explicit World(const registrar::Patience& patience = {})
+        : registrar(ring, windows::in(bank), patience, &keeper) {}
 
     ~World() {
         for (const auto& communicator : registrar.communicators()) {
@@ -234,14 +235,15 @@ struct World {
         registrar.find(nullptr); // this thread's last find() must not outlive the bank
     }
 
-    core::CommunicatorPtr create(std::uintptr_t pointer, Library& library,
-                                 const core::CommunicatorPtr& parent = nullptr) {
-        core::Identity identity;
+    registrar::CommunicatorPtr create(std::uintptr_t pointer, Library& library,
+                                      const registrar::CommunicatorPtr& parent = nullptr) {
+        registrar::Identity identity;
         identity.pointer = pointer_of(pointer);
         identity.device = 0;
         identity.size = 2;
         return registrar.add(
-            identity, [&](const core::Identity&) { return std::make_unique<Scripted>(library); },
+            identity,
+            [&](const registrar::Identity&) { return std::make_unique<Scripted>(library); },
             parent);
     }
     void allocate(std::uintptr_t address) { registrar.segment_allocated(0, address, 4096); }

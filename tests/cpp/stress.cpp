@@ -318,9 +318,8 @@ class Job {
     Violations violations_;
     Driver driver_;
     Ring ring_{"", 4096};
-    Bank bank_{ring_};
     Keeper keeper_{driver_};
-    Registrar registrar_{ring_, bank_, patience(), &keeper_};
+    Registrar registrar_{ring_, {}, patience(), &keeper_};
     std::array<Device, kDevices> devices_;
 
     std::mutex table_mutex_; // the four tables below; nothing of the registrar is locked inside it

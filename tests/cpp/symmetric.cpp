@@ -3,8 +3,8 @@
 // their places up, communicators that begin, end and die meanwhile. Ends with one line of counts.
 //
 //     symmetric [rounds]
-#include "bindings/symmetric_memory.h"
-#include "symmetric_memory/scope_stack.h"
+#include "process/symmetric_memory.h"
+#include "windows/scope_stack.h"
 #include "world.h"
 
 #include <algorithm>
@@ -15,7 +15,8 @@
 #include <utility>
 
 using namespace world;
-using tracehook::BoundCommunicator;
+using namespace tracehook::windows;
+using tracehook::process::BoundCommunicator;
 
 namespace {
 
@@ -352,14 +353,14 @@ class Job {
                 std::this_thread::yield();
                 continue;
             }
-            BoundCommunicator communicator(found, bank_);
+            BoundCommunicator communicator(found);
             const std::lock_guard guard(live->planning);
             const std::vector<std::uint64_t> chosen = some_segments(random, live->device);
             if (pick(random, 4) == 0) {
                 undone_ += communicator.deregister_windows(chosen);
                 continue;
             }
-            Windows& windows = found->windows();
+            Windows& windows = table_of(*found);
             const std::uint64_t calls = windows.raise_fence(Windows::Fence::kRegistration);
             const bool level = communicator.wait_for_calls(calls, 0, std::chrono::seconds(1));
             const auto wanted = communicator.missing(chosen);
@@ -391,7 +392,7 @@ class Job {
                 std::this_thread::yield();
                 continue;
             }
-            Windows& windows = found->windows();
+            Windows& windows = table_of(*found);
             const bool looks = windows.count() != 0 && look(random, windows);
             if (found->gate().enter(*found)) {
                 if (looks) {
@@ -570,7 +571,7 @@ class Job {
     Driver driver_;
     Ring ring_{"", 64}; // full at once
     Bank bank_{ring_};
-    Registrar registrar_{ring_, bank_};
+    Registrar registrar_{ring_, in(bank_)};
     std::array<Allocator, kDevices> allocators_;
 
     std::mutex table_mutex_; // the three tables below; nothing of the registrar is locked inside it

@@ -1,13 +1,14 @@
 // Interleavings of windows and the bank's memory, one thread stopped inside the library while
 // another does its part. One line per sentence; the exit status counts those that went wrong.
-#include "bindings/symmetric_memory.h"
 #include "nccl/placement.h"
+#include "process/symmetric_memory.h"
 #include "scripted.h"
 
 #include <future>
 #include <sanitizer/lsan_interface.h>
 
 using namespace scripted;
+using process::BoundCommunicator;
 
 namespace {
 
@@ -22,13 +23,13 @@ struct Symmetric : World {
         const auto segment = bank.find(reinterpret_cast<std::uintptr_t>(memory));
         return segment ? segment->id : 0;
     }
-    core::PoolSegment at(std::uint64_t segment) {
-        return bank.get(segment).value_or(core::PoolSegment{});
+    windows::PoolSegment at(std::uint64_t segment) {
+        return bank.get(segment).value_or(windows::PoolSegment{});
     }
     void give_back(std::uint64_t segment) { bank.give_back(at(segment).address); }
     std::uint32_t windows(std::uint64_t segment) { return at(segment).windows; }
-    BoundCommunicator communicator(const core::CommunicatorPtr& registrations) {
-        return BoundCommunicator(registrations, bank);
+    BoundCommunicator communicator(const registrar::CommunicatorPtr& registrations) {
+        return BoundCommunicator(registrations);
     }
 };
 
@@ -39,7 +40,7 @@ void an_abort_before_the_confirmation() {
     const std::uint64_t segment = world.take();
     communicator.register_windows({segment});
     {
-        const core::Registrar::Ending ending = world.registrar.kill(World::pointer_of(1));
+        const registrar::Registrar::Ending ending = world.registrar.kill(World::pointer_of(1));
         expect(!communicator.confirm_windows(),
                "a communicator that died between registration and confirmation confirms nothing");
         communicator.drop_windows();
@@ -64,7 +65,7 @@ void an_abort_with_confirmed_windows() {
     world.give_back(segment);
     const int synchronized = Driver::the().synchronized;
     {
-        const core::Registrar::Ending ending = world.registrar.kill(World::pointer_of(1));
+        const registrar::Registrar::Ending ending = world.registrar.kill(World::pointer_of(1));
         world.bank.release_idle();
         expect(Driver::the().mapped(address),
                "memory is not released while a communicator that has a window on it is aborted");
@@ -96,15 +97,17 @@ void an_abort_ends_a_registration_that_hangs() {
         Library library;
         library.window_result = result;
         // An abort that waits for a call would wait for ever here, and watch() tell of it.
-        core::Patience patience;
+        registrar::Patience patience;
         patience.abort_for_call = std::chrono::hours(1);
-        core::Registrar registrar(world.ring, world.bank, patience);
-        core::Identity identity;
+        registrar::Registrar registrar(world.ring, windows::in(world.bank), patience);
+        registrar::Identity identity;
         identity.pointer = World::pointer_of(1);
         identity.device = 0;
         identity.size = 2;
-        BoundCommunicator communicator = world.communicator(registrar.add(
-            identity, [&](const core::Identity&) { return std::make_unique<Scripted>(library); }));
+        BoundCommunicator communicator =
+            world.communicator(registrar.add(identity, [&](const registrar::Identity&) {
+                return std::make_unique<Scripted>(library);
+            }));
         const std::uint64_t first = world.take();
         const std::uint64_t second = world.take();
         Stop stop;
@@ -154,10 +157,10 @@ void a_segment_that_is_gone_is_not_registered() {
     BoundCommunicator communicator = world.communicator(registrations);
     const std::uint64_t segment = world.take();
     const std::uint64_t gone = world.take();
-    const core::PoolSegment copy = world.at(gone);
+    const windows::PoolSegment copy = world.at(gone);
     world.give_back(gone);
     registrations->gate().enter(*registrations);
-    const auto outcomes = registrations->register_windows({world.at(segment), copy});
+    const auto outcomes = windows::of(*registrations).register_windows({world.at(segment), copy});
     registrations->gate().leave();
     expect(outcomes.empty() && library.windows_made == 0 && world.windows(segment) == 0,
            "if one segment is gone nothing is registered and nothing counted");
@@ -227,13 +230,14 @@ void a_member_that_nobody_ended() {
     const std::uint64_t confirmed = world.take();
     const std::uint64_t unconfirmed = world.take();
     {
-        core::Grave grave([](const core::Segment&) {});
-        auto gate = std::make_shared<core::Gate>(core::Patience{}, grave);
-        core::Communicator communicator({}, std::make_unique<Scripted>(library), gate, world.ring,
-                                        world.bank);
-        communicator.register_windows({world.at(confirmed)});
-        communicator.confirm_windows();
-        communicator.register_windows({world.at(unconfirmed)});
+        registrar::Grave grave([](const registrar::Segment&) {});
+        auto gate = std::make_shared<registrar::Gate>(registrar::Patience{}, grave);
+        registrar::Communicator communicator({}, std::make_unique<Scripted>(library), gate,
+                                             world.ring, windows::in(world.bank));
+        windows::CommunicatorWindows& windows = windows::of(communicator);
+        windows.register_windows({world.at(confirmed)});
+        windows.confirm_windows();
+        windows.register_windows({world.at(unconfirmed)});
     }
     expect(world.windows(confirmed) == 0 && world.windows(unconfirmed) == 0,
            "a communicator that goes without an end leaves no count");
@@ -286,14 +290,14 @@ void a_comparison_that_outlives_its_communicator() {
         communicator.register_windows({segment});
         communicator.confirm_windows();
     }
-    nccl::set_verification([&](core::Communicator&, const auto&) {
+    nccl::set_verification([&](registrar::Communicator&, const auto&) {
         world.kill(1);
         world.registrar.find(World::pointer_of(2));
         return std::string();
     });
     nccl::pretend_capture = true;
     void* const buffer = World::pointer_of(world.at(segment).address);
-    const core::CommunicatorPtr& found = world.registrar.find(World::pointer_of(1));
+    const registrar::CommunicatorPtr& found = world.registrar.find(World::pointer_of(1));
     // The address sanitizer tells if the communicator is touched after it is gone.
     const nccl::Call call{0, buffer, buffer, 1, nccl::kFloat32, nullptr, false};
     nccl::Checked checked;
@@ -311,18 +315,18 @@ void a_captured_graph_pins_a_roots_buffer() {
     communicator.register_windows({segment});
     communicator.confirm_windows();
     const void* const buffer = World::pointer_of(world.at(segment).address);
-    core::Windows& windows = communicator->windows();
-    const auto look = windows.look(4, {nullptr, kBytes, core::Compare::kWhere},
-                                   {buffer, kBytes, core::Compare::kNothing});
+    windows::Windows& windows = windows::table_of(*communicator);
+    const auto look = windows.look(4, {nullptr, kBytes, windows::Compare::kWhere},
+                                   {buffer, kBytes, windows::Compare::kNothing});
     windows.pin(look);
     expect(look.in_window && windows.list().front().pinned,
            "a captured graph keeps the window of a buffer that the ranks do not compare");
-    expect(look.use.receive == core::Place{}, "though its place is no part of the comparison");
+    expect(look.use.receive == windows::Place{}, "though its place is no part of the comparison");
 }
 
 void blocks_are_pending_between_two_events() {
     Symmetric world;
-    core::PendingBlocks pending(world.bank);
+    windows::PendingBlocks pending(world.bank);
     expect(world.bank.span()[1] == 0, "without memory of pools no free is looked at");
     const std::uintptr_t ours = world.at(world.take()).address;
     const std::uintptr_t foreign = 0x10;

@@ -2,7 +2,7 @@
 // the library's side of each communicator, which checks every call that reaches it.
 #pragma once
 
-#include "core/registrar.h"
+#include "registrar/registrar.h"
 
 #include <array>
 #include <atomic>
@@ -18,7 +18,8 @@
 
 namespace world {
 
-using namespace tracehook::core;
+using namespace tracehook::events;
+using namespace tracehook::registrar;
 
 using Range = std::pair<std::uintptr_t, std::size_t>;
 using Held = std::map<std::uintptr_t, std::size_t>;

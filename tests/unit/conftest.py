@@ -99,7 +99,7 @@ def calls_of(harness: Harness) -> Callable[[int], list[tuple[str, int]]]:
 @pytest.fixture
 def lives(harness: Harness) -> Callable[[int], bool]:
     """Tell whether a segment of device 0 starts at an address, as far as the ledger knows."""
-    return lambda address: any(row[1:3] == (0, address) for row in harness.segments())
+    return lambda address: any((row.device, row.address) == (0, address) for row in harness.segments())
 
 
 @pytest.fixture

@@ -32,7 +32,11 @@ def bank(harness):
 
 
 def _segments(harness):
-    return {row[0]: Segment(*row) for row in harness.pool_segments()}
+    return {row.id: Segment(*(getattr(row, name) for name in Segment._fields)) for row in harness.pool_segments()}
+
+
+def _told(refusal):
+    return refusal.count, refusal.device, refusal.wanted, refusal.held, refusal.limit
 
 
 def _at(harness, address):
@@ -187,7 +191,7 @@ def test_the_limit_is_what_may_be_held(limited):
     """A request that fills the limit is served, one byte more is refused with the numbers."""
     assert limited.take(1, 0, 12 * KIB)
     assert limited.take(2, 0, 4 * KIB + 1) == 0
-    assert limited.last_refusal() == (1, 0, 4 * KIB + 1, 12 * KIB, 16 * KIB)
+    assert _told(limited.last_refusal()) == (1, 0, 4 * KIB + 1, 12 * KIB, 16 * KIB)
     assert limited.take(2, 0, 4 * KIB)
 
 
@@ -195,7 +199,7 @@ def test_each_device_has_its_own(limited):
     """What one device holds does not count on another."""
     limited.take(1, 0, 16 * KIB)
     assert limited.take(1, 1, 16 * KIB)
-    assert limited.last_refusal()[0] == 0
+    assert limited.last_refusal().count == 0
 
 
 def test_retired_segments_count(limited):
@@ -203,7 +207,7 @@ def test_retired_segments_count(limited):
     address = _take_with_window(limited, size=12 * KIB)
     limited.give_back(address)
     assert limited.take(1, 0, 8 * KIB) == 0
-    assert limited.last_refusal()[3] == 12 * KIB
+    assert limited.last_refusal().held == 12 * KIB
     assert limited.take(1, 0, 12 * KIB) == address
 
 
@@ -217,7 +221,7 @@ def test_an_immense_request_is_refused(limited):
     """A size near the largest number does not wrap around the limit."""
     limited.take(1, 0, 8 * KIB)
     assert limited.take(1, 0, (1 << 64) - 4 * KIB) == 0
-    assert limited.last_refusal()[2] == (1 << 64) - 4 * KIB
+    assert limited.last_refusal().wanted == (1 << 64) - 4 * KIB
 
 
 def test_a_device_without_memory_is_told_apart(limited):
@@ -227,7 +231,7 @@ def test_a_device_without_memory_is_told_apart(limited):
         assert limited.take(1, 0, 4 * KIB) == 0
     finally:
         Harness.set_out_of_memory(False)
-    assert limited.last_refusal() == (1, 0, 4 * KIB, 0, 0)
+    assert _told(limited.last_refusal()) == (1, 0, 4 * KIB, 0, 0)
     assert limited.take(1, 0, 16 * KIB)
 
 
@@ -235,7 +239,7 @@ def test_refusals_are_counted(limited):
     """The count tells a new refusal from an old one."""
     for _ in range(3):
         limited.take(1, 0, 17 * KIB)
-    assert limited.last_refusal()[0] == 3
+    assert limited.last_refusal().count == 3
 
 
 # --- the log ---

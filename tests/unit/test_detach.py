@@ -24,9 +24,7 @@ def test_status_does_not_wait_for_a_detach(monkeypatch: pytest.MonkeyPatch, back
 
     monkeypatch.setattr(module, "EXTENSIONS", [])
     service = Service(settings.from_environment()[0])
-    service._core = MagicMock(
-        retire_communicator=retire, totals=lambda: (0, 0, 0), segment_source=lambda: (False, 0, 0, 0)
-    )
+    service._core = MagicMock(retire_communicator=retire)
     detach = background(service.detach_communicator, 1)
     assert inside.wait(PATIENCE)
     asked = background(service.status)

@@ -17,7 +17,7 @@ def create(harness):
         harness.create(pointer)
         member = harness.find_communicator(pointer)
         address = harness.take(1, 0, SIZE)
-        member.register_windows([row[0] for row in harness.pool_segments() if row[4] == address])
+        member.register_windows([row.id for row in harness.pool_segments() if row.address == address])
         assert member.confirm_windows()
         return member
 
@@ -36,7 +36,7 @@ def _pinned(member):
 
 
 def _segments_with_windows(harness):
-    return [row[0] for row in harness.pool_segments() if row[7]]
+    return [row.id for row in harness.pool_segments() if row.windows]
 
 
 def test_windows_are_pinned_until_the_last_is_destroyed(harness, member):

@@ -82,7 +82,7 @@ def test_kill_does_not_wait_for_the_work_of_a_sibling(harness, calls_of, backgro
     harness.alloc(1, 0x10000, 4 * KIB)
     harness.set_delay_us(1_000_000)
     free = background(harness.free, 1, 0x10000, 4 * KIB)
-    until(lambda: [segment for segment in harness.segments() if segment[1] == 1] == [])
+    until(lambda: [segment for segment in harness.segments() if segment.device == 1] == [])
     for address in _addresses(40):
         harness.alloc(0, address, 4 * KIB)
     harness.kill(CHILD)

@@ -168,7 +168,7 @@ def test_a_push_of_cpp_names_all_members(tmp_path: Path, pushed: str, compiles: 
     file = tmp_path / "push.cpp"
     file.write_text(
         '#include "events/event.h"\n'
-        f"tracehook::core::Event pushed() {{ using namespace tracehook::core; return make_event({pushed}); }}\n"
+        f"tracehook::events::Event pushed() {{ using namespace tracehook::events; return make_event({pushed}); }}\n"
     )
     run = ["g++", "-std=c++20", "-fsyntax-only", f"-I{ROOT / 'cpp'}", str(file)]
     assert (subprocess.run(run, capture_output=True, check=False).returncode == 0) == compiles

@@ -38,7 +38,7 @@ def test_a_segment_is_not_queued_for_who_was_born_with_it(harness, calls_of, bus
     harness.alloc(0, 0x10000, 2 * SIZE)
     with busy_gate(X):
         alloc = background(harness.alloc, 0, 0x10000, SIZE)  # over the other, whose free nobody saw
-        until(lambda: (0, 0x10000, 2 * SIZE) not in [row[1:4] for row in harness.segments()])
+        until(lambda: (0, 0x10000, 2 * SIZE) not in [(row.device, row.address, row.size) for row in harness.segments()])
         harness.create(Y)
         with busy_gate(Y):
             pass

@@ -30,18 +30,19 @@ MAY_IMPORT = {
     "rehearsal": ("hook", "log"),
     "commands": ("views", "audit", "hook", "log", "metrics", "nccl", "policies", "rehearsal", "tuning"),
 }
-# The same of C++: `core` decides, and knows neither torch nor NCCL.
+# The same of C++, from the ground up: a room includes only rooms that stand above it in this table.
 MAY_INCLUDE = {
     "events": (),
-    "symmetric_memory": ("events",),
-    "core": ("symmetric_memory", "events"),
     "elf": (),
-    "cuda": ("core",),
-    "nccl": ("core", "cuda", "elf", "symmetric_memory", "events"),
-    "torch": ("core", "cuda", "elf", "symmetric_memory", "events"),
-    "ipc": ("core", "cuda", "events"),
-    "bindings": ("core", "cuda", "events", "ipc", "nccl", "symmetric_memory", "torch"),
-    "testing": ("bindings", "core", "events", "symmetric_memory"),
+    "registrar": ("events",),
+    "windows": ("events", "registrar"),
+    "cuda": ("elf", "registrar"),
+    "ipc": ("cuda", "elf", "events"),
+    "nccl": ("cuda", "elf", "events", "registrar", "windows"),
+    "torch": ("cuda", "elf", "events", "registrar", "windows"),
+    "process": ("events", "nccl", "registrar", "torch", "windows"),
+    "bindings": ("cuda", "events", "ipc", "nccl", "process", "registrar", "torch", "windows"),
+    "testing": ("bindings", "events", "process", "registrar", "windows"),
 }
 
 
@@ -118,7 +119,25 @@ def test_no_module_is_long() -> None:
 
 @pytest.mark.parametrize("room", MAY_INCLUDE)
 def test_a_native_room_includes_only_what_lies_below(room: str) -> None:
-    """`core` includes neither torch's room nor NCCL's."""
+    """`registrar` includes nothing of windows, and neither torch's room nor NCCL's."""
+    rooms = list(MAY_INCLUDE)
+    assert set(MAY_INCLUDE[room]) <= set(rooms[: rooms.index(room)])
+    files = list((HOUSE / "cpp" / room).glob("*.[ch]*"))
+    assert files
+    for file in files:
+        included = {match.partition("/")[0] for match in re.findall(r'#include "([^"]+)"', file.read_text())}
+        assert included <= {room, *MAY_INCLUDE[room]}, file.name
+
+
+def test_only_the_bindings_know_python() -> None:
+    """The wiring of a process does without pybind11, like all rooms below it."""
+    for room in MAY_INCLUDE.keys() - {"bindings", "testing"}:
+        assert not [file for file in (HOUSE / "cpp" / room).glob("*.[ch]*") if "pybind11" in file.read_text()]
+
+
+@pytest.mark.parametrize("room", MAY_INCLUDE)
+def test_a_namespace_is_named_as_its_folder(room: str) -> None:
+    """So the name of a thing says where it stands."""
     for file in (HOUSE / "cpp" / room).glob("*.[ch]*"):
-        rooms = {match.partition("/")[0] for match in re.findall(r'#include "([^"]+)"', file.read_text())}
-        assert rooms <= {room, *MAY_INCLUDE[room]}, file.name
+        spaces = set(re.findall(r"^namespace (tracehook\S*)", file.read_text(), re.MULTILINE))
+        assert spaces <= {f"tracehook::{room}"}, file.name

@@ -57,7 +57,7 @@ def test_a_notebook_shows_the_status_as_tables() -> None:
 def test_every_row_of_a_communicator_has_a_type() -> None:
     """The native rows and the types have the same names."""
     source = (Path(tracehook.__file__).parent / "cpp" / "bindings" / "rows.cpp").read_text()
-    rows = source[source.index("py::list communicators(") : source.index("py::list segments(")]
+    rows = source[source.index("py::list communicators(") : source.index("py::list ranges(")]
     named = {line.split('"')[1] for line in rows.splitlines() if 'row["' in line}
     assert named == get_type_hints(status_types.CommunicatorStatus).keys()
 

@@ -157,7 +157,7 @@ def test_a_reused_address_is_a_new_segment(harness, calls_of):
     ids = []
     for size in (4 * KIB, 8 * KIB):
         harness.alloc(0, 0x10000, size)
-        ids.append(harness.segments()[0][0])
+        ids.append(harness.segments()[0].id)
         harness.free(0, 0x10000, size)
     assert ids[0] < ids[1]
     assert [verb for verb, _ in calls_of(1)] == ["register", "deregister", "register", "deregister"]

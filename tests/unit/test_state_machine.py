@@ -104,7 +104,7 @@ class _Registrar(RuleBasedStateMachine):
         """Make a call of the allocator after which `going` are gone; on a thread of its own if it waits."""
 
         def is_under_way() -> bool:
-            return not any((device, address) == row[1:3] for row in self.harness.segments() for address in going)
+            return not any(row.device == device and row.address in going for row in self.harness.segments())
 
         if not self.waits(device, going):
             made()
@@ -291,8 +291,8 @@ class _Registrar(RuleBasedStateMachine):
     @invariant()
     def the_ledger_is_the_model(self) -> None:
         segments = self.harness.segments()
-        assert len({segment[0] for segment in segments}) == len(segments)
-        rows = {(device, address, size) for _, device, address, size, _ in segments}
+        assert len({segment.id for segment in segments}) == len(segments)
+        rows = {(segment.device, segment.address, segment.size) for segment in segments}
         live = {device: self.staying(device, segments) for device, segments in self.live.items()}
         assert rows == {(device, *item) for device, segments in live.items() for item in segments.items()}
 

@@ -135,7 +135,7 @@ def test_windows_of_a_real_registrar(harness, events, tmp_path):
     member = harness.find_communicator(X)
     for _ in range(2):
         harness.take(1, 0, 1 << 20)
-    segments = [row[0] for row in harness.pool_segments()]
+    segments = [row.id for row in harness.pool_segments()]
     assert len(member.register_windows(segments)) == 2
     member.confirm_windows()
     assert member.deregister_windows(segments[:1]) == 1

@@ -26,7 +26,7 @@ def told(events):
 
 def _register(harness, member, **given):
     address = harness.take(5, 0, 4 * KIB, **given)
-    segment = harness.pool_segments()[-1][0]
+    segment = harness.pool_segments()[-1].id
     outcomes = member.register_windows([segment])
     member.confirm_windows()
     return segment, address, outcomes

@@ -20,7 +20,7 @@ class Windows:
     def segment(self, size=SIZE):
         """Return (id, address) of a new segment."""
         address = self.harness.take(1, 0, size)
-        return next((row[0], address) for row in self.harness.pool_segments() if row[4] == address)
+        return next((row.id, address) for row in self.harness.pool_segments() if row.address == address)
 
     def add(self, size=SIZE):
         """Register a new segment; return its address."""
@@ -79,7 +79,7 @@ def test_nothing_is_usable_before_the_confirmation(windows):
     """A registered window counts at the bank, but no buffer lies in it until all ranks have it."""
     segment, address = windows.segment()
     windows.member.register_windows([segment])
-    assert windows.harness.pool_segments()[0][7] == 1
+    assert windows.harness.pool_segments()[0].windows == 1
     assert (windows.member.windows(), windows.member.missing([segment])) == ([], [segment])
     assert not windows.member.holds(address, 1)
     windows.member.confirm_windows()
@@ -91,7 +91,7 @@ def test_what_is_dropped_gets_no_number(windows):
     segment, _ = windows.segment()
     windows.member.register_windows([segment])
     assert windows.member.drop_windows() == 1
-    assert (windows.harness.held(X), windows.harness.pool_segments()[0][7]) == ([], 0)
+    assert (windows.harness.held(X), windows.harness.pool_segments()[0].windows) == ([], 0)
     windows.add()
     assert windows.ordinals() == {2: 0}
 
@@ -101,9 +101,9 @@ def test_the_first_failure_ends_it(windows):
     ids = [windows.segment()[0] for _ in range(3)]
     windows.harness.fail_after(X, 1)
     assert windows.member.register_windows(ids) == [(0, True), (1, False)]
-    assert [row[7] for row in windows.harness.pool_segments()] == [1, 0, 0]
+    assert [row.windows for row in windows.harness.pool_segments()] == [1, 0, 0]
     assert windows.member.drop_windows() == 1
-    assert [row[7] for row in windows.harness.pool_segments()] == [0, 0, 0]
+    assert [row.windows for row in windows.harness.pool_segments()] == [0, 0, 0]
 
 
 def test_a_segment_that_is_gone_is_not_registered(windows):
@@ -112,7 +112,7 @@ def test_a_segment_that_is_gone_is_not_registered(windows):
     gone, address = windows.segment()
     windows.harness.give_back(address)
     assert windows.member.register_windows([segment, gone]) == []
-    assert (windows.harness.calls(), windows.harness.pool_segments()[0][7]) == ([], 0)
+    assert (windows.harness.calls(), windows.harness.pool_segments()[0].windows) == ([], 0)
 
 
 def test_a_dead_communicator_registers_nothing(windows):
@@ -133,7 +133,7 @@ def test_the_end_empties_the_table(windows, end):
     windows.member.register_windows([windows.segment()[0]])
     getattr(windows.harness, end)(X)
     assert (windows.member.windows(), windows.member.holds(address, 1)) == ([], False)
-    assert [row[7] for row in windows.harness.pool_segments()] == [0, 0]
+    assert [row.windows for row in windows.harness.pool_segments()] == [0, 0]
     assert len([row for row in windows.harness.calls() if row[1] == "deregister"]) == (2 if end == "retire" else 0)
 
 
@@ -143,7 +143,7 @@ def test_only_what_is_there_is_deregistered(windows):
     other, _ = windows.segment()
     assert windows.member.deregister_windows([other, 1, 1, 99]) == 1
     assert windows.member.deregister_windows([1]) == 0
-    assert windows.harness.pool_segments()[0][7] == 0
+    assert windows.harness.pool_segments()[0].windows == 0
 
 
 # --- places ---

@@ -174,17 +174,17 @@ def _self_test() -> tuple[bool, str]:
     if not _core.attached():
         return False, "failed: not attached to the allocator"
     allocator: dict[str, Any] = _core.describe_allocator()
-    before = _core.totals()[0]
+    before = _core.totals().segments
     # A pool of its own, so that the test makes exactly one segment and gives back exactly that one.
     pool = torch.cuda.MemPool()
     with torch.cuda.use_mem_pool(pool):
         tensor = torch.empty(32 << 20, dtype=torch.uint8, device="cuda")
-    born = _core.totals()[0] - before
+    born = _core.totals().segments - before
     segment = _core.segment_at(tensor.data_ptr())
-    kind = MEMORIES[segment[4]] if segment is not None else "unknown"
+    kind = MEMORIES[segment.memory] if segment is not None else "unknown"
     del tensor, pool
     torch.cuda.empty_cache()
-    died = before + born - _core.totals()[0]
+    died = before + born - _core.totals().segments
     counts = f"{born} segment seen allocated, {died} seen freed (allocator {allocator['name']}, memory {kind})"
     works = born == 1 and died >= 1
     return works, counts if works else f"failed: {counts}; expected 1 and 1"

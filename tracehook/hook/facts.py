@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracehook.log.tables import KINDS
+
+if TYPE_CHECKING:
+    from tracehook._core import Totals
 
 
 def nothing() -> dict[str, Any]:
@@ -30,10 +33,10 @@ def nothing() -> dict[str, Any]:
 
 def of_core(core: Any) -> dict[str, Any]:
     """Return what the native core counts. Makes no call into CUDA or NCCL."""
-    segments, size, _ = core.totals()
+    held: Totals = core.totals()
     return {
-        "segments": segments,
-        "bytes": size,
+        "segments": held.segments,
+        "bytes": held.bytes,
         "expandable_bytes": sum(size for _, _, size in core.mapped()),
         "communicators": [
             {**row, "key": f"{row['key']:016x}", "local": KINDS[row["local"]]} for row in core.communicators()

@@ -6,13 +6,16 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tracehook.hook.extension import EXTENSIONS
 from tracehook.log.stderr import warn
 from tracehook.log.tables import KINDS, MEMORIES
 from tracehook.nccl import effect
 from tracehook.settings import Settings
+
+if TYPE_CHECKING:
+    from tracehook._core import Segment, SegmentSource
 
 _ALL_OF_JOB, _ALL_HERE = (
     ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"),
@@ -115,8 +118,13 @@ def _gpus_of_host(folder: Path = Path("/proc/driver/nvidia/gpus")) -> int:
 
 def told(core: Any) -> dict[str, Any]:
     """Return what ``tracehook.status()`` says of the memory of segments, and of those that are left out."""
-    replaced, segments, nbytes, refused = core.segment_source()
-    source = {"source": "vmm" if replaced else "torch", "segments": segments, "bytes": nbytes, "refused": refused}
+    found: SegmentSource = core.segment_source()
+    source = {
+        "source": "vmm" if found.replaced else "torch",
+        "segments": found.segments,
+        "bytes": found.bytes,
+        "refused": found.refused,
+    }
     return {"memory": source, "left_out": left_out(core)}
 
 
@@ -124,11 +132,12 @@ def left_out(core: Any) -> dict[str, Any]:
     """Count the segments that NCCL could not use, and that tracehook therefore leaves unregistered; say why."""
     devices = {row["device"] for row in core.communicators() if row["at_calls"] and row["size"] > 1}
     row, count, nbytes = None, 0, 0
-    for _, device, _, size, memory in core.segments():
-        facts = effect.Facts(MEMORIES[memory], True, core.nccl_version(), os.environ)
+    segments: list[Segment] = core.segments()
+    for segment in segments:
+        facts = effect.Facts(MEMORIES[segment.memory], True, core.nccl_version(), os.environ)
         rule = effect.row_of(facts)
-        if device in devices and rule.effect == effect.NONE:
-            row, count, nbytes = row or rule, count + 1, nbytes + size
+        if segment.device in devices and rule.effect == effect.NONE:
+            row, count, nbytes = row or rule, count + 1, nbytes + segment.size
     if row is None:
         return {"segments": 0, "bytes": 0, "why": ""}
     return {"segments": count, "bytes": nbytes, "why": f"{row.text}: {row.remedy}"}
@@ -136,21 +145,21 @@ def left_out(core: Any) -> dict[str, Any]:
 
 def about(core: Any, address: int, nbytes: int, communicator: int) -> str:
     """Say whether memory is registered locally with a communicator (its raw pointer; 0: none), and with what effect."""
-    segment = core.segment_at(address)
+    segment: Segment | None = core.segment_at(address)
     row = next((each for each in core.communicators() if each["pointer"] == communicator), None)
-    if segment is None or address + nbytes > segment[2] + segment[3]:
+    if segment is None or address + nbytes > segment.address + segment.size:
         return "not registered: it lies in no segment that tracehook follows"
     if row is None:
         return "not registered: the group has no communicator yet"
     if KINDS[row["local"]] == "off" or (KINDS[row["local"]] == "own" and not core.registering()):
         return "not registered: tracehook registers nothing with this communicator"
-    facts = effect.Facts(MEMORIES[segment[4]], row["one_host"], core.nccl_version(), os.environ)
+    facts = effect.Facts(MEMORIES[segment.memory], row["one_host"], core.nccl_version(), os.environ)
     rule = effect.row_of(facts)
     if not row["at_calls"]:
         return f"registered, {_EFFECTS[rule.effect]}{_reason(rule)}"
     if rule.effect == effect.NONE:
         return f"not registered{_reason(rule)}"
-    if not core.segment_source()[0]:
+    if not core.segment_source().replaced:
         return "not registered: NCCL could use it; set SYMM_REGISTER_MEMORY=vmm"
     seen = f"; NCCL used {row['in_effect']} of {row['made']} registrations of this communicator" if row["made"] else ""
     return f"registered, in effect {_EFFECTS[rule.effect]} for {_calls_that_pay()}{seen}"

@@ -30,6 +30,8 @@ from tracehook.log.text import encodable
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from tracehook._core import Totals
+
 
 class Service:
     """See :func:`tracehook.enable`. All methods may be called from any thread."""
@@ -256,7 +258,7 @@ class Service:
         # Before our lock: asking may bring CUDA up, and torch then calls _attach() under a lock of its own.
         index = device if device is not None else torch.cuda.current_device()
         with self._lock:
-            core = self._running()
+            core = self.required()
             if core.nccl_missing():
                 raise RuntimeError(f"tracehook: {core.nccl_missing()}")
             self._attached_names += 1
@@ -269,7 +271,7 @@ class Service:
     def detach_communicator(self, pointer: int) -> bool:
         """See :func:`tracehook.detach_communicator`."""
         with self._lock:
-            core = self._running()
+            core = self.required()
         with self._switching:  # as _switch(): this waits for calls into NCCL
             return bool(core.retire_communicator(pointer))
 
@@ -292,14 +294,20 @@ class Service:
     def _reasons(self) -> list[str]:
         return list(self._journal.reasons) if self._journal is not None and not self._forked else []
 
-    def _running(self) -> Any:
+    def required(self) -> Any:
+        """Return the native side.
+
+        Raises:
+            RuntimeError: it does not run in this process.
+
+        """
         if self._core is None or self._forked:
             raise RuntimeError("tracehook is not enabled in this process: call tracehook.enable() first")
         return self._core
 
     def _mark(self, on: bool) -> None:
-        segments, size, _ = self._native().totals()
-        self._native().push("hook.enable" if on else "hook.disable", segments=segments, bytes=size)
+        held: Totals = self._native().totals()
+        self._native().push("hook.enable" if on else "hook.disable", segments=held.segments, bytes=held.bytes)
 
     def _note(self, name: str, detail: str = "") -> None:
         number = number_of(name)
@@ -315,7 +323,7 @@ class Service:
             core, ended = self._core, program_end.fields()
             core.log_overdue()
             counts = ("segments", "bytes", "communicators")
-            self._journal.close(lambda: dict(zip(counts, core.totals(), strict=True)) | ended)
+            self._journal.close(lambda: {name: getattr(core.totals(), name) for name in counts} | ended)
             for extension in EXTENSIONS:
                 extension.ended()
 

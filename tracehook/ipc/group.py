@@ -62,7 +62,7 @@ class PeerGroup:
         found = groups.facts_of_any(groups.resolve(group)[0])
         torch.cuda.init()
         running = service()
-        running._running()
+        running.required()
         if not _core.attached():
             raise RuntimeError("tracehook: peers need the hook attached to the allocator (see tracehook.status())")
         self.rank = found.rank

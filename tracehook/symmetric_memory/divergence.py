@@ -39,12 +39,12 @@ def number(call: int) -> int:
     return call - _core.RENUMBERED if call >= _core.RENUMBERED else call
 
 
-def facts(communicator: Any, channel: str) -> dict[str, Any]:
+def facts(communicator: _core.Communicator, channel: str) -> dict[str, Any]:
     """Return what others have to know of this rank to answer its alarm."""
     return {"channel": channel, "call": communicator.calls, "alone": not communicator.several_callers}
 
 
-def is_in_windows(communicator: Any, call: int | None) -> bool | None:
+def is_in_windows(communicator: _core.Communicator, call: int | None) -> bool | None:
     """Whether both buffers of a call lay in windows: then NCCL took a symmetric kernel.
 
     None if this rank has not made the call, or no longer knows it.
@@ -57,7 +57,11 @@ def is_in_windows(communicator: Any, call: int | None) -> bool | None:
 
 
 def answer(
-    alarm: Alarm, communicator: Any, rank: int, waiting: Callable[[], list[Waiting]], names: RankNames = NOBODY
+    alarm: Alarm,
+    communicator: _core.Communicator,
+    rank: int,
+    waiting: Callable[[], list[Waiting]],
+    names: RankNames = NOBODY,
 ) -> RoundVerdict | None:
     """Return how the round ends that `alarm` is about, if this rank has made another call instead of coming."""
     if rank == alarm.rank or communicator.dead:
@@ -76,7 +80,7 @@ def answer(
     return None
 
 
-def _made(alarm: Alarm, communicator: Any, asker: str, own: str) -> RoundVerdict:
+def _made(alarm: Alarm, communicator: _core.Communicator, asker: str, own: str) -> RoundVerdict:
     call = alarm.facts["call"]
     wanted = ", ".join([alarm.topic.removeprefix("placement of "), *_places(alarm)])
     return RoundVerdict(
@@ -94,7 +98,7 @@ def _without_memory(alarm: Alarm, rank: int, asker: str, own: str) -> RoundVerdi
     return RoundVerdict("declined", text, data={str(rank): why}, position=alarm.position, topic=alarm.topic)
 
 
-def _passed(alarm: Alarm, communicator: Any, asker: str, own: str) -> RoundVerdict:
+def _passed(alarm: Alarm, communicator: _core.Communicator, asker: str, own: str) -> RoundVerdict:
     call = alarm.facts["call"]
     return RoundVerdict(
         "mismatch",
@@ -123,7 +127,7 @@ def _places(alarm: Alarm) -> list[str]:
     return [entry for entry in alarm.entries if " buffer " in entry]
 
 
-def described(communicator: Any, call: int) -> str:
+def described(communicator: _core.Communicator, call: int) -> str:
     """Say what this rank used at a call, if it is one of the last."""
     past = communicator.past(call)
     if past is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -53,7 +53,7 @@ def _explained(tensor: torch.Tensor, nbytes: int, found: GroupWindows | None, po
         )
     if found.last_failure is not None:
         return _no(*found.last_failure)
-    pool = next(row[1] for row in _core.pool_segments() if row[0] == segment)
+    pool = next(row.pool for row in _core.pool_segments() if row.id == segment)
     return _no(
         "not_registered",
         f"it lies in pool {pools.name(pool)!r}, but in no window of {about}: it was made in a scope of another group, "
@@ -61,7 +61,7 @@ def _explained(tensor: torch.Tensor, nbytes: int, found: GroupWindows | None, po
     )
 
 
-def _held(communicator: Any) -> str:
+def _held(communicator: _core.Communicator) -> str:
     """Say what keeps windows that nobody uses."""
     live = communicator.device_communicators
     if not live:

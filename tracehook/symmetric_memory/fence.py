@@ -63,7 +63,7 @@ def level() -> Steps:
 class Fence:
     """The fence of one registration: up while the ranks have to be level, down at the end."""
 
-    def __init__(self, communicator: Any, own_flights: int | None = None) -> None:
+    def __init__(self, communicator: _core.Communicator, own_flights: int | None = None) -> None:
         self._communicator = communicator
         # Calls in an open group of the thread that registers: they are not waited for.
         self._own_flights = communicator.own_flights if own_flights is None else own_flights
@@ -141,6 +141,6 @@ class Fence:
         return f"{why} within {patience:g} s: order calls and scopes alike on all ranks"
 
 
-def position(communicator: Any, point: int) -> tuple[int, int]:
+def position(communicator: _core.Communicator, point: int) -> tuple[int, int]:
     """Return where in the program this rank is; see rounds.py. Calls of other threads say nothing of it."""
     return (UNKNOWN, UNKNOWN) if communicator.several_callers else (communicator.calls, point)

@@ -6,13 +6,14 @@ waits. Where a call with a configuration needs no window, its own thread calls `
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tracehook.symmetric_memory import state
 from tracehook.symmetric_memory.answers import say_once
 from tracehook.symmetric_memory.ranks_follower import REGISTER_OTHER
 
 if TYPE_CHECKING:
+    from tracehook._core import Communicator
     from tracehook.symmetric_memory.windows import GroupWindows, Make
 
 _IN_CAPTURE = (
@@ -22,7 +23,7 @@ _IN_CAPTURE = (
 
 
 def register(
-    communicator: Any, size: int, flags: int, loses_capture: bool, flights: int, make: Make
+    communicator: Communicator, size: int, flags: int, loses_capture: bool, flights: int, make: Make
 ) -> tuple[str, int]:
     """Compare a window of `size` bytes between the ranks, and have NCCL make it.
 
@@ -50,7 +51,7 @@ def register(
     return why, result
 
 
-def introduce(communicator: Any) -> GroupWindows | None:
+def introduce(communicator: Communicator) -> GroupWindows | None:
     """Return the windows of a communicator, through which its ranks compare; None if they cannot."""
     memory = state.memory()
     found = memory.windows_of(communicator) if memory is not None else None

@@ -19,7 +19,7 @@ from tracehook.symmetric_memory.handle import handle
 from tracehook.symmetric_memory.others import OtherCommunicators
 from tracehook.symmetric_memory.placement import PlacementCheck
 from tracehook.symmetric_memory.pool_choice import SHARED_POOL, PoolChoice
-from tracehook.symmetric_memory.pools import OpenScope, PoolLimitError, Pools, pool_segments
+from tracehook.symmetric_memory.pools import OpenScope, PoolLimitError, Pools
 from tracehook.symmetric_memory.scope import Scope, left_to_python
 from tracehook.symmetric_memory.scope_end import Ends, ScopeEnd
 from tracehook.symmetric_memory.stall_watch import StallWatch
@@ -82,8 +82,8 @@ class SymmetricMemory:
             self._users[pool].update(found.facts.name for found in windows)
         pair = self._pools.pair(pool, device)
         native = _core.PoolScope(pair.eager, pair.graph, self._owner(windows))
-        communicators = [found.communicator() for found in windows]
-        if None not in communicators:
+        communicators = [one for found in windows if (one := found.communicator()) is not None]
+        if len(communicators) == len(windows):
             native.set_communicators(communicators)
         ended = ScopeEnd(self, native, windows, device)
         return Scope(native.enter, native.leave, native.pause, ended, graph, process_groups)
@@ -139,7 +139,7 @@ class SymmetricMemory:
 
     def register(self, windows: Sequence[GroupWindows], segments: Sequence[int], ends: Ends) -> None:
         """At the end of a scope: register what is missing, group by group in an order that all ranks share."""
-        sizes = {segment.id: segment.size for segment in pool_segments()}
+        sizes = {segment.id: segment.size for segment in _core.pool_segments()}
         for found in in_order(windows):
             if found.refused is None:
                 self._guarded(found, lambda: found.register(segments, sizes, ends(found)))  # noqa: B023
@@ -161,7 +161,7 @@ class SymmetricMemory:
 
     def sync(self, chosen: Sequence[GroupWindows]) -> int:
         """See :func:`tracehook.sync`."""
-        sizes = {segment.id: segment.size for segment in pool_segments()}
+        sizes = {segment.id: segment.size for segment in _core.pool_segments()}
         self._refuse_in_capture("sync", chosen)
         return sum(self._guarded(found, lambda: found.sync(sizes)) for found in in_order(chosen))  # noqa: B023
 
@@ -173,17 +173,17 @@ class SymmetricMemory:
                 "tracehook.trim: this thread is inside `with tracehook.symmetric(...)`, whose memory trim would give "
                 "back: call trim after the scope"
             )
-        before = sum(segment.size for segment in pool_segments())
+        before = sum(segment.size for segment in _core.pool_segments())
         pools = self._pools_of({found.facts.name for found in chosen})
         quiet = {device: self._pools.release_cache(device, pools) for device in {one.facts.device for one in chosen}}
         for found in in_order(chosen):
             # Beside a capture nothing may be deregistered: that waits for the device.
-            can_go = [segment for segment in pool_segments() if segment.retired and quiet[found.facts.device]]
+            can_go = [segment for segment in _core.pool_segments() if segment.retired and quiet[found.facts.device]]
             retired = {segment.id: segment.size for segment in can_go}
             self._guarded(found, lambda: found.trim(retired))  # noqa: B023
         if all(quiet.values()):
             _core.release_idle()
-        return before - sum(segment.size for segment in pool_segments())
+        return before - sum(segment.size for segment in _core.pool_segments())
 
     def _pools_of(self, names: Set[str]) -> set[str]:
         """Return the pools that these groups may use, and those whose groups are gone."""
@@ -225,7 +225,7 @@ class SymmetricMemory:
     def status(self) -> dict[str, Any]:
         """Return ``pools`` (by pool and device), ``windows`` (by group) and ``scopes`` (by thread)."""
         pools: dict[tuple[int, int], dict[str, Any]] = {}
-        for segment in pool_segments():
+        for segment in _core.pool_segments():
             row = pools.setdefault(
                 (segment.pool, segment.device),
                 {
@@ -241,7 +241,7 @@ class SymmetricMemory:
             row["retired_bytes"] += segment.size if segment.retired else 0
         windows, known = [], set()
         for found in self._all():
-            communicator = found._communicator
+            communicator = found.known
             if communicator is not None:
                 # A thread may have asked of a communicator before its group did. Then it stands here twice.
                 if communicator.id in known:
@@ -272,10 +272,11 @@ class SymmetricMemory:
 
     def limit_error(self) -> PoolLimitError:
         """Return the exception for a pool that may not grow, with the numbers and the largest owners."""
-        _, device, wanted, held, limit = _core.last_refusal()
+        last = _core.last_refusal()
+        device, wanted, held, limit = last.device, last.wanted, last.held, last.limit
         self.push("pool.limit", wanted=wanted, held=held)
         owners: dict[str, int] = defaultdict(int)
-        for segment in pool_segments():
+        for segment in _core.pool_segments():
             if segment.device == device:
                 owners[self._owners[segment.owner] or "no group"] += segment.size
         largest = sorted(owners.items(), key=lambda item: -item[1])[:3]
@@ -288,16 +289,16 @@ class SymmetricMemory:
 
     def _windows_of(self, number: int) -> GroupWindows | None:
         for found in list(self._groups.values()):
-            if found._communicator is not None and found._communicator.id == number:
+            if found.known is not None and found.known.id == number:
                 return found
         return self._others.get(number)
 
-    def windows_of(self, communicator: Any, session: StoreSession | None = None) -> GroupWindows | None:
+    def windows_of(self, communicator: _core.Communicator, session: StoreSession | None = None) -> GroupWindows | None:
         """Return the windows of a communicator, whoever made it; None if its ranks cannot compare anything."""
         return self._windows_of(communicator.id) or self._others.add(communicator, session)
 
     @staticmethod
-    def _report_stall(subject: tuple[GroupWindows, Any]) -> None:
+    def _report_stall(subject: tuple[GroupWindows, _core.Communicator]) -> None:
         _, communicator = subject
         communicator.log_waiting()
 

@@ -15,6 +15,7 @@ from tracehook.symmetric_memory.ranks_follower import key_of
 from tracehook.symmetric_memory.windows import GroupWindows
 
 if TYPE_CHECKING:
+    from tracehook._core import Communicator
     from tracehook.agreement.store_session import StoreSession, StoreSessions
     from tracehook.settings import Settings
     from tracehook.symmetric_memory.stall_watch import StallWatch
@@ -27,12 +28,13 @@ class OtherWindows(GroupWindows):
 
     def __init__(
         self,
-        communicator: Any,
+        communicator: Communicator,
         settings: Settings,
         stalls: StallWatch,
         sessions: StoreSessions,
         session: StoreSession | None,
     ) -> None:
+        self._given = communicator
         self._group_name = namer.known(communicator.id)
         name = key_of(communicator)
         facts = groups.GroupFacts(name, communicator.rank, communicator.size, communicator.device, None, None)
@@ -40,20 +42,20 @@ class OtherWindows(GroupWindows):
         self._begin(communicator)
         self._communicator = communicator
 
-    def communicator(self) -> Any:
+    def communicator(self) -> Communicator:
         """Return the communicator, which may be dead."""
-        return self._communicator
+        return self._given
 
-    def connect(self) -> Any:
+    def connect(self) -> Communicator:
         """Return the communicator.
 
         Raises:
             RegistrationError: it has ended.
 
         """
-        if self._communicator.dead:
+        if self._given.dead:
             raise RegistrationError(f"{self.about} has ended: make the scope with a communicator that lives", advice="")
-        return self._communicator
+        return self._given
 
     def _session_of_group(self) -> StoreSession | None:
         return self._session if self._session is not None and self.facts.ranks > 1 else super()._session_of_group()
@@ -64,7 +66,7 @@ class OtherWindows(GroupWindows):
         found = self._group_name
         return of_group(found.name, found.desc, self.facts.ranks, found.members) if found is not None else NOBODY
 
-    def _called(self, communicator: Any) -> str:
+    def _called(self, communicator: Communicator | None) -> str:
         if communicator is not None and self._group_name is not None:
             return super()._called(communicator)
         return f"communicator {key_of(communicator)} ({self.facts.ranks} ranks)" if communicator is not None else "it"
@@ -86,9 +88,9 @@ class OtherCommunicators:
 
     def living(self) -> list[OtherWindows]:
         """Return those whose communicator lives."""
-        return [found for found in list(self._windows.values()) if not found.communicator().dead]
+        return [found for found in list(self._windows.values()) if found.lives()]
 
-    def add(self, communicator: Any, session: StoreSession | None = None) -> OtherWindows | None:
+    def add(self, communicator: Communicator, session: StoreSession | None = None) -> OtherWindows | None:
         """Return the windows of a communicator; None if its rank or a store for its ranks is not known.
 
         `session`: where its ranks have asked of it; None: they meet at the job's store.

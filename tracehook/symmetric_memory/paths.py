@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tracehook import _core
 from tracehook.nccl.paths import Path, path_of
@@ -43,7 +43,7 @@ def path(asked: Asked, tensor: torch.Tensor, found: GroupWindows | None, answer:
     )
 
 
-def _in_window(tensor: torch.Tensor, communicator: Any) -> bool:
+def _in_window(tensor: torch.Tensor, communicator: _core.Communicator | None) -> bool:
     return bool(communicator is not None and tensor.is_cuda and communicator.holds(tensor.data_ptr(), span(tensor)))
 
 

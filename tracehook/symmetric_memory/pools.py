@@ -26,26 +26,8 @@ class PoolPair(NamedTuple):
     """One pool on one device: for eager tensors, and for those of captured graphs, which must not serve others."""
 
     number: int
-    eager: Any  # _core.Pool
-    graph: Any
-
-
-class PoolSegment(NamedTuple):
-    """A segment of our pools. `id` is never reused, an address is; `size` in bytes."""
-
-    id: int
-    pool: int
-    owner: int
-    device: int
-    address: int
-    size: int
-    retired: bool
-    windows: int
-
-
-def pool_segments() -> list[PoolSegment]:
-    """Return all segments of our pools, oldest first."""
-    return [PoolSegment(*row) for row in _core.pool_segments()]
+    eager: _core.Pool
+    graph: _core.Pool
 
 
 class OpenScope(NamedTuple):

@@ -98,7 +98,7 @@ def symmetric(
     if group is None and Switch.members is not None:
         group = Switch.members.WORLD
     scope = scopes.get((id(group), graph, (operation, nbytes, dtype)))
-    if scope is not None and scope._refs[0]() is group:
+    if scope is not None and scope.refs[0]() is group:
         return scope
     return _scope(group, graph, (operation, nbytes, dtype))
 
@@ -142,12 +142,12 @@ def _scope_of(group: Groups, communicator: Any, graph: bool, hints: Hints) -> Sc
         return NO_SCOPE
     key = (handle(communicator), graph, hints)
     known = scopes_of_others.get(key)
-    if known is not None and group is None and not known[1].communicator().dead:  # addresses are used again
+    if known is not None and group is None and known[1].lives():  # addresses are used again
         return known[0]
     (windows,) = memory.chosen(group, communicator)
     made = memory.scope([windows], (), graph, hints) or _outside(())
     for old, (_, found) in list(scopes_of_others.items()):  # other threads make scopes meanwhile
-        if found.communicator().dead:
+        if not found.lives():
             scopes_of_others.pop(old, None)
     if len(scopes_of_others) >= _MOST_SCOPES:
         scopes_of_others.clear()
@@ -186,7 +186,8 @@ def is_symmetric(tensor: Tensor, group: ProcessGroup | None = None, *, communica
         tensor = local(tensor)
         memory = existing() if tensor.is_cuda else None
         (windows,) = memory.chosen(group, communicator) if memory is not None else (None,)
-        return windows is not None and bool(windows.communicator().holds(tensor.data_ptr(), span(tensor)))
+        found = windows.communicator() if windows is not None else None
+        return found is not None and found.holds(tensor.data_ptr(), span(tensor))
     if group is None and Switch.members is not None:
         group = Switch.members.WORLD
     holder = holders.get(id(group))

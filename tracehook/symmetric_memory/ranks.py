@@ -7,7 +7,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tracehook import _core
 from tracehook.agreement import handshake
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     from tracehook.agreement.store_session import StoreSession, StoreSessions
+    from tracehook.agreement.topology import RoundTopology
     from tracehook.agreement.verdicts import RoundVerdict
+    from tracehook.agreement.watchdog import Watchdog
     from tracehook.policies.base import Answer
 
 BEGINNING = Post("compare", "begin to compare", [])  # as far as messages go
@@ -55,7 +57,7 @@ class GroupRanks:
         self._settings = settings
         self._sessions = sessions
         self._on_new_communicator = on_new_communicator
-        self._communicator: Any = None
+        self._communicator: _core.Communicator | None = None
         self._had_one = False  # a communicator
         self._is_apart = False
         self._connecting: Agreement | None = None
@@ -79,12 +81,31 @@ class GroupRanks:
     @property
     def guard(self) -> str:
         """What tracehook may do to the job: what this rank's setting says, or another rank's that says less."""
-        told = [self._settings.guard, *(follower.guard for follower in self._followers)]
+        told = [self.own_guard, *(follower.guard for follower in self._followers)]
         return min(told, key=GUARDS.index)
+
+    @property
+    def own_guard(self) -> str:
+        """What this rank's setting says."""
+        return self._settings.guard
+
+    @property
+    def watchdog(self) -> Watchdog | None:
+        """What watches the rounds of the communicator, if it has other ranks."""
+        return self._session.watchdog if self._session is not None else None
+
+    def topology(self) -> RoundTopology | None:
+        """Return how the ranks come together in the rounds of uses; None: there is no communicator yet."""
+        return self._uses.topology() if self._uses is not None else None
 
     # --- the communicator ---
 
-    def communicator(self) -> Any:
+    @property
+    def known(self) -> _core.Communicator | None:
+        """The communicator that was found last, which may be dead; None: there was none."""
+        return self._communicator
+
+    def communicator(self) -> _core.Communicator | None:
         """Return the group's communicator as the native side knows it; None if torch has not made it yet."""
         found = self._communicator
         if found is not None and not found.dead:
@@ -95,7 +116,12 @@ class GroupRanks:
                 self._on_new_communicator(self.group())
             return self._communicator
 
-    def _find(self) -> Any:
+    def lives(self) -> bool:
+        """Whether the group has a communicator that has not ended."""
+        found = self.communicator()
+        return found is not None and not found.dead
+
+    def _find(self) -> _core.Communicator | None:
         group = self.group()
         if group is not None and groups.is_known(group):
             # A group that is reconfigured keeps its object, and has other ranks. Not its device: without a bound one
@@ -114,7 +140,7 @@ class GroupRanks:
             self._begin(found)
         return found
 
-    def _begin(self, found: Any) -> None:
+    def _begin(self, found: _core.Communicator) -> None:
         """Begin with a new communicator: what was agreed on with a former one means nothing for it."""
         with self._sessions.beginning:
             before = self._sessions.begun.get(found.id)
@@ -132,7 +158,7 @@ class GroupRanks:
         if self._communicator is not None:
             self.deferred = []
 
-    def _begin_sequences(self, found: Any) -> None:
+    def _begin_sequences(self, found: _core.Communicator) -> None:
         # Two, because a scope's end and a collective need not come in the same order where several threads work.
         name = key_of(found)
         self._followers = plans, uses = RanksFollower(self, found, "plans"), RanksFollower(self, found, "uses")
@@ -254,7 +280,7 @@ class GroupRanks:
         """Who the ranks are in the job."""
         return of_group(self.facts.name, self.facts.desc, self.facts.ranks, self.facts.members)
 
-    def _called(self, communicator: Any) -> str:
+    def _called(self, communicator: _core.Communicator | None) -> str:
         group = self.names.described(self.facts.ranks)
         return f"communicator {communicator.key:016x} ({group})" if communicator is not None else group
 
@@ -283,21 +309,21 @@ class GroupRanks:
     def _compare_policies(self, fingerprints: Mapping[str, str | None]) -> str:
         # The ranks of a group compare under the group's name, also if this rank has the communicator already: another
         # rank may not have it yet.
-        by_key = not self.is_of_torch and self._communicator is not None
-        name = f"{key_of(self._communicator)}/policies" if by_key else f"{self._name_at_store()}/policies"
+        keyed = None if self.is_of_torch else self._communicator
+        name = f"{key_of(keyed) if keyed is not None else self._name_at_store()}/policies"
         raised = [repr(policy) for policy, text in fingerprints.items() if text is None]
         texts = {
             policy: "no fingerprint: that raised" if text is None else text for policy, text in fingerprints.items()
         }
         entries = [f"policy {policy!r} has {text}" for policy, text in texts.items()]
         try:
-            session = self._session if by_key else self._session_of_group()
+            session = self._session if keyed is not None else self._session_of_group()
             self._agreement(name, session).compare("choose pools", entries, self.timeout)
         except RegistrationError as problem:
             return str(problem).removeprefix("tracehook: ")
         return f"{self.about}: the fingerprint of policy {' and '.join(raised)} raised on all ranks" if raised else ""
 
-    def connect(self) -> Any:
+    def connect(self) -> _core.Communicator:
         """Return the communicator; all ranks make it now if torch was waiting for the first collective."""
         found = self.communicator()
         if found is None and not self.was_made():

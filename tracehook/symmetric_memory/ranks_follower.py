@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tracehook.agreement.handshake import GUARD, GUARDS
 from tracehook.agreement.verdicts import RoundVerdict
@@ -18,9 +18,13 @@ from tracehook.symmetric_memory.verification import CHANNEL, Verification
 if TYPE_CHECKING:
     from torch.distributed import Store
 
+    from tracehook._core import Communicator
     from tracehook.agreement.agreement import Agreement, Waiting
     from tracehook.agreement.alarms import Alarm
+    from tracehook.agreement.rank_names import RankNames
+    from tracehook.agreement.topology import RoundTopology
     from tracehook.agreement.watchdog import Watchdog
+    from tracehook.hook.groups import GroupFacts
 
 
 REGISTER_OTHER = "register a window of the program's own"  # a topic
@@ -28,10 +32,45 @@ REGISTER_OTHER = "register a window of the program's own"  # a topic
 UNSURE = "The ranks may no longer make the same calls: abort the group"
 
 
+class FollowedRanks(Protocol):
+    """What a follower needs of :class:`GroupRanks`, which makes it."""
+
+    facts: GroupFacts
+
+    @property
+    def guard(self) -> str:
+        """What tracehook may do to the job, as all ranks allow."""
+
+    @property
+    def own_guard(self) -> str:
+        """What this rank's setting says."""
+
+    @property
+    def names(self) -> RankNames:
+        """Who the ranks are in the job."""
+
+    @property
+    def known(self) -> Communicator | None:
+        """The communicator that was found last."""
+
+    @property
+    def watchdog(self) -> Watchdog | None:
+        """What watches the rounds."""
+
+    def topology(self) -> RoundTopology | None:
+        """Return how the ranks come together in the rounds of uses."""
+
+    def end(self, text: str, from_call: int = 0) -> None:
+        """Refuse every further call."""
+
+    def come_apart(self, verdict: RoundVerdict) -> None:
+        """End, because some rank is inside NCCL alone."""
+
+
 class RanksFollower:
     """Follows the rounds of one channel of one communicator, for its :class:`GroupRanks` (`ranks`)."""
 
-    def __init__(self, ranks: Any, communicator: Any, channel: str) -> None:
+    def __init__(self, ranks: FollowedRanks, communicator: Communicator, channel: str) -> None:
         self._ranks = weakref.ref(ranks)
         self._communicator = communicator
         self.channel = channel
@@ -41,7 +80,7 @@ class RanksFollower:
         self._born_key = ""
         self._other: RanksFollower | None = None
 
-    def serve(self, ranks: Any) -> None:
+    def serve(self, ranks: FollowedRanks) -> None:
         """Follow the rounds for `ranks` from now on: an alarm may have begun them before the group did."""
         self._ranks = weakref.ref(ranks)
 
@@ -75,10 +114,11 @@ class RanksFollower:
     def step(self, store: Store) -> Alarm | None:
         """On the watchdog's thread: see :meth:`Verification.step`."""
         ranks = self._ranks()
-        if ranks is None or ranks._uses is None or ranks.guard == "off":
+        topology = ranks.topology() if ranks is not None else None
+        if ranks is None or topology is None or ranks.guard == "off":
             return None
         if self._verification is None:
-            self._verification = Verification(self._communicator, ranks._uses.topology())
+            self._verification = Verification(self._communicator, topology)
         return self._verification.step(store)
 
     def answer(self, alarm: Alarm, store: Store) -> RoundVerdict | None:
@@ -89,7 +129,7 @@ class RanksFollower:
         if alarm.facts["channel"] == CHANNEL:
             return self._verification.answer(alarm, store) if self._verification is not None else None
         rank = ranks.facts.rank
-        if ranks._settings.guard == "off" and alarm.rank != rank and is_optional(alarm):
+        if ranks.own_guard == "off" and alarm.rank != rank and is_optional(alarm):
             return _nothing_compared(alarm, ranks.names.named([rank]))
         key = key_of(self._communicator)
         return divergence.answer(alarm, self._communicator, rank, lambda: watch.rounds_of(key), ranks.names)
@@ -97,7 +137,7 @@ class RanksFollower:
     def apart(self, verdict: RoundVerdict) -> None:
         """On the watchdog's thread: some rank is, or may be, inside NCCL alone."""
         ranks = self._ranks()
-        if ranks is None or ranks._communicator is None or ranks._communicator.id != self._communicator.id:
+        if ranks is None or ranks.known is None or ranks.known.id != self._communicator.id:
             return
         if ranks.guard != "on":
             self._communicator.log("placement.mismatch")
@@ -147,7 +187,7 @@ class RanksFollower:
 
     def _watch(self) -> Watchdog | None:
         ranks = self._ranks()
-        return ranks._session.watchdog if ranks is not None and ranks._session is not None else None
+        return ranks.watchdog if ranks is not None else None
 
 
 def is_optional(alarm: Alarm) -> bool:
@@ -161,6 +201,6 @@ def _nothing_compared(alarm: Alarm, who: str) -> RoundVerdict:
     return RoundVerdict("ok", position=alarm.position, shaken={"guard": "off", "differences": [text]})
 
 
-def key_of(communicator: Any) -> str:
+def key_of(communicator: Communicator) -> str:
     """Return what a communicator is called on all its ranks."""
     return f"{communicator.key:016x}"

@@ -7,17 +7,20 @@ rank whose settings differ, that has no tracehook, or that comes very late, cost
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tracehook.errors import RegistrationError
 from tracehook.hook import registration
 from tracehook.symmetric_memory import state
 from tracehook.symmetric_memory.answers import say_once
 
+if TYPE_CHECKING:
+    from tracehook._core import Communicator
+
 LONGEST = 60.0  # seconds that a rank waits for the others, or as long as the group does, if that is less
 
 
-def agree(communicator: Any) -> bool:
+def agree(communicator: Communicator) -> bool:
     """Return whether the ranks register at calls, all alike. On the thread that issues the call; never raises."""
     memory = state.memory()
     if memory is None:

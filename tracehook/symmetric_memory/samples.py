@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tracehook._core import Communicator
 
 Sample = dict[int, int]
 
@@ -22,7 +25,7 @@ _REMEMBERED = 128
 _SENT = 32
 
 
-def taken(communicator: Any, calls: int) -> Sample:
+def taken(communicator: Communicator, calls: int) -> Sample:
     """Return the sample of a rank that has made so many calls."""
     wanted = {calls - 1 - (calls - 1) % stride - stride * step for stride in STRIDES for step in range(OF_EACH)}
     found = ((call, communicator.digests(call, call)[1]) for call in sorted(wanted) if call >= 0)

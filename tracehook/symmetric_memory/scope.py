@@ -51,7 +51,7 @@ NO_SCOPE = NoScope()
 class Scope:
     """What :func:`tracehook.symmetric` returns. One object serves a set of groups again and again, on any thread."""
 
-    __slots__ = ("_begin", "_end", "_finish", "_graph", "_pause", "_refs")
+    __slots__ = ("_begin", "_end", "_finish", "_graph", "_pause", "refs")
 
     def __init__(
         self, begin: Any, end: Any, pause: Any, finish: Any, graph: bool, groups: Sequence[ProcessGroup]
@@ -61,11 +61,11 @@ class Scope:
         self._pause = pause
         self._finish = left_to_python(finish)
         self._graph = graph
-        self._refs = tuple(weakref.ref(group) for group in groups)
+        self.refs = tuple(weakref.ref(group) for group in groups)
 
     def belongs_to(self, groups: Sequence[ProcessGroup]) -> bool:
         """Whether it was made for these very groups: ids are reused, objects are not."""
-        return all(ref() is group for ref, group in zip(self._refs, groups, strict=True))
+        return all(ref() is group for ref, group in zip(self.refs, groups, strict=True))
 
     def give_back_cache(self) -> bool:
         """Have torch give its cache back to the device, as it cannot inside a scope. For other ranks the scope goes on.

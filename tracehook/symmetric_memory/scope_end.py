@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -35,21 +35,21 @@ class Memory(Protocol):
 class ScopeEnd:
     """Called when a scope ends and there is something to do: something new was touched, or it failed."""
 
-    def __init__(self, memory: Memory, native: Any, windows: Sequence[GroupWindows], device: int) -> None:
+    def __init__(self, memory: Memory, native: _core.PoolScope, windows: Sequence[GroupWindows], device: int) -> None:
         self._memory = memory
         self._native = native
         self._windows = windows
         self._device = device
-        self._refusals = _core.last_refusal()[0]
+        self._refusals = _core.last_refusal().count
 
     def __call__(self, touched: list[int] | None, error: BaseException | None) -> None:
         """Register the segments that were touched; or, after an error, tell the other ranks, and explain it."""
         if error is not None:
             with contextlib.suppress(RuntimeError):  # what matters is the error that the program gets
                 self._decline(error)
-            refusals, _, _, _, limit = _core.last_refusal()
-            if type(error) is torch.OutOfMemoryError and refusals != self._refusals and limit:
-                self._refusals = refusals
+            refusal = _core.last_refusal()
+            if type(error) is torch.OutOfMemoryError and refusal.count != self._refusals and refusal.limit:
+                self._refusals = refusal.count
                 raise self._memory.limit_error() from error
             if type(error) is torch.OutOfMemoryError and not _core.capturing(self._device):
                 torch.cuda.empty_cache()  # what torch does before it gives up; before 2.13 not inside a scope
@@ -70,8 +70,8 @@ class ScopeEnd:
             self._count_on_communicators()
 
     def _count_on_communicators(self) -> None:
-        communicators = [found.communicator() for found in self._windows]
-        if None not in communicators:
+        communicators = [one for found in self._windows if (one := found.communicator()) is not None]
+        if len(communicators) == len(self._windows):
             self._native.set_communicators(communicators)
 
     def _decline(self, error: BaseException) -> None:

@@ -107,8 +107,7 @@ def _know(key: str, session: StoreSession) -> None:
 
     pointers = [row["pointer"] for row in _core.communicators() if f"{row['key']:016x}" == key]
     found = _core.find_communicator(pointers[0]) if pointers else None
-    mine = memory() if found is not None else None
-    if mine is not None:
+    if found is not None and (mine := memory()) is not None:
         mine.windows_of(found, session)
 
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tracehook.agreement.rank_names import RankNames
 from tracehook.symmetric_memory import divergence
+
+if TYPE_CHECKING:
+    from tracehook._core import Communicator
 
 MOST = 2048  # calls that a rank tells of
 
@@ -58,7 +61,7 @@ def version(ranks: Sequence[int], first: int, digests: Sequence[int], uses: Sequ
     return Version(list(ranks), first, list(digests), texts, [places[use] for use in uses])
 
 
-def of_rank(communicator: Any, rank: int, first: int, last: int, calls: int) -> Testimony:
+def of_rank(communicator: Communicator, rank: int, first: int, last: int, calls: int) -> Testimony:
     """Return what this rank knows of calls `first` to `last`, and of those up to `calls` that followed."""
     known, digests = communicator.digests(first, last)
     uses = [divergence.described(communicator, call) for call in range(known, known + len(digests))]

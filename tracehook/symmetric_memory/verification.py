@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tracehook import _core
 from tracehook.agreement.alarms import Alarm
@@ -32,7 +32,7 @@ MOST_FENCED = 10.0  # seconds that calls wait for the answers of all ranks, also
 class Verification:
     """One rank's part for one communicator. Only the watchdog calls it."""
 
-    def __init__(self, communicator: Any, topology: RoundTopology) -> None:
+    def __init__(self, communicator: _core.Communicator, topology: RoundTopology) -> None:
         self._communicator = communicator
         self._topology = topology
         self._is_leader = topology.rank == LEADER

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tracehook import _core
 from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
@@ -19,6 +19,7 @@ from tracehook.symmetric_memory.surroundings import surroundings
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+    from tracehook._core import Communicator
     from tracehook.agreement.store_session import StoreSession, StoreSessions
     from tracehook.hook.groups import GroupFacts
     from tracehook.settings import Settings
@@ -76,7 +77,7 @@ class GroupWindows(GroupRanks):
 
     def _agree(
         self,
-        communicator: Any,
+        communicator: Communicator,
         topic: str,
         wanted: list[int],
         sizes: Mapping[int, int],
@@ -101,7 +102,7 @@ class GroupWindows(GroupRanks):
 
     def _compare(
         self,
-        communicator: Any,
+        communicator: Communicator,
         fence: Fence,
         topic: str,
         entries: Sequence[str],
@@ -124,12 +125,12 @@ class GroupWindows(GroupRanks):
             raise
         communicator.log("agreement.reached", entries=len(entries), duration_ns=time.monotonic_ns() - begin)
 
-    def _note(self, communicator: Any, problem: RegistrationError, duration: int, entries: int) -> None:
+    def _note(self, communicator: Communicator, problem: RegistrationError, duration: int, entries: int) -> None:
         """Remember a failure for :meth:`explain <tracehook.explain>`, and log it."""
         self.last_failure = (_kind(problem), str(problem))
         self._log_failure(communicator, problem, duration, entries)
 
-    def _log_failure(self, communicator: Any, problem: RegistrationError, duration: int, entries: int) -> None:
+    def _log_failure(self, communicator: Communicator, problem: RegistrationError, duration: int, entries: int) -> None:
         if isinstance(problem, RegistrationTimeout):
             for rank in problem.missing or (self.facts.rank,):
                 communicator.log("agreement.timeout", entries=entries, missing_rank=rank, duration_ns=duration)
@@ -138,7 +139,7 @@ class GroupWindows(GroupRanks):
         else:
             communicator.log("agreement.failed", entries=entries, duration_ns=duration)
 
-    def _register(self, communicator: Any, fence: Fence, segments: list[int], position: Sequence[int]) -> int:
+    def _register(self, communicator: Communicator, fence: Fence, segments: list[int], position: Sequence[int]) -> int:
         fence.next = self._register_all(communicator, segments, position)
         if fence.next is None:
             return 0
@@ -149,12 +150,12 @@ class GroupWindows(GroupRanks):
         self._tell_surroundings(communicator)
         return len(segments)
 
-    def _tell_surroundings(self, communicator: Any) -> None:
+    def _tell_surroundings(self, communicator: Communicator) -> None:
         """Let those who read the counts of collectives know what else their paths depend on."""
         around = surroundings(self.facts, is_on_one_host=self.is_on_one_host())
         communicator.surrounded_by(around.packed())
 
-    def _register_all(self, communicator: Any, segments: list[int], position: Sequence[int]) -> int | None:
+    def _register_all(self, communicator: Communicator, segments: list[int], position: Sequence[int]) -> int | None:
         """Return the number of the next call, alike on all ranks; None: NCCL has no windows here."""
         assert self._plans is not None
         failure = ""
@@ -205,6 +206,7 @@ class GroupWindows(GroupRanks):
         """
         with self._lock:
             communicator = self.communicator()
+            assert communicator is not None  # the program makes a call on it
             if self.guard == "off":
                 return "", make()[0]
             with Fence(communicator, flights) as fence:
@@ -236,7 +238,9 @@ class GroupWindows(GroupRanks):
                     return ("", result) if result else (f"tracehook: {problem}", 0)
                 return "", result
 
-    def _confirm_other(self, communicator: Any, result: int, handle: int, position: Sequence[int]) -> int | None:
+    def _confirm_other(
+        self, communicator: Communicator, result: int, handle: int, position: Sequence[int]
+    ) -> int | None:
         """Return the number of the next call, alike on all ranks; None: NCCL has no windows here."""
         assert self._plans is not None
         failure = f"NCCL error {result}" if result else "" if handle else NO_WINDOW
@@ -310,13 +314,13 @@ class GroupWindows(GroupRanks):
             communicator.deregister_windows(windows)
 
 
-def _next_call(communicator: Any) -> int:
+def _next_call(communicator: Communicator) -> int:
     """Return the number of the next call, or a new one if the other ranks may have numbered their calls differently."""
     calls: int = communicator.calls
     return _core.RENUMBERED if communicator.adopted and calls < _core.RENUMBERED else calls
 
 
-def _uses(communicator: Any) -> str:
+def _uses(communicator: Communicator) -> str:
     uses, digest = communicator.digest()
     return f"{uses} collectives with windows so far, placements {digest:016x}"
 

@@ -84,7 +84,7 @@ def buffers_of(nbytes: int, ranks: int, dtype: torch.dtype) -> tuple[Tensor, Ten
     made = torch.empty(elements, dtype=dtype, device="cuda"), torch.empty(elements, dtype=dtype, device="cuda")
     for buffer in made:
         segment = _core.segment_at(buffer.data_ptr())
-        memory = MEMORIES[segment[4]] if segment is not None else "unknown"
+        memory = MEMORIES[segment.memory] if segment is not None else "unknown"
         if memory != effect.SHAREABLE:
             raise RuntimeError(f"a buffer of {nbytes} bytes lies in {memory} memory, of which NCCL can use none")
     return made

@@ -59,7 +59,7 @@ def lie() -> None:
     """Log that a segment was freed, which a communicator holds."""
     tensor = torch.empty(40 * MB, dtype=torch.uint8, device=device)
     place = tensor.data_ptr()
-    ((segment, size),) = ((number, size) for number, _, address, size, _ in _core.segments() if address == place)
+    ((segment, size),) = ((row.id, row.size) for row in _core.segments() if row.address == place)
     _core.push("segment.free", segment=segment, addr=place, size=size, total=0, device=device.index)
     tell(lied=segment)
 

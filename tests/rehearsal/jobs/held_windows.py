@@ -58,7 +58,7 @@ def ended(how: str = "destroy") -> None:
     else:
         dist.group.WORLD.abort()
     before = nccl_calls(DEREGISTER)
-    tell(windows=[row[-1] for row in _core.pool_segments()], live=len(tracehook.status()["communicators"]))
+    tell(windows=[row.windows for row in _core.pool_segments()], live=len(tracehook.status()["communicators"]))
     del kept
     torch.cuda.empty_cache()
     tell(late=nccl_calls(DEREGISTER) - before)

@@ -40,7 +40,7 @@ def made(rows: int) -> torch.Tensor:
     number = _core.pool_segment_at(tensor.data_ptr())
     if number not in segments:
         segments.append(number)
-    begin = next(row[4] for row in _core.pool_segments() if row[0] == number)
+    begin = next(row.address for row in _core.pool_segments() if row.id == number)
     places.append([segments.index(number), tensor.data_ptr() - begin])
     return tensor
 

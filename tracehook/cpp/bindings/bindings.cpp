@@ -1,6 +1,5 @@
 // The module `_core`: the process, the versions of NCCL, and what all files of it share.
 #include "bindings/bindings.h"
-#include "bindings/last_signal.h"
 
 #include "nccl/api.h"
 #include "nccl/birth.h"
@@ -9,14 +8,15 @@
 #include "nccl/paying.h"
 #include "nccl/registration_calls.h"
 #include "nccl/traits.h"
+#include "process/last_signal.h"
 #include "torch/segment_source.h"
 
 #include <pybind11/stl.h>
 
-namespace tracehook {
+namespace tracehook::bindings {
 
-Process& process() {
-    Process* const current = Process::current();
+process::Process& process() {
+    process::Process* const current = process::Process::current();
     if (current == nullptr) {
         throw std::runtime_error("tracehook is not started in this process");
     }
@@ -46,9 +46,47 @@ py::dict allocator(const th_allocator_info& info) {
 nccl::Effects effects(const std::array<int, 4>& numbers) {
     nccl::Effects found{};
     for (std::size_t i = 0; i < found.size(); ++i) {
-        found[i] = static_cast<core::Effect>(numbers[i]);
+        found[i] = static_cast<registrar::Effect>(numbers[i]);
     }
     return found;
+}
+
+void bind_rows(py::module_& module) {
+    using registrar::Segment;
+    py::class_<Segment>(module, "Segment")
+        .def_readonly("id", &Segment::id)
+        .def_readonly("device", &Segment::device)
+        .def_readonly("address", &Segment::address)
+        .def_readonly("size", &Segment::size)
+        .def_property_readonly("memory",
+                               [](const Segment& self) { return static_cast<int>(self.memory); });
+    using registrar::Registrar;
+    py::class_<Registrar::Totals>(module, "Totals")
+        .def_readonly("segments", &Registrar::Totals::segments)
+        .def_readonly("bytes", &Registrar::Totals::bytes)
+        .def_readonly("communicators", &Registrar::Totals::communicators);
+    py::class_<torch::SourceTold>(module, "SegmentSource")
+        .def_readonly("replaced", &torch::SourceTold::replaced)
+        .def_readonly("segments", &torch::SourceTold::segments)
+        .def_readonly("bytes", &torch::SourceTold::bytes)
+        .def_readonly("refused", &torch::SourceTold::refused);
+    using windows::Bank;
+    py::class_<Bank::Refusal>(module, "Refusal")
+        .def_readonly("count", &Bank::Refusal::count)
+        .def_readonly("device", &Bank::Refusal::device)
+        .def_readonly("wanted", &Bank::Refusal::wanted)
+        .def_readonly("held", &Bank::Refusal::held)
+        .def_readonly("limit", &Bank::Refusal::limit);
+    using windows::PoolSegment;
+    py::class_<PoolSegment>(module, "PoolSegment")
+        .def_readonly("id", &PoolSegment::id)
+        .def_readonly("pool", &PoolSegment::pool)
+        .def_readonly("owner", &PoolSegment::owner)
+        .def_readonly("device", &PoolSegment::device)
+        .def_readonly("address", &PoolSegment::address)
+        .def_readonly("size", &PoolSegment::size)
+        .def_readonly("retired", &PoolSegment::retired)
+        .def_readonly("windows", &PoolSegment::windows);
 }
 
 // Which segments are registered, what that can do, and where their memory comes from.
@@ -74,32 +112,19 @@ void bind_registration(py::module_& module) {
     module.def(
         "replace_segment_source",
         [](bool virtual_memory) {
-            return torch_hook::replace_segment_source(process().registrar(), virtual_memory);
+            return torch::replace_segment_source(process().registrar(), virtual_memory);
         },
         NoGil(), py::arg("virtual_memory"));
-    module.def(
-        "segment_source",
-        [] {
-            const torch_hook::SourceTold told = torch_hook::segment_source();
-            return py::make_tuple(told.replaced, told.segments, told.bytes, told.refused);
-        },
-        "(whether it is ours, live segments, bytes, requests that went to cudaMalloc)");
-    module.def(
-        "segment_at",
-        [](std::uintptr_t address) -> py::object {
-            const auto found = process().registrar().segment_at(address);
-            return found ? py::make_tuple(found->id, found->device, found->address, found->size,
-                                          static_cast<int>(found->memory))
-                         : py::object(py::none());
-        },
-        py::arg("address"), "(id, device, address, bytes, kind of memory), or None");
+    module.def("segment_source", &torch::segment_source);
+    module.def("segment_at",
+               [](std::uintptr_t address) { return process().registrar().segment_at(address); });
 }
 
 void bind_process(py::module_& module) {
     module.def(
         "make_process",
         [](const std::string& ring_path, std::size_t capacity) {
-            Process::make(ring_path, capacity);
+            process::Process::make(ring_path, capacity);
         },
         py::arg("ring_path"), py::arg("ring_capacity"));
     module.def("ring_error", [] { return process().ring().error(); });
@@ -110,9 +135,11 @@ void bind_process(py::module_& module) {
             return static_cast<std::uint64_t>(process().attach(path, version));
         },
         NoGil(), py::arg("library_path"), py::arg("torch_version"));
-    module.def("attached", [] { return Process::current() != nullptr && process().attached(); });
-    module.def("abandoned",
-               [] { return Process::current() != nullptr && process().registrar().abandoned(); });
+    module.def("attached",
+               [] { return process::Process::current() != nullptr && process().attached(); });
+    module.def("abandoned", [] {
+        return process::Process::current() != nullptr && process().registrar().abandoned();
+    });
     module.def("describe_allocator", [] { return allocator(process().describe_allocator()); });
     module.def("hook_library_version", [] { return process().hook_library_version(); });
     module.def("check", [] { return process().check(); }, NoGil());
@@ -133,7 +160,7 @@ void bind_process(py::module_& module) {
     module.def(
         "retire_communicator",
         [](std::uintptr_t pointer) {
-            core::Registrar& registrar = process().registrar();
+            registrar::Registrar& registrar = process().registrar();
             const bool known = registrar.find(reinterpret_cast<void*>(pointer)) != nullptr;
             registrar.retire(reinterpret_cast<void*>(pointer));
             return known;
@@ -142,7 +169,7 @@ void bind_process(py::module_& module) {
     module.def("set_registering", [](bool on) { process().set_registering(on); }, NoGil());
     module.def("registering", [] { return process().registrar().registering(); });
     module.def("communicators", [] { return communicators(process().registrar()); });
-    module.def("segments", [] { return segments(process().registrar()); });
+    module.def("segments", [] { return process().registrar().segments(); });
     module.def(
         "range_at",
         [](std::uintptr_t address) -> py::object {
@@ -152,10 +179,7 @@ void bind_process(py::module_& module) {
         py::arg("address"),
         "(address, bytes) mapped in one piece of an expandable segment, or None");
     module.def("mapped", [] { return ranges(process().registrar()); });
-    module.def("totals", [] {
-        const auto totals = process().registrar().totals();
-        return py::make_tuple(totals.segments, totals.bytes, totals.communicators);
-    });
+    module.def("totals", [] { return process().registrar().totals(); });
     module.def(
         "push",
         [](const std::string& event, const py::kwargs& fields) {
@@ -172,7 +196,7 @@ void bind_process(py::module_& module) {
             return peek_summed(process().ring(), limit, least);
         },
         py::arg("limit"), py::arg("least"));
-    module.def("note_signals", &note_signals);
+    module.def("note_signals", &process::note_signals);
     module.def(
         "take_calls", [](bool live) { return unlogged_calls(process().ring(), live); },
         py::arg("live") = false);
@@ -187,7 +211,7 @@ void bind_process(py::module_& module) {
     module.def(
         "inject",
         [](const std::string& action, int device, std::uintptr_t address, std::size_t size) {
-            core::Registrar& registrar = process().registrar();
+            registrar::Registrar& registrar = process().registrar();
             action == "alloc" ? registrar.segment_allocated(device, address, size)
                               : registrar.segment_freed(device, address, size);
         },
@@ -196,13 +220,14 @@ void bind_process(py::module_& module) {
 
 } // namespace
 
-} // namespace tracehook
+} // namespace tracehook::bindings
 
 PYBIND11_MODULE(_core, module) {
     using namespace tracehook;
+    using namespace bindings;
     module.doc() =
         "tracehook's native core: registrar, ring, interposer. Knows neither torch nor CUDA.";
-    module.attr("RECORD_BYTES") = sizeof(core::Event);
+    module.attr("RECORD_BYTES") = sizeof(events::Event);
     module.def("nccl_version", &nccl::version,
                "NCCL's own number (22809 is 2.28.9); 0 without NCCL");
     module.def("nccl_missing", [] {
@@ -213,6 +238,7 @@ PYBIND11_MODULE(_core, module) {
     module.def("nccl_traits", &nccl_traits,
                "(name, first version, first version without, sentence) of what differs in NCCL");
     module.def("key_of_name", &nccl::key_of_name);
+    bind_rows(module);
     bind_process(module);
     bind_registration(module);
     bind_symmetric(module);

@@ -2,13 +2,13 @@
 // pybind11. Everything that may wait for a lock, an allocator, NCCL or CUDA gives up the GIL first.
 #pragma once
 
-#include "bindings/process.h"
 #include "bindings/rows.h"
+#include "process/process.h"
 
-namespace tracehook {
+namespace tracehook::bindings {
 
 // The one of this process. Throws std::runtime_error if tracehook is not started in it.
-Process& process();
+process::Process& process();
 
 // Whether Python can no longer be asked for anything.
 bool is_finalizing();
@@ -17,4 +17,4 @@ void bind_symmetric(py::module_& module);
 void bind_window_guard(py::module_& module);
 void bind_ipc(py::module_& core); // `_core.ipc`: what tracehook.ipc asks of the native side
 
-} // namespace tracehook
+} // namespace tracehook::bindings

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <pybind11/stl.h>
 
-namespace tracehook {
+namespace tracehook::bindings {
 
 namespace {
 
@@ -215,4 +215,4 @@ void bind_ipc(py::module_& core) {
         NoGil(), py::arg("device"));
 }
 
-} // namespace tracehook
+} // namespace tracehook::bindings

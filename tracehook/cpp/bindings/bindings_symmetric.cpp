@@ -1,19 +1,23 @@
 // Symmetric memory: communicators as communicators of a scope, pools, the bank, the check of
 // placements.
-#include "bindings/symmetric_memory.h"
-
 #include "bindings/bindings.h"
 #include "nccl/coll_config.h"
 #include "nccl/group.h"
+#include "nccl/paying.h"
 #include "nccl/placement.h"
 #include "nccl/pool_memory.h"
+#include "process/symmetric_memory.h"
 
 #include <chrono>
 #include <memory>
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
-namespace tracehook {
+namespace tracehook::bindings {
+
+using process::BoundCommunicator;
+using process::PoolScope;
+using torch::Pool;
 
 bool is_finalizing() {
 #if PY_VERSION_HEX >= 0x030d0000
@@ -25,24 +29,24 @@ bool is_finalizing() {
 
 namespace {
 
-py::object place(const core::Place& where, core::Compare compare) {
-    if (compare == core::Compare::kNothing) {
+py::object place(const windows::Place& where, windows::Compare compare) {
+    if (compare == windows::Compare::kNothing) {
         return py::none();
     }
-    const bool exact = compare == core::Compare::kWhere;
+    const bool exact = compare == windows::Compare::kWhere;
     return py::make_tuple(where.window, exact ? py::cast(where.offset) : py::none());
 }
 
 // Operation, place of the send buffer, place of the receive buffer, settings of a configuration, as
 // the ranks compare them.
-py::tuple described(const core::Use& use) {
+py::tuple described(const windows::Use& use) {
     const nccl::Operation& row = nccl::operations()[use.operation];
     return py::make_tuple(row.name, place(use.send, row.compare_send),
                           place(use.receive, row.compare_receive), nccl::settings_of(use.config));
 }
 
 py::object past(const BoundCommunicator& communicator, std::uint64_t call) {
-    const auto use = communicator->windows().past(call);
+    const auto use = communicator.table().past(call);
     return use ? py::object(described(*use)) : py::none();
 }
 
@@ -51,8 +55,8 @@ py::object past(const BoundCommunicator& communicator, std::uint64_t call) {
 nccl::Comparison comparison(const py::function& compare) {
     // Never destroyed: threads of torch may still come while the interpreter ends.
     auto* const kept = new py::function(compare);
-    return [kept](core::Communicator& communicator,
-                  const core::Windows::Lookup& look) -> std::string {
+    return [kept](registrar::Communicator& communicator,
+                  const windows::Windows::Lookup& look) -> std::string {
         if (Py_IsInitialized() == 0 || is_finalizing()) {
             return "";
         }
@@ -67,29 +71,28 @@ nccl::Comparison comparison(const py::function& compare) {
 }
 
 // Brings the ranks of a communicator together in Python, as a window would.
-void introduce(const core::CommunicatorPtr& communicator) {
-    Process& owner = process();
-    if (Py_IsInitialized() == 0 || is_finalizing() || !owner.registrar().registering()) {
+void introduce(const registrar::CommunicatorPtr& communicator) {
+    if (Py_IsInitialized() == 0 || is_finalizing() || !process().registrar().registering()) {
         return;
     }
     const py::gil_scoped_acquire gil;
     try {
         py::module_::import("tracehook.symmetric_memory.guard")
-            .attr("introduce")(BoundCommunicator(communicator, owner.bank()));
+            .attr("introduce")(BoundCommunicator(communicator));
     } catch (const py::error_already_set& failure) {
         throw std::runtime_error(std::string("tracehook: ") + failure.what());
     }
 }
 
 // Asks the ranks of a communicator in Python whether all run calls on registered memory.
-bool agree_on_calls(const core::CommunicatorPtr& communicator) {
+bool agree_on_calls(const registrar::CommunicatorPtr& communicator) {
     if (Py_IsInitialized() == 0 || is_finalizing()) {
         return false;
     }
     const py::gil_scoped_acquire gil;
     try {
         return py::module_::import("tracehook.symmetric_memory.registered_calls")
-            .attr("agree")(BoundCommunicator(communicator, process().bank()))
+            .attr("agree")(BoundCommunicator(communicator))
             .cast<bool>();
     } catch (py::error_already_set& failure) { // such as Ctrl-C: this call goes on without
         failure.restore();
@@ -99,16 +102,15 @@ bool agree_on_calls(const core::CommunicatorPtr& communicator) {
 }
 
 py::object find_member(std::uintptr_t pointer) {
-    Process& owner = process();
-    const core::CommunicatorPtr found =
-        owner.registrar().find(reinterpret_cast<const void*>(pointer));
-    return found ? py::cast(BoundCommunicator(found, owner.bank())) : py::none();
+    const registrar::CommunicatorPtr found =
+        process().registrar().find(reinterpret_cast<const void*>(pointer));
+    return found ? py::cast(BoundCommunicator(found)) : py::none();
 }
 
 py::list windows(const BoundCommunicator& communicator) {
     py::list rows;
-    const bool held_by_kernels = communicator->device_communicators() != 0;
-    for (const core::Window& window : communicator->windows().list()) {
+    const bool held_by_kernels = communicator.windows().device_communicators() != 0;
+    for (const windows::Window& window : communicator.table().list()) {
         py::dict row;
         row["ordinal"] = window.ordinal;
         row["segment"] = window.segment;
@@ -147,9 +149,9 @@ py::object holder(const BoundCommunicator& communicator) {
 }
 
 void bind_member(py::module_& module) {
-    py::enum_<core::Windows::Fence>(module, "Fence", "Whose fence it is.")
-        .value("REGISTRATION", core::Windows::Fence::kRegistration)
-        .value("VERIFICATION", core::Windows::Fence::kVerification);
+    py::enum_<windows::Windows::Fence>(module, "Fence", "Whose fence it is.")
+        .value("REGISTRATION", windows::Windows::Fence::kRegistration)
+        .value("VERIFICATION", windows::Windows::Fence::kVerification);
     py::class_<BoundCommunicator>(module, "Communicator",
                                   "A communicator to register windows with.")
         .def_property_readonly("id",
@@ -165,10 +167,10 @@ void bind_member(py::module_& module) {
         .def_property_readonly("dead", [](const BoundCommunicator& self) { return self->dead(); })
         .def_property_readonly(
             "device_communicators",
-            [](const BoundCommunicator& self) { return self->device_communicators(); })
+            [](const BoundCommunicator& self) { return self.windows().device_communicators(); })
         .def("surrounded_by",
              [](const BoundCommunicator& self, std::uint64_t packed) {
-                 if (core::CallSlot* const calls = self->calls(); calls != nullptr) {
+                 if (events::CallSlot* const calls = self->calls(); calls != nullptr) {
                      calls->surrounded_by(packed);
                  }
              })
@@ -181,7 +183,8 @@ void bind_member(py::module_& module) {
             [](BoundCommunicator& self, const std::vector<std::uint64_t>& segments,
                bool capturing) {
                 std::vector<std::pair<int, bool>> outcomes;
-                for (const core::Outcome& outcome : self.register_windows(segments, capturing)) {
+                for (const registrar::Outcome& outcome :
+                     self.register_windows(segments, capturing)) {
                     outcomes.emplace_back(outcome.result, outcome.handle != nullptr);
                 }
                 return outcomes;
@@ -190,18 +193,19 @@ void bind_member(py::module_& module) {
         .def("confirm_windows", &BoundCommunicator::confirm_windows, NoGil())
         .def(
             "raise_fence",
-            [](const BoundCommunicator& self, core::Windows::Fence fence,
+            [](const BoundCommunicator& self, windows::Windows::Fence fence,
                std::optional<double> seconds) {
                 const auto most = std::chrono::duration<double>(seconds.value_or(0.0));
-                return seconds ? self->windows().raise_fence(
-                                     fence, std::chrono::ceil<core::Windows::Clock::duration>(most))
-                               : self->windows().raise_fence(fence);
+                return seconds
+                           ? self.table().raise_fence(
+                                 fence, std::chrono::ceil<windows::Windows::Clock::duration>(most))
+                           : self.table().raise_fence(fence);
             },
             py::arg("fence"), py::arg("seconds") = py::none(), NoGil())
         .def(
             "lower_fence",
-            [](const BoundCommunicator& self, core::Windows::Fence fence,
-               std::optional<std::uint64_t> next) { self->windows().lower_fence(fence, next); },
+            [](const BoundCommunicator& self, windows::Windows::Fence fence,
+               std::optional<std::uint64_t> next) { self.table().lower_fence(fence, next); },
             py::arg("fence"), py::arg("next") = py::none())
         .def(
             "wait_for_calls",
@@ -211,50 +215,51 @@ void bind_member(py::module_& module) {
             NoGil())
         .def(
             "in_flight",
-            [](const BoundCommunicator& self, std::size_t own) { return self->in_flight(own); },
+            [](const BoundCommunicator& self, std::size_t own) {
+                return self.windows().in_flight(own);
+            },
             NoGil())
         .def_property_readonly(
             "own_flights",
             [](const BoundCommunicator& self) { return nccl::ThreadGroup::mine().flights(*self); })
+        .def_property_readonly("calls",
+                               [](const BoundCommunicator& self) { return self.table().calls(); })
         .def_property_readonly(
-            "calls", [](const BoundCommunicator& self) { return self->windows().calls(); })
-        .def_property_readonly(
-            "calls_begun",
-            [](const BoundCommunicator& self) { return self->windows().calls_begun(); })
-        .def("note_caller", [](const BoundCommunicator& self) { self->windows().note_caller(); })
+            "calls_begun", [](const BoundCommunicator& self) { return self.table().calls_begun(); })
+        .def("note_caller", [](const BoundCommunicator& self) { self.table().note_caller(); })
         .def_property_readonly(
             "several_callers",
-            [](const BoundCommunicator& self) { return self->windows().several_callers(); })
+            [](const BoundCommunicator& self) { return self.table().several_callers(); })
         .def_property_readonly(
             "adopted", [](const BoundCommunicator& self) { return self->identity().adopted; })
         .def("past", &past)
         .def("digests",
              [](const BoundCommunicator& self, std::uint64_t first, std::uint64_t last) {
-                 auto found = self->windows().digests(first, last);
+                 auto found = self.table().digests(first, last);
                  return std::make_pair(found.first, std::move(found.values));
              })
         .def(
             "refuse",
             [](const BoundCommunicator& self, const std::string& why, std::uint64_t from) {
-                self->refuse(why, from);
+                self.windows().refuse(why, from);
             },
             py::arg("why"), py::arg("from_call") = 0)
         .def("drop_windows", &BoundCommunicator::drop_windows, NoGil())
         .def(
             "count_window_of_others",
             [](const BoundCommunicator& self, std::uintptr_t handle) {
-                self->count_window_of_others(reinterpret_cast<const void*>(handle));
+                self.windows().count_window_of_others(reinterpret_cast<const void*>(handle));
             },
             NoGil())
         .def("undo_window_of_others", &BoundCommunicator::undo_window_of_others, NoGil())
         .def("deregister_windows", &BoundCommunicator::deregister_windows, NoGil())
-        .def("log_waiting", [](const BoundCommunicator& self) { self->log_waiting(); })
+        .def("log_waiting", [](const BoundCommunicator& self) { self.windows().log_waiting(); })
         .def("digest",
              [](const BoundCommunicator& self) {
-                 const core::Windows::Digest digest = self->windows().digest();
+                 const windows::Windows::Digest digest = self.table().digest();
                  return std::make_pair(digest.uses, digest.value);
              })
-        .def("unpin", [](const BoundCommunicator& self) { self->windows().unpin_all(); })
+        .def("unpin", [](const BoundCommunicator& self) { self.table().unpin_all(); })
         .def("log", [](const BoundCommunicator& self, const std::string& event,
                        const py::kwargs& fields) { self->log(event_of(event, fields)); });
 }
@@ -334,20 +339,20 @@ void bind_symmetric(py::module_& module) {
     bind_member(module);
     bind_scopes(module);
     module.def("find_communicator", &find_member);
-    module.attr("RENUMBERED") = core::Windows::kRenumbered;
+    module.attr("RENUMBERED") = windows::Windows::kRenumbered;
     // A scope of no pool: its allocations are ordinary ones, also inside of other scopes.
-    module.def("enter_outside", [](bool) { core::ScopeStack::enter({}); });
+    module.def("enter_outside", [](bool) { windows::ScopeStack::enter({}); });
     module.def("leave_outside", [] {
-        const core::ScopeFrame* const scope = core::ScopeStack::current();
+        const windows::ScopeFrame* const scope = windows::ScopeStack::current();
         if (scope == nullptr || scope->source != nullptr) {
-            core::ScopeStack::take_out(
-                [](const core::ScopeFrame& frame) { return frame.source == nullptr; });
-            throw std::logic_error(kWrongEnd);
+            windows::ScopeStack::take_out(
+                [](const windows::ScopeFrame& frame) { return frame.source == nullptr; });
+            throw std::logic_error(process::kWrongEnd);
         }
-        core::ScopeStack::leave();
+        windows::ScopeStack::leave();
     });
     module.def(
-        "in_scope", [] { return core::ScopeStack::in_scope(); },
+        "in_scope", [] { return windows::ScopeStack::in_scope(); },
         "whether this thread is in a scope, innermost or not");
     module.def(
         "quiet", [](int device) { return process().hook_library().quiet(device); }, NoGil(),
@@ -376,7 +381,7 @@ void bind_symmetric(py::module_& module) {
                                   reinterpret_cast<std::uintptr_t>(&nccl::free_segment));
         },
         "addresses of the functions for torch's pluggable allocator: allocate, free");
-    module.def("pool_segments", [] { return pool_segments(process().bank()); });
+    module.def("pool_segments", [] { return process().bank().segments(); });
     module.def("pool_segment_at", [](std::uintptr_t address) {
         const auto segment = process().bank().find(address);
         return segment ? segment->id : 0;
@@ -392,7 +397,7 @@ void bind_symmetric(py::module_& module) {
         }
     });
     module.def("release_idle", [] { return process().bank().release_idle(); }, NoGil());
-    module.def("last_refusal", [] { return last_refusal(process().bank()); });
+    module.def("last_refusal", [] { return process().bank().last_refusal(); });
     nccl::set_introduction(&introduce);
     nccl::set_call_agreement(&agree_on_calls);
     module.def("set_verification", [](bool is_on, const py::function& compare) {
@@ -401,4 +406,4 @@ void bind_symmetric(py::module_& module) {
     module.def("capturing", [](int device) { return process().hook_library().capturing(device); });
 }
 
-} // namespace tracehook
+} // namespace tracehook::bindings

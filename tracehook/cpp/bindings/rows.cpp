@@ -1,16 +1,17 @@
 #include "bindings/rows.h"
 
 #include "events/passed.h"
+#include "windows/communicator_windows.h"
 
 #include <algorithm>
 #include <vector>
 
-namespace tracehook {
+namespace tracehook::bindings {
 
 namespace {
 
 #define HEAD(type, member, nothing) visit(#member, event.member);
-template <typename Visit> void visit_head(core::Event& event, Visit&& visit) {
+template <typename Visit> void visit_head(events::Event& event, Visit&& visit) {
 #include "events/head.def"
 }
 #undef HEAD
@@ -19,18 +20,18 @@ template <typename Visit> void visit_head(core::Event& event, Visit&& visit) {
 #define EVENT(name, ...) EVENT_(name, __VA_ARGS__)
 #define EVENT_(name, text, severity, fields, ...)                                                  \
     template <typename Visit>                                                                      \
-    void visit_own([[maybe_unused]] core::row::name& own, [[maybe_unused]] Visit&& visit) {        \
+    void visit_own([[maybe_unused]] events::row::name& own, [[maybe_unused]] Visit&& visit) {      \
         fields                                                                                     \
     }
 #include "events/events.def"
 #undef EVENT_
 
 template <typename Visit>
-bool visit_own(core::Event& event, const std::string& name, Visit&& visit) {
+bool visit_own(events::Event& event, const std::string& name, Visit&& visit) {
 #define EVENT(name_, text, ...)                                                                    \
     if (name == text) {                                                                            \
-        event.kind = core::EventKind::k##name_;                                                    \
-        visit_own(*std::launder(reinterpret_cast<core::row::name_*>(event.own)), visit);           \
+        event.kind = events::EventKind::k##name_;                                                  \
+        visit_own(*std::launder(reinterpret_cast<events::row::name_*>(event.own)), visit);         \
         return true;                                                                               \
     }
 #include "events/events.def"
@@ -39,8 +40,8 @@ bool visit_own(core::Event& event, const std::string& name, Visit&& visit) {
 
 } // namespace
 
-core::Event event_of(const std::string& name, const py::kwargs& fields) {
-    core::Event event;
+events::Event event_of(const std::string& name, const py::kwargs& fields) {
+    events::Event event;
     std::size_t found = 0;
     const auto set = [&]<typename Member>(const char* member, Member& place) {
         const bool given = fields.contains(member);
@@ -69,19 +70,19 @@ core::Event event_of(const std::string& name, const py::kwargs& fields) {
     return event;
 }
 
-py::bytes peek(core::Ring& ring, std::size_t limit, std::size_t skip) {
-    std::vector<core::Event> events(limit);
+py::bytes peek(events::Ring& ring, std::size_t limit, std::size_t skip) {
+    std::vector<events::Event> events(limit);
     std::size_t count = 0;
     {
         const py::gil_scoped_release release;
         count = ring.peek(events, skip);
     }
-    return {reinterpret_cast<const char*>(events.data()), count * sizeof(core::Event)};
+    return {reinterpret_cast<const char*>(events.data()), count * sizeof(events::Event)};
 }
 
-py::object peek_summed(core::Ring& ring, std::size_t limit, std::size_t least) {
-    std::vector<core::Event> events;
-    core::Passed passed;
+py::object peek_summed(events::Ring& ring, std::size_t limit, std::size_t least) {
+    std::vector<events::Event> events;
+    events::Passed passed;
     std::size_t count = 0;
     std::size_t kept = 0;
     std::uint64_t last = 0;
@@ -93,41 +94,41 @@ py::object peek_summed(core::Ring& ring, std::size_t limit, std::size_t least) {
         }
         if (count > 0) {
             last = events[count - 1].seq;
-            kept = core::take_passed_out(std::span(events).first(count), passed);
+            kept = events::take_passed_out(std::span(events).first(count), passed);
         }
     }
     if (count == 0) {
         return py::none();
     }
     return py::make_tuple(
-        py::bytes(reinterpret_cast<const char*>(events.data()), kept * sizeof(core::Event)), count,
-        last,
+        py::bytes(reinterpret_cast<const char*>(events.data()), kept * sizeof(events::Event)),
+        count, last,
         py::make_tuple(passed.events, passed.segments, passed.bytes, passed.registrations,
                        passed.ranges));
 }
 
-py::list unlogged_calls(core::Ring& ring, bool live) {
+py::list unlogged_calls(events::Ring& ring, bool live) {
     py::list out;
-    for (const core::CallSlot* slot : ring.calls().unlogged(live)) {
+    for (const events::CallSlot* slot : ring.calls().unlogged(live)) {
         out.append(py::bytes(reinterpret_cast<const char*>(slot), sizeof(*slot)));
     }
     return out;
 }
 
-py::list tallied(core::Ring& ring) {
+py::list tallied(events::Ring& ring) {
     py::list out;
-    for (const core::CallTable::Tallied& row : ring.calls().tallied()) {
-        const core::Tally::Entry& entry = row.entry;
+    for (const events::CallTable::Tallied& row : ring.calls().tallied()) {
+        const events::Tally::Entry& entry = row.entry;
         out.append(py::make_tuple(row.key, row.comm_id, row.rank, row.size, row.surroundings,
                                   entry.kind, entry.count, entry.nbytes, entry.least, entry.most));
     }
     return out;
 }
 
-py::list communicators(const core::Registrar& registrar) {
+py::list communicators(const registrar::Registrar& registrar) {
     py::list rows;
     for (const auto& communicator : registrar.communicators()) {
-        const core::Identity& who = communicator->identity();
+        const registrar::Identity& who = communicator->identity();
         py::dict row;
         row["id"] = who.id;
         row["key"] = who.key;
@@ -142,48 +143,23 @@ py::list communicators(const core::Registrar& registrar) {
         row["undone"] = communicator->undone();
         row["in_effect"] = communicator->in_effect();
         row["in_vain"] = communicator->in_vain();
-        row["at_calls"] = who.when == core::When::kAtCalls;
+        row["at_calls"] = who.when == registrar::When::kAtCalls;
         row["one_host"] = who.one_host;
-        row["device_communicators"] = communicator->device_communicators();
+        row["device_communicators"] = windows::of(*communicator).device_communicators();
         row["local"] = static_cast<int>(who.local);
         row["segments_since_ns"] = communicator->segments_in_progress().since_ns();
-        row["windows_since_ns"] = communicator->windows_in_progress().since_ns();
+        row["windows_since_ns"] = windows::of(*communicator).windows_in_progress().since_ns();
         rows.append(row);
     }
     return rows;
 }
 
-py::list segments(const core::Registrar& registrar) {
+py::list ranges(const registrar::Registrar& registrar) {
     py::list rows;
-    for (const core::Segment& segment : registrar.segments()) {
-        rows.append(py::make_tuple(segment.id, segment.device, segment.address, segment.size,
-                                   static_cast<int>(segment.memory)));
-    }
-    return rows;
-}
-
-py::list ranges(const core::Registrar& registrar) {
-    py::list rows;
-    for (const core::Range& range : registrar.ranges()) {
+    for (const registrar::Range& range : registrar.ranges()) {
         rows.append(py::make_tuple(range.device, range.address, range.size));
     }
     return rows;
 }
 
-py::list pool_segments(const core::Bank& bank) {
-    py::list rows;
-    for (const core::PoolSegment& segment : bank.segments()) {
-        rows.append(py::make_tuple(segment.id, segment.pool, segment.owner, segment.device,
-                                   segment.address, segment.size, segment.retired,
-                                   segment.windows));
-    }
-    return rows;
-}
-
-py::tuple last_refusal(const core::Bank& bank) {
-    const core::Bank::Refusal refusal = bank.last_refusal();
-    return py::make_tuple(refusal.count, refusal.device, refusal.wanted, refusal.held,
-                          refusal.limit);
-}
-
-} // namespace tracehook
+} // namespace tracehook::bindings

@@ -3,13 +3,12 @@
 // Called with the GIL; peek() gives it up while it waits for the ring's mutex.
 #pragma once
 
-#include "core/registrar.h"
 #include "events/ring.h"
-#include "symmetric_memory/bank.h"
+#include "registrar/registrar.h"
 
 #include <pybind11/pybind11.h>
 
-namespace tracehook {
+namespace tracehook::bindings {
 
 namespace py = pybind11;
 
@@ -17,26 +16,23 @@ using NoGil = py::call_guard<py::gil_scoped_release>;
 
 // An event that Python pushes: each member of its row by name, and any of the head. Throws
 // std::invalid_argument if no event of the ring has that name, or if a member lacks or is none.
-core::Event event_of(const std::string& name, const py::kwargs& fields);
+events::Event event_of(const std::string& name, const py::kwargs& fields);
 
-// The events that were not drained yet, as bytes of core::Event.
-py::bytes peek(core::Ring& ring, std::size_t limit, std::size_t skip);
+// The events that were not drained yet, as bytes of events::Event.
+py::bytes peek(events::Ring& ring, std::size_t limit, std::size_t skip);
 
 // If at least `least` events wait: (up to `limit` of them without those of segments that came and
 // went among them, how many they were, number of the last one, what was taken out as (events,
 // segments, bytes, registrations)). Else None.
-py::object peek_summed(core::Ring& ring, std::size_t limit, std::size_t least);
+py::object peek_summed(events::Ring& ring, std::size_t limit, std::size_t least);
 
 // The counted calls of communicators that have ended, or of all (`live` too), each once: bytes of
-// core::CallSlot.
-py::list unlogged_calls(core::Ring& ring, bool live);
+// events::CallSlot.
+py::list unlogged_calls(events::Ring& ring, bool live);
 // What collectives there were: (key, comm_id, rank, size, surroundings, kind, count, nbytes, least,
 // most) of each kind of each communicator.
-py::list tallied(core::Ring& ring);
-py::list communicators(const core::Registrar& registrar);
-py::list segments(const core::Registrar& registrar);
-py::list ranges(const core::Registrar& registrar);
-py::list pool_segments(const core::Bank& bank);
-py::tuple last_refusal(const core::Bank& bank);
+py::list tallied(events::Ring& ring);
+py::list communicators(const registrar::Registrar& registrar);
+py::list ranges(const registrar::Registrar& registrar);
 
-} // namespace tracehook
+} // namespace tracehook::bindings

@@ -8,10 +8,10 @@
 #include "nccl/window_guard.h"
 
 #include "bindings/bindings.h"
-#include "bindings/symmetric_memory.h"
 #include "nccl/api.h"
 #include "nccl/group.h"
 #include "nccl/traits.h"
+#include "process/symmetric_memory.h"
 
 #include <array>
 #include <atomic>
@@ -27,7 +27,7 @@
 #include <unistd.h>
 #include <utility>
 
-namespace tracehook {
+namespace tracehook::bindings {
 
 namespace {
 
@@ -75,7 +75,7 @@ std::pair<int, std::optional<std::uintptr_t>> have_made(Conversation& talk) {
 
 // With the GIL.
 std::pair<std::string, int> answer_of_python(Conversation& talk,
-                                             const core::CommunicatorPtr& communicator,
+                                             const registrar::CommunicatorPtr& communicator,
                                              std::size_t size, int flags, bool loses_capture,
                                              std::size_t flights) {
     try {
@@ -84,15 +84,15 @@ std::pair<std::string, int> answer_of_python(Conversation& talk,
             return have_made(talk);
         });
         return py::module_::import("tracehook.symmetric_memory.guard")
-            .attr("register")(BoundCommunicator(communicator, process().bank()), size, flags,
-                              loses_capture, flights, make)
+            .attr("register")(process::BoundCommunicator(communicator), size, flags, loses_capture,
+                              flights, make)
             .cast<std::pair<std::string, int>>();
     } catch (const py::error_already_set& failure) {
         return {refused(std::string("tracehook: ") + failure.what()), 0};
     }
 }
 
-void ask(const std::shared_ptr<Conversation>& talk, const core::CommunicatorPtr& communicator,
+void ask(const std::shared_ptr<Conversation>& talk, const registrar::CommunicatorPtr& communicator,
          std::size_t size, int flags, bool loses_capture, std::size_t flights) {
     const py::gil_scoped_acquire gil;
     {
@@ -110,7 +110,7 @@ void ask(const std::shared_ptr<Conversation>& talk, const core::CommunicatorPtr&
 }
 
 // On the program's thread, whose current stream is meant. Without the hook library nobody knows it.
-bool loses_capture(const core::Communicator& communicator) {
+bool loses_capture(const registrar::Communicator& communicator) {
     return process().attached() && !nccl::has(nccl::Trait::kRegistersInCapture, nccl::version()) &&
            process().hook_library().capturing(communicator.identity().device);
 }
@@ -118,9 +118,9 @@ bool loses_capture(const core::Communicator& communicator) {
 // The placement check takes the nearest window that starts before a buffer, as NCCL does: one
 // inside of ours would hide from it the memory behind. Only we can refuse it; NCCL does not look.
 std::string what_is_around(const nccl::WindowRequest& request) {
-    core::Communicator& communicator = *request.communicator;
-    const auto own = communicator.windows().own_at(reinterpret_cast<std::uintptr_t>(request.buffer),
-                                                   request.size);
+    registrar::Communicator& communicator = *request.communicator;
+    const auto own = windows::table_of(communicator)
+                         .own_at(reinterpret_cast<std::uintptr_t>(request.buffer), request.size);
     if (!own) {
         return "";
     }
@@ -151,7 +151,8 @@ std::string ask_guard(const nccl::WindowRequest& request, const nccl::MakeWindow
     if (PyGILState_Check() == 1) {
         release.emplace();
     }
-    request.communicator->windows().note_caller(); // here: the asking thread makes no calls
+    windows::table_of(*request.communicator)
+        .note_caller(); // here: the asking thread makes no calls
     const auto talk = std::make_shared<Conversation>();
     std::thread(ask, talk, request.communicator, request.size, request.flags,
                 loses_capture(*request.communicator),
@@ -196,4 +197,4 @@ void bind_window_guard(py::module_& module) {
     });
 }
 
-} // namespace tracehook
+} // namespace tracehook::bindings

@@ -1,6 +1,6 @@
 #include "cuda/runtime.h"
 
-#include "core/loaded.h"
+#include "elf/loaded.h"
 
 #include <dlfcn.h>
 
@@ -18,7 +18,8 @@ template <typename Pointer> void find(Pointer& target, void* library, const char
 }
 
 Runtime load() noexcept {
-    void* const library = loaded_library({"libcudart.so.13", "libcudart.so.12", "libcudart.so"});
+    void* const library =
+        elf::loaded_library({"libcudart.so.13", "libcudart.so.12", "libcudart.so"});
     Runtime found;
 #define FIND(name) find(found.name, library, #name)
     FIND(cudaGetDevice);

@@ -88,30 +88,31 @@ int map(std::uintptr_t* address, Memory memory, std::size_t size, int device,
 
 } // namespace
 
-core::MemoryKind SegmentMemory::kind_of(std::uintptr_t address) noexcept {
+registrar::MemoryKind SegmentMemory::kind_of(std::uintptr_t address) noexcept {
     const auto& driver = virtual_memory();
     if (!driver.passes_memory()) {
-        return core::MemoryKind::kUnknown;
+        return registrar::MemoryKind::kUnknown;
     }
     int is_legacy = 0;
     if (driver.cuPointerGetAttribute != nullptr &&
         driver.cuPointerGetAttribute(&is_legacy, kLegacyIpc, address) == kSuccess &&
         is_legacy != 0) {
-        return core::MemoryKind::kPlain;
+        return registrar::MemoryKind::kPlain;
     }
     const Held held(address);
     Properties properties;
     if (!held) {
-        return core::MemoryKind::kPlain;
+        return registrar::MemoryKind::kPlain;
     }
     if (driver.cuMemGetAllocationPropertiesFromHandle(&properties, held.memory) != kSuccess) {
-        return core::MemoryKind::kUnknown;
+        return registrar::MemoryKind::kUnknown;
     }
-    return (properties.handle_types & (kPosixFile | kFabric)) != 0 ? core::MemoryKind::kShareable
-                                                                   : core::MemoryKind::kPrivate;
+    return (properties.handle_types & (kPosixFile | kFabric)) != 0
+               ? registrar::MemoryKind::kShareable
+               : registrar::MemoryKind::kPrivate;
 }
 
-std::uintptr_t SegmentMemory::map_again(const core::Segment& segment) noexcept {
+std::uintptr_t SegmentMemory::map_again(const registrar::Segment& segment) noexcept {
     const auto& driver = virtual_memory();
     const BesideCaptures relaxed;
     const Held held(segment.address);
@@ -126,7 +127,7 @@ std::uintptr_t SegmentMemory::map_again(const core::Segment& segment) noexcept {
     return map(&alias, held.memory, size, segment.device, {}) == kSuccess ? alias : 0;
 }
 
-void SegmentMemory::unmap(const core::Segment& segment, std::uintptr_t alias,
+void SegmentMemory::unmap(const registrar::Segment& segment, std::uintptr_t alias,
                           bool is_done) noexcept {
     if (!is_done) {
         wait_for_device(segment.device);

@@ -5,7 +5,7 @@
 // GIL.
 #pragma once
 
-#include "core/segment_memory.h"
+#include "registrar/segment_memory.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -13,11 +13,12 @@
 
 namespace tracehook::cuda {
 
-class SegmentMemory : public core::SegmentMemory {
+class SegmentMemory : public registrar::SegmentMemory {
   public:
-    core::MemoryKind kind_of(std::uintptr_t address) noexcept override;
-    std::uintptr_t map_again(const core::Segment& segment) noexcept override;
-    void unmap(const core::Segment& segment, std::uintptr_t alias, bool is_done) noexcept override;
+    registrar::MemoryKind kind_of(std::uintptr_t address) noexcept override;
+    std::uintptr_t map_again(const registrar::Segment& segment) noexcept override;
+    void unmap(const registrar::Segment& segment, std::uintptr_t alias,
+               bool is_done) noexcept override;
 };
 
 // Least size of such memory, and what its size is a multiple of: 2 MiB, as that of all large pages.

@@ -1,6 +1,6 @@
 #include "cuda/virtual_memory.h"
 
-#include "core/loaded.h"
+#include "elf/loaded.h"
 
 #include <dlfcn.h>
 
@@ -18,7 +18,7 @@ void find_in_driver(Pointer& target, void* library, const char* name) noexcept {
 }
 
 VirtualMemory load_virtual_memory() noexcept {
-    void* library = loaded_library({"libcuda.so.1"});
+    void* library = elf::loaded_library({"libcuda.so.1"});
     if (library == nullptr) {
         library = dlopen("libcuda.so.1", RTLD_LAZY); // CUDA is up, so the runtime has one
     }

@@ -7,7 +7,7 @@
 #include <tuple>
 #include <utility>
 
-namespace tracehook::core {
+namespace tracehook::events {
 
 void CallSlot::transfer_begins(std::uint32_t what, std::uint64_t count, std::int32_t peer,
                                bool sends) noexcept {
@@ -158,4 +158,4 @@ std::vector<CallTable::Tallied> CallTable::tallied() const {
     return rows;
 }
 
-} // namespace tracehook::core
+} // namespace tracehook::events

@@ -18,7 +18,7 @@
 #include <span>
 #include <vector>
 
-namespace tracehook::core {
+namespace tracehook::events {
 
 // One call. 32 bytes.
 struct CallRecord {
@@ -174,4 +174,4 @@ class CallTable {
     std::unique_ptr<Past> past_ = std::make_unique<Past>();
 };
 
-} // namespace tracehook::core
+} // namespace tracehook::events

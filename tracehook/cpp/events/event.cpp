@@ -1,6 +1,6 @@
 #include "events/event.h"
 
-namespace tracehook::core {
+namespace tracehook::events {
 
 namespace {
 
@@ -16,4 +16,4 @@ const char* event_name(EventKind kind) noexcept {
     return kind < EventKind::kCount ? kNames[static_cast<std::uint16_t>(kind)] : "unknown";
 }
 
-} // namespace tracehook::core
+} // namespace tracehook::events

@@ -9,7 +9,7 @@
 #include <new>
 #include <type_traits>
 
-namespace tracehook::core {
+namespace tracehook::events {
 
 enum class EventKind : std::uint16_t {
 #define EVENT(name, ...) k##name,
@@ -122,4 +122,4 @@ template <typename Row> const Row& own_of(const Event& event) noexcept {
     return *std::launder(reinterpret_cast<const Row*>(event.own));
 }
 
-} // namespace tracehook::core
+} // namespace tracehook::events

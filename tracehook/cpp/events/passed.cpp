@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace tracehook::core {
+namespace tracehook::events {
 
 namespace {
 
@@ -125,4 +125,4 @@ std::size_t take_passed_out(std::span<Event> batch, Passed& passed) {
     return batch.size() - gone.size();
 }
 
-} // namespace tracehook::core
+} // namespace tracehook::events

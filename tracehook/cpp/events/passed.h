@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <span>
 
-namespace tracehook::core {
+namespace tracehook::events {
 
 struct Passed {
     std::uint64_t events = 0;
@@ -24,4 +24,4 @@ struct Passed {
 // they are. The log's thread; allocates, so never in the allocator's callback.
 std::size_t take_passed_out(std::span<Event> batch, Passed& passed);
 
-} // namespace tracehook::core
+} // namespace tracehook::events

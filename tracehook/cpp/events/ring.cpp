@@ -11,7 +11,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-namespace tracehook::core {
+namespace tracehook::events {
 
 namespace {
 
@@ -186,4 +186,4 @@ void Ring::remove_file() noexcept {
     }
 }
 
-} // namespace tracehook::core
+} // namespace tracehook::events

@@ -17,7 +17,7 @@
 #include <span>
 #include <string>
 
-namespace tracehook::core {
+namespace tracehook::events {
 
 // First page of the file. Only the owner writes; another process may read at any time.
 // `log/ring.py` reads the same.
@@ -106,4 +106,4 @@ class Ring {
 
 std::uint64_t monotonic_ns() noexcept;
 
-} // namespace tracehook::core
+} // namespace tracehook::events

@@ -1,6 +1,6 @@
 #include "events/tally.h"
 
-namespace tracehook::core {
+namespace tracehook::events {
 
 std::vector<Tally::Entry> Tally::entries() const {
     std::vector<Entry> found;
@@ -26,4 +26,4 @@ void Tally::clear() noexcept {
     empty(other_);
 }
 
-} // namespace tracehook::core
+} // namespace tracehook::events

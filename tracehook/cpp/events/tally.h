@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace tracehook::core {
+namespace tracehook::events {
 
 class Tally {
   public:
@@ -102,4 +102,4 @@ class Tally {
 static_assert(Tally::kEntries == 256, "place_of() takes eight bits");
 static_assert(sizeof(Tally) == (Tally::kEntries + 1) * 40, "the ring's file format depends on it");
 
-} // namespace tracehook::core
+} // namespace tracehook::events

@@ -1,7 +1,7 @@
 #include "ipc/driver.h"
 
-#include "core/loaded.h"
 #include "cuda/runtime.h"
+#include "elf/loaded.h"
 
 #include <dlfcn.h>
 #include <initializer_list>
@@ -26,8 +26,8 @@ void find(Pointer& target, void* library, std::initializer_list<const char*> nam
 }
 
 Driver load() {
-    void* runtime = loaded_library({"libcudart.so.13", "libcudart.so.12", "libcudart.so"});
-    void* library = loaded_library({"libcuda.so.1"});
+    void* runtime = elf::loaded_library({"libcudart.so.13", "libcudart.so.12", "libcudart.so"});
+    void* library = elf::loaded_library({"libcuda.so.1"});
     Driver found{cuda::virtual_memory()};
 #define FROM_RUNTIME(name) find(found.name, runtime, {#name})
 #define FROM_DRIVER(name) find(found.name, library, {#name})

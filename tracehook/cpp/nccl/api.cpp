@@ -1,7 +1,7 @@
 #include "nccl/api.h"
 
-#include "core/loaded.h"
 #include "cuda/runtime.h"
+#include "elf/loaded.h"
 
 #include <dlfcn.h>
 #include <stdexcept>
@@ -42,12 +42,12 @@ void* capture_info(void* library) noexcept {
 }
 
 Api load() {
-    void* nccl = loaded_library({"libnccl.so.2", "libnccl.so"});
+    void* nccl = elf::loaded_library({"libnccl.so.2", "libnccl.so"});
     if (nccl == nullptr) {
         throw std::runtime_error(
             "no NCCL is loaded in this process: torch was built without it, or not imported yet");
     }
-    void* cuda = loaded_library({"libcudart.so.13", "libcudart.so.12", "libcudart.so"});
+    void* cuda = elf::loaded_library({"libcudart.so.13", "libcudart.so.12", "libcudart.so"});
     Api api;
 #define GUARDED(name, position, ...) assign(api.name, nccl_symbol(nccl, #name));
 #define PLACED(name, position, operation, send, receive, by_send, by_receive, ...)                 \
@@ -85,7 +85,7 @@ Api load() {
 // once there are streams.
 Function<Stream, int*> capture_question() noexcept {
     Function<Stream, int*> ask = nullptr;
-    assign(ask, cuda_symbol(loaded_library({"libcuda.so.1"}), "cuStreamIsCapturing"));
+    assign(ask, cuda_symbol(elf::loaded_library({"libcuda.so.1"}), "cuStreamIsCapturing"));
     return ask != nullptr ? ask : api().cudaStreamIsCapturing;
 }
 

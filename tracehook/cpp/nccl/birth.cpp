@@ -26,10 +26,10 @@ bool on_one_host(int size) noexcept {
     return size < 0 ? most > 0 : size <= most;
 }
 
-core::When when_for(int size) noexcept {
+registrar::When when_for(int size) noexcept {
     return registers_all.load(std::memory_order_relaxed) || !on_one_host(size)
-               ? core::When::kAtBirth
-               : core::When::kAtCalls;
+               ? registrar::When::kAtBirth
+               : registrar::When::kAtCalls;
 }
 
 template <typename Field> bool knows(const Config* config, Field Config::* field) noexcept {
@@ -49,8 +49,9 @@ bool config_blocking(const Config* config) noexcept {
     return config == nullptr || !knows(config, &Config::blocking) || config->blocking != 0;
 }
 
-core::Sharing config_sharing(const Config* config, const core::CommunicatorPtr& parent) noexcept {
-    core::Sharing sharing;
+registrar::Sharing config_sharing(const Config* config,
+                                  const registrar::CommunicatorPtr& parent) noexcept {
+    registrar::Sharing sharing;
     if (config != nullptr) {
         sharing.splits = knows(config, &Config::split_share) && config->split_share == 1;
         sharing.shrinks = knows(config, &Config::shrink_share) && config->shrink_share == 1;
@@ -72,11 +73,11 @@ void set_host(int most_ranks, bool every_segment) noexcept {
     registers_all.store(every_segment, std::memory_order_relaxed);
 }
 
-bool deliver(core::Registrar& registrar, const Birth& birth) {
+bool deliver(registrar::Registrar& registrar, const Birth& birth) {
     if (birth.out == nullptr || *birth.out == nullptr) {
         return false;
     }
-    core::Identity identity;
+    registrar::Identity identity;
     identity.pointer = *birth.out;
     identity.key = birth.key;
     identity.device = birth.device;
@@ -95,7 +96,7 @@ bool deliver(core::Registrar& registrar, const Birth& birth) {
     identity.one_host = on_one_host(identity.size);
     registrar.add(
         identity,
-        [&](const core::Identity& own) {
+        [&](const registrar::Identity& own) {
             return std::make_unique<NcclRegistrationCalls>(own.pointer, own.device, birth.blocking,
                                                            own.one_host);
         },

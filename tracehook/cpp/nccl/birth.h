@@ -1,8 +1,8 @@
 // A communicator that a call is about to make: what is known of it before NCCL fills in the handle.
 #pragma once
 
-#include "core/registrar.h"
 #include "nccl/abi.h"
+#include "registrar/registrar.h"
 
 #include <functional>
 
@@ -15,24 +15,24 @@ struct Birth {
     int rank = -1;
     int size = -1;
     bool blocking = true;
-    core::CommunicatorPtr parent;  // of a split or shrink
-    bool shares_resources = false; // with the parent: then they share its gate
-    core::Local local = core::Local::kOurs;
-    bool adopted = false;   // it exists already, and its making was not seen
-    core::Sharing shares{}; // with its own children
+    registrar::CommunicatorPtr parent; // of a split or shrink
+    bool shares_resources = false;     // with the parent: then they share its gate
+    registrar::Local local = registrar::Local::kOurs;
+    bool adopted = false;        // it exists already, and its making was not seen
+    registrar::Sharing shares{}; // with its own children
 };
 
 // The fields of a caller's configuration that matter here; defaults where it is null, older, or
 // leaves them open.
 bool config_blocking(const Config* config) noexcept;
 // Without a configuration, a child has its parent's.
-core::Sharing config_sharing(const Config* config,
-                             const core::CommunicatorPtr& parent = nullptr) noexcept;
+registrar::Sharing config_sharing(const Config* config,
+                                  const registrar::CommunicatorPtr& parent = nullptr) noexcept;
 
 // Hands the new communicator to the registrar, which registers every live segment. False if NCCL
 // has not written the handle yet (a non-blocking call in progress). A handle that stays null on
 // success (NCCL_SPLIT_NOCOLOR) is no birth.
-bool deliver(core::Registrar& registrar, const Birth& birth);
+bool deliver(registrar::Registrar& registrar, const Birth& birth);
 
 // What is known of the host, for communicators that are made from now on: up to how many ranks one
 // may have whose ranks share a host (0: the job has several hosts), and whether every segment is

@@ -9,7 +9,7 @@ namespace tracehook::nccl {
 
 namespace {
 
-using Graphs = std::shared_ptr<core::LiveGraphs>;
+using Graphs = std::shared_ptr<windows::LiveGraphs>;
 
 // By a thread of CUDA's, which may make no call into CUDA here.
 void graph_ended(void* held) {
@@ -35,7 +35,7 @@ void hold(void* graph, Graphs* held) noexcept {
 
 } // namespace
 
-void follow_graph(const core::Communicator& communicator, Stream stream) noexcept {
+void follow_graph(const registrar::Communicator& communicator, Stream stream) noexcept {
     const Api& real = api();
     if (real.cudaStreamGetCaptureInfo == nullptr || real.cudaUserObjectCreate == nullptr ||
         real.cudaUserObjectRelease == nullptr || real.cudaGraphRetainUserObject == nullptr) {
@@ -50,9 +50,10 @@ void follow_graph(const core::Communicator& communicator, Stream stream) noexcep
     std::size_t count = 0;
     const bool known = cuda::absorbed(real.cudaStreamGetCaptureInfo(
                            stream, &status, &capture, &graph, &dependencies, &edges, &count)) == 0;
-    if (known && graph != nullptr && communicator.graphs()->is_new(capture)) {
-        communicator.graphs()->add();
-        hold(graph, new Graphs(communicator.graphs()));
+    const auto& graphs = windows::of(communicator).graphs();
+    if (known && graph != nullptr && graphs->is_new(capture)) {
+        graphs->add();
+        hold(graph, new Graphs(graphs));
     }
 }
 

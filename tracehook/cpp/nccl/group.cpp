@@ -13,26 +13,26 @@ constexpr std::uint64_t kNoCall = ~std::uint64_t{0}; // a transfer is like no co
 
 } // namespace
 
-void ThreadGroup::touched(const core::CommunicatorPtr& communicator) {
+void ThreadGroup::touched(const registrar::CommunicatorPtr& communicator) {
     // Consecutive calls are nearly always on the same communicator; the rest is sorted out at the
     // end.
     if (touched_.empty() || touched_.back() != communicator) {
         touched_.push_back(communicator);
-        communicator->windows().begin_group();
+        windows::table_of(*communicator).begin_group();
     }
 }
 
-std::size_t ThreadGroup::flights(const core::Communicator& communicator) const noexcept {
+std::size_t ThreadGroup::flights(const registrar::Communicator& communicator) const noexcept {
     return static_cast<std::size_t>(
-        std::ranges::count(touched_, &communicator, &core::CommunicatorPtr::get));
+        std::ranges::count(touched_, &communicator, &registrar::CommunicatorPtr::get));
 }
 
-std::vector<core::CommunicatorPtr>
-ThreadGroup::enter_all(std::vector<core::CommunicatorPtr> communicators) {
+std::vector<registrar::CommunicatorPtr>
+ThreadGroup::enter_all(std::vector<registrar::CommunicatorPtr> communicators) {
     std::ranges::sort(communicators, std::less<>(),
                       [](const auto& communicator) { return &communicator->gate(); });
-    std::vector<core::CommunicatorPtr> inside;
-    for (const core::CommunicatorPtr& communicator : communicators) {
+    std::vector<registrar::CommunicatorPtr> inside;
+    for (const registrar::CommunicatorPtr& communicator : communicators) {
         if (!inside.empty() && &inside.back()->gate() == &communicator->gate()) {
             continue; // held already, for a sibling or for an earlier call
         }
@@ -45,7 +45,7 @@ ThreadGroup::enter_all(std::vector<core::CommunicatorPtr> communicators) {
     return inside;
 }
 
-void ThreadGroup::leave_all(const std::vector<core::CommunicatorPtr>& inside) noexcept {
+void ThreadGroup::leave_all(const std::vector<registrar::CommunicatorPtr>& inside) noexcept {
     for (const auto& communicator : inside) {
         communicator->gate().leave();
     }
@@ -54,15 +54,15 @@ void ThreadGroup::leave_all(const std::vector<core::CommunicatorPtr>& inside) no
 // Inside all gates that could be entered; who is not inside a gate counts nothing. A group may have
 // thousands of calls, so those of one communicator, and of these the alike ones, are made
 // neighbours.
-void ThreadGroup::tally(const std::vector<core::CommunicatorPtr>& inside) noexcept {
-    constexpr std::uint64_t kCall = (std::uint64_t{1} << core::Tally::kBucketShift) - 1;
+void ThreadGroup::tally(const std::vector<registrar::CommunicatorPtr>& inside) noexcept {
+    constexpr std::uint64_t kCall = (std::uint64_t{1} << events::Tally::kBucketShift) - 1;
     const auto of = [](const Made& one) {
         return std::pair(one.communicator, one.kind == 0 ? kNoCall : one.kind & kCall);
     };
     std::ranges::sort(made_, std::less<>(), of);
     const auto gate = [](const auto& communicator) { return &communicator->gate(); };
     for (auto one = made_.begin(); one != made_.end(); ++one) {
-        core::CallSlot* const calls = one->communicator->calls();
+        events::CallSlot* const calls = one->communicator->calls();
         if (one->kind == 0 || calls == nullptr ||
             std::ranges::find(inside, &one->communicator->gate(), gate) == inside.end()) {
             continue;
@@ -73,19 +73,20 @@ void ThreadGroup::tally(const std::vector<core::CommunicatorPtr>& inside) noexce
         };
         std::uint64_t kind = one->kind;
         if (beside([&](const Made& other) { return other.communicator == one->communicator; })) {
-            kind |= core::Tally::kGrouped;
+            kind |= events::Tally::kGrouped;
         }
         if (beside([&](const Made& other) { return of(other) == of(*one); })) {
-            kind |= core::Tally::kAlike;
+            kind |= events::Tally::kAlike;
         }
         calls->tally(kind, one->nbytes);
     }
 }
 
-void ThreadGroup::look_at_new_aliases(const std::vector<core::CommunicatorPtr>& touched,
-                                      const std::vector<core::CommunicatorPtr>& inside) noexcept {
+void ThreadGroup::look_at_new_aliases(
+    const std::vector<registrar::CommunicatorPtr>& touched,
+    const std::vector<registrar::CommunicatorPtr>& inside) noexcept {
     const auto gate = [](const auto& communicator) { return &communicator->gate(); };
-    for (const core::CommunicatorPtr& communicator : touched) {
+    for (const registrar::CommunicatorPtr& communicator : touched) {
         if (std::ranges::find(inside, &communicator->gate(), gate) != inside.end()) {
             communicator->look_at_new_aliases();
         }
@@ -117,7 +118,7 @@ void ThreadGroup::drop_expected_of(const Comm communicator) noexcept {
     });
 }
 
-void ThreadGroup::deliver_all(core::Registrar& registrar) {
+void ThreadGroup::deliver_all(registrar::Registrar& registrar) {
     if (expected_.empty()) {
         return;
     }

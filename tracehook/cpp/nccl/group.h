@@ -5,8 +5,9 @@
 // NCCL's own groups: no lock.
 #pragma once
 
-#include "core/registrar.h"
 #include "nccl/birth.h"
+#include "registrar/registrar.h"
+#include "windows/communicator_windows.h"
 
 #include <utility>
 #include <vector>
@@ -29,24 +30,26 @@ class ThreadGroup {
 
     // Inside the communicator's gate. NCCL takes in what was asked for when the group ends: until
     // then it is in flight.
-    void touched(const core::CommunicatorPtr& communicator);
+    void touched(const registrar::CommunicatorPtr& communicator);
     // The same of a collective of that kind (events/tally.h), and of a call that is none: they are
     // tallied when the group ends, because only then it is known what else is in it.
-    void made(const core::Communicator& communicator, std::uint64_t kind, std::uint64_t nbytes) {
-        made_.push_back({&communicator, kind | core::Tally::kKind, nbytes}); // else a kind may be 0
+    void made(const registrar::Communicator& communicator, std::uint64_t kind,
+              std::uint64_t nbytes) {
+        made_.push_back(
+            {&communicator, kind | events::Tally::kKind, nbytes}); // else a kind may be 0
     }
-    void made_other(const core::Communicator& communicator) {
+    void made_other(const registrar::Communicator& communicator) {
         if (made_.empty() || made_.back().kind != 0 || made_.back().communicator != &communicator) {
             made_.push_back({&communicator, 0, 0});
         }
     }
     // How many flights of the communicator the open group has; its thread need not wait for them.
-    std::size_t flights(const core::Communicator& communicator) const noexcept;
+    std::size_t flights(const registrar::Communicator& communicator) const noexcept;
 
     // Runs `end` (NCCL's ncclGroupEnd). At the outermost level all gates of the group's
     // communicators are held meanwhile, entered in one global order so that two threads that end
     // groups cannot wait for each other.
-    template <typename End> int ended(core::Registrar& registrar, End&& end) {
+    template <typename End> int ended(registrar::Registrar& registrar, End&& end) {
         const bool outermost = depth_ == 1;
         const int result = closed(end, true);
         if (outermost) {
@@ -71,7 +74,7 @@ class ThreadGroup {
     // of a non-blocking call in progress when this thread next hears from NCCL that it succeeded
     // (until then the caller keeps `out` valid).
     void expect(Birth birth) { expected_.push_back(std::move(birth)); }
-    void deliver_all(core::Registrar& registrar);
+    void deliver_all(registrar::Registrar& registrar);
 
     // `communicator` is ending, or what was to be split from it: its caller keeps `out` no longer.
     void drop_expected_of(const Comm communicator) noexcept;
@@ -85,8 +88,8 @@ class ThreadGroup {
             depth_ -= depth_ > 0;
             return end();
         }
-        const std::vector<core::CommunicatorPtr> touched = std::exchange(touched_, {});
-        const std::vector<core::CommunicatorPtr> inside = enter_all(touched);
+        const std::vector<registrar::CommunicatorPtr> touched = std::exchange(touched_, {});
+        const std::vector<registrar::CommunicatorPtr> inside = enter_all(touched);
         const int result = end();
         depth_ = 0;
         if (carries_out && (result == kSuccess || result == kInProgress)) {
@@ -95,30 +98,30 @@ class ThreadGroup {
         }
         made_.clear();
         leave_all(inside);
-        for (const core::CommunicatorPtr& communicator : touched) {
-            communicator->windows().end_group();
+        for (const registrar::CommunicatorPtr& communicator : touched) {
+            windows::table_of(*communicator).end_group();
         }
         return result;
     }
 
-    static std::vector<core::CommunicatorPtr>
-    enter_all(std::vector<core::CommunicatorPtr> communicators);
-    void tally(const std::vector<core::CommunicatorPtr>& inside) noexcept; // sorts made_
-    static void look_at_new_aliases(const std::vector<core::CommunicatorPtr>& touched,
-                                    const std::vector<core::CommunicatorPtr>& inside) noexcept;
+    static std::vector<registrar::CommunicatorPtr>
+    enter_all(std::vector<registrar::CommunicatorPtr> communicators);
+    void tally(const std::vector<registrar::CommunicatorPtr>& inside) noexcept; // sorts made_
+    static void look_at_new_aliases(const std::vector<registrar::CommunicatorPtr>& touched,
+                                    const std::vector<registrar::CommunicatorPtr>& inside) noexcept;
     void completed(int result) noexcept;
     void drop_births_of_group() noexcept;
-    static void leave_all(const std::vector<core::CommunicatorPtr>& inside) noexcept;
+    static void leave_all(const std::vector<registrar::CommunicatorPtr>& inside) noexcept;
 
     struct Made {
-        const core::Communicator* communicator; // which `touched_` keeps
-        std::uint64_t kind;                     // 0: of no collective
+        const registrar::Communicator* communicator; // which `touched_` keeps
+        std::uint64_t kind;                          // 0: of no collective
         std::uint64_t nbytes;
     };
 
     int depth_ = 0;
     std::vector<Made> made_;
-    std::vector<core::CommunicatorPtr> touched_; // each with a begin_group()
+    std::vector<registrar::CommunicatorPtr> touched_; // each with a begin_group()
     std::vector<Birth> expected_;
     std::size_t expected_before_ = 0; // those of calls before the open group
 };

@@ -17,11 +17,11 @@ namespace tracehook::nccl {
 namespace {
 
 // Set before the first slot is rewritten; a forked child that starts anew sets its own.
-std::atomic<core::Registrar*> target{nullptr};
+std::atomic<registrar::Registrar*> target{nullptr};
 
 } // namespace
 
-core::Registrar& registrar() noexcept {
+registrar::Registrar& registrar() noexcept {
     return *target.load(std::memory_order_acquire);
 }
 
@@ -45,7 +45,7 @@ template <typename... Args> constexpr std::size_t stream_position() noexcept {
 }
 
 std::uint64_t captured_kind(Stream stream) noexcept {
-    return capturing(stream) ? core::Tally::kCaptured : 0;
+    return capturing(stream) ? events::Tally::kCaptured : 0;
 }
 
 // `kind`: where its buffers lie, and whether it is captured.
@@ -83,7 +83,8 @@ int counted_collective(Args... args) {
         collective(static_cast<std::uint32_t>(Number), std::get<Type>(arguments), reduction,
                    std::get<Count>(arguments), std::get<Root>(arguments),
                    captured_kind(std::get<stream_position<Args...>()>(arguments)));
-    const core::CommunicatorPtr& communicator = registrar().find(std::get<Position>(arguments));
+    const registrar::CommunicatorPtr& communicator =
+        registrar().find(std::get<Position>(arguments));
     if (communicator && communicator->refusal() != nullptr) {
         return check_refusal(*communicator);
     }
@@ -106,7 +107,8 @@ int transferred(Args... args) {
     const Transfer call{described(static_cast<std::uint32_t>(Number), std::get<Type>(arguments), 0),
                         std::get<Count>(arguments), std::get<Peer>(arguments),
                         Number == Counted::ncclSend};
-    const core::CommunicatorPtr& communicator = registrar().find(std::get<Position>(arguments));
+    const registrar::CommunicatorPtr& communicator =
+        registrar().find(std::get<Position>(arguments));
     if (communicator && communicator->refusal() != nullptr) {
         return check_refusal(*communicator);
     }
@@ -115,7 +117,7 @@ int transferred(Args... args) {
     // Of two ranks both make it. Of more, nobody knows whether the others come to one.
     if (communicator && communicator->identity().size == 2 &&
         is_to_ask(registrar(), *communicator, PayingCall::kTransfer, bytes, stream)) {
-        ask_ranks(core::CommunicatorPtr(communicator)); // which may find others on this thread
+        ask_ranks(registrar::CommunicatorPtr(communicator)); // which may find others on this thread
         return transferred<Real, Position, Number, Count, Type, Peer, Args...>(args...);
     }
     const bool entered = communicator && communicator->gate().enter(*communicator);
@@ -169,11 +171,11 @@ constexpr bool is_exchange(std::string_view operation) noexcept {
 // buffer in a window must not meet memory that is not registered. `kind` tells of all ranks alike
 // where both buffers of an all_to_all lie; nobody knows the root's.
 template <Placed Number, typename Arguments>
-void place_exchanged(core::Communicator& communicator, const Arguments& arguments,
+void place_exchanged(registrar::Communicator& communicator, const Arguments& arguments,
                      std::uint64_t kind, Stream stream) noexcept {
     constexpr bool kRooted = has_root(operation_name(Number));
-    const bool sends = (kind & core::Tally::kSends) != 0;
-    const bool receives = (kind & core::Tally::kReceives) != 0;
+    const bool sends = (kind & events::Tally::kSends) != 0;
+    const bool receives = (kind & events::Tally::kReceives) != 0;
     if (sends == receives && !(kRooted && sends)) {
         return;
     }
@@ -193,13 +195,13 @@ void place_exchanged(core::Communicator& communicator, const Arguments& argument
 // Inside the gate. `kind`: where the buffers lie; a buffer in a window stays where it is, because
 // NCCL finds windows by addresses, too.
 template <Placed Number, typename Arguments>
-void move_to_registered(core::Communicator& communicator, const Arguments& arguments,
+void move_to_registered(registrar::Communicator& communicator, const Arguments& arguments,
                         std::uint64_t kind, Stream stream) noexcept {
     constexpr PayingCall kCall = paying_call(operation_name(Number));
     if constexpr (kCall != PayingCall::kNone) {
         const std::size_t bytes = bytes_of(std::get<2>(arguments), std::get<3>(arguments),
                                            std::max(communicator.identity().size, 0));
-        if ((kind & (core::Tally::kSends | core::Tally::kReceives)) != 0 ||
+        if ((kind & (events::Tally::kSends | events::Tally::kReceives)) != 0 ||
             !pays(kCall, bytes, stream)) {
             return;
         }
@@ -231,7 +233,7 @@ template <auto Real, std::size_t Position, Placed Number, typename... Args>
 int placed(Args... args) {
     const auto arguments = std::forward_as_tuple(args...);
     const Comm comm = std::get<Position>(arguments);
-    const core::CommunicatorPtr& communicator = registrar().find(comm);
+    const registrar::CommunicatorPtr& communicator = registrar().find(comm);
     if (!communicator) {
         return (api().*Real)(args...);
     }
@@ -242,7 +244,8 @@ int placed(Args... args) {
         const std::size_t bytes = bytes_of(std::get<2>(arguments), std::get<3>(arguments),
                                            std::max(communicator->identity().size, 0));
         if (is_to_ask(registrar(), *communicator, kPaying, bytes, stream)) {
-            ask_ranks(core::CommunicatorPtr(communicator)); // which may find others on this thread
+            ask_ranks(
+                registrar::CommunicatorPtr(communicator)); // which may find others on this thread
             return placed<Real, Position, Number, Args...>(args...);
         }
     }
@@ -250,7 +253,7 @@ int placed(Args... args) {
     if constexpr (kStream + 1 < sizeof...(Args)) {
         config = number_of(std::get<kStream + 1>(arguments));
     }
-    core::Windows& windows = communicator->windows();
+    windows::Windows& windows = windows::table_of(*communicator);
     if (config == 0 && !windows.engaged()) {
         const std::uint64_t kind = captured_kind(stream);
         const bool entered = communicator->gate().enter(*communicator);
@@ -278,7 +281,7 @@ int placed(Args... args) {
     if (const int refused = check_placement(communicator, call, checked); refused != kSuccess) {
         return refused;
     }
-    const core::CommunicatorPtr& found = checked.kept ? checked.kept : communicator;
+    const registrar::CommunicatorPtr& found = checked.kept ? checked.kept : communicator;
     const bool entered = found->gate().enter(*found);
     if (entered) {
         if constexpr (is_exchange(operation_name(Number))) {
@@ -317,7 +320,7 @@ int on_ncclGroupSimulateEnd(Simulation* simulation) {
         [simulation] { return api().ncclGroupSimulateEnd(simulation); });
 }
 
-std::vector<std::string> install_interposer(core::Registrar& owner) {
+std::vector<std::string> install_interposer(registrar::Registrar& owner) {
     static std::mutex once; // one installation at a time; nothing is locked inside it
     const std::lock_guard guard(once);
     const Api& real = api();

@@ -7,7 +7,7 @@
 // (placement.h), and ncclGetLastError then says why.
 #pragma once
 
-#include "core/registrar.h"
+#include "registrar/registrar.h"
 
 #include <string>
 #include <vector>
@@ -21,13 +21,13 @@ enum class LocalMode {
 #undef LOCAL_MODE
 };
 void set_local_mode(LocalMode mode) noexcept;
-core::Local local_of(bool registers_itself) noexcept;
+registrar::Local local_of(bool registers_itself) noexcept;
 
 // Installs the wrappers, once per process; later calls only report again. Returns the names of the
 // calls that libtorch_cuda makes. Throws std::runtime_error if NCCL is not loaded, or if
 // a slot cannot be written: then calls pass us by, and nothing may be registered beside them. There
 // is no removal: with the registrar switched off, or abandoned in a forked child, the wrappers pass
 // through.
-std::vector<std::string> install_interposer(core::Registrar& registrar);
+std::vector<std::string> install_interposer(registrar::Registrar& registrar);
 
 } // namespace tracehook::nccl

@@ -20,19 +20,19 @@ void set_local_mode(LocalMode mode) noexcept {
     local_mode.store(mode, std::memory_order_relaxed);
 }
 
-core::Local local_of(bool registers_itself) noexcept {
+registrar::Local local_of(bool registers_itself) noexcept {
     switch (local_mode.load(std::memory_order_relaxed)) {
     case LocalMode::kOurs:
-        return core::Local::kOurs;
+        return registrar::Local::kOurs;
     case LocalMode::kObserve:
-        return core::Local::kObserved;
+        return registrar::Local::kObserved;
     case LocalMode::kOff:
-        return core::Local::kOff;
+        return registrar::Local::kOff;
     case LocalMode::kAuto:
     case LocalMode::kAll:
         break;
     }
-    return registers_itself ? core::Local::kObserved : core::Local::kOurs;
+    return registers_itself ? registrar::Local::kObserved : registrar::Local::kOurs;
 }
 
 namespace {
@@ -57,7 +57,8 @@ int after_birth(int result, Birth birth) {
 }
 
 // Makes a child by `call`, inside the gate of the parent.
-template <typename Call> int make_child(const core::CommunicatorPtr& parent, const Call& call) {
+template <typename Call>
+int make_child(const registrar::CommunicatorPtr& parent, const Call& call) {
     const bool inside = parent && parent->gate().enter(*parent);
     const int result = call();
     if (inside) {
@@ -67,7 +68,7 @@ template <typename Call> int make_child(const core::CommunicatorPtr& parent, con
 }
 
 // Children are counted per parent, by every rank of it: split and shrink are collective calls.
-std::uint64_t next_child(const core::CommunicatorPtr& parent) {
+std::uint64_t next_child(const registrar::CommunicatorPtr& parent) {
     return parent ? parent->next_child() : 0;
 }
 
@@ -111,7 +112,7 @@ int on_ncclCommInitAll(Comm* out, int count, const int* devices) {
 }
 
 int on_ncclCommSplit(Comm comm, int colour, int key, Comm* out, Config* config) {
-    const core::CommunicatorPtr parent = registrar().find(comm);
+    const registrar::CommunicatorPtr parent = registrar().find(comm);
     Birth birth;
     birth.out = out;
     birth.device = parent ? parent->identity().device : current_device();
@@ -131,7 +132,7 @@ int on_ncclCommSplit(Comm comm, int colour, int key, Comm* out, Config* config) 
 int on_ncclCommShrink(Comm comm, int* excluded, int excluded_count, Comm* out, Config* config,
                       int flags) {
     constexpr int kShrinkAbort = 1;
-    const core::CommunicatorPtr parent = registrar().find(comm);
+    const registrar::CommunicatorPtr parent = registrar().find(comm);
     std::uint64_t colour = 0;
     for (int i = 0; i < excluded_count; ++i) {
         colour = key_of_child(colour, "without", excluded[i], 0);
@@ -159,7 +160,7 @@ int on_ncclCommShrink(Comm comm, int* excluded, int excluded_count, Comm* out, C
 // Ranks that join know the unique id and nothing of the parent; of the others only one knows the
 // id. So nothing that all pass to NCCL could be a key for all: those that join have another one.
 int on_ncclCommGrow(Comm comm, int size, const UniqueId* id, int rank, Comm* out, Config* config) {
-    const core::CommunicatorPtr parent = registrar().find(comm);
+    const registrar::CommunicatorPtr parent = registrar().find(comm);
     Birth birth;
     birth.out = out;
     birth.device = parent ? parent->identity().device : current_device();
@@ -192,7 +193,7 @@ int on_ncclCommGetAsyncError(Comm comm, int* state) {
         group.deliver_all(registrar());
     }
     // It may just have become ready: what waited for that is registered now.
-    if (const core::CommunicatorPtr communicator = registrar().find(comm)) {
+    if (const registrar::CommunicatorPtr communicator = registrar().find(comm)) {
         communicator->gate().poke();
     }
     return result;
@@ -215,14 +216,14 @@ int on_ncclCommDestroy(Comm comm) {
 
 int on_ncclCommAbort(Comm comm) {
     ThreadGroup::mine().drop_expected_of(comm);
-    const core::Registrar::Ending ending = registrar().kill(comm);
+    const registrar::Registrar::Ending ending = registrar().kill(comm);
     const int result = api().ncclCommAbort(comm);
     registrar().ended(comm);
     return result;
 }
 
 int on_ncclCommRevoke(Comm comm, int flags) {
-    const core::Registrar::Ending ending = registrar().kill(comm);
+    const registrar::Registrar::Ending ending = registrar().kill(comm);
     return api().ncclCommRevoke(comm, flags);
 }
 

@@ -43,7 +43,7 @@ void set_call_agreement(CallAgreement replacement) {
     agreement.store(new CallAgreement(std::move(replacement)), std::memory_order_release);
 }
 
-void ask_ranks(const core::CommunicatorPtr& communicator) noexcept {
+void ask_ranks(const registrar::CommunicatorPtr& communicator) noexcept {
     const CallAgreement* const ask = agreement.load(std::memory_order_acquire);
     communicator->agree_on_calls(ask == nullptr || !*ask || (*ask)(communicator));
 }

@@ -8,9 +8,10 @@
 // By the thread inside the gate of the communicator, just before the call.
 #pragma once
 
-#include "core/registrar.h"
 #include "nccl/abi.h"
 #include "nccl/api.h"
+#include "registrar/registrar.h"
+#include "windows/communicator_windows.h"
 
 #include <array>
 #include <atomic>
@@ -45,28 +46,29 @@ inline bool pays(PayingCall call, std::size_t bytes, Stream stream) noexcept {
 // Asks all ranks of a communicator, in Python, whether they run calls on registered memory: false
 // if one does not. On the thread that issues the call, with none of our locks and not inside the
 // gate. It waits for them, with a deadline. Empty: nobody is asked, and all do.
-using CallAgreement = std::function<bool(const core::CommunicatorPtr&)>;
+using CallAgreement = std::function<bool(const registrar::CommunicatorPtr&)>;
 void set_call_agreement(CallAgreement agreement);
-void ask_ranks(const core::CommunicatorPtr& communicator) noexcept;
+void ask_ranks(const registrar::CommunicatorPtr& communicator) noexcept;
 
 // Whether the ranks are still to be asked, before a call that gains and that all of them make.
-inline bool is_to_ask(const core::Registrar& registrar, const core::Communicator& communicator,
-                      PayingCall call, std::size_t bytes, Stream stream) noexcept {
-    const core::Identity& who = communicator.identity();
-    return who.when == core::When::kAtCalls && who.local == core::Local::kOurs &&
-           communicator.registers_at_calls() == core::Communicator::Agreed::kNotAsked &&
+inline bool is_to_ask(const registrar::Registrar& registrar,
+                      const registrar::Communicator& communicator, PayingCall call,
+                      std::size_t bytes, Stream stream) noexcept {
+    const registrar::Identity& who = communicator.identity();
+    return who.when == registrar::When::kAtCalls && who.local == registrar::Local::kOurs &&
+           communicator.registers_at_calls() == registrar::Communicator::Agreed::kNotAsked &&
            registrar.registering() && pays(call, bytes, stream);
 }
 
 // One buffer of a call.
 template <typename Pointer>
-core::Registrar::Buffer buffer_at(Pointer pointer, std::size_t bytes, bool shows) noexcept {
+registrar::Registrar::Buffer buffer_at(Pointer pointer, std::size_t bytes, bool shows) noexcept {
     return {reinterpret_cast<std::uintptr_t>(pointer), bytes, shows};
 }
 
 template <typename Pointer>
-void to_registered(core::Registrar& registrar, core::Communicator& communicator, Pointer& buffer,
-                   std::size_t bytes) noexcept {
+void to_registered(registrar::Registrar& registrar, registrar::Communicator& communicator,
+                   Pointer& buffer, std::size_t bytes) noexcept {
     std::array buffers{buffer_at(buffer, bytes, true)};
     if (registrar.to_registered(communicator, buffers)) {
         buffer = reinterpret_cast<Pointer>(buffers[0].address);
@@ -83,11 +85,11 @@ inline constexpr std::size_t kLeastUsed = std::size_t{64} << 10;
 // A buffer of a call that only some ranks may make from a window: see Registrar::unregistered().
 // If the call gains, the buffer is registered: in a window it is so already.
 template <typename Pointer>
-void place_alone(core::Registrar& registrar, core::Communicator& communicator, Pointer& buffer,
-                 std::size_t bytes, bool gains, Stream stream) noexcept {
+void place_alone(registrar::Registrar& registrar, registrar::Communicator& communicator,
+                 Pointer& buffer, std::size_t bytes, bool gains, Stream stream) noexcept {
     const auto address = reinterpret_cast<std::uintptr_t>(buffer);
-    const bool in_window = bytes >= kLeastUsed && communicator.windows().engaged() &&
-                           communicator.windows().covering(address, bytes).has_value();
+    const bool in_window = bytes >= kLeastUsed && windows::table_of(communicator).engaged() &&
+                           windows::table_of(communicator).covering(address, bytes).has_value();
     if (in_window && !gains) {
         buffer = reinterpret_cast<Pointer>(
             registrar.unregistered(communicator, address, bytes, capturing(stream)));
@@ -98,8 +100,8 @@ void place_alone(core::Registrar& registrar, core::Communicator& communicator, P
 
 // Before 2.29 NCCL wants both buffers of a gather to be registered, and marks the output alone.
 template <typename Send, typename Receive>
-void to_registered(core::Registrar& registrar, core::Communicator& communicator, Send& send,
-                   std::size_t sent, bool send_shows, Receive& receive,
+void to_registered(registrar::Registrar& registrar, registrar::Communicator& communicator,
+                   Send& send, std::size_t sent, bool send_shows, Receive& receive,
                    std::size_t received) noexcept {
     std::array buffers{buffer_at(send, sent, send_shows), buffer_at(receive, received, true)};
     if (registrar.to_registered(communicator, buffers)) {

@@ -12,7 +12,7 @@ namespace tracehook::nccl {
 
 namespace {
 
-using enum core::Compare;
+using enum windows::Compare;
 using enum Operation::Size;
 
 // Leaked at each change: another thread may be using the former one.
@@ -24,7 +24,7 @@ thread_local std::string refused_for;
 
 // Several ranks in one process, or a communicator that was found: then NCCL has to say how many
 // there are.
-int ranks_of(const core::Communicator& communicator) noexcept {
+int ranks_of(const registrar::Communicator& communicator) noexcept {
     int ranks = communicator.identity().size;
     if (ranks <= 0) {
         api().ncclCommCount(communicator.identity().pointer, &ranks);
@@ -32,12 +32,12 @@ int ranks_of(const core::Communicator& communicator) noexcept {
     return std::max(ranks, 1);
 }
 
-bool is_inside(const core::Place& place) noexcept {
-    return place.window != core::Place::kNone && place.window != core::Place::kOverrun;
+bool is_inside(const windows::Place& place) noexcept {
+    return place.window != windows::Place::kNone && place.window != windows::Place::kOverrun;
 }
 
-int compare_with_others(const core::CommunicatorPtr& communicator,
-                        const core::Windows::Lookup& look) noexcept {
+int compare_with_others(const registrar::CommunicatorPtr& communicator,
+                        const windows::Windows::Lookup& look) noexcept {
     try {
         const Introduction* const introduce = introduction.load(std::memory_order_acquire);
         if (look.use.config != 0 && introduce != nullptr) {
@@ -83,32 +83,32 @@ void set_introduction(Introduction replacement) {
     introduction.store(new Introduction(std::move(replacement)), std::memory_order_release);
 }
 
-int check_refusal(const core::Communicator& communicator) noexcept {
+int check_refusal(const registrar::Communicator& communicator) noexcept {
     const std::string* const why = communicator.refusal();
     return why == nullptr ? kSuccess : refuse(*why);
 }
 
-int check_placement(const core::CommunicatorPtr& found, const Call& call,
+int check_placement(const registrar::CommunicatorPtr& found, const Call& call,
                     Checked& checked) noexcept {
-    core::CommunicatorPtr& kept = checked.kept;
+    registrar::CommunicatorPtr& kept = checked.kept;
     const Operation& row = operations()[call.operation];
     const std::size_t one_size = bytes_of(call.count, call.type);
     const std::size_t all_size = bytes_of(call.count, call.type, ranks_of(*found));
-    core::Windows& windows = found->windows();
-    const core::Side from{call.send, row.send == all ? all_size : one_size, row.compare_send};
-    const core::Side to{call.receive, row.receive == all ? all_size : one_size,
-                        row.compare_receive};
-    core::Windows::Lookup look = windows.look(call.operation, from, to, core::Windows::Act::kKnown,
-                                              call.in_group, call.config);
+    windows::Windows& windows = windows::table_of(*found);
+    const windows::Side from{call.send, row.send == all ? all_size : one_size, row.compare_send};
+    const windows::Side to{call.receive, row.receive == all ? all_size : one_size,
+                           row.compare_receive};
+    windows::Windows::Lookup look = windows.look(
+        call.operation, from, to, windows::Windows::Act::kKnown, call.in_group, call.config);
     if (look.milestone) {
-        found->log_digest();
+        windows::of(*found).log_digest();
     }
     if (!look.counted && !look.refused) {
         kept = found;
     }
     while (!look.counted && !look.refused) {
         if (!look.known) {
-            kept->log_first_use(look);
+            windows::of(*kept).log_first_use(look);
         }
         look.bytes = one_size;
         if (const int result = compare_with_others(kept, look); result != kSuccess) {
@@ -118,14 +118,14 @@ int check_placement(const core::CommunicatorPtr& found, const Call& call,
         // The ranks may have dropped their windows together, or made others.
         look = windows.accept(look, from, to, call.in_group);
     }
-    const core::Communicator& communicator = kept ? *kept : *found;
+    const registrar::Communicator& communicator = kept ? *kept : *found;
     if (look.refused) {
         return check_refusal(communicator);
     }
     const bool is_captured = capturing(call.stream);
-    checked.kind = (is_inside(look.send) ? core::Tally::kSends : 0) |
-                   (is_inside(look.receive) ? core::Tally::kReceives : 0) |
-                   (is_captured ? core::Tally::kCaptured : 0);
+    checked.kind = (is_inside(look.send) ? events::Tally::kSends : 0) |
+                   (is_inside(look.receive) ? events::Tally::kReceives : 0) |
+                   (is_captured ? events::Tally::kCaptured : 0);
     if (look.in_window && is_captured) {
         windows.pin(look);
         if (ranks_of(communicator) > 1) { // else NCCL only copies, and waits for no graph

@@ -2,8 +2,9 @@
 // before, or, at the first use, with the other ranks.
 #pragma once
 
-#include "core/registrar.h"
 #include "nccl/abi.h"
+#include "registrar/registrar.h"
+#include "windows/communicator_windows.h"
 
 #include <functional>
 #include <string>
@@ -17,8 +18,8 @@ struct Operation {
     const char* name;
     Size send;
     Size receive;
-    core::Compare compare_send;
-    core::Compare compare_receive;
+    windows::Compare compare_send;
+    windows::Compare compare_receive;
 };
 
 // By number: the order of the PLACED rows.
@@ -27,21 +28,22 @@ const std::vector<Operation>& operations();
 // What compares a new use with the other ranks, on the thread that issued the call, with none of
 // our locks and not inside the gate. It waits for them, with a deadline. Returns "" if all agree,
 // or why the call must not be made.
-using Comparison = std::function<std::string(core::Communicator&, const core::Windows::Lookup&)>;
+using Comparison =
+    std::function<std::string(registrar::Communicator&, const windows::Windows::Lookup&)>;
 
 // Before the first window is made. Empty: nothing is compared.
 void set_verification(Comparison comparison);
 
 // Sees to it that the ranks can compare a call with a configuration, which needs no window: may set
 // the verification. Called where a comparison is.
-using Introduction = std::function<void(const core::CommunicatorPtr&)>;
+using Introduction = std::function<void(const registrar::CommunicatorPtr&)>;
 void set_introduction(Introduction introduction);
 
 // Notes why this thread's call does not go to NCCL; returns what the caller hears.
 int refuse(std::string why) noexcept;
 
 // kInvalidUsage if no call may go to NCCL on this communicator any more, else kSuccess.
-int check_refusal(const core::Communicator& communicator) noexcept;
+int check_refusal(const registrar::Communicator& communicator) noexcept;
 
 // What a program asks NCCL for.
 struct Call {
@@ -57,15 +59,15 @@ struct Call {
 
 // What check_placement() found out.
 struct Checked {
-    core::CommunicatorPtr
+    registrar::CommunicatorPtr
         kept;               // if the ranks compared something: then `communicator` may be another
     std::uint64_t kind = 0; // of the call, as far as it says where the buffers lie and whether
                             // the stream is captured: bits of events/tally.h
 };
 
 // kSuccess, or what to return to the caller instead of calling NCCL. `communicator` is engaged: see
-// symmetric_memory/windows.h. After kSuccess the call is in flight, and lands in the gate.
-int check_placement(const core::CommunicatorPtr& communicator, const Call& call,
+// windows/windows.h. After kSuccess the call is in flight, and lands in the gate.
+int check_placement(const registrar::CommunicatorPtr& communicator, const Call& call,
                     Checked& checked) noexcept;
 
 // What this thread was last refused for, once; null if it was not. Valid until its next call.

@@ -4,7 +4,7 @@
 #include "cuda/runtime.h"
 #include "nccl/api.h"
 #include "nccl/traits.h"
-#include "symmetric_memory/scope_stack.h"
+#include "windows/scope_stack.h"
 
 #include <atomic>
 #include <string>
@@ -13,7 +13,7 @@ namespace tracehook::nccl {
 
 namespace {
 
-std::atomic<core::Bank*> target{nullptr};
+std::atomic<windows::Bank*> target{nullptr};
 
 void* allocate(std::size_t size) {
     void* memory = nullptr;
@@ -45,7 +45,7 @@ int enter_device(int device) {
 
 } // namespace
 
-std::optional<NoBank> open_bank(core::Bank& bank, std::size_t limit_bytes_per_device) {
+std::optional<NoBank> open_bank(windows::Bank& bank, std::size_t limit_bytes_per_device) {
     const Api& real = api();
     if (!has(Trait::kWindows, version())) {
         const int first = kTraits[static_cast<std::size_t>(Trait::kWindows)].first;
@@ -63,17 +63,17 @@ std::optional<NoBank> open_bank(core::Bank& bank, std::size_t limit_bytes_per_de
 }
 
 void* allocate_segment(std::size_t size, int device, Stream) noexcept {
-    core::Bank* const bank = target.load(std::memory_order_acquire);
+    windows::Bank* const bank = target.load(std::memory_order_acquire);
     if (bank == nullptr) {
         return nullptr;
     }
-    const core::ScopeFrame* const scope = core::ScopeStack::current();
+    const windows::ScopeFrame* const scope = windows::ScopeStack::current();
     return bank->take(
         {scope != nullptr ? scope->pool : 0, scope != nullptr ? scope->owner : 0, device, size});
 }
 
 void free_segment(void* memory, std::size_t, int, Stream) noexcept {
-    if (core::Bank* const bank = target.load(std::memory_order_acquire)) {
+    if (windows::Bank* const bank = target.load(std::memory_order_acquire)) {
         bank->give_back(reinterpret_cast<std::uintptr_t>(memory));
     }
 }

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "nccl/abi.h"
-#include "symmetric_memory/bank.h"
+#include "windows/bank.h"
 
 #include <optional>
 #include <string>
@@ -17,7 +17,7 @@ struct NoBank {
 };
 
 // Opens the bank over ncclMemAlloc, once. Returns nothing if it did.
-std::optional<NoBank> open_bank(core::Bank& bank, std::size_t limit_bytes_per_device);
+std::optional<NoBank> open_bank(windows::Bank& bank, std::size_t limit_bytes_per_device);
 
 // Called by torch with the allocator's lock held, on the allocating (freeing) thread, with `device`
 // current. Null: out of memory. A segment belongs to the pool of the thread's innermost scope.

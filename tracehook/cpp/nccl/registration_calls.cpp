@@ -21,9 +21,9 @@ void set_effects(const Effects& on_one_host, const Effects& across) noexcept {
     across_effects = across;
 }
 
-core::Outcome NcclRegistrationCalls::register_range(std::uintptr_t address,
-                                                    std::size_t size) noexcept {
-    core::Outcome outcome; // handle null: on some success paths NCCL does not write it
+registrar::Outcome NcclRegistrationCalls::register_range(std::uintptr_t address,
+                                                         std::size_t size) noexcept {
+    registrar::Outcome outcome; // handle null: on some success paths NCCL does not write it
     outcome.result =
         api().ncclCommRegister(comm_, reinterpret_cast<void*>(address), size, &outcome.handle);
     return outcome;
@@ -33,7 +33,7 @@ int NcclRegistrationCalls::deregister(void* handle) noexcept {
     return api().ncclCommDeregister(comm_, handle);
 }
 
-core::Effect NcclRegistrationCalls::expected(core::MemoryKind memory) const noexcept {
+registrar::Effect NcclRegistrationCalls::expected(registrar::MemoryKind memory) const noexcept {
     return (one_host_ ? on_one_host_effects : across_effects)[static_cast<std::size_t>(memory)];
 }
 
@@ -52,23 +52,23 @@ std::optional<std::uint32_t> NcclRegistrationCalls::uses(void* handle) noexcept 
     return state & kComplete;
 }
 
-core::Outcome NcclRegistrationCalls::register_window(std::uintptr_t address,
-                                                     std::size_t size) noexcept {
+registrar::Outcome NcclRegistrationCalls::register_window(std::uintptr_t address,
+                                                          std::size_t size) noexcept {
     if (api().ncclCommWindowRegister == nullptr) {
         return {};
     }
     window_ = new Window(nullptr);
     const int result = api().ncclCommWindowRegister(comm_, reinterpret_cast<void*>(address), size,
                                                     window_, kWindowCollSymmetric);
-    return result == kInProgress ? core::Outcome{core::kUnderWay, nullptr}
-                                 : core::Outcome{result, take_window()};
+    return result == kInProgress ? registrar::Outcome{registrar::kUnderWay, nullptr}
+                                 : registrar::Outcome{result, take_window()};
 }
 
-core::Outcome NcclRegistrationCalls::finish_window(const core::Outcome& begun,
-                                                   std::uintptr_t address,
-                                                   std::size_t size) noexcept {
-    core::Outcome outcome = begun;
-    if (begun.result == core::kUnderWay) {
+registrar::Outcome NcclRegistrationCalls::finish_window(const registrar::Outcome& begun,
+                                                        std::uintptr_t address,
+                                                        std::size_t size) noexcept {
+    registrar::Outcome outcome = begun;
+    if (begun.result == registrar::kUnderWay) {
         int state = kInProgress;
         const int asked = api().ncclCommGetAsyncError(comm_, &state);
         if (asked == kSuccess && state == kInProgress) {

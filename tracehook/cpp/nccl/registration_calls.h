@@ -1,9 +1,9 @@
-// An ncclComm_t as the registrar sees it. See core/registration_calls.h for who may call what, and
-// when.
+// An ncclComm_t as the registrar sees it. See registrar/registration_calls.h for who may call what,
+// and when.
 #pragma once
 
-#include "core/registration_calls.h"
 #include "nccl/api.h"
+#include "registrar/registration_calls.h"
 
 #include <array>
 
@@ -11,23 +11,23 @@ namespace tracehook::nccl {
 
 // What a registration can do, by the kind of memory: inside a host, and across hosts. Before the
 // first communicator.
-using Effects = std::array<core::Effect, 4>;
+using Effects = std::array<registrar::Effect, 4>;
 void set_effects(const Effects& on_one_host, const Effects& across) noexcept;
 
-class NcclRegistrationCalls final : public core::RegistrationCalls {
+class NcclRegistrationCalls final : public registrar::RegistrationCalls {
   public:
     // `blocking` false: ready() asks NCCL each time. True: NCCL returns from a call when it is done
     // with it.
     NcclRegistrationCalls(Comm comm, int device, bool blocking, bool one_host = false) noexcept
         : comm_(comm), device_(device), blocking_(blocking), one_host_(one_host) {}
 
-    core::Outcome register_range(std::uintptr_t address, std::size_t size) noexcept override;
+    registrar::Outcome register_range(std::uintptr_t address, std::size_t size) noexcept override;
     int deregister(void* handle) noexcept override;
-    core::Effect expected(core::MemoryKind memory) const noexcept override;
+    registrar::Effect expected(registrar::MemoryKind memory) const noexcept override;
     std::optional<std::uint32_t> uses(void* handle) noexcept override;
-    core::Outcome register_window(std::uintptr_t address, std::size_t size) noexcept override;
-    core::Outcome finish_window(const core::Outcome& begun, std::uintptr_t address,
-                                std::size_t size) noexcept override;
+    registrar::Outcome register_window(std::uintptr_t address, std::size_t size) noexcept override;
+    registrar::Outcome finish_window(const registrar::Outcome& begun, std::uintptr_t address,
+                                     std::size_t size) noexcept override;
     int deregister_window(void* handle) noexcept override;
     void synchronize() noexcept override;
     int remember_device() noexcept override;

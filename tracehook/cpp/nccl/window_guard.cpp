@@ -15,16 +15,18 @@ namespace {
 std::atomic<const WindowGuard*> guard{nullptr};
 
 int make_and_log(const WindowRequest& request, const MakeWindow& make) {
-    const core::InProgress::Call call(request.communicator->windows_in_progress());
-    const std::uint64_t begin_ns = core::monotonic_ns();
+    const registrar::InProgress::Call call(
+        windows::of(*request.communicator).windows_in_progress());
+    const std::uint64_t begin_ns = events::monotonic_ns();
     const int result = make();
-    const std::uint64_t now_ns = core::monotonic_ns();
+    const std::uint64_t now_ns = events::monotonic_ns();
     const bool later = request.comes_later(result);
     const bool is_made = result == kSuccess && !later;
-    request.communicator->window_of_others({reinterpret_cast<std::uintptr_t>(request.buffer),
-                                            request.size, is_made ? *request.window : nullptr,
-                                            later ? kSuccess : result, now_ns, now_ns - begin_ns},
-                                           later);
+    windows::of(*request.communicator)
+        .window_of_others({reinterpret_cast<std::uintptr_t>(request.buffer), request.size,
+                           is_made ? *request.window : nullptr, later ? kSuccess : result, now_ns,
+                           now_ns - begin_ns},
+                          later);
     return result;
 }
 

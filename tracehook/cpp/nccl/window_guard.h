@@ -10,8 +10,8 @@
 // each other, nobody is asked: the window is noted in the log, and that is all.
 #pragma once
 
-#include "core/communicator.h"
 #include "nccl/abi.h"
+#include "windows/communicator_windows.h"
 
 #include <functional>
 #include <string>
@@ -20,7 +20,7 @@ namespace tracehook::nccl {
 
 // What the program asks NCCL for.
 struct WindowRequest {
-    core::CommunicatorPtr communicator;
+    registrar::CommunicatorPtr communicator;
     void* buffer;
     std::size_t size;
     int flags;

@@ -3,16 +3,17 @@
 // them is in interpose.h.
 #pragma once
 
-#include "core/registrar.h"
 #include "nccl/abi.h"
 #include "nccl/api.h"
 #include "nccl/group.h"
 #include "nccl/placement.h"
+#include "registrar/registrar.h"
+#include "windows/communicator_windows.h"
 
 namespace tracehook::nccl {
 
 // Whom the wrappers tell. Not before install_interposer().
-core::Registrar& registrar() noexcept;
+registrar::Registrar& registrar() noexcept;
 
 #define GUARDED(...)
 #define PLACED(...)
@@ -25,10 +26,10 @@ core::Registrar& registrar() noexcept;
 // What a call is counted as (events/calls.h). taken(), taken_in(): NCCL has it, or will have it at
 // the end of the thread's open group.
 struct Uncounted {
-    static void begins(core::CallSlot& /*calls*/) noexcept {}
-    static void returned(core::CallSlot& /*calls*/) noexcept {}
-    static void taken(core::CallSlot& /*calls*/) noexcept {}
-    static void taken_in(ThreadGroup& /*group*/, const core::Communicator& /*of*/) noexcept {}
+    static void begins(events::CallSlot& /*calls*/) noexcept {}
+    static void returned(events::CallSlot& /*calls*/) noexcept {}
+    static void taken(events::CallSlot& /*calls*/) noexcept {}
+    static void taken_in(ThreadGroup& /*group*/, const registrar::Communicator& /*of*/) noexcept {}
 };
 struct Collective {
     std::uint32_t what;
@@ -36,12 +37,12 @@ struct Collective {
     std::int32_t root;
     std::uint64_t kind; // see events/tally.h
     std::uint64_t nbytes;
-    void begins(core::CallSlot& calls) const noexcept {
+    void begins(events::CallSlot& calls) const noexcept {
         calls.collective_begins(what, count, root);
     }
-    static void returned(core::CallSlot& calls) noexcept { calls.collective_returned(); }
-    void taken(core::CallSlot& calls) const noexcept { calls.tally(kind, nbytes); }
-    void taken_in(ThreadGroup& group, const core::Communicator& communicator) const {
+    static void returned(events::CallSlot& calls) noexcept { calls.collective_returned(); }
+    void taken(events::CallSlot& calls) const noexcept { calls.tally(kind, nbytes); }
+    void taken_in(ThreadGroup& group, const registrar::Communicator& communicator) const {
         group.made(communicator, kind, nbytes);
     }
 };
@@ -50,12 +51,12 @@ struct Transfer {
     std::uint64_t count;
     std::int32_t peer;
     bool sends;
-    void begins(core::CallSlot& calls) const noexcept {
+    void begins(events::CallSlot& calls) const noexcept {
         calls.transfer_begins(what, count, peer, sends);
     }
-    static void returned(core::CallSlot& calls) noexcept { calls.transfer_returned(); }
-    static void taken(core::CallSlot& /*calls*/) noexcept {}
-    static void taken_in(ThreadGroup& group, const core::Communicator& communicator) {
+    static void returned(events::CallSlot& calls) noexcept { calls.transfer_returned(); }
+    static void taken(events::CallSlot& /*calls*/) noexcept {}
+    static void taken_in(ThreadGroup& group, const registrar::Communicator& communicator) {
         group.made_other(communicator);
     }
 };
@@ -63,13 +64,13 @@ struct Transfer {
 // `communicator`: the thread keeps it meanwhile. `entered`: whether we are inside its gate.
 // `lands`: the call was counted by its windows, and is in flight.
 template <auto Real, bool lands, typename Counted, typename... Args>
-int called(const core::CommunicatorPtr& communicator, bool entered, const Counted& counted,
+int called(const registrar::CommunicatorPtr& communicator, bool entered, const Counted& counted,
            Args... args) {
     const auto real = api().*Real;
     if (!entered) {
         return real(args...);
     }
-    core::CallSlot* const calls = communicator->calls();
+    events::CallSlot* const calls = communicator->calls();
     if (calls != nullptr) {
         counted.begins(*calls);
     }
@@ -90,14 +91,14 @@ int called(const core::CommunicatorPtr& communicator, bool entered, const Counte
         }
     }
     if constexpr (lands) {
-        communicator->windows().land();
+        windows::table_of(*communicator).land();
     }
     communicator->gate().leave();
     return result;
 }
 
 template <auto Real, typename Counted, typename... Args>
-int counted_inside(const core::CommunicatorPtr& communicator, const Counted& counted,
+int counted_inside(const registrar::CommunicatorPtr& communicator, const Counted& counted,
                    Args... args) {
     if (communicator && communicator->refusal() != nullptr) {
         return check_refusal(*communicator);
@@ -107,7 +108,7 @@ int counted_inside(const core::CommunicatorPtr& communicator, const Counted& cou
 }
 
 template <auto Real, typename... Args>
-int inside(const core::CommunicatorPtr& communicator, Args... args) {
+int inside(const registrar::CommunicatorPtr& communicator, Args... args) {
     return counted_inside<Real>(communicator, Uncounted{}, args...);
 }
 

@@ -1,20 +1,23 @@
 // The module `_testing`, which no wheel ships. The harness of tests/unit: a registrar, ring and
 // bank of their own, on a communicator that follows a script.
 #include "bindings/rows.h"
-#include "bindings/symmetric_memory.h"
+#include "process/symmetric_memory.h"
 #include "testing/harness.h"
 
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>
 
-namespace tracehook {
+namespace tracehook::testing {
+
+using namespace bindings;
+using process::BoundCommunicator;
 
 namespace {
 
-core::Compare compare_named(const std::string& name) {
-    return name == "where"     ? core::Compare::kWhere
-           : name == "whether" ? core::Compare::kWhether
-                               : core::Compare::kNothing;
+windows::Compare compare_named(const std::string& name) {
+    return name == "where"     ? windows::Compare::kWhere
+           : name == "whether" ? windows::Compare::kWhether
+                               : windows::Compare::kNothing;
 }
 
 // The bank of a harness, and what its collectives would look up.
@@ -36,25 +39,25 @@ void bind_harness_memory(py::class_<Harness>& harness) {
             NoGil())
         .def(
             "release_idle", [](Harness& self) { return self.bank().release_idle(); }, NoGil())
-        .def("pool_segments", [](Harness& self) { return pool_segments(self.bank()); })
-        .def("last_refusal", [](Harness& self) { return last_refusal(self.bank()); })
+        .def("pool_segments", [](Harness& self) { return self.bank().segments(); })
+        .def("last_refusal", [](Harness& self) { return self.bank().last_refusal(); })
         .def("find_communicator",
              [](Harness& self, std::uintptr_t pointer) -> py::object {
-                 const core::CommunicatorPtr found =
+                 const registrar::CommunicatorPtr found =
                      self.registrar().find(reinterpret_cast<const void*>(pointer));
-                 return found ? py::cast(BoundCommunicator(found, self.bank())) : py::none();
+                 return found ? py::cast(BoundCommunicator(found)) : py::none();
              })
         .def(
             "create_device_communicator",
             [](Harness&, BoundCommunicator& communicator, int result) {
-                communicator->device_communicator_begins();
-                communicator->device_communicator_created(result, 0);
+                windows::of(*communicator).device_communicator_begins();
+                windows::of(*communicator).device_communicator_created(result, 0);
             },
             py::arg("communicator"), py::arg("result") = 0)
         .def(
             "destroy_device_communicator",
             [](Harness&, BoundCommunicator& communicator, int result) {
-                communicator->device_communicator_destroyed(result, 0);
+                windows::of(*communicator).device_communicator_destroyed(result, 0);
             },
             py::arg("communicator"), py::arg("result") = 0)
         .def(
@@ -64,20 +67,20 @@ void bind_harness_memory(py::class_<Harness>& harness) {
                const std::array<std::string, 2>& compare, bool accept, bool pin) {
                 const Harness::Buffers buffers{
                     address, size, {compare_named(compare[0]), compare_named(compare[1])}};
-                const core::Windows::Lookup look = [&] {
+                const windows::Windows::Lookup look = [&] {
                     const py::gil_scoped_release without; // it may wait at a fence
                     return Harness::look(*communicator, operation, buffers,
-                                         accept ? core::Windows::Act::kKnown
-                                                : core::Windows::Act::kPeek);
+                                         accept ? windows::Windows::Act::kKnown
+                                                : windows::Windows::Act::kPeek);
                 }();
                 if (accept && !look.counted) {
-                    communicator->log_first_use(look);
+                    windows::of(*communicator).log_first_use(look);
                     Harness::accept(*communicator, look, buffers);
                 }
                 if (pin) {
-                    communicator->windows().pin(look);
+                    windows::table_of(*communicator).pin(look);
                 }
-                const auto place = [](const core::Place& where) {
+                const auto place = [](const windows::Place& where) {
                     return py::make_tuple(where.window, where.offset);
                 };
                 return py::make_tuple(look.known, place(look.use.send), place(look.use.receive),
@@ -204,7 +207,7 @@ void bind_harness(py::module_& module) {
         .def_property_readonly("violations",
                                [](Harness& self) { return self.script().violations.load(); })
         .def("communicators", [](Harness& self) { return communicators(self.registrar()); })
-        .def("segments", [](Harness& self) { return segments(self.registrar()); })
+        .def("segments", [](Harness& self) { return self.registrar().segments(); })
         .def("peek", [](Harness& self, std::size_t limit) { return peek(self.ring(), limit, 0); })
         .def("peek_summed",
              [](Harness& self, std::size_t limit, std::size_t least) {
@@ -217,10 +220,10 @@ void bind_harness(py::module_& module) {
 
 } // namespace
 
-} // namespace tracehook
+} // namespace tracehook::testing
 
 PYBIND11_MODULE(_testing, module) {
     module.doc() = "Scripted communicators for tracehook's own tests.";
     pybind11::module_::import("tracehook._core"); // knows the types that the harness hands out
-    tracehook::bind_harness(module);
+    tracehook::testing::bind_harness(module);
 }

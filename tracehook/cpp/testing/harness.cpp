@@ -4,7 +4,7 @@
 #include <chrono>
 #include <thread>
 
-namespace tracehook {
+namespace tracehook::testing {
 
 namespace {
 
@@ -57,15 +57,15 @@ struct PretendedMemory {
 
 // The library's side of a communicator. It has no lock of its own on purpose: the gate must be
 // enough, and the entry counter (and the thread sanitizer) tell if it was not.
-class Harness::ScriptedRegistrationCalls final : public core::RegistrationCalls {
+class Harness::ScriptedRegistrationCalls final : public registrar::RegistrationCalls {
   public:
     ScriptedRegistrationCalls(std::uintptr_t pointer, int device, std::shared_ptr<Script> script)
         : pointer_(pointer), device_(device), script_(std::move(script)) {}
 
-    core::Outcome register_range(std::uintptr_t address, std::size_t size) noexcept override {
+    registrar::Outcome register_range(std::uintptr_t address, std::size_t size) noexcept override {
         const Entry entry(*this);
         check_alive();
-        core::Outcome outcome;
+        registrar::Outcome outcome;
         const std::lock_guard guard(script_->mutex);
         if (const auto plan = script_->fail_after.find(pointer_);
             plan != script_->fail_after.end()) {
@@ -93,7 +93,7 @@ class Harness::ScriptedRegistrationCalls final : public core::RegistrationCalls 
         return 0;
     }
 
-    core::Outcome register_window(std::uintptr_t address, std::size_t size) noexcept override {
+    registrar::Outcome register_window(std::uintptr_t address, std::size_t size) noexcept override {
         return register_range(address, size);
     }
     int deregister_window(void* handle) noexcept override { return deregister(handle); }
@@ -182,10 +182,10 @@ class Harness::ScriptedRegistrationCalls final : public core::RegistrationCalls 
 
 namespace {
 
-core::Patience patience(int milliseconds) {
-    core::Patience patience;
+registrar::Patience patience(int milliseconds) {
+    registrar::Patience patience;
     if (milliseconds != 0) {
-        const core::Patience::Duration each(milliseconds);
+        const registrar::Patience::Duration each(milliseconds);
         patience.others_for_gate = patience.free_until_notice = each;
         patience.undoing_for_ready = patience.end_for_graphs = each;
     }
@@ -195,7 +195,7 @@ core::Patience patience(int milliseconds) {
 } // namespace
 
 Harness::Harness(std::size_t ring_capacity, int patience_ms)
-    : ring_("", ring_capacity, 16), registrar_(ring_, bank_, patience(patience_ms)) {}
+    : ring_("", ring_capacity, 16), registrar_(ring_, windows::in(bank_), patience(patience_ms)) {}
 
 void Harness::allocate(int device, std::uintptr_t address, std::size_t size) {
     registrar_.segment_allocated(device, address, size);
@@ -224,14 +224,14 @@ template <typename Is> void Harness::check_gone(int device, Is&& is) {
 }
 
 void Harness::create(std::uintptr_t pointer, int device, std::uintptr_t parent, bool observed) {
-    core::Identity identity;
+    registrar::Identity identity;
     identity.pointer = reinterpret_cast<void*>(pointer);
     identity.device = device;
     identity.key = pointer;
-    identity.local = observed ? core::Local::kObserved : core::Local::kOurs;
+    identity.local = observed ? registrar::Local::kObserved : registrar::Local::kOurs;
     registrar_.add(
         identity,
-        [&](const core::Identity&) {
+        [&](const registrar::Identity&) {
             auto communicator =
                 std::make_unique<ScriptedRegistrationCalls>(pointer, device, script_);
             const std::lock_guard guard(live_mutex_);
@@ -242,7 +242,8 @@ void Harness::create(std::uintptr_t pointer, int device, std::uintptr_t parent, 
 }
 
 bool Harness::collective(std::uintptr_t pointer, int hold_us) {
-    const core::CommunicatorPtr communicator = registrar_.find(reinterpret_cast<void*>(pointer));
+    const registrar::CommunicatorPtr communicator =
+        registrar_.find(reinterpret_cast<void*>(pointer));
     if (!communicator || !communicator->gate().enter(*communicator)) {
         return false;
     }
@@ -260,7 +261,8 @@ bool Harness::collective(std::uintptr_t pointer, int hold_us) {
 }
 
 bool Harness::enter(std::uintptr_t pointer) {
-    const core::CommunicatorPtr communicator = registrar_.find(reinterpret_cast<void*>(pointer));
+    const registrar::CommunicatorPtr communicator =
+        registrar_.find(reinterpret_cast<void*>(pointer));
     if (!communicator || !communicator->gate().enter(*communicator)) {
         return false;
     }
@@ -270,7 +272,7 @@ bool Harness::enter(std::uintptr_t pointer) {
 }
 
 void Harness::leave(std::uintptr_t pointer) {
-    core::CommunicatorPtr communicator;
+    registrar::CommunicatorPtr communicator;
     {
         const std::lock_guard guard(live_mutex_);
         communicator = inside_.extract(pointer).mapped();
@@ -279,7 +281,8 @@ void Harness::leave(std::uintptr_t pointer) {
 }
 
 bool Harness::by_others(std::uintptr_t pointer) {
-    const core::CommunicatorPtr communicator = registrar_.find(reinterpret_cast<void*>(pointer));
+    const registrar::CommunicatorPtr communicator =
+        registrar_.find(reinterpret_cast<void*>(pointer));
     if (!communicator || !communicator->gate().enter_soon(*communicator)) {
         return false;
     }
@@ -337,18 +340,19 @@ bool Harness::mapped(std::uintptr_t address) {
     return memory.live.contains(address);
 }
 
-core::Side Harness::Buffers::side(std::size_t which) const {
+windows::Side Harness::Buffers::side(std::size_t which) const {
     return {reinterpret_cast<const void*>(address[which]), size[which], compare[which]};
 }
 
-core::Windows::Lookup Harness::look(core::Communicator& communicator, std::uint32_t operation,
-                                    const Buffers& buffers, core::Windows::Act act) {
-    return communicator.windows().look(operation, buffers.side(0), buffers.side(1), act);
+windows::Windows::Lookup Harness::look(registrar::Communicator& communicator,
+                                       std::uint32_t operation, const Buffers& buffers,
+                                       windows::Windows::Act act) {
+    return windows::table_of(communicator).look(operation, buffers.side(0), buffers.side(1), act);
 }
 
-void Harness::accept(core::Communicator& communicator, const core::Windows::Lookup& look,
+void Harness::accept(registrar::Communicator& communicator, const windows::Windows::Lookup& look,
                      const Buffers& buffers) {
-    communicator.windows().accept(look, buffers.side(0), buffers.side(1));
+    windows::table_of(communicator).accept(look, buffers.side(0), buffers.side(1));
 }
 
 std::vector<std::pair<std::uintptr_t, std::size_t>> Harness::held(std::uintptr_t pointer) {
@@ -358,4 +362,4 @@ std::vector<std::pair<std::uintptr_t, std::size_t>> Harness::held(std::uintptr_t
                                 : std::vector<std::pair<std::uintptr_t, std::size_t>>{};
 }
 
-} // namespace tracehook
+} // namespace tracehook::testing

@@ -4,7 +4,8 @@
 // make, and read back every call that reached a communicator.
 #pragma once
 
-#include "core/registrar.h"
+#include "registrar/registrar.h"
+#include "windows/communicator_windows.h"
 
 #include <array>
 #include <atomic>
@@ -14,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace tracehook {
+namespace tracehook::testing {
 
 struct ScriptedCall {
     std::uintptr_t communicator;
@@ -42,9 +43,9 @@ class Harness {
     // a job.
     explicit Harness(std::size_t ring_capacity, int patience_ms = 0);
 
-    core::Registrar& registrar() noexcept { return registrar_; }
-    core::Ring& ring() noexcept { return ring_; }
-    core::Bank& bank() noexcept { return bank_; }
+    registrar::Registrar& registrar() noexcept { return registrar_; }
+    events::Ring& ring() noexcept { return ring_; }
+    windows::Bank& bank() noexcept { return bank_; }
     Script& script() noexcept { return *script_; }
 
     // The allocator's events. That a communicator still holds a range which is gone is a violation.
@@ -76,13 +77,14 @@ class Harness {
     struct Buffers {
         std::array<std::uintptr_t, 2> address; // send, receive
         std::array<std::size_t, 2> size;
-        std::array<core::Compare, 2> compare;
+        std::array<windows::Compare, 2> compare;
 
-        core::Side side(std::size_t which) const;
+        windows::Side side(std::size_t which) const;
     };
-    static core::Windows::Lookup look(core::Communicator& communicator, std::uint32_t operation,
-                                      const Buffers& buffers, core::Windows::Act act);
-    static void accept(core::Communicator& communicator, const core::Windows::Lookup& look,
+    static windows::Windows::Lookup look(registrar::Communicator& communicator,
+                                         std::uint32_t operation, const Buffers& buffers,
+                                         windows::Windows::Act act);
+    static void accept(registrar::Communicator& communicator, const windows::Windows::Lookup& look,
                        const Buffers& buffers);
 
     // Ranges held on the library's side of a communicator, by ascending address; empty after its
@@ -97,12 +99,12 @@ class Harness {
     template <typename Is> void check_gone(int device, Is&& is);
 
     std::shared_ptr<Script> script_ = std::make_shared<Script>();
-    core::Ring ring_;
-    core::Bank bank_{ring_};
-    core::Registrar registrar_;
+    events::Ring ring_;
+    windows::Bank bank_{ring_};
+    registrar::Registrar registrar_;
     std::mutex live_mutex_; // live_, inside_
-    std::map<std::uintptr_t, core::CommunicatorPtr> inside_;
+    std::map<std::uintptr_t, registrar::CommunicatorPtr> inside_;
     std::map<std::uintptr_t, ScriptedRegistrationCalls*> live_;
 };
 
-} // namespace tracehook
+} // namespace tracehook::testing

@@ -4,7 +4,7 @@
 #include <dlfcn.h>
 #include <stdexcept>
 
-namespace tracehook::torch_hook {
+namespace tracehook::torch {
 
 namespace {
 
@@ -109,4 +109,4 @@ void HookLibrary::drop_pool(int device, const std::uint64_t pool[2]) const {
     });
 }
 
-} // namespace tracehook::torch_hook
+} // namespace tracehook::torch

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace tracehook::torch_hook {
+namespace tracehook::torch {
 
 class HookLibrary {
   public:
@@ -44,4 +44,4 @@ class HookLibrary {
     const th_hook_api* api_;
 };
 
-} // namespace tracehook::torch_hook
+} // namespace tracehook::torch

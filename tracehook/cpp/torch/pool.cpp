@@ -5,7 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-namespace tracehook {
+namespace tracehook::torch {
 
 namespace {
 
@@ -17,12 +17,12 @@ pid_t this_thread() noexcept {
 } // namespace
 
 std::int32_t Pool::is_current(void* torch_pool) noexcept {
-    const core::ScopeFrame* const scope = core::ScopeStack::current();
+    const windows::ScopeFrame* const scope = windows::ScopeStack::current();
     return scope != nullptr && scope->source == torch_pool;
 }
 
 bool Pool::is_innermost() const noexcept {
-    const core::ScopeFrame* const scope = core::ScopeStack::current();
+    const windows::ScopeFrame* const scope = windows::ScopeStack::current();
     return scope != nullptr && scope->source != nullptr &&
            static_cast<const TorchPool*>(scope->source)->of == this;
 }
@@ -68,12 +68,14 @@ void Pool::enter(std::uint32_t owner) {
         step_back(pool);
         throw;
     }
-    core::ScopeStack::enter({number_, owner, device_, &pool, {}, &pool.number, pool.number.load()});
+    windows::ScopeStack::enter(
+        {number_, owner, device_, &pool, {}, &pool.number, pool.number.load()});
 }
 
 std::vector<std::uint64_t> Pool::leave() {
-    auto& pool = *static_cast<TorchPool*>(const_cast<void*>(core::ScopeStack::current()->source));
-    std::vector<std::uint64_t> touched = core::ScopeStack::leave();
+    auto& pool =
+        *static_cast<TorchPool*>(const_cast<void*>(windows::ScopeStack::current()->source));
+    std::vector<std::uint64_t> touched = windows::ScopeStack::leave();
     end(pool);
     return touched;
 }
@@ -92,7 +94,7 @@ void Pool::end(TorchPool& pool) {
 
 bool Pool::take_out(std::uint32_t owner) {
     TorchPool* pool = nullptr;
-    const bool found = core::ScopeStack::take_out([&](const core::ScopeFrame& scope) {
+    const bool found = windows::ScopeStack::take_out([&](const windows::ScopeFrame& scope) {
         if (scope.source == nullptr || scope.owner != owner) {
             return false;
         }
@@ -104,7 +106,7 @@ bool Pool::take_out(std::uint32_t owner) {
     }
     {
         const std::lock_guard guard(mutex_);
-        pool->used.owner = core::ScopeStack::owner_of(pool);
+        pool->used.owner = windows::ScopeStack::owner_of(pool);
     }
     end(*pool);
     return true;
@@ -124,7 +126,7 @@ bool Pool::abandon(std::uint32_t owner) {
         pool->used.thread = 0; // which would find it here at its next scope
         pool->number.fetch_add(1, std::memory_order_release);
     }
-    core::ScopeStack::count_abandoned();
+    windows::ScopeStack::count_abandoned();
     end(*pool);
     return true;
 }
@@ -158,4 +160,4 @@ std::vector<Pool::Open> Pool::open() const {
     return found;
 }
 
-} // namespace tracehook
+} // namespace tracehook::torch

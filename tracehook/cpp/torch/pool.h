@@ -11,8 +11,8 @@
 // locks held: each takes the allocator's lock, which a free that waits for NCCL may hold.
 #pragma once
 
-#include "symmetric_memory/scope_stack.h"
 #include "torch/hook_library.h"
+#include "windows/scope_stack.h"
 
 #include <array>
 #include <atomic>
@@ -23,7 +23,7 @@
 #include <sys/types.h>
 #include <vector>
 
-namespace tracehook {
+namespace tracehook::torch {
 
 class Pool {
   public:
@@ -39,7 +39,7 @@ class Pool {
     };
 
     // `make` returns the id of a new pool of torch. It may take the GIL.
-    Pool(const torch_hook::HookLibrary& hook_library, std::uint32_t number, int device,
+    Pool(const torch::HookLibrary& hook_library, std::uint32_t number, int device,
          std::function<TorchId()> make)
         : number_(number), device_(device), hook_library_(hook_library), make_(std::move(make)) {}
 
@@ -77,11 +77,11 @@ class Pool {
 
     const std::uint32_t number_;
     const int device_;
-    const torch_hook::HookLibrary& hook_library_; // lives as long as the process
+    const torch::HookLibrary& hook_library_; // lives as long as the process
     const std::function<TorchId()> make_;
     mutable std::mutex mutex_; // a leaf: torch_pools_; never held during a call into torch
     std::list<TorchPool> torch_pools_;
     std::list<TorchPool> abandoned_; // forgotten ones to which a frame of some thread may lead
 };
 
-} // namespace tracehook
+} // namespace tracehook::torch

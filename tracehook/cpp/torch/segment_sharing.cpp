@@ -6,7 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-namespace tracehook::torch_hook {
+namespace tracehook::torch {
 
 namespace {
 
@@ -121,4 +121,4 @@ int on_cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
     return status;
 }
 
-} // namespace tracehook::torch_hook
+} // namespace tracehook::torch

@@ -7,7 +7,7 @@
 #include <unistd.h>
 #include <utility>
 
-namespace tracehook::torch_hook {
+namespace tracehook::torch {
 
 namespace {
 
@@ -43,7 +43,8 @@ int allocate(std::uintptr_t* address, std::size_t size, int device, bool shareab
 // Segments that were freed, and that a communicator held, may have the room.
 int allocate_with_grave(std::uintptr_t* address, std::size_t size, int device, bool shareable) {
     const int status = allocate(address, size, device, shareable);
-    core::Registrar* const registrar = Source::instance().registrar.load(std::memory_order_acquire);
+    registrar::Registrar* const registrar =
+        Source::instance().registrar.load(std::memory_order_acquire);
     if (status != kNoRoom || registrar == nullptr || !registrar->make_room(device)) {
         return status; // the allocator frees what it has cached, and asks again
     }
@@ -125,7 +126,7 @@ int on_cudaFree(void* pointer) {
         const std::lock_guard guard(source.mutex);
         put(source, address, {block.size, block.device, true});
     }
-    core::Registrar* const registrar = source.registrar.load(std::memory_order_acquire);
+    registrar::Registrar* const registrar = source.registrar.load(std::memory_order_acquire);
     if (block.device >= 0 && registrar != nullptr) {
         registrar->free_idle(block.device);
     }
@@ -143,7 +144,7 @@ std::string library_of(const void* function) {
 
 } // namespace
 
-bool SourcedMemory::can_keep(const core::Segment& segment) noexcept {
+bool SourcedMemory::can_keep(const registrar::Segment& segment) noexcept {
     Source& source = Source::instance();
     const std::lock_guard guard(source.mutex);
     const auto found = source.blocks.find(segment.address);
@@ -152,13 +153,13 @@ bool SourcedMemory::can_keep(const core::Segment& segment) noexcept {
            static_cast<std::size_t>(segment.device) < kDevices;
 }
 
-void SourcedMemory::keep(const core::Segment& segment) noexcept {
+void SourcedMemory::keep(const registrar::Segment& segment) noexcept {
     Source& source = Source::instance();
     const std::lock_guard guard(source.mutex);
     source.blocks[segment.address].kept = true;
 }
 
-void SourcedMemory::let_go(const core::Segment& segment) noexcept {
+void SourcedMemory::let_go(const registrar::Segment& segment) noexcept {
     Source& source = Source::instance();
     Block block;
     {
@@ -198,7 +199,7 @@ bool SourcedMemory::free_idle(int device) noexcept {
     return !idle.empty();
 }
 
-std::string replace_segment_source(core::Registrar& registrar, bool virtual_memory) {
+std::string replace_segment_source(registrar::Registrar& registrar, bool virtual_memory) {
     Source& source = Source::instance();
     source.registrar.store(&registrar, std::memory_order_release);
     if (source.replaced.load(std::memory_order_acquire) ||
@@ -279,4 +280,4 @@ SourceTold segment_source() noexcept {
             source.refused.load(std::memory_order_relaxed)};
 }
 
-} // namespace tracehook::torch_hook
+} // namespace tracehook::torch

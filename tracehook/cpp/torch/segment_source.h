@@ -2,9 +2,9 @@
 // cudaMalloc and cudaFree.
 //
 // A segment that a busy communicator holds is not freed when the allocator frees it, but when it is
-// deregistered (core/grave.h). That holds for all that came by our slot. What is older, comes from
-// a pool with functions of its own or is expandable did not: its free waits for the communicator.
-// So it is where another library stands in these slots.
+// deregistered (registrar/grave.h). That holds for all that came by our slot. What is older, comes
+// from a pool with functions of its own or is expandable did not: its free waits for the
+// communicator. So it is where another library stands in these slots.
 //
 // With SYMM_REGISTER_MEMORY=vmm segments come from the driver's virtual memory, with a handle that
 // goes to other processes, in place of cudaMalloc. Then we stand in torch's slots, too, for what
@@ -19,27 +19,27 @@
 // communicator, or because the device has no room.
 #pragma once
 
-#include "core/registrar.h"
 #include "cuda/segment_memory.h"
+#include "registrar/registrar.h"
 
 #include <cstddef>
 #include <string>
 
-namespace tracehook::torch_hook {
+namespace tracehook::torch {
 
 // The memory of segments, and the keeping of what was freed too early.
 class SourcedMemory final : public cuda::SegmentMemory {
   public:
-    bool can_keep(const core::Segment& segment) noexcept override;
-    void keep(const core::Segment& segment) noexcept override;
-    void let_go(const core::Segment& segment) noexcept override;
+    bool can_keep(const registrar::Segment& segment) noexcept override;
+    void keep(const registrar::Segment& segment) noexcept override;
+    void let_go(const registrar::Segment& segment) noexcept override;
     bool free_idle(int device) noexcept override;
 };
 
 // With `virtual_memory` segments come from there: to be asked for before CUDA is up. Any number of
 // times; a forked child's registrar takes the place of its parent's. Returns "" or why all stays as
 // it is. Throws std::runtime_error if a slot cannot be written.
-std::string replace_segment_source(core::Registrar& registrar, bool virtual_memory);
+std::string replace_segment_source(registrar::Registrar& registrar, bool virtual_memory);
 
 // What became of it. Any thread.
 struct SourceTold {
@@ -50,4 +50,4 @@ struct SourceTold {
 };
 SourceTold segment_source() noexcept;
 
-} // namespace tracehook::torch_hook
+} // namespace tracehook::torch

@@ -1,12 +1,12 @@
 #include "torch/settling.h"
 
-#include "symmetric_memory/scope_stack.h"
+#include "windows/scope_stack.h"
 
 #include <algorithm>
 #include <chrono>
 #include <thread>
 
-namespace tracehook::torch_hook {
+namespace tracehook::torch {
 
 namespace {
 
@@ -19,9 +19,9 @@ constexpr std::chrono::microseconds kLongestPause = 1ms;
 
 } // namespace
 
-bool settle(const HookLibrary& hook_library, const core::PendingBlocks& pending,
+bool settle(const HookLibrary& hook_library, const windows::PendingBlocks& pending,
             int device) noexcept {
-    if (core::ScopeStack::in_scope_on(device)) {
+    if (windows::ScopeStack::in_scope_on(device)) {
         return true;
     }
     const auto begin = std::chrono::steady_clock::now();
@@ -35,7 +35,7 @@ bool settle(const HookLibrary& hook_library, const core::PendingBlocks& pending,
             if (std::chrono::steady_clock::now() - begin > kPatience) {
                 return false;
             }
-        } else if (core::ScopeStack::open().load(std::memory_order_relaxed) == 0 ||
+        } else if (windows::ScopeStack::open().load(std::memory_order_relaxed) == 0 ||
                    std::chrono::steady_clock::now() - begin > kForOthers) {
             break;
         }
@@ -44,4 +44,4 @@ bool settle(const HookLibrary& hook_library, const core::PendingBlocks& pending,
     return true;
 }
 
-} // namespace tracehook::torch_hook
+} // namespace tracehook::torch

@@ -1,11 +1,11 @@
 // The wait before a scope: until torch may give out all memory of our pools that the program gave
-// back (symmetric_memory/pending_blocks.h).
+// back (windows/pending_blocks.h).
 #pragma once
 
-#include "symmetric_memory/pending_blocks.h"
 #include "torch/hook_library.h"
+#include "windows/pending_blocks.h"
 
-namespace tracehook::torch_hook {
+namespace tracehook::torch {
 
 // Any thread, without the GIL and without locks: it takes the allocator's, and sleeps. Not while
 // the thread captures. False if streams still use some of it after ten seconds.
@@ -15,7 +15,7 @@ namespace tracehook::torch_hook {
 // gone, and what is given back in it stays pending until its end, on all ranks. For a scope of
 // another thread it waits some milliseconds, since that thread may wait for this one; for what else
 // keeps torch from looking not at all.
-bool settle(const HookLibrary& hook_library, const core::PendingBlocks& pending,
+bool settle(const HookLibrary& hook_library, const windows::PendingBlocks& pending,
             int device) noexcept;
 
-} // namespace tracehook::torch_hook
+} // namespace tracehook::torch

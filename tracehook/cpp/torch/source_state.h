@@ -2,8 +2,8 @@
 // comes and goes) and segment_sharing.cpp (other processes and devices). Nobody else includes this.
 #pragma once
 
-#include "core/registrar.h"
 #include "cuda/runtime.h"
+#include "registrar/registrar.h"
 
 #include <array>
 #include <atomic>
@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace tracehook::torch_hook {
+namespace tracehook::torch {
 
 inline constexpr int kSuccess = 0;
 inline constexpr std::size_t kDevices = 64; // more than a host has
@@ -63,7 +63,7 @@ struct Source {
     std::array<std::atomic<int>, kDevices> able{}; // 1: yes, 2: no
     std::atomic<int> refused{0};
     std::atomic<int> idle_blocks{0};
-    std::atomic<core::Registrar*> registrar{nullptr};
+    std::atomic<registrar::Registrar*> registrar{nullptr};
     std::atomic<bool> stands{false};   // in the slots for cudaMalloc and cudaFree
     std::atomic<bool> replaced{false}; // segments come from virtual memory
 
@@ -84,4 +84,4 @@ int on_cudaIpcOpenMemHandle(void** out, RuntimeHandle handle, unsigned flags);
 int on_cudaIpcCloseMemHandle(void* pointer);
 int on_cudaDeviceEnablePeerAccess(int peer, unsigned flags);
 
-} // namespace tracehook::torch_hook
+} // namespace tracehook::torch

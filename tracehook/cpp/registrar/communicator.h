@@ -1,0 +1,216 @@
+// One live communicator as the registrar sees it: which segments it has, and which are still to be
+// registered.
+//
+// Two guards. `pending_`, `withdrawn_`, `gave_up_`, `dead_`, `retired_`, `suspended_`, `left_over_`
+// belong to the gate's mutex and are touched by Gate only. Everything else belongs to the thread
+// that is inside the gate, or, after death, to the thread that killed the communicator. What a room
+// above keeps with it (companion.h) has mutexes of its own.
+#pragma once
+
+#include "events/ring.h"
+#include "registrar/companion.h"
+#include "registrar/gate.h"
+#include "registrar/handles.h"
+#include "registrar/in_progress.h"
+#include "registrar/observations.h"
+#include "registrar/registration_calls.h"
+#include "registrar/segment.h"
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace tracehook::registrar {
+
+// Result of a deregistration that was never made: the communicator did not become ready in time.
+// Also of a registration that was not finished when the communicator died.
+inline constexpr int kNeverReady = -1;
+
+class Communicator {
+  public:
+    Communicator(const Identity& identity, std::unique_ptr<RegistrationCalls> calls,
+                 std::shared_ptr<Gate> gate, events::Ring& ring,
+                 const MakeCompanion& make_companion);
+
+    const Identity& identity() const noexcept { return identity_; }
+    Gate& gate() const noexcept { return *gate_; }
+    std::shared_ptr<Gate> shared_gate() const noexcept { return gate_; }
+    Companion& companion() const noexcept { return *companion_; }
+    RegistrationCalls& registration_calls() const noexcept { return *calls_; }
+
+    // Any thread, any time: numbers for status().
+    std::size_t held() const noexcept { return held_.load(std::memory_order_relaxed); }
+    std::uint64_t made() const noexcept { return made_.load(std::memory_order_relaxed); }
+    std::uint64_t undone() const noexcept { return undone_.load(std::memory_order_relaxed); }
+    // Of the registrations that were looked at after a call: those that the library used, and those
+    // that it did not.
+    std::uint64_t in_effect() const noexcept { return in_effect_.load(std::memory_order_relaxed); }
+    std::uint64_t in_vain() const noexcept { return in_vain_.load(std::memory_order_relaxed); }
+    bool failed() const noexcept { return failed_.load(std::memory_order_relaxed); }
+    bool dead() const noexcept { return dead_.load(std::memory_order_acquire); }
+    bool was_ready() const noexcept { return was_ready_.load(std::memory_order_relaxed); }
+
+    // Counts the communicators that were made from this one (split, shrink), from 0.
+    std::uint64_t next_child() noexcept {
+        return children_.fetch_add(1, std::memory_order_relaxed);
+    }
+
+    // Any thread, without the gate: freeing `segment` waits for a thread that is inside.
+    void log_stall(const Segment& segment) noexcept;
+    // The same: it does not wait any longer, and the segment is buried.
+    void log_buried(const Segment& segment) noexcept;
+    void log_foreign(std::uintptr_t address, std::size_t size) noexcept; // the first time
+
+    // Where its calls are counted, by the thread inside the gate; null if there is no room.
+    events::CallSlot* calls() const noexcept { return calls_counted_.get(); }
+    void end_calls(bool aborted) noexcept {
+        if (calls_counted_ != nullptr) {
+            calls_counted_->end(aborted);
+        }
+    }
+
+    // Any thread. From then on no call goes to NCCL; `why` is what the caller hears. The first
+    // reason stands: false if this is none.
+    bool refuse(const std::string& why) noexcept;
+    const std::string* refusal() const noexcept { return refusal_.load(std::memory_order_acquire); }
+
+    // Any thread: whether the ranks agreed to run calls on registered memory. They are asked once.
+    enum class Agreed : std::uint8_t { kNotAsked, kYes, kRefused };
+    Agreed registers_at_calls() const noexcept {
+        return registers_at_calls_.load(std::memory_order_acquire);
+    }
+    void agree_on_calls(bool all) noexcept {
+        registers_at_calls_.store(all ? Agreed::kYes : Agreed::kRefused, std::memory_order_release);
+    }
+
+    // Any thread: what somebody else did. The segment is the one that the range is, or was.
+    void observe(const Segment& segment, const Observation& seen) noexcept;
+    std::optional<Segment> unobserve(const Observation& seen) noexcept;
+    bool observes(const Segment& segment) const noexcept { return observations_.holds(segment); }
+
+    // Any thread: since when calls are in NCCL that register segments, for status().
+    InProgress& segments_in_progress() noexcept { return segments_in_progress_; }
+    // Any thread. Says whose event it is, counts it, and pushes it.
+    void log(events::Event event) noexcept;
+
+    // --- by the thread inside the gate ---
+
+    // Registers each segment of `batch`; stops early if the communicator dies. False if it is not
+    // ready for calls: then nothing was done and the caller keeps the batch. If one call fails, all
+    // are undone and none is made again: NCCL does not define what a mixture of registered and
+    // unregistered buffers does.
+    bool register_batch(std::vector<Segment>& batch) noexcept; // brings it into another order
+    // Registers the segment at its alias, for a call that comes next; true if it is registered
+    // then. `shows`: that call will mark the registration, if the library uses it.
+    bool register_alias(const Segment& segment, std::uintptr_t alias, bool shows) noexcept;
+    // After that call: whether the library used what is new. Costs one load if nothing is.
+    void look_at_new_aliases() noexcept {
+        if (!unlooked_.empty()) {
+            look_at_aliases();
+        }
+    }
+    // False if it holds the segment and is not ready for calls: then nothing was done.
+    bool deregister(const Segment& segment) noexcept;
+    // Returns how many were undone. Waits for a communicator that is not ready; what it holds when
+    // that took too long is reported, and stays.
+    std::size_t deregister_all() noexcept;
+    bool holds(const Segment& segment) const noexcept { return handles_.contains(segment); }
+    bool holds_any() const noexcept { return handles_.size() != 0; }
+    // Waits until the device has done what it was given: NCCL's collectives use a registration
+    // until then. Without the gate too: it makes no call into the communicator. Safe during a
+    // capture.
+    void wait_for_device() noexcept;
+
+    // After death: the library frees its side itself, so the records are dropped without a call.
+    // Returns how many.
+    std::size_t drop_records() noexcept;
+    // After death, when the call that ends the communicator has returned: only then the library has
+    // nothing of it any more. Any thread.
+    void library_is_gone() noexcept {
+        gone_.store(true, std::memory_order_release);
+        companion_->gone();
+    }
+    bool gone() const noexcept { return gone_.load(std::memory_order_acquire); }
+
+  private:
+    friend class Gate;
+
+    // With the gate's mutex: whether somebody who passes the gate has something to do here.
+    bool has_work() const noexcept {
+        return !dead() && (!pending_.empty() || !withdrawn_.empty() || !was_ready());
+    }
+    bool wait_ready() noexcept;
+    void register_ready(std::vector<Segment>& batch) noexcept;
+    bool register_new_alias(const Segment& segment, std::uintptr_t alias) noexcept;
+    bool put_outcome(const Segment& segment, const Outcome& outcome,
+                     const events::Head& when) noexcept;
+    void look_at_aliases() noexcept;
+    void report_stuck(const Segment& segment) noexcept;
+    void deregister_one(const Handles::Held& held) noexcept;
+    void log_registered(const Segment& segment, const Outcome& outcome, bool observed,
+                        const events::Head& when) noexcept;
+    void log_deregistered(const Segment& segment, int result, bool observed,
+                          const events::Head& when) noexcept;
+    void fail(const Segment& segment, int result) noexcept;
+
+    const Identity identity_;
+    const std::unique_ptr<RegistrationCalls> calls_;
+    const std::shared_ptr<Gate> gate_;
+    events::Ring& ring_;
+    const std::shared_ptr<events::CallSlot> calls_counted_;
+
+    std::vector<Segment> pending_;   // gate's mutex
+    std::vector<Segment> withdrawn_; // gate's mutex: freed ones that are to be deregistered
+    bool gave_up_ = false;           // gate's mutex: a free left its segment in `withdrawn_`
+    bool retired_ = false;           // gate's mutex: it died by a retire(), and no kill() was first
+    bool suspended_ = false;         // gate's mutex
+    bool left_over_ = false;         // gate's mutex: a suspend() could not undo all
+    std::atomic<bool> dead_{false};  // written under the gate's mutex, read anywhere
+    std::atomic<Agreed> registers_at_calls_{Agreed::kNotAsked};
+
+    std::atomic<bool> gone_{false};                    // library_is_gone() was called
+    std::atomic<const std::string*> refusal_{nullptr}; // leaked: somebody may be reading it
+    InProgress segments_in_progress_;
+
+    Observations observations_;
+    Handles handles_;               // thread inside the gate; what it has changes only while the
+                                    // gate works on it, so that the gate's mutex is enough to ask
+    std::vector<Segment> unlooked_; // the same: aliases that a call is about to mark
+    std::atomic<std::uint32_t> comm_seq_{0};
+    std::atomic<std::uint64_t> children_{0};
+    std::atomic<std::size_t> held_{0};
+    std::atomic<std::uint64_t> made_{0};
+    std::atomic<std::uint64_t> undone_{0};
+    std::atomic<std::uint64_t> in_effect_{0};
+    std::atomic<std::uint64_t> in_vain_{0};
+    std::atomic<bool> said_foreign_{false};
+    std::atomic<bool> failed_{false};
+    std::atomic<bool> was_ready_{false};
+    const std::unique_ptr<Companion> companion_; // the last: it may use all of the above
+};
+
+using CommunicatorPtr = std::shared_ptr<Communicator>;
+
+// The short way of the gate. Every call into NCCL goes by it, so it is compiled into the callers.
+
+// Inside: false, and outside again, if `communicator` is dead.
+inline bool Gate::stay_in(const Communicator& communicator) noexcept {
+    if (!communicator.dead()) {
+        return true;
+    }
+    leave();
+    return false;
+}
+
+inline bool Gate::enter(const Communicator& communicator) noexcept {
+    return swap_way(Way::kOpen, Way::kTaken) ? stay_in(communicator) : enter_slowly(communicator);
+}
+
+inline bool Gate::enter_soon(const Communicator& communicator) noexcept {
+    return swap_way(Way::kOpen, Way::kTaken) ? stay_in(communicator)
+                                             : enter_soon_slowly(communicator);
+}
+
+} // namespace tracehook::registrar

@@ -1,0 +1,65 @@
+// The registrar's part in a call: at which address NCCL gets a buffer.
+#include "registrar/registrar.h"
+
+#include <array>
+
+namespace tracehook::registrar {
+
+bool Registrar::to_registered(Communicator& communicator, std::span<Buffer> buffers) noexcept {
+    constexpr std::size_t kMost = 2;
+    const Identity& who = communicator.identity();
+    if (who.when != When::kAtCalls || who.local != Local::kOurs || !registering() || abandoned() ||
+        communicator.registers_at_calls() != Communicator::Agreed::kYes || buffers.size() > kMost) {
+        return false;
+    }
+    std::array<Segment, kMost> segments;
+    std::array<std::uintptr_t, kMost> aliases{};
+    {
+        const std::lock_guard guard(mutex_);
+        for (std::size_t i = 0; i < buffers.size(); ++i) {
+            const auto found = ledger_.at(buffers[i].address);
+            if (!found || found->device != who.device || found->memory != MemoryKind::kShareable ||
+                buffers[i].size > found->end() - buffers[i].address) {
+                communicator.log_foreign(buffers[i].address, buffers[i].size);
+                return false;
+            }
+            segments[i] = *found;
+        }
+    }
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+        aliases[i] = aliases_.of(segments[i]);
+        if (aliases[i] == 0) {
+            communicator.log_foreign(buffers[i].address, buffers[i].size);
+            return false;
+        }
+    }
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+        if (!communicator.register_alias(segments[i], aliases[i], buffers[i].shows)) {
+            return false;
+        }
+    }
+    for (std::size_t i = 0; i < buffers.size(); ++i) {
+        buffers[i].address += aliases[i] - segments[i].address;
+    }
+    return true;
+}
+
+std::uintptr_t Registrar::unregistered(const Communicator& communicator, std::uintptr_t address,
+                                       std::size_t size, bool for_ever) noexcept {
+    if (abandoned()) {
+        return address;
+    }
+    std::optional<Segment> segment;
+    {
+        const std::lock_guard guard(mutex_);
+        segment = ledger_.at(address);
+    }
+    if (!segment || segment->memory != MemoryKind::kShareable || size > segment->end() - address ||
+        communicator.holds(*segment)) {
+        return address;
+    }
+    const std::uintptr_t alias = aliases_.of(*segment, for_ever);
+    return alias != 0 ? alias + (address - segment->address) : address;
+}
+
+} // namespace tracehook::registrar

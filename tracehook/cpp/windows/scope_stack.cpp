@@ -1,0 +1,84 @@
+#include "windows/scope_stack.h"
+
+#include "windows/bank.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace tracehook::windows {
+
+namespace {
+
+thread_local std::vector<ScopeFrame> stack;
+
+void drop_abandoned() noexcept {
+    while (!stack.empty() && stack.back().is_over()) {
+        stack.pop_back();
+    }
+}
+
+} // namespace
+
+void ScopeStack::enter(ScopeFrame scope) {
+    stack.push_back(std::move(scope));
+    open_.fetch_add(1, std::memory_order_relaxed);
+}
+
+std::vector<std::uint64_t> ScopeStack::leave() noexcept {
+    drop_abandoned();
+    if (stack.empty()) {
+        return {};
+    }
+    std::vector<std::uint64_t> touched = std::move(stack.back().touched);
+    stack.pop_back();
+    open_.fetch_sub(1, std::memory_order_relaxed);
+    return touched;
+}
+
+bool ScopeStack::take_out(const std::function<bool(const ScopeFrame&)>& wanted) {
+    std::erase_if(stack, [](const ScopeFrame& scope) { return scope.is_over(); });
+    const auto found = std::find_if(stack.rbegin(), stack.rend(), wanted);
+    if (found == stack.rend()) {
+        return false;
+    }
+    stack.erase(std::next(found).base());
+    open_.fetch_sub(1, std::memory_order_relaxed);
+    return true;
+}
+
+std::uint32_t ScopeStack::owner_of(const void* source) noexcept {
+    const auto found = std::ranges::find(stack, source, &ScopeFrame::source);
+    return found != stack.end() ? found->owner : 0;
+}
+
+const ScopeFrame* ScopeStack::current() noexcept {
+    drop_abandoned();
+    return stack.empty() ? nullptr : &stack.back();
+}
+
+bool ScopeStack::in_scope() noexcept {
+    return std::ranges::any_of(
+        stack, [](const ScopeFrame& scope) { return scope.source != nullptr && !scope.is_over(); });
+}
+
+bool ScopeStack::in_scope_on(int device) noexcept {
+    return std::ranges::any_of(stack, [device](const ScopeFrame& scope) {
+        return scope.source != nullptr && scope.device == device && !scope.is_over();
+    });
+}
+
+void ScopeStack::block_allocated(const Bank& bank, int device, std::uintptr_t address) noexcept {
+    drop_abandoned();
+    if (stack.empty() || stack.back().device != device) {
+        return;
+    }
+    if (const auto segment = bank.find(address)) {
+        std::vector<std::uint64_t>& touched = stack.back().touched;
+        if (std::ranges::find(touched, segment->id) == touched.end()) {
+            touched.push_back(segment->id);
+        }
+    }
+}
+
+} // namespace tracehook::windows

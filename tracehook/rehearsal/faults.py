@@ -1,4 +1,4 @@
-"""Faults that a rehearsal plays (cpp/emulator/faults.h): whether they can be played, and which were not."""
+"""Faults that a rehearsal plays (cpp/rehearsal/cuda/faults.h): whether they can be played, and which were not."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 #include "copy.h"
 #include "cuda_abi.h"
 #include "devices.h"
-#include "event_table.h"
+#include "event.h"
 #include "runtime_call.h"
 #include "stream_table.h"
 

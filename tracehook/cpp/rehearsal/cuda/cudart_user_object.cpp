@@ -2,7 +2,6 @@
 #include "cuda_abi.h"
 #include "graph.h"
 #include "runtime_call.h"
-#include "user_object.h"
 
 namespace tracehook::rehearsal::cuda {
 namespace {

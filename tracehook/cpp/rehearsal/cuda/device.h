@@ -55,9 +55,6 @@ void emu_host_computes(int change);
 // lives until the observer returns. One observer; null removes it.
 void emu_set_launch_observer(void (*observer)(const char* name));
 
-// The device on which `stream` was created; the current device for the legacy default stream.
-int emu_stream_device(void* stream);
-
 // 1 if all of [pointer, pointer + size) lies in one live device allocation, which is then
 // described: its base, its size and its device (each may be null). 0 otherwise.
 int emu_memory_find(const void* pointer, size_t size, uintptr_t* base, size_t* bytes, int* device);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "cuda_abi.h"
+#include "handle_table.h"
 #include "stream.h"
 
 #include <atomic>
@@ -52,5 +53,11 @@ class Event {
     mutable std::mutex mutex_;
     std::shared_ptr<const Moment> latest_;
 };
+
+inline HandleTable<Event>& events() {
+    // Leaked: threads may still use it while the process exits.
+    static auto* const table = new HandleTable<Event>;
+    return *table;
+}
 
 } // namespace tracehook::rehearsal::cuda

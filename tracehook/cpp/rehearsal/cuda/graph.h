@@ -1,15 +1,18 @@
 // CUDA graphs as the emulation has them: nodes in the order in which they were captured, and
-// instances that repeat all of them in that order on one stream.
+// instances that repeat all of them in that order on one stream. And CUDA's user objects, which
+// graphs may hold: counted references to something of the program, and a function that is called
+// when the last is gone.
 //
-// Any thread, except in a forked child. A graph is alive while its handle, an instance of it or the
-// capture that makes it is.
+// Any thread; the graphs not in a forked child. A graph is alive while its handle, an instance of
+// it or the capture that makes it is. The function of a user object is called by whoever gives back
+// the last reference, without a lock.
 #pragma once
 
 #include "cuda_abi.h"
 #include "handle_table.h"
 #include "stream.h"
-#include "user_object.h"
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -17,6 +20,27 @@
 #include <vector>
 
 namespace tracehook::rehearsal::cuda {
+
+class UserObject {
+  public:
+    using Destroy = void (*)(void* data);
+
+    UserObject(void* data, Destroy destroy, unsigned references)
+        : data_(data), destroy_(destroy), references_(references) {}
+
+    void retain(unsigned count) { references_ += count; }
+    // False if there are not so many. The object leaves the table with the last, and then its data
+    // goes.
+    bool release(unsigned count);
+
+  private:
+    void* const data_;
+    const Destroy destroy_;
+    std::atomic<unsigned> references_;
+};
+
+// The live ones of the process by handle; a graph keeps those that it holds.
+HandleTable<UserObject>& user_objects();
 
 struct Node {
     // Gives what was recorded to the stream of a launch; called on the launching thread, without a

@@ -1,8 +1,12 @@
-#include "memory_operation.h"
-
+// Work on one word of memory that streams do in their order: writes, and waits for somebody else's
+// write, be it another stream, another process or the CPU.
+//
+// Any thread; a wait blocks it, and the memory must stay mapped meanwhile. A write releases what
+// was done before it to who waits for it, and wakes who sleeps.
 #include "capture.h"
 #include "copy.h"
 #include "cuda_abi.h"
+#include "driver_support.h"
 #include "host_memory.h"
 #include "memory.h"
 #include "unwritten.h"
@@ -22,6 +26,10 @@
 
 namespace tracehook::rehearsal::cuda {
 namespace {
+
+using MemoryOperation = emu_memory_operation;
+
+void perform(const MemoryOperation& operation);
 
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
@@ -123,13 +131,12 @@ Status give(void* handle, std::vector<MemoryOperation> operations) {
     return kSuccess;
 }
 
-} // namespace
-
 void perform(const MemoryOperation& operation) {
     Unwritten::instance().fill(reinterpret_cast<const void*>(operation.address), sizeof(uint32_t));
     operation.waits ? wait(operation) : write(operation);
 }
 
+} // namespace
 } // namespace tracehook::rehearsal::cuda
 
 using namespace tracehook::rehearsal::cuda;

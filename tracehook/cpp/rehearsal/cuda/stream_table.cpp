@@ -138,12 +138,3 @@ EMU_EXPORT void emu_stream_enqueue(void* stream, void (*work)(void*), void* argu
     table.order(found);
     found->enqueue([work, argument] { work(argument); });
 }
-
-EMU_EXPORT int emu_stream_device(void* stream) {
-    using namespace tracehook::rehearsal::cuda;
-    if (forked_child()) {
-        return current_device();
-    }
-    const std::shared_ptr<Stream> found = StreamTable::instance().find(stream);
-    return found == nullptr ? current_device() : found->device();
-}

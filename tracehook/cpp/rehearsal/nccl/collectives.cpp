@@ -1,4 +1,4 @@
-#include "collectives.h"
+#include "launch.h"
 
 #include "descriptor.h"
 #include "effect.h"

@@ -3,7 +3,6 @@
 #include "entry.h"
 #include "exports.h"
 #include "group.h"
-#include "profile.h"
 #include "settings.h"
 
 #include <utility>

@@ -1,9 +1,7 @@
 #include "launch.h"
 
-#include "collectives.h"
 #include "effect.h"
 #include "rehearsal/cuda/device.h"
-#include "transfers.h"
 
 #include <algorithm>
 #include <chrono>

@@ -35,4 +35,15 @@ class DeviceScope {
     int before_;
 };
 
+// Runs one collective on the thread of its stream: the ranks exchange what they want, read each
+// other's buffers, and write their own. No lock is held. Returns early, having written nothing, if
+// the communicator is stopped while it waits.
+void run_collective(Communicator& communicator, const Operation& operation);
+
+// Runs the sends and receives of one group on the thread of its stream, all of them making progress
+// together. Messages from one rank to another are matched in the order of the calls. A send is done
+// when it has been received: the emulated NCCL keeps no buffer, so a job that relies on one hangs
+// here, as it does with large messages on hardware.
+void run_transfers(Communicator& communicator, const std::vector<Operation>& operations);
+
 } // namespace tracehook::rehearsal::nccl

@@ -1,17 +1,30 @@
-// What people and logs call a communicator: the key that tracehook's log gives to it, and the name
-// that the program gave.
+// How communicators are named. A Key is equal on all ranks: from the unique id, or from the parent
+// and how the communicator was made. A Name is what people and logs call it: the key that
+// tracehook's log gives to it, and the name that the program gave.
 //
-// The key is that of tracehook's own interposer (nccl/key.h), computed from the same calls; so a
-// broken rule and a hang are found under the communicator of the log. Any thread.
+// The key in a Name is that of tracehook's own interposer (nccl/key.h), computed from the same
+// calls; so a broken rule and a hang are found under the communicator of the log. Any thread.
 #pragma once
 
 #include "names.h"
 
+#include <compare>
 #include <cstdint>
 #include <string>
 #include <string_view>
 
 namespace tracehook::rehearsal::nccl {
+
+struct Key {
+    std::uint64_t high = 0;
+    std::uint64_t low = 0;
+
+    static Key of(std::string_view bytes);
+    // The key of a child: what `role` made of this communicator for the `count`th time.
+    Key child(std::string_view role, std::uint64_t count, std::string_view detail) const;
+    std::string text() const;
+    auto operator<=>(const Key&) const = default;
+};
 
 struct Name {
     std::uint64_t key = 0;

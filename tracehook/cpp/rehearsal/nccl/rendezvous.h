@@ -11,8 +11,8 @@
 // throws or takes a lock after join().
 #pragma once
 
-#include "key.h"
 #include "names.h"
+#include "naming.h"
 
 #include <atomic>
 #include <chrono>

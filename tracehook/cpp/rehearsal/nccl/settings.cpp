@@ -5,11 +5,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+
 #include <sys/stat.h>
 #include <unistd.h>
 
 namespace tracehook::rehearsal::nccl {
-
 namespace {
 
 std::string text(const char* name) {
@@ -74,6 +74,10 @@ bool ensure_directory() {
                                         error);
     const char* path = settings().directory.c_str();
     return mkdir(path, 0700) == 0 || access(path, W_OK | X_OK) == 0;
+}
+
+bool has(Trait trait) {
+    return tracehook::nccl::has(trait, settings().version);
 }
 
 } // namespace tracehook::rehearsal::nccl

@@ -3,6 +3,8 @@
 // Every other file asks here; none calls getenv for a setting. Any thread, no lock.
 #pragma once
 
+#include "nccl/traits.h"
+
 #include <chrono>
 #include <string>
 
@@ -32,7 +34,7 @@ struct Settings {
     // TRACEHOOK_EMU_HANDLE_REUSE=0: never give a dead communicator's address to a new one.
     bool reuse_handles = true;
 
-    // TRACEHOOK_EMU_NCCL_VERSION: what ncclGetVersion says (22809); see profile.h.
+    // TRACEHOOK_EMU_NCCL_VERSION: what ncclGetVersion says (22809); see has().
     int version = 22809;
 
     // TRACEHOOK_EMU_WINDOWS: on (default), or null: a communicator that has no symmetric support.
@@ -67,5 +69,10 @@ const Settings& settings();
 
 // Makes the directory if it is not there; false if that failed.
 bool ensure_directory();
+
+using tracehook::nccl::Trait;
+
+// What the emulated version of NCCL does with windows: versions differ, and jobs rely on it.
+bool has(Trait trait);
 
 } // namespace tracehook::rehearsal::nccl

@@ -1,9 +1,9 @@
 #include "symmetric.h"
 
 #include "folding.h"
-#include "profile.h"
 #include "reduction.h"
 #include "rehearsal/cuda/device.h"
+#include "settings.h"
 
 #include <algorithm>
 #include <cstring>

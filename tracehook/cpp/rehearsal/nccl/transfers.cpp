@@ -1,4 +1,4 @@
-#include "transfers.h"
+#include "launch.h"
 
 #include "effect.h"
 #include "peer_memory.h"

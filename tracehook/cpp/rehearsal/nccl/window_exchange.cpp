@@ -2,8 +2,8 @@
 
 #include "attendance.h"
 #include "calls.h"
-#include "profile.h"
 #include "rehearsal/cuda/driver_support.h"
+#include "settings.h"
 
 #include <algorithm>
 #include <cstring>

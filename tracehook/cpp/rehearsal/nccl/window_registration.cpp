@@ -3,9 +3,9 @@
 #include "attendance.h"
 #include "calls.h"
 #include "launch.h"
-#include "profile.h"
 #include "rehearsal/cuda/device.h"
 #include "rehearsal/cuda/driver_support.h"
+#include "settings.h"
 #include "window_exchange.h"
 
 #include <algorithm>

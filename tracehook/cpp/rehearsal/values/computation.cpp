@@ -2,7 +2,6 @@
 
 #include "rehearsal/values/beneath.h"
 #include "rehearsal/values/names.h"
-#include "rehearsal/values/poison.h"
 #include "rehearsal/values/stream.h"
 #include "rehearsal/values/tensors.h"
 #include "rehearsal/values/uncomputed.h"

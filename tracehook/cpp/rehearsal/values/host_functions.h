@@ -33,11 +33,11 @@ Values batch_norm_gather_stats_with_counts(const Values& arguments,
 Values batch_norm_backward_reduce(const Values& arguments, std::optional<at::Generator>& generator);
 Values batch_norm_backward_elemt(const Values& arguments, std::optional<at::Generator>& generator);
 
-// activation.cpp
+// host_functions.cpp
 Values log_sigmoid_backward(const Values& arguments, std::optional<at::Generator>& generator);
 Values dropout(const Values& arguments, std::optional<at::Generator>& generator);
 
-// products.cpp: matrix products whose result has a type of its own.
+// Matrix products whose result has a type of its own.
 Values product_of_type(const Values& arguments, std::optional<at::Generator>& generator);
 Values sum_with_product_of_type(const Values& arguments, std::optional<at::Generator>& generator);
 

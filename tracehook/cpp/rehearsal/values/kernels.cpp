@@ -1,16 +1,14 @@
 #include "rehearsal/values/kernels.h"
 
 #include "rehearsal/values/beneath.h"
-#include "rehearsal/values/between_devices.h"
 #include "rehearsal/values/limits.h"
-#include "rehearsal/values/operands.h"
-#include "rehearsal/values/poison.h"
 #include "rehearsal/values/random.h"
 #include "rehearsal/values/stream.h"
 #include "rehearsal/values/tensors.h"
 #include "rehearsal/values/uncomputed.h"
 #include "rehearsal/values/unwritten.h"
 
+#include <ATen/ops/empty.h>
 #include <c10/core/DeviceGuard.h>
 
 #include <memory>
@@ -18,6 +16,33 @@
 
 namespace tracehook::rehearsal::values {
 namespace {
+
+bool is_plain(const at::Tensor& tensor) {
+    return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+}
+
+// Whether PyTorch's own copy only moves memory.
+bool is_moved_as_memory(const at::Tensor& to, const at::Tensor& from) {
+    return !is_on_device(to) || !is_on_device(from) ||
+           (to.scalar_type() == from.scalar_type() && to.sizes() == from.sizes() && is_plain(to) &&
+            is_plain(from));
+}
+
+// Where devices reach each other's memory, PyTorch copies with one kernel that reads on one device
+// and writes on another. Here each device does its part, and memory moves between them.
+void copy_between(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
+    at::Tensor ready = at::empty(to.sizes(), from.options().dtype(to.scalar_type()));
+    ready.copy_(from);
+    if (is_plain(to)) {
+        at::Tensor target = to;
+        target.copy_(ready, non_blocking);
+        return;
+    }
+    at::Tensor moved = at::empty(to.sizes(), to.options());
+    moved.copy_(ready, non_blocking);
+    at::Tensor target = to;
+    target.copy_(moved);
+}
 
 bool is_copy(const c10::OperatorHandle& operation) {
     const std::string& name = operation.schema().name();
@@ -99,6 +124,37 @@ bool writes_sparse(const c10::OperatorHandle& operation, const Values& arguments
 }
 
 } // namespace
+
+Values last(const torch::jit::Stack& stack, size_t count) {
+    return {stack.end() - static_cast<std::ptrdiff_t>(count), stack.end()};
+}
+
+Place place_of(const Values& arguments) {
+    Place place;
+    for (const c10::IValue& argument : arguments) {
+        if (argument.isDevice() && argument.toDevice().is_cuda() && !place.device) {
+            place.device = argument.toDevice();
+        }
+        for_each_tensor(argument, [&](const at::Tensor& tensor) {
+            if (!tensor.defined()) {
+                return;
+            }
+            place.sparse = place.sparse || tensor.layout() != at::kStrided;
+            if (!tensor.is_cuda()) {
+                place.on_host = place.on_host || tensor.dim() > 0;
+            } else if (place.device && place.device->has_index() &&
+                       *place.device != tensor.device()) {
+                place.several = true;
+            } else {
+                place.device = tensor.device();
+            }
+        });
+    }
+    if (place.device && !place.device->has_index()) {
+        place.device = c10::impl::VirtualGuardImpl(place.device->type()).getDevice();
+    }
+    return place;
+}
 
 void Computed::operator()(const c10::OperatorHandle& operation, c10::DispatchKeySet keys,
                           torch::jit::Stack* stack) {

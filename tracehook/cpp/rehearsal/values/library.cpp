@@ -1,9 +1,9 @@
 // The library of computed values: loaded into a process of a rehearsal after torch.
 #include "rehearsal/values/host_functions.h"
 #include "rehearsal/values/kernels.h"
-#include "rehearsal/values/launches.h"
 #include "rehearsal/values/limits.h"
 #include "rehearsal/values/names.h"
+#include "rehearsal/values/uncomputed.h"
 
 #include <ATen/Context.h>
 #include <c10/util/Exception.h>

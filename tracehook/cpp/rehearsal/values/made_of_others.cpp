@@ -1,8 +1,6 @@
 #include "rehearsal/values/host_functions.h"
 #include "rehearsal/values/kernels.h"
-#include "rehearsal/values/launches.h"
 #include "rehearsal/values/limits.h"
-#include "rehearsal/values/operands.h"
 #include "rehearsal/values/uncomputed.h"
 
 #include <algorithm>

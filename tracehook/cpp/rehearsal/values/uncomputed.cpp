@@ -1,12 +1,17 @@
 #include "rehearsal/values/uncomputed.h"
 
+#include "rehearsal/cuda/device.h"
+
+#include <array>
 #include <cstdio>
 #include <cstdlib>
-#include <fcntl.h>
 #include <mutex>
 #include <set>
-#include <unistd.h>
+#include <string_view>
 #include <utility>
+
+#include <fcntl.h>
+#include <unistd.h>
 
 namespace tracehook::rehearsal::values {
 namespace {
@@ -19,6 +24,14 @@ bool first_time(const std::string& operation, const char* reason) {
     const std::lock_guard lock(mutex);
     return seen->emplace(operation, reason).second;
 }
+
+Launches*& youngest() {
+    static thread_local Launches* launches = nullptr;
+    return launches;
+}
+
+// They write nothing that a program reads as a tensor.
+constexpr std::array<std::string_view, 1> kWithoutResults{"at::cuda::spin_kernel"};
 
 } // namespace
 
@@ -50,6 +63,31 @@ void say_refused(const std::string& operation, const std::string& problem) {
                  "rehearsal: %s cannot be computed of these values: %s. A device would stop or go "
                  "on with wrong values; the results here are NaN\n",
                  operation.c_str(), line.c_str());
+}
+
+Launches::Launches() : before_(youngest()) {
+    youngest() = this;
+}
+
+Launches::~Launches() {
+    youngest() = before_;
+}
+
+void Launches::seen(const char* name) {
+    for (const std::string_view each : kWithoutResults) {
+        if (each == name) {
+            return;
+        }
+    }
+    if (youngest() != nullptr) {
+        youngest()->any_ = true;
+    } else {
+        note_uncomputed(name, "kernel");
+    }
+}
+
+void follow_launches() {
+    emu_set_launch_observer(Launches::seen);
 }
 
 } // namespace tracehook::rehearsal::values

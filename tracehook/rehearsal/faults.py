@@ -13,7 +13,7 @@ _SYNTAX = re.compile(
     r"(?:#rank\d{1,9})?"
 )
 _CALL = re.compile(rb"(?<=[\0p])(?:nccl|cu|cuda)[A-Z]\w*(?=\0)")
-_LIBRARIES = ("libnccl.so.2", "libcudart_emulated.so", "libcuda.so.1")
+_LIBRARIES = ("libnccl.so.2", "libcudart_emulated.so")
 
 
 def calls() -> list[str]:

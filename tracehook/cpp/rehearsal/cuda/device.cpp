@@ -1,6 +1,9 @@
 // What device.h offers of captures, of work of the host in the place of kernels, and of memory.
 #include "device.h"
 
+#include "backing.h"
+#include "identity.h"
+
 #include "capture.h"
 #include "copy.h"
 #include "cuda_abi.h"
@@ -134,6 +137,14 @@ EMU_EXPORT int emu_memory_has_handle(const void* pointer) {
 EMU_EXPORT int emu_memory_is_exportable(const void* pointer) {
     const auto allocation = Memory::instance().find(pointer, 1);
     return allocation && allocation->has_handle && allocation->physical->types() != 0 ? 1 : 0;
+}
+
+EMU_EXPORT size_t emu_memory_granularity(void) {
+    return kGranularity;
+}
+
+EMU_EXPORT size_t emu_device_capacity(void) {
+    return device_capacity();
 }
 
 EMU_EXPORT void emu_memory_leak(const void* pointer) {

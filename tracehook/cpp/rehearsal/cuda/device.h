@@ -84,6 +84,10 @@ int emu_memory_has_handle(const void* pointer);
 // there is none.
 int emu_memory_is_exportable(const void* pointer);
 
+// What the sizes of memory with a handle are multiples of; the memory of a device.
+size_t emu_memory_granularity(void);
+size_t emu_device_capacity(void);
+
 // Takes a hold of that handle that nobody ever gives back, as NCCL does by mistake.
 void emu_memory_leak(const void* pointer);
 

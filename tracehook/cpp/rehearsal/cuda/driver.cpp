@@ -1,10 +1,13 @@
 // The emulated libcuda.so.1: what PyTorch asks of the driver about devices and pointers.
-// The work is done by the emulated runtime; its state is shared.
 //
 // Any thread. In a forked child the functions fail as the runtime's do.
+#include "backing.h"
+#include "device.h"
+#include "device_properties.h"
 #include "driver_context.h"
 #include "identity.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <iterator>
@@ -48,7 +51,7 @@ const DriverText* text_of(int status) {
 using namespace tracehook::rehearsal::cuda;
 
 EMU_EXPORT int cuInit(unsigned) {
-    return emu_driver_enter(__func__);
+    return enter_driver(__func__);
 }
 
 EMU_EXPORT int cuDriverGetVersion(int* version) {
@@ -69,8 +72,8 @@ EMU_EXPORT int cuGetErrorName(int status, const char** name) {
 }
 
 EMU_EXPORT int cuDeviceGetCount(int* count) {
-    *count = emu_device_count();
-    const int status = emu_driver_enter(__func__);
+    *count = device_count();
+    const int status = enter_driver(__func__);
     return status == kNoDevice ? kSuccess : status;
 }
 
@@ -90,7 +93,7 @@ EMU_EXPORT int cuDeviceGetName(char* name, int length, int device) {
 
 EMU_EXPORT int cuDeviceGetUuid_v2(uint8_t* uuid, int device) {
     return on_device(device, [&] {
-        emu_device_uuid(device, uuid);
+        std::ranges::copy(device_uuid(physical_index(device)), uuid);
         return kSuccess;
     });
 }
@@ -101,14 +104,14 @@ EMU_EXPORT int cuDeviceGetUuid(uint8_t* uuid, int device) {
 
 EMU_EXPORT int cuDeviceTotalMem_v2(size_t* bytes, int device) {
     return on_device(device, [&] {
-        *bytes = emu_device_capacity();
+        *bytes = device_capacity();
         return kSuccess;
     });
 }
 
 EMU_EXPORT int cuDeviceGetAttribute(int* value, int attribute, int device) {
     return on_device(device, [&] {
-        *value = emu_device_attribute(attribute, device);
+        *value = device_attribute(attribute, device);
         return kSuccess;
     });
 }
@@ -122,7 +125,7 @@ EMU_EXPORT int cuPointerGetAttribute(void* data, int attribute, uintptr_t pointe
     if (emu_memory_find(reinterpret_cast<void*>(pointer), 1, &base, &size, &device) == 0) {
         return kInvalidValue;
     }
-    if (const int status = emu_driver_enter(__func__); status != kSuccess) {
+    if (const int status = enter_driver(__func__); status != kSuccess) {
         return status;
     }
     const auto answer = [data](auto value) {
@@ -158,11 +161,11 @@ EMU_EXPORT int cuMemGetAddressRange_v2(uintptr_t* base, size_t* size, uintptr_t 
     if (emu_memory_find(pointer, 1, base, &bytes, nullptr) == 0) {
         return kInvalidValue;
     }
-    if (const int status = emu_driver_enter(__func__); status != kSuccess) {
+    if (const int status = enter_driver(__func__); status != kSuccess) {
         return status;
     }
     if (size != nullptr) {
-        const size_t unit = emu_memory_has_handle(pointer) != 0 ? emu_memory_granularity() : 1;
+        const size_t unit = emu_memory_has_handle(pointer) != 0 ? kGranularity : 1;
         *size = (bytes + unit - 1) / unit * unit;
     }
     return kSuccess;

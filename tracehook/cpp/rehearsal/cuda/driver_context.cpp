@@ -29,14 +29,14 @@ EMU_EXPORT int cudaDeviceSynchronize();
 EMU_EXPORT int cuDevicePrimaryCtxGetState(int device, unsigned* flags, int* active) {
     return on_device(device, [&] {
         *flags = 0;
-        *active = emu_device_active(device);
+        *active = device_is_active(device) ? 1 : 0;
         return kSuccess;
     });
 }
 
 EMU_EXPORT int cuDevicePrimaryCtxRetain(void** context, int device) {
     return on_device(device, [&] {
-        emu_device_activate(device);
+        activate_device(device);
         *context = context_of(device);
         return kSuccess;
     });
@@ -47,31 +47,31 @@ EMU_EXPORT int cuDevicePrimaryCtxRelease_v2(int device) {
 }
 
 EMU_EXPORT int cuCtxGetCurrent(void** context) {
-    const int device = emu_current_device();
-    *context = emu_device_active(device) != 0 ? context_of(device) : nullptr;
-    return emu_driver_enter(__func__);
+    const int device = current_device();
+    *context = device_is_active(device) ? context_of(device) : nullptr;
+    return enter_driver(__func__);
 }
 
 EMU_EXPORT int cuCtxSetCurrent(void* context) {
     // To unset the context is allowed; the runtime would make the device's own again.
     if (context == nullptr) {
-        return emu_driver_enter(__func__);
+        return enter_driver(__func__);
     }
     return on_device(device_of(context), [&] {
-        emu_set_current_device(device_of(context));
+        set_current_device(device_of(context));
         return kSuccess;
     });
 }
 
 EMU_EXPORT int cuCtxGetDevice(int* device) {
-    *device = emu_current_device();
-    return emu_device_active(*device) != 0 ? emu_driver_enter(__func__) : kNoContext;
+    *device = current_device();
+    return device_is_active(*device) ? enter_driver(__func__) : kNoContext;
 }
 
 EMU_EXPORT int cuCtxPushCurrent_v2(void* context) {
     return on_device(device_of(context), [&] {
-        pushed().push_back(emu_current_device());
-        emu_set_current_device(device_of(context));
+        pushed().push_back(current_device());
+        set_current_device(device_of(context));
         return kSuccess;
     });
 }
@@ -81,11 +81,11 @@ EMU_EXPORT int cuCtxPopCurrent_v2(void** context) {
         return kNoContext;
     }
     if (context != nullptr) {
-        *context = context_of(emu_current_device());
+        *context = context_of(current_device());
     }
-    emu_set_current_device(pushed().back());
+    set_current_device(pushed().back());
     pushed().pop_back();
-    return emu_driver_enter(__func__);
+    return enter_driver(__func__);
 }
 
 EMU_EXPORT int cuCtxSynchronize() {
@@ -97,7 +97,7 @@ EMU_EXPORT int cuCtxGetLimit(size_t* value, unsigned limit) {
         return kNotSupported;
     }
     *value = limits[limit];
-    return emu_driver_enter(__func__);
+    return enter_driver(__func__);
 }
 
 EMU_EXPORT int cuCtxSetLimit(unsigned limit, size_t value) {
@@ -105,5 +105,5 @@ EMU_EXPORT int cuCtxSetLimit(unsigned limit, size_t value) {
         return kNotSupported;
     }
     limits[limit] = value;
-    return emu_driver_enter(__func__);
+    return enter_driver(__func__);
 }

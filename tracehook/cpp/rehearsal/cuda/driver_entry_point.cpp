@@ -1,8 +1,8 @@
-// How the driver hands out its functions by name.
+// How the driver and the runtime hand out functions of the driver by name.
 //
 // Any thread. Everything is of the newest version that the emulation has, whatever version is asked
 // for: but for cuGetProcAddress itself, older forms are called in the same way.
-#include "cuda_abi.h"
+#include "runtime_call.h"
 
 #include <string>
 
@@ -60,4 +60,21 @@ EMU_EXPORT int cuGetProcAddress_v2(const char* name, void** function, int versio
 EMU_EXPORT int cuGetExportTable(const void** table, const void*) {
     *table = nullptr;
     return kSymbolMissing;
+}
+
+EMU_EXPORT int cudaGetDriverEntryPointByVersion(const char* name, void** function, unsigned,
+                                                unsigned long long, int* result) {
+    return query_call([&] {
+        *function = nullptr;
+        cuGetProcAddress_v2(name, function, kCudaVersion, 0, nullptr);
+        if (result != nullptr) {
+            *result = *function == nullptr ? kNotFound : kFound;
+        }
+        return kSuccess;
+    });
+}
+
+EMU_EXPORT int cudaGetDriverEntryPoint(const char* name, void** function, unsigned long long flags,
+                                       int* result) {
+    return cudaGetDriverEntryPointByVersion(name, function, kCudaVersion, flags, result);
 }

@@ -4,7 +4,7 @@
 // Any thread. In a forked child the functions fail as the runtime's do.
 #include "cuda_abi.h"
 #include "device_properties.h"
-#include "driver_support.h"
+#include "driver_context.h"
 #include "gpu.h"
 #include "kernel.h"
 
@@ -57,7 +57,14 @@ bool fits(const Dim3& grid, const Dim3& block, unsigned shared) {
 
 int launch_from_driver(void* kernel, const Dim3& grid, const Dim3& block, unsigned shared,
                        void* stream) {
-    return fits(grid, block, shared) ? emu_kernel_launch(kernel, stream) : kInvalidValue;
+    if (!fits(grid, block, shared)) {
+        return kInvalidValue;
+    }
+    const int status = enter_runtime();
+    return status != kSuccess ? status : guarded([&] {
+        const std::shared_ptr<Kernel> found = kernels().find(kernel);
+        return found == nullptr ? kInvalidResourceHandle : launch_kernel(stream, found);
+    });
 }
 
 bool is_aligned(const void* pointer, uintptr_t to) {
@@ -70,7 +77,7 @@ int describe(TensorMap* map, unsigned dimensions, const void* tensor) {
         return kInvalidValue;
     }
     *map = {};
-    return emu_driver_enter(__func__);
+    return enter_driver(__func__);
 }
 
 } // namespace
@@ -98,8 +105,8 @@ EMU_EXPORT int cuLaunchKernelEx(const LaunchConfig* config, void* kernel, void**
 
 EMU_EXPORT int cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, void*, int block_size,
                                                            size_t) {
-    *blocks = emu_kernel_blocks_at_once(block_size);
-    return emu_driver_enter(__func__);
+    *blocks = blocks_at_once(block_size);
+    return enter_driver(__func__);
 }
 
 EMU_EXPORT int cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, void*,
@@ -114,7 +121,7 @@ EMU_EXPORT int cuOccupancyMaxActiveClusters(int* clusters, void*, const LaunchCo
     const unsigned blocks =
         found == attributes.end() ? 1 : found->cluster.x * found->cluster.y * found->cluster.z;
     *clusters = kMultiProcessors / static_cast<int>(std::max(blocks, 1U));
-    return emu_driver_enter(__func__);
+    return enter_driver(__func__);
 }
 
 EMU_EXPORT int cuTensorMapEncodeTiled(TensorMap* map, int, unsigned dimensions, void* tensor,

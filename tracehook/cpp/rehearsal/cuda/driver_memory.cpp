@@ -2,21 +2,25 @@
 // PyTorch's expandable segments are made of it, and memory of several processes.
 //
 // Any thread, except in a forked child, where everything fails.
-#include "cuda_abi.h"
-#include "device.h"
-#include "driver_support.h"
+#include "backing.h"
+#include "driver_context.h"
+#include "identity.h"
+#include "memory.h"
+#include "memory_handles.h"
+#include "unwritten.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+
+#include <sys/mman.h>
 
 namespace tracehook::rehearsal::cuda {
 namespace {
 
 constexpr int kPinnedMemory = 1;
 constexpr int kDeviceLocation = 1;
-constexpr int kFileDescriptor = 1;
-constexpr int kFabricHandle = 8;
 
 struct AllocationProperties {
     int type;
@@ -37,12 +41,47 @@ struct AccessDescription {
 static_assert(sizeof(AccessDescription) == 12);
 
 bool is_device(int type, int device) {
-    return type == kDeviceLocation && device >= 0 && device < emu_device_count();
+    return type == kDeviceLocation && in_range(device);
+}
+
+void* at(uintptr_t address) {
+    return reinterpret_cast<void*>(address);
+}
+
+bool fabric() {
+    static const bool has = has_fabric();
+    return has;
 }
 
 template <typename Body> int on_memory(Body&& body, const char* call = __builtin_FUNCTION()) {
-    const int status = emu_driver_enter(call);
-    return status == kSuccess ? body() : status;
+    const int status = enter_driver(call);
+    return status == kSuccess ? guarded(body) : status;
+}
+
+// Runs `body` with the memory of a handle.
+template <typename Body>
+int with_memory(uint64_t handle, Body&& body, const char* call = __builtin_FUNCTION()) {
+    return on_memory(
+        [&]() -> int {
+            const Physical::Pointer memory = MemoryHandles::instance().find(handle);
+            return memory == nullptr ? kInvalidValue : body(memory);
+        },
+        call);
+}
+
+// Makes a handle of the memory that `find` finds.
+template <typename Find>
+int make_handle(uint64_t* handle, Find&& find, const char* call = __builtin_FUNCTION()) {
+    return on_memory(
+        [&]() -> int {
+            Physical::Pointer memory;
+            const int status = find(memory);
+            if (status == kSuccess) {
+                *handle = MemoryHandles::instance().retain(memory);
+            }
+            return status;
+        },
+        call);
 }
 
 } // namespace
@@ -52,65 +91,75 @@ using namespace tracehook::rehearsal::cuda;
 
 EMU_EXPORT int cuMemGetAllocationGranularity(size_t* granularity, const AllocationProperties*,
                                              int) {
-    *granularity = emu_memory_granularity();
+    *granularity = kGranularity;
     return kSuccess;
 }
 
 EMU_EXPORT int cuMemAddressReserve(uintptr_t* address, size_t size, size_t alignment, uintptr_t,
                                    unsigned long long) {
     return on_memory([&] {
-        *address = reinterpret_cast<uintptr_t>(emu_addresses_reserve(size, alignment));
+        *address =
+            reinterpret_cast<uintptr_t>(Backing::reserve(size, std::max(alignment, kGranularity)));
         return *address == 0 ? kMemoryAllocation : kSuccess;
     });
 }
 
 EMU_EXPORT int cuMemAddressFree(uintptr_t address, size_t size) {
-    return on_memory([&] {
-        return emu_addresses_free(reinterpret_cast<void*>(address), size) != 0 ? kSuccess
-                                                                               : kInvalidValue;
-    });
+    return on_memory([&] { return munmap(at(address), size) == 0 ? kSuccess : kInvalidValue; });
 }
 
 EMU_EXPORT int cuMemCreate(uint64_t* handle, size_t size, const AllocationProperties* properties,
                            unsigned long long) {
-    return on_memory([&]() -> int {
-        if (!is_device(properties->location_type, properties->location) || size == 0 ||
-            size % emu_memory_granularity() != 0) {
+    return make_handle(handle, [&](Physical::Pointer& memory) -> int {
+        const int device = properties->location, types = properties->handle_types;
+        if (!is_device(properties->location_type, device) || size == 0 ||
+            size % kGranularity != 0) {
             return kInvalidValue;
         }
-        const int known = emu_has_fabric() != 0 ? kFileDescriptor | kFabricHandle : kFileDescriptor;
-        if ((properties->handle_types & ~known) != 0) {
+        if ((types & ~(fabric() ? kFileDescriptor | kFabric : kFileDescriptor)) != 0) {
             return kNotSupported;
         }
-        return emu_handle_create(handle, size, properties->location, properties->handle_types);
+        memory =
+            types != 0 ? Physical::shareable(size, device, types) : Physical::plain(size, device);
+        return memory == nullptr ? kMemoryAllocation : kSuccess;
     });
 }
 
 EMU_EXPORT int cuMemRelease(uint64_t handle) {
-    return on_memory([&] { return emu_handle_release(handle); });
+    return on_memory(
+        [&] { return MemoryHandles::instance().release(handle) ? kSuccess : kInvalidValue; });
 }
 
 EMU_EXPORT int cuMemMap(uintptr_t address, size_t size, size_t offset, uint64_t handle,
                         unsigned long long) {
-    return on_memory(
-        [&] { return emu_mapping_add(reinterpret_cast<void*>(address), size, offset, handle); });
+    return with_memory(handle, [&](const Physical::Pointer& memory) {
+        const bool fits = size != 0 && offset <= memory->size() && size <= memory->size() - offset;
+        const bool aligned = (address | size | offset) % kGranularity == 0;
+        if (memory->mark_mapped()) {
+            // By a second address, perhaps.
+            Unwritten::instance().open_to_others(*memory);
+        }
+        return fits && aligned && Memory::instance().map(at(address), memory, offset, size)
+                   ? kSuccess
+                   : kInvalidValue;
+    });
 }
 
 EMU_EXPORT int cuMemUnmap(uintptr_t address, size_t size) {
-    return on_memory([&] { return emu_mapping_remove(reinterpret_cast<void*>(address), size); });
+    return on_memory(
+        [&] { return Memory::instance().unmap(at(address), size) ? kSuccess : kInvalidValue; });
 }
 
 EMU_EXPORT int cuMemSetAccess(uintptr_t address, size_t size, const AccessDescription* descriptions,
                               size_t count) {
     return on_memory([&]() -> int {
         for (const AccessDescription& each : std::span(descriptions, count)) {
-            if (!is_device(each.location_type, each.location)) {
+            const int access = each.access;
+            if (!is_device(each.location_type, each.location) ||
+                (access != 0 && access != 1 && access != 3) ||
+                !Memory::instance().set_access(at(address), size, each.location,
+                                               static_cast<Access>(access))) {
                 return kInvalidValue;
-            }
-            const int status = emu_mapping_allow(reinterpret_cast<void*>(address), size,
-                                                 each.location, each.access);
-            if (status != kSuccess) {
-                return status;
             }
         }
         return count == 0 ? kInvalidValue : kSuccess;
@@ -118,42 +167,56 @@ EMU_EXPORT int cuMemSetAccess(uintptr_t address, size_t size, const AccessDescri
 }
 
 EMU_EXPORT int cuMemRetainAllocationHandle(uint64_t* handle, void* address) {
-    return on_memory([&] { return emu_handle_retain(handle, address); });
+    return make_handle(handle, [&](Physical::Pointer& memory) {
+        const auto allocation = Memory::instance().find(address, 1);
+        if (!allocation || !allocation->has_handle) {
+            return kInvalidValue;
+        }
+        memory = allocation->physical;
+        return kSuccess;
+    });
 }
 
 EMU_EXPORT int cuMemGetAllocationPropertiesFromHandle(AllocationProperties* properties,
                                                       uint64_t handle) {
-    return on_memory([&] {
-        AllocationProperties found{kPinnedMemory, 0, kDeviceLocation, 0, nullptr, {}};
-        const int status = emu_handle_describe(handle, &found.location, &found.handle_types);
-        if (status == kSuccess) {
-            *properties = found;
-        }
-        return status;
+    return with_memory(handle, [&](const Physical::Pointer& memory) {
+        *properties = {kPinnedMemory,    memory->types(), kDeviceLocation,
+                       memory->device(), nullptr,         {}};
+        return kSuccess;
     });
 }
 
 // Fabric handles are for several machines: a rehearsal has them only if it is asked to.
 EMU_EXPORT int cuMemExportToShareableHandle(void* shared, uint64_t handle, int type,
                                             unsigned long long flags) {
-    return on_memory([&]() -> int {
-        if (type == kFabricHandle) {
-            return emu_has_fabric() != 0 ? emu_handle_export_fabric(handle, shared) : kNotSupported;
+    return with_memory(handle, [&](const Physical::Pointer& memory) {
+        if (type == kFabric && fabric()) {
+            Unwritten::instance().open_to_others(*memory);
+            return memory->share(*static_cast<FabricHandle*>(shared)) ? kSuccess : kInvalidValue;
         }
-        return type == kFileDescriptor && flags == 0
-                   ? emu_handle_export(handle, static_cast<int*>(shared))
-                   : kInvalidValue;
+        if (type == kFabric || type != kFileDescriptor || flags != 0 ||
+            (memory->types() & kFileDescriptor) == 0) {
+            return type == kFabric ? kNotSupported : kInvalidValue;
+        }
+        Unwritten::instance().open_to_others(*memory);
+        const int descriptor = memory->share();
+        if (descriptor < 0) {
+            return kOperatingSystem;
+        }
+        *static_cast<int*>(shared) = descriptor;
+        return kSuccess;
     });
 }
 
 // A descriptor travels in the pointer itself.
 EMU_EXPORT int cuMemImportFromShareableHandle(uint64_t* handle, void* shared, int type) {
-    return on_memory([&]() -> int {
-        if (type == kFabricHandle) {
-            return emu_has_fabric() != 0 ? emu_handle_import_fabric(handle, shared) : kNotSupported;
+    return make_handle(handle, [&](Physical::Pointer& memory) {
+        if (type == kFabric) {
+            return fabric() ? Physical::import(*static_cast<const FabricHandle*>(shared), memory)
+                            : kNotSupported;
         }
         return type == kFileDescriptor
-                   ? emu_handle_import(handle, static_cast<int>(reinterpret_cast<intptr_t>(shared)))
+                   ? Physical::import(static_cast<int>(reinterpret_cast<intptr_t>(shared)), memory)
                    : kInvalidValue;
     });
 }

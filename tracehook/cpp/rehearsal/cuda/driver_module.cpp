@@ -1,11 +1,12 @@
-// The driver's functions about code that a program loads: modules, libraries, and the kernels in
-// them. The code is not looked at.
+// The functions of the driver and the runtime about code that a program loads: modules, libraries,
+// and the kernels in them. The code is not looked at.
 //
 // Any thread. In a forked child the functions fail as the runtime's do.
 #include "device_properties.h"
 #include "driver_context.h"
 #include "gpu.h"
 #include "kernel.h"
+#include "runtime_call.h"
 
 #include <cstdio>
 
@@ -39,11 +40,36 @@ int attribute_of(int attribute, int* value) {
     }
 }
 
+Status load(void** module, int device) {
+    *module = modules().insert(std::make_shared<Module>(device));
+    return kSuccess;
+}
+
+Status unload(void* module) {
+    return modules().remove(module) != nullptr ? kSuccess : kInvalidResourceHandle;
+}
+
+Status kernel_in(void* handle, const char* name, void** kernel) {
+    const std::shared_ptr<Module> module = modules().find(handle);
+    if (module == nullptr) {
+        return kInvalidResourceHandle;
+    }
+    *kernel = module->kernel(name);
+    return kSuccess;
+}
+
+// A call about code that was loaded. It leaves no error to the runtime.
+template <typename Body> int about_code(Body&& body) noexcept {
+    const int status = enter_runtime();
+    return status == kSuccess ? guarded(body) : status;
+}
+
 // The kernel must be alive.
-template <typename Body> int about(void* kernel, Body&& body) {
-    const char* name = nullptr;
-    const int status = emu_kernel_name(kernel, &name);
-    return status == kSuccess ? body(name) : status;
+template <typename Body> int about(void* handle, Body&& body) {
+    return about_code([&]() -> int {
+        const std::shared_ptr<Kernel> kernel = kernels().find(handle);
+        return kernel == nullptr ? kInvalidResourceHandle : body(*kernel);
+    });
 }
 
 } // namespace
@@ -55,7 +81,8 @@ EMU_EXPORT int cuModuleLoadData(void** module, const void* code) {
     if (module == nullptr || code == nullptr) {
         return kInvalidValue;
     }
-    return emu_device_active(emu_current_device()) != 0 ? emu_module_load(module, 0) : kNoContext;
+    const int device = current_device();
+    return device_is_active(device) ? about_code([&] { return load(module, device); }) : kNoContext;
 }
 
 EMU_EXPORT int cuModuleLoadDataEx(void** module, const void* code, unsigned, int*, void**) {
@@ -76,21 +103,24 @@ EMU_EXPORT int cuModuleLoad(void** module, const char* path) {
 }
 
 EMU_EXPORT int cuModuleUnload(void* module) {
-    return emu_module_unload(module);
+    return about_code([&] { return unload(module); });
 }
 
 EMU_EXPORT int cuModuleGetFunction(void** kernel, void* module, const char* name) {
-    return kernel == nullptr || name == nullptr ? kInvalidValue
-                                                : emu_module_kernel(kernel, module, name);
+    return kernel == nullptr || name == nullptr
+               ? kInvalidValue
+               : about_code([&] { return kernel_in(module, name, kernel); });
 }
 
 EMU_EXPORT int cuLibraryLoadData(void** library, const void* code, int*, void**, unsigned, int*,
                                  void**, unsigned) {
-    return library == nullptr || code == nullptr ? kInvalidValue : emu_module_load(library, 1);
+    return library == nullptr || code == nullptr
+               ? kInvalidValue
+               : about_code([&] { return load(library, kAnyDevice); });
 }
 
 EMU_EXPORT int cuLibraryUnload(void* library) {
-    return emu_module_unload(library);
+    return cuModuleUnload(library);
 }
 
 EMU_EXPORT int cuLibraryGetKernel(void** kernel, void* library, const char* name) {
@@ -99,22 +129,25 @@ EMU_EXPORT int cuLibraryGetKernel(void** kernel, void* library, const char* name
 
 // A kernel of a library is launched as a function is; the two handles are one here.
 EMU_EXPORT int cuKernelGetFunction(void** function, void* kernel) {
-    return about(kernel, [&](const char*) {
+    return about(kernel, [&](const Kernel&) {
         *function = kernel;
         return kSuccess;
     });
 }
 
 EMU_EXPORT int cuFuncGetName(const char** name, void* kernel) {
-    return emu_kernel_name(kernel, name);
+    return about(kernel, [&](const Kernel& found) {
+        *name = found.name.c_str();
+        return kSuccess;
+    });
 }
 
 EMU_EXPORT int cuKernelGetName(const char** name, void* kernel) {
-    return emu_kernel_name(kernel, name);
+    return cuFuncGetName(name, kernel);
 }
 
 EMU_EXPORT int cuFuncGetAttribute(int* value, int attribute, void* kernel) {
-    return about(kernel, [&](const char*) { return attribute_of(attribute, value); });
+    return about(kernel, [&](const Kernel&) { return attribute_of(attribute, value); });
 }
 
 EMU_EXPORT int cuKernelGetAttribute(int* value, int attribute, void* kernel, int) {
@@ -122,7 +155,7 @@ EMU_EXPORT int cuKernelGetAttribute(int* value, int attribute, void* kernel, int
 }
 
 EMU_EXPORT int cuFuncSetAttribute(void* kernel, int attribute, int value) {
-    return about(kernel, [&](const char*) {
+    return about(kernel, [&](const Kernel&) {
         return attribute == kDynamicShared &&
                        (value < 0 || value > (gpu().shared_per_block_kib << 10))
                    ? kInvalidValue
@@ -135,7 +168,7 @@ EMU_EXPORT int cuKernelSetAttribute(int attribute, int value, void* kernel, int)
 }
 
 EMU_EXPORT int cuFuncSetCacheConfig(void* kernel, int) {
-    return about(kernel, [](const char*) { return kSuccess; });
+    return about(kernel, [](const Kernel&) { return kSuccess; });
 }
 
 // To link code is not emulated. torch loads none of its compilers' kernels without these names.
@@ -149,4 +182,18 @@ EMU_EXPORT int cuLinkAddData_v2(void*, int, void*, size_t, const char*, unsigned
 
 EMU_EXPORT int cuLinkComplete(void*, void**, size_t*) {
     return kNotSupported;
+}
+
+EMU_EXPORT int cudaLibraryLoadData(void** library, const void* code, void*, void**, unsigned, void*,
+                                   void**, unsigned) {
+    return context_call(
+        [&] { return code == nullptr ? kInvalidValue : load(library, kAnyDevice); });
+}
+
+EMU_EXPORT int cudaLibraryUnload(void* library) {
+    return context_call([&] { return unload(library); });
+}
+
+EMU_EXPORT int cudaLibraryGetKernel(void** kernel, void* library, const char* name) {
+    return context_call([&] { return kernel_in(library, name, kernel); });
 }

@@ -2,7 +2,6 @@
 
 #include "attendance.h"
 #include "calls.h"
-#include "rehearsal/cuda/driver_support.h"
 #include "settings.h"
 
 #include <algorithm>

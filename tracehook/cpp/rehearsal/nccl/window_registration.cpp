@@ -4,7 +4,6 @@
 #include "calls.h"
 #include "launch.h"
 #include "rehearsal/cuda/device.h"
-#include "rehearsal/cuda/driver_support.h"
 #include "settings.h"
 #include "window_exchange.h"
 

@@ -1,4 +1,4 @@
-"""Faults that a rehearsal plays (cpp/emulator/faults.h): whether they can be played, and which were not."""
+"""Faults that a rehearsal plays (cpp/rehearsal/cuda/faults.h): whether they can be played, and which were not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SYNTAX = re.compile(
     r"(?:#rank\d{1,9})?"
 )
 _CALL = re.compile(rb"(?<=[\0p])(?:nccl|cu|cuda)[A-Z]\w*(?=\0)")
-_LIBRARIES = ("libnccl.so.2", "libcudart_emulated.so", "libcuda.so.1")
+_LIBRARIES = ("libnccl.so.2", "libcudart_emulated.so")
 
 
 def calls() -> list[str]:

@@ -1,10 +1,10 @@
-"""The devices that a rehearsal can play, from cpp/emulator/gpus.def."""
+"""The devices that a rehearsal can play, from cpp/rehearsal/cuda/gpus.def."""
 
 from __future__ import annotations
 
 from tracehook.log.tables import rows
 
-NAMES = tuple(row[1] for row in rows("emulator/gpus.def"))
+NAMES = tuple(row[1] for row in rows("rehearsal/cuda/gpus.def"))
 """What ``--gpu`` takes."""
 
 

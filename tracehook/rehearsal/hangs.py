@@ -1,6 +1,6 @@
 """Ranks of a rehearsal that wait for each other: found in what the emulated NCCL says of each long wait.
 
-A wait that takes longer than a second has a file (cpp/emulator/nccl/waiting.h). A wait is stuck if a rank for which it
+A wait that takes longer than a second has a file (cpp/rehearsal/nccl/waiting.h). A wait is stuck if a rank for which it
 waits is gone, or is stuck itself. Whether a rank that computes will come, nobody knows: for that there is a time limit.
 """
 

@@ -1,6 +1,6 @@
 """Processes of a rehearsal that made communicators, and in which the hook had to start and did not.
 
-The emulated NCCL writes a mark when a process makes a communicator (cpp/emulator/nccl/maker.h). It does so only if the
+The emulated NCCL writes a mark when a process makes a communicator (cpp/rehearsal/nccl/maker.h). It does so only if the
 process has torch, and if SYMM_REGISTER_HOOK and SYMM_REGISTER_LOG ask for a log. The hook makes its log while torch is
 imported, and writes into it why it cannot attach to the allocator.
 """

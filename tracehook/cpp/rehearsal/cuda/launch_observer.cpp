@@ -1,0 +1,87 @@
+// Kernels of torch by their names, and who hears of those that the host does not compute.
+#include "device.h"
+#include "kernel.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <string_view>
+#include <vector>
+
+#include <cxxabi.h>
+
+namespace tracehook::rehearsal::cuda {
+namespace {
+
+constexpr std::string_view kAnonymous = "(anonymous namespace)::";
+
+// Tens of thousands come while torch is loaded, and few are ever looked for.
+struct Names {
+    std::mutex mutex; // protects all; nothing is locked while it is held
+    std::vector<std::pair<const void*, const char*>> all;
+
+    static Names& instance() {
+        static auto* const names = new Names;
+        return *names;
+    }
+};
+
+std::atomic<void (*)(const char*)> launch_observer{nullptr};
+constinit thread_local int host_computes = 0;
+
+} // namespace
+
+void name_kernel_of_torch(const void* function, const char* name) {
+    Names& names = Names::instance();
+    const std::lock_guard lock(names.mutex);
+    names.all.emplace_back(function, name);
+}
+
+const char* kernel_of_torch(const void* function) {
+    Names& names = Names::instance();
+    const std::lock_guard lock(names.mutex);
+    const auto found = std::find_if(names.all.begin(), names.all.end(),
+                                    [&](const auto& each) { return each.first == function; });
+    return found == names.all.end() ? nullptr : found->second;
+}
+
+std::string readable(const char* name) {
+    int status = 0;
+    char* const whole = abi::__cxa_demangle(name, nullptr, nullptr, &status);
+    if (whole == nullptr) {
+        return name;
+    }
+    std::string text = whole;
+    std::free(whole);
+    for (size_t at = text.find(kAnonymous); at != text.npos; at = text.find(kAnonymous)) {
+        text.erase(at, kAnonymous.size());
+    }
+    text.erase(std::min(text.find_first_of("<("), text.size()));
+    text.erase(0, text.rfind(' ') + 1);
+    return text.empty() ? name : text;
+}
+
+bool host_computes_now() {
+    return host_computes > 0;
+}
+
+bool somebody_hears_of_launches() {
+    return host_computes == 0 && launch_observer.load(std::memory_order_relaxed) != nullptr;
+}
+
+void tell_of_launch(const char* name) {
+    if (somebody_hears_of_launches()) {
+        launch_observer.load(std::memory_order_acquire)(name);
+    }
+}
+
+} // namespace tracehook::rehearsal::cuda
+
+using namespace tracehook::rehearsal::cuda;
+
+EMU_EXPORT void emu_host_computes(int change) {
+    host_computes += change;
+}
+
+EMU_EXPORT void emu_set_launch_observer(void (*observer)(const char* name)) {
+    launch_observer.store(observer, std::memory_order_release);
+}

@@ -1,0 +1,262 @@
+#include "effect.h"
+
+#include "calls.h"
+#include "rehearsal/cuda/device.h"
+#include "settings.h"
+#include "symmetric.h"
+
+#include <algorithm>
+#include <string>
+#include <unistd.h>
+
+namespace tracehook::rehearsal::nccl {
+
+namespace {
+
+// From these sizes on NCCL chooses the protocol that can use a registration, as measured on two
+// H100s.
+constexpr std::size_t kLeastGathered = 2U << 20;
+constexpr std::size_t kLeastSent = 1U << 20;
+
+constexpr int kFirstOfSeveralHandles = 22900;      // a buffer may lie on several handles
+constexpr int kFirstWithReceiveBufferOnly = 22900; // the send buffer needs no record
+
+enum class Outcome { kNone, kInEffect, kCudaMalloc, kNotExportable };
+
+struct Buffer {
+    const void* pointer;
+    std::size_t size;
+    bool registered;
+
+    std::uintptr_t begin() const { return reinterpret_cast<std::uintptr_t>(pointer); }
+    std::uintptr_t end() const { return begin() + size; }
+};
+
+bool gathers(Kind kind) {
+    return kind == Kind::kAllGather || kind == Kind::kBroadcast;
+}
+
+// NCCL makes messages of these.
+bool exchanges(Kind kind) {
+    return kind == Kind::kAllToAll || kind == Kind::kGather || kind == Kind::kScatter;
+}
+
+bool reaches(const Communicator& communicator, int rank) {
+    const Rendezvous::Member member = communicator.meeting().member(rank);
+    return member.process != getpid() && member.machine == settings().machine;
+}
+
+// A ring that leaves the host, or that has two ranks in one process, maps nothing.
+bool reaches_all(const Communicator& communicator) {
+    for (int rank = 0; rank < communicator.ranks(); ++rank) {
+        if (rank != communicator.rank() && !reaches(communicator, rank)) {
+            return false;
+        }
+    }
+    return communicator.ranks() > 1;
+}
+
+bool may_count(const Communicator& communicator, const Operation& operation) {
+    if (!settings().peer_to_peer) {
+        return false;
+    }
+    if (operation.between_two()) {
+        return operation.block() >= kLeastSent && reaches(communicator, operation.peer);
+    }
+    if (exchanges(operation.kind)) {
+        return operation.block() >= kLeastSent && reaches_all(communicator);
+    }
+    return gathers(operation.kind) &&
+           operation.receive_bytes(communicator.rank(), communicator.ranks()) >= kLeastGathered &&
+           !takes_symmetric_path(operation, communicator.ranks()) && reaches_all(communicator);
+}
+
+// NCCL gives the handles back that it took before one of several could not be exported.
+Outcome map_several(Buffer buffer) {
+    if (settings().version < kFirstOfSeveralHandles) {
+        return Outcome::kNone;
+    }
+    for (std::uintptr_t at = buffer.begin(); at < buffer.end();) {
+        const auto* pointer = reinterpret_cast<const void*>(at);
+        std::uintptr_t base = 0;
+        std::size_t bytes = 0;
+        if (emu_memory_find(pointer, 1, &base, &bytes, nullptr) == 0) {
+            return Outcome::kNone;
+        }
+        if (emu_memory_has_handle(pointer) == 0) {
+            return Outcome::kCudaMalloc;
+        }
+        if (emu_memory_is_exportable(pointer) == 0) {
+            return Outcome::kNotExportable;
+        }
+        at = base + bytes;
+    }
+    return Outcome::kInEffect;
+}
+
+// One attempt to map the memory of a buffer into another process.
+Outcome map(Buffer buffer) {
+    std::uintptr_t base = 0;
+    std::size_t bytes = 0;
+    if (emu_memory_find(buffer.pointer, 1, &base, &bytes, nullptr) == 0) {
+        return Outcome::kNone;
+    }
+    if (buffer.end() > base + bytes) {
+        return map_several(buffer);
+    }
+    if (emu_memory_has_handle(buffer.pointer) == 0) {
+        return settings().legacy_register ? Outcome::kInEffect : Outcome::kCudaMalloc;
+    }
+    if (emu_memory_is_exportable(buffer.pointer) != 0) {
+        return Outcome::kInEffect;
+    }
+    emu_memory_leak(buffer.pointer);
+    return Outcome::kNotExportable;
+}
+
+// A captured call registers all of the memory itself, whoever did so before, and finds the
+// program's record if that holds all of it.
+bool map_for_graph(RegistrationCache& registrations, Buffer buffer) {
+    std::uintptr_t base = 0;
+    std::size_t bytes = 0;
+    if (map(buffer) != Outcome::kInEffect ||
+        emu_memory_find(buffer.pointer, 1, &base, &bytes, nullptr) == 0) {
+        return false;
+    }
+    registrations.mark_in_effect(base, std::max(base + bytes, buffer.end()));
+    return true;
+}
+
+Outcome map_registered(RegistrationCache& registrations, Buffer buffer) {
+    if (!buffer.registered || !settings().local_register) {
+        return Outcome::kNone;
+    }
+    const Outcome outcome = map(buffer);
+    if (outcome == Outcome::kInEffect) {
+        registrations.mark_in_effect(buffer.begin(), buffer.end());
+    }
+    return outcome;
+}
+
+void count(const std::vector<Outcome>& outcomes) {
+    const auto has = [&](Outcome outcome) {
+        return std::find(outcomes.begin(), outcomes.end(), outcome) != outcomes.end();
+    };
+    if (has(Outcome::kCudaMalloc)) {
+        count_event("registered_cuda_malloc");
+    } else if (has(Outcome::kNotExportable)) {
+        count_event("registered_not_exportable");
+    } else if (has(Outcome::kInEffect)) {
+        count_event("registered_in_effect");
+    }
+}
+
+std::string ranks_of(const std::vector<Descriptor>& all, std::uint8_t bit, bool in_effect) {
+    std::string names;
+    for (std::size_t rank = 0; rank < all.size(); ++rank) {
+        if (((all[rank].in_effect & bit) != 0) == in_effect) {
+            names += (names.empty() ? "" : ", ") + std::to_string(rank);
+        }
+    }
+    return names.empty() ? "none" : names;
+}
+
+// Whether a rank sends to another, and only one of the two buffers is in effect.
+bool differ_in_pairs(const Operation& operation, const std::vector<Descriptor>& all) {
+    const auto ranks = static_cast<int>(all.size());
+    for (int from = 0; from < ranks; ++from) {
+        for (int to = 0; to < ranks; ++to) {
+            const bool sent = (all[from].in_effect & kSendInEffect) != 0;
+            const bool received = (all[to].in_effect & kReceiveInEffect) != 0;
+            if (from != to && operation.sends(from) && operation.receives(to) && sent != received) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+} // namespace
+
+std::uint8_t put_to_use(Communicator& communicator, const Operation& operation, bool captured) {
+    if (!may_count(communicator, operation)) {
+        return 0;
+    }
+    const int rank = communicator.rank();
+    const int ranks = communicator.ranks();
+    RegistrationCache& registrations = communicator.registrations();
+    const bool by_graph = captured && settings().graph_register;
+    std::uint8_t bits = 0;
+    std::vector<Outcome> registered;
+    const auto use = [&](Buffer buffer, std::uint8_t bit) {
+        if (buffer.size == 0) {
+            return;
+        }
+        const bool mapped = by_graph && map_for_graph(registrations, buffer);
+        const Outcome outcome = mapped ? Outcome::kInEffect : map_registered(registrations, buffer);
+        bits |= outcome == Outcome::kInEffect ? bit : 0;
+        if (buffer.registered) {
+            registered.push_back(outcome);
+        }
+    };
+    const Buffer receive{operation.receive, operation.receive_bytes(rank, ranks),
+                         operation.receive_registered};
+    if (gathers(operation.kind)) {
+        // A rank that is not the root of a broadcast names a send buffer too, and NCCL looks it up.
+        const std::size_t sent = operation.block();
+        const bool looked_up = settings().version >= kFirstWithReceiveBufferOnly || by_graph ||
+                               registrations.covers(operation.send, sent) != nullptr;
+        if (looked_up) {
+            use(receive, kReceiveInEffect);
+        }
+    } else {
+        // What the root of a gather or a scatter has for itself does not travel.
+        const bool alone =
+            shape(operation.kind).rooted && !operation.between_two() && operation.peer == rank;
+        if (!alone || operation.kind != Kind::kGather) {
+            use({operation.send, operation.send_bytes(rank, ranks), operation.send_registered},
+                kSendInEffect);
+        }
+        if (!alone || operation.kind != Kind::kScatter) {
+            use(receive, kReceiveInEffect);
+        }
+    }
+    count(registered);
+    return bits;
+}
+
+void compare_effects(const Communicator& communicator, const Operation& operation,
+                     const std::vector<Descriptor>& all) {
+    const char* name = shape(operation.kind).name;
+    if (gathers(operation.kind)) {
+        const std::string with = ranks_of(all, kReceiveInEffect, true);
+        const std::string without = ranks_of(all, kReceiveInEffect, false);
+        if (with != "none" && without != "none") {
+            report(Rule::kL8, communicator.subject(),
+                   "%s of %zu bytes: the receive buffer is in effect on ranks %s, not on ranks %s",
+                   name, operation.receive_bytes(communicator.rank(), communicator.ranks()),
+                   with.c_str(), without.c_str());
+        }
+    } else if (exchanges(operation.kind) && differ_in_pairs(operation, all)) {
+        report(Rule::kL8, communicator.subject(),
+               "%s of %zu bytes a rank: the send buffer is in effect on ranks %s, the receive "
+               "buffer on ranks %s",
+               name, operation.block(), ranks_of(all, kSendInEffect, true).c_str(),
+               ranks_of(all, kReceiveInEffect, true).c_str());
+    }
+}
+
+void compare_effects(const Communicator& communicator, const Operation& receive,
+                     unsigned in_effect_at_sender) {
+    const bool sent = (in_effect_at_sender & kSendInEffect) != 0;
+    const bool received = (receive.in_effect & kReceiveInEffect) != 0;
+    if (sent != received) {
+        report(Rule::kL8, communicator.subject(),
+               "ncclSend of rank %d and ncclRecv of rank %d, %zu bytes: the send buffer is%s in "
+               "effect, the receive buffer is%s",
+               receive.peer, communicator.rank(), receive.block(), sent ? "" : " not",
+               received ? "" : " not");
+    }
+}
+
+} // namespace tracehook::rehearsal::nccl

@@ -1,0 +1,83 @@
+#include "process_end.h"
+
+#include "calls.h"
+#include "exports.h"
+#include "handles.h"
+#include "rehearsal/cuda/device.h"
+#include "rules.h"
+#include "settings.h"
+
+#include <atomic>
+#include <cstdio>
+#include <iostream>
+#include <pthread.h>
+#include <unistd.h>
+
+namespace tracehook::rehearsal::nccl {
+
+namespace {
+
+std::atomic<bool> ending{false};
+
+// Around a fork, so that another thread cannot leave them locked in the child for ever.
+void hold_books() {
+    hold_calls();
+    hold_violations();
+}
+
+void release_books() {
+    release_violations();
+    release_calls();
+}
+
+// A forked child that ends normally must not answer for its parent.
+void forget_parent() {
+    forget_calls();
+    forget_violations();
+    release_books();
+}
+
+// Rule I1. On the freeing thread; it needs no communicator, so it is watched from the start.
+void observe_open_free(std::uintptr_t base, std::size_t size, int process) {
+    report(Rule::kI1, {settings().rank, nullptr, 0},
+           "memory [%#zx, %#zx) is freed, process %d has it open by cudaIpcOpenMemHandle", base,
+           base + size, process);
+}
+
+__attribute__((constructor)) void begin() {
+    pthread_atfork(hold_books, release_books, forget_parent);
+    emu_set_open_free_observer(observe_open_free);
+}
+
+// Runs after everything that uses this library has been torn down, and before the emulated device
+// is.
+__attribute__((destructor)) void end() {
+    ending = true;
+    std::size_t registrations = 0;
+    const auto live = live_communicators();
+    for (const auto& communicator : live) {
+        registrations += communicator->registrations().size();
+    }
+    write_summary(registrations, live.size());
+    emu_tell_of_kernels(settings().rank);
+    if (violation_count() != 0) {
+        print_violations();
+        std::fflush(nullptr);
+        _exit(kExitRuleBroken);
+    }
+}
+
+} // namespace
+
+bool process_ending() {
+    return ending.load(std::memory_order_relaxed);
+}
+
+TRACEHOOK_EXPORTED void emu_nccl_end_process(int status, void* /*unused*/) {
+    end();
+    std::cout.flush();
+    std::fflush(nullptr);
+    _exit(status);
+}
+
+} // namespace tracehook::rehearsal::nccl

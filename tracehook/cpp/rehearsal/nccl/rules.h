@@ -1,0 +1,85 @@
+// The rules of NCCL, and of memory between processes, that a rehearsal enforces, by name, and what
+// happens when one is broken.
+//
+// report() may be called from any thread, also from the observer of a free: it takes only its own
+// lock, which comes after every other, and touches neither a communicator nor the emulated device.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace tracehook::rehearsal::nccl {
+
+enum class Rule {
+    kC2,
+    kC4,
+    kC5,
+    kC8,
+    kI1,
+    kL2,
+    kL3,
+    kL4,
+    kL5,
+    kL6,
+    kL7,
+    kL8,
+    kM1,
+    kM2,
+    kW1,
+    kW2,
+    kW3,
+    kW4,
+    kW6,
+    kW7,
+    kW8,
+    kW9,
+    kW10,
+    kW12,
+    kW13,
+    kW14,
+    kW15,
+    kW16,
+    kW17,
+    kW18,
+    kW19,
+    kCount
+};
+
+struct RuleText {
+    const char* id;
+    const char* sentence;
+};
+
+const RuleText& rule_text(Rule rule);
+
+// Whom a violation is about: the rank within the communicator (-1: unknown), the handle (null:
+// none), and the key of the communicator in tracehook's log (0: unknown).
+struct Subject {
+    int rank;
+    const void* communicator;
+    std::uint64_t key;
+};
+
+// Says at once, on one line of stderr, that `rule` was broken, and keeps it for the end of the
+// process.
+void report(Rule rule, const Subject& subject, const char* format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+// Notes that a window could not be made on the communicator, and why. Rules that this leads to are
+// named as its consequences, and are not counted as violations. The first failure is kept.
+void note_failed_window(const Subject& subject, const std::string& why);
+
+// Violations of this process so far, without consequences.
+std::uint64_t violation_count();
+
+// Prints the closing lines, one a broken rule. Nothing if none was broken.
+void print_violations();
+
+// Around a fork: no other thread is inside the book meanwhile.
+void hold_violations();
+void release_violations();
+
+// In a forked child, while it is held: the parent's violations are not the child's.
+void forget_violations();
+
+} // namespace tracehook::rehearsal::nccl

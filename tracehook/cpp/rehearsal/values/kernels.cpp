@@ -1,0 +1,265 @@
+#include "rehearsal/values/kernels.h"
+
+#include "rehearsal/values/beneath.h"
+#include "rehearsal/values/limits.h"
+#include "rehearsal/values/random.h"
+#include "rehearsal/values/stream.h"
+#include "rehearsal/values/tensors.h"
+#include "rehearsal/values/uncomputed.h"
+#include "rehearsal/values/unwritten.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/DeviceGuard.h>
+
+#include <memory>
+#include <optional>
+
+namespace tracehook::rehearsal::values {
+namespace {
+
+bool is_plain(const at::Tensor& tensor) {
+    return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg();
+}
+
+// Whether PyTorch's own copy only moves memory.
+bool is_moved_as_memory(const at::Tensor& to, const at::Tensor& from) {
+    return !is_on_device(to) || !is_on_device(from) ||
+           (to.scalar_type() == from.scalar_type() && to.sizes() == from.sizes() && is_plain(to) &&
+            is_plain(from));
+}
+
+// Where devices reach each other's memory, PyTorch copies with one kernel that reads on one device
+// and writes on another. Here each device does its part, and memory moves between them.
+void copy_between(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
+    at::Tensor ready = at::empty(to.sizes(), from.options().dtype(to.scalar_type()));
+    ready.copy_(from);
+    if (is_plain(to)) {
+        at::Tensor target = to;
+        target.copy_(ready, non_blocking);
+        return;
+    }
+    at::Tensor moved = at::empty(to.sizes(), to.options());
+    moved.copy_(ready, non_blocking);
+    at::Tensor target = to;
+    target.copy_(moved);
+}
+
+bool is_copy(const c10::OperatorHandle& operation) {
+    const std::string& name = operation.schema().name();
+    return name == "aten::copy_" || name == "aten::_foreach_copy_";
+}
+
+void overwrite(const at::Tensor& target, const at::Tensor& from) {
+    const Beneath beneath;
+    at::Tensor alias = alias_of(target);
+    make_ready_to_overwrite(alias);
+    alias.copy_(from);
+}
+
+// Whether PyTorch's kernel gave the device a copy of memory, which is real, and no kernel.
+bool moved_memory(const c10::OperatorHandle& operation, const Values& arguments) {
+    return operation.schema().name() == "aten::copy_" && is_on_device(arguments[1].toTensor()) &&
+           is_moved_as_memory(arguments[0].toTensor(), arguments[1].toTensor());
+}
+
+// The results on the device, for results on the host or without memory.
+c10::IValue on_device(const c10::IValue& value, at::Device device, bool copied) {
+    const auto change = [&](const at::Tensor& tensor) {
+        if (!tensor.defined()) {
+            return tensor;
+        }
+        const auto dense = [&](const at::Tensor& part) {
+            at::Tensor out = empty_on_device(part, device);
+            if (copied) {
+                overwrite(out, part);
+            }
+            return out;
+        };
+        return tensor.layout() == at::kStrided ? dense(tensor) : with_parts(tensor, dense);
+    };
+    return changed(value, change);
+}
+
+// Puts results in the place of the arguments on the stack. Those that are arguments stay what they
+// are, and get the sizes that were computed.
+void replace(const c10::OperatorHandle& operation, torch::jit::Stack* stack,
+             const Values& arguments, const Values& results, at::Device device, bool copied) {
+    const c10::FunctionSchema& schema = operation.schema();
+    torch::jit::drop(*stack, arguments.size());
+    for (size_t index = 0; index < results.size(); ++index) {
+        const c10::AliasInfo* const alias = schema.returns()[index].alias_info();
+        if (alias == nullptr || !alias->isWrite()) {
+            stack->push_back(on_device(results[index], device, copied));
+            continue;
+        }
+        for (size_t at = 0; at < arguments.size(); ++at) {
+            const c10::AliasInfo* const same = schema.arguments()[at].alias_info();
+            if (same != nullptr && *same == *alias && arguments[at].isTensor()) {
+                const at::Tensor& target = arguments[at].toTensor();
+                const at::Tensor& result = results[index].toTensor();
+                if (target.sizes() != result.sizes()) {
+                    target.resize_(result.sizes());
+                }
+                if (copied) {
+                    overwrite(target, result);
+                }
+                stack->push_back(target);
+                break;
+            }
+        }
+    }
+}
+
+// A sparse argument that is written gets other indices and values; PyTorch does that with
+// operations that are computed.
+bool writes_sparse(const c10::OperatorHandle& operation, const Values& arguments) {
+    for (size_t index = 0; index < arguments.size(); ++index) {
+        const c10::AliasInfo* const alias = operation.schema().arguments()[index].alias_info();
+        if (alias != nullptr && alias->isWrite() && arguments[index].isTensor() &&
+            arguments[index].toTensor().layout() != at::kStrided) {
+            return true;
+        }
+    }
+    return false;
+}
+
+} // namespace
+
+Values last(const torch::jit::Stack& stack, size_t count) {
+    return {stack.end() - static_cast<std::ptrdiff_t>(count), stack.end()};
+}
+
+Place place_of(const Values& arguments) {
+    Place place;
+    for (const c10::IValue& argument : arguments) {
+        if (argument.isDevice() && argument.toDevice().is_cuda() && !place.device) {
+            place.device = argument.toDevice();
+        }
+        for_each_tensor(argument, [&](const at::Tensor& tensor) {
+            if (!tensor.defined()) {
+                return;
+            }
+            place.sparse = place.sparse || tensor.layout() != at::kStrided;
+            if (!tensor.is_cuda()) {
+                place.on_host = place.on_host || tensor.dim() > 0;
+            } else if (place.device && place.device->has_index() &&
+                       *place.device != tensor.device()) {
+                place.several = true;
+            } else {
+                place.device = tensor.device();
+            }
+        });
+    }
+    if (place.device && !place.device->has_index()) {
+        place.device = c10::impl::VirtualGuardImpl(place.device->type()).getDevice();
+    }
+    return place;
+}
+
+void Computed::operator()(const c10::OperatorHandle& operation, c10::DispatchKeySet keys,
+                          torch::jit::Stack* stack) {
+    const Values arguments = last(*stack, operation.schema().arguments().size());
+    const Place place = place_of(arguments);
+    if (place.several && most_elements() > 0 && !Within::holds() &&
+        operation.schema().name() == "aten::copy_" &&
+        !is_moved_as_memory(arguments[0].toTensor(), arguments[1].toTensor())) {
+        copy_between(arguments[0].toTensor(), arguments[1].toTensor(), arguments[2].toBool());
+        torch::jit::drop(*stack, arguments.size());
+        stack->push_back(arguments[0]);
+        return;
+    }
+    const bool moves = is_copy(operation) && (place.several || place.on_host);
+    const bool is_part = Within::holds() && !how_.part_of_others;
+    if (!place.device || moves || place.sparse || is_part) {
+        // A copy between devices is made of memory copies, and of copies on one device. What is
+        // done with sparse tensors is done with their indices and values.
+        call_original(operation, keys, stack);
+        return;
+    }
+    std::optional<RandomPlace> random;
+    if (how_.random) {
+        random = random_place(arguments, *place.device);
+    }
+    make_results(operation, keys, stack, arguments, *place.device);
+    const Values results = last(*stack, operation.schema().returns().size());
+    const std::string& name = operation.schema().name();
+    const bool has_kernel = how_.function != nullptr ||
+                            operation.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU);
+    const bool compute = has_kernel && is_within_limits(arguments, results, how_.product);
+    if (!compute && moved_memory(operation, arguments)) {
+        return;
+    }
+    if (!compute) {
+        note_uncomputed(name, has_kernel ? "large" : "no-kernel");
+    }
+    give(*place.device,
+         std::make_shared<Computation>(operation, arguments, results, how_.function, random),
+         compute);
+}
+
+void Computed::make_results(const c10::OperatorHandle& operation, c10::DispatchKeySet keys,
+                            torch::jit::Stack* stack, const Values& arguments,
+                            at::Device device) const {
+    if (!how_.without_original) {
+        const Within within;
+        call_original(operation, keys, stack);
+        return;
+    }
+    Values results;
+    for (const c10::IValue& argument : arguments) {
+        results.push_back(for_meta(argument));
+    }
+    {
+        const Beneath beneath;
+        operation.callBoxed(results);
+    }
+    replace(operation, stack, arguments, results, device, false);
+}
+
+void SizedByValues::operator()(const c10::OperatorHandle& operation, c10::DispatchKeySet keys,
+                               torch::jit::Stack* stack) {
+    const Values arguments = last(*stack, operation.schema().arguments().size());
+    const Place place = place_of(arguments);
+    if (!place.device || writes_sparse(operation, arguments)) {
+        call_original(operation, keys, stack);
+        return;
+    }
+    TORCH_CHECK(
+        is_within_limits(arguments, {}, false), "rehearsal: the size of what ",
+        operation.schema().name(),
+        " returns depends on values, and this rehearsal computes values of tensors of up to ",
+        most_elements(), " elements: raise --values of tracehook rehearse, or keep this ",
+        "step out of the rehearsal");
+    wait_for_stream(*place.device);
+    Values results;
+    for (size_t index = 0; index < arguments.size(); ++index) {
+        const c10::AliasInfo* const alias = operation.schema().arguments()[index].alias_info();
+        results.push_back(for_host(arguments[index]));
+        make_ready(results.back());
+        if (alias != nullptr && alias->isWrite() && arguments[index].isTensor()) {
+            // The kernel gives it the size that it finds.
+            results.back() = results.back().toTensor().clone();
+        }
+    }
+    {
+        const Beneath beneath;
+        operation.callBoxed(results);
+    }
+    replace(operation, stack, arguments, results, *place.device, true);
+}
+
+void Empty::operator()(const c10::OperatorHandle& operation, c10::DispatchKeySet keys,
+                       torch::jit::Stack* stack) {
+    call_original(operation, keys, stack);
+    const at::Tensor made = stack->back().toTensor();
+    if (Within::holds() || !is_on_device(made) || made.numel() == 0 || made.is_quantized() ||
+        is_capturing(made.device())) {
+        return;
+    }
+    enqueue(made.device(), [alias = alias_of(made)] {
+        const Beneath beneath;
+        poison_new(alias);
+    });
+}
+
+} // namespace tracehook::rehearsal::values

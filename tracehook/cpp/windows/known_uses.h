@@ -1,5 +1,5 @@
-// The uses of windows that the ranks of one communicator agreed on: a set that only grows, with open
-// addressing, because every call on a window looks one up.
+// The uses of windows that the ranks of one communicator agreed on: a set that only grows, with
+// open addressing, because every call on a window looks one up.
 //
 // Not for several threads: Windows guards it with its mutex.
 #pragma once

@@ -103,6 +103,15 @@ def test_ranks_differ_in_a_collective(call: str) -> None:
     assert [run.facts(rank)["state"] for rank in (0, 1)] == [IN_EFFECT, 0]
 
 
+def test_a_collective_on_a_registration_that_messages_used_first() -> None:
+    """NCCL before 2.29 has no address of the peers then; from 2.29 on it has."""
+    run = play("messages_first")
+    assert (run.broken, run.status) == (["L9"], RULES_BROKEN), run.output
+    assert f"ncclAllGather of {4 * MB} bytes" in run.finished.lines("rule L9 broken")[0]
+    assert run.facts(0)["gathered"] == [1.0, 2.0]
+    play("messages_first", version=NEW).assert_good()
+
+
 def test_ranks_differ_below_the_sizes() -> None:
     """Small calls use no registration, so ranks do not differ."""
     for call in ("gather", "message"):

@@ -73,6 +73,20 @@ def test_a_segment_takes_its_registrations_along(vmm: tuple[Rehearsal, Path], or
     assert kinds == {"shareable"}
 
 
+def test_a_segment_is_registered_apart_for_messages_and_for_collectives(tmp_path: Path) -> None:
+    """NCCL 2.28 hangs in a collective on a registration that a message used first: rule L9 of the rehearsal."""
+    run = rehearse("sent_then_gathered.py", ranks=2, log=tmp_path, env=VMM)
+    run.assert_good()
+    for rank in (0, 1):
+        facts = run.facts(rank)
+        assert (facts["received"], facts["gathered"], facts["left"]) == ([2.0 - rank] * 2, [7.0, 8.0], 0)
+        made = [event.get("for_transfers", False) for event in run.events("register.local", rank)]
+        assert sorted(made) == [False, True, True]  # the tensor that is sent, and the other one twice
+        assert facts["graph_register"] == "0"  # else NCCL itself would do it in captured calls
+    assert run.events("register.unused") == []
+    Audit(tmp_path).expect(CLEAN, "NCCL used 6 local registrations.")
+
+
 def test_what_has_no_effect_is_not_done(ordinary: tuple[Rehearsal, Path]) -> None:
     """Nothing is registered of cudaMalloc's memory inside a host. Status, audit and explain say why."""
     run, log = ordinary

@@ -79,7 +79,8 @@ FROM event WHERE event IN ('pool.grow', 'pool.shrink') GROUP BY process, pool_se
 
 -- Each successful step of a registration, with the one before and the one after for the same memory and communicator.
 -- `memory` is the number of a segment (kind local) or of a segment of our pools (kind window). A window that the program
--- registered has neither, and stands under a negative number made of its address: it may be made twice.
+-- registered has neither, and stands under a negative number made of its address: it may be made twice. A segment may be
+-- registered once for collectives and once for sends and receives.
 CREATE TABLE step AS
 SELECT process, rank, device, comm, comm_id, comm_rank, kind, memory, addr, size, us, effective, ordinal, capturing,
        event, ns, seq, lag(event) OVER w AS before, lead(event) OVER w AS after, lead(ns) OVER w AS after_ns,
@@ -87,7 +88,7 @@ SELECT process, rank, device, comm, comm_id, comm_rank, kind, memory, addr, size
 FROM (SELECT *, split_part(event, '.', 2) AS kind, coalesce(segment, pool_segment, -CAST(hash(addr) >> 2 AS BIGINT)) AS memory
       FROM event WHERE event IN ('register.local', 'deregister.local', 'register.window', 'deregister.window')
         AND ok AND NOT (event = 'register.window' AND NOT coalesce(effective, true)))
-WINDOW w AS (PARTITION BY process, comm_id, kind, memory ORDER BY seq);
+WINDOW w AS (PARTITION BY process, comm_id, kind, memory, coalesce(for_transfers, false) ORDER BY seq);
 
 -- One row a registration that was made. `how` it ended: deregistered, aborted, or NULL (held at the end of the log).
 -- `comm_device`: that of the communicator.

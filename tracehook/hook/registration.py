@@ -79,6 +79,10 @@ def take_over_memory(core: Any, config: Settings, is_initialized: bool) -> str:
     if config.memory == "vmm":
         why = _hindrance(is_initialized) or str(core.replace_segment_source(True))
         if not why:
+            if ranks_of_host(os.environ) != 0:  # unknown is most often one host
+                # Else NCCL registers such memory itself in captured calls, also on some ranks only, and before 2.29
+                # one registration for messages and collectives, which hang then.
+                os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
             return ""
         warn(f"SYMM_REGISTER_MEMORY=vmm has no effect: {why}; segments come from cudaMalloc")
     if config.local == "all" or (config.local in ("auto", "own") and ranks_of_host(os.environ) != _MOST):

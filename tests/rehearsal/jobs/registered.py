@@ -187,6 +187,18 @@ def in_a_window() -> None:
     tell(states=found)
 
 
+def messages_first() -> None:
+    """A registration that messages use, and then a collective."""
+    memory = memory_of("nccl")
+    handle = register(memory)
+    exchange(memory, LARGE // 2)
+    write(memory + RANK * LARGE * 4, RANK + 1)
+    gather(memory, LARGE)
+    must(cuda.cudaDeviceSynchronize())
+    tell(gathered=read(memory, 0, LARGE))
+    deregister(handle)
+
+
 def send_buffer_elsewhere() -> None:
     """Only the receive buffer is registered."""
     memory, send = memory_of("nccl"), memory_of("nccl")

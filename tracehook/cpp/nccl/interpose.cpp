@@ -207,7 +207,9 @@ void move_to_registered(registrar::Communicator& communicator, const Arguments& 
         }
         const auto ranks = static_cast<std::size_t>(communicator.identity().size);
         constexpr bool kGathers = kCall == PayingCall::kAllGather;
-        to_registered(registrar(), communicator, std::get<0>(arguments),
+        constexpr auto kWhat = kGathers ? registrar::RegisteredFor::kCollectives
+                                        : registrar::RegisteredFor::kTransfers;
+        to_registered(registrar(), communicator, kWhat, std::get<0>(arguments),
                       kGathers ? bytes / ranks : bytes, !kGathers, std::get<1>(arguments), bytes);
     }
 }

@@ -60,17 +60,20 @@ inline bool is_to_ask(const registrar::Registrar& registrar,
            registrar.registering() && pays(call, bytes, stream);
 }
 
+// NCCL takes a protocol that can use a registration from here on, or earlier.
+inline constexpr std::size_t kSurelyUsed = std::size_t{2} << 20;
+
 // One buffer of a call.
 template <typename Pointer>
 registrar::Registrar::Buffer buffer_at(Pointer pointer, std::size_t bytes, bool shows) noexcept {
-    return {reinterpret_cast<std::uintptr_t>(pointer), bytes, shows};
+    return {reinterpret_cast<std::uintptr_t>(pointer), bytes, shows && bytes >= kSurelyUsed};
 }
 
 template <typename Pointer>
 void to_registered(registrar::Registrar& registrar, registrar::Communicator& communicator,
-                   Pointer& buffer, std::size_t bytes) noexcept {
+                   registrar::RegisteredFor what, Pointer& buffer, std::size_t bytes) noexcept {
     std::array buffers{buffer_at(buffer, bytes, true)};
-    if (registrar.to_registered(communicator, buffers)) {
+    if (registrar.to_registered(communicator, what, buffers)) {
         buffer = reinterpret_cast<Pointer>(buffers[0].address);
     }
 }
@@ -94,17 +97,17 @@ void place_alone(registrar::Registrar& registrar, registrar::Communicator& commu
         buffer = reinterpret_cast<Pointer>(
             registrar.unregistered(communicator, address, bytes, capturing(stream)));
     } else if (gains && !in_window) {
-        to_registered(registrar, communicator, buffer, bytes);
+        to_registered(registrar, communicator, registrar::RegisteredFor::kTransfers, buffer, bytes);
     }
 }
 
 // Before 2.29 NCCL wants both buffers of a gather to be registered, and marks the output alone.
 template <typename Send, typename Receive>
 void to_registered(registrar::Registrar& registrar, registrar::Communicator& communicator,
-                   Send& send, std::size_t sent, bool send_shows, Receive& receive,
-                   std::size_t received) noexcept {
+                   registrar::RegisteredFor what, Send& send, std::size_t sent, bool send_shows,
+                   Receive& receive, std::size_t received) noexcept {
     std::array buffers{buffer_at(send, sent, send_shows), buffer_at(receive, received, true)};
-    if (registrar.to_registered(communicator, buffers)) {
+    if (registrar.to_registered(communicator, what, buffers)) {
         send = reinterpret_cast<Send>(buffers[0].address);
         receive = reinterpret_cast<Receive>(buffers[1].address);
     }

@@ -1,8 +1,9 @@
-// The aliases of segments: a second address of the same memory, which is what tracehook registers.
+// The aliases of segments: other addresses of the same memory, which are what tracehook registers,
+// one for collectives and one for sends and receives.
 //
 // NCCL decides by a buffer's address whether the buffer is registered. So a call that is faster on
 // registered memory gets the alias of its buffer, and a call that is slower gets the buffer's own
-// address, which nobody registered. All communicators of a device share one alias of a segment.
+// address, which nobody registered. All communicators of a device share the aliases of a segment.
 //
 // Any thread. The mutex is a leaf, and is never held during a call into the driver.
 #pragma once
@@ -10,6 +11,7 @@
 #include "registrar/segment.h"
 #include "registrar/segment_memory.h"
 
+#include <array>
 #include <mutex>
 #include <vector>
 
@@ -23,7 +25,7 @@ class Aliases {
     // The alias of a segment that lives, made at the first question. 0 if none can be made: that is
     // not tried again. Holds none of our locks.
     // `for_ever`: somebody keeps the alias, so it and the memory stay when the segment goes.
-    std::uintptr_t of(const Segment& segment, bool for_ever = false) noexcept;
+    std::uintptr_t of(const Segment& segment, RegisteredFor what, bool for_ever = false) noexcept;
 
     bool has(const Segment& segment) noexcept;
 
@@ -31,10 +33,14 @@ class Aliases {
     void drop(const Segment& segment, bool is_done) noexcept;
 
   private:
+    struct Alias {
+        bool tried = false;
+        std::uintptr_t address = 0;
+        bool for_ever = false;
+    };
     struct Entry {
         std::uint64_t segment = 0; // its id; 0: nobody's
-        std::uintptr_t alias = 0;
-        bool for_ever = false;
+        std::array<Alias, kRegisteredFor> aliases;
     };
     // With the mutex. Null if the slot is not this segment's.
     Entry* find(const Segment& segment) noexcept;

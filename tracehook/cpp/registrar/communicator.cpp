@@ -63,7 +63,8 @@ void Communicator::log(Event event) noexcept {
     ring_.push(event);
 }
 
-void Communicator::log_registered(const Segment& segment, const Outcome& outcome, bool observed,
+void Communicator::log_registered(const Segment& segment, RegisteredFor what,
+                                  const Outcome& outcome, bool observed,
                                   const Head& when) noexcept {
     const bool in_vain = outcome.result == 0 && outcome.handle == nullptr;
     log(make_event(row::RegisterLocal{.segment = segment.id,
@@ -71,16 +72,18 @@ void Communicator::log_registered(const Segment& segment, const Outcome& outcome
                                       .size = segment.size,
                                       .effective = in_vain ? Maybe::kFalse : Maybe::kUnsaid,
                                       .observed = observed,
-                                      .expected = calls_->expected(segment.memory)},
+                                      .expected = calls_->expected(segment.memory),
+                                      .for_transfers = what == RegisteredFor::kTransfers},
                    outcome.result, when));
 }
 
-void Communicator::log_deregistered(const Segment& segment, int result, bool observed,
-                                    const Head& when) noexcept {
+void Communicator::log_deregistered(const Segment& segment, RegisteredFor what, int result,
+                                    bool observed, const Head& when) noexcept {
     log(make_event(row::DeregisterLocal{.segment = segment.id,
                                         .addr = segment.address,
                                         .size = segment.size,
-                                        .observed = observed},
+                                        .observed = observed,
+                                        .for_transfers = what == RegisteredFor::kTransfers},
                    result, when));
 }
 
@@ -130,8 +133,9 @@ void Communicator::register_ready(std::vector<Segment>& batch) noexcept {
     // NCCL keeps its registrations by address, and looks for the place of a new one from the lowest
     // on: downwards it finds that place at once, upwards it passes all others.
     std::ranges::sort(batch, std::greater<>(), &Segment::address);
+    Handles& held = handles(RegisteredFor::kCollectives);
     for (const Segment& segment : batch) {
-        handles_.make_room(segment.slot);
+        held.make_room(segment.slot);
     }
     const bool alone = batch.size() == 1;
     const std::uint64_t begin_ns = monotonic_ns();
@@ -141,7 +145,7 @@ void Communicator::register_ready(std::vector<Segment>& batch) noexcept {
         if (dead()) {
             return;
         }
-        if (handles_.contains(segment)) {
+        if (held.contains(segment)) {
             continue;
         }
         const Outcome outcome = calls_->register_range(segment.address, segment.size);
@@ -149,7 +153,7 @@ void Communicator::register_ready(std::vector<Segment>& batch) noexcept {
             when.t_ns = monotonic_ns();
         }
         when.duration_ns = alone ? when.t_ns - begin_ns : 0;
-        if (!put_outcome(segment, outcome, when)) {
+        if (!put_outcome(segment, RegisteredFor::kCollectives, outcome, when)) {
             return;
         }
         ++made;
@@ -160,53 +164,53 @@ void Communicator::register_ready(std::vector<Segment>& batch) noexcept {
 }
 
 // False if the call failed: then nothing is registered any more.
-bool Communicator::put_outcome(const Segment& segment, const Outcome& outcome,
+bool Communicator::put_outcome(const Segment& segment, RegisteredFor what, const Outcome& outcome,
                                const Head& when) noexcept {
-    log_registered(segment, outcome, false, when);
+    log_registered(segment, what, outcome, false, when);
     if (outcome.result != 0) {
         fail(segment, outcome.result);
         return false;
     }
-    handles_.put(segment, outcome.handle);
-    held_.store(handles_.size(), std::memory_order_relaxed);
+    handles(what).put(segment, outcome.handle);
+    count_held();
     add_one(made_);
     return true;
 }
 
-bool Communicator::register_alias(const Segment& segment, std::uintptr_t alias,
+bool Communicator::register_alias(const Segment& segment, std::uintptr_t alias, RegisteredFor what,
                                   bool shows) noexcept {
-    if (handles_.contains(segment)) {
-        if (shows && handles_.first_look(segment)) {
-            unlooked_.push_back(segment);
+    if (!handles(what).contains(segment)) {
+        if (failed() || !was_ready() || !calls_->ready() || !gate_->begin_calls(*this)) {
+            return false;
         }
-        return true;
+        const bool registered = register_new_alias(segment, alias, what);
+        gate_->end_calls();
+        if (!registered) {
+            return false;
+        }
     }
-    if (failed() || !was_ready() || !calls_->ready() || !gate_->begin_calls(*this)) {
-        return false;
+    if (shows && handles(what).first_look(segment)) {
+        unlooked_.emplace_back(segment, what);
     }
-    const bool registered = register_new_alias(segment, alias);
-    gate_->end_calls();
-    if (registered && shows && handles_.first_look(segment)) {
-        unlooked_.push_back(segment);
-    }
-    return registered;
+    return true;
 }
 
-bool Communicator::register_new_alias(const Segment& segment, std::uintptr_t alias) noexcept {
+bool Communicator::register_new_alias(const Segment& segment, std::uintptr_t alias,
+                                      RegisteredFor what) noexcept {
     const DeviceGuard visit(*calls_);
     const InProgress::Call call(segments_in_progress_);
-    handles_.make_room(segment.slot);
+    handles(what).make_room(segment.slot);
     const std::uint64_t begin_ns = monotonic_ns();
     const Outcome outcome = calls_->register_range(alias, segment.size);
-    return put_outcome(segment, outcome, since(begin_ns));
+    return put_outcome(segment, what, outcome, since(begin_ns));
 }
 
 void Communicator::look_at_aliases() noexcept {
-    for (const Segment& segment : unlooked_) {
-        if (!handles_.contains(segment)) {
+    for (const auto& [segment, what] : unlooked_) {
+        if (!handles(what).contains(segment)) {
             continue;
         }
-        void* const handle = handles_.handle_of(segment);
+        void* const handle = handles(what).handle_of(segment);
         const auto uses = handle != nullptr ? calls_->uses(handle) : std::optional(0u);
         if (!uses) {
             continue;
@@ -253,16 +257,20 @@ bool Communicator::wait_ready() noexcept {
     return true;
 }
 
-void Communicator::deregister_one(const Handles::Held& held) noexcept {
+void Communicator::deregister_one(const Segment& segment, RegisteredFor what) noexcept {
+    const std::optional<Handles::Held> held = handles(what).take(segment);
+    if (!held) {
+        return;
+    }
     const std::uint64_t begin_ns = monotonic_ns();
-    const int result = held.handle != nullptr ? calls_->deregister(held.handle) : 0;
-    log_deregistered(held.segment, result, false, since(begin_ns));
-    held_.store(handles_.size(), std::memory_order_relaxed);
+    const int result = held->handle != nullptr ? calls_->deregister(held->handle) : 0;
+    log_deregistered(segment, what, result, false, since(begin_ns));
+    count_held();
     add_one(undone_);
 }
 
 void Communicator::report_stuck(const Segment& segment) noexcept {
-    log_deregistered(segment, kNeverReady, false, {});
+    log_deregistered(segment, RegisteredFor::kCollectives, kNeverReady, false, {});
 }
 
 void Communicator::wait_for_device() noexcept {
@@ -271,14 +279,15 @@ void Communicator::wait_for_device() noexcept {
 }
 
 bool Communicator::deregister(const Segment& segment) noexcept {
-    if (!handles_.contains(segment)) {
+    if (!holds(segment)) {
         return true;
     }
     if (!calls_->ready()) {
         return false;
     }
     const DeviceGuard visit(*calls_);
-    deregister_one(*handles_.take(segment));
+    deregister_one(segment, RegisteredFor::kCollectives);
+    deregister_one(segment, RegisteredFor::kTransfers);
     return true;
 }
 
@@ -286,25 +295,27 @@ std::size_t Communicator::deregister_all() noexcept {
     std::size_t undone = 0;
     bool never_ready = false; // waited for once, not for each
     const DeviceGuard visit(*calls_);
-    for (const Segment& segment : handles_.segments()) {
-        if (dead()) {
-            return undone;
-        }
-        if (never_ready || !wait_ready()) {
-            never_ready = !dead();
-            if (never_ready) {
-                report_stuck(segment);
+    for (const RegisteredFor what : {RegisteredFor::kCollectives, RegisteredFor::kTransfers}) {
+        for (const Segment& segment : handles(what).segments()) {
+            if (dead()) {
+                return undone;
             }
-            continue;
+            if (never_ready || !wait_ready()) {
+                never_ready = !dead();
+                if (never_ready) {
+                    report_stuck(segment);
+                }
+                continue;
+            }
+            deregister_one(segment, what);
+            ++undone;
         }
-        deregister_one(*handles_.take(segment));
-        ++undone;
     }
     return undone;
 }
 
 void Communicator::observe(const Segment& segment, const Observation& seen) noexcept {
-    log_registered(segment, {seen.result, seen.handle}, true,
+    log_registered(segment, RegisteredFor::kCollectives, {seen.result, seen.handle}, true,
                    {.t_ns = seen.t_ns, .duration_ns = seen.duration_ns});
     if (seen.result == 0) {
         made_.fetch_add(1, std::memory_order_relaxed);
@@ -320,7 +331,7 @@ std::optional<Segment> Communicator::unobserve(const Observation& seen) noexcept
     if (!segment) {
         return std::nullopt; // made before we looked, or of a range that is no segment
     }
-    log_deregistered(*segment, seen.result, true,
+    log_deregistered(*segment, RegisteredFor::kCollectives, seen.result, true,
                      {.t_ns = seen.t_ns, .duration_ns = seen.duration_ns});
     held_.store(observations_.size(), std::memory_order_relaxed);
     undone_.fetch_add(1, std::memory_order_relaxed);
@@ -328,9 +339,9 @@ std::optional<Segment> Communicator::unobserve(const Observation& seen) noexcept
 }
 
 std::size_t Communicator::drop_records() noexcept {
-    const std::size_t forgotten = handles_.size() + observations_.size();
+    const std::size_t forgotten = handles_[0].size() + handles_[1].size() + observations_.size();
     observations_.clear();
-    handles_.clear();
+    handles_ = {};
     held_.store(0, std::memory_order_relaxed);
     return forgotten;
 }

@@ -104,7 +104,8 @@ class Communicator {
     bool register_batch(std::vector<Segment>& batch) noexcept; // brings it into another order
     // Registers the segment at its alias, for a call that comes next; true if it is registered
     // then. `shows`: that call will mark the registration, if the library uses it.
-    bool register_alias(const Segment& segment, std::uintptr_t alias, bool shows) noexcept;
+    bool register_alias(const Segment& segment, std::uintptr_t alias, RegisteredFor what,
+                        bool shows) noexcept;
     // After that call: whether the library used what is new. Costs one load if nothing is.
     void look_at_new_aliases() noexcept {
         if (!unlooked_.empty()) {
@@ -116,8 +117,10 @@ class Communicator {
     // Returns how many were undone. Waits for a communicator that is not ready; what it holds when
     // that took too long is reported, and stays.
     std::size_t deregister_all() noexcept;
-    bool holds(const Segment& segment) const noexcept { return handles_.contains(segment); }
-    bool holds_any() const noexcept { return handles_.size() != 0; }
+    bool holds(const Segment& segment) const noexcept {
+        return handles_[0].contains(segment) || handles_[1].contains(segment);
+    }
+    bool holds_any() const noexcept { return handles_[0].size() + handles_[1].size() != 0; }
     // Waits until the device has done what it was given: NCCL's collectives use a registration
     // until then. Without the gate too: it makes no call into the communicator. Safe during a
     // capture.
@@ -143,15 +146,22 @@ class Communicator {
     }
     bool wait_ready() noexcept;
     void register_ready(std::vector<Segment>& batch) noexcept;
-    bool register_new_alias(const Segment& segment, std::uintptr_t alias) noexcept;
-    bool put_outcome(const Segment& segment, const Outcome& outcome,
+    Handles& handles(RegisteredFor what) noexcept {
+        return handles_[static_cast<std::size_t>(what)];
+    }
+    void count_held() noexcept {
+        held_.store(handles_[0].size() + handles_[1].size(), std::memory_order_relaxed);
+    }
+    bool register_new_alias(const Segment& segment, std::uintptr_t alias,
+                            RegisteredFor what) noexcept;
+    bool put_outcome(const Segment& segment, RegisteredFor what, const Outcome& outcome,
                      const events::Head& when) noexcept;
     void look_at_aliases() noexcept;
     void report_stuck(const Segment& segment) noexcept;
-    void deregister_one(const Handles::Held& held) noexcept;
-    void log_registered(const Segment& segment, const Outcome& outcome, bool observed,
-                        const events::Head& when) noexcept;
-    void log_deregistered(const Segment& segment, int result, bool observed,
+    void deregister_one(const Segment& segment, RegisteredFor what) noexcept;
+    void log_registered(const Segment& segment, RegisteredFor what, const Outcome& outcome,
+                        bool observed, const events::Head& when) noexcept;
+    void log_deregistered(const Segment& segment, RegisteredFor what, int result, bool observed,
                           const events::Head& when) noexcept;
     void fail(const Segment& segment, int result) noexcept;
 
@@ -175,9 +185,11 @@ class Communicator {
     InProgress segments_in_progress_;
 
     Observations observations_;
-    Handles handles_;               // thread inside the gate; what it has changes only while the
-                                    // gate works on it, so that the gate's mutex is enough to ask
-    std::vector<Segment> unlooked_; // the same: aliases that a call is about to mark
+    // Thread inside the gate; what they have changes only while the gate works on it, so that the
+    // gate's mutex is enough to ask. By RegisteredFor; of whole batches, those for collectives.
+    std::array<Handles, kRegisteredFor> handles_;
+    std::vector<std::pair<Segment, RegisteredFor>>
+        unlooked_; // the same: aliases that a call is about to mark
     std::atomic<std::uint32_t> comm_seq_{0};
     std::atomic<std::uint64_t> children_{0};
     std::atomic<std::size_t> held_{0};

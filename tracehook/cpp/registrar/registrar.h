@@ -136,7 +136,8 @@ class Registrar {
     // By the thread inside the gate of `communicator`, just before a call with these buffers. Gives
     // each of them an address at which the same bytes are registered; or none of them, and returns
     // false, because a call needs all.
-    bool to_registered(Communicator& communicator, std::span<Buffer> buffers) noexcept;
+    bool to_registered(Communicator& communicator, RegisteredFor what,
+                       std::span<Buffer> buffers) noexcept;
 
     // The opposite, for a buffer in a window of the communicator: whoever made the window has
     // registered its range, too, and a transfer from there to memory that is not registered hangs

@@ -5,7 +5,8 @@
 
 namespace tracehook::registrar {
 
-bool Registrar::to_registered(Communicator& communicator, std::span<Buffer> buffers) noexcept {
+bool Registrar::to_registered(Communicator& communicator, RegisteredFor what,
+                              std::span<Buffer> buffers) noexcept {
     constexpr std::size_t kMost = 2;
     const Identity& who = communicator.identity();
     if (who.when != When::kAtCalls || who.local != Local::kOurs || !registering() || abandoned() ||
@@ -27,14 +28,14 @@ bool Registrar::to_registered(Communicator& communicator, std::span<Buffer> buff
         }
     }
     for (std::size_t i = 0; i < buffers.size(); ++i) {
-        aliases[i] = aliases_.of(segments[i]);
+        aliases[i] = aliases_.of(segments[i], what);
         if (aliases[i] == 0) {
             communicator.log_foreign(buffers[i].address, buffers[i].size);
             return false;
         }
     }
     for (std::size_t i = 0; i < buffers.size(); ++i) {
-        if (!communicator.register_alias(segments[i], aliases[i], buffers[i].shows)) {
+        if (!communicator.register_alias(segments[i], aliases[i], what, buffers[i].shows)) {
             return false;
         }
     }
@@ -58,7 +59,7 @@ std::uintptr_t Registrar::unregistered(const Communicator& communicator, std::ui
         communicator.holds(*segment)) {
         return address;
     }
-    const std::uintptr_t alias = aliases_.of(*segment, for_ever);
+    const std::uintptr_t alias = aliases_.of(*segment, RegisteredFor::kCollectives, for_ever);
     return alias != 0 ? alias + (address - segment->address) : address;
 }
 

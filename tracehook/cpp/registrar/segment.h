@@ -13,6 +13,12 @@ enum class MemoryKind : std::uint8_t {
 #undef MEMORY_KIND
 };
 
+// What a registration is for. NCCL before 2.29 knows no address of a peer's memory for a collective
+// if a send or a receive was the first to use the registration, and the collective hangs. So each
+// of the two has registrations of its own. An all_to_all is made of sends and receives.
+enum class RegisteredFor : std::uint8_t { kCollectives, kTransfers };
+inline constexpr std::size_t kRegisteredFor = 2;
+
 struct Segment {
     std::uint64_t id = 0;   // never reused; an address is
     std::uint32_t slot = 0; // below the largest number of segments that ever lived at once; reused

@@ -19,6 +19,7 @@ constexpr std::size_t kLeastGathered = 2U << 20;
 constexpr std::size_t kLeastSent = 1U << 20;
 
 constexpr int kFirstOfSeveralHandles = 22900;      // a buffer may lie on several handles
+constexpr int kFirstForBoth = 22900;               // a record may serve messages and collectives
 constexpr int kFirstWithReceiveBufferOnly = 22900; // the send buffer needs no record
 
 enum class Outcome { kNone, kInEffect, kCudaMalloc, kNotExportable };
@@ -116,24 +117,27 @@ Outcome map(Buffer buffer) {
 
 // A captured call registers all of the memory itself, whoever did so before, and finds the
 // program's record if that holds all of it.
-bool map_for_graph(RegistrationCache& registrations, Buffer buffer) {
+bool map_for_graph(RegistrationCache& registrations, Buffer buffer, bool by_messages,
+                   bool* messages_first) {
     std::uintptr_t base = 0;
     std::size_t bytes = 0;
     if (map(buffer) != Outcome::kInEffect ||
         emu_memory_find(buffer.pointer, 1, &base, &bytes, nullptr) == 0) {
         return false;
     }
-    registrations.mark_in_effect(base, std::max(base + bytes, buffer.end()));
+    *messages_first =
+        registrations.mark_in_effect(base, std::max(base + bytes, buffer.end()), by_messages);
     return true;
 }
 
-Outcome map_registered(RegistrationCache& registrations, Buffer buffer) {
+Outcome map_registered(RegistrationCache& registrations, Buffer buffer, bool by_messages,
+                       bool* messages_first) {
     if (!buffer.registered || !settings().local_register) {
         return Outcome::kNone;
     }
     const Outcome outcome = map(buffer);
     if (outcome == Outcome::kInEffect) {
-        registrations.mark_in_effect(buffer.begin(), buffer.end());
+        *messages_first = registrations.mark_in_effect(buffer.begin(), buffer.end(), by_messages);
     }
     return outcome;
 }
@@ -188,12 +192,17 @@ std::uint8_t put_to_use(Communicator& communicator, const Operation& operation, 
     const bool by_graph = captured && settings().graph_register;
     std::uint8_t bits = 0;
     std::vector<Outcome> registered;
+    const bool by_messages = !gathers(operation.kind);
+    bool messages_first = false;
     const auto use = [&](Buffer buffer, std::uint8_t bit) {
         if (buffer.size == 0) {
             return;
         }
-        const bool mapped = by_graph && map_for_graph(registrations, buffer);
-        const Outcome outcome = mapped ? Outcome::kInEffect : map_registered(registrations, buffer);
+        const bool mapped =
+            by_graph && map_for_graph(registrations, buffer, by_messages, &messages_first);
+        const Outcome outcome =
+            mapped ? Outcome::kInEffect
+                   : map_registered(registrations, buffer, by_messages, &messages_first);
         bits |= outcome == Outcome::kInEffect ? bit : 0;
         if (buffer.registered) {
             registered.push_back(outcome);
@@ -208,6 +217,10 @@ std::uint8_t put_to_use(Communicator& communicator, const Operation& operation, 
                                registrations.covers(operation.send, sent) != nullptr;
         if (looked_up) {
             use(receive, kReceiveInEffect);
+        }
+        if (messages_first && settings().version < kFirstForBoth) {
+            report(Rule::kL9, communicator.subject(), "%s of %zu bytes", shape(operation.kind).name,
+                   receive.size);
         }
     } else {
         // What the root of a gather or a scatter has for itself does not travel.

@@ -75,11 +75,15 @@ std::shared_ptr<const void> RegistrationCache::covers(const void* pointer, std::
     return record != nullptr ? record->use : nullptr;
 }
 
-void RegistrationCache::mark_in_effect(std::uintptr_t begin, std::uintptr_t end) {
+bool RegistrationCache::mark_in_effect(std::uintptr_t begin, std::uintptr_t end, bool by_messages) {
     const std::lock_guard lock(mutex_);
-    if (Record* record = holder_of(begin, end)) {
-        record->head.state.fetch_or(kInEffect);
+    Record* const record = holder_of(begin, end);
+    if (record == nullptr) {
+        return false;
     }
+    record->head.state.fetch_or(kInEffect);
+    record->first_by_messages = record->first_by_messages.value_or(by_messages);
+    return *record->first_by_messages;
 }
 
 std::vector<Extent> RegistrationCache::take_freed(std::uintptr_t base, std::size_t size) {

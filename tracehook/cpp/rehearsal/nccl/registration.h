@@ -61,8 +61,9 @@ class RegistrationCache {
     // long as somebody keeps what this returns.
     std::shared_ptr<const void> covers(const void* pointer, std::size_t size) const;
 
-    // Marks the record that holds all of [begin, end), if one does.
-    void mark_in_effect(std::uintptr_t begin, std::uintptr_t end);
+    // Marks the record that holds all of [begin, end), if one does, and says whether messages were
+    // the first to use it.
+    bool mark_in_effect(std::uintptr_t begin, std::uintptr_t end, bool by_messages);
 
     // The extents registered by the client that overlap memory which is about to be unmapped; each
     // is named only once.
@@ -77,6 +78,7 @@ class RegistrationCache {
         Extent exact; // as first registered: a neighbour on the same page is not ours
         std::array<int, 2> references; // by holder
         bool freed = false;
+        std::optional<bool> first_by_messages{}; // what used it first; nothing yet: empty
         std::shared_ptr<const void> use = std::make_shared<const char>();
 
         int& of(Holder holder) { return references[static_cast<std::size_t>(holder)]; }

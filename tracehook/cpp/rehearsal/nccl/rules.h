@@ -23,6 +23,7 @@ enum class Rule {
     kL6,
     kL7,
     kL8,
+    kL9,
     kM1,
     kM2,
     kW1,

@@ -120,6 +120,16 @@ def test_a_communicator_that_ended_is_forgotten_with_its_registrations() -> None
     assert not list(living)
 
 
+def test_both_registrations_of_a_segment_are_kept() -> None:
+    """That for collectives and that for sends and receives; each goes with its own end."""
+    living = Living()
+    for event in ("register.local", "deregister.local"):
+        for more in ({}, {"for_transfers": True}):
+            fields = {"seq": 1, "comm_id": 1, "segment": 7, "ok": True, **more}
+            living.hear(event, fields, f"{event} {more}".encode())
+        assert len(list(living)) == (2 if event == "register.local" else 4)
+
+
 def test_windows_that_are_gone_are_counted(program: Program) -> None:
     """Ranks are compared window by window, so the audit must know how many a log no longer shows."""
     for number in range(10):

@@ -101,7 +101,7 @@ class Living:
     def _registration(self, event: str, fields: Fields, line: bytes) -> None:
         kind = event.partition(".")[2]
         comm, memory = fields.get("comm_id"), fields.get("segment", fields.get("pool_segment", fields.get("addr")))
-        key = (kind, comm, memory)
+        key = (kind, comm, memory, fields.get("for_transfers", False))
         if event.startswith("register."):
             self._end(key)
             self._keep(key, ("made",), line)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -13,18 +12,18 @@ from tracehook.symmetric_memory import public, state
 class Ended:
     """A communicator that ended; while somebody asks about it, another thread makes a scope of another one."""
 
-    def communicator(self) -> Any:
-        """Return what the native side knows of it."""
+    def lives(self) -> bool:
+        """Whether it has not ended."""
         state.scopes_of_others[object(), False, ()] = SimpleNamespace(), Living()  # type: ignore[assignment]
-        return SimpleNamespace(dead=True)
+        return False
 
 
 class Living:
     """One that has not ended."""
 
-    def communicator(self) -> Any:
-        """Return what the native side knows of it."""
-        return SimpleNamespace(dead=False)
+    def lives(self) -> bool:
+        """Whether it has not ended."""
+        return True
 
 
 def test_another_thread_makes_a_scope_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -246,7 +246,7 @@ class Watchdog:
         alarm = found.alarm()
         same = json.dumps(alarm._replace(rank=0))
         key = f"{alarm.verdict_key}/asked/{hashlib.sha256(same.encode()).hexdigest()[:16]}"
-        if store.check([key]):
+        if store.check([key]):  # two ranks that ask in one moment both do, which only makes one alarm more
             return ""
         put(store, json.dumps(alarm))  # first: a rank that dies in between is not relied on
         store.set(key, str(alarm.rank))

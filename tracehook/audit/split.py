@@ -1,7 +1,7 @@
 """The logs of a job into table ``event`` by tasks, as workers on other machines do them: each reads a block of logs.
 
-A task fills the audit's table ``event`` in a database of its own and returns it as a Parquet file. This process unites
-these tables. All that comes after is the audit as it is without tasks.
+Each task reads its logs into the table ``event`` of a database of its own, and returns that table as a Parquet file.
+This process puts the tables together. Then it runs the ordinary audit.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
     python benchmarks/registered_training.py --all --rounds 3 --json runs.json
     torchrun --standalone --nproc-per-node 2 benchmarks/registered_training.py --job fsdp2
+    SYMM_REGISTER_HOOK=1 SYMM_REGISTER_MEMORY=vmm torchrun ... benchmarks/registered_training.py --job fsdp2 --in-turn
 
 Two ranks on two devices of one host. fsdp2 gathers four layers of a transformer, 384 MiB each; pipeline has two stages
 that pass on 64 MiB by isend and irecv; moe has four layers that exchange tokens of 128 MiB by all_to_all_single. Each
@@ -14,6 +15,8 @@ run is one arm, which the environment chooses:
 A run prints a line of JSON. Its steps are those of the slowest rank; `in_effect` counts the registrations that NCCL
 used, `in_vain` those that it did not. --all starts the runs in turn, and prints a table: the median of the runs'
 medians, between the smallest and the largest, and likewise the time divided by that of `neither` in the same round.
+Runs of one arm differ among themselves, so --in-turn compares within one run: some steps with registrations, as many
+without, in turn, by tracehook.enable() and disable(). It prints the time of a pair's steps with them / without.
 (A rehearsal ends with status 86, because torch's hook leaves registrations on communicators that end.)
 """
 
@@ -38,9 +41,11 @@ import tracehook
 
 TORCH, HOOK, MEMORY = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK", "SYMM_REGISTER_HOOK", "SYMM_REGISTER_MEMORY"
 ARMS = {"neither": {}, "torch": {TORCH: "1"}, "tracehook": {HOOK: "1", MEMORY: "vmm"}}
-DIM, TOKENS, WARM, STEPS, SECONDS, DTYPE = 4096, 16384, 8, 60, 45, torch.bfloat16  # SECONDS: that a run may take
+DIM, TOKENS, WARM, STEPS, SECONDS, DTYPE = 4096, 16384, 8, 64, 45, torch.bfloat16  # SECONDS: that a run may take
+PAIRS, WARM_AFTER = 25, 3  # of --in-turn: steps that are not timed after each switch
 if "--tiny" in sys.argv:  # for a rehearsal
-    DIM, TOKENS, WARM, STEPS, SECONDS = 128, 256, 1, 3, 300
+    DIM, TOKENS, WARM, STEPS, SECONDS = 128, 256, 1, 8, 300
+    PAIRS = 3
 
 Job = tuple[nn.Module, Callable[[], None]]  # a model, and a pass forward and backward
 
@@ -120,7 +125,27 @@ def moe(device: torch.device) -> Job:
 JOBS = {"fsdp2": fsdp2, "pipeline": pipeline, "moe": moe}
 
 
-def run(job: str) -> None:
+def compare_in_turn(job: str, steps_of: Callable[[int, int], list[float]]) -> None:
+    """Print the times of steps with registrations and without, in turn."""
+    steps_of(WARM, 0)
+    arms: list[list[float]] = [[], []]
+    for turn in range(PAIRS):
+        for on in (True, False) if turn % 2 else (False, True):
+            (tracehook.enable if on else tracehook.disable)()
+            arms[on].append(statistics.median(steps_of(WARM_AFTER, STEPS // 8)))
+    tracehook.enable()
+    steps_of(1, 0)
+    communicators = tracehook.status()["communicators"]
+    ratios = sorted(with_ / without for without, with_ in zip(*arms, strict=True))
+    low, middle, high = statistics.quantiles(ratios, n=4)
+    told: dict[str, Any] = {"job": job, "with / without": middle, "quartiles": [low, high], "pairs": PAIRS}
+    told |= dict(zip(("without_ms", "with_ms"), map(statistics.median, arms), strict=True))
+    told |= {name: sum(each[name] for each in communicators) for name in ("in_effect", "in_vain")}
+    if dist.get_rank() == 0:
+        print(json.dumps(told), flush=True)
+
+
+def run(job: str, *, in_turn: bool) -> None:
     """Train, and print what was measured."""
     local = int(os.environ["LOCAL_RANK"])
     cores = sorted(os.sched_getaffinity(0))
@@ -131,18 +156,29 @@ def run(job: str) -> None:
     dist.init_process_group("nccl", device_id=device)
     store = dist.new_group(backend="gloo")
     model, forward_and_backward = JOBS[job](device)
-    optimizer, times = torch.optim.SGD(model.parameters(), lr=1e-4), []
-    for _ in range(WARM + STEPS):
-        dist.barrier(store)
-        begin = time.perf_counter()
-        forward_and_backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        torch.cuda.synchronize()
-        times.append(1e3 * (time.perf_counter() - begin))
-    found = torch.tensor([*times[WARM:], torch.cuda.max_memory_reserved() >> 20], dtype=torch.float64)
-    dist.all_reduce(found, op=dist.ReduceOp.MAX, group=store)
-    *steps, reserved = found.tolist()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+
+    def steps_of(warm: int, many: int) -> list[float]:
+        """Return the milliseconds of so many steps, on the slowest rank."""
+        times = []
+        for _ in range(warm + many):
+            dist.barrier(store)
+            begin = time.perf_counter()
+            forward_and_backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            torch.cuda.synchronize()
+            times.append(1e3 * (time.perf_counter() - begin))
+        found = torch.tensor(times[warm:], dtype=torch.float64)
+        dist.all_reduce(found, op=dist.ReduceOp.MAX, group=store)
+        return list(found.tolist())
+
+    if in_turn:
+        compare_in_turn(job, steps_of)
+        dist.destroy_process_group()
+        return
+    steps = steps_of(WARM, STEPS)
+    reserved = torch.cuda.max_memory_reserved() >> 20
     low, middle, high = statistics.quantiles(steps, n=4)
     arm = next(arm for arm in reversed(ARMS) if ARMS[arm].items() <= os.environ.items())
     told: dict[str, Any] = {"job": job, "arm": arm, "step_ms": middle, "quartiles": [low, high], "steps": len(steps)}
@@ -197,8 +233,9 @@ parser = argparse.ArgumentParser(description="time steps of training with and wi
 what = parser.add_mutually_exclusive_group(required=True)
 what.add_argument("--job", choices=JOBS, help="one run, under torchrun")
 what.add_argument("--all", action="store_true", help="start the runs of all jobs and arms in turn")
+parser.add_argument("--in-turn", action="store_true", help="with --job: with and without registrations in one run")
 parser.add_argument("--rounds", type=int, default=3)
 parser.add_argument("--json", type=Path, help="file for what all runs measured")
 parser.add_argument("--tiny", action="store_true", help=argparse.SUPPRESS)
 chosen = parser.parse_args()
-run(chosen.job) if chosen.job else compare(chosen.rounds, ["--tiny"] * chosen.tiny, chosen.json)
+run(chosen.job, in_turn=chosen.in_turn) if chosen.job else compare(chosen.rounds, ["--tiny"] * chosen.tiny, chosen.json)

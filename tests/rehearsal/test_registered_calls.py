@@ -178,9 +178,17 @@ def test_foreign_memory_has_a_word(tmp_path: Path) -> None:
     assert run.finished.err.count("does not come from torch's allocator") == 2
 
 
-def test_too_late_for_vmm(tmp_path: Path) -> None:
-    """Where CUDA is up before tracehook, segments stay as they are, and one line says so."""
-    run = rehearse("late_vmm.py", log=tmp_path, hook=False, env=VMM)
+@pytest.mark.parametrize("late", ["all", "rank 0"])
+def test_too_late_for_vmm(tmp_path: Path, late: str) -> None:
+    """Where CUDA is up before tracehook, segments stay as they are, one line says so, and no rank registers."""
+    run = rehearse("late_vmm.py", late, ranks=2, log=tmp_path, hook=False, env=VMM)
     run.assert_good()
-    assert run.finished.err.count("SYMM_REGISTER_MEMORY=vmm has no effect: CUDA was up before") == 1
-    assert run.facts() == {"source": "torch"}
+    said = run.finished.lines("tracehook: ")
+    assert sum("SYMM_REGISTER_MEMORY=vmm has no effect: CUDA was up before" in line for line in said) == (
+        2 if late == "all" else 1
+    )
+    assert run.finished.err.count("does not come from torch's allocator") == 0, run.output
+    sources = ["torch", "torch" if late == "all" else "vmm"]
+    assert [run.facts(rank)["source"] for rank in range(2)] == sources
+    assert [run.facts(rank)["gathered"] for rank in range(2)] == [[1.0, 2.0]] * 2
+    assert run.events("register.local") == []

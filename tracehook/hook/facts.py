@@ -17,7 +17,7 @@ def nothing() -> dict[str, Any]:
         "reasons": {},
         "segments": 0,
         "bytes": 0,
-        "memory": {"source": "torch", "segments": 0, "bytes": 0, "refused": 0},
+        "memory": {"source": "torch", "segments": 0, "bytes": 0, "refused": 0, "set_for_nccl": {}},
         "left_out": {"segments": 0, "bytes": 0, "why": ""},
         "expandable_bytes": 0,
         "communicators": [],

@@ -24,7 +24,9 @@ _ALL_OF_JOB, _ALL_HERE = (
 _HOSTS = ("SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
 _MOST = 1 << 20  # ranks of a job on one host
 _NEVER = (1 << 64) - 1
+_FOR_NCCL = {"NCCL_GRAPH_REGISTER": "0"}
 _paying = dict(effect.PAYING)  # the sizes of this process
+_set_for_nccl: dict[str, str] = {}  # variables that this process did not have before
 
 
 def begin(core: Any, config: Settings) -> None:
@@ -36,11 +38,15 @@ def begin(core: Any, config: Settings) -> None:
 
 
 def choose_calls(core: Any, config: Settings, found: Mapping[str, effect.Threshold]) -> None:
-    """Say which calls run on registered memory; what `found` leaves out has its default. All ranks do this alike."""
-    _paying.update({**effect.PAYING, **found})
+    """Say which calls run on registered memory; what `found` leaves out has its default. All ranks do this alike.
+
+    None does where segments come from cudaMalloc: NCCL could not use them, and the other ranks have to know.
+    """
+    source: SegmentSource = core.segment_source()
+    of_use = config.memory == "vmm" and source.replaced
+    _paying.update({**effect.PAYING, **found} if of_use else dict.fromkeys(effect.PAYING, effect.Threshold(None, None)))
     for number, limit in enumerate(_paying.values()):
-        of_no_use = config.memory != "vmm"
-        core.set_threshold(number, *(_NEVER if of_no_use or value is None else value for value in limit))
+        core.set_threshold(number, *(_NEVER if value is None else value for value in limit))
 
 
 def paying_calls() -> list[str]:
@@ -82,7 +88,8 @@ def take_over_memory(core: Any, config: Settings, is_initialized: bool) -> str:
             if ranks_of_host(os.environ) != 0:  # unknown is most often one host
                 # Else NCCL registers such memory itself in captured calls, also on some ranks only, and before 2.29
                 # one registration for messages and collectives, which hang then.
-                os.environ.setdefault("NCCL_GRAPH_REGISTER", "0")
+                _set_for_nccl.update({name: value for name, value in _FOR_NCCL.items() if name not in os.environ})
+                os.environ.update(_set_for_nccl)
             return ""
         warn(f"SYMM_REGISTER_MEMORY=vmm has no effect: {why}; segments come from cudaMalloc")
     if config.local == "all" or (config.local in ("auto", "own") and ranks_of_host(os.environ) != _MOST):
@@ -128,6 +135,7 @@ def told(core: Any) -> dict[str, Any]:
         "segments": found.segments,
         "bytes": found.bytes,
         "refused": found.refused,
+        "set_for_nccl": dict(_set_for_nccl),
     }
     return {"memory": source, "left_out": left_out(core)}
 

@@ -109,8 +109,8 @@ class Service:
         mode = "observe" if self._record_only else self.settings.local
         _core.set_local_mode(MODES.index(mode))
         _core.set_local_min(self.settings.local_min or 0)
-        registration.begin(_core, self.settings)
         registration.take_over_memory(_core, self.settings, torch.cuda.is_initialized())
+        registration.begin(_core, self.settings)
         if self.settings.check:
             _core.check_at_births()
         guard = self.settings.guard

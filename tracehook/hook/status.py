@@ -31,12 +31,16 @@ class CommunicatorStatus(TypedDict):
 
 
 class MemoryStatus(TypedDict):
-    """Where segments come from. `source`: ``torch`` or ``vmm``; the rest is of ``vmm``. Sizes in bytes."""
+    """Where segments come from. `source`: ``torch`` or ``vmm``; the rest is of ``vmm``. Sizes in bytes.
+
+    `set_for_nccl`: environment variables that tracehook set, because the process had none.
+    """
 
     source: str
     segments: int
     bytes: int
     refused: int
+    set_for_nccl: dict[str, str]
 
 
 class LeftOutStatus(TypedDict):

@@ -111,13 +111,20 @@ def test_an_explanation_shows_its_path(asked: tuple[int, Rehearsal]) -> None:
         assert named.startswith(without[:-1] + ", path='symmetric', path_reason='in_windows', path_text='both")
 
 
-def test_path_between_hosts(tmp_path: Path) -> None:
-    """What joins the hosts nobody knows, so the path depends on the domain, and the text says so."""
-    found = play("symmetric_explain.py", "several_hosts", log=tmp_path)
+@pytest.mark.parametrize(
+    ("fabric", "path", "words"),
+    [("0", "plain", "no symmetric kernel for all_reduce between"), ("1", "depends", "if one NVLink domain joins all")],
+)
+def test_path_between_hosts(tmp_path: Path, fabric: str, path: str, words: str) -> None:
+    """Between hosts that share no NVLink the path is plain. Whether a fabric joins them, only NCCL knows."""
+    found = play("symmetric_explain.py", "several_hosts", log=tmp_path, TRACEHOOK_EMU_FABRIC=fabric)
     found.assert_good()
-    for path, reason, text, same in both(found, "several_hosts"):
-        assert (path, reason, same) == ("depends", "domain", True)
-        assert "if one NVLink domain joins all ranks" in text
+    for got, reason, text, same in both(found, "several_hosts"):
+        assert (got, reason, same) == (path, "domain", True)
+        assert words in text
+    assert both(found, "sum") == [3.0, 3.0]
+    for event in found.events("communicator.paths"):
+        assert f"domain={'several' if path == 'plain' else ''} " in event["surroundings"]
 
 
 def test_reason_with_an_old_nccl(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tracehook.agreement import rounds
-from tracehook.agreement.handshake import greeting
+from tracehook.agreement.handshake import NOWHERE, RankPlace, greeting
 from tracehook.agreement.rank_names import NOBODY, RankNames
 from tracehook.agreement.store_worker import StoreWorkers, Task
 from tracehook.agreement.topology import LEADER, RoundTopology
@@ -87,7 +87,7 @@ class Agreement:
         ranks: int,
         about: str,
         follower: RoundFollower | None = None,
-        host: str = "",
+        place: RankPlace = NOWHERE,
         names: RankNames = NOBODY,
         settings: Mapping[str, str] | None = None,
     ) -> None:
@@ -101,8 +101,8 @@ class Agreement:
         self._rank = rank
         self._ranks = ranks
         self._follower = follower
-        self._greeting = greeting(host, settings or {})  # empty when all have heard it
-        self.is_on_one_host = False  # as far as this rank knows
+        self._greeting = greeting(place, settings or {})  # empty when all have heard it
+        self.domain = ""  # what joins the ranks: see handshake.domain
         self._unheard: tuple[RoundTopology, int, Post, str] | None = None  # this rank does not know that verdict
         self._lock = threading.Lock()
         # Keys for this rank to remove. Some rank may still need those that are kept, nobody the removable ones.
@@ -223,7 +223,7 @@ class Agreement:
         if verdict.shaken is None or not self._greeting:
             return
         self._greeting = {}
-        self.is_on_one_host = verdict.shaken.get("one_host", False)
+        self.domain = verdict.shaken.get("domain", "")
         if self._follower is not None:
             self._follower.shaken(verdict.shaken)
 

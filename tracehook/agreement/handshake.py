@@ -1,6 +1,6 @@
 """What ranks compare first, in the first round of a communicator that all of them come to.
 
-Each rank says in a greeting which format and version of tracehook it speaks, which host it is on, and its settings. Of
+Each rank says in a greeting which format and version of tracehook it speaks, where it is, and its settings. Of
 another format or version nothing is agreed on: all ranks raise one sentence. Settings that differ stop nobody: all
 ranks say one sentence, and follow the setting that does least.
 """
@@ -8,11 +8,11 @@ ranks say one sentence, and follow the setting that does least.
 from __future__ import annotations
 
 import functools
-import hashlib
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tracehook
 from tracehook.agreement.rank_names import RankNames
@@ -22,24 +22,31 @@ GUARD = "SYMM_REGISTER_GUARD"
 GUARDS = ("off", "watch", "on")  # from the least that tracehook may do to a job to the most
 
 
+class RankPlace(NamedTuple):
+    """Where a rank is. `host`: see :func:`this_host`; `fabric`: of its device, empty if it is in none."""
+
+    host: str = ""
+    fabric: str = ""
+
+
+NOWHERE = RankPlace()
+
+
 @functools.cache
 def this_host() -> str:
-    """Return what names this host among those of the job; empty without shared memory.
-
-    Two ranks share a host if they see one ``/dev/shm`` under one user, so containers with memory of their own count as
-    hosts of their own.
-    """
+    """Return what names this host among those of the job, as NCCL does: ``NCCL_HOSTID``, or its name and its boot."""
+    if named := os.environ.get("NCCL_HOSTID"):
+        return named
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        mount = Path("/dev/shm").stat()
     except OSError:
-        return ""
-    return hashlib.sha256(f"{boot} {mount.st_dev} {mount.st_ino} {os.getuid()}".encode()).hexdigest()[:16]
+        boot = ""
+    return f"{socket.gethostname()} {boot}"
 
 
-def greeting(host: str, settings: Mapping[str, str]) -> dict[str, Any]:
-    """Return what this rank says: the host (:func:`this_host`), and `settings`, texts by variable."""
-    return {"version": tracehook.__version__, "host": host, "settings": dict(settings)}
+def greeting(place: RankPlace, settings: Mapping[str, str]) -> dict[str, Any]:
+    """Return what this rank says; `settings`: texts by variable."""
+    return {"version": tracehook.__version__, **place._asdict(), "settings": dict(settings)}
 
 
 def refusal(about: str, greetings: Sequence[Mapping[str, Any]], names: RankNames) -> str:
@@ -63,12 +70,21 @@ def another_format(text: str) -> str:
 
 def shaken(about: str, greetings: Sequence[Mapping[str, Any]], names: RankNames) -> dict[str, Any]:
     """Return what the ranks share once all have heard all greetings."""
-    hosts = {one["host"] for one in greetings}
     return {
-        "one_host": len(hosts) == 1 and hosts != {""},
+        "domain": domain(greetings),
         "guard": guard(greetings),
         "differences": differences(about, greetings, names),
     }
+
+
+def domain(greetings: Sequence[Mapping[str, Any]]) -> str:
+    """Return what joins these ranks: ``one_host``, ``several`` hosts, or empty: only NCCL knows."""
+    hosts, fabrics = ({one.get(what, "") for one in greetings} for what in RankPlace._fields)
+    if "" in hosts:
+        return ""
+    if len(hosts) == 1:
+        return "one_host"
+    return "" if len(fabrics) == 1 and fabrics != {""} else "several"  # NVLink may join the hosts of one fabric
 
 
 def differences(about: str, greetings: Sequence[Mapping[str, Any]], names: RankNames) -> list[str]:

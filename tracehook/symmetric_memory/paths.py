@@ -25,7 +25,7 @@ def path(asked: Asked, tensor: torch.Tensor, found: GroupWindows | None, answer:
     ranks, communicator = found.facts.ranks, found.communicator()
     source = tensor if asked.other is None else asked.other
     dtype = asked.dtype or tensor.dtype
-    around = surroundings(found.facts, is_on_one_host=found.is_on_one_host())
+    around = surroundings(found.facts, found.domain())
     return path_of(
         asked.operation,
         str(dtype),

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from tracehook import _core
-from tracehook.agreement import handshake
 from tracehook.agreement.agreement import Agreement, telling_of_the_store
 from tracehook.agreement.handshake import GUARDS
 from tracehook.agreement.rank_names import RankNames, of_group, runs
@@ -24,6 +23,7 @@ from tracehook.settings import Settings, shared
 from tracehook.symmetric_memory import divergence
 from tracehook.symmetric_memory.answers import ENDED, say_once
 from tracehook.symmetric_memory.ranks_follower import RanksFollower, key_of
+from tracehook.symmetric_memory.surroundings import place
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -212,7 +212,7 @@ class GroupRanks:
             facts.ranks,
             self.about,
             follower,
-            handshake.this_host(),
+            place(facts.device),
             self.names,
             shared(self._settings),
         )
@@ -265,10 +265,9 @@ class GroupRanks:
         """Whether :meth:`end` was called for the communicator that the group has now."""
         return self._uses is not None and self._uses.ended is not None
 
-    def is_on_one_host(self) -> bool:
-        """Whether all ranks are known to share a host. They know after they agreed on something for the first time."""
-        sequences = [sequence for sequence in (self._plans, self._uses) if sequence is not None]
-        return any(sequence.is_on_one_host for sequence in sequences)
+    def domain(self) -> str:
+        """Return what joins the ranks, empty if they do not know: not before they agreed on something."""
+        return next((each.domain for each in (self._plans, self._uses) if each is not None and each.domain), "")
 
     @property
     def about(self) -> str:

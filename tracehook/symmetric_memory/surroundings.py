@@ -6,17 +6,23 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tracehook.agreement import handshake
 from tracehook.log.tallies import Surroundings
-from tracehook.nccl.paths import ONE_HOST
+from tracehook.nccl.fabric import fabric_of
 
 if TYPE_CHECKING:
     from tracehook.hook.groups import GroupFacts
 
 
-def surroundings(facts: GroupFacts, *, is_on_one_host: bool) -> Surroundings:
-    """Return them for the communicator of a group."""
+def surroundings(facts: GroupFacts, domain: str) -> Surroundings:
+    """Return them for the communicator of a group; `domain`: what joins its ranks, empty if nobody knows."""
     major, minor = torch.cuda.get_device_capability(facts.device)
-    return Surroundings(ONE_HOST if is_on_one_host else "", _policy(facts.backend), 10 * major + minor)
+    return Surroundings(domain, _policy(facts.backend), 10 * major + minor)
+
+
+def place(device: torch.device) -> handshake.RankPlace:
+    """Return where this rank is, for the other ranks to compare."""
+    return handshake.RankPlace(handshake.this_host(), fabric_of(f"GPU-{torch.cuda.get_device_properties(device).uuid}"))
 
 
 def _policy(backend: Any) -> int:

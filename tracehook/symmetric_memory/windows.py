@@ -152,7 +152,7 @@ class GroupWindows(GroupRanks):
 
     def _tell_surroundings(self, communicator: Communicator) -> None:
         """Let those who read the counts of collectives know what else their paths depend on."""
-        around = surroundings(self.facts, is_on_one_host=self.is_on_one_host())
+        around = surroundings(self.facts, self.domain())
         communicator.surrounded_by(around.packed())
 
     def _register_all(self, communicator: Communicator, segments: list[int], position: Sequence[int]) -> int | None:

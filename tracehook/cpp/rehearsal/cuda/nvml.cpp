@@ -6,6 +6,7 @@
 #include "cuda_abi.h"
 #include "identity.h"
 
+#include <cstring>
 #include <string_view>
 
 #include <strings.h>
@@ -203,6 +204,11 @@ EMU_EXPORT int nvmlDeviceGetGpuFabricInfoV(void* handle, NvmlFabricInfo* info) {
     const unsigned version = info->version;
     *info = {};
     info->version = version;
-    info->state = has_fabric() ? kFabricCompleted : kFabricNotSupported;
+    if (has_fabric()) {
+        info->state = kFabricCompleted;
+        std::memset(info->cluster, 1, sizeof info->cluster); // one fabric joins all emulated hosts
+    } else {
+        info->state = kFabricNotSupported;
+    }
     return kNvmlSuccess;
 }

@@ -71,7 +71,7 @@ Descriptor describe(const Communicator& communicator, const Operation& operation
     d.sends = operation.send_bytes(communicator.rank(), communicator.ranks()) != 0;
     d.receives = operation.receive_bytes(communicator.rank(), communicator.ranks()) != 0;
     d.multiplies = operation.op >= kNumOps;
-    d.symmetric = takes_symmetric_path(operation, communicator.ranks());
+    d.symmetric = takes_symmetric_path(operation, communicator);
     d.send = spot(operation.send_placement);
     d.receive = spot(operation.receive_placement);
     d.in_effect = operation.in_effect;

@@ -69,7 +69,7 @@ bool may_count(const Communicator& communicator, const Operation& operation) {
     }
     return gathers(operation.kind) &&
            operation.receive_bytes(communicator.rank(), communicator.ranks()) >= kLeastGathered &&
-           !takes_symmetric_path(operation, communicator.ranks()) && reaches_all(communicator);
+           !takes_symmetric_path(operation, communicator) && reaches_all(communicator);
 }
 
 // NCCL gives the handles back that it took before one of several could not be exported.

@@ -1,6 +1,7 @@
 #include "settings.h"
 
 #include "rehearsal/cuda/gpu.h"
+#include "rehearsal/cuda/identity.h"
 
 #include <cstdlib>
 #include <filesystem>
@@ -56,7 +57,9 @@ Settings read() {
     settings.rank = number("RANK", -1);
     settings.host =
         std::hash<std::string>()(text("NCCL_HOSTID") + "|" + text("CUDA_VISIBLE_DEVICES"));
-    settings.machine = std::hash<std::string>()(text("NCCL_HOSTID"));
+    // One fabric joins the devices of all hosts.
+    const bool fabric = cuda::has_fabric() && number("NCCL_MNNVL_ENABLE", 2) != 0;
+    settings.machine = std::hash<std::string>()(fabric ? "" : text("NCCL_HOSTID"));
     return settings;
 }
 

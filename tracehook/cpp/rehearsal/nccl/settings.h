@@ -61,7 +61,8 @@ struct Settings {
     // host.
     std::size_t host = 0;
 
-    // NCCL_HOSTID: equal on all processes of one emulated host, whichever devices they see.
+    // Equal on all processes whose devices NVLink joins: those of one emulated host (NCCL_HOSTID),
+    // whichever devices they see, or of one fabric.
     std::size_t machine = 0;
 };
 

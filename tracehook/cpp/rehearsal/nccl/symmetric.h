@@ -22,7 +22,7 @@ namespace tracehook::rehearsal::nccl {
 
 // All-reduce, all-gather and reduce-scatter on windows; reductions only as sum or average of
 // floats of up to 32 bits.
-bool takes_symmetric_path(const Operation& operation, int ranks);
+bool takes_symmetric_path(const Operation& operation, const Communicator& communicator);
 
 class SymmetricOperation {
   public:

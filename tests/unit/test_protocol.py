@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tracehook.agreement import rounds
-from tracehook.agreement.handshake import greeting
+from tracehook.agreement.handshake import RankPlace, greeting
 from tracehook.agreement.rounds import Operation
 from tracehook.agreement.topology import RoundTopology
 from tracehook.agreement.verdicts import Post, RoundVerdict
@@ -89,7 +89,7 @@ class Model:
         self.deaths = deaths
         self.alarms = alarms
         self.counts_twice = counts_twice
-        self.said = greeting("host", {}) if greets else {}
+        self.said = greeting(RankPlace("host"), {}) if greets else {}
         self.topologies = [RoundTopology("p", rank, len(lives), "group", 1.0) for rank in range(len(lives))]
         self.known: dict[tuple[int, tuple[Any, ...]], Any] = {}
         self.last: dict[tuple[int, tuple[Any, ...]], bool] = {}

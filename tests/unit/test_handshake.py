@@ -1,0 +1,34 @@
+"""What ranks learn from each other's greetings."""
+
+from __future__ import annotations
+
+import pytest
+
+from tracehook.agreement.handshake import RankPlace, domain, greeting, this_host
+
+
+@pytest.mark.parametrize(
+    ("places", "joined"),
+    [
+        ([("a", ""), ("a", "")], "one_host"),
+        ([("a", "f"), ("a", "g")], "one_host"),
+        ([("a", ""), ("b", "")], "several"),
+        ([("a", "f"), ("b", "g")], "several"),
+        ([("a", "f"), ("b", "")], "several"),
+        ([("a", "f"), ("b", "f")], ""),  # NVLink may join them, and only NCCL knows
+        ([("", ""), ("", "")], ""),
+    ],
+)
+def test_what_joins_the_ranks(places: list[tuple[str, str]], joined: str) -> None:
+    """One host; several hosts; or nobody knows, since one fabric may join the hosts."""
+    assert domain([greeting(RankPlace(*each), {}) for each in places]) == joined
+
+
+def test_a_host_is_what_nccl_takes_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL_HOSTID decides where it is set."""
+    this_host.cache_clear()
+    own = this_host()
+    this_host.cache_clear()
+    monkeypatch.setenv("NCCL_HOSTID", "elsewhere")
+    assert (this_host(), own != "elsewhere") == ("elsewhere", True)
+    this_host.cache_clear()

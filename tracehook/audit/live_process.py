@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import socket
 import time
 from collections import deque
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
+from tracehook.audit.alive import lives, own_host
 from tracehook.audit.group import NAMED, NamedGroup, group_in
 from tracehook.audit.live_waits import Running
 from tracehook.audit.summary import Summary
 from tracehook.log.calls import Calls, parse
-from tracehook.log.file import began_of, rank_of
-from tracehook.log.lines import Event, parse_lines, whole_number
+from tracehook.log.file import rank_of
+from tracehook.log.lines import parse_lines, whole_number
 from tracehook.log.participation import Participation
 from tracehook.log.ring import RingHeader
-from tracehook.log.text import encodable
 
 QUIET_AFTER: Final = 5.0  # seconds without anything new after which a process is quiet
 _WINDOW: Final = 5.0  # seconds over which rates are taken
@@ -191,33 +190,3 @@ class Process:
         except (KeyError, TypeError, ValueError, OverflowError):
             return None
         return None if begin_ns is None or event_ns is None else begin + (event_ns - begin_ns) / 1e9
-
-
-_CLOCK_STEP: Final = timedelta(minutes=1)  # how far the wall clock may have been set since a log began
-
-
-def own_host() -> str:
-    """Return the name of this host, as logs have it."""
-    return encodable(socket.gethostname())
-
-
-def lives(begin: Event) -> bool:
-    """Whether the process of a log that begins so, and has no end, runs on this host.
-
-    Its number may be another's by now. Without psutil (extra ``audit``) nobody can tell, and it counts as running.
-    """
-    try:
-        import psutil
-    except ImportError:
-        return True
-    pid = whole_number(begin.get("pid"), 1 << 31)
-    if pid is None or begin.get("host") != own_host():
-        return False
-    try:
-        if not psutil.pid_exists(pid):  # os.kill would find threads, too
-            return False
-        created = datetime.fromtimestamp(psutil.Process(pid).create_time(), UTC).replace(tzinfo=None)
-    except (psutil.Error, ValueError, OverflowError):
-        return False
-    began = began_of(begin)
-    return began is None or created <= began + _CLOCK_STEP

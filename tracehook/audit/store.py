@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tracehook.audit import exported, lines_table
+from tracehook.audit.alive import still_runs
 from tracehook.audit.fields import BEGIN
 from tracehook.audit.limits import limits, open_database
 from tracehook.audit.selection import LATEST, NEWEST, Selection, integer, select, shifts
@@ -156,7 +157,7 @@ class Store:
             "CREATE TABLE process (process INTEGER PRIMARY KEY, file VARCHAR, job VARCHAR, attempt INTEGER, "
             "rank INTEGER, world_size INTEGER, pid BIGINT, "
             f"{', '.join(f'{name} VARCHAR' for name in BEGIN)}, began TIMESTAMP, "
-            "began_ns BIGINT, shift_ns BIGINT, ended BOOLEAN, torn BOOLEAN, ring BOOLEAN, ring_dropped UBIGINT, "
+            "began_ns BIGINT, shift_ns BIGINT, ended BOOLEAN, runs BOOLEAN, torn BOOLEAN, ring BOOLEAN, ring_dropped UBIGINT, "
             "alive_ns BIGINT, signal INTEGER, sender BIGINT, signal_ns BIGINT, "
             "foreign_lines INTEGER, foreign_at VARCHAR, complaint VARCHAR, from_seq BIGINT, proof_ns BIGINT)"
         )
@@ -173,7 +174,8 @@ class Store:
                     *(process, encodable(log.path.name), log.job, integer(begin, "attempt"), rank),
                     *(integer(begin, "world_size") or world_size, integer(begin, "pid")),
                     *(_text(begin.get(name)) for name in BEGIN),
-                    *(log.began, integer(begin, "t_ns"), clocks[process], log.ended, log.torn, log.left is not None),
+                    *(log.began, integer(begin, "t_ns"), clocks[process], log.ended, still_runs(log)),
+                    *(log.torn, log.left is not None),
                     min(log.left.dropped, LATEST) if log.left is not None else 0,
                     log.left.looked_ns if log.left is not None and 0 < log.left.looked_ns < LATEST else None,
                     *_signal(log.left),

@@ -50,6 +50,7 @@ class Looked:
     jobs: tuple[str, ...]
     ranks: int
     processes: int
+    running: int  # processes that still run
     hosts: int
     events: int
     recovered: int
@@ -101,6 +102,11 @@ class Verdict:
         mapped = f", and {many(seen.mappings, 'mapping')} of peers' memory," if seen.mappings else ""
         if seen.proof_from is not None:
             return f"Clean from {seen.proof_from[:19]} UTC on: what the logs tell keeps {len(rules())} rules."
+        if seen.running:
+            return (
+                f"Clean so far: {many(seen.running, 'process')} still "
+                f"{'runs' if seen.running == 1 else 'run'}, and no rule of {len(rules())} is broken.{self._effect}"
+            )
         return (
             f"Clean: {many(seen.registrations, 'registration')} and {many(seen.windows, 'window')} of "
             f"{many(seen.segments, 'segment')} with {many(seen.communicators, 'communicator')} on "
@@ -192,7 +198,8 @@ def _look(store: Store) -> Looked:
                    WHERE job IS NOT NULL AND (rank IS NOT NULL OR used_cuda)) AS jobs,
                   (SELECT count(DISTINCT coalesce(rank, -1 - process)) FROM process
                    WHERE rank IS NOT NULL OR used_cuda) AS ranks,
-                  (SELECT count(*) FROM process) AS processes, (SELECT count(DISTINCT host) FROM process) AS hosts,
+                  (SELECT count(*) FROM process) AS processes,
+                  (SELECT count(*) FROM process WHERE runs AND (rank IS NOT NULL OR used_cuda)) AS running, (SELECT count(DISTINCT host) FROM process) AS hosts,
                   (SELECT count(DISTINCT comm) FROM communicator) AS communicators, told.*,
                   (SELECT coalesce(max(last_ns), 0) / 1e9 FROM process) AS seconds,
                   (SELECT strftime(min(began) + to_microseconds(max(proof_ns) // 1000), '%Y-%m-%dT%H:%M:%S.%gZ')

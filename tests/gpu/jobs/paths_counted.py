@@ -1,7 +1,8 @@
 """Compare the paths that tracehook counts with the kernels that the profiler shows, over ten sizes.
 
-    SYMM_REGISTER_HOOK=1 torchrun --nproc-per-node 2 tests/gpu/jobs/paths_counted.py
+    SYMM_REGISTER_HOOK=1 torchrun --nproc-per-node 2 tests/gpu/jobs/paths_counted.py [hosts]
 
+`hosts`: NCCL takes each rank for a host of its own, and they talk through sockets.
 Rank 0 prints one line of JSON for each case. A case that differs, on any rank, ends the job with status 1.
 """
 
@@ -25,6 +26,8 @@ CALLS, REPLAYS = 3, 2
 NAMES = {"all_reduce": "AllReduce", "all_gather": "AllGather", "reduce_scatter": "ReduceScatter"}  # in kernels
 SYMMETRIC, PLAIN = "ncclSymk?DevKernel", "ncclDevKernel"
 
+if "hosts" in sys.argv:
+    os.environ |= {"NCCL_HOSTID": os.environ["RANK"], "NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
 device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
 torch.cuda.set_device(device)
 dist.init_process_group("nccl", device_id=device)

@@ -22,4 +22,4 @@ SELECT process, [rank] AS ranks, NULL AS comm, coalesce(alive_ns, last_ns) + 1 A
               CASE WHEN recovered > 0 THEN format('; {} read from the ring', plural(recovered, 'event'))
                    WHEN ring THEN '; nothing more in the ring' ELSE '; no ring, so what was done last may be missing' END) AS message
 FROM process LEFT JOIN segments USING (process) LEFT JOIN held USING (process) LEFT JOIN last USING (process)
-WHERE NOT ended AND process.how IS NULL AND signal IS NULL AND (used_cuda OR rank IS NOT NULL) AND NOT helper;
+WHERE NOT ended AND NOT runs AND process.how IS NULL AND signal IS NULL AND (used_cuda OR rank IS NOT NULL) AND NOT helper;

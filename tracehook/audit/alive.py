@@ -1,0 +1,54 @@
+"""Whether the process of a log still runs."""
+
+from __future__ import annotations
+
+import socket
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from tracehook.log.file import LogFile, began_of
+from tracehook.log.lines import Event, whole_number
+from tracehook.log.text import encodable
+
+_ALIVE_FOR: Final = 5.0  # seconds since a process of another host last looked at its ring
+_CLOCK_STEP: Final = timedelta(minutes=1)  # how far the wall clock may have been set since a log began
+
+
+def own_host() -> str:
+    """Return the name of this host, as logs have it."""
+    return encodable(socket.gethostname())
+
+
+def lives(begin: Event) -> bool:
+    """Whether the process of a log that begins so, and has no end, runs on this host.
+
+    Its number may be another's by now. Without psutil (extra ``audit``) nobody can tell, and it counts as running.
+    """
+    try:
+        import psutil
+    except ImportError:
+        return True
+    pid = whole_number(begin.get("pid"), 1 << 31)
+    if pid is None or begin.get("host") != own_host():
+        return False
+    try:
+        if not psutil.pid_exists(pid):  # os.kill would find threads, too
+            return False
+        created = datetime.fromtimestamp(psutil.Process(pid).create_time(), UTC).replace(tzinfo=None)
+        if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return False
+    except (psutil.Error, ValueError, OverflowError):
+        return False
+    began = began_of(begin)
+    return began is None or created <= began + _CLOCK_STEP
+
+
+def still_runs(log: LogFile) -> bool:
+    """Whether the process of this log runs now: as the host says, or as the ring of a process of another host does."""
+    if log.ended or (log.left is not None and log.left.signal):
+        return False
+    if log.begin.get("host") == own_host():
+        return lives(log.begin)
+    left = log.left
+    return left is not None and time.time() - (left.epoch_ns + left.looked_ns) / 1e9 < _ALIVE_FOR

@@ -1,7 +1,13 @@
 """The counts of a process, from its events."""
 
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+
 import pytest
 
+from tracehook.audit.alive import own_host
 from tracehook.audit.summary import launchers, summarise
 from tracehook.log import records, tables
 from tracehook.log.reader import ProcessLog
@@ -189,3 +195,32 @@ def test_launchers_and_helpers_have_no_row(tmp_path):
     rows = [_row(tmp_path, *who) for who in ((None, False), (0, True), (0, False), (1, False), (None, True))]
     assert launchers(rows) == {0, 2}
     assert launchers([_row(tmp_path, None, False)]) == set(), "where nobody did anything, all are shown"
+
+
+@pytest.mark.parametrize(
+    ("last", "how", "end"),
+    [
+        ([{"event": "trace.end", "how": "exit"}], {}, "ended"),
+        ([{"event": "trace.end", "how": "exit", "status": 3}], {}, "exit 3"),
+        ([{"event": "python.exit", "status": 7}], {"has_ring": True}, "exit 7"),
+        ([{"event": "python.exception", "exception": "ValueError"}], {"has_ring": True}, "raised"),
+        ([{"event": "trace.end", "how": "exception", "exception": "ValueError", "status": 1}], {}, "raised"),
+        ([], {"signal": 15, "has_ring": True}, "SIGTERM"),
+        ([], {"has_ring": True}, "killed"),
+        ([], {}, "open"),
+    ],
+)
+def test_how_a_process_ended(tmp_path, last, how, end):
+    """In a word: in order, with a status, by an exception, by a signal, without a word, or nobody knows."""
+    log = ProcessLog(tmp_path, {"pid": 10, "host": "elsewhere"}, last, **how)
+    log.ended = any(event["event"] == "trace.end" for event in last)
+    assert summarise(log).end == end
+
+
+def test_a_process_that_runs_or_was_killed_here(tmp_path):
+    """This host knows whether the process of a log without an end still runs."""
+    begin = {"pid": os.getpid(), "host": own_host(), "time": datetime.now(UTC).isoformat()}
+    assert summarise(ProcessLog(tmp_path, begin, [])).end == "runs"
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+        assert summarise(ProcessLog(tmp_path, begin | {"pid": ended.pid}, [])).end == "killed"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Final
 
 from tracehook.log.file import LogFile, began_of
@@ -23,15 +24,15 @@ def own_host() -> str:
 def lives(begin: Event) -> bool:
     """Whether the process of a log that begins so, and has no end, runs on this host.
 
-    Its number may be another's by now. Without psutil (extra ``audit``) nobody can tell, and it counts as running.
+    Its number may be another's by now: psutil (extra ``audit``) tells, and without it the number alone counts.
     """
-    try:
-        import psutil
-    except ImportError:
-        return True
     pid = whole_number(begin.get("pid"), 1 << 31)
     if pid is None or begin.get("host") != own_host():
         return False
+    try:
+        import psutil
+    except ImportError:
+        return Path(f"/proc/{pid}").exists()
     try:
         if not psutil.pid_exists(pid):  # os.kill would find threads, too
             return False

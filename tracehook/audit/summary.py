@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tracehook.audit.alive import lives, own_host
 from tracehook.log import tables
 from tracehook.log.file import rank_of
 from tracehook.log.lines import whole_number
 from tracehook.log.reader import ProcessLog
 
+_SIGNALS = {number.value for number in signal.Signals}
 _ALERTS = tables.WARNINGS | tables.PROBLEMS
 
 
@@ -55,12 +58,16 @@ class Summary:
     warnings, and problems that the program was told of in another way. `expandable` is the most that was mapped of
     expandable segments at any moment, in bytes: they are no segments here, and are never registered. `in_effect` are
     local registrations that NCCL was seen to use, `in_vain` those that it cannot use, `unmappable` segments of whose
-    memory it can use none.
+    memory it can use none. `status` is the exit status as far as Python said it, `raised` whether an exception ended it.
+    `end` says how the process ended: see :func:`end_of`.
     """
 
     rank: int | None
     pid: int
     ended: bool = False
+    end: str = "open"
+    status: int = 0
+    raised: bool = False
     recovered: int = 0
     lost: int = 0
     segments: int = 0
@@ -105,7 +112,7 @@ class Summary:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as ``--json`` prints it (docs/audit.md)."""
-        names = ("rank", "pid", "ended", "recovered", "lost", "segments", "segments_freed")
+        names = ("rank", "pid", "ended", "end", "recovered", "lost", "segments", "segments_freed")
         more = ("communicators", "destroyed", "aborted", "failures", "warnings")
         return {
             **{name: getattr(self, name) for name in (*names, *more)},
@@ -151,6 +158,9 @@ class Summary:
                 self.aborted += 1
                 self.local.drop_communicator(comm)
                 self.windows.drop_communicator(comm)
+            case "trace.end" | "python.exit" | "python.exception":
+                self.raised |= name == "python.exception" or event.get("how") == "exception"
+                self.status = whole_number(event.get("status")) or self.status
             case "communicator.graphs":
                 self.windows.drop_communicator(comm)  # NCCL ends them, in the call that follows
             case "register.window" if event.get("ok") and not event.get("effective", True):
@@ -178,10 +188,32 @@ class Summary:
 
 def summarise(log: ProcessLog) -> Summary:
     """Count the events of `log`."""
-    out = Summary(log.rank, whole_number(log.begin.get("pid")) or 0, log.ended, log.recovered, log.dropped)
+    out = Summary(
+        log.rank, whole_number(log.begin.get("pid")) or 0, log.ended, recovered=log.recovered, lost=log.dropped
+    )
     for event in log.events:
         out.count(event)
+    out.end = end_of(out, log)
     return out
+
+
+def end_of(counts: Summary, log: ProcessLog) -> str:
+    """Say how a process ended, in a word or two.
+
+    ``raised``: by an exception; ``exit 3``: with that status; ``ended``: in order, with status 0; ``SIGTERM``: by that
+    signal; ``runs``: not yet; ``killed``: without a word, by SIGKILL or ``_exit``; ``open``: its log does not say.
+    """
+    if counts.raised:
+        return "raised"
+    if counts.status:
+        return f"exit {counts.status}"
+    if counts.ended:
+        return "ended"
+    if log.signal:
+        return signal.Signals(log.signal).name if log.signal in _SIGNALS else f"signal {log.signal}"
+    if log.begin.get("host") != own_host():
+        return "killed" if log.has_ring else "open"
+    return "runs" if lives(log.begin) else "killed"
 
 
 def launchers(rows: Sequence[Summary]) -> set[int]:

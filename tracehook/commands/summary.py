@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +31,8 @@ from tracehook.nccl.counts import PathCount, counted
 _MOST_GROUPS = 12  # that are named
 _LEGEND = (
     "ended, aborted: of the comms; regs: registrations; dropped: those that went with an aborted comm; left: those "
-    "that were never undone; held: windows that were never undone; failed: calls that NCCL refused; open: still "
-    "running, killed, ended without Python's exit, or the log could not be written"
+    "that were never undone; held: windows that were never undone; failed: calls that NCCL refused; log: how the process "
+    "ended (open: the log does not say)"
 )
 
 
@@ -229,7 +230,7 @@ def _log_state(row: Summary) -> str:
     """Return how a log ended, or how many events it lost."""
     if row.lost:
         return f"{row.lost} lost"
-    return "ended" if row.ended else "open"
+    return row.end
 
 
 _MOST_PROCESSES = 64  # that have a row each, whatever their hosts
@@ -251,7 +252,7 @@ def _tables(placed: Sequence[Placed], with_windows: bool) -> Iterator[Renderable
     alike: dict[tuple[str, ...], list[str]] = {}
     for host in sorted(by_host, key=natural):
         alike.setdefault((str(len(by_host[host])), *_sums(by_host[host], with_windows)), []).append(host)
-    some_ended = any(row.ended for row in everyone)
+    some_ended = any(row.end == "ended" for row in everyone)
     # Those in trouble come first, and then those that differ from most.
     kinds = sorted(alike.items(), key=lambda kind: (not _trouble(by_host[kind[1][0]], some_ended), len(kind[1])))
     for cells, hosts in kinds[:_MOST_ROWS]:
@@ -281,13 +282,15 @@ def _log_states(rows: Sequence[Summary]) -> str:
     """Return how all of these logs ended, or how many did not."""
     if lost := sum(row.lost for row in rows):
         return f"{lost} lost"
-    still_open = sum(not row.ended for row in rows)
-    return f"{still_open} open" if 0 < still_open < len(rows) else _log_state(rows[0])
+    ends = Counter(row.end for row in rows)
+    others = len(rows) - ends.pop("ended", 0)
+    kind = next(iter(ends), "ended") if len(ends) < 2 else "not ended"
+    return f"{others} {kind}" if 0 < others < len(rows) else kind
 
 
 def _trouble(rows: Sequence[Summary], some_ended: bool) -> list[Summary]:
     """Return processes with refused calls, warnings or lost events, and those whose log is open where others ended."""
-    found = [row for row in rows if row.failures or row.warnings or row.lost or (some_ended and not row.ended)]
+    found = [row for row in rows if row.failures or row.warnings or row.lost or (some_ended and row.end != "ended")]
     return sorted(found, key=lambda row: (not row.failures, not row.lost, row.ended, -row.warnings, row.rank or 0))
 
 

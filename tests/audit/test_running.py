@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-
 from support.audits import CLEAN, FINDINGS, GOLDEN, Audit, change, log_of, with_begin
 
 

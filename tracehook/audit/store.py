@@ -157,8 +157,8 @@ class Store:
             "CREATE TABLE process (process INTEGER PRIMARY KEY, file VARCHAR, job VARCHAR, attempt INTEGER, "
             "rank INTEGER, world_size INTEGER, pid BIGINT, "
             f"{', '.join(f'{name} VARCHAR' for name in BEGIN)}, began TIMESTAMP, "
-            "began_ns BIGINT, shift_ns BIGINT, ended BOOLEAN, runs BOOLEAN, torn BOOLEAN, ring BOOLEAN, ring_dropped UBIGINT, "
-            "alive_ns BIGINT, signal INTEGER, sender BIGINT, signal_ns BIGINT, "
+            "began_ns BIGINT, shift_ns BIGINT, ended BOOLEAN, runs BOOLEAN, torn BOOLEAN, ring BOOLEAN, "
+            "ring_dropped UBIGINT, alive_ns BIGINT, signal INTEGER, sender BIGINT, signal_ns BIGINT, "
             "foreign_lines INTEGER, foreign_at VARCHAR, complaint VARCHAR, from_seq BIGINT, proof_ns BIGINT)"
         )
         foreign = self._foreign()

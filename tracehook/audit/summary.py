@@ -58,8 +58,8 @@ class Summary:
     warnings, and problems that the program was told of in another way. `expandable` is the most that was mapped of
     expandable segments at any moment, in bytes: they are no segments here, and are never registered. `in_effect` are
     local registrations that NCCL was seen to use, `in_vain` those that it cannot use, `unmappable` segments of whose
-    memory it can use none. `status` is the exit status as far as Python said it, `raised` whether an exception ended it.
-    `end` says how the process ended: see :func:`end_of`.
+    memory it can use none. `status` is the exit status as far as Python said it, `raised` whether an exception ended
+    it. `end` says how the process ended: see :func:`end_of`.
     """
 
     rank: int | None

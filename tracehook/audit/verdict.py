@@ -199,7 +199,8 @@ def _look(store: Store) -> Looked:
                   (SELECT count(DISTINCT coalesce(rank, -1 - process)) FROM process
                    WHERE rank IS NOT NULL OR used_cuda) AS ranks,
                   (SELECT count(*) FROM process) AS processes,
-                  (SELECT count(*) FROM process WHERE runs AND (rank IS NOT NULL OR used_cuda)) AS running, (SELECT count(DISTINCT host) FROM process) AS hosts,
+                  (SELECT count(*) FROM process WHERE runs AND (rank IS NOT NULL OR used_cuda)) AS running,
+                  (SELECT count(DISTINCT host) FROM process) AS hosts,
                   (SELECT count(DISTINCT comm) FROM communicator) AS communicators, told.*,
                   (SELECT coalesce(max(last_ns), 0) / 1e9 FROM process) AS seconds,
                   (SELECT strftime(min(began) + to_microseconds(max(proof_ns) // 1000), '%Y-%m-%dT%H:%M:%S.%gZ')

@@ -31,8 +31,8 @@ from tracehook.nccl.counts import PathCount, counted
 _MOST_GROUPS = 12  # that are named
 _LEGEND = (
     "ended, aborted: of the comms; regs: registrations; dropped: those that went with an aborted comm; left: those "
-    "that were never undone; held: windows that were never undone; failed: calls that NCCL refused; log: how the process "
-    "ended (open: the log does not say)"
+    "that were never undone; held: windows that were never undone; failed: calls that NCCL refused; log: how the "
+    "process ended (open: the log does not say)"
 )
 
 

@@ -43,6 +43,15 @@ def _copy_as(logs: Path, pid: int, **fields: Any) -> None:
         with_begin(copy, pid=pid + rank, **fields)
 
 
+def test_the_beginning_of_an_id_is_enough(logs: Path) -> None:
+    """Where one job alone begins so; of several all are named."""
+    _copy_as(logs, 5, job="20261121-b", time="2036-11-21T12:00:00+00:00", argv=["/x/b.py"])
+    for rank in (0, 1):
+        with_begin(next(logs.glob(f"clean.rank{rank}.*")), job="20261121-a")
+    Audit(logs, "--job", "20261121-a").expect(CLEAN, "2 ranks")
+    Audit(logs, "--job", "20261121-").expect(UNUSABLE, "2 jobs begin with '20261121-'", "20261121-b (b.py")
+
+
 def test_two_jobs(logs: Path) -> None:
     """Of two jobs the one that began last is taken, which one line says; `--job` chooses."""
     _copy_as(logs, 5, job="[red]other[/]", time="2036-11-21T12:00:00+00:00", argv=["/x/b.py"])

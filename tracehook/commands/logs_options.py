@@ -24,7 +24,8 @@ LogDirectory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory
 Job = Annotated[
     str | None,
     typer.Option(
-        metavar="ID", help="Id of the job, if the directory has several (tracehook jobs DIR); default: the newest."
+        metavar="ID",
+        help="Id of the job or its beginning, if there are several (tracehook jobs DIR); default: the newest.",
     ),
 ]
 All = Annotated[bool, typer.Option("--all", help="Also show launchers: processes that have no rank and use no device.")]

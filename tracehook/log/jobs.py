@@ -106,6 +106,8 @@ def jobs_of(processes: Iterable[P]) -> list[LoggedJob[P]]:
 def choose(place: object, jobs: Sequence[LoggedJob[P]], wanted: str | None) -> LoggedJob[P] | None:
     """Return the job called `wanted`, or the one that began last; None if there is none, and none is wanted.
 
+    The beginning of a name is enough where only one job has it.
+
     Raises :class:`LogError`, with the jobs that there are.
     """
     if wanted is None:
@@ -113,6 +115,12 @@ def choose(place: object, jobs: Sequence[LoggedJob[P]], wanted: str | None) -> L
     for job in jobs:
         if wanted in job.ids:
             return job
+    alike = [job for job in jobs if wanted and any(name.startswith(wanted) for name in job.ids)]
+    if len(alike) == 1:
+        return alike[0]
+    if alike:
+        there = "; ".join(job.description for job in alike[:_MOST_TOLD])
+        raise LogError(f"{place}: {len(alike)} jobs begin with {wanted!r}: {there}{_more(alike[_MOST_TOLD:])}")
     there = "; ".join(job.description for job in jobs[:_MOST_TOLD]) or "none"
     raise LogError(f"{place}: no job {wanted!r} in it; there are: {there}{_more(jobs[_MOST_TOLD:])}")
 

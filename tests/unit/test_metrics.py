@@ -30,7 +30,7 @@ from tracehook.metrics.writer import Writer
 
 PLACE = ("night 3", "2", "node7", "41")
 ROW = {"failed": False, "ready": True, "held": 3, "local": "own", "segments_since_ns": 0, "windows_since_ns": 0}
-ROW |= {"in_effect": 2, "in_vain": 1}
+ROW |= {"in_effect": 2, "in_vain": 1, "key": "ab", "size": 2}
 
 
 def sources(**given):
@@ -41,6 +41,7 @@ def sources(**given):
             "facts": {"tracehook": "1.0", "torch": "2.11.0", "python": "3.11"},
             "tally": EventCounts(),
             "collectives": {},
+            "called": {},
             "schema": "1.13",
             "log_bytes": 0,
             "log_stopped": False,
@@ -120,10 +121,19 @@ def counted(**given):
 def test_collectives_are_summed_over_communicators():
     """Number and bytes by operation, size, path and capture, whichever communicator they were on."""
     rows = [counted(count=2, nbytes=2000), counted(count=1, nbytes=900), counted(path="copy_engine", captured=True)]
-    found = of(sources(collectives=collectives.by_path(lambda: rows)))
+    found = of(sources(collectives=collectives.by_path(rows)))
     assert found["tracehook_collectives_total", "all_reduce", "1024", "symmetric", "false"] == 3
     assert found["tracehook_collective_bytes_total", "all_reduce", "1024", "symmetric", "false"] == 2900
     assert found["tracehook_collectives_total", "all_reduce", "1024", "copy_engine", "true"] == 1
+
+
+def test_collectives_of_a_communicator_are_counted():
+    """Of each communicator that lives and has other ranks, also before its first call."""
+    rows = [ROW | {"key": key, "size": size} for key, size in (("ab", 2), ("cd", 8), ("ef", 1))]
+    called = collectives.by_communicator([counted(comm="ab", count=3), counted(comm="ab", count=4, captured=True)])
+    found = of(sources(status={"communicators": rows}, called=called))
+    name = "tracehook_communicator_collectives_total"
+    assert {key[1]: value for key, value in found.items() if key[0] == name} == {"ab": 7, "cd": 0}
 
 
 def test_the_number_of_series_is_bounded():
@@ -165,7 +175,7 @@ def test_all_values_are_in_the_table():
     pools = [{"pool": "shared", "device": 0, "segments": 2, "bytes": 64, "retired_bytes": 32}]
     tally = EventCounts()
     tally._missed.update([("ab", 1)])
-    now = sources(status={"communicators": rows, "pools": pools}, collectives=collectives.by_path(lambda: [counted()]))
+    now = sources(status={"communicators": rows, "pools": pools}, collectives=collectives.by_path([counted()]))
     found = list(readings(now))
     for reading in found:
         assert len(reading.labels) == len(METRICS[reading.metric].labels)

@@ -11,9 +11,10 @@ from typing import Any
 from tracehook.hook.service import service
 from tracehook.log.event_counts import EventCounts
 from tracehook.log.journal import SCHEMA, Journal
-from tracehook.metrics.collectives import by_path
+from tracehook.metrics.collectives import by_communicator, by_path
 from tracehook.metrics.readings import Sources, readings
 from tracehook.metrics.series import Bounded, Series
+from tracehook.nccl.counts import path_counts
 from tracehook.settings import Settings
 
 
@@ -49,12 +50,14 @@ class Own:
         if journal is not None:
             written = journal.written()
             self._log_bytes = written if written is not None else self._log_bytes
+        counts = path_counts()
         wants_log = settings is not None and settings.log is not None and journal is not None
         return Sources(
             status=service().status(flush=False),
             facts=facts,
             tally=seen.tally,
-            collectives=by_path(),
+            collectives=by_path(counts),
+            called=by_communicator(counts),
             schema=SCHEMA,
             log_bytes=self._log_bytes,
             log_stopped=wants_log and journal is not None and (journal.path is None or journal.failed is not None),

@@ -30,6 +30,7 @@ class Sources(NamedTuple):
     facts: Mapping[str, Any]  # of the first line of the log
     tally: EventCounts
     collectives: Mapping[Bin, tuple[int, int]]
+    called: Mapping[str, int]  # collectives by communicator
     schema: str
     log_bytes: int
     log_stopped: bool
@@ -52,6 +53,9 @@ def readings(now: Sources) -> Iterator[Reading]:
     for labels, (count, nbytes) in now.collectives.items():
         yield Reading("tracehook_collectives_total", labels, count)
         yield Reading("tracehook_collective_bytes_total", labels, nbytes)
+    for row in now.status["communicators"]:
+        if row["size"] > 1:
+            yield Reading("tracehook_communicator_collectives_total", (row["key"],), now.called.get(row["key"], 0))
     for missed, count in now.tally.missed():
         yield Reading("tracehook_ranks_missed_total", (missed.comm, str(missed.rank)), count)
 

@@ -87,5 +87,10 @@ METRICS: Final = {
     "tracehook_collective_bytes_total": _counter(
         "Bytes of these collectives.", "operation", "bucket", "path", "captured"
     ),
+    "tracehook_communicator_collectives_total": _counter(
+        "Collectives that this rank called on a communicator that lives. A rank that has fewer than the others for "
+        "long keeps them waiting.",
+        "comm",
+    ),
     "tracehook_series_left_out": _gauge("Series that a process left out, because it has too many.", "metric"),
 }

@@ -16,8 +16,7 @@ import pytest
 
 from tracehook.agreement import rounds
 from tracehook.agreement.handshake import greeting
-from tracehook.agreement.rounds import Operation
-from tracehook.agreement.topology import RoundTopology
+from tracehook.agreement.rounds import Operation, RoundTopology
 from tracehook.agreement.verdicts import Post, RoundVerdict
 
 LAST = "last"

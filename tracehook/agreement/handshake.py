@@ -1,9 +1,4 @@
-"""What ranks compare first, in the first round of a communicator that all of them come to.
-
-Each rank says in a greeting which format and version of tracehook it speaks, which host it is on, and its settings. Of
-another format or version nothing is agreed on: all ranks raise one sentence. Settings that differ stop nobody: all
-ranks say one sentence, and follow the setting that does least.
-"""
+"""What ranks say of themselves in the first round of a communicator that all of them come to; see README.md."""
 
 from __future__ import annotations
 
@@ -56,36 +51,21 @@ def refusal(about: str, greetings: Sequence[Mapping[str, Any]], names: RankNames
     return ""
 
 
-def another_format(text: str) -> str:
-    """Return what a rank says that reads a verdict of another format."""
-    return f"the ranks run different versions of tracehook ({text}). Install one version of tracehook on all ranks"
-
-
 def shaken(about: str, greetings: Sequence[Mapping[str, Any]], names: RankNames) -> dict[str, Any]:
-    """Return what the ranks share once all have heard all greetings."""
-    hosts = {one["host"] for one in greetings}
-    return {
-        "one_host": len(hosts) == 1 and hosts != {""},
-        "guard": guard(greetings),
-        "differences": differences(about, greetings, names),
-    }
-
-
-def differences(about: str, greetings: Sequence[Mapping[str, Any]], names: RankNames) -> list[str]:
-    """Return one sentence for each setting that differs between these ranks."""
+    """Return what the ranks share once all have heard all greetings, with a sentence for each setting that differs."""
     settings = [one.get("settings", {}) for one in greetings]
-    found = []
+    differences = []
     for variable in sorted({variable for one in settings for variable in one}):
         values = [repr(one.get(variable, "unknown")) for one in settings]
         if len(set(values)) > 1:
-            found.append(f"{about}: {variable} differs: {_by_rank(values, names)}. Set it alike on all ranks")
-    return found
-
-
-def guard(greetings: Sequence[Mapping[str, Any]]) -> str:
-    """Return what tracehook may do to the job, as far as all of these ranks allow it."""
-    told = {one.get("settings", {}).get(GUARD, GUARDS[-1]) for one in greetings}
-    return next((value for value in GUARDS if value in told), GUARDS[-1])
+            differences.append(f"{about}: {variable} differs: {_by_rank(values, names)}. Set it alike on all ranks")
+    hosts = {one["host"] for one in greetings}
+    guards = {one.get(GUARD) for one in settings}
+    return {
+        "one_host": len(hosts) == 1 and hosts != {""},
+        "guard": next((value for value in GUARDS if value in guards), GUARDS[-1]),  # what all of them allow
+        "differences": differences,
+    }
 
 
 def _by_rank(values: Sequence[str], names: RankNames) -> str:

@@ -76,9 +76,13 @@ class PeerError(_Advised):
 
     ADVICE = "docs/ipc.md lists the memory that ranks can share, and explains each failure"
 
+    told = ""  # what a peer said that gave up
+
     def within(self, about: str) -> PeerError:
         """Return this error as one of something larger."""
-        return PeerError(f"{about}: {self.text}", advice=self.advice)
+        larger = PeerError(f"{about}: {self.text}", advice=self.advice)
+        larger.told = self.told
+        return larger
 
 
 class PeerTimeout(PeerError):

@@ -204,7 +204,8 @@ class Settings:
         60.0,
         _seconds,
         "seconds after which a rank that waits for others in a comparison says which are missing; it waits on until "
-        "the time-out of the group; peers (docs/ipc.md) wait no longer than this",
+        "the time-out of the group. Two waits end after them: peers (docs/ipc.md), and a window of the program, if "
+        "another thread holds the interpreter",
     )
     guard: str = _setting(
         "SYMM_REGISTER_GUARD",

@@ -212,6 +212,42 @@ void the_end_of_a_communicator_empties_the_grave() {
     }
 }
 
+void what_cannot_be_undone_keeps_its_memory() {
+    for (const bool succeeds_at_end : {true, false}) {
+        World world;
+        world.keeper.keeps = true;
+        Library library;
+        const auto communicator = world.create(1, library);
+        world.allocate(0x10000);
+        library.deregister_result = 3;
+        world.free(0x10000);
+        expect(library.deregistered == 1 && world.keeper.kept == 1,
+               "what the library failed to deregister is buried at once");
+        world.allocate(0x20000);
+        communicator->gate().poke();
+        expect(library.deregistered == 1 && world.keeper.let_gone == 0,
+               "its memory stays, and the library is not asked again and again");
+        library.deregister_result = succeeds_at_end ? 0 : 3;
+        world.retire(1);
+        expect(library.deregistered == 3 && world.keeper.let_gone == (succeeds_at_end ? 1 : 0),
+               "the end of the communicator tries again");
+        world.registrar.ended(World::pointer_of(1));
+        expect(world.keeper.let_gone == 1, "and what stays ends with the communicator");
+    }
+}
+
+void what_can_be_neither_undone_nor_kept_is_forgotten() {
+    World world;
+    Library library;
+    world.create(1, library);
+    world.allocate(0x10000);
+    library.deregister_result = 3;
+    world.free(0x10000);
+    expect(library.deregistered == 1, "a free of memory that nobody can keep returns all the same");
+    world.retire(1);
+    expect(library.deregistered == 1, "and nobody thinks that it is registered still");
+}
+
 void a_free_of_what_is_not_held_does_not_wait() {
     World world;
     Library library;
@@ -383,6 +419,8 @@ int main() {
     a_busy_library_keeps_its_memory_until_it_is_ready();
     an_abort_keeps_what_is_buried_until_it_returned();
     the_end_of_a_communicator_empties_the_grave();
+    what_cannot_be_undone_keeps_its_memory();
+    what_can_be_neither_undone_nor_kept_is_forgotten();
     a_free_of_what_is_not_held_does_not_wait();
     a_free_takes_back_what_a_busy_library_did_not_register();
     a_free_returns_when_the_communicator_dies();

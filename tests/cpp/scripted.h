@@ -103,7 +103,8 @@ struct Library {
     std::atomic<int> windows_made{0};
     std::atomic<int> windows_undone{0};
     std::atomic<int> synchronized{0};
-    std::atomic<int> window_result{0}; // of the next registrations of windows
+    std::atomic<int> window_result{0};     // of the next registrations of windows
+    std::atomic<int> deregister_result{0}; // of the next deregistrations
     Place in_ready{nullptr};
     Place in_register{nullptr};
     Place in_deregister{nullptr};
@@ -122,7 +123,7 @@ class Scripted final : public registrar::RegistrationCalls {
     int deregister(void*) noexcept override {
         pass(library_.in_deregister);
         ++library_.deregistered;
-        return 0;
+        return library_.deregister_result.load();
     }
     registrar::Outcome register_window(std::uintptr_t address, std::size_t) noexcept override {
         ++library_.windows_made;

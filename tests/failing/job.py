@@ -29,6 +29,7 @@ from variants import BEYOND, LONG, Variant, ends_in_nccl, patience_of
 
 import tracehook
 from tracehook.hook import groups
+from tracehook.ipc.tables import EXPORTS, IMPORTS
 from tracehook.rehearsal.faults import calls
 
 FOLDER = Path(sys.argv[1])
@@ -163,6 +164,10 @@ def clean(name: str) -> dict[str, Any]:
     program.run("end")
     gc.collect()
     torch.cuda.empty_cache()
+    begin = time.monotonic()
+    while (held := [*EXPORTS.held(), IMPORTS.mapped()]) != [0, 0, 0] and time.monotonic() < begin + BEYOND:
+        time.sleep(0.01)  # peers unmap on a thread
+    left["of peers"] = held
     left["communicators"] = len(tracehook.status()["communicators"])
     left["pools"] = sum(row["bytes"] for row in tracehook.status()["pools"])
     left["bytes"] = used()

@@ -13,6 +13,7 @@ from common import RANK, WORLD
 
 import tracehook
 from tracehook.hook.groups import all_gather_single
+from tracehook.ipc import PeerGroup
 
 MB = 1 << 18  # elements
 
@@ -102,6 +103,24 @@ class Program:
         self._sum(tensor, group=group)
         del tensor
         dist.destroy_process_group(group)
+
+    def peers(self) -> None:
+        """Copy what the other ranks have, in memory of torch and of a scope."""
+        with tracehook.symmetric():
+            pooled = self._empty(MB)
+        mine = [self._filled(RANK, 8 * MB), pooled]
+        pooled.copy_(torch.full((MB,), float(RANK)))
+        torch.cuda.synchronize()
+        others = [rank for rank in range(WORLD) if rank != RANK]
+        with PeerGroup() as group:
+            for writable in (False, True):
+                theirs = group.exchange(dict.fromkeys(others, mine), writable)
+                for rank in others:
+                    group.signal(rank)
+                for rank in others:
+                    group.wait(rank)
+                    for tensor in theirs[rank]:
+                        self._expect(tensor.get(), rank)
 
     def free(self) -> None:
         """Give back what nobody uses."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from support.audits import Audit
@@ -20,9 +21,20 @@ HERE = Path(__file__).parent
 TESTS = HERE.parent
 IS_WHOLE = os.environ.get("FAILING_ALL", "0") == "1"
 STEPS = "scope twice local graph passing free"
+
+
+class Kind(NamedTuple):
+    """One kind of program."""
+
+    steps: str
+    ranks: int
+    env: dict[str, str]
+
+
 KINDS = {
-    "virtual memory": {"SYMM_REGISTER_LOCAL": "all", "SYMM_REGISTER_MEMORY": "vmm"},
-    "aliases": {"SYMM_REGISTER_LOCAL": "auto", "TRACEHOOK_EMU_NCCL_VERSION": "23007"},
+    "virtual memory": Kind(STEPS, 2, {"SYMM_REGISTER_LOCAL": "all", "SYMM_REGISTER_MEMORY": "vmm"}),
+    "aliases": Kind(STEPS, 2, {"SYMM_REGISTER_LOCAL": "auto", "TRACEHOOK_EMU_NCCL_VERSION": "23007"}),
+    "peers": Kind("peers free scope", 3, {}),
 }
 SURROUNDINGS = {
     "SYMM_REGISTER_TIMEOUT": f"{variants.LONG:g}",
@@ -34,18 +46,20 @@ SURROUNDINGS = {
 }
 START = "import sys, runpy; sys.path[:0] = {paths}; sys.argv[0] = {job!r}; runpy.run_path({job!r}, run_name='__main__')"
 STORE_CALLS = ("add", "check", "compare_set", "multi_get", "set", "wait")
+PEER_KEEPS = {"peer-mapped-after-free", "peer-mapping-left"}
 # What the emulated NCCL and the audit may report because a call failed.
 FOUND = {
-    "cuMemUnmap": {"agreement-timeout", "ledger-differs"},
+    "cuMemUnmap": {"agreement-timeout", "ledger-differs", *PEER_KEEPS},
+    "cudaIpcCloseMemHandle": PEER_KEEPS,
     "cudaFree": {"agreement-timeout", "ledger-differs"},
-    "ncclCommDeregister": {"freed-while-registered"},
+    "ncclCommDeregister": {"registration-failed"},
     "ncclCommRegister": {"missing-ranks", "registration-failed"},
     "ncclCommWindowDeregister": {"freed-while-registered"},
     "ncclCommWindowRegister": {"agreement-failed", "agreement-timeout", "registration-failed"},
     "ncclMemAlloc": {"agreement-failed"},
 } | {f"rounds.{call}": {"agreement-failed", "agreement-timeout"} for call in STORE_CALLS}
 BROKEN = {
-    "ncclCommDeregister": {"C4", "L4"},
+    "cudaIpcCloseMemHandle": {"I1"},
     "ncclCommRegister": {"L7", "L8"},
     "ncclCommWindowDeregister": {"C4"},
     "ncclCommWindowRegister": {"W1", "W12", "W16"},
@@ -54,13 +68,13 @@ BROKEN = {
 }
 
 
-def play(folder: Path, kind: str, log: Path, *arguments: str, seconds: float = 60) -> Rehearsal:
-    """Run the job on two ranks."""
+def play(folder: Path, kind: Kind, log: Path, *arguments: str, seconds: float = 60) -> Rehearsal:
+    """Run the job."""
     job = folder / "start.py"
     paths = [str(HERE), str(TESTS / "harmless"), str(TESTS / "rehearsal" / "jobs")]
     job.write_text(START.format(paths=paths, job=str(HERE / "job.py")))
-    env = SURROUNDINGS | KINDS[kind] | {"TEST_STEPS": STEPS}
-    return rehearse(job, str(folder), *arguments, ranks=2, log=log, env=env, timeout=seconds)
+    env = SURROUNDINGS | kind.env | {"TEST_STEPS": kind.steps}
+    return rehearse(job, str(folder), *arguments, ranks=kind.ranks, log=log, env=env, timeout=seconds)
 
 
 def allowed_for(played: list[variants.Variant], allowed: dict[str, set[str]]) -> set[str]:
@@ -70,21 +84,24 @@ def allowed_for(played: list[variants.Variant], allowed: dict[str, set[str]]) ->
 
 @pytest.mark.timeout(7200 if IS_WHOLE else 400)
 @pytest.mark.parametrize(
-    ("kind", "part", "parts"), [("virtual memory", 0, 2), ("virtual memory", 1, 2), ("aliases", 0, 1)]
+    ("name", "part", "parts"),
+    [("virtual memory", 0, 2), ("virtual memory", 1, 2), ("aliases", 0, 1), ("peers", 0, 1)],
 )
-def test_a_call_that_fails_leaves_no_rank_apart(tmp_path: Path, kind: str, part: int, parts: int) -> None:
+def test_a_call_that_fails_leaves_no_rank_apart(tmp_path: Path, name: str, part: int, parts: int) -> None:
     """All ranks go on with right results, or all raise what failed; then nothing is registered, and memory is back."""
+    kind = KINDS[name]
+    ranks = range(kind.ranks)
     counted = play(tmp_path, kind, tmp_path / "counted")
     counted.assert_good()
-    counts = [counted.facts(rank)["later"] for rank in (0, 1)]
-    planned = list(variants.of(counts, IS_WHOLE, IS_WHOLE or kind == "virtual memory"))[part::parts]
+    counts = [counted.facts(rank)["later"] for rank in ranks]
+    planned = list(variants.of(counts, IS_WHOLE, IS_WHOLE or name == "virtual memory"))[part::parts]
     assert len(planned) > 20, counted.output
     (tmp_path / "variants").write_text(json.dumps(planned))
     first, found = 0, []
     while first < len(planned):
         log = tmp_path / f"log {first}"
         run = play(tmp_path, kind, log, str(first), seconds=60 + 20 * len(planned))
-        told = [run.facts(rank) for rank in (0, 1)]
+        told = [run.facts(rank) for rank in ranks]
         after = first
         while after < len(planned) and all(f"variant {after}" in each for each in told):
             ends = [each[f"variant {after}"] for each in told]

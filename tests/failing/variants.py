@@ -24,7 +24,11 @@ ALONE = {*FREES, "cudaMalloc"}
 # Of those that fail, memory is left: for the life of the process, or until the communicator has ended.
 LEAVE_MEMORY = {"cudaFree", "cuMemAddressFree", "cuMemRelease", "cuMemUnmap", "ncclCommWindowDeregister", "ncclMemFree"}
 # A call that is refused raises torch's error, with tracehook's words.
-OF_TRACEHOOK = r"Registration(?:Error|Failed|Mismatch|Timeout): |DistBackendError: [^\0]*tracehook: communicator "
+OF_TRACEHOOK = (
+    r"Registration(?:Error|Failed|Mismatch|Timeout): |PeerError: |DistBackendError: [^\0]*tracehook: communicator "
+)
+# It puts a signal on a stream. Where it fails the peer's stream waits, as for a kernel that was not launched.
+LAUNCHES = {"cuStreamBatchMemOp_v2"}
 
 
 class Variant(TypedDict):
@@ -59,7 +63,7 @@ def of(counts: Sequence[Mapping[str, int]], is_whole: bool, has_all: bool) -> It
     `is_whole`: each call of a name fails once, not only the first and the last. `has_all`: also calls of NCCL and the
     store, which another kind of memory does not change.
     """
-    for call in sorted(set().union(*counts) - OF_TORCH - (set() if is_whole else ALONE - FREES)):
+    for call in sorted(set().union(*counts) - OF_TORCH - LAUNCHES - (set() if is_whole else ALONE - FREES)):
         if not has_all and not call.startswith("cu"):
             continue
         made = [found.get(call, 0) for found in counts]
@@ -121,6 +125,8 @@ def problems(variant: Variant, told: Sequence[Mapping[str, Any]]) -> list[str]:
         cause = (
             f"a failure of {call.partition('.')[2]} that was planned" if "." in call else r"NCCL error 3|OutOfMemory"
         )
-        if not re.search(cause, raised[rank]):
-            found.append(f"rank {rank} does not name the cause")
+        of_peers = raised[rank].startswith("PeerError: ")
+        for own in range(len(raised)) if of_peers else (rank,):
+            if not re.search(call.removesuffix("_v2") if of_peers else cause, raised[own]):
+                found.append(f"rank {own} does not name the cause")
     return [f"{problem} {raised}" for problem in found]

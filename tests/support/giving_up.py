@@ -42,7 +42,7 @@ def give_up(came: Sequence[Agreement], deadline: float, position: tuple[int, ...
 def _until_there(members: Sequence[Agreement], number: int) -> None:
     """Wait until the store says that these ranks have come to that round."""
     limit = time.monotonic() + PATIENCE
-    awaited = {member._rank for member in members}
+    awaited = {member.topology().rank for member in members}
     while awaited:
         nobodys = members[0].topology()._replace(rank=-1)
         store = members[0]._workers.store

@@ -693,7 +693,7 @@ def test_who_skipped_calls_that_an_alarm_ended_joins_the_newest_round(store, abs
     there = [member for rank, member in enumerate(members) if rank != absent]
     for number in range(4):
         answer = RoundVerdict("mismatch", "the absent rank made another call", position=(number,))
-        store.set(f"{members[0].prefix}/{number + 1}/verdict", answer.written())
+        store.set(f"{members[0].topology().prefix}/{number + 1}/verdict", answer.written())
         raised = _together([lambda one=one, at=(number,): one.compare("windows", ["a"], PATIENCE, at) for one in there])
         assert _one(raised, RegistrationMismatch) == answer.text
     outcomes = _together([lambda one=one: one.compare("windows", ["b"], PATIENCE, (4,)) for one in members])

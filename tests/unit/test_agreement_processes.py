@@ -212,7 +212,7 @@ def test_an_interrupt_gets_through(play: Play, interrupted: int) -> None:
 
 ENDS_WHILE_A_LINE_WAITS = """
     from datetime import timedelta
-    from tracehook.agreement import topology, rounds
+    from tracehook.agreement import rounds
     from tracehook.agreement.verdicts import Post
     import ctypes
 
@@ -227,7 +227,7 @@ ENDS_WHILE_A_LINE_WAITS = """
     helper = Process(server)
     store = dist.TCPStore("127.0.0.1", helper.heard(), is_master=False)
     own = store_worker.StoreWorkers(store)
-    own_part = topology.RoundTopology("p", 0, 2, "communicator c", 80.0)
+    own_part = rounds.RoundTopology("p", 0, 2, "communicator c", 80.0)
     task = store_worker.Task(rounds.attend(own_part, 1, Post("compare", "windows", ["a"])), 80.0)
     own._running.add(task)
     own._take().submit(task)  # and nobody waits for it, as after Ctrl-C

@@ -11,11 +11,10 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 
-from tracehook.agreement import rounds, watchdog
+from tracehook.agreement import watchdog
 from tracehook.agreement.agreement import Waiting
 from tracehook.agreement.alarms import COUNT_KEY, Alarm
-from tracehook.agreement.store_worker import Task
-from tracehook.agreement.topology import RoundTopology
+from tracehook.agreement.rounds import RoundTopology
 from tracehook.agreement.verdicts import Post, RoundVerdict
 from tracehook.agreement.watchdog import Watchdog
 
@@ -28,10 +27,9 @@ def _waits(store: dist.Store, rank: int, call: int = 3) -> Iterator[Watchdog]:
     """Give the watch of a rank that has waited for some seconds in round 1."""
     topology = RoundTopology("p", rank, RANKS, "communicator c", 20.0)
     post = Post("compare", "windows", ["a"], (call, 1))
-    task = Task(rounds.attend(topology, 1, post), 20.0)
     watch = Watchdog(store)
     facts = {"channel": "plans", "call": call, "alone": True}
-    with watch.following(KEY, Waiting(task, topology, 1, post, time.monotonic() - 5), facts):
+    with watch.following(KEY, Waiting(topology, 1, post, time.monotonic() - 5), facts):
         yield watch
 
 

@@ -9,11 +9,13 @@ import time
 import weakref
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import torch.distributed as dist
 
-from tracehook.agreement.store_session import StoreSession, StoreSessions
+from tracehook.agreement.store_session import StoreSessions
+from tracehook.agreement.store_worker import StoreWorkers
 from tracehook.agreement.watchdog import TICK, Watchdog
 from tracehook.hook.groups import cloned_store
 
@@ -47,20 +49,20 @@ class Server:
 
 
 class Broken:
-    """A connection that is broken; a copy of it is not."""
+    """A connection that is broken; a copy of it is perhaps not."""
 
-    def __init__(self, store: dist.Store) -> None:
-        self._store = store
+    def __init__(self, *copies: Any) -> None:
+        self._copies = list(copies)
 
-    def clone(self) -> dist.Store:
+    def clone(self) -> Any:
         """Connect."""
-        return self._store
+        return self._copies.pop(0)
 
     def check(self, keys: list[str]) -> bool:
         """Fail as a broken connection does."""
         raise RuntimeError(f"{keys}: Broken pipe")
 
-    def add(self, key: str, _: int) -> int:
+    def compare_set(self, key: str, _: str, __: str) -> bytes:
         """Fail in the same way."""
         raise RuntimeError(f"{key}: Broken pipe")
 
@@ -87,8 +89,8 @@ def test_a_store_that_has_ended_is_not_waited_for(server: Server) -> None:
 def test_a_counter_survives_a_broken_connection() -> None:
     """A connection to a store that was broken once stays so, while the store lives."""
     store = dist.HashStore()
-    meeting = StoreSession(Broken(store), lambda _: None, lambda: False)  # type: ignore[arg-type]
-    assert [meeting.count("born"), meeting.count("born")] == [1, 2]
+    workers = StoreWorkers(Broken(Broken(), store))  # type: ignore[arg-type]
+    assert [workers.count("born", SOON), workers.count("born", SOON)] == [1, 2]
 
 
 def test_nobody_holds_a_store_that_has_no_group() -> None:

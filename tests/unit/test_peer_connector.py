@@ -95,7 +95,7 @@ def test_a_peer_whose_process_has_ended(store):
     one.close()
 
 
-ADDRESS = PeerAddress(2, "here", "boot", 4026531840, 1000, 7, "name", "00" * 16)
+ADDRESS = PeerAddress(3, "here", "boot", 4026531840, 1000, 7, "name", "00" * 16)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ ADDRESS = PeerAddress(2, "here", "boot", 4026531840, 1000, 7, "name", "00" * 16)
         ({"boot": "other", "host": "there"}, "it runs on host there, this rank on here: make a PeerGroup of the ranks"),
         ({"network": 5}, "it is in network namespace 5, this rank in 4026531840: run the ranks of a host in one"),
         ({"user": 0}, "it runs as user 0, this rank as 1000"),
-        ({"major": 1}, "it speaks version 1 of the protocol, this rank 2: install the same tracehook"),
+        ({"major": 1}, "it speaks version 1 of the protocol, this rank 3: install the same tracehook"),
     ],
 )
 def test_who_cannot_share_memory(changes, said):

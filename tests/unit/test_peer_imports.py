@@ -280,6 +280,20 @@ def test_a_segment_is_mapped_for_writing_when_it_is_first_wanted(table, native):
     assert len(native.opened) == 1
 
 
+def test_the_owner_asks_for_what_is_unwanted_already(table, native, until):
+    """This rank closed its group meanwhile: the owner hears of the end when it is unmapped, and not before."""
+    link = Link()
+    loan = map_loan(table, link)
+    on(loan).get()
+    table.mark_unwanted(link, PeerTensorGone("it was closed"))
+    table.on_unmap_request(link, 1, GONE)
+    assert link.sent == []
+    loan.leases.count = 0
+    table.return_unused()
+    until(lambda: link.sent == [(Kind.UNMAPPED, 1)])
+    assert len(native.closed) == 1
+
+
 def test_a_reader_may_not_write(table):
     """Neither through put() nor through the torch tensor, its views, or `out=`; its results are ordinary tensors."""
     there = on(map_loan(table, Link()))

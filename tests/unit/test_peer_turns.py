@@ -13,7 +13,7 @@ from tracehook.ipc import outbox, wire
 from tracehook.ipc.inbox import Inbox
 from tracehook.ipc.link import Link
 from tracehook.ipc.peer import Peer
-from tracehook.ipc.wire import Form, Offer
+from tracehook.ipc.wire import Form, Kind, Offer, Reached
 
 
 class Sides:
@@ -37,7 +37,7 @@ class Sides:
     def takes(self, number):
         """Return which tensor rank 0 takes in an exchange; None if nothing has come."""
         self.peer.number = number
-        came, result = self.inbox.take_result(self.peer)
+        came, result = self.inbox.take(self.peer, Reached.GIVEN)
         return result.shape[0] if came else None
 
 
@@ -93,10 +93,55 @@ def test_a_peer_that_gave_up_in_the_middle(sides, monkeypatch):
     monkeypatch.setattr(outbox.EXPORTS, "send", fails)
     mine = SimpleNamespace(link=sides.there, number=4, about="peers of group 0", rank=0)
     outgoing = SimpleNamespace(form=Form.LIST, offers=[offer] * (wire.OFFERS_OF_A_MESSAGE + 1), loans=[None] * 65)
-    with pytest.raises(PeerError, match="peers of group 0: a tensor cannot be shared with rank 0: the memory is gone"):
-        outbox.send(mine, outgoing, 1.0)
+    with pytest.raises(
+        PeerError, match="peers of group 0: a tensor cannot be shared with rank 0: the memory is gone"
+    ) as raised:
+        outbox.send(mine, outgoing, 0, 1.0)
+    outbox.refuse([mine], 1, raised.value)
     assert [calls[0], calls[1]] == [first[0], second[0]]
-    with pytest.raises(PeerError, match="rank 1 gave up: the memory is gone"):
+    with pytest.raises(PeerError, match="rank 1 gave up: a tensor cannot be shared with rank 0: the memory is gone"):
         sides.takes(5)
     sides.gives(6, 9)
     assert sides.takes(6) == 9
+
+
+def confirms(sides, number, step):
+    """Let rank 1 say how far it is."""
+    sides.there.send(wire.pack_head(Kind.CONFIRMED, number, step))
+
+
+def test_what_all_have_counts_for_the_pair_too(sides):
+    """Who waits for its pair goes on with either word; who waits for all passes over what the pair said."""
+    sides.gives(5, 1)
+    confirms(sides, 5, Reached.ALL)
+    sides.takes(5)
+    assert sides.inbox.take(sides.peer, Reached.PAIR)[0]
+    sides.gives(6, 1)
+    confirms(sides, 6, Reached.PAIR)
+    sides.takes(6)
+    assert not sides.inbox.take(sides.peer, Reached.ALL)[0]
+    confirms(sides, 6, Reached.ALL)
+    assert sides.inbox.take(sides.peer, Reached.ALL)[0]
+
+
+def test_a_peer_that_gives_up_after_its_part(sides):
+    """Both raise in this exchange, and a third rank hears who began; the next exchange is whole."""
+    sides.gives(5, 1)
+    mine = SimpleNamespace(link=sides.there, number=5, about="peers of group 0", rank=0)
+    outbox.refuse([mine], 1, PeerError("peers of group 0: it cannot be mapped"))
+    assert sides.takes(5) == 1
+    with pytest.raises(PeerError, match="peers of group 0: rank 1 gave up: it cannot be mapped") as raised:
+        sides.inbox.take(sides.peer, Reached.ALL)
+    assert raised.value.told == "rank 1 gave up: it cannot be mapped"
+    sides.gives(6, 9)
+    assert sides.takes(6) == 9
+
+
+def test_a_peer_that_gives_up_before_they_are_connected(sides):
+    """The refusal of the next exchange ends the wait for a connection; one of an earlier exchange does not."""
+    mine = SimpleNamespace(link=sides.there, number=5, about="peers of group 0", rank=0)
+    outbox.refuse([mine], 1, ValueError("no"))
+    sides.inbox.read(sides.peer)
+    assert sides.peer.obstacle().text == "peers of group 0: rank 1 gave up: no"
+    sides.peer.number = 5
+    assert sides.peer.obstacle() is None

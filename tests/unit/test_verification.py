@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tracehook.agreement.alarms import Alarm
-from tracehook.agreement.topology import RoundTopology
+from tracehook.agreement.rounds import RoundTopology
 from tracehook.agreement.verdicts import RoundVerdict
 from tracehook.symmetric_memory import verification
 from tracehook.symmetric_memory.testimony import MOST, joined, read

@@ -1,8 +1,4 @@
-"""The ranks of a communicator compare what they are about to do, with a deadline, before any collective call.
-
-What a rank does in a round is in `rounds.py`, how the posts are judged in `verdicts.py`, who carries the steps out in
-`store_worker.py`.
-"""
+"""The ranks of a communicator compare what they are about to do, with a deadline, before any collective call."""
 
 from __future__ import annotations
 
@@ -15,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from tracehook.agreement import rounds
 from tracehook.agreement.handshake import NOWHERE, RankPlace, greeting
 from tracehook.agreement.rank_names import NOBODY, RankNames
+from tracehook.agreement.rounds import LEADER, RoundTopology
 from tracehook.agreement.store_worker import StoreWorkers, Task
-from tracehook.agreement.topology import LEADER, RoundTopology
 from tracehook.agreement.verdicts import Post, RoundVerdict, judge
 from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
 from tracehook.hook.background import END
@@ -28,7 +24,6 @@ if TYPE_CHECKING:
 class Waiting(NamedTuple):
     """A round that this rank is in. `since`: seconds of the monotonic clock."""
 
-    task: Task
     topology: RoundTopology
     number: int
     post: Post
@@ -68,10 +63,8 @@ class Agreement:
     """One sequence of rounds of the ranks of one communicator.
 
     There is one instance per (communicator, channel) and process, and every rank calls the same methods in the same
-    order. `position` says where in its program a rank makes a call. A rank that comes late to a round raises
-    :class:`RegistrationTimeout`, saying so, if the others gave up at the same position; a rank that was never there
-    goes on to the newest round. So the next call that all ranks make finds them level again, whatever happened before.
-    One thread at a time: a second one waits for the round of the first, and its own deadline counts from then.
+    order. `position` says where in its program a rank makes a call; see README.md. One thread at a time: a second one
+    waits for the round of the first, and its own deadline counts from then.
 
     What a round raises, with one text on all ranks: :class:`RegistrationMismatch` if they want different things,
     :class:`RegistrationTimeout` if the ranks in `missing` did not come within `timeout` seconds, or this rank came
@@ -94,12 +87,9 @@ class Agreement:
         self.rounds = 0
         self.trips = 0
         self.about = about
-        self._names = names
         self.ended: str | None = None  # why there is no further round
         self._workers = workers if isinstance(workers, StoreWorkers) else StoreWorkers(workers)
-        self.prefix = f"tracehook/{channel}"
-        self._rank = rank
-        self._ranks = ranks
+        self._own = RoundTopology(f"tracehook/{channel}", rank, ranks, about, 0.0, names)  # no time-out yet
         self._follower = follower
         self._greeting = greeting(place, settings or {})  # empty when all have heard it
         self.domain = ""  # what joins the ranks: see handshake.domain
@@ -163,7 +153,7 @@ class Agreement:
         wait, because the caller has an error already; one that `waits` hears of a store that fails. Does nothing while
         another thread is in a round.
         """
-        if self._ranks == 1 or not self._lock.acquire(blocking=False):
+        if self._own.ranks == 1 or not self._lock.acquire(blocking=False):
             return
         try:
             self.rounds += 1
@@ -177,7 +167,7 @@ class Agreement:
 
     def has_come_to(self, verdict_key: str) -> bool:
         """Whether this rank is, or was, in the round whose verdict has that key."""
-        number, _, rest = verdict_key.removeprefix(f"{self.prefix}/").partition("/")
+        number, _, rest = verdict_key.removeprefix(f"{self._own.prefix}/").partition("/")
         return rest == "verdict" and number.isdigit() and int(number) <= self.rounds
 
     def keys_at_end(self) -> list[str]:
@@ -188,8 +178,12 @@ class Agreement:
         with self._lock:
             verdict = self._verdict(post, timeout)
         if verdict.kind == "timeout":
-            is_late = self._rank in verdict.missing
-            late = f"{self.about}: this rank ({self._names.number(self._rank)}) came late itself. " if is_late else ""
+            is_late = self._own.rank in verdict.missing
+            late = (
+                f"{self.about}: this rank ({self._own.names.number(self._own.rank)}) came late itself. "
+                if is_late
+                else ""
+            )
             raise RegistrationTimeout(late + verdict.text, verdict.missing)
         if verdict.kind in ("failed", "declined"):
             raise RegistrationFailed(verdict.text, {int(rank): why for rank, why in verdict.data.items()})
@@ -208,15 +202,15 @@ class Agreement:
             if self.ended is not None:
                 raise RegistrationError(self.ended, advice="")
             self.rounds += 1
-            if self._ranks == 1:
-                return judge(self.about, [post], self._names)
+            if self._own.ranks == 1:
+                return judge(self.about, [post], self._own.names)
             verdict = self._attend(post, timeout, max(0.0, deadline - time.monotonic()))
             if rounds.is_for(verdict, post):
                 return verdict
 
     def topology(self, timeout: float = 0.0) -> RoundTopology:
         """Return who takes part, as far as this rank knows now; `timeout`: seconds, for messages."""
-        return RoundTopology(self.prefix, self._rank, self._ranks, self.about, timeout, self._names)
+        return self._own._replace(about=self.about, timeout=timeout)
 
     def _learn(self, verdict: RoundVerdict) -> None:
         """Share from now on what all ranks have said in their greetings."""
@@ -229,8 +223,8 @@ class Agreement:
 
     def _keep(self, topology: RoundTopology, number: int) -> None:
         """Take note of the keys of a round that are this rank's to remove."""
-        self._kept.append(topology.post_key(number, self._rank))
-        if self._rank == LEADER:
+        self._kept.append(topology.post_key(number, self._own.rank))
+        if self._own.rank == LEADER:
             self._kept.append(topology.count_key(number))
             self._kept_verdicts.append(topology.verdict_key(number))
 
@@ -250,12 +244,12 @@ class Agreement:
         topology = self.topology(timeout)
         number = self.rounds
         post = post._replace(greeting=self._greeting)
-        task = Task(rounds.attend(topology, number, post), left, self._removable, self._rank)
+        task = Task(rounds.attend(topology, number, post), left, self._removable, self._own.rank)
         try:
-            waiting = Waiting(task, topology, number, post, time.monotonic())
+            waiting = Waiting(topology, number, post, time.monotonic())
             followed = self._follower.following(waiting) if self._follower is not None else contextlib.nullcontext()
             with telling_of_the_store(self.about, post), followed:
-                verdict = self._workers.carry_out(task)
+                verdict: RoundVerdict = self._workers.carry_out(task)
         except BaseException as problem:
             why = type(problem).__name__
             self._unheard = topology, number, post, why

@@ -1,13 +1,12 @@
 """What a rank that waits too long in a round asks the others, and how they hear it.
 
-The store has one list of alarms for a job. Each process asks for their number each second, and reads those that are
-new. A text that everybody has passed stays for `KEPT` further ones, so the list does not grow: whoever comes later
-begins at the newest.
+The store has one list of alarms for a job. A text that everybody has passed stays for `KEPT` further ones, so the list
+does not grow: whoever comes later begins at the newest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracehook.agreement.store_worker import peeked
@@ -36,38 +35,18 @@ class Alarm(NamedTuple):
     facts: dict[str, Any]  # what the asker knows of itself, for those that answer
     timeout: float = 0.0  # seconds that the round may last
 
-
-class OwnRound(NamedTuple):
-    """A round that this process is in, on communicator `key`. `facts`: see :class:`Alarm`."""
-
-    key: str
-    waiting: Waiting
-    facts: dict[str, Any]
-
     @property
     def patience(self) -> float:
-        """Seconds that this rank waits before it asks."""
-        return min(PATIENCE, self.waiting.topology.timeout / 4)  # so that a rank asks before its time-out
+        """Seconds that the rank waits before it asks: less than its round may last."""
+        return min(PATIENCE, self.timeout / 4)
 
-    @property
-    def verdict_key(self) -> str:
-        """Where the round's verdict will be."""
-        return self.waiting.topology.verdict_key(self.waiting.number)
 
-    def alarm(self) -> Alarm:
-        """Return what this rank asks."""
-        topology, post = self.waiting.topology, self.waiting.post
-        return Alarm(
-            self.key,
-            topology.rank,
-            topology.about,
-            post.topic,
-            post.entries,
-            post.position,
-            self.verdict_key,
-            self.facts,
-            topology.timeout,
-        )
+def alarm_of(key: str, waiting: Waiting, facts: Mapping[str, Any]) -> Alarm:
+    """Return what this rank asks if it waits too long in a round; `facts`: see :class:`Alarm`."""
+    topology, post = waiting.topology, waiting.post
+    verdict_key = topology.verdict_key(waiting.number)
+    wish = post.topic, post.entries, post.position
+    return Alarm(key, topology.rank, topology.about, *wish, verdict_key, dict(facts), topology.timeout)
 
 
 class AlarmFeed:

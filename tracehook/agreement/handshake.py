@@ -1,9 +1,4 @@
-"""What ranks compare first, in the first round of a communicator that all of them come to.
-
-Each rank says in a greeting which format and version of tracehook it speaks, where it is, and its settings. Of
-another format or version nothing is agreed on: all ranks raise one sentence. Settings that differ stop nobody: all
-ranks say one sentence, and follow the setting that does least.
-"""
+"""What ranks say of themselves in the first round of a communicator that all of them come to; see README.md."""
 
 from __future__ import annotations
 
@@ -35,13 +30,9 @@ NOWHERE = RankPlace()
 @functools.cache
 def this_host() -> str:
     """Return what names this host among those of the job, as NCCL does: ``NCCL_HOSTID``, or its name and its boot."""
-    if named := os.environ.get("NCCL_HOSTID"):
-        return named
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        boot = ""
-    return f"{socket.gethostname()} {boot}"
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    own = f"{socket.gethostname()} {boot.read_text().strip() if boot.exists() else ''}"
+    return os.environ.get("NCCL_HOSTID") or own
 
 
 def greeting(place: RankPlace, settings: Mapping[str, str]) -> dict[str, Any]:
@@ -63,45 +54,28 @@ def refusal(about: str, greetings: Sequence[Mapping[str, Any]], names: RankNames
     return ""
 
 
-def another_format(text: str) -> str:
-    """Return what a rank says that reads a verdict of another format."""
-    return f"the ranks run different versions of tracehook ({text}). Install one version of tracehook on all ranks"
-
-
 def shaken(about: str, greetings: Sequence[Mapping[str, Any]], names: RankNames) -> dict[str, Any]:
-    """Return what the ranks share once all have heard all greetings."""
+    """Return what the ranks share once all have heard all greetings, with a sentence for each setting that differs."""
+    settings = [one.get("settings", {}) for one in greetings]
+    differences = []
+    for variable in sorted({variable for one in settings for variable in one}):
+        values = [repr(one.get(variable, "unknown")) for one in settings]
+        if len(set(values)) > 1:
+            differences.append(f"{about}: {variable} differs: {_by_rank(values, names)}. Set it alike on all ranks")
+    guards = {one.get(GUARD) for one in settings}
     return {
         "domain": domain(greetings),
-        "guard": guard(greetings),
-        "differences": differences(about, greetings, names),
+        "guard": next((value for value in GUARDS if value in guards), GUARDS[-1]),  # what all of them allow
+        "differences": differences,
     }
 
 
 def domain(greetings: Sequence[Mapping[str, Any]]) -> str:
     """Return what joins these ranks: ``one_host``, ``several`` hosts, or empty: only NCCL knows."""
     hosts, fabrics = ({one.get(what, "") for one in greetings} for what in RankPlace._fields)
-    if "" in hosts:
-        return ""
-    if len(hosts) == 1:
-        return "one_host"
+    if len(hosts) == 1 or "" in hosts:
+        return "" if "" in hosts else "one_host"
     return "" if len(fabrics) == 1 and fabrics != {""} else "several"  # NVLink may join the hosts of one fabric
-
-
-def differences(about: str, greetings: Sequence[Mapping[str, Any]], names: RankNames) -> list[str]:
-    """Return one sentence for each setting that differs between these ranks."""
-    settings = [one.get("settings", {}) for one in greetings]
-    found = []
-    for variable in sorted({variable for one in settings for variable in one}):
-        values = [repr(one.get(variable, "unknown")) for one in settings]
-        if len(set(values)) > 1:
-            found.append(f"{about}: {variable} differs: {_by_rank(values, names)}. Set it alike on all ranks")
-    return found
-
-
-def guard(greetings: Sequence[Mapping[str, Any]]) -> str:
-    """Return what tracehook may do to the job, as far as all of these ranks allow it."""
-    told = {one.get("settings", {}).get(GUARD, GUARDS[-1]) for one in greetings}
-    return next((value for value in GUARDS if value in told), GUARDS[-1])
 
 
 def _by_rank(values: Sequence[str], names: RankNames) -> str:

@@ -21,7 +21,7 @@ class RankNames(NamedTuple):
             return f"{_rank(ranks)} {runs(ranks)}"
         of_job = [self.ranks[rank] for rank in ranks]
         beside = f" ({runs(ranks)} of {self.group})" if of_job != list(ranks) else ""
-        return f"{_rank(ranks)} {_some_runs(of_job)}{beside}"
+        return f"{_rank(ranks)} {runs(of_job, MOST_RUNS)}{beside}"
 
     def number(self, rank: int) -> int:
         """Return the rank in the job."""
@@ -29,7 +29,7 @@ class RankNames(NamedTuple):
 
     def described(self, ranks: int) -> str:
         """Return the group, which has so many ranks, and who they are where the job counts otherwise."""
-        who = f"{_rank(self.ranks)} {_some_runs(sorted(self.ranks))}" if self.ranks else f"{ranks} ranks"
+        who = f"{_rank(self.ranks)} {runs(sorted(self.ranks), MOST_RUNS)}" if self.ranks else f"{ranks} ranks"
         return f"group {self.group}, {who}"
 
 
@@ -52,7 +52,3 @@ def runs(ranks: Sequence[int], most: int | None = None) -> str:
     shown, more = runs[:most], sum(map(len, runs[most:])) if most else 0
     told = (f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in shown)
     return ", ".join(told) + (f" and {more} more" if more else "")
-
-
-def _some_runs(ranks: Sequence[int]) -> str:
-    return runs(ranks, MOST_RUNS)

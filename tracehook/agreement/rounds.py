@@ -9,19 +9,12 @@ proposal. That is why no rank goes on while another one raises:
 * rank at the very deadline: it counts last or it does not; either way there is one verdict;
 * rank dead after its post: it raises nothing any more. If it was the one to judge, a rank whose time is up finds that
   nobody is missing, and judges. The others go on and meet its end in the collective call;
-* rank that cannot go on, such as one whose allocation failed: it writes the verdict at once (:func:`decline`);
-* rank that was interrupted while it waited: it writes a time-out at once (:func:`leave`).
-
-A round that failed is over for everybody, and the next one has the next number. Each rank says its *position* in the
-program. A rank that is further than the position at which a round failed was never at that call, so it goes on to the
-next round, up to the newest; every other rank raises what the verdict says. Ranks that meet at different positions part
-again: those who are further skipped what the others came to, and wait for them in the next round.
+* rank that cannot go on (:func:`decline`), or was interrupted (:func:`leave`): it writes the verdict at once.
 
 A rank cannot agree with the others if it loses the store, or is interrupted, between its post and the verdict: it
 raises, and cannot know whether the others go on.
 
-The steps are generators that yield operations of a store and receive their results. `store_worker.py` carries them out
-on a store of torch; a test carries them out in every order that two and three ranks can have.
+The steps are generators that yield operations of a store and receive their results. `store_worker.py` carries them out.
 """
 
 from __future__ import annotations
@@ -30,8 +23,43 @@ from collections.abc import Generator, Sequence
 from typing import Any, NamedTuple
 
 from tracehook.agreement import handshake
-from tracehook.agreement.topology import RoundTopology
+from tracehook.agreement.rank_names import NOBODY, RankNames
 from tracehook.agreement.verdicts import Post, RoundVerdict, is_further, judge
+
+LEADER = 0  # removes what a round leaves in the store, and compares what ranks say in the background
+
+
+class RoundTopology(NamedTuple):
+    """Who takes part, in which sequence of rounds."""
+
+    prefix: str
+    rank: int
+    ranks: int
+    about: str  # what messages call the communicator
+    timeout: float  # seconds, for messages
+    names: RankNames = NOBODY
+
+    @property
+    def who(self) -> str:
+        """What messages call this rank."""
+        return self.names.named([self.rank])
+
+    @property
+    def others(self) -> list[int]:
+        """The ranks besides this one."""
+        return [rank for rank in range(self.ranks) if rank != self.rank]
+
+    def verdict_key(self, number: int) -> str:
+        """Where the verdict of a round stands."""
+        return f"{self.prefix}/{number}/verdict"
+
+    def count_key(self, number: int) -> str:
+        """Where the ranks that have come to a round are counted."""
+        return f"{self.prefix}/{number}/came"
+
+    def post_key(self, number: int, rank: int) -> str:
+        """Where a rank posts."""
+        return f"{self.prefix}/{number}/{rank}"
 
 
 class Operation(NamedTuple):
@@ -66,7 +94,7 @@ def attend(topology: RoundTopology, number: int, post: Post) -> Steps:
     posts = dict(zip(topology.others, found, strict=True)) | {topology.rank: own.encode()}
     late = [rank for rank, text in posts.items() if not text]
     proposal = _timed_out(topology, post, late) if late else _judged(topology, [posts[rank] for rank in sorted(posts)])
-    return (yield from _claim(topology, number, proposal))
+    return (yield from claim(key, proposal))
 
 
 def decline(topology: RoundTopology, number: int, post: Post, why: str) -> Steps:
@@ -74,14 +102,14 @@ def decline(topology: RoundTopology, number: int, post: Post, why: str) -> Steps
     text = f"{topology.about}: {topology.who} could not go on: {why}; {post.consequence}"
     data = {str(topology.rank): why}
     proposal = RoundVerdict("declined", text, data=data, position=post.position, topic=post.topic)
-    return (yield from _claim(topology, number, proposal))
+    return (yield from claim(topology.verdict_key(number), proposal))
 
 
 def leave(topology: RoundTopology, number: int, post: Post, why: str) -> Steps:
     """End round `number`, to which this rank has come, because it waits no longer; return the verdict that stands."""
     text = f"{topology.about}: {topology.who} ended its wait at {post.topic!r} by {why}; {post.consequence}"
     proposal = RoundVerdict("timeout", text, [topology.rank], position=post.position)
-    return (yield from _claim(topology, number, proposal))
+    return (yield from claim(topology.verdict_key(number), proposal))
 
 
 def missing(topology: RoundTopology, number: int) -> Generator[Operation, Any, list[int]]:
@@ -99,9 +127,17 @@ def is_for(verdict: RoundVerdict, post: Post) -> bool:
     return not verdict.position or not is_further(post.position, verdict.position)
 
 
-def _claim(topology: RoundTopology, number: int, proposal: RoundVerdict) -> Steps:
+def claim(verdict_key: str, proposal: RoundVerdict) -> Steps:
     """Return the verdict that stands, perhaps the proposal."""
-    return RoundVerdict.read((yield Operation("claim", (topology.verdict_key(number), proposal.written()))))
+    return RoundVerdict.read((yield Operation("claim", (verdict_key, proposal.written()))))
+
+
+def counted(key: str) -> Generator[Operation, Any, int]:
+    """Add one to a counter that only this rank writes, and return it."""
+    [found] = yield Operation("peek", ([key],))
+    number = int(found or 0) + 1
+    yield Operation("set", (key, str(number)))  # which may be made twice, unlike an addition
+    return number
 
 
 def _judged(topology: RoundTopology, texts: Sequence[bytes]) -> RoundVerdict:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import uuid
 import weakref
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tracehook.agreement.store_worker import StoreWorkers
+from tracehook.agreement.store_worker import StoreWorkers, token
 from tracehook.agreement.watchdog import LOOK, Listener, Watchdog
 from tracehook.hook import background
 from tracehook.hook.groups import below, cloned_store, stores
@@ -18,48 +17,18 @@ if TYPE_CHECKING:
     from torch.distributed import Store
 
 
-class StoreSession:
-    """What one process has of one store. The groups of a job have prefixes of one store, so they share it.
+class StoreSession(NamedTuple):
+    """What one process has of one store. The groups of a job have prefixes of one store, so they share it."""
 
-    `store` is a separate connection, so the program can end its store while the session exists. `name`: what only this
-    store is called. :class:`Watchdog` describes the others.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        name: str,
-        know: Callable[[str], None],
-        is_left: Callable[[], bool] = lambda: False,
-        on_end: Callable[[], None] = lambda: None,
-        listeners: Mapping[str, Listener] | None = None,
-        patience: float = 60.0,
-    ) -> None:
-        self.store = store
-        self.name = name
-        self.workers = StoreWorkers(store)
-        self.watchdog = Watchdog(store, know, token, is_left, on_end, listeners, patience)
-
-    def count(self, key: str) -> int:
-        """Add one to a counter that only this rank writes, and return it; raises what the store raises."""
-        number = int(self._twice(lambda store: store.add(key, 0))) + 1
-        self._twice(lambda store: store.set(key, str(number)))  # which may be done twice, unlike an addition
-        return number
-
-    def _twice(self, act: Callable[[Store], Any]) -> Any:
-        try:
-            return act(self.store)
-        except RuntimeError:  # once broken, a connection stays so
-            self.store = cloned_store(self.store)
-            return act(self.store)
+    name: str  # what only this store is called
+    workers: StoreWorkers
+    watchdog: Watchdog
 
 
 class StoreSessions:
     """The sessions of this process. Any thread.
 
-    `know` is called with the key of a communicator that others ask about and nobody here has watched so far, and with
-    the session where they ask.
-    `listeners` makes what each watchdog asks besides, by channel; `patience`: see :class:`Watchdog`.
+    `know` also gets the session where others ask; `listeners` makes those of a watchdog. See :class:`Watchdog`.
     """
 
     def __init__(
@@ -79,7 +48,7 @@ class StoreSessions:
         # may begin them while the program does.
         self.beginning = threading.Lock()
         self.begun: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
-        self._lock = threading.Lock()  # for moments; a watchdog takes it under its own, nothing is taken under it
+        self._lock = threading.RLock()  # for moments; a watchdog takes it under its own, nothing is taken under it
         self._listening: threading.Thread | None = None
         self._over = threading.Event()
 
@@ -128,21 +97,16 @@ class StoreSessions:
                     self._sessions[name] = found
                     self._known[store] = name
                     return found
-            made = StoreSession(
-                cloned_store(base),
-                name,
+            own = cloned_store(base)  # the program may end its store while the session exists
+            watchdog = Watchdog(
+                own,
                 lambda key: self._know(key, self._sessions[name]),
                 lambda: self._is_left(name),
-                self._ended,
+                self._forget_ended,
                 self._listeners(),
                 self._patience,
             )
-
-    def required(self, store: Store | None) -> StoreSession:
-        """Return the session at that store; raises RuntimeError without one, and what the store raises."""
-        if store is None:
-            raise RuntimeError("the default group has ended, and with it the store where ranks meet")
-        return self.at(store)
+            made = StoreSession(name, StoreWorkers(own), watchdog)
 
     def _living(self, store: Store | None) -> StoreSession | None:
         name = self._known.get(store) if store is not None else None
@@ -154,19 +118,10 @@ class StoreSessions:
         with self._lock:
             return name not in self._known.values()
 
-    def _ended(self) -> None:
-        with self._lock:
-            self._forget_ended()
-
     def _forget_ended(self) -> None:
         """Hold no connection to a store that nobody needs."""
-        needed = set(self._known.values())
-        for name, session in list(self._sessions.items()):
-            if session.watchdog.has_ended or not (session.watchdog.has_begun or name in needed):
-                del self._sessions[name]
-
-
-def token(store: Store) -> str:
-    """Return a name that all who use `store`, with its prefixes, get alike, and nobody else."""
-    standing: bytes = store.compare_set("tracehook/token", "", uuid.uuid4().hex)
-    return standing.decode()
+        with self._lock:
+            needed = set(self._known.values())
+            for name, session in list(self._sessions.items()):
+                if session.watchdog.has_ended or not (session.watchdog.has_begun or name in needed):
+                    del self._sessions[name]

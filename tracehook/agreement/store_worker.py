@@ -10,13 +10,14 @@ import math
 import queue
 import threading
 import time
+import uuid
 import weakref
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
-from tracehook.agreement.rounds import Operation, Steps
-from tracehook.agreement.verdicts import RoundVerdict
+from tracehook.agreement import rounds
+from tracehook.agreement.rounds import Operation
 from tracehook.hook import background
 from tracehook.hook.groups import cloned_store
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
     from torch.distributed import Store
-
-Result = TypeVar("Result")
 
 # Seconds after the deadline when a store that has not answered counts as gone. Not fewer: when the wait of a TCPStore
 # runs out of time, torch writes a warning and looks up names for it; a bad name server makes that take many seconds.
@@ -45,13 +44,13 @@ class Task:
     time may be up together.
     """
 
-    steps: Steps
+    steps: Generator[Operation, Any, Any]
     timeout: float
     removable: Sequence[str] = ()
     turn: int = 0
     trips: int = 0
     abandoned: bool = False  # the process ends
-    outcome: queue.SimpleQueue[RoundVerdict | BaseException] = field(default_factory=queue.SimpleQueue)
+    outcome: queue.SimpleQueue[Any] = field(default_factory=queue.SimpleQueue)
 
     def __post_init__(self) -> None:
         self.deadline = time.monotonic() + self.timeout
@@ -59,8 +58,8 @@ class Task:
         self._claimed: tuple[str, str] | None = None
         self._wanted: Operation | None = None
 
-    def run(self, store: Store) -> RoundVerdict:
-        """Make every operation that the steps ask for; return the verdict that they end with.
+    def run(self, store: Store) -> Any:
+        """Make every operation that the steps ask for; return what they end with, such as a verdict.
 
         After an exception it begins with the operation that raised.
         """
@@ -71,8 +70,7 @@ class Task:
                 answer = self._perform(store, self._wanted)
                 self._wanted = None
         except StopIteration as end:
-            verdict: RoundVerdict = end.value
-            return verdict
+            return end.value
 
     def clean(self, store: Store) -> None:
         """Do what the caller need not wait for: wake those who do, and remove keys that nobody reads any more."""
@@ -129,10 +127,12 @@ class Task:
         return True
 
 
-def run(steps: Generator[Operation, Any, Result], store: Store) -> Result:
+def run(steps: Generator[Operation, Any, Any], store: Store) -> Any:
     """Make every operation of steps that wait for nothing; return what they end with."""
-    task = Task(cast("Steps", steps), timeout=0.0)
-    return cast("Result", task.run(store))
+    task = Task(steps, timeout=0.0)
+    result = task.run(store)
+    task.clean(store)
+    return result
 
 
 def peeked(store: Store, key: str) -> bytes:
@@ -141,13 +141,10 @@ def peeked(store: Store, key: str) -> bytes:
     return found if found != b"?" else b""
 
 
-def claimed(store: Store, key: str, value: str) -> bytes:
-    """Write a value onto an absent key; return what stands there then."""
-    stands: bytes = store.compare_set(key, "", value)
-    if stands == value.encode():
-        # The daemon of a TCPStore without libuv does not wake those who wait for a key that compare_set has made.
-        store.set(key, value)
-    return stands
+def token(store: Store) -> str:
+    """Return a name that all who use `store`, with its prefixes, get alike, and nobody else."""
+    standing: bytes = store.compare_set("tracehook/token", "", uuid.uuid4().hex)
+    return standing.decode()
 
 
 class StoreWorker:
@@ -175,17 +172,6 @@ class StoreWorker:
         if self._thread is None or not self._thread.is_alive():
             self.end()
             self._serve(self._tasks, self._store)
-
-    def carry_out(self, task: Task) -> RoundVerdict:
-        """Run the steps; raises what the store raises. A worker on which this has raised is of no more use."""
-        self.submit(task)
-        try:
-            outcome = task.outcome.get(timeout=max(0.0, task.deadline - time.monotonic()) + GRACE)
-        except queue.Empty:
-            outcome = RuntimeError(f"no answer within {GRACE:g} s after the deadline")
-        if isinstance(outcome, BaseException):
-            raise outcome
-        return outcome
 
     @staticmethod
     def _serve(tasks: queue.SimpleQueue[Task | None], shared: Store) -> None:
@@ -226,13 +212,24 @@ class StoreWorkers:
         worker.submit(task)
         self._give_back(worker)
 
-    def carry_out(self, task: Task) -> RoundVerdict:
-        """Run the steps on a worker that is free, or on a new one."""
+    def carry_out(self, task: Task) -> Any:
+        """Run the steps on a worker that is free, or on a new one; raises what the store raises."""
         worker = self._take()
         self._running.add(task)
-        verdict = worker.carry_out(task)
+        worker.submit(task)
+        try:
+            outcome = task.outcome.get(timeout=max(0.0, task.deadline - time.monotonic()) + GRACE)
+        except queue.Empty:
+            outcome = RuntimeError(f"no answer within {GRACE:g} s after the deadline")
+        if isinstance(outcome, BaseException):
+            raise outcome
         self._give_back(worker)
-        return verdict
+        return outcome
+
+    def count(self, key: str, timeout: float) -> int:
+        """Add one to a counter that only this rank writes, and return it; raises what the store raises."""
+        number: int = self.carry_out(Task(rounds.counted(key), timeout))
+        return number
 
     def _take(self) -> StoreWorker:
         with self._lock:

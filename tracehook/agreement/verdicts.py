@@ -31,7 +31,6 @@ class Post(NamedTuple):
     def read(cls, text: str) -> Self:
         """Return the post in a text. Of another format, or none, only the greeting counts."""
         told = json.loads(text)
-        told = told if isinstance(told, dict) else {}
         if told.get("format") != handshake.FORMAT:
             return cls("", "", [], greeting={"format": told.get("format", 1)} | told.get("greeting", {}))
         return cls(**{name: told[name] for name in cls._fields if name in told})
@@ -68,8 +67,6 @@ class RoundVerdict(NamedTuple):
     def read(cls, text: str | bytes) -> Self:
         """Return the verdict in a text."""
         told = json.loads(text)
-        if not isinstance(told, dict):  # as versions before the handshake wrote it
-            told = {"kind": "mismatch", "text": handshake.another_format(str(told[1]))}
         return cls(**{name: told[name] for name in cls._fields if name in told})
 
 
@@ -102,7 +99,8 @@ def judge(about: str, posts: Sequence[Post], names: RankNames = NOBODY) -> Round
         reasons = {rank: reason for reason, ranks in failed.items() for rank in ranks}
         if failed:
             return RoundVerdict("failed", text, data=reasons)
-        return RoundVerdict("ok", data=max(_numbers(posts)) if act == "confirm" else _levels(posts))
+        calls = [int(post.entries[1]) for post in posts]
+        return RoundVerdict("ok", data=max(calls) if act == "confirm" else _levels(posts, calls))
     if act == "exchange":
         return RoundVerdict("ok", data=[post.entries for post in posts])
     if act == "share":
@@ -139,13 +137,8 @@ def _apart(about: str, posts: Sequence[Post], names: RankNames) -> RoundVerdict:
     return RoundVerdict("skipped", text, position=newest)
 
 
-def _numbers(posts: Sequence[Post]) -> list[int]:
-    return [int(post.entries[1]) for post in posts]
-
-
-def _levels(posts: Sequence[Post]) -> tuple[int, bool]:
+def _levels(posts: Sequence[Post], calls: Sequence[int]) -> tuple[int, bool]:
     """Return the most calls that a rank made, if all can say, and whether all are level; see fence.py."""
-    calls = _numbers(posts)
     most = UNKNOWN if UNKNOWN in calls else max(calls)
     return most, not any(post.entries[2] for post in posts) and (most == UNKNOWN or min(calls) == most)
 

@@ -1,13 +1,6 @@
 """No rank waits alone: a rank that waits too long says so where all processes look, and those that know why answer.
 
-While nothing is wrong each process makes one small operation on the store each second, whatever the number of its
-groups (alarms.py). A rank that has waited half a second in a round posts an *alarm*: which communicator, which
-call, what it wants. Ranks that ask the same post one alarm together, because every process hears each of them. Every
-process that has the communicator looks up what it did itself at that call. If that proves that it will never come to
-the round, it ends the round with a verdict that says so, and all ranks that wait wake up with it. A rank that is merely
-late knows nothing yet, and the alarm stays open until the round is over. No answer ends a round whose verdict stands.
-
-A rank that has waited for `SYMM_REGISTER_TIMEOUT` says once which ranks are missing, and waits on.
+README.md says how. A rank that is merely late knows nothing yet, and the alarm stays open until the round is over.
 """
 
 from __future__ import annotations
@@ -18,12 +11,12 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tracehook.agreement import rounds
-from tracehook.agreement.alarms import Alarm, AlarmFeed, OwnRound, put
-from tracehook.agreement.store_worker import claimed, peeked, run
+from tracehook.agreement.alarms import Alarm, AlarmFeed, alarm_of, put
+from tracehook.agreement.store_worker import peeked, run, token
 from tracehook.agreement.verdicts import RoundVerdict
 from tracehook.hook import background
 from tracehook.hook.groups import cloned_store
@@ -79,17 +72,15 @@ class Watchdog:
     """Follows the rounds of this process and the alarms of all processes, on one thread.
 
     `store` is a connection on which nobody waits. Any thread. `know` is called with the key of a communicator that an
-    alarm is about and that is not watched: it calls :meth:`watch` if this process has it. `name` returns what only this
-    store is called. `is_left` tells whether no group has the store any more: then the watchdog ends with the last
-    communicator, and calls `on_end`. `listeners`, by channel, compare something else at the same store. `patience`:
-    seconds after which a rank that waits says so.
+    alarm is about and that is not watched: it calls :meth:`watch` if this process has it. `is_left` tells whether no
+    group has the store any more: then the watchdog ends with the last communicator, and calls `on_end`. `listeners`,
+    by channel, compare something else at the same store. `patience`: seconds after which a rank that waits says so.
     """
 
     def __init__(
         self,
         store: Store,
         know: Callable[[str], None] = lambda _: None,
-        name: Callable[[Store], str] = lambda _: "",
         is_left: Callable[[], bool] = lambda: False,
         on_end: Callable[[], None] = lambda: None,
         listeners: Mapping[str, Listener] | None = None,
@@ -97,7 +88,6 @@ class Watchdog:
     ) -> None:
         self._store = store
         self._know = know
-        self._name = name
         self._own_name = ""  # the token of the store; empty until the watchdog has read it
         self._is_replaced = False  # another store is at its port
         self._is_left = is_left
@@ -106,10 +96,11 @@ class Watchdog:
         self._patience = patience
         self._changed = threading.Lock()
         self._over = threading.Event()
+        self.has_begun = False
         self.has_ended = False  # nobody needs the store, or it is gone and another one is in its place
         self._subjects: dict[str, Subject] = {}
-        self._tokens = itertools.count()
-        self._waiting: dict[int, OwnRound] = {}
+        self._numbers = itertools.count()
+        self._waiting: dict[int, tuple[Waiting, Alarm]] = {}  # and what this process asks if the round takes long
         self._open: dict[str, tuple[Alarm, float]] = {}  # by verdict key: alarms that are not over yet
         self._raised: dict[int, str] = {}  # of self._waiting, those about which there is an alarm; see _raise()
         self._said: set[int] = set()  # of self._waiting, those of which a line said who is missing
@@ -128,34 +119,29 @@ class Watchdog:
             if self._thread is None or self.has_ended:
                 thread = background.start(self, self._run, "tracehook-watchdog")
                 if thread is not None:
-                    self.has_ended = False
+                    self.has_begun, self.has_ended = True, False
                     self._thread = thread
 
     def end_soon(self) -> None:
         """At exit: look no more."""
         self._over.set()
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether it looks for alarms, or did so."""
-        return self._thread is not None
-
     @contextlib.contextmanager
     def following(self, key: str, waiting: Waiting, facts: Mapping[str, Any]) -> Iterator[None]:
         """Look after a round of communicator `key` for the time of the body."""
-        token = next(self._tokens)
+        number = next(self._numbers)
         with self._changed:
-            self._waiting[token] = OwnRound(key, waiting, dict(facts))
+            self._waiting[number] = waiting, alarm_of(key, waiting, facts)
         try:
             yield
         finally:
             with self._changed:
-                self._waiting.pop(token, None)
+                self._waiting.pop(number, None)
 
     def rounds_of(self, key: str) -> list[Waiting]:
         """Return the rounds of this process on communicator `key` that are running now."""
         with self._changed:
-            return [found.waiting for found in self._waiting.values() if found.key == key]
+            return [waiting for waiting, alarm in self._waiting.values() if alarm.key == key]
 
     def _run(self) -> None:
         store: Store | None = self._store
@@ -165,7 +151,7 @@ class Watchdog:
             try:
                 if store is None:
                     store = self._connected()
-                self._own_name = self._own_name or self._name(store)
+                self._own_name = self._own_name or token(store)
                 self._look_after_own(store)
                 # Whoever asked looks for answers more often.
                 is_due = time.monotonic() >= due or self._has_asked()
@@ -189,7 +175,7 @@ class Watchdog:
     def _connected(self) -> Store:
         """Return a new connection to the store; raises RuntimeError if it is gone."""
         store = cloned_store(self._store)
-        if self._own_name and self._name(store) != self._own_name:
+        if self._own_name and token(store) != self._own_name:
             self._is_replaced = True
             raise RuntimeError("a newer store has this port now, and another watchdog reads that store")
         return store
@@ -208,21 +194,21 @@ class Watchdog:
         now = time.monotonic()
         with self._changed:
             late = [
-                (token, found) for token, found in self._waiting.items() if now - found.waiting.since >= found.patience
+                (number, *found) for number, found in self._waiting.items() if now - found[0].since >= found[1].patience
             ]
-            over = [token for token in self._raised if token not in self._waiting]
+            over = [number for number in self._raised if number not in self._waiting]
             self._said &= self._waiting.keys()
-        for token in over:
-            if key := self._raised.pop(token):
+        for number in over:
+            if key := self._raised.pop(number):
                 store.delete_key(key)
-        for token, found in late:
-            asked = self._raised.get(token)
+        for number, waiting, alarm in late:
+            asked = self._raised.get(number)
             if asked is None:
-                self._raised[token] = self._raise(store, found)
-            elif asked and now - found.waiting.since >= self._patience and token not in self._said:
-                self._said.add(token)
-                if peeked(store, asked).decode() == str(found.waiting.topology.rank):  # one says it for all
-                    self._say_missing(store, found.waiting)
+                self._raised[number] = self._raise(store, alarm)
+            elif asked and now - waiting.since >= self._patience and number not in self._said:
+                self._said.add(number)
+                if peeked(store, asked).decode() == str(alarm.rank):  # one says it for all
+                    self._say_missing(store, waiting)
 
     def _say_missing(self, store: Store, waiting: Waiting) -> None:
         """Say once which ranks a round of this process waits for."""
@@ -236,14 +222,9 @@ class Watchdog:
                 "(the time-out of the group)"
             )
 
-    def _has_verdict(self, store: Store, verdict_keys: Collection[str]) -> bool:
-        """Whether one of these rounds is over: then a rank that is still in it only has not heard so yet."""
-        return any(store.check([key]) for key in verdict_keys)
-
     @staticmethod
-    def _raise(store: Store, found: OwnRound) -> str:
+    def _raise(store: Store, alarm: Alarm) -> str:
         """Ask the other ranks, unless one asks the same; return the key that says so if this rank wrote it."""
-        alarm = found.alarm()
         same = json.dumps(alarm._replace(rank=0))
         key = f"{alarm.verdict_key}/asked/{hashlib.sha256(same.encode()).hexdigest()[:16]}"
         if store.check([key]):  # two ranks that ask in one moment both do, which only makes one alarm more
@@ -254,7 +235,7 @@ class Watchdog:
 
     def _waits_for(self, verdict_key: str) -> bool:
         with self._changed:
-            return any(found.verdict_key == verdict_key for found in self._waiting.values())
+            return any(alarm.verdict_key == verdict_key for _, alarm in self._waiting.values())
 
     def _step(self, store: Store) -> Store:
         """Do what there is to do each second; return the connection to go on with."""
@@ -313,11 +294,11 @@ class Watchdog:
                 return False
             # Both rounds end here, or one rank would go on while the other still waits.
             others = dict(proposal.data) if proposal.kind == "mismatch" and proposal.data else {}
-            if self._has_verdict(store, others):
-                return False
+            if any(store.check([key]) for key in others):
+                return False  # a rank that is still in a round that is over only has not heard so yet
             for key, position in others.items():
-                claimed(store, key, proposal._replace(position=position, data=None).written())
-            claimed(store, alarm.verdict_key, proposal.written())
+                run(rounds.claim(key, proposal._replace(position=position, data=None)), store)
+            run(rounds.claim(alarm.verdict_key, proposal), store)
         verdict = RoundVerdict.read(peeked(store, alarm.verdict_key))
         if verdict.kind == "timeout":
             verdict = subject.answer(alarm, store) or verdict  # too late for the round, not for this rank

@@ -209,22 +209,26 @@ class Exports:
         # Its records may have been dropped since it was prepared: the last peer has returned it.
         self._exports[export.number] = export
         export.loans[loan.number] = loan
+        if link not in export.links:
+            self._send_handles(link, export, timeout)
+            export.links.add(link)
+            export.log(link, self._events_of_links[link], ends=False)
         loan.links.add(link)
-        if link in export.links:
+
+    @staticmethod
+    def _send_handles(link: Link, export: Export, timeout: float) -> None:
+        if export.handle_kind == wire.HandleKind.RUNTIME:
             return
-        if export.handle_kind != wire.HandleKind.RUNTIME:
-            try:
-                for message, files in export.handle_messages():
-                    try:
-                        link.send(message, files, timeout)
-                    finally:
-                        close_files(files)
-            except PeerLost:
-                raise
-            except RuntimeError as problem:
-                raise PeerError(str(problem)) from None
-        export.links.add(link)
-        export.log(link, self._events_of_links[link], ends=False)
+        try:
+            for message, files in export.handle_messages():
+                try:
+                    link.send(message, files, timeout)
+                finally:
+                    close_files(files)
+        except PeerLost:
+            raise
+        except RuntimeError as problem:
+            raise PeerError(str(problem)) from None
 
     # --- the end of a loan ---
 
@@ -232,6 +236,11 @@ class Exports:
         """Ask peers for what nobody here uses any more."""
         with self._lock:
             self._recall([loan for loan in self._loans.values() if not loan.is_wanted()])
+
+    def drop_unlent(self) -> None:
+        """Hold nothing for an exchange that failed before a peer had it."""
+        with self._lock:
+            self._recall([loan for loan in self._loans.values() if not loan.links])
 
     def recall(self, tensor: Tensor) -> bool:
         """Ask peers for a tensor's memory, though it is still used here; False if it was not offered."""

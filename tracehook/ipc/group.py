@@ -117,6 +117,7 @@ class PeerGroup:
         table = self._peers
         table.read_all()
         unsent = set(tensors)
+        ranks = wire.all_of({self.rank, *tensors})
         try:
             table.check(tensors)
             table.connect(tensors)
@@ -127,13 +128,14 @@ class PeerGroup:
                 raise problem.within(f"{self.about}: rank {self.rank} cannot share a tensor") from None
             for rank, peer in peers.items():
                 unsent.discard(rank)
-                outbox.send(peer, outgoing[rank], table.timeout)
+                outbox.send(peer, outgoing[rank], ranks, table.timeout)
             EXPORTS.recall_unused()  # after what is new: a segment that is offered from again need not be unmapped
-            results: dict[int, Result] = {}
-            table.collect(list(peers.values()), results)
+            results = table.collect(list(peers.values()), ranks)
         except BaseException as problem:
             for rank in unsent & table.by_rank.keys():
-                outbox.refuse(table.by_rank[rank], problem)
+                table.by_rank[rank].number += 1
+            EXPORTS.drop_unlent()
+            outbox.refuse([table.by_rank[rank] for rank in tensors if rank in table.by_rank], self.rank, problem)
             raise
         IMPORTS.return_unused()
         return {rank: results[rank] for rank in tensors}

@@ -92,6 +92,10 @@ class _Batch(NamedTuple):
     imports: list[Import]
 
 
+def _named(link: Link, offer: wire.Offer) -> str:
+    return f"a segment of rank {link.peer} ({offer.size} bytes)"
+
+
 class Imports:
     """Of one process. Any thread; its lock is taken with a group's lock held or none, and not held during waits."""
 
@@ -125,7 +129,10 @@ class Imports:
             else:
                 link.handles.release(offer.export)
             if offer.flags & wire.Flag.WRITABLE and not imported.mapping.writable:
-                imported.mapping.allow_writes()
+                try:
+                    imported.mapping.allow_writes()
+                except RuntimeError as problem:
+                    raise PeerError(f"{_named(link, offer)} cannot be mapped for writing: {problem}") from None
             imported.links[link] = events
             found = imported.loans.get((link, offer.loan))
             if found is None:
@@ -142,7 +149,7 @@ class Imports:
         except RuntimeError as problem:
             link.try_send(wire.pack_head(wire.Kind.NOT_MAPPED, offer.export))
             self._report_mapped(link, events, offer, device, 0, begin, getattr(problem, "code", -1))
-            about = f"a segment of rank {link.peer} ({offer.size} bytes) cannot be mapped"
+            about = f"{_named(link, offer)} cannot be mapped"
             if isinstance(problem, PeerError):
                 raise problem.within(about) from None
             raise PeerError(f"{about}: {problem}") from None
@@ -169,6 +176,8 @@ class Imports:
             if imported is not None and link in imported.links:
                 self._mark_unwanted(imported, link, why)
                 return
+            if imported is not None and link in imported.awaiting:
+                return  # it is told when that is unmapped
         link.try_send(wire.pack_head(wire.Kind.UNMAPPED, number))
 
     def mark_unwanted(self, link: Link, why: PeerError) -> None:

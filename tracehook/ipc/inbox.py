@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING
 
 from tracehook.errors import PeerError, PeerLost, PeerTensorGone
 from tracehook.ipc import wire
+from tracehook.ipc.peer import Said
 from tracehook.ipc.tables import EXPORTS, IMPORTS
 from tracehook.ipc.tensor import PeerTensor
-from tracehook.ipc.wire import Kind
+from tracehook.ipc.wire import Kind, Reached
 
 if TYPE_CHECKING:
     import torch
 
+    from tracehook.ipc.imports import ImportedLoan
     from tracehook.ipc.peer import Peer, Result
     from tracehook.ipc.semaphores import Semaphores
 
@@ -24,6 +26,7 @@ class Inbox:
         self._about = about
         self._device = device
         self.semaphores: Semaphores | None = None
+        self.words_of_peers: dict[int, tuple[ImportedLoan, int]] = {}  # see Semaphores
         self.is_closed = False  # nothing new is mapped any more
 
     def read(self, peer: Peer) -> None:
@@ -31,10 +34,15 @@ class Inbox:
         while (message := self._receive(peer)) is not None:
             self._act(peer, message)
 
-    def take_result(self, peer: Peer) -> tuple[bool, Result]:
-        """Read up to the peer's part of the last exchange, and no further: what it gives lasts until the next call."""
+    def take(self, peer: Peer, step: Reached) -> tuple[bool, Result]:
+        """Read until the peer is so far in the last exchange, and no further: what it gives lasts until the next call.
+
+        Returns:
+            whether it is so far, and its part if that is the step.
+
+        """
         while True:
-            came, result = peer.take()
+            came, result = peer.take(step)
             message = None if came else self._receive(peer)
             if message is None:
                 return came, result
@@ -54,12 +62,13 @@ class Inbox:
             match head.kind:
                 case Kind.EXCHANGE:
                     self._import_offers(peer, head, message)
+                case Kind.CONFIRMED:
+                    peer.said.append(Said(head.number, Reached(head.form), None))
                 case Kind.REFUSED:
-                    text = message[wire.HEAD_BYTES :].decode(errors="replace")
                     peer.partial, peer.problem = [], None
-                    peer.record(
-                        head.number, PeerError(f"rank {peer.rank} gave up: {text}", advice="Mend that on its side")
-                    )
+                    why = PeerError(message[wire.HEAD_BYTES :].decode(errors="replace"), advice="Mend that on its side")
+                    why.told = why.text
+                    peer.said.append(Said(head.number, Reached.GIVEN, why))
                 case Kind.SEMAPHORES:
                     self._import_semaphores(peer, message)
                 case Kind.BYE:
@@ -83,6 +92,7 @@ class Inbox:
             case Kind.UNMAPPED:
                 EXPORTS.on_unmapped(peer.link, number)
             case Kind.NOT_MAPPED:
+                peer.lacks_semaphores = True  # perhaps these were meant
                 EXPORTS.on_not_mapped(peer.link, number)
             case _:
                 raise wire.WireError(f"a message of kind {kind}")
@@ -102,13 +112,14 @@ class Inbox:
         tensors, first_problem = peer.partial, peer.problem
         peer.partial, peer.problem = [], None
         given = tensors[0] if head.form == wire.Form.ONE else tensors if head.form == wire.Form.LIST else None
-        peer.record(head.number, given if first_problem is None else first_problem)
+        what = given if first_problem is None else first_problem
+        peer.said.append(Said(head.number, Reached.GIVEN, what, head.ranks))
 
     def _import_semaphores(self, peer: Peer, message: bytes) -> None:
         (offer,) = wire.unpack_offers(message, 1)
         try:
             loan = IMPORTS.map_loan(peer.link, peer.events, offer, self._device.index)
         except PeerError as problem:
-            raise problem.within(self._about) from None
-        if self.semaphores is not None:
-            self.semaphores.add_peer(peer.rank, loan, offer.offset)
+            peer.unusable = problem
+            return
+        self.words_of_peers[peer.rank] = (loan, offer.offset)

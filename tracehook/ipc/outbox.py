@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracehook.errors import PeerError, PeerLost
@@ -35,31 +35,35 @@ def pack(given: Shareable, device: int, writable: bool) -> OutgoingExchange:
     return OutgoingExchange(form, [loan for loan, _ in both], [offer for _, offer in both])
 
 
-def send(peer: Peer, outgoing: OutgoingExchange, timeout: float) -> None:
-    """Send it, as the peer's next exchange. Raises :class:`PeerLost`, or :class:`PeerError` after telling the peer."""
+def send(peer: Peer, outgoing: OutgoingExchange, ranks: int, timeout: float) -> None:
+    """Send it, as the peer's next exchange; `ranks`: see :func:`wire.all_of`. Raises PeerLost or PeerError."""
     peer.number += 1
     begin = 0
     try:
-        for data, count in wire.exchange_messages(peer.number, outgoing.form, outgoing.offers):
+        for data, count in wire.exchange_messages(peer.number, outgoing.form, outgoing.offers, ranks):
             EXPORTS.send(peer.link, data, outgoing.loans[begin : begin + count], timeout)
             begin += count
     except PeerLost:
         raise peer.handle_loss() from None
     except PeerError as problem:
-        _send_refusal(peer, problem)
         raise problem.within(f"{peer.about}: a tensor cannot be shared with rank {peer.rank}") from None
 
 
-def refuse(peer: Peer, problem: BaseException) -> None:
-    """Tell the peer that this rank gives up their next exchange, and why: it need not wait for its deadline."""
-    peer.number += 1
-    _send_refusal(peer, problem)
+def confirm(peer: Peer, step: wire.Reached) -> None:
+    """Tell the peer how far this rank is in their exchange."""
+    peer.link.try_send(wire.pack_head(wire.Kind.CONFIRMED, peer.number, step))
 
 
-def _send_refusal(peer: Peer, problem: BaseException) -> None:
-    lines = (problem.text if isinstance(problem, PeerError) else str(problem)).splitlines()
-    text = (lines[0] if lines else type(problem).__name__).encode()[:1000]
-    peer.link.try_send(wire.pack_head(wire.Kind.REFUSED, peer.number) + text)
+def refuse(peers: Collection[Peer], rank: int, problem: BaseException) -> None:
+    """Tell all peers of a call that this rank gives their exchange up, and why: they need not wait, and raise alike.
+
+    If it does so because a peer gave up, the others hear of that one.
+    """
+    lines = (problem.text if isinstance(problem, PeerError) else str(problem)).splitlines() or [type(problem).__name__]
+    told = problem.told if isinstance(problem, PeerError) else ""
+    for peer in peers:
+        text = told or f"rank {rank} gave up: {lines[0].removeprefix(f'{peer.about}: ')}"
+        peer.link.try_send(wire.pack_head(wire.Kind.REFUSED, peer.number) + text.encode()[:1000])
 
 
 def send_semaphores(peer: Peer, words: Tensor, device: int, timeout: float) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from tracehook.errors import PeerError, PeerLost
 from tracehook.ipc.events import PeerEvents
 from tracehook.ipc.link import Link
 from tracehook.ipc.tables import EXPORTS, IMPORTS
+from tracehook.ipc.wire import Reached
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +23,15 @@ if TYPE_CHECKING:
     Result: TypeAlias = PeerTensor | list[PeerTensor] | None
 
 
+class Said(NamedTuple):
+    """What a peer said of one of its exchanges."""
+
+    number: int
+    step: Reached
+    what: Result | PeerError  # its part, or why there is none
+    ranks: int = 0  # of its call: see wire.all_of
+
+
 class Peer:
     """One peer of one group. Belongs to the thread that holds the group's lock, but for :meth:`handle_loss`."""
 
@@ -31,31 +41,39 @@ class Peer:
         self.about = about
         self.events = events
         self.number = 0  # of this rank's last exchange over this link; both sides count alike
-        self._recorded = 0  # up to which exchange the peer's parts were put into `received`
-        self.received: deque[tuple[int, Result | PeerError]] = deque()  # of the peer's exchanges, not yet taken
+        self.said: deque[Said] = deque()  # in its order, not yet taken
+        self.ranks = 0  # of the call in which it gave the part that was taken last: see wire.all_of
         self.partial: list[PeerTensor] = []
-        self.problem: PeerError | None = None
+        self.problem: PeerError | None = None  # with the exchange that is coming
+        self.lacks_semaphores = True  # of this rank
+        self.unusable: PeerError | None = None  # why its own semaphores are not here
         self._end_lock = threading.Lock()  # the monitor and a call may both find the end
         self._is_loss_handled = False
 
-    def take(self) -> tuple[bool, Result]:
-        """Return whether the peer's part of the last exchange has arrived, and what it is.
+    def take(self, step: Reached) -> tuple[bool, Result]:
+        """Return whether the peer is so far in the last exchange, and its part if that is what was asked for.
 
-        What is left of exchanges that this rank gave up is dropped. Raises what made the peer's part unusable.
+        What is left of exchanges that this rank gave up is dropped. Raises what made the peer's part unusable, and why
+        the peer gave up.
         """
-        while self.received:
-            number, outcome = self.received.popleft()
-            if number >= self.number:
-                if isinstance(outcome, PeerError):
-                    raise outcome.within(self.about)
-                return True, outcome
+        while self.said:
+            number, reached, what, ranks = self.said.popleft()
+            if number < self.number:
+                continue
+            if isinstance(what, PeerError):
+                raise what.within(self.about)
+            if reached >= step:
+                self.ranks = ranks or self.ranks
+                return True, what
         return False, None
 
-    def record(self, number: int, outcome: Result | PeerError) -> None:
-        """Keep the peer's part of an exchange until it is taken. A second message about one is dropped."""
-        if number > self._recorded:
-            self._recorded = number
-            self.received.append((number, outcome))
+    def obstacle(self) -> PeerError | None:
+        """Return why the next exchange cannot begin: the peer's semaphores cannot be used, or it gave that one up."""
+        found, self.unusable = self.unusable, None
+        last = self.said[-1] if self.said else None
+        if found is None and last is not None and last.number > self.number and isinstance(last.what, PeerError):
+            found = last.what
+        return found.within(self.about) if found is not None else None
 
     # --- its end ---
 

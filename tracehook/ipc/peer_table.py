@@ -7,13 +7,14 @@ import time
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from tracehook.errors import PeerTimeout
+from tracehook.errors import PeerError, PeerTimeout
 from tracehook.ipc import outbox
 from tracehook.ipc.connector import Connector
 from tracehook.ipc.events import PeerEvents
 from tracehook.ipc.peer import Peer
 from tracehook.ipc.semaphores import Semaphores
 from tracehook.ipc.tables import EXPORTS
+from tracehook.ipc.wire import Reached
 
 if TYPE_CHECKING:
     import torch
@@ -63,29 +64,39 @@ class PeerTable:
     # --- waiting ---
 
     def connect(self, ranks: Iterable[int]) -> None:
-        """Return when there are links to all these ranks."""
-        wanted = [rank for rank in ranks if not self.is_connected(rank)]
+        """Return when there are links to all these ranks, and both sides have each other's semaphores.
+
+        Raises what is wrong with one of them only when the others are connected, because they have to hear of it.
+        """
+        wanted = [rank for rank in ranks if not self.is_connected(rank) or self.by_rank[rank].lacks_semaphores]
         begin = time.monotonic()
+        problems: list[PeerError] = []
         while wanted:
             self._add_links([rank for rank in wanted if rank not in self.by_rank])
             half = [self.by_rank[rank] for rank in wanted if rank in self.by_rank]
             for peer in half:
                 self._inbox.read(peer)
-            wanted = [rank for rank in wanted if not self.is_connected(rank)]
-            for peer in half:
-                if peer.rank in wanted and peer.is_gone:
+                problem = self._give_semaphores(peer) or peer.obstacle()
+                problems += [problem] if problem is not None else []
+                if problem is not None or self.is_connected(peer.rank):
+                    wanted.remove(peer.rank)
+                elif peer.is_gone:
                     raise peer.handle_loss()
             left = begin + self.timeout - time.monotonic()
-            if wanted and left <= 0:
+            if wanted and left <= 0 and not problems:
                 silent = [rank for rank in wanted if not self._connector.is_announced(rank)]
                 what = "for their PeerGroup to be made" if silent else "for a first exchange with this rank"
                 raise self._timeout_error(silent or wanted, what, begin)
+            if left <= 0:
+                break
             if wanted:
                 self._connector.wait(left, [self.by_rank[rank].link for rank in wanted if rank in self.by_rank])
+        if problems:
+            raise problems[0]
 
     def is_connected(self, rank: int) -> bool:
         """Whether there is a link to it, over which its semaphores have come."""
-        return rank in self.by_rank and self._inbox.semaphores is not None and self._inbox.semaphores.has_peer(rank)
+        return self._inbox.semaphores is not None and rank in self.by_rank and rank in self._inbox.words_of_peers
 
     def _add_links(self, wanted: Iterable[int]) -> None:
         begin = time.monotonic_ns()
@@ -96,30 +107,62 @@ class PeerTable:
             EXPORTS.add_link(link, self._events)
             peer.events.write("peer.ready", link.peer, peer_life=link.life, duration_ns=time.monotonic_ns() - begin)
             self._monitor.add(peer)
-            if self._inbox.semaphores is None:
-                self._inbox.semaphores = Semaphores(self._size, self._events.rank, self._device.index)
-            outbox.send_semaphores(peer, self._inbox.semaphores.words, self._device.index, self.timeout)
+            self._give_semaphores(peer)
 
-    def collect(self, waiting: Collection[Peer], results: dict[int, Result]) -> None:
-        """Wait for these peers' parts of the exchange that was sent last to each."""
+    def _give_semaphores(self, peer: Peer) -> PeerError | None:
+        """Tell a peer where this rank's semaphores are, unless it knows; return why that cannot be."""
+        if peer.lacks_semaphores:
+            try:
+                if self._inbox.semaphores is None:
+                    self._inbox.semaphores = Semaphores(
+                        self._size, self._events.rank, self._device.index, self._inbox.words_of_peers
+                    )
+                outbox.send_semaphores(peer, self._inbox.semaphores.words, self._device.index, self.timeout)
+            except PeerError as problem:
+                return problem
+            except RuntimeError as problem:
+                return PeerError(f"{self.about}: rank {self._events.rank} cannot make its semaphores: {problem}")
+            peer.lacks_semaphores = False
+        return None
+
+    def collect(self, peers: Collection[Peer], ranks: int) -> dict[int, Result]:
+        """Return what these peers give in the exchange that was sent last to each, once they have this rank's parts.
+
+        If all of them have made one call with the same ranks (`ranks`: see :func:`wire.all_of`), then once all have all
+        parts: whoever lacks one says so, and all raise. Else some wait for other ranks, perhaps for later calls of
+        this one.
+        """
+        results = self._await(peers, Reached.GIVEN)
+        is_one_call = all(peer.ranks == ranks for peer in peers)
+        for peer in peers:
+            outbox.confirm(peer, Reached.ALL)
+        self._await(peers, Reached.ALL if is_one_call else Reached.PAIR)
+        return results
+
+    def _await(self, waiting: Collection[Peer], step: Reached) -> dict[int, Result]:
         begin = time.monotonic()
+        results: dict[int, Result] = {}
         while True:
-            missing = []
+            came, missing = [], []
             for peer in waiting:
-                came, result = self._inbox.take_result(peer)
-                if came:
+                is_there, result = self._inbox.take(peer, step)
+                if is_there:
                     results[peer.rank] = result
+                    came.append(peer)
                 elif peer.is_gone:
                     raise peer.handle_loss()
                 else:
                     missing.append(peer)
             if not missing:
-                return
+                return results
+            for peer in came if step == Reached.GIVEN else ():
+                outbox.confirm(peer, Reached.PAIR)
             waiting = missing
             left = begin + self.timeout - time.monotonic()
             if left <= 0:
                 numbers = ", ".join(str(number) for number in sorted({peer.number for peer in missing}))
-                raise self._timeout_error([peer.rank for peer in missing], f"for exchange {numbers}", begin)
+                what = f"for {'the end of ' if step != Reached.GIVEN else ''}exchange {numbers}"
+                raise self._timeout_error([peer.rank for peer in missing], what, begin)
             self._sleep(missing, left)
 
     def _sleep(self, peers: Iterable[Peer], seconds: float) -> None:

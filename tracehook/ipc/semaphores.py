@@ -9,7 +9,7 @@ captured signal is the same at every replay, and a second signal cannot overwrit
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,9 +25,9 @@ _FULL, _CREDIT = 0, 1
 
 
 class Semaphores:
-    """This rank's words, for all peers of a group, and where those of the peers are."""
+    """This rank's words, for all peers of a group, and where those of the peers are (`of_peers`: offset in a loan)."""
 
-    def __init__(self, ranks: int, rank: int, device: int) -> None:
+    def __init__(self, ranks: int, rank: int, device: int, of_peers: Mapping[int, tuple[ImportedLoan, int]]) -> None:
         words = torch.zeros((ranks, 2, CHANNELS), dtype=torch.int32)
         words[:, _CREDIT] = 1
         # Of its own, and urgent: the streams of the program may all be waiting, perhaps for a peer that waits for this.
@@ -38,15 +38,7 @@ class Semaphores:
         self._rank = rank
         self._device = device
         self._base = self.words.data_ptr()
-        self._of_peers: dict[int, tuple[ImportedLoan, int]] = {}
-
-    def add_peer(self, peer: int, loan: ImportedLoan, offset: int) -> None:
-        """Use the words of this peer; `offset` is theirs in its segment."""
-        self._of_peers[peer] = (loan, offset)
-
-    def has_peer(self, peer: int) -> bool:
-        """Whether the peer's words are here."""
-        return peer in self._of_peers
+        self._of_peers = of_peers
 
     def signal(self, peer: int, channel: int) -> None:
         """Let the peer's next wait go on, once the work that is on the current stream now is done."""

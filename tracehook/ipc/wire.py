@@ -6,14 +6,15 @@ allocation by allocation go before its first offer to a peer; those that are fil
 
 from __future__ import annotations
 
+import hashlib
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
 from tracehook.log.tables import HANDLES
 
-MAJOR, MINOR = 2, 0
+MAJOR, MINOR = 3, 0
 MAGIC = b"THPL"
 MOST_DIMENSIONS = 8
 OFFERS_OF_A_MESSAGE = 64  # a packet is at most some 200 KB
@@ -24,7 +25,7 @@ MOST_BYTES = 65536
 
 # magic, major, minor, key of the group, life of the process, rank, device, the other's secret
 _HELLO = struct.Struct("<4sHHQQii16s")
-_HEAD = struct.Struct("<BBHIQ")  # kind, form, parts, total, number
+_HEAD = struct.Struct("<BBHIQQ")  # kind, form, parts, total, number, ranks
 # export, segment, loan, bytes to map, offset, bytes from there; handle, pool?, dtype, dimensions, flags; the handle
 _OFFER = struct.Struct("<6Q4BI64s8q8q")
 HEAD_BYTES = _HEAD.size
@@ -59,7 +60,7 @@ class Kind(IntEnum):
     """What a message says; `number` of its head is given in parentheses."""
 
     EXCHANGE = 1  # these are my tensors (of this exchange on this link)
-    REFUSED = 2  # I raise in this exchange (its number), and this is why
+    REFUSED = 2  # I raise in this exchange (its number): who gave up, and why
     RECALL = 3  # I want this tensor's memory back (loan)
     RETURNED = 4  # I do not use it any more (loan)
     UNMAP = 5  # unmap this segment (export)
@@ -68,6 +69,7 @@ class Kind(IntEnum):
     BYE = 8  # I exchange no more on this link, and want back all that is mine
     SEMAPHORES = 9  # these are my semaphores
     HANDLES = 10  # these are the handles of this segment's allocations, or the next of them (export)
+    CONFIRMED = 11  # I have mapped your part of this exchange, or the parts of all (its number; the form: a Reached)
 
 
 class Form(IntEnum):
@@ -76,6 +78,14 @@ class Form(IntEnum):
     NOTHING = 0
     ONE = 1
     LIST = 2
+
+
+class Reached(IntEnum):
+    """How far a rank is in an exchange."""
+
+    GIVEN = 0  # its part has come
+    PAIR = 1  # it has the part of the rank that it tells
+    ALL = 2  # it has the parts of all
 
 
 class HandleKind(IntEnum):
@@ -116,6 +126,7 @@ class Head(NamedTuple):
     parts: int  # offers or handles in this message
     total: int
     number: int
+    ranks: int  # of an exchange: all_of() the ranks of the sender's call, itself among them
 
 
 class Offer(NamedTuple):
@@ -155,9 +166,9 @@ def unpack_hello(data: bytes) -> Hello:
     return Hello(*_HELLO.unpack_from(data)[3:])
 
 
-def pack_head(kind: int, number: int = 0, form: int = 0, count: int = 0, total: int = 0) -> bytes:
+def pack_head(kind: int, number: int = 0, form: int = 0, count: int = 0, total: int = 0, ranks: int = 0) -> bytes:
     """Return a head, which is a whole message for most kinds."""
-    return _HEAD.pack(kind, form, count, total, number)
+    return _HEAD.pack(kind, form, count, total, number, ranks)
 
 
 def unpack_head(data: bytes) -> Head:
@@ -214,10 +225,16 @@ def unpack_offers(data: bytes, count: int) -> Iterator[Offer]:
         )
 
 
-def exchange_messages(number: int, form: int, offers: Sequence[Offer]) -> Iterator[tuple[bytes, int]]:
+def all_of(ranks: Iterable[int]) -> int:
+    """Return a number that stands for these ranks: two sets of ranks have the same one only by chance."""
+    text = ",".join(map(str, sorted(ranks)))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def exchange_messages(number: int, form: int, offers: Sequence[Offer], ranks: int = 0) -> Iterator[tuple[bytes, int]]:
     """Yield the messages of one exchange, each with the number of offers in it."""
     total = len(offers)
     for begin in range(0, max(total, 1), OFFERS_OF_A_MESSAGE):
         part = offers[begin : begin + OFFERS_OF_A_MESSAGE]
-        head = pack_head(Kind.EXCHANGE, number, form, len(part), total)
+        head = pack_head(Kind.EXCHANGE, number, form, len(part), total, ranks)
         yield head + b"".join(map(pack_offer, part)), len(part)

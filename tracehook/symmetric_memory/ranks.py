@@ -13,7 +13,7 @@ from tracehook import _core
 from tracehook.agreement.agreement import Agreement, telling_of_the_store
 from tracehook.agreement.handshake import GUARDS
 from tracehook.agreement.rank_names import RankNames, of_group, runs
-from tracehook.agreement.store_session import token
+from tracehook.agreement.store_worker import token
 from tracehook.agreement.verdicts import Post
 from tracehook.errors import RegistrationError
 from tracehook.hook import background, groups, registrants
@@ -28,8 +28,8 @@ from tracehook.symmetric_memory.surroundings import place
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+    from tracehook.agreement.rounds import RoundTopology
     from tracehook.agreement.store_session import StoreSession, StoreSessions
-    from tracehook.agreement.topology import RoundTopology
     from tracehook.agreement.verdicts import RoundVerdict
     from tracehook.agreement.watchdog import Watchdog
     from tracehook.policies.base import Answer
@@ -191,7 +191,9 @@ class GroupRanks:
             return None
         store = self.facts.store if self.facts.store is not None else groups.job_store()
         with telling_of_the_store(self.about, BEGINNING):
-            return self._sessions.required(store)
+            if store is None:
+                raise RuntimeError("the default group has ended, and with it the store where ranks meet")
+            return self._sessions.at(store)
 
     def _name_at_store(self) -> str:
         """Return what the ranks call the group while it has no communicator: after its store, with its prefixes."""
@@ -204,7 +206,7 @@ class GroupRanks:
             return Agreement(None, name, facts.rank, facts.ranks, self.about, names=self.names)
         born_key = f"tracehook/{session.name}/{name}/born/{facts.rank}"
         with telling_of_the_store(self.about, BEGINNING):
-            number = session.count(born_key)
+            number = session.workers.count(born_key, self.timeout)
         made = Agreement(
             session.workers,
             f"{session.name}/{name}/{number}",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tracehook.agreement.agreement import Agreement, Waiting
     from tracehook.agreement.alarms import Alarm
     from tracehook.agreement.rank_names import RankNames
-    from tracehook.agreement.topology import RoundTopology
+    from tracehook.agreement.rounds import RoundTopology
     from tracehook.agreement.watchdog import Watchdog
     from tracehook.hook.groups import GroupFacts
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tracehook import _core
 from tracehook.agreement.alarms import Alarm
-from tracehook.agreement.topology import LEADER, RoundTopology
+from tracehook.agreement.rounds import LEADER, RoundTopology
 from tracehook.agreement.verdicts import RoundVerdict
 from tracehook.symmetric_memory import divergence, samples, testimony
 from tracehook.symmetric_memory.testimony import MOST, Testimony

@@ -162,6 +162,22 @@ def nothing_back() -> None:
         meet()
 
 
+def orders() -> None:
+    """Three ranks, whose calls name different ranks and come in different orders."""
+    mine = filled(RANK, 1, device)
+    torch.cuda.synchronize()
+    calls_of_ranks = {
+        "pairs": [[[1, 2]], [[0], [2]], [[1], [0]]],
+        "again": [[[1, 2], [2]], [[0, 2]], [[0], [0], [1]]],
+    }
+    with PeerGroup(timeout=20.0) as group:
+        group.exchange(dict.fromkeys(OTHERS))  # all are connected from then on
+        for name, calls_of_rank in calls_of_ranks.items():
+            got = [group.exchange(dict.fromkeys(peers, mine)) for peers in calls_of_rank[RANK]]
+            tell(**{name: [[peer, value(one)] for results in got for peer, one in results.items()]})
+            meet()
+
+
 def refusals() -> None:
     """What cannot be shared: one line here, and the peer is told at once."""
     texts = {}
@@ -497,8 +513,7 @@ def never_comes() -> None:
         timed("no_exchange", lambda: group.exchange(dict.fromkeys(OTHERS, stale)))
     dist.barrier()
     if RANK != 0:
-        late = group.exchange({0: mine})[0]  # what rank 0 gave when it did come
-        tell(late=value(late))
+        tell(late=said(lambda: group.exchange({0: mine})))
     dist.barrier()
     group._peers.timeout = 20.0
     tell(level=[value(one) for one in group.exchange(dict.fromkeys(OTHERS, mine)).values()])
@@ -512,7 +527,7 @@ def never_comes() -> None:
     dist.barrier()
     other = filled(50 + RANK, 1, device)
     torch.cuda.synchronize()
-    repeated = [value(group.exchange({0: mine})[0]) for _ in range(2)] if RANK else []
+    repeated = [said(lambda: group.exchange({0: mine})) for _ in range(2)] if RANK else []
     dist.barrier()
     group._peers.timeout = 20.0
     tell(repeated=repeated, anew=[value(one) for one in group.exchange(dict.fromkeys(OTHERS, other)).values()])

@@ -12,22 +12,28 @@ namespace {
 class Retained {
   public:
     explicit Retained(std::uintptr_t address) noexcept {
-        held_ = driver().passes_memory() && driver().cuMemRetainAllocationHandle(
-                                                &memory, reinterpret_cast<void*>(address)) == 0;
+        if (driver().passes_memory()) {
+            status_ =
+                driver().cuMemRetainAllocationHandle(&memory, reinterpret_cast<void*>(address));
+        }
     }
     ~Retained() {
-        if (held_) {
+        if (*this) {
             driver().cuMemRelease(memory);
         }
     }
     Retained(const Retained&) = delete;
     Retained& operator=(const Retained&) = delete;
 
-    explicit operator bool() const noexcept { return held_; }
+    explicit operator bool() const noexcept { return status_ == 0; }
+    const Retained& checked() const {
+        check_driver("cuMemRetainAllocationHandle", status_);
+        return *this;
+    }
     Memory memory = 0;
 
   private:
-    bool held_ = false;
+    int status_ = -1;
 };
 
 HandleKind kind_of(Memory memory) {
@@ -53,10 +59,7 @@ Exported all_of(std::uintptr_t address, std::size_t size) {
         check_driver("cuMemGetAddressRange",
                      driver().cuMemGetAddressRange_v2(&start, &bytes, next));
         const Retained retained{start};
-        if (!retained) {
-            throw std::runtime_error("a part of its memory is gone");
-        }
-        const HandleKind kind = kind_of(retained.memory);
+        const HandleKind kind = kind_of(retained.checked().memory);
         if (exported.kind == HandleKind::kNone) {
             exported = {kind, start, 0, bytes, {}};
         } else if (kind != exported.kind || bytes != exported.allocation) {
@@ -75,10 +78,7 @@ template <typename Each>
 void for_each(std::uintptr_t base, std::size_t allocation, std::size_t count, Each&& each) {
     for (std::size_t index = 0; index < count; ++index) {
         const Retained retained{base + index * allocation};
-        if (!retained) {
-            throw std::runtime_error("the memory is gone");
-        }
-        each(retained.memory);
+        each(retained.checked().memory);
     }
 }
 

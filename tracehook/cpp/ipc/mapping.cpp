@@ -19,7 +19,7 @@ void set_access(std::uintptr_t address, std::size_t size, int device, bool writa
 }
 
 // Ends the mappings of `count` allocations, one by one as they were made, and gives the addresses
-// back. Returns the first failure.
+// back, unless something is mapped there still. Returns the first failure.
 int unmap_allocations(std::uintptr_t address, std::size_t size, std::size_t allocation,
                       std::size_t count) {
     const Driver& cuda = driver();
@@ -28,8 +28,7 @@ int unmap_allocations(std::uintptr_t address, std::size_t size, std::size_t allo
         const int status = cuda.cuMemUnmap(address + index * allocation, allocation);
         first = first == 0 ? status : first;
     }
-    const int status = cuda.cuMemAddressFree(address, size);
-    return first == 0 ? status : first;
+    return first == 0 ? cuda.cuMemAddressFree(address, size) : first;
 }
 
 Memory import(void* shared, int type, int device) {

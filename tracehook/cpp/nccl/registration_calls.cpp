@@ -106,13 +106,20 @@ bool NcclRegistrationCalls::is_local_handle(void* handle, std::uintptr_t address
         kSuccess) {
         return false;
     }
-    if (registration != nullptr) {
-        api().ncclCommDeregister(comm_, registration);
+    if (registration != nullptr && api().ncclCommDeregister(comm_, registration) != kSuccess &&
+        registration != handle) {
+        left_beside_[handle] = registration;
     }
     return registration == handle;
 }
 
 int NcclRegistrationCalls::deregister_window(void* handle) noexcept {
+    if (const auto left = left_beside_.find(handle); left != left_beside_.end()) {
+        if (const int result = deregister(left->second); result != kSuccess) {
+            return result; // the window's memory stays, then
+        }
+        left_beside_.erase(left);
+    }
     return api().ncclCommWindowDeregister(comm_, handle);
 }
 

@@ -6,6 +6,7 @@
 #include "registrar/registration_calls.h"
 
 #include <array>
+#include <map>
 
 namespace tracehook::nccl {
 
@@ -45,6 +46,9 @@ class NcclRegistrationCalls final : public registrar::RegistrationCalls {
     // Where NCCL writes the window. A non-blocking communicator does so from a thread of its own,
     // later: should it die first, the place has to outlive us.
     Window* window_ = nullptr;
+    // By window: a registration of the same range, to see what the window is, that NCCL failed to
+    // undo. By the thread inside the gate.
+    std::map<void*, void*> left_beside_;
 };
 
 } // namespace tracehook::nccl

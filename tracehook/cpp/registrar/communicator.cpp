@@ -257,16 +257,23 @@ bool Communicator::wait_ready() noexcept {
     return true;
 }
 
-void Communicator::deregister_one(const Segment& segment, RegisteredFor what) noexcept {
-    const std::optional<Handles::Held> held = handles(what).take(segment);
-    if (!held) {
-        return;
+bool Communicator::deregister_one(const Segment& segment, RegisteredFor what, bool keeps) noexcept {
+    Handles& held = handles(what);
+    if (!held.contains(segment)) {
+        return true;
     }
     const std::uint64_t begin_ns = monotonic_ns();
-    const int result = held->handle != nullptr ? calls_->deregister(held->handle) : 0;
+    void* const handle = held.handle_of(segment);
+    const int result = handle != nullptr ? calls_->deregister(handle) : 0;
     log_deregistered(segment, what, result, false, since(begin_ns));
+    if (result != 0 && keeps) {
+        held.mark_stuck(segment);
+        return false;
+    }
+    held.drop(segment);
     count_held();
     add_one(undone_);
+    return true;
 }
 
 void Communicator::report_stuck(const Segment& segment) noexcept {
@@ -278,7 +285,7 @@ void Communicator::wait_for_device() noexcept {
     calls_->synchronize();
 }
 
-bool Communicator::deregister(const Segment& segment) noexcept {
+bool Communicator::deregister(const Segment& segment, bool keeps) noexcept {
     if (!holds(segment)) {
         return true;
     }
@@ -286,8 +293,8 @@ bool Communicator::deregister(const Segment& segment) noexcept {
         return false;
     }
     const DeviceGuard visit(*calls_);
-    deregister_one(segment, RegisteredFor::kCollectives);
-    deregister_one(segment, RegisteredFor::kTransfers);
+    deregister_one(segment, RegisteredFor::kCollectives, keeps);
+    deregister_one(segment, RegisteredFor::kTransfers, keeps);
     return true;
 }
 
@@ -307,8 +314,7 @@ std::size_t Communicator::deregister_all() noexcept {
                 }
                 continue;
             }
-            deregister_one(segment, what);
-            ++undone;
+            undone += deregister_one(segment, what, true) ? 1 : 0;
         }
     }
     return undone;

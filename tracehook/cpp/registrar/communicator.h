@@ -112,13 +112,18 @@ class Communicator {
             look_at_aliases();
         }
     }
-    // False if it holds the segment and is not ready for calls: then nothing was done.
-    bool deregister(const Segment& segment) noexcept;
+    // False if it holds the segment and is not ready for calls: then nothing was done. If the
+    // library fails, the segment is held until the end, or, unless it `keeps` it, forgotten.
+    bool deregister(const Segment& segment, bool keeps) noexcept;
     // Returns how many were undone. Waits for a communicator that is not ready; what it holds when
-    // that took too long is reported, and stays.
+    // that took too long is reported, and stays. So does what the library fails to undo.
     std::size_t deregister_all() noexcept;
     bool holds(const Segment& segment) const noexcept {
         return handles_[0].contains(segment) || handles_[1].contains(segment);
+    }
+    // Whether the library failed to undo it: it lets go at its end, or at the next try.
+    bool is_stuck(const Segment& segment) const noexcept {
+        return handles_[0].is_stuck(segment) || handles_[1].is_stuck(segment);
     }
     bool holds_any() const noexcept { return handles_[0].size() + handles_[1].size() != 0; }
     // Waits until the device has done what it was given: NCCL's collectives use a registration
@@ -158,7 +163,7 @@ class Communicator {
                      const events::Head& when) noexcept;
     void look_at_aliases() noexcept;
     void report_stuck(const Segment& segment) noexcept;
-    void deregister_one(const Segment& segment, RegisteredFor what) noexcept;
+    bool deregister_one(const Segment& segment, RegisteredFor what, bool keeps) noexcept;
     void log_registered(const Segment& segment, RegisteredFor what, const Outcome& outcome,
                         bool observed, const events::Head& when) noexcept;
     void log_deregistered(const Segment& segment, RegisteredFor what, int result, bool observed,
@@ -171,13 +176,16 @@ class Communicator {
     events::Ring& ring_;
     const std::shared_ptr<events::CallSlot> calls_counted_;
 
-    std::vector<Segment> pending_;   // gate's mutex
-    std::vector<Segment> withdrawn_; // gate's mutex: freed ones that are to be deregistered
-    bool gave_up_ = false;           // gate's mutex: a free left its segment in `withdrawn_`
-    bool retired_ = false;           // gate's mutex: it died by a retire(), and no kill() was first
-    bool suspended_ = false;         // gate's mutex
-    bool left_over_ = false;         // gate's mutex: a suspend() could not undo all
-    std::atomic<bool> dead_{false};  // written under the gate's mutex, read anywhere
+    std::vector<Segment> pending_; // gate's mutex
+    struct Withdrawn : Segment {
+        bool keeps; // what cannot be deregistered: its memory stays
+    };
+    std::vector<Withdrawn> withdrawn_; // gate's mutex: freed ones that are to be deregistered
+    bool gave_up_ = false;             // gate's mutex: a free left its segment in `withdrawn_`
+    bool retired_ = false;          // gate's mutex: it died by a retire(), and no kill() was first
+    bool suspended_ = false;        // gate's mutex
+    bool left_over_ = false;        // gate's mutex: a suspend() could not undo all
+    std::atomic<bool> dead_{false}; // written under the gate's mutex, read anywhere
     std::atomic<Agreed> registers_at_calls_{Agreed::kNotAsked};
 
     std::atomic<bool> gone_{false};                    // library_is_gone() was called

@@ -13,6 +13,11 @@ namespace {
 // How often a free asks a communicator that is in progress.
 constexpr auto kFreePoll = std::chrono::microseconds(50);
 
+// Returns how many there were.
+std::size_t take(auto& queue, const Segment& segment) noexcept {
+    return std::erase_if(queue, [&](const Segment& each) { return each.id == segment.id; });
+}
+
 } // namespace
 
 Gate::Lock::Lock(Gate& gate) noexcept : std::unique_lock<std::mutex>(gate.mutex_), gate_(gate) {
@@ -116,22 +121,21 @@ void Gate::drain(Lock& lock) noexcept {
 // ready.
 bool Gate::undo_withdrawn(Lock& lock, Communicator& communicator) noexcept {
     bool all = true;
-    std::vector<Segment>& queue = communicator.withdrawn_;
+    std::vector<Communicator::Withdrawn>& queue = communicator.withdrawn_;
     for (std::size_t i = 0; i < queue.size() && !communicator.dead();) {
-        const Segment segment = queue[i];
-        const auto is_segment = [&](const Segment& other) { return other.id == segment.id; };
+        const Communicator::Withdrawn segment = queue[i];
         // A batch that found the communicator not ready was put back.
-        std::erase_if(communicator.pending_, is_segment);
+        take(communicator.pending_, segment);
         working_ = &communicator;
         lock.unlock();
-        const bool done = communicator.deregister(segment);
+        const bool done = communicator.deregister(segment, segment.keeps);
         lock.lock();
         done_working();
         if (communicator.dead()) {
             break; // the queue is gone
         }
         if (done) {
-            std::erase_if(queue, is_segment);
+            take(queue, segment);
             communicator.gave_up_ &= !queue.empty();
         }
         i += done ? 0 : 1;
@@ -256,8 +260,7 @@ bool Gate::forget(Communicator& communicator, const Segment& segment) noexcept {
     if (communicator.dead()) {
         return true;
     }
-    const auto is_segment = [&](const Segment& other) { return other.id == segment.id; };
-    const bool queued = std::erase_if(communicator.pending_, is_segment) != 0;
+    const bool queued = take(communicator.pending_, segment) != 0;
     // Somebody may be registering it now. Then only the queue can tell: what is queued is not held,
     // unless a suspend() left it.
     return working_ == &communicator ? queued && !communicator.left_over_
@@ -273,9 +276,8 @@ bool Gate::is_rid_of(Communicator& communicator, const Segment& segment) noexcep
     if (working_ == &communicator || communicator.holds(segment)) {
         return false;
     }
-    const auto is_segment = [&](const Segment& other) { return other.id == segment.id; };
-    std::erase_if(communicator.pending_, is_segment);
-    std::erase_if(communicator.withdrawn_, is_segment);
+    take(communicator.pending_, segment);
+    take(communicator.withdrawn_, segment);
     communicator.gave_up_ &= !communicator.withdrawn_.empty();
     return true;
 }
@@ -291,7 +293,7 @@ bool Gate::has_let_go(Communicator& communicator, const Segment& segment) noexce
 bool Gate::withdraw(Communicator& communicator, const Segment& segment, bool buries) noexcept {
     using Clock = std::chrono::steady_clock;
     Lock lock(*this);
-    communicator.withdrawn_.push_back(segment);
+    communicator.withdrawn_.push_back({segment, buries});
     has_work();
     const Clock::time_point begin = Clock::now();
     const Clock::time_point notice =
@@ -305,6 +307,9 @@ bool Gate::withdraw(Communicator& communicator, const Segment& segment, bool bur
             if (is_rid_of(communicator, segment)) {
                 break;
             }
+        }
+        if (buries && working_ != &communicator && communicator.is_stuck(segment)) {
+            return false;
         }
         if (buries && (communicator.gave_up_ || Clock::now() >= notice)) {
             communicator.gave_up_ = true;

@@ -68,8 +68,8 @@ class Gate {
     bool forget(Communicator& communicator, const Segment& segment) noexcept;
     // Waits until the communicator does not hold the segment, or is dead: for the call of the
     // thread inside, which may wait for another rank. However long that takes, unless `buries`:
-    // then it returns false after `free_for_call`, or at once behind another such segment. The
-    // segment stays in the queue, and its memory has to stay until has_let_go().
+    // then it returns false after `free_for_call`, or at once behind another such segment, or if
+    // the library failed to deregister it. The memory has to stay until has_let_go().
     bool withdraw(Communicator& communicator, const Segment& segment, bool buries) noexcept;
     // Of a segment that withdraw() gave up: whether the library has it no more. Never waits.
     bool has_let_go(Communicator& communicator, const Segment& segment) noexcept;

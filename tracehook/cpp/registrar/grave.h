@@ -1,4 +1,5 @@
-// The grave: segments that the allocator freed while a communicator that holds them was busy.
+// The grave: segments that the allocator freed while a communicator that holds them was busy, or
+// that the library failed to deregister.
 //
 // A free must not wait for another rank: the thread inside the gate may wait for one, and ranks may
 // be threads of one process. So where the memory can be kept (SegmentMemory::can_keep), a free that

@@ -6,7 +6,6 @@
 #include "registrar/segment.h"
 
 #include <cstdint>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -18,6 +17,7 @@ class Handles {
         Segment segment; // id 0: the slot is empty
         void* handle = nullptr;
         bool looked_at = false; // whether somebody asked what the library made of it
+        bool stuck = false;     // the library failed to undo it
     };
 
     // True once, for a segment that is held.
@@ -42,18 +42,18 @@ class Handles {
     }
 
     void put(const Segment& segment, void* handle) noexcept {
-        slots_[segment.slot] = {segment, handle, false};
+        slots_[segment.slot] = {segment, handle};
         ++size_;
     }
 
-    std::optional<Held> take(const Segment& segment) noexcept {
-        if (!contains(segment)) {
-            return std::nullopt;
-        }
-        const Held held = slots_[segment.slot];
+    void drop(const Segment& segment) noexcept {
         slots_[segment.slot] = {};
         --size_;
-        return held;
+    }
+
+    void mark_stuck(const Segment& segment) noexcept { slots_[segment.slot].stuck = true; }
+    bool is_stuck(const Segment& segment) const noexcept {
+        return contains(segment) && slots_[segment.slot].stuck;
     }
 
     // The held ones, by slot: for undoing them all.

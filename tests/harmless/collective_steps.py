@@ -178,8 +178,27 @@ class CollectiveSteps(Player):
             self.expect(at, whole, *(value(at, rank) for rank in self.members(step.group)))
 
     def plain(self, at: int, step: Step, group: Any) -> None:
-        """Sum ordinary memory."""
-        tensor = self.fill(torch.empty(step.sizes[0], device=device), value(at, RANK))
+        """Sum ordinary memory; gather it, exchange it, pass it on in a ring."""
+        members, size = self.members(step.group), step.sizes[0]
+        place = members.index(RANK)
+        tensor = self.fill(torch.empty(size, device=device), value(at, RANK))
+        if "gather" in step.how:
+            whole = torch.empty(size * len(members), device=device)
+            dist.all_gather_into_tensor(whole, tensor, group=group)
+            self.expect(at, whole, *(value(at, rank) for rank in members))
+        if "exchange" in step.how:
+            given = torch.empty(size * len(members), device=device)
+            self.fill(given, *(value(at, RANK, part) for part in range(len(members))))
+            got = torch.empty_like(given)
+            dist.all_to_all_single(got, given, group=group)
+            self.expect(at, got, *(value(at, rank, place) for rank in members))
+        if "pass on" in step.how and len(members) > 1:
+            got = torch.empty_like(tensor)
+            after, before = members[(place + 1) % len(members)], members[place - 1]
+            ends = dist.P2POp(dist.isend, tensor, after, group), dist.P2POp(dist.irecv, got, before, group)
+            for work in dist.batch_isend_irecv(list(ends)):
+                work.wait()
+            self.expect(at, got, value(at, before))
         dist.all_reduce(tensor, group=group)
         self.expect(at, tensor, self.total(at, step.group))
 

@@ -19,6 +19,9 @@ from common import RANK, WORLD, tell
 from diverging import Diverging, Run
 from player import device
 
+from tracehook import _core
+from tracehook.hook import registration
+
 FIRST, COUNT, FOLDER = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
 HARD = 100.0  # seconds after which a seed that stands still shows where
 PATIENCE = 60.0
@@ -27,6 +30,9 @@ PLANTED = "planted" in sys.argv
 
 faulthandler.enable()
 torch.cuda.set_device(device)
+if os.environ.get("SYMM_REGISTER_MEMORY") == "vmm":
+    torch.cuda.init()
+    registration.all_calls(_core, registered=True)  # those of few bytes, too
 control = dist.FileStore(os.environ["TEST_STORE"], WORLD)
 failures: dict[int, list[str]] = {}
 announced: dict[int, str] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from dataclasses import dataclass
 
@@ -29,7 +30,7 @@ def draw(seed: int) -> LaunchSettings:
     chance = random.Random(f"job {number}")
     env = OF_TORCH | {
         "SYMM_REGISTER_LOCAL": chance.choice(("auto", "auto", "auto", "all", "off")),
-        "SYMM_REGISTER_MEMORY": chance.choice(("torch", "torch", "torch", "vmm")),
+        "SYMM_REGISTER_MEMORY": os.environ.get("HM") or chance.choice(("torch", "torch", "torch", "vmm")),
         "TRACEHOOK_EMU_NCCL_VERSION": chance.choice((NEW, OLD)),
     }
     if env["SYMM_REGISTER_LOCAL"] == "all" and env["SYMM_REGISTER_MEMORY"] == "torch":

@@ -161,7 +161,7 @@ class _Draw:
         else:
             # Ranks that trim a subgroup alone have other memory afterwards.
             group = self.chance.choice(("world", "twin")) if kind in ("empty_cache", "trim") else self.any_group()
-            how = self.some(("graph",), 0.3)
+            how = self.some(("graph", "gather", "exchange", "pass on"), 0.3)
             self.add(kind, group, sizes=(self.chance.choice((64, 1 << 18)),), how=how)
 
     def rare(self) -> None:

@@ -27,8 +27,8 @@ def agree(communicator: Communicator) -> bool:
         return True
     try:
         found = memory.windows_of(communicator)
-        if found is None or found.guard == "off":
-            return True  # there is no store where its ranks could compare, or they compare nothing
+        if found is None:
+            return True  # there is no store where its ranks could compare
         found.compare_registered_calls(registration.paying_calls(), LONGEST)
     except (RegistrationError, RuntimeError) as problem:
         text = problem.text if isinstance(problem, RegistrationError) else f"{type(problem).__name__}: {problem}"

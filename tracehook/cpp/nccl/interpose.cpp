@@ -122,8 +122,9 @@ int transferred(Args... args) {
     }
     const bool entered = communicator && communicator->gate().enter(*communicator);
     if (entered) {
-        place_alone(registrar(), *communicator, std::get<0>(arguments), bytes,
-                    pays(PayingCall::kTransfer, bytes, stream), stream);
+        const bool gains = pays(PayingCall::kTransfer, bytes, stream) &&
+                           registrar().registers_calls(*communicator);
+        place_alone(registrar(), *communicator, std::get<0>(arguments), bytes, gains, stream);
     }
     return called<Real, false, Transfer, Args...>(communicator, entered, call, args...);
 }

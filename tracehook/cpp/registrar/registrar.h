@@ -133,6 +133,9 @@ class Registrar {
         std::size_t size = 0;
         bool shows = true;
     };
+    // Whether calls of `communicator` run on registered memory, as all its ranks agreed.
+    bool registers_calls(const Communicator& communicator) const noexcept;
+
     // By the thread inside the gate of `communicator`, just before a call with these buffers. Gives
     // each of them an address at which the same bytes are registered; or none of them, and returns
     // false, because a call needs all.

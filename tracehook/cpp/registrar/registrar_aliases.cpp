@@ -5,12 +5,18 @@
 
 namespace tracehook::registrar {
 
+bool Registrar::registers_calls(const Communicator& communicator) const noexcept {
+    const Identity& who = communicator.identity();
+    return who.when == When::kAtCalls && who.local == Local::kOurs && registering() &&
+           !abandoned() &&
+           communicator.registers_at_calls() == Communicator::Agreed::kYes;
+}
+
 bool Registrar::to_registered(Communicator& communicator, RegisteredFor what,
                               std::span<Buffer> buffers) noexcept {
     constexpr std::size_t kMost = 2;
     const Identity& who = communicator.identity();
-    if (who.when != When::kAtCalls || who.local != Local::kOurs || !registering() || abandoned() ||
-        communicator.registers_at_calls() != Communicator::Agreed::kYes || buffers.size() > kMost) {
+    if (!registers_calls(communicator) || buffers.size() > kMost) {
         return false;
     }
     std::array<Segment, kMost> segments;

@@ -117,6 +117,14 @@ def test_a_tensor_of_a_scope_is_sent(tmp_path: Path, memory: str, size: str) -> 
     Audit(tmp_path).expect(CLEAN)
 
 
+def test_a_tensor_of_a_scope_is_sent_before_the_ranks_agreed(tmp_path: Path) -> None:
+    """Three ranks agree at their first collective that gains. A large send before it uses no registered memory."""
+    run = rehearse("sent_from_scope.py", "48", ranks=3, log=tmp_path, env=VMM)
+    run.assert_good()
+    assert run.facts(1) == {"received": [3.0, 3.0], "broadcast": [3.0, 3.0]}
+    Audit(tmp_path).expect(CLEAN)
+
+
 @pytest.mark.parametrize("what", ["sent", "received"])
 @pytest.mark.parametrize("nccl", ["22809", "23007"])
 def test_a_tensor_of_a_scope_is_exchanged(tmp_path: Path, nccl: str, what: str) -> None:

@@ -15,14 +15,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from tracehook.agreement import rounds
-<<<<<<< HEAD
 from tracehook.agreement.handshake import RankPlace, greeting
-from tracehook.agreement.rounds import Operation
-from tracehook.agreement.topology import RoundTopology
-=======
-from tracehook.agreement.handshake import greeting
 from tracehook.agreement.rounds import Operation, RoundTopology
->>>>>>> wt-agree
 from tracehook.agreement.verdicts import Post, RoundVerdict
 
 LAST = "last"

@@ -18,10 +18,10 @@ GUARDS = ("off", "watch", "on")  # from the least that tracehook may do to a job
 
 
 class RankPlace(NamedTuple):
-    """Where a rank is. `host`: see :func:`this_host`; `fabric`: of its device, empty if it is in none."""
+    """Where a rank is."""
 
-    host: str = ""
-    fabric: str = ""
+    host: str = ""  # this_host()
+    fabric: str = ""  # of its device; empty: it is in none
 
 
 NOWHERE = RankPlace()
@@ -31,8 +31,7 @@ NOWHERE = RankPlace()
 def this_host() -> str:
     """Return what names this host among those of the job, as NCCL does: ``NCCL_HOSTID``, or its name and its boot."""
     boot = Path("/proc/sys/kernel/random/boot_id")
-    own = f"{socket.gethostname()} {boot.read_text().strip() if boot.exists() else ''}"
-    return os.environ.get("NCCL_HOSTID") or own
+    return os.environ.get("NCCL_HOSTID") or f"{socket.gethostname()} {boot.read_text() if boot.exists() else ''}"
 
 
 def greeting(place: RankPlace, settings: Mapping[str, str]) -> dict[str, Any]:
@@ -73,9 +72,9 @@ def shaken(about: str, greetings: Sequence[Mapping[str, Any]], names: RankNames)
 def domain(greetings: Sequence[Mapping[str, Any]]) -> str:
     """Return what joins these ranks: ``one_host``, ``several`` hosts, or empty: only NCCL knows."""
     hosts, fabrics = ({one.get(what, "") for one in greetings} for what in RankPlace._fields)
-    if len(hosts) == 1 or "" in hosts:
-        return "" if "" in hosts else "one_host"
-    return "" if len(fabrics) == 1 and fabrics != {""} else "several"  # NVLink may join the hosts of one fabric
+    if "" in hosts or (len(hosts) > 1 and len(fabrics) == 1 and "" not in fabrics):
+        return ""  # one fabric may join the hosts
+    return "one_host" if len(hosts) == 1 else "several"
 
 
 def _by_rank(values: Sequence[str], names: RankNames) -> str:

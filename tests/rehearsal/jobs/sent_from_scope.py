@@ -17,7 +17,7 @@ source.copy_(filled(3, SIZE, device))
 target = torch.zeros(SIZE * MB // 4, device=device)
 if RANK == 0:
     dist.send(source, 1)
-else:
+elif RANK == 1:
     dist.recv(target, 0)
     tell(received=target.cpu()[[0, -1]].tolist())
     target.zero_()

@@ -20,7 +20,7 @@ from dataclasses import replace
 from tracehook.audit.called import MADE, Caller, Callers, Member, Step
 from tracehook.audit.finding import Finding
 from tracehook.audit.programs import culprits, ends
-from tracehook.audit.waits import Wait, waits
+from tracehook.audit.waits import Wait, given_up, waits
 from tracehook.log.calls import Call
 from tracehook.log.text import in_bytes
 
@@ -85,7 +85,21 @@ def after_hang(seen: Iterable[Finding], concluded: Sequence[Finding]) -> list[Fi
 def findings(job: Callers) -> list[Finding]:
     """Return who is to blame."""
     found = [*_differences(job), *_failures(job)]
-    return [*found, *_missing(job, found)]
+    return [*found, *_missing(job, found, waits(job))]
+
+
+def given_up_findings(job: Callers) -> list[Finding]:
+    """Return who was to blame when a program aborted communicators in which it waited, and went on."""
+    waited = [wait for wait in given_up(job) if _waited_ns(wait) >= _SECOND]
+    return [
+        replace(finding, message=f"{finding.message}. The program then aborted the communicator and went on")
+        for finding in _missing(job, (), waited)
+    ]
+
+
+def _waited_ns(wait: Wait) -> int:
+    moved, aborted = wait.process.parts[wait.comm].moved_ns, wait.process.aborted_ns.get(wait.comm, 0)
+    return aborted - moved - wait.process.shift_ns
 
 
 # --- did all ranks make the same calls? ---
@@ -197,11 +211,11 @@ def _failure_of(process: Caller, job: Callers) -> str:
 # --- who did not come? ---
 
 
-def _missing(job: Callers, found: Sequence[Finding]) -> list[Finding]:
+def _missing(job: Callers, found: Sequence[Finding], waited: Sequence[Wait]) -> list[Finding]:
     """Return who is at the end of the chains of ranks that wait."""
     waiting: dict[int, list[Wait]] = defaultdict(list)
     waited_for: dict[int, list[Wait]] = defaultdict(list)
-    for wait in waits(job):
+    for wait in waited:
         waiting[wait.process.number].append(wait)
         for missing in wait.missing:
             waited_for[missing.number].append(wait)

@@ -75,7 +75,14 @@ class Caller:
     world_size: int | None = None
     parts: dict[str, Calls] = field(default_factory=dict)  # by communicator
     making: list[Calls] = field(default_factory=list)  # communicators that NCCL is making, and waits for other ranks
+    aborted_ns: dict[str, int] = field(default_factory=dict)  # when the program aborted communicators
     uncounted: int = 0  # communicators whose calls were not counted: others lived, as many as are counted at a time
+
+    def gave_up(self, comm: str) -> bool:
+        """Whether it aborted a communicator and went on: it ended in order, or made another one after its last call."""
+        calls = self.parts[comm]
+        went_on = any(other.born_ns > calls.moved_ns for other in self.parts.values())
+        return calls.aborted and ((self.ended and self.how != "exception") or went_on)
 
     def take(self, calls: Calls) -> None:
         """Add a communicator, or one that is being made."""
@@ -189,6 +196,9 @@ def job_of(store: Store) -> Callers:
         calls = parse(row)
         if calls is not None and row["process"] in processes:
             processes[row["process"]].take(calls)
+    for row in store.rows("SELECT process, comm, ns FROM event WHERE event = 'communicator.abort' AND ns IS NOT NULL"):
+        if row["process"] in processes:
+            processes[row["process"]].aborted_ns[row["comm"]] = row["ns"]
     for row in store.rows(_UNCOUNTED):
         if processes[row["process"]].parts:  # else its ring is not here
             processes[row["process"]].uncounted = row["uncounted"]

@@ -151,8 +151,23 @@ class _Play:
         self.devices = {process.number: _Device(process, self.comparable) for process in job.processes}
         self._missing: dict[tuple[str, int], int] = {}  # how many ranks have not come to a collective
         self.there: dict[tuple[str, int], list[tuple[_Device, Step]]] = defaultdict(list)
+        self._alike: dict[tuple[str, int], tuple[Caller, ...]] = {}  # who has not come is so for all who wait
         self._halves: dict[Transfer, tuple[_Device, Step]] = {}
         self._ready = list(self.devices.values())
+        self._run()
+        self.given_up: list[tuple[_Device, Step, tuple[Caller, ...]]] = []  # calls in which a program aborted them
+        while stuck := [
+            (device, step)
+            for device in self.devices.values()
+            for step in device.open
+            if device.process.gave_up(step.comm)
+        ]:
+            self.given_up = self.given_up or [(device, step, self.missing(device, step)) for device, step in stuck]
+            for device, step in stuck:
+                self._over(device, step)
+            self._run()
+
+    def _run(self) -> None:
         while self._ready:
             self._go_on(self._ready.pop())
 
@@ -222,42 +237,51 @@ class _Play:
         return max(0, min(number, device.process.parts[comm].collectives - ahead))
 
 
+    def missing(self, device: _Device, step: Step) -> tuple[Caller, ...]:
+        """Return who has not come to a call to which a device has come."""
+        if step.is_transfer:
+            other = self.other_of(device, step)
+            return (other.process,) if other is not None else ()
+        key = (step.comm, step.call.number)
+        if key not in self._alike:
+            there = {each.process.number for each, _ in self.there[key]}
+            self._alike[key] = tuple(
+                member.process
+                for member in self.comparable[step.comm].values()
+                if member.process.number not in there and not self.devices[member.process.number].has_forgotten(*key)
+            )
+        return self._alike[key]
+
+    def wait(self, device: _Device, step: Step, missing: tuple[Caller, ...]) -> Wait:
+        """Return who waits in which call, for whom."""
+        if step.is_transfer:
+            number = device.transfer(step)[-1]
+            rank = device.process.parts[step.comm].rank
+            made = min(number, _answers(missing[0], step.comm, rank, step.call.operation))
+        else:
+            number = step.call.number
+            made = self.came_to(self.devices[missing[0].number], step.comm, number)
+        return Wait(device.process, step.comm, step, number, missing, made, device.is_last)
+
+
 def waits(job: Callers) -> list[Wait]:
-    """Return the calls in which processes wait: of each process the one on its device, and where its host is."""
+    """Return the calls in which processes wait: of each process those on its device, and where its host is."""
     waiting = [process for process in job.processes if not process.ended or process.how == "exception"]
     if not waiting:
         return []
     play = _Play(job)
-    found: list[Wait] = []
-    alike: dict[tuple[str, int], tuple[Caller, ...]] = {}  # who has not come to a collective is so for all who wait
-    for process in waiting:
-        device = play.devices[process.number]
-        for step in device.open:
-            if step.is_transfer:
-                found.append(_transfer_wait(play, device, step))
-                continue
-            key = (step.comm, step.call.number)
-            if key not in alike:
-                there = {each.process.number for each, _ in play.there[key]}
-                alike[key] = tuple(
-                    member.process
-                    for member in play.comparable[step.comm].values()
-                    if member.process.number not in there
-                    and not play.devices[member.process.number].has_forgotten(*key)
-                )
-            if alike[key]:
-                made = play.came_to(play.devices[alike[key][0].number], *key)
-                found.append(Wait(process, step.comm, step, step.call.number, alike[key], made, device.is_last))
+    devices = (play.devices[process.number] for process in waiting)
+    stuck = ((device, step, play.missing(device, step)) for device in devices for step in device.open)
+    found = [play.wait(*each) for each in stuck if each[-1]]
     return found + [wait for process in waiting for each in process.making if (wait := _making(job, process, each))]
 
 
-def _transfer_wait(play: _Play, device: _Device, step: Step) -> Wait:
-    other = play.other_of(device, step)
-    assert other is not None
-    number = device.transfer(step)[-1]
-    rank = device.process.parts[step.comm].rank
-    made = min(number, _answers(other.process, step.comm, rank, step.call.operation))
-    return Wait(device.process, step.comm, step, number, (other.process,), made, device.is_last)
+def given_up(job: Callers) -> list[Wait]:
+    """Return the calls in which processes waited when their program aborted the communicator, and went on."""
+    if not any(calls.aborted for process in job.processes for calls in process.parts.values()):
+        return []
+    play = _Play(job)
+    return [play.wait(*each) for each in play.given_up if each[-1]]
 
 
 def _answers(process: Caller, comm: str, rank: int, operation: str) -> int:

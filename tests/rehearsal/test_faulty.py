@@ -44,3 +44,17 @@ def test_the_rank_that_does_wrong_is_named(seed: int, tmp_path: Path) -> None:
         assert found[0][0] in RULES
         assert found[0][2][0] == program.culprit, (program.told, text, run.output)
         assert "cannot tell" not in last
+
+
+@pytest.mark.parametrize(("seconds", "named"), [("3", [1, 0, 2]), ("0.1", None)], ids=["hung", "at once"])
+def test_groups_that_a_program_aborts_while_they_hang_are_not_clean(
+    tmp_path: Path, seconds: str, named: list[int] | None
+) -> None:
+    """It goes on and ends in order; but what hung for a moment only is no hang."""
+    rehearse("aborts.py", seconds, ranks=3, log=tmp_path).assert_good()
+    text, told = audit(tmp_path)
+    if named is None:
+        assert "rank-missing" not in text, text
+        return
+    assert json.loads(told)[0][:3] == ["rank-missing", "error", named], text
+    assert "The program then aborted the communicator and went on." in text.splitlines()[-2]

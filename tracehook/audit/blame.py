@@ -290,11 +290,13 @@ def _told_circle(job: Callers, circle: Sequence[Caller], waiting: Mapping[int, S
 def _told_missing(job: Callers, culprit: Caller, its: Sequence[Wait], waits_of_it: Sequence[Wait] | None) -> Finding:
     own = waits_of_it[0] if waits_of_it else None
     # Of several groups the smallest says most.
-    first = min(its, key=lambda wait: (len(job.members[wait.comm]), wait.process.moved_ns or 0, wait.process.rank or 0))
+    first = min(
+        its, key=lambda wait: (len(job.members.get(wait.comm, ())), wait.process.moved_ns or 0, wait.process.rank or 0)
+    )
     ranks = sorted({wait.process for wait in its if wait.comm == first.comm}, key=lambda each: each.rank or 0)
     wait = "waits" if len(ranks) == 1 else "wait"
     if first.step.kind == MADE:
-        told = f"{_ranks(ranks)} {wait} where NCCL makes a communicator, and {culprit.name} did not come there"
+        told = f"{_ranks(ranks)} {wait} in the making of a communicator, and {culprit.name} did not come there"
     else:
         what = f"{job.described(first.comm, first.step.call)} ({in_bytes(first.step.call.nbytes)})"
         told = f"{culprit.name} came to {first.made} {_kind(first)}, {_ranks(ranks)} {wait} in the "

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from tracehook.audit.called import Caller, Callers
 from tracehook.audit.waits import Wait, is_ahead
 from tracehook.log.calls import MAKING
 
-# Two ranks run the same program if, before they came apart, they made so many calls alike: at least the first, and a
-# part of all calls that are remembered, but no more than the last.
-_LEAST, _PART, _ENOUGH = 3, 0.25, 20
+_LEAST_NEW = 12  # the same, if one of them then made a call that it had not made before
+_LEAST = 3  # calls that two ranks must have made alike before they came apart, to be called ranks of one program
 _BEHIND = 2  # calls that a rank of the same program may be behind, where it did not come apart
 # A rank departs from what it did before if after the same calls, at least so many, it called another thing at least so
 # often, and always. Only these many calls are looked at, and only in a circle of so many ranks.
@@ -58,16 +58,31 @@ def _is_odd(program: Program, counts: Mapping[Program, int]) -> bool:
     return differ > max(agree, 1)
 
 
-def _comes_apart(one: Program, other: Program) -> int | None:
-    """Return the place of the first call that differs; None if none does, or if they do not run the same program."""
-    others = dict(other)
+class _Comparison(NamedTuple):
+    """Two programs beside each other."""
+
+    agreed: int  # calls that are alike, at the places that both remember
+    place: int | None  # of the first call that differs
+
+
+def _compare(one: Program, other: Mapping[int, Token]) -> _Comparison | None:
+    """Compare two programs; None if they come apart and are two: these calls were not made before in what is alike."""
+    alike: set[Token] = set()
     agreed = 0
     for place, token in one:
-        if place in others:
-            if others[place] != token:
-                return place if agreed >= _alike(one) else None
+        if place in other:
+            if other[place] != token:
+                new = sum(each not in alike and each[1] != MAKING for each in (token, other[place]))
+                return _Comparison(agreed, place) if agreed >= (_LEAST, _LEAST_NEW, 1 << 62)[new] else None
+            alike.add(token)
             agreed += 1
-    return None
+    return _Comparison(agreed, None)
+
+
+def _comes_apart(one: Program, other: Program) -> int | None:
+    """Return the place of the first call that differs; None if none does, or if they do not run the same program."""
+    found = _compare(one, dict(other))
+    return found.place if found is not None else None
 
 
 def culprits(job: Callers, circle: Sequence[Caller]) -> list[Caller]:
@@ -83,32 +98,15 @@ def culprits(job: Callers, circle: Sequence[Caller]) -> list[Caller]:
 def _differing(job: Callers, suspects: Sequence[Caller]) -> list[Caller]:
     """Return who of the suspects came apart from the rank with which it agreed longest."""
     runs = Counter(map(_program, job.processes))
-    found = []
+    differing = []
     for process in suspects:
         mine = _program(process)
         others = [dict(program) for program, count in runs.items() if program != mine or count > 1]
-        agreed: dict[bool, int] = {True: 0, False: 0}  # by whether they never came apart
-        for other in others:
-            count, stays = _agreement(mine, other)
-            agreed[stays] = max(agreed[stays], count)
-        if agreed[False] >= _alike(mine) and agreed[False] > agreed[True] + _BEHIND:
-            found.append(process)
-    return found
-
-
-def _alike(program: Program) -> float:
-    return max(_LEAST, min(_PART * len(program), _ENOUGH))
-
-
-def _agreement(one: Program, other: Mapping[int, Token]) -> tuple[int, bool]:
-    """Return how many calls two ranks made alike, and whether they never came apart."""
-    agreed = 0
-    for place, token in one:
-        if place in other:
-            if other[place] != token:
-                return agreed, False
-            agreed += 1
-    return agreed, True
+        compared = [found for other in others if (found := _compare(mine, other)) is not None]
+        stays = max((each.agreed for each in compared if each.place is None), default=0)
+        if any(each.place is not None and each.agreed > stays + _BEHIND for each in compared):
+            differing.append(process)
+    return differing
 
 
 def _departing(_: Callers, suspects: Sequence[Caller]) -> list[Caller]:

@@ -236,7 +236,6 @@ class _Play:
         )
         return max(0, min(number, device.process.parts[comm].collectives - ahead))
 
-
     def missing(self, device: _Device, step: Step) -> tuple[Caller, ...]:
         """Return who has not come to a call to which a device has come."""
         if step.is_transfer:

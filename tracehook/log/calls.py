@@ -74,7 +74,7 @@ class Call(NamedTuple):
     def described(self, root: str = "") -> str:
         """Say what was called, in words. `root`: what to call the root or peer, instead of its rank in the group."""
         if self.what & (MAKING | FORGOTTEN):
-            return "where NCCL makes a communicator" if self.what == MAKING else "a call too long ago to name it"
+            return "the making of a communicator" if self.what == MAKING else "a call too long ago to name it"
         kind, reduction = self.what >> 8 & 0xFF, self.what >> 16
         parts = [f"{self.operation} of {self.elements:,} {TYPES[kind] if kind < len(TYPES) else f'type {kind}'}"]
         if "reduce" in self.operation:

@@ -160,7 +160,7 @@ def _odd_places(job: Callers, members: Mapping[int, Member], texts: Mapping[int,
     most = max(counts.values(), default=0)
     if list(counts.values()).count(most) == 1:
         return [place for place, text in texts.items() if counts[text] < most]
-    odd = culprits(job, [members[place].process for place in texts])
+    odd = culprits(job, [members[place].process for place in texts], {})
     if len(odd) == len(texts):
         return []
     return [place for place in texts if members[place].process in odd]
@@ -223,7 +223,7 @@ def _missing(job: Callers, found: Sequence[Finding], waited: Sequence[Wait]) -> 
     failed_ns = min((p.ended_ns for p in job.processes if p.failed and p.ended_ns is not None), default=None)
     out = []
     for circle in ends(job.processes, waiting):
-        suspects = circle if len(circle) == 1 else culprits(job, circle)
+        suspects = circle if len(circle) == 1 else culprits(job, circle, waiting)
         # Who ended by itself is named for that; that others wait for it follows.
         if any(process.failed or (process.rank is not None and process.rank in blamed) for process in suspects):
             continue

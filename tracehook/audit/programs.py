@@ -7,8 +7,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from tracehook.audit.called import Caller, Callers
-from tracehook.audit.waits import Wait, is_ahead
-from tracehook.log.calls import MAKING
+from tracehook.audit.waits import Wait
+from tracehook.log.calls import FORGOTTEN, MAKING
 
 _LEAST_NEW = 12  # the same, if one of them then made a call that it had not made before
 _LEAST = 3  # calls that two ranks must have made alike before they came apart, to be called ranks of one program
@@ -85,10 +85,10 @@ def _comes_apart(one: Program, other: Program) -> int | None:
     return found.place if found is not None else None
 
 
-def culprits(job: Callers, circle: Sequence[Caller]) -> list[Caller]:
+def culprits(job: Callers, circle: Sequence[Caller], waiting: Mapping[int, Sequence[Wait]]) -> list[Caller]:
     """Return who of ranks that wait for each other came apart from others, or from itself; all of them if none did."""
-    if any(is_ahead(one, other) for one in circle for other in circle):
-        return list(circle)
+    if any(wait.step.call.what & FORGOTTEN for process in circle for wait in waiting.get(process.number, ())):
+        return list(circle)  # they ran too far ahead
     suspects = list(circle)
     for narrowed in (odd_ones, _differing, _departing):
         suspects = narrowed(job, suspects) or suspects
@@ -132,37 +132,54 @@ def _departs(process: Caller) -> bool:
 
 def ends(processes: Sequence[Caller], waiting: Mapping[int, Sequence[Wait]]) -> list[list[Caller]]:
     """Return the ends of the chains: one who waits for nobody, or some who wait for each other only."""
-    missing = {number: {each.number for wait in its for each in wait.missing} for number, its in waiting.items()}
-    by_number = {process.number: process for process in processes}
-    awaited = set().union(*missing.values())
-    found = [[process] for process in processes if process.number in awaited and process.number not in missing]
-    behind: dict[int, list[int]] = defaultdict(list)
-    for number, others in missing.items():
-        for other in others:
-            behind[other].append(number)
-    led = {process.number for (process,) in found}
-    ahead = list(led)
-    while ahead:
-        for number in behind[ahead.pop()]:
-            if number not in led:
-                led.add(number)
-                ahead.append(number)
-    left = [number for number in missing if number not in led]
-    while left:  # who can be reached from one that can reach all that it reaches is at an end
-        reached = _reached(left[0], missing)
-        while len(further := min((_reached(each, missing) for each in reached), key=len)) < len(reached):
-            reached = further
-        found.append([by_number[number] for number in sorted(reached)])
-        left = [number for number in left if not _reached(number, missing) & reached]
-    return found
+    # A node is a process, or all who did not come to a call: very many may wait for the same.
+    calls = {-1 - id(wait.missing): wait.missing for its in waiting.values() for wait in its}
+    graph: dict[int, list[int]] = {node: [each.number for each in missing] for node, missing in calls.items()}
+    graph |= {process.number: [] for process in processes}
+    graph |= {number: [-1 - id(wait.missing) for wait in its] for number, its in waiting.items()}
+    of_node = {process.number: process for process in processes}
+    awaited = {each.number for missing in calls.values() for each in missing}
+    groups = _groups(graph)
+    where = {node: place for place, group in enumerate(groups) for node in group}
+    found = [
+        [of_node[node] for node in sorted(group) if node >= 0]
+        for place, group in enumerate(groups)
+        if all(where[other] == place for node in group for other in graph[node])
+        and any(node in awaited for node in group)
+    ]
+    return sorted(found, key=lambda group: (len(group) > 1, group[0].number))
 
 
-def _reached(start: int, missing: Mapping[int, Collection[int]]) -> set[int]:
-    found: set[int] = set()
-    ahead = [start]
-    while ahead:
-        for number in missing[ahead.pop()]:
-            if number not in found:
-                found.add(number)
-                ahead.append(number)
+def _groups(graph: Mapping[int, Sequence[int]]) -> list[list[int]]:
+    """Return the nodes that reach each other (Tarjan's algorithm, without recursion)."""
+    found: list[list[int]] = []
+    index: dict[int, int] = {}
+    low: dict[int, int] = {}
+    stack: list[int] = []
+    on_stack: set[int] = set()
+    for start in graph:
+        ways = [] if start in index else [(start, iter(graph[start]))]
+        while ways:
+            node, further = ways[-1]
+            if node not in index:
+                index[node] = low[node] = len(index)
+                stack.append(node)
+                on_stack.add(node)
+            for other in further:
+                if other not in index:
+                    ways.append((other, iter(graph[other])))
+                    break
+                if other in on_stack:
+                    low[node] = min(low[node], index[other])
+            else:
+                ways.pop()
+                if ways:
+                    low[ways[-1][0]] = min(low[ways[-1][0]], low[node])
+                if low[node] == index[node]:
+                    at = len(stack) - 1
+                    while stack[at] != node:
+                        at -= 1
+                    found.append(stack[at:])
+                    on_stack.difference_update(stack[at:])
+                    del stack[at:]
     return found

@@ -38,10 +38,10 @@ class Wait(NamedTuple):
 class _Device:
     """How far one process has come."""
 
-    def __init__(self, process: Caller, comparable: Comparable) -> None:
+    def __init__(self, process: Caller, comparable: Comparable, least: Mapping[str, int]) -> None:
         self.process = process
         self.numbers = _numbers(process)  # of transfers, by communicator, kind, and number of the call
-        forgotten = list(_forgotten(process, comparable, self.numbers))
+        forgotten = list(_forgotten(process, comparable, least, self.numbers))
         self.forgotten = {(step.comm, step.call.number) for step in forgotten if not step.is_transfer}
         steps = process.in_order
         if forgotten:
@@ -90,13 +90,15 @@ def first_of(calls: Calls) -> int:
     return calls.last[0].number if calls.last else calls.collectives
 
 
-def _forgotten(process: Caller, comparable: Comparable, numbers: dict[tuple[str, str, int], int]) -> Iterator[Step]:
+def _forgotten(
+    process: Caller, comparable: Comparable, least: Mapping[str, int], numbers: dict[tuple[str, str, int], int]
+) -> Iterator[Step]:
     """Yield the first forgotten call of each kind that another rank did not make, and note its number."""
     for comm, calls in process.parts.items():
         members = comparable.get(comm, {})
-        least = min((each.calls.collectives for each in members.values()), default=1 << 62)
-        if calls.last and least < first_of(calls):
-            yield Step(comm, calls.comm_id, Call(least, FORGOTTEN, 0, -1, calls.last[0].order), False)
+        if calls.last and least.get(comm, calls.collectives) < first_of(calls):
+            number = least[comm]
+            yield Step(comm, calls.comm_id, Call(number, FORGOTTEN, 0, -1, calls.last[0].order), False)
         for place, (operation, peer, base) in enumerate(_first_transfers(calls)):
             other = members.get(peer)
             if other is None or other.calls.is_crowded or not calls.last_transfers:
@@ -114,20 +116,6 @@ def _first_transfers(calls: Calls) -> Iterator[tuple[str, int, int]]:
         kept = Counter(call.root for call in calls.last_transfers if call.operation == operation)
         for peer in calls.peers:
             yield operation, peer.rank, (peer.sent if operation == "send" else peer.received) - kept[peer.rank]
-
-
-def is_ahead(one: Caller, other: Caller) -> bool:
-    """Whether a process has forgotten calls to which another one has not come."""
-    for comm, calls in one.parts.items():
-        theirs = other.parts.get(comm)
-        if theirs is None or calls.adopted or theirs.adopted:
-            continue
-        if calls.last and theirs.collectives < first_of(calls):
-            return True
-        for operation, peer, base in _first_transfers(calls):
-            if peer == theirs.rank and _answers(other, comm, calls.rank, operation) < base:
-                return True
-    return False
 
 
 def _numbers(process: Caller) -> dict[tuple[str, str, int], int]:
@@ -148,7 +136,10 @@ class _Play:
 
     def __init__(self, job: Callers) -> None:
         self.comparable = dict(job.comparable())
-        self.devices = {process.number: _Device(process, self.comparable) for process in job.processes}
+        least = {
+            comm: min(each.calls.collectives for each in members.values()) for comm, members in self.comparable.items()
+        }
+        self.devices = {process.number: _Device(process, self.comparable, least) for process in job.processes}
         self._missing: dict[tuple[str, int], int] = {}  # how many ranks have not come to a collective
         self.there: dict[tuple[str, int], list[tuple[_Device, Step]]] = defaultdict(list)
         self._alike: dict[tuple[str, int], tuple[Caller, ...]] = {}  # who has not come is so for all who wait

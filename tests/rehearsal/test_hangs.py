@@ -78,6 +78,29 @@ def test_a_slow_rank_is_no_hang(tmp_path: Path) -> None:
     assert (finished.status, told(finished)) == (0, []), finished.output
 
 
+SPLIT = """
+import time
+import torch, torch.distributed as dist
+from common import RANK, start
+device = start()
+dist.all_reduce(torch.ones(4, device=device))
+if RANK == 1:
+    time.sleep(60)
+dist.new_group([0, 2], device_id=device)
+"""
+
+
+def test_a_rank_that_does_not_come_to_where_a_group_is_made(tmp_path: Path) -> None:
+    """NCCL waits there for all ranks of the parent, also for those that get no part of the new one."""
+    job = tmp_path / "split.py"
+    job.write_text(SPLIT)
+    finished = rehearse("launch_and_end.py", "3", "60", "SIGTERM", str(job), devices=3, limit=3)
+    assert finished.status == HANGS, finished.output
+    (line,) = told(finished)
+    assert line.startswith("ranks 0, 2 wait in ncclCommSplit (split 1) of communicator"), finished.output
+    assert "rank 1 did not come, and waits in no other call" in line
+
+
 NAMED = """
 import ctypes, time
 from raw import FLOAT, RANK, SUM, WORLD, allocate, cuda, exchanged, must, nccl

@@ -17,10 +17,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from tracehook.audit.called import Caller, Callers, Member, Step
+from tracehook.audit.called import MADE, Caller, Callers, Member, Step
 from tracehook.audit.finding import Finding
-from tracehook.audit.programs import fewest, most_awaited, odd_ones
-from tracehook.audit.waits import Wait, waits
+from tracehook.audit.programs import culprits, ends
+from tracehook.audit.waits import Wait, given_up, waits
 from tracehook.log.calls import Call
 from tracehook.log.text import in_bytes
 
@@ -47,6 +47,8 @@ RULES = {
 }
 _OWN_ENDS = ("ended-by-exception", "exit-status")
 _SECOND = 1_000_000_000
+_MARGIN = 20  # calls
+_MOST_TOLD = 6  # waits of a circle
 
 
 def with_last_call(job: Callers, found: Sequence[Finding]) -> list[Finding]:
@@ -83,7 +85,21 @@ def after_hang(seen: Iterable[Finding], concluded: Sequence[Finding]) -> list[Fi
 def findings(job: Callers) -> list[Finding]:
     """Return who is to blame."""
     found = [*_differences(job), *_failures(job)]
-    return [*found, *_missing(job, found)]
+    return [*found, *_missing(job, found, waits(job))]
+
+
+def given_up_findings(job: Callers) -> list[Finding]:
+    """Return who was to blame when a program aborted communicators in which it waited, and went on."""
+    waited = [wait for wait in given_up(job) if _waited_ns(wait) >= _SECOND]
+    return [
+        replace(finding, message=f"{finding.message}. The program then aborted the communicator and went on")
+        for finding in _missing(job, (), waited)
+    ]
+
+
+def _waited_ns(wait: Wait) -> int:
+    moved, aborted = wait.process.parts[wait.comm].moved_ns, wait.process.aborted_ns.get(wait.comm, 0)
+    return aborted - moved - wait.process.shift_ns
 
 
 # --- did all ranks make the same calls? ---
@@ -102,6 +118,8 @@ def _differences(job: Callers) -> list[Finding]:
         order = sorted(texts, key=lambda place: (place not in odd, place))
         told = "; ".join(f"{members[place].process.name} made {texts[place]}" for place in order)
         about = told or "that call is too long ago to name it"
+        if len(order) > 1 and not odd:
+            about += "; their calls cannot tell which of them is wrong"
         out.append(
             _finding(
                 "calls-differ",
@@ -142,7 +160,9 @@ def _odd_places(job: Callers, members: Mapping[int, Member], texts: Mapping[int,
     most = max(counts.values(), default=0)
     if list(counts.values()).count(most) == 1:
         return [place for place, text in texts.items() if counts[text] < most]
-    odd = odd_ones(job, [members[place].process for place in texts])
+    odd = culprits(job, [members[place].process for place in texts], {})
+    if len(odd) == len(texts):
+        return []
     return [place for place in texts if members[place].process in odd]
 
 
@@ -191,48 +211,54 @@ def _failure_of(process: Caller, job: Callers) -> str:
 # --- who did not come? ---
 
 
-def _missing(job: Callers, found: Sequence[Finding]) -> list[Finding]:
+def _missing(job: Callers, found: Sequence[Finding], waited: Sequence[Wait]) -> list[Finding]:
     """Return who is at the end of the chains of ranks that wait."""
-    waiting = {wait.process.number: wait for wait in waits(job)}
-    if waiting and (apart := _too_far_apart(job)):
-        return apart
-    blamed = {rank for each in found for rank in each.ranks}
+    waiting: dict[int, list[Wait]] = defaultdict(list)
     waited_for: dict[int, list[Wait]] = defaultdict(list)
-    for wait in waiting.values():
+    for wait in waited:
+        waiting[wait.process.number].append(wait)
         for missing in wait.missing:
             waited_for[missing.number].append(wait)
+    blamed = {rank for each in found for rank in each.ranks}
     failed_ns = min((p.ended_ns for p in job.processes if p.failed and p.ended_ns is not None), default=None)
     out = []
-    for process in _ends(job, waiting, waited_for):
+    for circle in ends(job.processes, waiting):
+        suspects = circle if len(circle) == 1 else culprits(job, circle, waiting)
         # Who ended by itself is named for that; that others wait for it follows.
-        if process.failed or (process.rank is not None and process.rank in blamed):
+        if any(process.failed or (process.rank is not None and process.rank in blamed) for process in suspects):
             continue
-        if not _had_just_begun(waited_for[process.number], failed_ns):
-            out.append(_told_missing(job, process, waited_for[process.number], waiting.get(process.number)))
+        its = [wait for process in suspects for wait in waited_for[process.number]]
+        if _had_just_begun(its, failed_ns):
+            continue
+        if len(suspects) == 1 and _is_too_far_apart(its, waiting):
+            out.append(_too_far_apart(job, suspects[0], its))
+        elif len(suspects) == 1:
+            out.append(_told_missing(job, suspects[0], its, waiting.get(suspects[0].number)))
+        else:
+            out.append(_told_circle(job, suspects, waiting))
     return out
 
 
-def _too_far_apart(job: Callers) -> list[Finding]:
-    """Return a finding if ranks ran so far ahead that they no longer remember the calls in which their devices wait.
+def _is_too_far_apart(its: Sequence[Wait], waiting: Mapping[int, Sequence[Wait]]) -> bool:
+    """Whether nobody stands still for a rank, and ranks that ran ahead forgot calls: there it may wait itself."""
+    all_waits = [wait for each in waiting.values() for wait in each]
+    return not any(wait.is_last for wait in its) and any(
+        wait.process.remembered_since
+        and wait.step.call.order - wait.process.remembered_since < _MARGIN
+        and not wait.is_last
+        for wait in all_waits
+    )
 
-    Those calls count as over when we look who waits for whom, and then the answer would name anybody.
-    """
-    for comm, members in job.comparable():
-        slowest = min(members.values(), key=lambda member: member.calls.collectives)
-        made = slowest.calls.collectives
-        ahead = [
-            member.process for member in members.values() if member.calls.last and member.calls.last[0].number > made
-        ]
-        if ahead and not _is_moment(slowest.process, None):
-            ahead.sort(key=lambda process: process.rank or 0)
-            most = max(member.calls.collectives for member in members.values())
-            message = (
-                f"{job.group(comm)}: {slowest.process.name} came to {made} calls, others to {most}, and "
-                f"{_ranks(ahead)} no longer {'remembers' if len(ahead) == 1 else 'remember'} the calls between: the "
-                f"logs cannot tell who waits for whom{_since(slowest.process)}"
-            )
-            return [_finding("rank-missing", message, [], comm, slowest.process.moved_ns)]
-    return []
+
+def _too_far_apart(job: Callers, slow: Caller, its: Sequence[Wait]) -> Finding:
+    """Tell that nobody who remembers the calls to which this rank came waits for it: it may wait in one of them."""
+    ahead = sorted({wait.process for wait in its}, key=lambda each: each.rank or 0)
+    message = (
+        f"{job.group(its[0].comm)}: {slow.name} came to {its[0].made} {_kind(its[0])}, and {_ranks(ahead)}, which went "
+        f"on, no longer {'remembers' if len(ahead) == 1 else 'remember'} the calls since: the logs cannot tell who "
+        f"waits for whom{_since(slow)}"
+    )
+    return _finding("rank-missing", message, [], its[0].comm, slow.moved_ns)
 
 
 def _had_just_begun(its: Sequence[Wait], failed_ns: int | None) -> bool:
@@ -247,39 +273,35 @@ def _is_moment(process: Caller, failed_ns: int | None) -> bool:
     return end is not None and end - process.moved_ns < _SECOND
 
 
-def _ends(job: Callers, waiting: Mapping[int, Wait], waited_for: Mapping[int, Sequence[Wait]]) -> list[Caller]:
-    """Return for whom others wait and who waits for nobody; and of circles those whose program is another one."""
-    ends = [process for process in job.processes if process.number in waited_for and process.number not in waiting]
-    # Whose wait leads to one of these is in no circle. Of the others, who waits for a circle is not in it.
-    led = {process.number for process in ends}
-    ahead = list(led)
-    while ahead:
-        for wait in waited_for.get(ahead.pop(), ()):
-            if wait.process.number not in led:
-                led.add(wait.process.number)
-                ahead.append(wait.process.number)
-    circle = {number: wait.process for number, wait in waiting.items() if number not in led}
-    before = -1
-    while len(circle) != before:
-        before = len(circle)
-        awaited = {missing.number for number in circle for missing in waiting[number].missing}
-        circle = {number: process for number, process in circle.items() if number in awaited}
-    suspects = list(circle.values())
-    # Of two ranks alone nobody can tell whose program is right: who made fewer calls has skipped one, most often.
-    odd = odd_ones(job, suspects) or most_awaited(suspects, waiting) or fewest(suspects)
-    return ends + (odd or suspects)
-
-
-def _told_missing(job: Callers, culprit: Caller, its: Sequence[Wait], own: Wait | None) -> Finding:
-    # Of several groups the smallest says most.
-    first = min(its, key=lambda wait: (len(job.members[wait.comm]), wait.process.moved_ns or 0, wait.process.rank or 0))
-    ranks = sorted({wait.process for wait in its if wait.comm == first.comm}, key=lambda each: each.rank or 0)
-    what = f"{job.described(first.comm, first.step.call)} ({in_bytes(first.step.call.nbytes)})"
-    message = (
-        f"{job.group(first.comm)}: {culprit.name} came to {first.made} {_kind(first)}, {_ranks(ranks)} "
-        f"{'waits' if len(ranks) == 1 else 'wait'} in the {_ordinal(first.number + 1)}, {what}{_since(first.process)}; "
-        f"{_doing(job, culprit, own)}"
+def _told_circle(job: Callers, circle: Sequence[Caller], waiting: Mapping[int, Sequence[Wait]]) -> Finding:
+    """Name all, because each may have come apart from the others."""
+    waits_ = [wait for process in circle for wait in waiting[process.number]]
+    told = "; ".join(
+        f"{wait.process.name} waits for {_ranks(wait.missing)} in the {_told(job, wait.step)}"
+        for wait in waits_[:_MOST_TOLD]
     )
+    more = f"; and {len(waits_) - _MOST_TOLD} more wait" if len(waits_) > _MOST_TOLD else ""
+    message = f"{_ranks(circle)} wait for each other, and their calls cannot tell which of them is wrong: {told}{more}"
+    steps = [(wait.process, wait.step.call) for wait in waits_]
+    moved = [process.moved_ns for process in circle if process.moved_ns is not None]
+    return _finding("rank-missing", message, circle, waits_[0].comm, min(moved, default=None), steps)
+
+
+def _told_missing(job: Callers, culprit: Caller, its: Sequence[Wait], waits_of_it: Sequence[Wait] | None) -> Finding:
+    own = waits_of_it[0] if waits_of_it else None
+    # Of several groups the smallest says most.
+    first = min(
+        its, key=lambda wait: (len(job.members.get(wait.comm, ())), wait.process.moved_ns or 0, wait.process.rank or 0)
+    )
+    ranks = sorted({wait.process for wait in its if wait.comm == first.comm}, key=lambda each: each.rank or 0)
+    wait = "waits" if len(ranks) == 1 else "wait"
+    if first.step.kind == MADE:
+        told = f"{_ranks(ranks)} {wait} in the making of a communicator, and {culprit.name} did not come there"
+    else:
+        what = f"{job.described(first.comm, first.step.call)} ({in_bytes(first.step.call.nbytes)})"
+        told = f"{culprit.name} came to {first.made} {_kind(first)}, {_ranks(ranks)} {wait} in the "
+        told += f"{_ordinal(first.number + 1)}, {what}"
+    message = f"{job.group(first.comm)}: {told}{_since(first.process)}; {_doing(job, culprit, own)}"
     last = own.step if own is not None else culprit.last_step
     steps = [(culprit, last.call if last else None)]
     steps += [(wait.process, wait.step.call) for wait in its if wait.comm == first.comm]
@@ -321,6 +343,8 @@ def _since(process: Caller) -> str:
 
 def _told(job: Callers, step: Step) -> str:
     """Return words such as ``12th call of group tp_1 (...), all_reduce of 1,024 float32, sum``."""
+    if step.kind == MADE:
+        return f"making of a communicator by NCCL, for {job.group(step.comm)}"
     return f"{_ordinal(step.call.number + 1)} call of {job.group(step.comm)}, {job.described(step.comm, step.call)}"
 
 

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tracehook.log.calls import Call, Calls, parse
+from tracehook.log.calls import MAKING, Call, Calls, parse
 
 if TYPE_CHECKING:  # watch reads no database
     from tracehook.audit.store import Store
 
+COLLECTIVE, TRANSFER, MADE = range(3)  # what the number of a call counts
 BY_OTHERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # how launchers and operators end processes
 
 
@@ -42,6 +43,11 @@ class Step(NamedTuple):
     role: int  # the communicator's number in its process: programs that are alike make them in one order
     call: Call
     is_transfer: bool
+
+    @property
+    def kind(self) -> int:
+        """What its number counts."""
+        return MADE if self.call.what == MAKING else TRANSFER if self.is_transfer else COLLECTIVE
 
     @property
     def token(self) -> tuple[int, int, int, int]:
@@ -68,7 +74,22 @@ class Caller:
     began_ns: int | None = None  # by CLOCK_MONOTONIC
     world_size: int | None = None
     parts: dict[str, Calls] = field(default_factory=dict)  # by communicator
+    making: list[Calls] = field(default_factory=list)  # communicators that NCCL is making, and waits for other ranks
+    aborted_ns: dict[str, int] = field(default_factory=dict)  # when the program aborted communicators
     uncounted: int = 0  # communicators whose calls were not counted: others lived, as many as are counted at a time
+
+    def gave_up(self, comm: str) -> bool:
+        """Whether it aborted a communicator and went on: it ended in order, or made another one after its last call."""
+        calls = self.parts[comm]
+        went_on = any(other.born_ns > calls.moved_ns for other in self.parts.values())
+        return calls.aborted and ((self.ended and self.how != "exception") or went_on)
+
+    def take(self, calls: Calls) -> None:
+        """Add a communicator, or one that is being made."""
+        if calls.making is not None:
+            self.making.append(calls)
+        else:
+            self.parts[calls.comm] = calls
 
     @property
     def name(self) -> str:
@@ -84,6 +105,16 @@ class Caller:
     def failed(self) -> bool:
         """Whether Python said that it ended otherwise than in order."""
         return self.how in ("exception", "os._exit") or self.exception is not None
+
+    @functools.cached_property
+    def remembered_since(self) -> int:
+        """The place in the order of the process from which on all calls are remembered."""
+        since = 0
+        for calls in self.parts.values():
+            for made, last in ((calls.collectives, calls.last), (calls.transfers, calls.last_transfers)):
+                if made > len(last):
+                    since = max(since, last[0].order if last else 1 << 32)
+        return since
 
     @functools.cached_property
     def in_order(self) -> list[Step]:
@@ -119,7 +150,7 @@ class Caller:
     @property
     def moved_ns(self) -> int | None:
         """When it last called any communicator."""
-        moved = [calls.moved_ns + self.shift_ns for calls in self.parts.values()]
+        moved = [calls.moved_ns + self.shift_ns for calls in (*self.parts.values(), *self.making)]
         return max(moved, default=None)
 
 
@@ -164,11 +195,14 @@ def job_of(store: Store) -> Callers:
     for row in store.rows("SELECT * FROM event WHERE event = 'communicator.calls'"):
         calls = parse(row)
         if calls is not None and row["process"] in processes:
-            processes[row["process"]].parts[calls.comm] = calls
+            processes[row["process"]].take(calls)
+    for row in store.rows("SELECT process, comm, ns FROM event WHERE event = 'communicator.abort' AND ns IS NOT NULL"):
+        if row["process"] in processes:
+            processes[row["process"]].aborted_ns[row["comm"]] = row["ns"]
     for row in store.rows(_UNCOUNTED):
         if processes[row["process"]].parts:  # else its ring is not here
             processes[row["process"]].uncounted = row["uncounted"]
-    wanted = [process for process in processes.values() if process.rank is not None or process.parts]
+    wanted = [process for process in processes.values() if process.rank is not None or process.parts or process.making]
     return Callers(wanted, _names(store))
 
 

@@ -98,7 +98,7 @@ class Process:
             self.bytes = self.bytes if total is None else total
         elif name == NAMED:
             self.groups[str(event.get("comm"))] = group_in(event)
-        elif name == "communicator.calls" and (calls := parse(event)) is not None:
+        elif name == "communicator.calls" and (calls := parse(event)) and calls.making is None:
             self._called[calls.comm] = calls
         elif name == "log.dropped":
             self.dropped += whole_number(event.get("count")) or 0

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from tracehook.audit import blame
-from tracehook.audit.called import Caller, Callers
+from tracehook.audit.called import COLLECTIVE, Caller, Callers
 from tracehook.audit.waits import Wait, waits
 from tracehook.log.calls import SLOT_BYTES, Calls, key_of, moved_of, unpack
 
@@ -116,6 +116,7 @@ class LiveWaits:
                     last_event=None,
                     shift_ns=0,
                     parts=parts[name],
+                    making=self._making(name),
                     how=None,
                     exception=None,
                     signal=None,
@@ -126,16 +127,22 @@ class LiveWaits:
             names.update(process.names)
         return Callers(processes, names)
 
+    def _calls(self, name: str) -> list[Calls]:
+        heads = self._seen[name].heads if name in self._seen else ()
+        return [calls for head in heads if (calls := unpack(head)) is not None]
+
+    def _making(self, name: str) -> list[Calls]:
+        return [calls for calls in self._calls(name) if calls.making is not None]
+
     def _parts(self, job: Mapping[str, Running], read: Read) -> dict[str, dict[str, Calls]]:
         """Return of each process its communicators, with the calls that not all ranks of them made.
 
         Who waits, waits in one of these. Of few processes there are more before them: they tell in which call ranks
         first came apart. Slots that have no such call are not read.
         """
-        heads = {name: [unpack(head) for head in self._seen[name].heads] if name in self._seen else [] for name in job}
+        heads = {name: [calls for calls in self._calls(name) if calls.making is None] for name in job}
         parts = {
-            name: {**process.called, **{calls.comm: calls for calls in heads[name] if calls is not None}}
-            for name, process in job.items()
+            name: {**process.called, **{calls.comm: calls for calls in heads[name]}} for name, process in job.items()
         }
         least: dict[str, int] = {}
         for each in parts.values():
@@ -144,11 +151,11 @@ class LiveWaits:
         before = _BEFORE // len(job)
         since = {comm: count - before for comm, count in least.items()}
         for name, each in parts.items():
-            alive = {calls.comm for calls in heads[name] if calls is not None}
+            alive = {calls.comm for calls in heads[name]}
             if any(each[comm].collectives > since[comm] or each[comm].transfers for comm in alive):
                 for slot in read(name):
                     found = unpack(slot, since.get(key_of(slot), 0)) if len(slot) == SLOT_BYTES else None
-                    if found is not None:
+                    if found is not None and found.making is None:
                         each[found.comm] = found
             for comm in each.keys() - alive:
                 ended = each[comm]
@@ -157,17 +164,19 @@ class LiveWaits:
 
 
 def _hangs(job: Callers, still: Mapping[str, float], names: Sequence[str]) -> list[Hang]:
-    waiting = {wait.process.number: wait for wait in waits(job)}
-    found = {number: wait for number, wait in waiting.items() if names[number] in still}
-    by_call: dict[tuple[str, int, bool], list[Wait]] = defaultdict(list)
-    for wait in found.values():
-        by_call[wait.comm, wait.number, wait.step.is_transfer].append(wait)
+    all_waits = waits(job)
+    waiting = {wait.process.number for wait in all_waits}
+    found = [wait for wait in all_waits if names[wait.process.number] in still]
+    by_call: dict[tuple[str, int, int], list[Wait]] = defaultdict(list)
+    for wait in found:
+        by_call[wait.comm, wait.number, wait.step.kind].append(wait)
     if len(names) <= _MOST_BLAMED:
         causes = {(each.comm, each.process) for each in blame.findings(job) if each.rule == "rank-missing"}
     else:  # who waits for nobody; of ranks that wait for each other in a circle, only the audit names one
-        different = {id(wait.missing): wait for wait in found.values()}.values()
+        different = {id(wait.missing): wait for wait in found}.values()
         causes = {(wait.comm, each.number) for wait in different for each in wait.missing if each.number not in waiting}
-    hangs = [_hang(job, comm, alike, found, still, names, causes) for (comm, _, _), alike in by_call.items()]
+    hung = {wait.process.number for wait in found}
+    hangs = [_hang(job, comm, alike, hung, still, names, causes) for (comm, _, _), alike in by_call.items()]
     return sorted(hangs, key=lambda hang: (not hang.is_cause, hang.behind, -hang.seconds))
 
 
@@ -175,13 +184,13 @@ def _hang(
     job: Callers,
     comm: str,
     alike: Sequence[Wait],
-    found: Mapping[int, Wait],
+    hung: Collection[int],
     still: Mapping[str, float],
     names: Sequence[str],
     causes: Collection[tuple[str | None, int | None]],
 ) -> Hang:
     made: dict[int, list[str]] = defaultdict(list)
-    if not alike[0].step.is_transfer:
+    if alike[0].step.kind == COLLECTIVE:
         for _, member in sorted(job.members.get(comm, {}).items()):
             made[member.calls.collectives].append(member.process.name)
     different = {id(wait.missing): wait.missing for wait in alike}  # those who wait in a collective share one
@@ -194,5 +203,5 @@ def _hang(
         call=job.described(comm, alike[0].step.call),
         seconds=max(still[names[wait.process.number]] for wait in alike),
         is_cause=any((comm, number) in causes for number in missing),
-        behind=sum(number in found for number in missing),
+        behind=sum(number in hung for number in missing),
     )

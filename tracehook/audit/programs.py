@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
-from tracehook.audit.called import Caller, Callers, Step
+from tracehook.audit.called import Caller, Callers
 from tracehook.audit.waits import Wait
+from tracehook.log.calls import FORGOTTEN, MAKING
 
-_ALIKE = 3  # calls that two ranks must have made alike before they came apart, to be called ranks of one program
+_LEAST_NEW = 12  # the same, if one of them then made a call that it had not made before
+_LEAST = 3  # calls that two ranks must have made alike before they came apart, to be called ranks of one program
+_BEHIND = 2  # calls that a rank of the same program may be behind, where it did not come apart
+# A rank departs from what it did before if after the same calls, at least so many, it called another thing at least so
+# often, and always. Only these many calls are looked at, and only in a circle of so many ranks.
+_CONTEXT, _SEEN, _LOOKED_AT, _MOST_RANKS = 3, 2, 256, 32
 
 Token = tuple[int, int, int, int]
 Program = tuple[tuple[int, Token], ...]  # the calls that are remembered, with their places in the order of the process
@@ -18,14 +25,18 @@ def odd_ones(job: Callers, suspects: Collection[Caller]) -> list[Caller]:
     """Return those of `suspects` whose order of calls is not that of most ranks that run the same program."""
     runs: dict[Program, list[Caller]] = defaultdict(list)  # most ranks of a large job made the very same calls
     for process in job.processes:
-        runs[_program(process.steps)].append(process)
+        runs[_program(process)].append(process)
     counts = {program: len(processes) for program, processes in runs.items()}
     odd = {process.number for program, each in runs.items() if _is_odd(program, counts) for process in each}
     return [process for process in suspects if process.number in odd]
 
 
-def _program(steps: Mapping[int, Step]) -> Program:
-    return tuple((place, step.token) for place, step in steps.items())
+def _program(process: Caller) -> Program:
+    made = [(place, step.token) for place, step in process.steps.items()]
+    for each in process.making:
+        if each.making is not None:  # where others have their next call
+            made.append((each.making.after + 1, (0, MAKING, each.making.child, -1)))
+    return tuple(made)
 
 
 def _is_odd(program: Program, counts: Mapping[Program, int]) -> bool:
@@ -47,29 +58,128 @@ def _is_odd(program: Program, counts: Mapping[Program, int]) -> bool:
     return differ > max(agree, 1)
 
 
-def _comes_apart(one: Program, other: Program) -> int | None:
-    """Return the place of the first call that differs; None if none does, or if they do not run the same program."""
-    others = dict(other)
+class _Comparison(NamedTuple):
+    """Two programs beside each other."""
+
+    agreed: int  # calls that are alike, at the places that both remember
+    place: int | None  # of the first call that differs
+
+
+def _compare(one: Program, other: Mapping[int, Token]) -> _Comparison | None:
+    """Compare two programs; None if they come apart and are two: these calls were not made before in what is alike."""
+    alike: set[Token] = set()
     agreed = 0
     for place, token in one:
-        if place in others:
-            if others[place] != token:
-                return place if agreed >= _ALIKE else None
+        if place in other:
+            if other[place] != token:
+                new = sum(each not in alike and each[1] != MAKING for each in (token, other[place]))
+                return _Comparison(agreed, place) if agreed >= (_LEAST, _LEAST_NEW, 1 << 62)[new] else None
+            alike.add(token)
             agreed += 1
-    return None
+    return _Comparison(agreed, None)
 
 
-def fewest(suspects: Collection[Caller]) -> list[Caller]:
-    """Return those of `suspects` that made fewer collectives than the others; none if all made as many."""
-    made = {process: sum(calls.collectives for calls in process.parts.values()) for process in suspects}
-    least = min(made.values(), default=0)
-    found = [process for process, count in made.items() if count == least]
-    return found if len(found) < len(made) else []
+def _comes_apart(one: Program, other: Program) -> int | None:
+    """Return the place of the first call that differs; None if none does, or if they do not run the same program."""
+    found = _compare(one, dict(other))
+    return found.place if found is not None else None
 
 
-def most_awaited(circle: Collection[Caller], waiting: Mapping[int, Wait]) -> list[Caller]:
-    """Return the one process for which most others of a circle wait, if they wait for nobody else; or nobody."""
-    awaited = Counter(wait.missing[0].number for each in circle if len((wait := waiting[each.number]).missing) == 1)
-    ranked = [*awaited.most_common(2), (-1, 0), (-1, 0)]
-    (first, most), (_, second) = ranked[0], ranked[1]
-    return [each for each in circle if each.number == first] if most > second + 1 else []
+def culprits(job: Callers, circle: Sequence[Caller], waiting: Mapping[int, Sequence[Wait]]) -> list[Caller]:
+    """Return who of ranks that wait for each other came apart from others, or from itself; all of them if none did."""
+    if any(wait.step.call.what & FORGOTTEN for process in circle for wait in waiting.get(process.number, ())):
+        return list(circle)  # they ran too far ahead
+    suspects = list(circle)
+    for narrowed in (odd_ones, _differing, _departing):
+        suspects = narrowed(job, suspects) or suspects
+    return suspects
+
+
+def _differing(job: Callers, suspects: Sequence[Caller]) -> list[Caller]:
+    """Return who of the suspects came apart from the rank with which it agreed longest."""
+    runs = Counter(map(_program, job.processes))
+    differing = []
+    for process in suspects:
+        mine = _program(process)
+        others = [dict(program) for program, count in runs.items() if program != mine or count > 1]
+        compared = [found for other in others if (found := _compare(mine, other)) is not None]
+        stays = max((each.agreed for each in compared if each.place is None), default=0)
+        if any(each.place is not None and each.agreed > stays + _BEHIND for each in compared):
+            differing.append(process)
+    return differing
+
+
+def _departing(_: Callers, suspects: Sequence[Caller]) -> list[Caller]:
+    return [process for process in suspects if _departs(process)] if len(suspects) <= _MOST_RANKS else []
+
+
+def _departs(process: Caller) -> bool:
+    """Whether a process called another thing than always before after the same calls, and it is no new thing."""
+    tokens = [
+        (step.comm, step.call.what, step.call.elements, step.call.root)
+        for step in process.in_order
+        if step.call.order >= process.remembered_since
+    ][-_LOOKED_AT:]
+    same: list[int] = []  # how many calls before each are those before this one
+    for at, token in enumerate(tokens):
+        same = [0, *(same[place] + 1 if tokens[place] == tokens[at - 1] else 0 for place in range(at - 1))]
+        alike = sorted(same[:at])[-_SEEN:][0] if at >= _SEEN else 0
+        followed = {tokens[place] for place in range(at) if same[place] >= alike}
+        if alike >= _CONTEXT and token not in followed and token in tokens[:at]:
+            return True
+    return False
+
+
+def ends(processes: Sequence[Caller], waiting: Mapping[int, Sequence[Wait]]) -> list[list[Caller]]:
+    """Return the ends of the chains: one who waits for nobody, or some who wait for each other only."""
+    # A node is a process, or all who did not come to a call: very many may wait for the same.
+    calls = {-1 - id(wait.missing): wait.missing for its in waiting.values() for wait in its}
+    graph: dict[int, list[int]] = {node: [each.number for each in missing] for node, missing in calls.items()}
+    graph |= {process.number: [] for process in processes}
+    graph |= {number: [-1 - id(wait.missing) for wait in its] for number, its in waiting.items()}
+    of_node = {process.number: process for process in processes}
+    awaited = {each.number for missing in calls.values() for each in missing}
+    groups = _groups(graph)
+    where = {node: place for place, group in enumerate(groups) for node in group}
+    found = [
+        [of_node[node] for node in sorted(group) if node >= 0]
+        for place, group in enumerate(groups)
+        if all(where[other] == place for node in group for other in graph[node])
+        and any(node in awaited for node in group)
+    ]
+    return sorted(found, key=lambda group: (len(group) > 1, group[0].number))
+
+
+def _groups(graph: Mapping[int, Sequence[int]]) -> list[list[int]]:
+    """Return the nodes that reach each other (Tarjan's algorithm, without recursion)."""
+    found: list[list[int]] = []
+    index: dict[int, int] = {}
+    low: dict[int, int] = {}
+    stack: list[int] = []
+    on_stack: set[int] = set()
+    for start in graph:
+        ways = [] if start in index else [(start, iter(graph[start]))]
+        while ways:
+            node, further = ways[-1]
+            if node not in index:
+                index[node] = low[node] = len(index)
+                stack.append(node)
+                on_stack.add(node)
+            for other in further:
+                if other not in index:
+                    ways.append((other, iter(graph[other])))
+                    break
+                if other in on_stack:
+                    low[node] = min(low[node], index[other])
+            else:
+                ways.pop()
+                if ways:
+                    low[ways[-1][0]] = min(low[ways[-1][0]], low[node])
+                if low[node] == index[node]:
+                    at = len(stack) - 1
+                    while stack[at] != node:
+                        at -= 1
+                    found.append(stack[at:])
+                    on_stack.difference_update(stack[at:])
+                    del stack[at:]
+    return found

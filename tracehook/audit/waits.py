@@ -1,19 +1,26 @@
 """Who waits in which call, for whom: found by going through the calls of all processes as their devices would.
 
-A device takes the calls of its process in their order. It comes past a collective when all ranks of the communicator
-have come to it. It comes past a send when the other rank has a receive for it, however far that rank has come: those
-of one group go together. Calls that are forgotten are taken for done.
+A device takes the calls of its process in their order; those of one ncclGroupStart together. It comes past a
+collective when all ranks of the communicator have come to it, and past a send when the other rank has come to the
+receive. So a call that stands behind one in which its rank waits was made, but nobody has come to it. Calls that are
+forgotten are taken for done, but the first that some rank did not make: there the others stand.
+
+NCCL makes a communicator on the host, which waits there for all ranks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tracehook.audit.called import Caller, Callers, Member, Step
+from tracehook.log.calls import FORGOTTEN, MAKING, RECV, SEND, Call, Calls
 
 Comparable = Mapping[str, Mapping[int, Member]]  # by communicator and rank in it
 Devices = Mapping[int, "_Device"]  # by the number of the process
+_CODES = {"send": SEND, "recv": RECV}
+Transfer = tuple[str, int, int, int]  # communicator, who sends, who receives, and the how manieth of these two
 
 
 class Wait(NamedTuple):
@@ -25,147 +32,297 @@ class Wait(NamedTuple):
     number: int  # of the collective, or of the transfer of this kind with that peer; from 0
     missing: tuple[Caller, ...]
     made: int  # to how many such calls the first missing one came
+    is_last: bool  # it called nothing more
 
 
 class _Device:
     """How far one process has come."""
 
-    def __init__(self, process: Caller) -> None:
+    def __init__(self, process: Caller, comparable: Comparable, least: Mapping[str, int]) -> None:
         self.process = process
-        self.steps: Sequence[Step] = process.in_order
-        self.at = 0  # place of the next call in `steps`
-        self.has_arrived = False  # and was counted there
-        self.places = {
-            (step.comm, step.call.number): place for place, step in enumerate(self.steps) if not step.is_transfer
-        }
+        self.numbers = _numbers(process)  # of transfers, by communicator, kind, and number of the call
+        forgotten = list(_forgotten(process, comparable, least, self.numbers))
+        self.forgotten = {(step.comm, step.call.number) for step in forgotten if not step.is_transfer}
+        steps = process.in_order
+        if forgotten:
+            steps = sorted([*forgotten, *steps], key=lambda step: step.call.order)  # stable: each before its own
+        self.units = list(_units(steps))
+        self.at = -1
+        self.open: list[Step] = []  # of the calls to which it has come, those that are not over
 
     @property
-    def next(self) -> Step | None:
-        """The call to which it has come."""
-        return self.steps[self.at] if self.at < len(self.steps) else None
-
-    def go_on(self) -> None:
-        """Come past the call to which it has come."""
-        self.at += 1
-        self.has_arrived = False
+    def is_last(self) -> bool:
+        """Whether it has come to the last call."""
+        return self.at == len(self.units) - 1
 
     def has_forgotten(self, comm: str, number: int) -> bool:
         """Whether it made that collective too long ago to remember it."""
-        return (comm, number) not in self.places and number < self.process.parts[comm].collectives
+        return number < first_of(self.process.parts[comm]) and (comm, number) not in self.forgotten
 
-    def has_come_to(self, comm: str, number: int) -> bool:
-        """Whether it has come to that collective."""
-        place = self.places.get((comm, number))
-        return self.has_forgotten(comm, number) if place is None else place <= self.at
-
-    def came_to(self, comm: str, number: int) -> int:
-        """Return to how many collectives it has come, of those before that one."""
-        ahead = sum(place > self.at for (other, _), place in self.places.items() if other == comm)
-        return min(number, self.process.parts[comm].collectives - ahead)
+    def transfer(self, step: Step) -> Transfer:
+        """Return what the other half of a transfer has, too."""
+        mine, peer = self.process.parts[step.comm].rank, step.call.root
+        pair = (mine, peer) if step.call.operation == "send" else (peer, mine)
+        return (step.comm, *pair, self.numbers[step.comm, step.call.operation, step.call.number])
 
 
-class _Arrivals:
-    """How many ranks have come to each collective. So a rank that waits need not ask all others again."""
+def _units(steps: Sequence[Step]) -> Iterator[list[Step]]:
+    """Yield the calls that a device takes together.
 
-    def __init__(self, comparable: Comparable, devices: Devices) -> None:
-        self._comparable = comparable
-        self._devices = devices
-        self._missing: dict[tuple[str, int], int] = {}
-
-    def is_complete(self, device: _Device, step: Step) -> bool:
-        """Count a device at the collective to which it has come; tell whether all ranks have come to it."""
-        comm, number = step.comm, step.call.number
-        if comm not in self._comparable:
-            return True
-        if (comm, number) not in self._missing:
-            members = self._comparable[comm].values()
-            forgotten = sum(self._devices[each.process.number].has_forgotten(comm, number) for each in members)
-            self._missing[comm, number] = len(members) - forgotten
-        if not device.has_arrived:
-            device.has_arrived = True
-            self._missing[comm, number] -= 1
-        return self._missing[comm, number] <= 0
+    Older logs do not know the groups: there, transfers one after the other count as one. So nobody waits too early.
+    """
+    unit: list[Step] = []
+    for step in steps:
+        if unit:
+            before = unit[-1]
+            same = step.call.group == before.call.group != 0
+            unknown = step.call.place == before.call.place == 0 and step.is_transfer and before.is_transfer
+            if not same and not unknown:
+                yield unit
+                unit = []
+        unit.append(step)
+    if unit:
+        yield unit
 
 
-def waits(job: Callers) -> list[Wait]:
-    """Return for each process that waits the call in which it does."""
-    waiting = [process for process in job.processes if not process.ended or process.how == "exception"]
-    if not waiting:
-        return []
-    devices = {process.number: _Device(process) for process in job.processes}
-    comparable = dict(job.comparable())
-    arrivals = _Arrivals(comparable, devices)
-    moves = True
-    while moves:
-        moves = False
-        for device in devices.values():
-            while (step := device.next) is not None:
-                if step.is_transfer:
-                    waits_here = bool(_missing(device, step, comparable, devices))
-                else:
-                    waits_here = not arrivals.is_complete(device, step)
-                if waits_here:
-                    break
-                device.go_on()
-                moves = True
-    found = []
-    alike: dict[tuple[str, int], tuple[Caller, ...]] = {}  # who has not come to a collective is so for all who wait
-    for process in waiting:
-        device = devices[process.number]
-        if (step := device.next) is None:
-            continue
-        missing = None if step.is_transfer else alike.get((step.comm, step.call.number))
-        if missing is None:
-            missing = tuple(member.process for member in _missing(device, step, comparable, devices))
-        if not step.is_transfer:
-            alike[step.comm, step.call.number] = missing
-        found.append(_wait(device, step, missing, devices))
+def first_of(calls: Calls) -> int:
+    """Return the number of the first collective that is remembered."""
+    return calls.last[0].number if calls.last else calls.collectives
+
+
+def _forgotten(
+    process: Caller, comparable: Comparable, least: Mapping[str, int], numbers: dict[tuple[str, str, int], int]
+) -> Iterator[Step]:
+    """Yield the first forgotten call of each kind that another rank did not make, and note its number."""
+    for comm, calls in process.parts.items():
+        members = comparable.get(comm, {})
+        if calls.last and least.get(comm, calls.collectives) < first_of(calls):
+            number = least[comm]
+            yield Step(comm, calls.comm_id, Call(number, FORGOTTEN, 0, -1, calls.last[0].order), False)
+        for place, (operation, peer, base) in enumerate(_first_transfers(calls)):
+            other = members.get(peer)
+            if other is None or other.calls.is_crowded or not calls.last_transfers:
+                continue
+            answers = _answers(other.process, comm, calls.rank, operation)
+            if answers < base:
+                call = Call(-1 - place, FORGOTTEN | _CODES[operation], 0, peer, calls.last_transfers[0].order)
+                numbers[comm, operation, call.number] = answers
+                yield Step(comm, calls.comm_id, call, True)
+
+
+def _first_transfers(calls: Calls) -> Iterator[tuple[str, int, int]]:
+    """Yield the kind, the peer, and how many of that kind with that peer are forgotten."""
+    for operation in ("send", "recv"):
+        kept = Counter(call.root for call in calls.last_transfers if call.operation == operation)
+        for peer in calls.peers:
+            yield operation, peer.rank, (peer.sent if operation == "send" else peer.received) - kept[peer.rank]
+
+
+def _numbers(process: Caller) -> dict[tuple[str, str, int], int]:
+    """Return how many transfers of its kind, with its peer, came before each that is remembered."""
+    found: dict[tuple[str, str, int], int] = {}
+    for comm, calls in process.parts.items():
+        made = {("send", peer.rank): peer.sent for peer in calls.peers}
+        made |= {("recv", peer.rank): peer.received for peer in calls.peers}
+        for call in reversed(calls.last_transfers):
+            key = (call.operation, call.root)
+            made[key] = made.get(key, 0) - 1
+            found[comm, call.operation, call.number] = made[key]
     return found
 
 
-def _missing(device: _Device, step: Step, comparable: Comparable, devices: Devices) -> list[Member]:
-    """Return who has not come to a call to which a device has come."""
-    process, members = device.process, comparable.get(step.comm, {})
-    if not step.is_transfer:
-        number = step.call.number
-        others = (member for member in members.values() if member.process is not process)
-        return [member for member in others if not devices[member.process.number].has_come_to(step.comm, number)]
-    number, mine = process.transfers_before(step), process.parts[step.comm].rank
-    other = members.get(step.call.root)
-    if other is None or other.process is process or other.calls.is_crowded:
+class _Play:
+    """All devices go as far as they can."""
+
+    def __init__(self, job: Callers) -> None:
+        self.comparable = dict(job.comparable())
+        least = {
+            comm: min(each.calls.collectives for each in members.values()) for comm, members in self.comparable.items()
+        }
+        self.devices = {process.number: _Device(process, self.comparable, least) for process in job.processes}
+        self._missing: dict[tuple[str, int], int] = {}  # how many ranks have not come to a collective
+        self.there: dict[tuple[str, int], list[tuple[_Device, Step]]] = defaultdict(list)
+        self._alike: dict[tuple[str, int], tuple[Caller, ...]] = {}  # who has not come is so for all who wait
+        self._halves: dict[Transfer, tuple[_Device, Step]] = {}
+        self._ready = list(self.devices.values())
+        self._run()
+        self.given_up: list[tuple[_Device, Step, tuple[Caller, ...]]] = []  # calls in which a program aborted them
+        while stuck := [
+            (device, step)
+            for device in self.devices.values()
+            for step in device.open
+            if device.process.gave_up(step.comm)
+        ]:
+            self.given_up = self.given_up or [(device, step, self.missing(device, step)) for device, step in stuck]
+            for device, step in stuck:
+                self._over(device, step)
+            self._run()
+
+    def _run(self) -> None:
+        while self._ready:
+            self._go_on(self._ready.pop())
+
+    def _go_on(self, device: _Device) -> None:
+        device.at += 1
+        if device.at < len(device.units):
+            device.open = list(device.units[device.at])
+            for step in device.units[device.at]:
+                self._come(device, step)
+
+    def _over(self, device: _Device, step: Step) -> None:
+        device.open = [each for each in device.open if each is not step]
+        if not device.open:
+            self._ready.append(device)
+
+    def _come(self, device: _Device, step: Step) -> None:
+        if step.is_transfer:
+            self._come_to_transfer(device, step)
+            return
+        comm, number = step.comm, step.call.number
+        if comm not in self.comparable:
+            self._over(device, step)
+            return
+        if (comm, number) not in self._missing:
+            members = self.comparable[comm].values()
+            forgotten = sum(self.devices[each.process.number].has_forgotten(comm, number) for each in members)
+            self._missing[comm, number] = len(members) - forgotten
+        self.there[comm, number].append((device, step))
+        self._missing[comm, number] -= 1
+        if self._missing[comm, number] <= 0:
+            for each in self.there.pop((comm, number)):
+                self._over(*each)
+
+    def _come_to_transfer(self, device: _Device, step: Step) -> None:
+        other = self.other_of(device, step)
+        key = device.transfer(step)
+        if (
+            other is None
+            or _answers(
+                other.process, step.comm, key[1] if step.call.operation == "send" else key[2], step.call.operation
+            )
+            - _remembered(other, step, device)
+            > key[-1]
+        ):
+            self._over(device, step)
+        elif key in self._halves and self._halves[key][0] is not device:
+            self._over(*self._halves.pop(key))
+            self._over(device, step)
+        else:
+            self._halves[key] = (device, step)
+
+    def other_of(self, device: _Device, step: Step) -> _Device | None:
+        """Return the device of a peer, if it is known what it did."""
+        other = self.comparable.get(step.comm, {}).get(step.call.root)
+        if other is None or other.process is device.process or other.calls.is_crowded:
+            return None
+        return self.devices[other.process.number]
+
+    def came_to(self, device: _Device, comm: str, number: int) -> int:
+        """Return to how many collectives a device has come, of those before that one."""
+        ahead = sum(
+            step.comm == comm and not step.is_transfer
+            for unit in device.units[device.at + 1 :]
+            for step in unit
+            if not step.call.what & FORGOTTEN
+        )
+        return max(0, min(number, device.process.parts[comm].collectives - ahead))
+
+    def missing(self, device: _Device, step: Step) -> tuple[Caller, ...]:
+        """Return who has not come to a call to which a device has come."""
+        if step.is_transfer:
+            other = self.other_of(device, step)
+            return (other.process,) if other is not None else ()
+        key = (step.comm, step.call.number)
+        if key not in self._alike:
+            there = {each.process.number for each, _ in self.there[key]}
+            self._alike[key] = tuple(
+                member.process
+                for member in self.comparable[step.comm].values()
+                if member.process.number not in there and not self.devices[member.process.number].has_forgotten(*key)
+            )
+        return self._alike[key]
+
+    def wait(self, device: _Device, step: Step, missing: tuple[Caller, ...]) -> Wait:
+        """Return who waits in which call, for whom."""
+        if step.is_transfer:
+            number = device.transfer(step)[-1]
+            rank = device.process.parts[step.comm].rank
+            made = min(number, _answers(missing[0], step.comm, rank, step.call.operation))
+        else:
+            number = step.call.number
+            made = self.came_to(self.devices[missing[0].number], step.comm, number)
+        return Wait(device.process, step.comm, step, number, missing, made, device.is_last)
+
+
+def waits(job: Callers) -> list[Wait]:
+    """Return the calls in which processes wait: of each process those on its device, and where its host is."""
+    waiting = [process for process in job.processes if not process.ended or process.how == "exception"]
+    if not waiting:
         return []
-    return [] if _answered(devices[other.process.number], step, mine, number) else [other]
+    play = _Play(job)
+    devices = (play.devices[process.number] for process in waiting)
+    stuck = ((device, step, play.missing(device, step)) for device in devices for step in device.open)
+    found = [play.wait(*each) for each in stuck if each[-1]]
+    return found + [wait for process in waiting for each in process.making if (wait := _making(job, process, each))]
 
 
-def _answered(other: _Device, step: Step, rank: int, number: int) -> bool:
-    """Whether another device has, or will have, the other half of a transfer."""
-    made = _answers(other.process, step, rank)
-    if made <= number:
-        return False
-    stuck = other.next
-    orders = other.process.transfer_orders(step.comm, rank, _answer(step))
-    place = number - (made - len(orders))
-    # It waits in a collective before: whether that ends by itself shows when all others have gone as far as they can.
-    return stuck is None or stuck.is_transfer or place < 0 or orders[place] < stuck.call.order
+def given_up(job: Callers) -> list[Wait]:
+    """Return the calls in which processes waited when their program aborted the communicator, and went on."""
+    if not any(calls.aborted for process in job.processes for calls in process.parts.values()):
+        return []
+    play = _Play(job)
+    return [play.wait(*each) for each in play.given_up if each[-1]]
 
 
-def _answer(step: Step) -> str:
-    return "recv" if step.call.operation == "send" else "send"
+def _answers(process: Caller, comm: str, rank: int, operation: str) -> int:
+    """Return how many of the other halves of a rank's transfers of a kind a process has called."""
+    peers = [peer for peer in process.parts[comm].peers if peer.rank == rank]
+    return sum(peer.received if operation == "send" else peer.sent for peer in peers)
 
 
-def _answers(process: Caller, step: Step, rank: int) -> int:
-    """Return how many of the other halves of transfers like this one a process has called."""
-    peers = [peer for peer in process.parts[step.comm].peers if peer.rank == rank]
-    return sum(peer.received if _answer(step) == "recv" else peer.sent for peer in peers)
+def _remembered(other: _Device, step: Step, device: _Device) -> int:
+    rank, wanted = device.process.parts[step.comm].rank, "recv" if step.call.operation == "send" else "send"
+    return sum(call.root == rank and call.operation == wanted for call in other.process.parts[step.comm].last_transfers)
 
 
-def _wait(device: _Device, step: Step, missing: tuple[Caller, ...], devices: Devices) -> Wait:
-    process = device.process
-    first = devices[missing[0].number]
-    if step.is_transfer:
-        number = process.transfers_before(step)
-        made = min(number, _answers(first.process, step, process.parts[step.comm].rank))
+def _making(job: Callers, process: Caller, own: Calls) -> Wait | None:
+    """Return who has not come to where NCCL makes a communicator."""
+    assert own.making is not None
+    after, child, parent = own.making
+    if parent:
+        members = [member.process for _, member in sorted(job.members.get(parent, {}).items())]
+        there = {
+            each.number
+            for each in members
+            if any(one.making is not None and one.making[1:] == (child, parent) for one in each.making)
+        }
     else:
-        number = step.call.number
-        made = first.came_to(step.comm, number)
-    return Wait(process, step.comm, step, number, missing, made)
+        members = _members_of(job, own)
+        there = {each.number for each in members if own.comm in each.parts or _makes(each, own.comm)}
+    missing = tuple(each for each in members if each.number not in there)
+    comm = parent or own.comm
+    step = Step(comm, 0, Call(child, MAKING, 0, -1, after), False)
+    return Wait(process, comm, step, child, missing, child, True) if missing else None
+
+
+def _makes(process: Caller, comm: str) -> bool:
+    return any(one.comm == comm for one in process.making)
+
+
+def _members_of(job: Callers, own: Calls) -> list[Caller]:
+    """Return the processes of a communicator without a parent, if it is sure which they are: ranks are in order."""
+    of_rank = {process.rank: process for process in job.processes if process.rank is not None}
+    found: dict[int, int] = {}  # global ranks, by rank in the communicator
+    for process in job.processes:
+        for each in (*process.making, *process.parts.values()):
+            if each.comm == own.comm and each.rank >= 0 and process.rank is not None:
+                found[each.rank] = process.rank
+    places = [-1, *sorted(found), own.size]
+    globals_ = [-1, *(found[place] for place in sorted(found)), max(of_rank, default=-1) + 1]
+    for place, next_place, rank, next_rank in zip(places, places[1:], globals_, globals_[1:], strict=False):
+        between = range(rank + 1, next_rank)
+        wanted = next_place - place - 1
+        if wanted and len(between) != wanted:
+            return []
+        found |= dict(zip(range(place + 1, next_place), between, strict=True)) if wanted else {}
+    return [of_rank[rank] for _, rank in sorted(found.items()) if rank in of_rank]

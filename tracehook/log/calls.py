@@ -13,16 +13,21 @@ from typing import Any, Final, NamedTuple
 from tracehook.log.tables import COUNTED, OPERATIONS
 
 # class CallSlot, in its order: state, comm_id, key, rank, size, adopted, aborted, collectives and how many returned,
-# transfers and how many returned, digest, crowded, logged, seen, moved, born, surroundings, unused
-_HEAD = struct.Struct("<2IQ2i2I4QQ2I4Q16x")
+# transfers and how many returned, digest, crowded, logged, seen, moved, born, surroundings; while it is being made its
+# parent, which child it is, and how many calls came before
+_HEAD = struct.Struct("<2IQ2i2I4QQ2I4QQ2I")
 _PEER = struct.Struct("<3I4x")
-_RECORD = struct.Struct("<QQ2Ii4x")
+_RECORD = struct.Struct("<QQ2IiI")
 _PEERS, _COLLECTIVES, _TRANSFERS = 64, 256, 32
 HEAD_BYTES: Final = _HEAD.size
 SLOT_BYTES: Final = _HEAD.size + _PEERS * _PEER.size + (_COLLECTIVES + _TRANSFERS) * _RECORD.size  # without tallies
-_FREE, _TAKEN, _LIVE = 0, 1, 2
+_FREE, _TAKEN, _LIVE, _BORN = 0, 1, 2, 5
 _LOGGED, _MOVED, _SURROUNDINGS = 13, 15, 17  # places in _HEAD
+MAKING: Final = 1 << 25  # what no slot has: instead of a call, NCCL makes a communicator
+FORGOTTEN: Final = 1 << 24  # added to a call that is too long ago to tell more of it
 _FIRST_COUNTED = 128  # kFirstCounted in nccl/interpose.cpp
+SEND: Final = _FIRST_COUNTED + 3
+RECV: Final = _FIRST_COUNTED + 4
 _KEPT = 64  # calls that the line of an ended communicator has: the last ones
 
 # ncclDataType_t, and ncclRedOp_t
@@ -43,6 +48,12 @@ class Call(NamedTuple):
     root: int  # or the peer, in the communicator; -1: none
     order: int  # among all calls of the process
     digest: int = 0  # of this collective and those before it
+    place: int = 0  # where it runs; 0: not known, of older logs
+
+    @property
+    def group(self) -> int:
+        """A number of the ncclGroupStart that it is inside; 0: none, or not known."""
+        return self.place >> 8
 
     @property
     def operation(self) -> str:
@@ -62,6 +73,8 @@ class Call(NamedTuple):
 
     def described(self, root: str = "") -> str:
         """Say what was called, in words. `root`: what to call the root or peer, instead of its rank in the group."""
+        if self.what & (MAKING | FORGOTTEN):
+            return "the making of a communicator" if self.what == MAKING else "a call too long ago to name it"
         kind, reduction = self.what >> 8 & 0xFF, self.what >> 16
         parts = [f"{self.operation} of {self.elements:,} {TYPES[kind] if kind < len(TYPES) else f'type {kind}'}"]
         if "reduce" in self.operation:
@@ -78,6 +91,14 @@ class Partner(NamedTuple):
     rank: int
     sent: int
     received: int
+
+
+class Making(NamedTuple):
+    """NCCL makes a communicator, and waits for other ranks."""
+
+    after: int  # calls that the process had made before
+    child: int  # which of the parent's, from 0
+    parent: str  # whose ranks all take part; empty: there is none
 
 
 class Calls(NamedTuple):
@@ -101,6 +122,7 @@ class Calls(NamedTuple):
     peers: tuple[Partner, ...]
     last: tuple[Call, ...]  # collectives, the oldest first
     last_transfers: tuple[Call, ...]
+    making: Making | None = None
 
 
 def operation_name(number: int) -> str:
@@ -119,7 +141,8 @@ def unpack(slot: bytes, since: int = 0) -> Calls | None:
     state, comm_id, key, rank, size, adopted, aborted, *rest = _HEAD.unpack_from(slot)
     if state in (_FREE, _TAKEN):
         return None
-    collectives, returned, transfers, transfers_returned, digest, crowded, _, _, moved, born, _ = rest
+    collectives, returned, transfers, transfers_returned, digest, crowded, _, _, moved, born, _, *making = rest
+    parent, child, after = making
     peers = (values for values in _PEER.iter_unpack(slot[_HEAD.size : _HEAD.size + _PEERS * _PEER.size]) if values[0])
     at = _HEAD.size + _PEERS * _PEER.size
     between = at + _COLLECTIVES * _RECORD.size
@@ -130,7 +153,7 @@ def unpack(slot: bytes, since: int = 0) -> Calls | None:
         size=size,
         adopted=bool(adopted),
         aborted=bool(aborted),
-        ended=state > _LIVE,
+        ended=state not in (_LIVE, _BORN),
         collectives=collectives,
         collectives_returned=returned,
         transfers=transfers,
@@ -142,6 +165,7 @@ def unpack(slot: bytes, since: int = 0) -> Calls | None:
         peers=tuple(Partner(number - 1, sent, received) for number, sent, received in peers),
         last=_calls(slot[at:between], collectives, _COLLECTIVES, since),
         last_transfers=_calls(slot[between:], transfers, _TRANSFERS),
+        making=Making(after, child, f"{parent:016x}" if parent else "") if state == _BORN else None,
     )
 
 
@@ -151,21 +175,21 @@ def key_of(slot: bytes) -> str:
 
 
 def moved_of(head: bytes) -> int | None:
-    """Return when the communicator that has a slot made its last call; None if none that lives made any.
+    """Return when the communicator that has a slot made its last call, or began to be made; None if it did neither.
 
     `head`: the first bytes of the slot.
     """
     if len(head) < HEAD_BYTES:
         return None
     values = _HEAD.unpack_from(head)
-    return int(values[_MOVED]) if values[0] == _LIVE and (values[7] or values[9]) else None
+    return int(values[_MOVED]) if values[0] == _BORN or (values[0] == _LIVE and (values[7] or values[9])) else None
 
 
 def _calls(data: bytes, made: int, kept: int, since: int = 0) -> tuple[Call, ...]:
     found: list[Call] = []
     for number in range(max(since, made - kept, 0), made) if data else ():
-        elements, digest, order, what, root = _RECORD.unpack_from(data, number % kept * _RECORD.size)
-        found.append(Call(number, what, elements, root, order, digest))
+        elements, digest, order, what, root, place = _RECORD.unpack_from(data, number % kept * _RECORD.size)
+        found.append(Call(number, what, elements, root, order, digest, place))
     return tuple(found)
 
 
@@ -201,6 +225,7 @@ def fields_of(calls: Calls) -> dict[str, Any]:
         # One that lived to the end may hang, and others may have run far ahead.
         "last": _packed(calls.last[-_KEPT:] if calls.ended else calls.last),
         "last_transfers": _packed(calls.last_transfers),
+        **({"making": ",".join(map(str, calls.making))} if calls.making else {}),
     }
 
 
@@ -228,6 +253,7 @@ def parse(event: Mapping[str, Any]) -> Calls | None:
             peers=tuple(Partner(*numbers) for numbers in _unpacked(peers)),
             last=last,
             last_transfers=_unpacked_calls(event["last_transfers"]),
+            making=_making(event.get("making")),
         )
     except (KeyError, TypeError, ValueError):
         return None
@@ -235,6 +261,13 @@ def parse(event: Mapping[str, Any]) -> Calls | None:
 
 def _unpacked_calls(text: str) -> tuple[Call, ...]:
     return tuple(Call(*numbers) for numbers in _unpacked(text))
+
+
+def _making(text: object) -> Making | None:
+    if not isinstance(text, str):
+        return None
+    after, child, parent = text.split(",")
+    return Making(int(after), int(child), parent)
 
 
 def _or_none(value: object) -> int:

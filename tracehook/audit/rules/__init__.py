@@ -88,7 +88,10 @@ def check(store: Store, progress: Callable[[str, float], None] | None = None) ->
             text = f"{UNCHECKED}: {problem}"
             out.append(Finding(rule.name, "error", text, (), None, None, None, None, _NO_ROOM))
     job = job_of(store)
-    return in_order(blame.with_last_call(job, out) + blame.after_hang(out, blame.findings(job)))
+    blamed = blame.findings(job)
+    if not any(each.severity == "error" for each in (*out, *blamed)):
+        blamed += blame.given_up_findings(job)
+    return in_order(blame.with_last_call(job, out) + blame.after_hang(out, blamed))
 
 
 def apply_rule(store: Store, rule: Rule) -> list[Finding]:

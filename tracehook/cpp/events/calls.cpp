@@ -10,9 +10,9 @@
 namespace tracehook::events {
 
 void CallSlot::transfer_begins(std::uint32_t what, std::uint64_t count, std::int32_t peer,
-                               bool sends) noexcept {
+                               bool sends, std::uint32_t place) noexcept {
     const std::uint64_t number = transfers_.load(std::memory_order_relaxed);
-    last_transfers_[number % kTransfers] = {count, 0, next_order(), what, peer, 0};
+    last_transfers_[number % kTransfers] = {count, 0, next_order(), what, peer, place};
     Peer& found = peers_[static_cast<std::uint32_t>(peer) % kPeers];
     const auto wanted = static_cast<std::uint32_t>(peer) + 1;
     if (found.rank == 0) {
@@ -34,7 +34,27 @@ void CallSlot::begin(const Owner& owner, std::uint64_t now_ns) noexcept {
     adopted_ = owner.adopted ? 1 : 0;
     born_ns_ = now_ns;
     moved_ns_.store(now_ns, std::memory_order_relaxed);
+    logged_ = 0;
     state_.store(CallSlotState::kLive, std::memory_order_release);
+}
+
+void CallSlot::begin(const Birth& birth, std::uint64_t now_ns) noexcept {
+    key_ = birth.key;
+    comm_id_ = 0;
+    rank_ = birth.rank;
+    size_ = birth.size;
+    adopted_ = 0;
+    parent_ = birth.parent;
+    child_ = birth.child;
+    after_ = order_.load(std::memory_order_relaxed);
+    born_ns_ = now_ns;
+    moved_ns_.store(now_ns, std::memory_order_relaxed);
+    logged_ = 0;
+    state_.store(CallSlotState::kBorn, std::memory_order_release);
+}
+
+void CallSlot::born() noexcept {
+    state_.store(CallSlotState::kFree, std::memory_order_release);
 }
 
 void CallSlot::end(bool aborted) noexcept {
@@ -66,17 +86,20 @@ void CallSlot::clear() noexcept {
     state_.store(CallSlotState::kFree, std::memory_order_release);
 }
 
-CallSlot* CallTable::take(const CallSlot::Owner& owner) noexcept {
+template <typename About> CallSlot* CallTable::take_for(const About& about) noexcept {
     for (CallSlot& slot : slots_) {
         auto expected = CallSlotState::kFree;
         if (slot.state_.compare_exchange_strong(expected, CallSlotState::kTaken,
                                                 std::memory_order_acq_rel)) {
-            slot.begin(owner, monotonic_ns());
+            slot.begin(about, monotonic_ns());
             return &slot;
         }
     }
     return nullptr;
 }
+
+template CallSlot* CallTable::take_for(const CallSlot::Owner&) noexcept;
+template CallSlot* CallTable::take_for(const CallSlot::Birth&) noexcept;
 
 void CallTable::look(std::uint64_t now_ns) noexcept {
     for (CallSlot& slot : slots_) {
@@ -96,7 +119,8 @@ std::vector<CallSlot*> CallTable::unlogged(bool live) noexcept {
     std::vector<CallSlot*> found;
     for (CallSlot& slot : slots_) {
         const CallSlotState state = slot.state_.load(std::memory_order_acquire);
-        if (state < CallSlotState::kLive || (state == CallSlotState::kLive && !live)) {
+        const bool lives = state == CallSlotState::kLive || state == CallSlotState::kBorn;
+        if (state < CallSlotState::kLive || (lives && !live)) {
             continue;
         }
         if (slot.logged_ == 0) {

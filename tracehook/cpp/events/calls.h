@@ -1,7 +1,8 @@
 // What each communicator was called for, in the ring's file: who reads it after a kill knows which
 // call of which communicator this process had come to.
 //
-// One slot for each live communicator. Only the thread inside the communicator's gate counts into
+// One slot for each live communicator, and for each that is being made: NCCL waits there for the
+// other ranks. Only the thread inside the communicator's gate counts into
 // it, with plain stores, so a slot has one writer at a time. The log's thread notes when a count
 // last moved (no clock is read for a call), and writes the slot into the log when its communicator
 // has ended. Another process may read at any time: `log/calls.py` knows the same layout.
@@ -27,9 +28,15 @@ struct CallRecord {
     std::uint32_t order = 0;  // counts the calls of the process; calls of two threads may share one
     std::uint32_t what = 0;   // operation, type << 8, reduction << 16
     std::int32_t root = -1;   // or the peer
-    std::uint32_t unused = 0;
+    std::uint32_t place = 0;  // which stream, and which group; 0: not known
 };
 static_assert(sizeof(CallRecord) == 32, "the ring's file format depends on it");
+
+// Where a call runs. `stream`: a number in the process, from 1. `group`: of the ncclGroupStart that
+// it is inside, 0 for none; it begins again after very many.
+constexpr std::uint32_t placed(std::uint32_t stream, std::uint32_t group) noexcept {
+    return (stream & 0xFF) | group << 8;
+}
 
 enum class CallSlotState : std::uint32_t {
     kFree,
@@ -37,6 +44,7 @@ enum class CallSlotState : std::uint32_t {
     kLive,
     kEnded, // its communicator has ended, but a thread may still come out of a call
     kGone,  // nobody can write to it any more
+    kBorn,  // its communicator is being made: a call of NCCL waits for all ranks
 };
 
 class CallSlot {
@@ -46,15 +54,16 @@ class CallSlot {
     static constexpr std::size_t kPeers = 64; // with other numbers modulo this; else `crowded`
 
     // Each by the thread inside the gate: before the call goes to NCCL, and after it has come back.
-    void collective_begins(std::uint32_t what, std::uint64_t count, std::int32_t root) noexcept {
+    void collective_begins(std::uint32_t what, std::uint64_t count, std::int32_t root,
+                           std::uint32_t place = 0) noexcept {
         const std::uint64_t number = collectives_.load(std::memory_order_relaxed);
         digest_ = mixed(mixed(digest_ ^ what, count), static_cast<std::uint32_t>(root));
-        last_[number % kCollectives] = {count, digest_, next_order(), what, root, 0};
+        last_[number % kCollectives] = {count, digest_, next_order(), what, root, place};
         collectives_.store(number + 1, std::memory_order_release);
     }
     void collective_returned() noexcept { add_one(collectives_returned_); }
-    void transfer_begins(std::uint32_t what, std::uint64_t count, std::int32_t peer,
-                         bool sends) noexcept;
+    void transfer_begins(std::uint32_t what, std::uint64_t count, std::int32_t peer, bool sends,
+                         std::uint32_t place = 0) noexcept;
     void transfer_returned() noexcept { add_one(transfers_returned_); }
     // NCCL has taken in a collective, alone or at the end of its group.
     void tally(std::uint64_t kind, std::uint64_t nbytes) noexcept { tally_.add(kind, nbytes); }
@@ -72,6 +81,17 @@ class CallSlot {
         bool adopted; // it had made calls before it was found
     };
     void begin(const Owner& owner, std::uint64_t now_ns) noexcept;
+
+    // What is known of a communicator before NCCL makes it. `rank`, `size`: -1 if NCCL says them.
+    struct Birth {
+        std::uint64_t key;
+        std::int32_t rank;
+        std::int32_t size;
+        std::uint64_t parent = 0; // whose ranks all take part; 0: none
+        std::uint32_t child = 0;  // which of the parent's, from 0
+    };
+    void begin(const Birth& birth, std::uint64_t now_ns) noexcept;
+    void born() noexcept;            // or never will be: the slot is free again
     void end(bool aborted) noexcept; // once; any thread
     void let_go() noexcept;          // the last one who could count into it
 
@@ -120,7 +140,9 @@ class CallSlot {
     std::atomic<std::uint64_t> moved_ns_{0}; // when the log's thread saw a count move
     std::uint64_t born_ns_ = 0;
     std::atomic<std::uint64_t> surroundings_{0};
-    std::array<std::uint64_t, 2> unused_{};
+    std::uint64_t parent_ = 0; // these three: as long as it is being made
+    std::uint32_t child_ = 0;
+    std::uint32_t after_ = 0; // calls that the process had made before
     std::array<Peer, kPeers> peers_{};
     std::array<CallRecord, kCollectives> last_{};
     std::array<CallRecord, kTransfers> last_transfers_{};
@@ -137,7 +159,8 @@ class CallTable {
     explicit CallTable(std::span<CallSlot> slots) : slots_(slots) {}
 
     // Any thread. Null if every slot is taken.
-    CallSlot* take(const CallSlot::Owner& owner) noexcept;
+    CallSlot* take(const CallSlot::Owner& owner) noexcept { return take_for(owner); }
+    CallSlot* announce(const CallSlot::Birth& birth) noexcept { return take_for(birth); }
 
     // --- by the log's thread ---
 
@@ -167,6 +190,7 @@ class CallTable {
     };
     static constexpr std::size_t kMostPast = 4096; // rows
     static constexpr std::size_t kNewestPast = 1024;
+    template <typename About> CallSlot* take_for(const About& about) noexcept;
     static void fold(std::vector<Tallied>& rows);
     static void append(const CallSlot& slot, std::vector<Tallied>& rows);
 

@@ -79,6 +79,14 @@ std::shared_ptr<CallSlot> Ring::take_calls(const CallSlot::Owner& owner) {
     return {slot, [mapping = mapping_](CallSlot* gone) { gone->let_go(); }};
 }
 
+std::shared_ptr<CallSlot> Ring::announce(const CallSlot::Birth& birth) {
+    CallSlot* const slot = calls_.announce(birth);
+    if (slot == nullptr) {
+        return nullptr;
+    }
+    return {slot, [mapping = mapping_](CallSlot* made) { made->born(); }};
+}
+
 bool Ring::map_file(std::size_t bytes) {
     const int fd = open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     int failure = fd < 0 ? errno : posix_fallocate(fd, 0, static_cast<off_t>(bytes));

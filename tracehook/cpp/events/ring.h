@@ -77,6 +77,8 @@ class Ring {
     // Any thread. Null if every slot is taken: the communicator's calls are not counted then. Who
     // lets it go counts into it no more. It may outlive the ring.
     std::shared_ptr<CallSlot> take_calls(const CallSlot::Owner& owner);
+    // The same, of a communicator that is being made as long as somebody has this.
+    std::shared_ptr<CallSlot> announce(const CallSlot::Birth& birth);
 
     // Async-signal-safe. Says what ends this process; does nothing in a forked child.
     void note_signal(int signal, int sender) noexcept;

@@ -20,6 +20,8 @@ struct Birth {
     registrar::Local local = registrar::Local::kOurs;
     bool adopted = false;        // it exists already, and its making was not seen
     registrar::Sharing shares{}; // with its own children
+    // The ring says that it is being made, as long as this lives.
+    std::shared_ptr<events::CallSlot> announced{};
 };
 
 // The fields of a caller's configuration that matter here; defaults where it is null, older, or

@@ -9,6 +9,7 @@
 #include "registrar/registrar.h"
 #include "windows/communicator_windows.h"
 
+#include <atomic>
 #include <utility>
 #include <vector>
 
@@ -22,9 +23,12 @@ class ThreadGroup {
     }
 
     bool open() const noexcept { return depth_ > 0; }
+    // Of the open group, in this process; 0: none is open.
+    std::uint32_t number() const noexcept { return open() ? number_ : 0; }
     void started() noexcept {
         if (depth_++ == 0) {
             expected_before_ = expected_.size();
+            number_ = next_number();
         }
     }
 
@@ -119,7 +123,13 @@ class ThreadGroup {
         std::uint64_t nbytes;
     };
 
+    static std::uint32_t next_number() noexcept {
+        static std::atomic<std::uint32_t> last{0};
+        return last.fetch_add(1, std::memory_order_relaxed) % 0xFFFFFF + 1;
+    }
+
     int depth_ = 0;
+    std::uint32_t number_ = 0;
     std::vector<Made> made_;
     std::vector<registrar::CommunicatorPtr> touched_; // each with a begin_group()
     std::vector<Birth> expected_;

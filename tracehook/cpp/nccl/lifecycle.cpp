@@ -37,6 +37,15 @@ registrar::Local local_of(bool registers_itself) noexcept {
 
 namespace {
 
+// Before the call that makes `birth`, which waits for the other ranks: all those of the parent, if
+// there is one, or those that `size` counts.
+void announce(Birth& birth, const registrar::CommunicatorPtr& parent = nullptr,
+              std::uint64_t child = 0) {
+    birth.announced = registrar().announce({birth.key, birth.rank, birth.size,
+                                            parent ? parent->identity().key : 0,
+                                            static_cast<std::uint32_t>(child)});
+}
+
 // After the call that makes `birth` returned `result`.
 int after_birth(int result, Birth birth) {
     if (registrar().abandoned() || (result != kSuccess && result != kInProgress)) {
@@ -78,6 +87,7 @@ int on_ncclCommInitRank(Comm* out, int size, UniqueId id, int rank) {
     Birth birth{out,  key_of_unique_ids({&id, 1}), current_device(), rank, size, true, nullptr,
                 false};
     birth.shares = config_sharing(nullptr);
+    announce(birth);
     return after_birth(api().ncclCommInitRank(out, size, id, rank), std::move(birth));
 }
 
@@ -85,6 +95,7 @@ int on_ncclCommInitRankConfig(Comm* out, int size, UniqueId id, int rank, Config
     Birth birth{out,  key_of_unique_ids({&id, 1}), current_device(), rank,
                 size, config_blocking(config),     nullptr,          false};
     birth.shares = config_sharing(config);
+    announce(birth);
     return after_birth(api().ncclCommInitRankConfig(out, size, id, rank, config), std::move(birth));
 }
 
@@ -94,6 +105,7 @@ int on_ncclCommInitRankScalable(Comm* out, int size, int rank, int id_count, Uni
     Birth birth{out,  key_of_unique_ids(all),  current_device(), rank,
                 size, config_blocking(config), nullptr,          false};
     birth.shares = config_sharing(config);
+    announce(birth);
     return after_birth(api().ncclCommInitRankScalable(out, size, rank, id_count, ids, config),
                        std::move(birth));
 }
@@ -113,17 +125,18 @@ int on_ncclCommInitAll(Comm* out, int count, const int* devices) {
 
 int on_ncclCommSplit(Comm comm, int colour, int key, Comm* out, Config* config) {
     const registrar::CommunicatorPtr parent = registrar().find(comm);
+    const std::uint64_t child = next_child(parent);
     Birth birth;
     birth.out = out;
     birth.device = parent ? parent->identity().device : current_device();
-    birth.key =
-        key_of_child(parent ? parent->identity().key : 0, "split", colour, next_child(parent));
+    birth.key = key_of_child(parent ? parent->identity().key : 0, "split", colour, child);
     birth.blocking = config_blocking(config);
     birth.parent = parent;
     // NCCL asks the parent's configuration; where that was not seen, the child's is a hint. To
     // share a gate without need only lets calls wait for each other.
     birth.shares = config_sharing(config, parent);
     birth.shares_resources = birth.shares.splits || (parent && parent->identity().shares.splits);
+    announce(birth, parent, child);
     const int result =
         make_child(parent, [&] { return api().ncclCommSplit(comm, colour, key, out, config); });
     return colour == kSplitNoColor ? result : after_birth(result, std::move(birth));
@@ -153,6 +166,9 @@ int on_ncclCommShrink(Comm comm, int* excluded, int excluded_count, Comm* out, C
     const auto call = [&] {
         return api().ncclCommShrink(comm, excluded, excluded_count, out, config, flags);
     };
+    birth.size = parent ? parent->identity().size - excluded_count : -1;
+    announce(birth);
+    birth.size = -1; // NCCL says it
     const int result = (flags & kShrinkAbort) != 0 ? call() : make_child(parent, call);
     return after_birth(result, std::move(birth));
 }
@@ -172,6 +188,7 @@ int on_ncclCommGrow(Comm comm, int size, const UniqueId* id, int rank, Comm* out
     birth.blocking = config_blocking(config);
     birth.parent = parent;
     birth.shares = config_sharing(config, parent);
+    announce(birth);
     const int result =
         make_child(parent, [&] { return api().ncclCommGrow(comm, size, id, rank, out, config); });
     return after_birth(result, std::move(birth));

@@ -156,6 +156,11 @@ class Registrar {
     void set_registering(bool on);
     bool registering() const noexcept { return registering_.load(std::memory_order_relaxed); }
 
+    // Any thread: a communicator is being made, as long as somebody has what this returns.
+    std::shared_ptr<events::CallSlot> announce(const events::CallSlot::Birth& birth) {
+        return abandoned() ? nullptr : ring_.announce(birth);
+    }
+
     // In a forked child, where locks may be held by threads that no longer exist: every entry
     // returns at once, for good.
     void abandon() noexcept { abandoned_.store(true, std::memory_order_relaxed); }

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tracehook.audit import blame
-from tracehook.audit.called import Caller, Callers
+from tracehook.audit.called import MADE, TRANSFER, Caller, Callers
 from tracehook.audit.finding import Finding, ranges
 from tracehook.audit.waits import Wait, waits
 from tracehook.views.report.phrases import in_seconds, short
@@ -79,18 +79,19 @@ def _waiting_boxes(
     alike: dict[tuple[object, ...], list[Wait]] = defaultdict(list)
     for wait in found:
         missing = frozenset(process.number for process in wait.missing)
-        alike[wait.comm, wait.step.is_transfer, wait.number, missing, wait.process.rank in culprits].append(wait)
+        alike[wait.comm, wait.step.kind, wait.number, missing, wait.process.rank in culprits].append(wait)
     return [_waiting_box(job, waiting, culprits, groups) for waiting in alike.values()]
 
 
 def _waiting_box(job: Callers, waiting: Sequence[Wait], culprits: Collection[int], groups: Mapping[str, str]) -> Box:
     first = waiting[0]
     members = [wait.process for wait in waiting]
-    kind = first.step.call.operation if first.step.is_transfer else "call"
+    kind = first.step.call.operation if first.step.kind == TRANSFER else "call"
+    place = "where NCCL makes a child" if first.step.kind == MADE else f"in {kind} {first.number + 1}"
     lines = [
         _named(members),
-        f"in {kind} {first.number + 1} of {groups[first.comm]}",
-        job.described(first.comm, first.step.call),
+        f"{place} of {groups[first.comm]}",
+        *([job.described(first.comm, first.step.call)] if first.step.kind != MADE else []),
         f"since {in_seconds(_earliest(members))}, waits for {_named(first.missing)}",
     ]
     is_culprit = first.process.rank in culprits
@@ -99,7 +100,7 @@ def _waiting_box(job: Callers, waiting: Sequence[Wait], culprits: Collection[int
 
 def _group(job: Callers, comm: str, names: Mapping[str, str]) -> str:
     """Name a communicator; one without a name of its own with its ranks."""
-    ranks = _named([member.process for member in job.members[comm].values()])
+    ranks = _named([member.process for member in job.members.get(comm, {}).values()])
     return job.names.get(comm) or f"{names.get(comm, comm)} ({ranks})"
 
 

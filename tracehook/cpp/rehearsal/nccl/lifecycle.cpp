@@ -6,6 +6,7 @@
 #include "maker.h"
 #include "nccl/key.h"
 #include "rehearsal/cuda/device.h"
+#include "waiting.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -53,6 +54,17 @@ Standing standing_of(const std::vector<Choice>& choices, int rank) {
 bool exchange_choices(Communicator& parent, std::uint64_t number, Choice mine,
                       std::vector<Choice>& all) {
     Rendezvous& meeting = parent.meeting();
+    const WaitScope waiting(
+        parent, [&] { return "ncclCommSplit (split " + std::to_string(number) + ")"; },
+        [&] {
+            std::vector<int> missing;
+            for (int rank = 0; rank < parent.ranks(); ++rank) {
+                if (!meeting.has_reached(Lane::kHost, Mark::kPosted, rank, number)) {
+                    missing.push_back(rank);
+                }
+            }
+            return missing;
+        });
     // One group may hold two splits of one communicator, each on a thread of its own.
     if (!meeting.await_passed(Lane::kHost, number - 1)) {
         return false;

@@ -1,0 +1,60 @@
+"""Random programs of several parallelisms in which one rank does wrong, rehearsed: whom the audit names.
+
+FAULTY_RUNS is the number of seeds, FAULTY_FROM the first one. ``unit/test_faulty_programs.py`` plays very many.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from audit.goldens import audit
+from support.played import Played
+from support.rehearsal import JOBS, rehearse
+
+from rehearsal.jobs.faulty import draw
+
+MOST = 4  # ranks
+RULES = ("rank-missing", "calls-differ")
+SEEDS = int(os.environ.get("FAULTY_RUNS", "0"))
+FIRST = int(os.environ.get("FAULTY_FROM", "0"))
+# A rank branches early; skips a call; spins; forgets a group; ends its loop.
+CHOSEN = (8, 10, 6, 7, 17)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS) if SEEDS else CHOSEN)
+def test_the_rank_that_does_wrong_is_named(seed: int, tmp_path: Path) -> None:
+    """Or the calls cannot tell who it is, and the audit says so."""
+    program = draw(seed, MOST)
+    if program.culprit < 0 or not Played(program).stands:
+        return  # the fault does no harm
+    run = rehearse(
+        *("launch_and_end.py", str(program.ranks), "3", "SIGTERM", str(JOBS / "faulty_run.py"), str(seed), str(MOST)),
+        devices=program.ranks,
+        log=tmp_path,
+        timeout=100,
+    )
+    text, told = audit(tmp_path)
+    found = json.loads(told)
+    last = text.splitlines()[-2]
+    if seed in CHOSEN or (found[0][0] in RULES and "cannot tell" not in last):
+        assert found[0][0] in RULES
+        assert found[0][2][0] == program.culprit, (program.told, text, run.output)
+        assert "cannot tell" not in last
+
+
+@pytest.mark.parametrize(("seconds", "named"), [("3", [1, 0, 2]), ("0.1", None)], ids=["hung", "at once"])
+def test_groups_that_a_program_aborts_while_they_hang_are_not_clean(
+    tmp_path: Path, seconds: str, named: list[int] | None
+) -> None:
+    """It goes on and ends in order; but what hung for a moment only is no hang."""
+    rehearse("aborts.py", seconds, ranks=3, log=tmp_path).assert_good()
+    text, told = audit(tmp_path)
+    if named is None:
+        assert "rank-missing" not in text, text
+        return
+    assert json.loads(told)[0][:3] == ["rank-missing", "error", named], text
+    assert "The program then aborted the communicator and went on." in text.splitlines()[-2]

@@ -1,6 +1,7 @@
 """Random correct programs in random surroundings: tracehook changes nothing, says nothing, leaves nothing.
 
-HARMLESS_SEEDS: how many; HARMLESS_FROM: the first; HARMLESS_MEMORY=vmm: where segments come from in all of them. A seed that failed is played again with
+HARMLESS_SEEDS: how many; HARMLESS_FROM: the first; HARMLESS_MEMORY=vmm: where segments come from in all of them. A
+seed that failed is played again with
 ``HARMLESS_FROM=seed HARMLESS_SEEDS=1``. HARMLESS_PLANTED: divergences of each kind.
 """
 

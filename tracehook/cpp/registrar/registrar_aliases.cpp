@@ -8,8 +8,7 @@ namespace tracehook::registrar {
 bool Registrar::registers_calls(const Communicator& communicator) const noexcept {
     const Identity& who = communicator.identity();
     return who.when == When::kAtCalls && who.local == Local::kOurs && registering() &&
-           !abandoned() &&
-           communicator.registers_at_calls() == Communicator::Agreed::kYes;
+           !abandoned() && communicator.registers_at_calls() == Communicator::Agreed::kYes;
 }
 
 bool Registrar::to_registered(Communicator& communicator, RegisteredFor what,

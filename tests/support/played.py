@@ -169,11 +169,11 @@ class Played:
             what = _WHAT[act.kind]
             if act.kind == "all_reduce":
                 digest = hash((digest, act.size))
-                made.append(Call(len(made), what, act.size, -1, order, digest, *self._place(stream, batch)))
+                made.append(Call(len(made), what, act.size, -1, order, digest, *self._place(batch)))
             else:
                 peer = members.index(act.peer)
                 peers[peer][act.kind == "recv"] += 1
-                passed.append(Call(len(passed), what, act.size, peer, order, 0, *self._place(stream, batch)))
+                passed.append(Call(len(passed), what, act.size, peer, order, 0, *self._place(batch)))
         return Calls(
             comm=comm, comm_id=role, rank=members.index(rank), size=len(members), adopted=False, aborted=False,
             ended=False, collectives=len(made), collectives_returned=len(made), transfers=len(passed),
@@ -183,5 +183,5 @@ class Played:
         )  # fmt: skip
 
     @staticmethod
-    def _place(stream: int, batch: int) -> tuple[int, ...]:
-        return (stream | batch << 8,)
+    def _place(batch: int) -> tuple[int, ...]:
+        return (1 | batch << 8,)

@@ -28,14 +28,14 @@ struct CallRecord {
     std::uint32_t order = 0;  // counts the calls of the process; calls of two threads may share one
     std::uint32_t what = 0;   // operation, type << 8, reduction << 16
     std::int32_t root = -1;   // or the peer
-    std::uint32_t place = 0;  // which stream, and which group; 0: not known
+    std::uint32_t place = 0;  // see placed(); 0: not known
 };
 static_assert(sizeof(CallRecord) == 32, "the ring's file format depends on it");
 
-// Where a call runs. `stream`: a number in the process, from 1. `group`: of the ncclGroupStart that
-// it is inside, 0 for none; it begins again after very many.
-constexpr std::uint32_t placed(std::uint32_t stream, std::uint32_t group) noexcept {
-    return (stream & 0xFF) | group << 8;
+// `group`: the number of the ncclGroupStart that a call is inside, 0 for none; it begins again
+// after very many. The lowest byte says that it is known.
+constexpr std::uint32_t placed(std::uint32_t group) noexcept {
+    return 1 | group << 8;
 }
 
 enum class CallSlotState : std::uint32_t {

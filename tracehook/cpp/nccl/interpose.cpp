@@ -50,11 +50,10 @@ std::uint64_t captured_kind(Stream stream) noexcept {
 
 // `kind`: where its buffers lie, and whether it is captured.
 Collective collective(std::uint32_t operation, int type, int reduction, std::size_t count,
-                      std::int32_t root, std::uint64_t kind, Stream stream) noexcept {
+                      std::int32_t root, std::uint64_t kind) noexcept {
     kind |=
         described(operation, type, std::min<int>(reduction, kNumOps)); // those of programs are one
-    return {
-        described(operation, type, reduction), count, root, kind, bytes_of(count, type), stream};
+    return {described(operation, type, reduction), count, root, kind, bytes_of(count, type)};
 }
 
 // The number of another counted call; those of PLACED are below.
@@ -83,8 +82,7 @@ int counted_collective(Args... args) {
     const Collective call =
         collective(static_cast<std::uint32_t>(Number), std::get<Type>(arguments), reduction,
                    std::get<Count>(arguments), std::get<Root>(arguments),
-                   captured_kind(std::get<stream_position<Args...>()>(arguments)),
-                   std::get<stream_position<Args...>()>(arguments));
+                   captured_kind(std::get<stream_position<Args...>()>(arguments)));
     const registrar::CommunicatorPtr& communicator =
         registrar().find(std::get<Position>(arguments));
     if (communicator && communicator->refusal() != nullptr) {
@@ -108,8 +106,7 @@ int transferred(Args... args) {
     const auto arguments = std::forward_as_tuple(args...);
     const Transfer call{described(static_cast<std::uint32_t>(Number), std::get<Type>(arguments), 0),
                         std::get<Count>(arguments), std::get<Peer>(arguments),
-                        Number == Counted::ncclSend,
-                        std::get<stream_position<Args...>()>(arguments)};
+                        Number == Counted::ncclSend};
     const registrar::CommunicatorPtr& communicator =
         registrar().find(std::get<Position>(arguments));
     if (communicator && communicator->refusal() != nullptr) {
@@ -220,7 +217,7 @@ void move_to_registered(registrar::Communicator& communicator, const Arguments& 
 
 // Between the type and the communicator stand a reduction, a root, both, or neither.
 template <Placed Number, std::size_t Position, typename Arguments>
-Collective as_collective(const Arguments& arguments, std::uint64_t kind, Stream stream) noexcept {
+Collective as_collective(const Arguments& arguments, std::uint64_t kind) noexcept {
     constexpr std::size_t kFirst = 4;
     constexpr bool kHasRoot = has_root(operation_name(Number));
     std::int32_t root = -1;
@@ -232,7 +229,7 @@ Collective as_collective(const Arguments& arguments, std::uint64_t kind, Stream 
         reduction = std::get<kFirst>(arguments);
     }
     return collective(static_cast<std::uint32_t>(Number), std::get<3>(arguments), reduction,
-                      std::get<2>(arguments), root, kind, stream);
+                      std::get<2>(arguments), root, kind);
 }
 
 template <auto Real, std::size_t Position, Placed Number, typename... Args>
@@ -268,8 +265,7 @@ int placed(Args... args) {
                 move_to_registered<Number>(*communicator, arguments, kind, stream);
             }
             return called<Real, false, Collective, Args...>(
-                communicator, entered, as_collective<Number, Position>(arguments, kind, stream),
-                args...);
+                communicator, entered, as_collective<Number, Position>(arguments, kind), args...);
         }
         if (entered) { // a fence came meanwhile
             communicator->gate().leave();
@@ -297,7 +293,7 @@ int placed(Args... args) {
         move_to_registered<Number>(*found, arguments, checked.kind, stream);
     }
     return called<Real, true, Collective, Args...>(
-        found, entered, as_collective<Number, Position>(arguments, checked.kind, stream), args...);
+        found, entered, as_collective<Number, Position>(arguments, checked.kind), args...);
 }
 
 // torch asks for it when a call did not succeed: what we refused, NCCL knows nothing of.

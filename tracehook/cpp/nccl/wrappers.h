@@ -7,7 +7,6 @@
 #include "nccl/api.h"
 #include "nccl/group.h"
 #include "nccl/placement.h"
-#include "nccl/streams.h"
 #include "registrar/registrar.h"
 #include "windows/communicator_windows.h"
 
@@ -24,14 +23,10 @@ registrar::Registrar& registrar() noexcept;
 #undef PLACED
 #undef LIFECYCLE
 
-inline std::uint32_t place_of(Stream stream, int device) noexcept {
-    return events::placed(number_of(stream, device), ThreadGroup::mine().number());
-}
-
 // What a call is counted as (events/calls.h). taken(), taken_in(): NCCL has it, or will have it at
 // the end of the thread's open group.
 struct Uncounted {
-    static void begins(events::CallSlot& /*calls*/, int /*device*/) noexcept {}
+    static void begins(events::CallSlot& /*calls*/) noexcept {}
     static void returned(events::CallSlot& /*calls*/) noexcept {}
     static void taken(events::CallSlot& /*calls*/) noexcept {}
     static void taken_in(ThreadGroup& /*group*/, const registrar::Communicator& /*of*/) noexcept {}
@@ -42,9 +37,8 @@ struct Collective {
     std::int32_t root;
     std::uint64_t kind; // see events/tally.h
     std::uint64_t nbytes;
-    Stream stream;
-    void begins(events::CallSlot& calls, int device) const noexcept {
-        calls.collective_begins(what, count, root, place_of(stream, device));
+    void begins(events::CallSlot& calls) const noexcept {
+        calls.collective_begins(what, count, root, events::placed(ThreadGroup::mine().number()));
     }
     static void returned(events::CallSlot& calls) noexcept { calls.collective_returned(); }
     void taken(events::CallSlot& calls) const noexcept { calls.tally(kind, nbytes); }
@@ -57,9 +51,9 @@ struct Transfer {
     std::uint64_t count;
     std::int32_t peer;
     bool sends;
-    Stream stream;
-    void begins(events::CallSlot& calls, int device) const noexcept {
-        calls.transfer_begins(what, count, peer, sends, place_of(stream, device));
+    void begins(events::CallSlot& calls) const noexcept {
+        calls.transfer_begins(what, count, peer, sends,
+                              events::placed(ThreadGroup::mine().number()));
     }
     static void returned(events::CallSlot& calls) noexcept { calls.transfer_returned(); }
     static void taken(events::CallSlot& /*calls*/) noexcept {}
@@ -79,7 +73,7 @@ int called(const registrar::CommunicatorPtr& communicator, bool entered, const C
     }
     events::CallSlot* const calls = communicator->calls();
     if (calls != nullptr) {
-        counted.begins(*calls, communicator->identity().device);
+        counted.begins(*calls);
     }
     const int result = real(args...);
     if (calls != nullptr) {

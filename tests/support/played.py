@@ -36,7 +36,7 @@ class Played:
         ranks = range(program.ranks)
         self._left = [deque(acts) for acts in program.acts]
         self._streams: list[dict[str, deque[_Work]]] = [defaultdict(deque) for _ in ranks]
-        self.posted: list[list[tuple[str, Act, int, int]]] = [[] for _ in ranks]  # group, act, stream, batch
+        self.posted: list[list[tuple[str, Act, int]]] = [[] for _ in ranks]  # group, act, batch
         self._made = [0] * program.ranks
         self.making: list[bool] = [False] * program.ranks
         self._counts: list[dict[object, int]] = [defaultdict(int) for _ in ranks]
@@ -76,11 +76,10 @@ class Played:
         return self._counts[rank][key]
 
     def _post(self, rank: int, act: Act) -> None:
-        stream = {"main": 1, "side": 2}[act.stream]
         inner = act.inner or (act,)
         batch = self._numbered(rank, "batch") if act.kind == "batch" else 0
         for each in inner:
-            self.posted[rank].append((each.group, each, stream, batch))
+            self.posted[rank].append((each.group, each, batch))
         if act.kind == "all_reduce":
             key = (self._comm(rank, act.group), self._numbered(rank, act.group))
             work = _Work(rank, "all_reduce", key)
@@ -163,7 +162,7 @@ class Played:
         passed: list[Call] = []
         peers: dict[int, list[int]] = defaultdict(lambda: [0, 0])
         digest = 0
-        for order, (group, act, stream, batch) in enumerate(self.posted[rank], start=1):
+        for order, (group, act, batch) in enumerate(self.posted[rank], start=1):
             if self._comm(rank, group) != comm:
                 continue
             what = _WHAT[act.kind]

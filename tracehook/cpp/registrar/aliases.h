@@ -1,5 +1,5 @@
 // The aliases of segments: other addresses of the same memory, which are what tracehook registers,
-// one for collectives and one for sends and receives.
+// one for collectives and one for sends and receives. A third one is never registered.
 //
 // NCCL decides by a buffer's address whether the buffer is registered. So a call that is faster on
 // registered memory gets the alias of its buffer, and a call that is slower gets the buffer's own
@@ -40,7 +40,7 @@ class Aliases {
     };
     struct Entry {
         std::uint64_t segment = 0; // its id; 0: nobody's
-        std::array<Alias, kRegisteredFor> aliases;
+        std::array<Alias, kRegisteredFor + 1> aliases;
     };
     // With the mutex. Null if the slot is not this segment's.
     Entry* find(const Segment& segment) noexcept;

@@ -60,11 +60,13 @@ std::uintptr_t Registrar::unregistered(const Communicator& communicator, std::ui
         const std::lock_guard guard(mutex_);
         segment = ledger_.at(address);
     }
+    const bool is_registered_itself =
+        communicator.identity().when != When::kAtCalls && segment && communicator.holds(*segment);
     if (!segment || segment->memory != MemoryKind::kShareable || size > segment->end() - address ||
-        communicator.holds(*segment)) {
+        is_registered_itself) {
         return address;
     }
-    const std::uintptr_t alias = aliases_.of(*segment, RegisteredFor::kCollectives, for_ever);
+    const std::uintptr_t alias = aliases_.of(*segment, RegisteredFor::kNothing, for_ever);
     return alias != 0 ? alias + (address - segment->address) : address;
 }
 

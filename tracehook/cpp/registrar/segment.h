@@ -16,8 +16,8 @@ enum class MemoryKind : std::uint8_t {
 // What a registration is for. NCCL before 2.29 knows no address of a peer's memory for a collective
 // if a send or a receive was the first to use the registration, and the collective hangs. So each
 // of the two has registrations of its own. An all_to_all is made of sends and receives.
-enum class RegisteredFor : std::uint8_t { kCollectives, kTransfers };
-inline constexpr std::size_t kRegisteredFor = 2;
+enum class RegisteredFor : std::uint8_t { kCollectives, kTransfers, kNothing };
+inline constexpr std::size_t kRegisteredFor = 2; // without kNothing
 
 struct Segment {
     std::uint64_t id = 0;   // never reused; an address is

@@ -28,6 +28,7 @@ SEEDS = int(os.environ.get("HARMLESS_SEEDS", "200"))
 FIRST = int(os.environ.get("HARMLESS_FROM", "0"))
 PLANTED = int(os.environ.get("HARMLESS_PLANTED", "1"))
 DEVICES = torch.cuda.device_count() if ON_DEVICES else 3
+OF_SURROUNDINGS = (" differs: ", " so nothing is compared", " yet; ")  # guards that differ, and short patience
 START = "import sys, runpy; sys.path[:0] = {paths}; sys.argv[0] = {job!r}; runpy.run_path({job!r}, run_name='__main__')"
 
 
@@ -59,7 +60,7 @@ def test_a_correct_program_is_not_hurt(tmp_path: Path, first: int, seeds: int) -
     said = [
         line
         for line in run.finished.err.splitlines()
-        if line.startswith("tracehook") and " differs: " not in line and " yet; " not in line
+        if line.startswith("tracehook") and not any(word in line for word in OF_SURROUNDINGS)
     ]
     assert said == [], run.output
     assert run.events("communicator.refused") == run.events("placement.mismatch") == []

@@ -60,8 +60,9 @@ inline bool is_to_ask(const registrar::Registrar& registrar,
            registrar.registering() && pays(call, bytes, stream);
 }
 
-// NCCL takes a protocol that can use a registration from here on, or earlier.
-inline constexpr std::size_t kSurelyUsed = std::size_t{2} << 20;
+// From here on NCCL took a protocol that uses a registration in every call that we measured. Below,
+// it depends on the call.
+inline constexpr std::size_t kSurelyUsed = std::size_t{8} << 20;
 
 // One buffer of a call.
 template <typename Pointer>

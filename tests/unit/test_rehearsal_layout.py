@@ -13,7 +13,7 @@ ROOF = CPP / "rehearsal"
 # What the files of a room may include besides those of their own room.
 MAY_INCLUDE = {
     "cuda": set(),
-    "nccl": {f"rehearsal/cuda/{name}.h" for name in ("device", "gpu")}
+    "nccl": {f"rehearsal/cuda/{name}.h" for name in ("device", "gpu", "identity")}
     | {f"nccl/{name}.h" for name in ("abi", "caller", "key", "traits")},
     "values": {f"rehearsal/cuda/{name}.h" for name in ("device", "host_limits")},
 }

@@ -52,7 +52,7 @@ SELECT process, any_value(rank) AS rank, comm_id, any_value(comm) AS comm, max(c
        min(seq) FILTER (event IN ('communicator.retire', 'communicator.abort')) AS ended_seq,
        min(event[14:]) FILTER (event IN ('communicator.retire', 'communicator.abort')) AS ending,
        arg_max(device_communicators, seq) AS device_communicators
-FROM event WHERE comm_id IS NOT NULL GROUP BY process, comm_id;
+FROM event WHERE comm_id > 0 GROUP BY process, comm_id; -- 0: still being made, or very many that have ended, together
 
 -- One row a communicator that a group of torch stands for. `members`: global ranks, in the order of the group.
 CREATE TABLE communicator_group AS

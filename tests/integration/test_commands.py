@@ -325,7 +325,7 @@ def test_summary_of_a_job(tmp_path: Path) -> None:
     assert "0 lost" not in later.out
     (log,) = tmp_path.glob("*.jsonl")
     log.write_text("".join(log.read_text().splitlines(keepends=True)[:-1]))
-    assert "open" in _warmly("summary", tmp_path, COLUMNS="200").out.splitlines()[3]
+    assert "killed" in _warmly("summary", tmp_path, COLUMNS="200").out.splitlines()[3]
 
 
 def test_the_widest_summary_fits_100_columns(tmp_path: Path) -> None:
@@ -363,8 +363,8 @@ def test_summary_as_json(tmp_path: Path) -> None:
     assert (told["version"], told["not_shown"], len(told["unreadable"])) == (1, 0, 1)
     none = {"made": 0, "undone": 0, "dropped": 0, "left": 0}
     assert process == {
-        "file": "new.rank0.h.7.jsonl", "host": None, "job": "new", "rank": 0, "pid": 7, "ended": True, "recovered": 0,
-        "lost": 0, "segments": 1, "segments_freed": 0, "expandable_bytes": 0, "in_effect": 0, "in_vain": 0,
+        "file": "new.rank0.h.7.jsonl", "host": None, "job": "new", "rank": 0, "pid": 7, "ended": True, "end": "ended",
+        "recovered": 0, "lost": 0, "segments": 1, "segments_freed": 0, "expandable_bytes": 0, "in_effect": 0, "in_vain": 0,
         "left_out": 0, "communicators": 0, "destroyed": 0,
         "aborted": 0, "registrations": none, "windows": none, "failures": 0, "warnings": 0,
     }  # fmt: skip

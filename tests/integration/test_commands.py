@@ -364,8 +364,8 @@ def test_summary_as_json(tmp_path: Path) -> None:
     none = {"made": 0, "undone": 0, "dropped": 0, "left": 0}
     assert process == {
         "file": "new.rank0.h.7.jsonl", "host": None, "job": "new", "rank": 0, "pid": 7, "ended": True, "end": "ended",
-        "recovered": 0, "lost": 0, "segments": 1, "segments_freed": 0, "expandable_bytes": 0, "in_effect": 0, "in_vain": 0,
-        "left_out": 0, "communicators": 0, "destroyed": 0,
+        "recovered": 0, "lost": 0, "segments": 1, "segments_freed": 0, "expandable_bytes": 0, "in_effect": 0,
+        "in_vain": 0, "left_out": 0, "communicators": 0, "destroyed": 0,
         "aborted": 0, "registrations": none, "windows": none, "failures": 0, "warnings": 0,
     }  # fmt: skip
     older = _tracehook("summary", tmp_path, "--json", "--job", "old")

@@ -274,7 +274,7 @@ def _is_moment(process: Caller, failed_ns: int | None) -> bool:
 
 
 def _told_circle(job: Callers, circle: Sequence[Caller], waiting: Mapping[int, Sequence[Wait]]) -> Finding:
-    """Name all, because each may have come apart from the others."""
+    """Name every rank of a circle: any of them may have made a wrong call."""
     waits_ = [wait for process in circle for wait in waiting[process.number]]
     told = "; ".join(
         f"{wait.process.name} waits for {_ranks(wait.missing)} in the {_told(job, wait.step)}"

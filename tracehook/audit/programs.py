@@ -12,7 +12,7 @@ from tracehook.log.calls import FORGOTTEN, MAKING
 
 _LEAST_NEW = 12  # the same, if one of them then made a call that it had not made before
 _LEAST = 3  # calls that two ranks must have made alike before they came apart, to be called ranks of one program
-_BEHIND = 2  # calls that a rank of the same program may be behind, where it did not come apart
+_BEHIND = 2  # a rank may be so many calls behind another one of the same program
 # A rank departs from what it did before if after the same calls, at least so many, it called another thing at least so
 # often, and always. Only these many calls are looked at, and only in a circle of so many ranks.
 _CONTEXT, _SEEN, _LOOKED_AT, _MOST_RANKS = 3, 2, 256, 32
@@ -66,7 +66,7 @@ class _Comparison(NamedTuple):
 
 
 def _compare(one: Program, other: Mapping[int, Token]) -> _Comparison | None:
-    """Compare two programs; None if they come apart and are two: these calls were not made before in what is alike."""
+    """Compare two programs; None if they are different programs: they differ in calls that neither made before."""
     alike: set[Token] = set()
     agreed = 0
     for place, token in one:

@@ -1,6 +1,6 @@
 """The logs of a job into table ``event`` by tasks, as workers on other machines do them: each reads a block of logs.
 
-Each task reads its logs into the table ``event`` of a database of its own, and returns that table as a Parquet file.
+Each task has a database. It reads its logs into the table ``event`` there, and writes that table to a Parquet file.
 This process puts the tables together. Then it runs the ordinary audit.
 """
 

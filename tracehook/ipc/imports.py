@@ -177,7 +177,7 @@ class Imports:
                 self._mark_unwanted(imported, link, why)
                 return
             if imported is not None and link in imported.awaiting:
-                return  # it is told when that is unmapped
+                return  # the unmapping itself tells the owner
         link.try_send(wire.pack_head(wire.Kind.UNMAPPED, number))
 
     def mark_unwanted(self, link: Link, why: PeerError) -> None:

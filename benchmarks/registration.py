@@ -13,8 +13,10 @@ Bytes are those of a call's larger buffer. A sample is the mean of some calls in
 arms take turns (without, with, with, without, ...), and the samples of one turn are a pair. A line has the median of
 each arm, and the quotient without / with of the pairs: its median, and its quartiles. Above 1 the registration gains.
 
-eager: tracehook.enable() and disable() come before each turn. graph: each arm captures its calls once, into a graph of
-its own, and the graphs take turns. NCCL_GRAPH_REGISTER=0 keeps NCCL from registering the buffers of both.
+eager: tracehook.enable() and disable() come before each turn. ahead: as eager, but the device is busy until the host
+has issued all calls of a sample; so a sample is the device's time, also where the host needs longer for a call. graph:
+each arm captures its calls once, into a graph of its own, and the graphs take turns. NCCL_GRAPH_REGISTER=0 keeps NCCL
+from registering the buffers of both.
 """
 
 import argparse
@@ -36,7 +38,8 @@ import tracehook
 SIZES = "0.25,1,4,16,32,256"  # MiB
 MIB = 1 << 20
 SMALL = 4 * MIB
-CALLS = {"eager": (50, 10), "graph": (20, 5)}  # of a sample: small, large
+CALLS = {"eager": (50, 10), "ahead": (50, 10), "graph": (20, 5)}  # of a sample: small, large
+BUSY = 40_000_000  # cycles, some 20 ms: more than the host needs for the calls of a sample
 LIMIT = 0.98
 WARM = 2  # calls after each switch: the first ones register
 
@@ -99,13 +102,17 @@ class Arms:
 
     def sample(self, on: bool) -> float:
         """Return the microseconds of a call on this rank, with or without registrations."""
-        if self._mode == "eager":
+        if self._mode != "graph":
             self._switch(on)
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         torch.cuda.synchronize()
+        if self._mode == "ahead":
+            torch.cuda._sleep(BUSY)
         dist.all_reduce(self._aligner)  # no rank's device comes past it before all have come to it
         begin.record()
         self._acts[on]()
+        if self._mode == "ahead" and begin.query():
+            sys.exit(f"The host needs more than {BUSY} cycles for the calls of a sample: raise BUSY.")
         end.record()
         torch.cuda.synchronize()
         return 1e3 * begin.elapsed_time(end) / self._calls
@@ -159,7 +166,7 @@ def line(row: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="time NCCL's calls with and without registrations")
-    parser.add_argument("mode", choices=["eager", "graph"])
+    parser.add_argument("mode", choices=["eager", "ahead", "graph"])
     parser.add_argument("--memory", choices=["torch", "vmm", "pool"], default="vmm")
     parser.add_argument("--repetitions", type=int, default=21, help="pairs of a case, at least 9")
     parser.add_argument("--sizes", default=SIZES, help=f"MiB, with commas between (default: {SIZES})")

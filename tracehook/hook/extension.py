@@ -14,6 +14,8 @@ class Host(Protocol):
     """What an extension may ask of the service."""
 
     settings: Settings
+    switched: float
+    """When registrations were switched on or off last, by the monotonic clock."""
 
     def open_bank(self) -> tuple[str, str] | None:
         """Open the bank of symmetric memory. Return why this process cannot have one (code, text); None if it has."""

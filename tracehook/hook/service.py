@@ -6,6 +6,7 @@ import atexit
 import functools
 import os
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from tracehook import settings
@@ -41,6 +42,7 @@ class Service:
         # Held while starting and switching. Never by the allocator's callback or the interposer, which are native.
         self._lock = threading.RLock()
         self._switching = threading.Lock()  # one switch or detach at a time; taken with no other lock held
+        self.switched = 0.0  # when registrations were switched on or off last
         self._core: ModuleType | None = None
         self._journal: Journal | None = None
         self._record_only = False
@@ -195,6 +197,7 @@ class Service:
                 return
             if on and (self._record_only or self._is_blind):
                 return
+            self.switched = time.monotonic()
             core.set_registering(on)
             self._mark(on)
 

@@ -3,13 +3,14 @@
 A rank whose registrations with a communicator failed, or were switched off, goes on without them. NCCL cannot tell, and
 where it uses registrations (NVLS) it may wait for ever for ranks that differ. So such a rank posts a notice where all
 look for alarms. One and the same change on all ranks is no difference: each counts itself at a key of the communicator,
-and posts only if the others have not done so a moment later. While nothing changes nothing is sent.
+and posts only if the others have not done so a moment after its last change. What a rank hears counts a moment later
+still: the other may have changed with it since, and says so by then. While nothing changes nothing is sent.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracehook import _core
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 CHANNEL = "registrations"
 GRACE = 3.0  # seconds in which all ranks make the same change
+HEARD = 3.0  # seconds until what a rank posts has been read
 FORGOTTEN = 300.0  # seconds after which a notice about a communicator that this process never had is dropped
 
 
@@ -43,7 +45,7 @@ class _Mine:
     def __init__(self) -> None:
         self.registered = True
         self.changed: float | None = None  # since when the others may not know
-        self.has_told = False
+        self.told = True  # what the others heard last
 
 
 class _Theirs:
@@ -56,9 +58,13 @@ class _Theirs:
 
 
 class Registrations:
-    """Compares, for one store, who registers segments with which communicator. Only the watchdog calls it."""
+    """Compares, for one store, who registers segments with which communicator. Only the watchdog calls it.
 
-    def __init__(self) -> None:
+    `switched` tells when this process was switched on or off last, by the monotonic clock.
+    """
+
+    def __init__(self, switched: Callable[[], float]) -> None:
+        self._switched = switched
         self._mine: dict[str, _Mine] = {}
         self._theirs: dict[tuple[str, int], _Theirs] = {}
 
@@ -85,11 +91,11 @@ class Registrations:
                 mine.registered = not mine.registered
                 mine.changed = now
                 store.add(counter, -1 if mine.registered else 1)
-            elif mine.changed is not None and now >= mine.changed + GRACE:
+            elif mine.changed is not None and now >= max(mine.changed, self._switched()) + GRACE:
                 mine.changed = None
                 differ = store.add(counter, 0) != (0 if mine.registered else row["size"])
-                if differ or mine.has_told:
-                    mine.has_told = not mine.registered
+                if differ or mine.told != mine.registered:
+                    mine.told = mine.registered
                     yield _notice(key, row, mine.registered)
 
     def _say(self, rows: dict[str, dict[str, Any]]) -> None:
@@ -101,6 +107,8 @@ class Registrations:
                 continue
             notice = theirs.notice
             differs = rank != row["rank"] and notice.registered != _registers(row)
+            if differs and time.monotonic() < self._switched() + 2 * GRACE + HEARD:
+                continue
             if differs and not theirs.is_said:
                 found = _core.find_communicator(row["pointer"])
                 if found is not None:
@@ -109,9 +117,9 @@ class Registrations:
             theirs.is_said = differs
 
 
-def listeners() -> dict[str, Registrations]:
+def listeners(switched: Callable[[], float]) -> dict[str, Registrations]:
     """Return what a watchdog asks besides, by channel."""
-    return {CHANNEL: Registrations()}
+    return {CHANNEL: Registrations(switched)}
 
 
 def _registers(row: dict[str, Any]) -> bool:

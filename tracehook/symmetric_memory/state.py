@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     from tracehook.agreement.store_session import StoreSession, StoreSessions
+    from tracehook.agreement.watchdog import Listener
     from tracehook.log.journal import Journal
     from tracehook.nccl.effect import Threshold
     from tracehook.settings import Settings
@@ -96,8 +97,13 @@ def _sessions() -> StoreSessions:
         from tracehook.agreement.store_session import StoreSessions
         from tracehook.symmetric_memory import registration_parity
 
-        patience = Switch.host.settings.timeout if Switch.host is not None else 60.0
-        Switch.sessions = StoreSessions(_know, registration_parity.listeners, patience)
+        host = Switch.host
+        patience = host.settings.timeout if host is not None else 60.0
+
+        def listeners() -> Mapping[str, Listener]:
+            return registration_parity.listeners(lambda: host.switched if host is not None else 0.0)
+
+        Switch.sessions = StoreSessions(_know, listeners, patience)
     return Switch.sessions
 
 

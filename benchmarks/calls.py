@@ -13,6 +13,8 @@ import time
 import torch
 import torch.distributed as dist
 
+os.environ.setdefault("SYMM_REGISTER_LOCAL", "all")  # segments of cudaMalloc too, which NCCL cannot use
+
 import tracehook
 from tracehook.hook.service import service
 

@@ -34,7 +34,7 @@ class _Ranks:
         core = SimpleNamespace(
             communicators=lambda: [self.row()],
             registering=lambda: self.registering[self.rank],
-            find_communicator=lambda pointer: None,
+            find_communicator=lambda _: None,
         )
         monkeypatch.setattr(parity, "_core", core)
         monkeypatch.setattr(parity, "time", SimpleNamespace(monotonic=lambda: self.now))

@@ -136,7 +136,7 @@ def test_missing_rank_is_named(tmp_path: Path, name: str, missing: int) -> None:
     assert_nothing_registered(run)
     assert both(run, "windows") == [0, 0]
     assert run.facts(1 - missing)["seconds"] >= SHORT
-    assert f"this rank ({missing}) came late itself" in run.facts(missing)["error"][1]
+    assert f"this rank (rank {missing}) came late itself" in run.facts(missing)["error"][1]
     for rank in (0, 1):  # who hears of it before it comes, notes that too
         assert {event["missing_rank"] for event in run.events("agreement.timeout", rank)} == {missing}
 

@@ -397,7 +397,7 @@ def test_who_comes_late_is_told_and_is_level_again_at_the_next_call(store, absen
     again = [background(member.compare, "windows", ["b"], PATIENCE) for member in in_time]
     outcome = background(_outcome, members[absent].compare, "windows", ["a"], PATIENCE).result()
     assert isinstance(outcome, RegistrationTimeout)
-    assert outcome.text == f"{ABOUT}: this rank ({absent}) came late itself. {stood.text}"
+    assert outcome.text == f"{ABOUT}: this rank (rank {absent}) came late itself. {stood.text}"
     assert outcome.missing == (absent,)
     members[absent].compare("windows", ["b"], PATIENCE)
     assert [call.result() for call in again] == [False, False]

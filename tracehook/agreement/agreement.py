@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tracehook.agreement import rounds
-from tracehook.agreement.handshake import NOWHERE, RankPlace, greeting
+from tracehook.agreement.handshake import greeting
 from tracehook.agreement.rank_names import NOBODY, RankNames
 from tracehook.agreement.rounds import LEADER, RoundTopology
 from tracehook.agreement.store_worker import StoreWorkers, Task
@@ -80,7 +80,7 @@ class Agreement:
         ranks: int,
         about: str,
         follower: RoundFollower | None = None,
-        place: RankPlace = NOWHERE,
+        place: Sequence[str] = (),
         names: RankNames = NOBODY,
         settings: Mapping[str, str] | None = None,
     ) -> None:
@@ -179,11 +179,7 @@ class Agreement:
             verdict = self._verdict(post, timeout)
         if verdict.kind == "timeout":
             is_late = self._own.rank in verdict.missing
-            late = (
-                f"{self.about}: this rank ({self._own.names.number(self._own.rank)}) came late itself. "
-                if is_late
-                else ""
-            )
+            late = f"{self.about}: this rank ({self._own.who}) came late itself. " if is_late else ""
             raise RegistrationTimeout(late + verdict.text, verdict.missing)
         if verdict.kind in ("failed", "declined"):
             raise RegistrationFailed(verdict.text, {int(rank): why for rank, why in verdict.data.items()})

@@ -24,9 +24,6 @@ class RankPlace(NamedTuple):
     fabric: str = ""  # of its device; empty: it is in none
 
 
-NOWHERE = RankPlace()
-
-
 @functools.cache
 def this_host() -> str:
     """Return what names this host among those of the job, as NCCL does: ``NCCL_HOSTID``, or its name and its boot."""
@@ -34,9 +31,9 @@ def this_host() -> str:
     return os.environ.get("NCCL_HOSTID") or f"{socket.gethostname()} {boot.read_text() if boot.exists() else ''}"
 
 
-def greeting(place: RankPlace, settings: Mapping[str, str]) -> dict[str, Any]:
+def greeting(place: Sequence[str], settings: Mapping[str, str]) -> dict[str, Any]:
     """Return what this rank says; `settings`: texts by variable."""
-    return {"version": tracehook.__version__, **place._asdict(), "settings": dict(settings)}
+    return {"version": tracehook.__version__, **RankPlace(*place)._asdict(), "settings": dict(settings)}
 
 
 def refusal(about: str, greetings: Sequence[Mapping[str, Any]], names: RankNames) -> str:

@@ -23,10 +23,6 @@ class RankNames(NamedTuple):
         beside = f" ({runs(ranks)} of {self.group})" if of_job != list(ranks) else ""
         return f"{_rank(ranks)} {runs(of_job, MOST_RUNS)}{beside}"
 
-    def number(self, rank: int) -> int:
-        """Return the rank in the job."""
-        return self.ranks[rank] if self.ranks else rank
-
     def described(self, ranks: int) -> str:
         """Return the group, which has so many ranks, and who they are where the job counts otherwise."""
         who = f"{_rank(self.ranks)} {runs(sorted(self.ranks), MOST_RUNS)}" if self.ranks else f"{ranks} ranks"

@@ -1,7 +1,7 @@
-"""Write tables into log-schema.md (fields, events), symmetric.md, registration.md (NCCL's rules) and metrics.md.
+"""Write tables into log-schema.md, symmetric.md, registration.md, metrics.md and troubleshooting.md (known bugs).
 
-Run ``python docs/write_tables.py``. The tables come from tracehook/cpp/events, tracehook/nccl and
-tracehook/metrics/table.py. A test fails when a page has others.
+Run ``python docs/write_tables.py``. The tables come from tracehook/cpp/events, tracehook/nccl,
+tracehook/metrics/table.py and tracehook/known. A test fails when a page has others.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from tracehook import known
 from tracehook.audit.fields import TABLE
 from tracehook.log.tables import ABOUT
 from tracehook.metrics.table import METRICS
@@ -34,6 +35,10 @@ REGISTRATION = PAGE.with_name("registration.md")
 BEGIN_EFFECTS = (
     "<!-- The table down to the next comment is written by docs/write_tables.py from tracehook/nccl/effect.py. -->"
 )
+
+
+TROUBLESHOOTING = PAGE.with_name("troubleshooting.md")
+BEGIN_BUGS = "<!-- The table down to the next comment is written by docs/write_tables.py from tracehook/known. -->"
 
 
 def fields() -> str:
@@ -78,6 +83,33 @@ def registration_page(text: str) -> str:
     return _between(text, BEGIN_EFFECTS, effects(), END_RULES)
 
 
+def bugs() -> str:
+    """Return the table of known bugs."""
+    lines = ["| bug | effect | what happens | if | what helps |", "|---|---|---|---|---|"]
+    for bug in known.those():
+        more = f" ({', '.join(bug.also)})" if bug.also else ""
+        when = f", {bug.reported}" if bug.reported else ""
+        conditions = "; ".join(_condition(bug, name) for name in bug.when)
+        lines.append(
+            f"| [{bug.name}]({bug.source}){more}{when} | {bug.effect} | {bug.what} | {conditions} | {bug.remedy} |"
+        )
+    return "\n".join(lines)
+
+
+def _condition(bug: known.Bug, name: str) -> str:
+    wanted = bug.when[name]
+    if name in known.VERSIONS:
+        return f"{name} `{wanted}`"
+    if name == "environment":
+        return "; ".join(f"`{variable}{text}`" for variable, text in wanted.items())
+    return known.TRAITS[name][not wanted]
+
+
+def troubleshooting_page(text: str) -> str:
+    """Return the text of troubleshooting.md with a new table."""
+    return _between(text, BEGIN_BUGS, bugs(), END_RULES)
+
+
 def metrics() -> str:
     """Return the table of metrics."""
     lines = ["| metric | kind | its own labels | meaning |", "|---|---|---|---|"]
@@ -109,6 +141,12 @@ def _between(text: str, begin: str, table: str, end: str) -> str:
 
 
 if __name__ == "__main__":
-    pages = ((PAGE, page), (SYMMETRIC, symmetric_page), (METRICS_PAGE, metrics_page), (REGISTRATION, registration_page))
+    pages = (
+        (PAGE, page),
+        (SYMMETRIC, symmetric_page),
+        (METRICS_PAGE, metrics_page),
+        (REGISTRATION, registration_page),
+        (TROUBLESHOOTING, troubleshooting_page),
+    )
     for file, written in pages:
         file.write_text(written(file.read_text(encoding="utf-8")), encoding="utf-8")

@@ -17,9 +17,10 @@ LEAVES = ("errors", "settings", "versions", "_core")  # of the top level, which 
 MAY_IMPORT = {
     "log": (),
     "nccl": ("log",),
-    "audit": ("log",),
+    "known": (),
+    "audit": ("known", "log"),
     "views": ("audit", "log", "tuning"),
-    "hook": ("log", "nccl"),
+    "hook": ("known", "log", "nccl"),
     "tuning": ("agreement", "hook", "log", "nccl"),
     "policies": ("log", "nccl", "tuning"),
     "agreement": ("hook", "log"),
@@ -28,7 +29,7 @@ MAY_IMPORT = {
     "integrations": ("symmetric_memory", "hook", "log"),
     "metrics": ("hook", "log", "nccl"),
     "rehearsal": ("hook", "log"),
-    "commands": ("views", "audit", "hook", "log", "metrics", "nccl", "policies", "rehearsal", "tuning"),
+    "commands": ("views", "audit", "hook", "known", "log", "metrics", "nccl", "policies", "rehearsal", "tuning"),
 }
 # The same of C++, from the ground up: a room includes only rooms that stand above it in this table.
 MAY_INCLUDE = {

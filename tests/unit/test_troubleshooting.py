@@ -13,7 +13,8 @@ from tracehook.audit.rules import rules
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
-ROWS = [line for line in PAGE.splitlines() if line.startswith("| ") and not line.startswith("| you see")]
+OF_OURS = PAGE.partition("\n## Known bugs")[0]
+ROWS = [line for line in OF_OURS.splitlines() if line.startswith("| ") and not line.startswith("| you see")]
 LITERAL = r'"((?:[^"\\\n]|\\.)*)"'
 # What is in the left column beside messages.
 OTHERS = {"OutOfMemoryError", "tracehook doctor", "torch.compile", "--values"}

@@ -41,6 +41,10 @@ BEGIN: Final = (
     "local_min",
     "segment_memory",
     "guard",
+    "machine",
+    "driver",
+    "infiniband",
+    "nccl_settings",
     "emulated",
     "argv",
 )

@@ -6,10 +6,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from tracehook.audit import known_bugs
 from tracehook.audit.finding import Finding, fold
 from tracehook.audit.order import first_finding, is_divergence
 from tracehook.audit.rules import rules
 from tracehook.audit.store import Store
+from tracehook.known import Bearing
 from tracehook.log.lines import LogError
 from tracehook.log.text import many, plural
 
@@ -78,6 +80,7 @@ class Verdict:
     diverged: bool  # the first row shows that ranks diverged
     others: int  # findings that were not asked for
     asked: str  # what was asked for, in words; empty: everything
+    known: tuple[Bearing, ...]  # bugs that the first finding looks like
     files: tuple[str, ...]  # of the processes
     skipped: tuple[str, ...]
 
@@ -141,6 +144,7 @@ class Verdict:
             "first_finding": told,
             "first_divergence": told if self.diverged else None,
             "looked": asdict(self.looked),
+            "looks_like": [known_bugs.as_json(found) for found in self.known],
             "counts": _counts(self.findings),
             "findings": [self._told(finding) for finding in self.findings],
             "other_findings": self.others,
@@ -181,7 +185,8 @@ def judge(store: Store, findings: Sequence[Finding], wanted: Filter) -> Verdict:
     files = tuple(row["file"] for row in processes)
     others = len(findings) - len(asked) - ignored
     foreign = tuple(store.directory.foreign)
-    return Verdict(str(place), _look(store), asked, rows, diverged, others, wanted.description, files, foreign)
+    bugs = known_bugs.looks_like(store, first)
+    return Verdict(str(place), _look(store), asked, rows, diverged, others, wanted.description, bugs, files, foreign)
 
 
 def _everybody(store: Store, comm: str | None) -> set[int]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tracehook.audit.verdict import Verdict
 
 FINDINGS, NOT_WHOLE = 1, 3  # exit statuses
+_MOST_BUGS = 3  # that are named
 
 
 def audit(
@@ -104,6 +105,8 @@ def _join(store: Store, verdict: Verdict, dumps: Path) -> Join:
 
 
 def _show(verdict: Verdict, most: int, joined: Join | None) -> None:
+    from tracehook.audit import known_bugs
+    from tracehook.audit.order import first_finding
     from tracehook.log.text import many
 
     seen = verdict.looked
@@ -125,6 +128,9 @@ def _show(verdict: Verdict, most: int, joined: Join | None) -> None:
     if joined is not None:
         for line in joined.lines:
             typer.echo(plain(line))
+    if (first := first_finding(verdict.rows)) is not None:
+        for found in verdict.known[:_MOST_BUGS]:
+            typer.echo(plain(known_bugs.sentence(found, first)))
     typer.echo(plain(verdict.sentence))
 
 

@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 import tracehook
-from tracehook import settings, versions
+from tracehook import known, settings, versions
 from tracehook.commands.printed import console_for
-from tracehook.hook import library, nccl_library, registrants
+from tracehook.hook import known_bugs, library, nccl_library, registrants
 from tracehook.log.tables import MEMORIES
 from tracehook.nccl import effect
 from tracehook.rehearsal import emulation
@@ -26,11 +26,15 @@ _WITHOUT_TORCH = "not installed: tracehook reads logs here; to follow a job, ins
 
 def doctor(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
+    job: Annotated[
+        bool, typer.Option("--job", help="Also name known bugs that bear on a job started here, or may.")
+    ] = False,
 ) -> None:
     """Show versions and settings, and test the hook: it allocates and frees one segment, and expects two events.
 
     With two GPUs or more it also times a call on registered memory, in two
-    processes, and prints the gain.
+    processes, and prints the gain. With --job it names known bugs of NCCL,
+    PyTorch and others that bear on a job with this environment.
     Exit status 0 if the hook works here, else 1 (the last row of the table says
     why).
     """
@@ -41,14 +45,16 @@ def doctor(
     found += _state()
     if works:
         found.append(("registration", _gain()))
+    bugs = _bugs() if job else []
     if as_json:
         facts = {name: text for name, text in found if not name.startswith(" ")}
         remarks = {name.strip(): text for name, text in found if name.startswith(" ")}
         out = {"version": 1, "works": works, "self_test": result, "found": facts, "remarks": remarks}
         out |= {"settings": changed}
+        out |= {"bugs": [_bug_as_json(found) for found in bugs]} if job else {}
         typer.echo(json.dumps(out, indent=1))
     else:
-        _show([*found, ("self-test", result)], changed)
+        _show([*found, *_bug_rows(bugs), ("self-test", result)], changed)
     raise typer.Exit(0 if works else 1)
 
 
@@ -140,6 +146,35 @@ def _state() -> list[tuple[str, str]]:
             )
     rows.extend((f"  {name}", advice) for name, advice in status["reasons"].items())
     return rows
+
+
+def _bugs() -> list[known.Bearing]:
+    """Return the bugs that bear on a job with this environment, or may; those that are not dangerous last."""
+    try:
+        import torch
+
+        version = str(torch.__version__)
+    except ImportError:
+        version = ""
+    config = settings.from_environment()[0]
+    return known.bearing_on(known_bugs.facts(config, version, tracehook.status()["nccl"]))
+
+
+def _bug_rows(bugs: list[known.Bearing]) -> list[tuple[str, str]]:
+    """Say of dangerous bugs what happens, under which conditions that are not known yet, and what helps."""
+    rows = []
+    for found in bugs:
+        if found.bug.is_dangerous and (found.bug.is_of_versions or found.if_also):
+            when = f"If {' and '.join(found.if_also)}: " if found.if_also else ""
+            rows.append((f"  {found.bug.name}", f"{when}{found.bug.what} {found.bug.remedy}"))
+    certain = sum(not found.if_also for found in bugs if found.bug.is_dangerous and found.bug.is_of_versions)
+    return [("known bugs", f"{certain} bear on this job, {len(rows) - certain} may"), *rows] if rows else []
+
+
+def _bug_as_json(found: known.Bearing) -> dict[str, Any]:
+    bug = found.bug
+    told = {"bug": bug.name, "effect": bug.effect, "because": list(found.because), "if": list(found.if_also)}
+    return told | {"what": bug.what, "remedy": bug.remedy, "source": bug.source}
 
 
 def _gain() -> str:

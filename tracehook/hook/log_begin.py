@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tracehook import __version__
+from tracehook.hook import known_bugs
 from tracehook.hook.job import JobId
 from tracehook.log import packing, ring_place
 from tracehook.log.bound import Bound
@@ -78,6 +79,7 @@ def begin_fields(torch: Any, nccl: int, config: Settings, job: JobId) -> dict[st
         "integrations": list(config.integrations or ()),
         "pool_limit": config.pool_limit or 0,
         "log_limit": config.log_limit or 0,
+        **known_bugs.surroundings(),
         "emulated": "TRACEHOOK_EMU_DEVICES" in environment,
         "argv": [encodable(part) for part in sys.argv[:1]],
     }

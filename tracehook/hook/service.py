@@ -14,6 +14,7 @@ from tracehook.hook import (
     background,
     facts,
     job,
+    known_bugs,
     library,
     log_begin,
     program_end,
@@ -161,6 +162,7 @@ class Service:
 
         core = self._native()
         registration.cuda_is_up(core, self.settings, torch.cuda.device_count())
+        known_bugs.warn_of_dangers(self.settings, version, core.nccl_version())
         # Said only now: a launcher that imports torch and never uses CUDA is not concerned.
         if self._record_only:
             self._note("torch_hook")

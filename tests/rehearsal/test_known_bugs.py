@@ -53,7 +53,9 @@ def test_one_rank_says_which_dangerous_bug_bears_on_the_job(tmp_path: Path) -> N
 def test_doctor_names_bugs_that_bear_on_a_job_or_may(tmp_path: Path) -> None:
     """Those that are certain come first; of the others it says what they depend on."""
     script = tmp_path / "doctor.py"
-    script.write_text("import sys\nfrom tracehook.commands import main\nsys.argv[1:] = ['doctor', '--job', '--json']\nmain()\n")
+    script.write_text(
+        "import sys\nfrom tracehook.commands import main\nsys.argv[1:] = ['doctor', '--job', '--json']\nmain()\n"
+    )
     run = rehearse(script, env={"NCCL_LEGACY_CUDA_REGISTER": "1", "SYMM_REGISTER_LOCAL": "all"})
     told = json.loads(run.output[run.output.index("{") : run.output.rindex("}") + 1])
     assert told["works"], os.linesep.join(told["found"].values())

@@ -87,7 +87,8 @@ class Page:
             answer = self._next()
             if answer.get("id") == number:
                 assert "error" not in answer, f"{method}: {answer['error']}"
-                return answer["result"]
+                result: dict[str, Any] = answer["result"]
+                return result
             self._note(answer.get("method", ""), answer.get("params", {}))
 
     def _next(self) -> dict[str, Any]:

@@ -13,7 +13,9 @@ from tracehook.log.reader import read_directory
 
 def events(out: Path, columns: str = "process, seq, t_ns, event") -> list[tuple[Any, ...]]:
     """Return columns of all events in Parquet files."""
-    return duckdb.sql(f"SELECT {columns} FROM '{out}/event.parquet' ORDER BY ALL").fetchall()
+    found = duckdb.sql(f"SELECT {columns} FROM '{out}/event.parquet' ORDER BY ALL")
+    assert found is not None
+    return found.fetchall()
 
 
 def in_logs(folder: Path) -> list[tuple[Any, ...]]:

@@ -110,7 +110,8 @@ class Played:
         if work.kind == "after":
             return all(each.done for each in work.waits_for)
         if work.kind == "all_reduce":
-            group, _ = work.key  # type: ignore[misc]
+            assert isinstance(work.key, tuple)
+            group, _ = work.key
             members = range(self.program.ranks) if group in ("made", "world0") else self._members(group)
             heads = [head for rank in members for head in self._heads(rank) if head.key == work.key]
             if len(heads) < len(members):

@@ -166,8 +166,8 @@ def _run_on_devices(wanted: _Wanted, changes: Mapping[str, str], timeout: float,
     kept = {name: os.environ[name] for name in _OF_DEVICES if name in os.environ}
     if wanted.log is not None:
         kept |= {"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(wanted.log.absolute())}
-    launcher = [sys.executable, JOBS / "launch.py", str(max(wanted.ranks, 1)), sys.executable]
-    return run([*launcher, *wanted.program], kept | changes, timeout, grace=grace)
+    launcher = [sys.executable, str(JOBS / "launch.py"), str(max(wanted.ranks, 1)), sys.executable]
+    return run([*launcher, *wanted.program], kept | dict(changes), timeout, grace=grace)
 
 
 def _run_here(wanted: _Wanted, server: Warm, changes: Mapping[str, str], timeout: float, grace: float) -> Finished:

@@ -53,6 +53,6 @@ def assert_broken(run: Rehearsal, *rules: str) -> None:
 
 def communicator(run: Rehearsal) -> str:
     """Return the key of the only communicator in the logs."""
-    keys = {event["comm"] for event in run.events("communicator.ready")}
+    keys: set[str] = {event["comm"] for event in run.events("communicator.ready")}
     assert len(keys) == 1, keys
     return keys.pop()

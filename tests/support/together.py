@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from tracehook.agreement.agreement import Agreement
@@ -29,4 +30,4 @@ def compare(
     members: Sequence[Agreement], wish: str = "a", timeout: float = PATIENCE, position: tuple[int, ...] = ()
 ) -> list[Any]:
     """Let all compare what they want for windows."""
-    return together([lambda one=one: one.compare("windows", [wish], timeout, position) for one in members])
+    return together([partial(one.compare, "windows", [wish], timeout, position) for one in members])

@@ -60,7 +60,15 @@ class Forked:
         self._killed = False
         self._connection = client.connect(str(server.socket))
         with open(os.devnull, "rb") as nothing:
-            request = ("run", list(arguments), environ, os.fsencode(Path.cwd()), _UMASK, [], [0, 1, 2])
+            request: tuple[object, ...] = (
+                "run",
+                list(arguments),
+                environ,
+                os.fsencode(Path.cwd()),
+                _UMASK,
+                [],
+                [0, 1, 2],
+            )
             client.send(self._connection, request, [nothing.fileno(), out.fileno(), err.fileno()])
             kind, _ = self._answer()
         if kind == client.COLD:

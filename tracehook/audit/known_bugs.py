@@ -11,7 +11,8 @@ from tracehook.audit.store import Store
 
 _SQL = """
 SELECT any_value(nccl) AS nccl, any_value(torch) AS torch, any_value(driver) AS driver,
-       count(DISTINCT host) > 1 AS several_hosts, bool_or(infiniband = 'True') AS infiniband, bool_or(machine = 'aarch64') AS aarch64,
+       count(DISTINCT host) > 1 AS several_hosts, bool_or(infiniband = 'True') AS infiniband,
+       bool_or(machine = 'aarch64') AS aarch64,
        bool_or(allocator LIKE '%expandable_segments:True%') AS expandable,
        (SELECT count(*) FROM registration WHERE kind = 'local') > 0 AS registered,
        (SELECT count(*) FROM event WHERE event = 'register.window') > 0 AS windows,
@@ -37,9 +38,7 @@ def looks_like(store: Store, first: Finding | None) -> tuple[known.Bearing, ...]
     if not bugs:
         return ()
     facts = _facts(store)
-    return tuple(
-        found for found in known.bearing_on(facts, bugs) if not found.if_also and found.bug.is_seen(facts)
-    )
+    return tuple(found for found in known.bearing_on(facts, bugs) if not found.if_also and found.bug.is_seen(facts))
 
 
 def _facts(store: Store) -> known.JobFacts:

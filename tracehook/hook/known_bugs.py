@@ -34,7 +34,9 @@ def surroundings(environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     }
 
 
-def facts(config: Settings, torch_version: str, nccl: int, environment: Mapping[str, str] = os.environ) -> known.JobFacts:
+def facts(
+    config: Settings, torch_version: str, nccl: int, environment: Mapping[str, str] = os.environ
+) -> known.JobFacts:
     """Return what is known before the job makes its first call; `nccl`: 22809 is 2.28.9, 0 is not known."""
     here = registration.ranks_of_host(environment)
     versions = {"torch": torch_version, "nccl": nccl_name(nccl) if nccl else None, "driver": _driver()}

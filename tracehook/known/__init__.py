@@ -138,7 +138,7 @@ def bearing_on(facts: JobFacts, bugs: Iterable[Bug] | None = None) -> list[Beari
 
 
 def fits(version: str, limits: str) -> bool:
-    """Return whether a version lies within limits such as ``>=2.28.3,<2.30.7``; ``+cu130`` and the like do not count."""
+    """Return whether a version lies within limits such as ``>=2.28.3,<2.30.7``; what follows a plus does not count."""
     own = _numbers(nccl_name(version).partition("+")[0])
     return all(_numbers(bound) <= own if sign == ">=" else own < _numbers(bound) for sign, bound in parted(limits))
 
@@ -158,7 +158,8 @@ def _numbers(version: str) -> tuple[int, ...]:
 def _environment_fits(environment: Mapping[str, str], wanted: Mapping[str, str]) -> bool:
     """``=1``: the variable is set so; ``!=0``: it is not set so."""
     return all(
-        (environment.get(variable, "") == text.lstrip("!=")) != text.startswith("!") for variable, text in wanted.items()
+        (environment.get(variable, "") == text.lstrip("!=")) != text.startswith("!")
+        for variable, text in wanted.items()
     )
 
 

@@ -313,9 +313,9 @@ def sends_of_pairs() -> Facts:
     sent, received = filled(RANK, 16, device), filled(-1, 16, device)
     for lower in range(WORLD):  # the first send of two ranks waits for both of them
         for upper in range(lower + 1, WORLD):
-            if RANK == lower:
+            if lower == RANK:
                 dist.send(sent, upper)
-            elif RANK == upper:
+            elif upper == RANK:
                 dist.recv(received, lower)
     works = [dist.isend(sent, (RANK + 1) % WORLD), dist.irecv(received, (RANK - 1) % WORLD)]
     for work in works:

@@ -186,6 +186,17 @@ def test_foreign_memory_has_a_word(tmp_path: Path) -> None:
     assert run.finished.err.count("does not come from torch's allocator") == 2
 
 
+@pytest.mark.parametrize("env", [VMM, TORCH | {"NCCL_HOSTID": "one"}], ids=["vmm", "several hosts"])
+def test_a_rank_alone_registers_nothing(tmp_path: Path, env: dict[str, str]) -> None:
+    """No other process could map its memory, and no network card reads it: NCCL only copies."""
+    run = rehearse("registered_calls.py", log=tmp_path, env=env)
+    run.assert_good()
+    assert run.facts()["gathered"] == [1.0]
+    assert run.events("register.local") == []
+    assert run.finished.lines("tracehook: ") == []
+    assert Audit(tmp_path).status == CLEAN
+
+
 @pytest.mark.parametrize("late", ["all", "rank 0"])
 def test_too_late_for_vmm(tmp_path: Path, late: str) -> None:
     """Where CUDA is up before tracehook, segments stay as they are, one line says so, and no rank registers."""

@@ -197,6 +197,15 @@ def test_a_rank_alone_registers_nothing(tmp_path: Path, env: dict[str, str]) -> 
     assert Audit(tmp_path).status == CLEAN
 
 
+def test_devices_of_one_process_register_nothing(tmp_path: Path) -> None:
+    """NCCL uses no registration between them, so tracehook makes none, and has nothing to say."""
+    run = rehearse("one_process.py", devices=2, log=tmp_path, env=VMM)
+    run.assert_good()
+    assert run.facts()["gathered"] == [[1.0, 2.0]] * 2
+    assert run.events("register.local") == []
+    assert run.finished.lines("tracehook: ") == []
+
+
 @pytest.mark.parametrize("late", ["all", "rank 0"])
 def test_too_late_for_vmm(tmp_path: Path, late: str) -> None:
     """Where CUDA is up before tracehook, segments stay as they are, one line says so, and no rank registers."""

@@ -183,7 +183,27 @@ def test_foreign_memory_has_a_word(tmp_path: Path) -> None:
     run.assert_good()
     assert run.facts()["gathered"] == [1.0, 2.0]
     assert len(run.finished.lines("tracehook: ")) == 2, run.output
-    assert run.finished.err.count("does not come from torch's allocator") == 2
+    assert run.finished.err.count("that tracehook cannot register (") == 2
+
+
+@pytest.mark.parametrize("env", [VMM, TORCH | {"NCCL_HOSTID": "one"}], ids=["vmm", "several hosts"])
+def test_a_rank_alone_registers_nothing(tmp_path: Path, env: dict[str, str]) -> None:
+    """No other process could map its memory, and no network card reads it: NCCL only copies."""
+    run = rehearse("registered_calls.py", log=tmp_path, env=env)
+    run.assert_good()
+    assert run.facts()["gathered"] == [1.0]
+    assert run.events("register.local") == []
+    assert run.finished.lines("tracehook: ") == []
+    assert Audit(tmp_path).status == CLEAN
+
+
+def test_devices_of_one_process_register_nothing(tmp_path: Path) -> None:
+    """NCCL uses no registration between them, so tracehook makes none, and has nothing to say."""
+    run = rehearse("one_process.py", devices=2, log=tmp_path, env=VMM)
+    run.assert_good()
+    assert run.facts()["gathered"] == [[1.0, 2.0]] * 2
+    assert run.events("register.local") == []
+    assert run.finished.lines("tracehook: ") == []
 
 
 @pytest.mark.parametrize("late", ["all", "rank 0"])
@@ -195,7 +215,7 @@ def test_too_late_for_vmm(tmp_path: Path, late: str) -> None:
     assert sum("SYMM_REGISTER_MEMORY=vmm has no effect: CUDA was up before" in line for line in said) == (
         2 if late == "all" else 1
     )
-    assert run.finished.err.count("does not come from torch's allocator") == 0, run.output
+    assert run.finished.err.count("that tracehook cannot register (") == 0, run.output
     sources = ["torch", "torch" if late == "all" else "vmm"]
     assert [run.facts(rank)["source"] for rank in range(2)] == sources
     assert [run.facts(rank)["gathered"] for rank in range(2)] == [[1.0, 2.0]] * 2

@@ -185,6 +185,14 @@ def test_group_without_a_communicator_yet(tmp_path: Path) -> None:
     assert alike(found, "symmetric")[1] == "symmetric"
 
 
+def test_sends_of_pairs_of_ranks_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    """A scope makes a group's communicator, and torch still makes one for the sends of each pair of ranks."""
+    found = rehearse("symmetric_scopes.py", "sends_of_pairs", ranks=3, log=tmp_path)
+    found.assert_good()
+    told = [found.facts(rank)["sends_of_pairs"] for rank in range(3)]
+    assert told == [{"sum": 6.0, "received": float((rank - 1) % 3)} for rank in range(3)]
+
+
 def test_rank_outside_of_the_group(tmp_path: Path) -> None:
     """On a rank that is no member, scope, sync and trim do nothing, and explain says so."""
     found = play("symmetric_scopes.py", "non_member", log=tmp_path)

@@ -204,8 +204,9 @@ def make_communicator(group: ProcessGroup | None, found: GroupFacts) -> None:
     import torch
     import torch.distributed as dist
 
-    device = torch.device("cuda", found.device)
-    found.backend.eager_connect_single_device(device)
+    # Of nothing, so it takes no memory of a pool. After torch's `eager_connect_single_device` all sends of the group
+    # would wait for each other on this communicator: torch would make none for each pair of ranks any more.
+    found.backend.allreduce([torch.empty(0, dtype=torch.uint8, device=torch.device("cuda", found.device))]).wait()
     if group is not None and not communicator_pointer(found):
         dist.barrier(group, device_ids=[found.device])  # some groups wait for a collective nevertheless
 

@@ -49,9 +49,10 @@ def words_of(name: str, fields: Mapping[str, Any]) -> str:
         )
     if name == "register.foreign":
         return (
-            f"a call on communicator {fields['comm']} has a buffer at {fields.get('addr')} that does not come from "
-            "torch's allocator, and tracehook cannot register it: if the buffers of other ranks are registered, NCCL "
-            "waits for ever or hands over wrong data. Use torch's memory on all ranks, or SYMM_REGISTER_MEMORY=torch"
+            f"a call on communicator {fields['comm']} has a buffer at {fields.get('addr')} that tracehook cannot "
+            "register (an expandable segment, or memory of another allocator): if the buffers of other ranks are "
+            "registered, NCCL waits for ever or hands over wrong data. Use torch's memory on all ranks, without "
+            "expandable segments, or SYMM_REGISTER_MEMORY=torch"
         )
     if name == "communicator.graphs":
         return (

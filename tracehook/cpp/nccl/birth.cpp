@@ -2,6 +2,7 @@
 
 #include "nccl/registration_calls.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdlib>
@@ -23,7 +24,7 @@ std::atomic<bool> registers_all{true};
 // `size`: -1 if it is not known yet.
 bool on_one_host(int size) noexcept {
     const int most = ranks_of_host.load(std::memory_order_relaxed);
-    return size < 0 ? most > 0 : size <= most;
+    return size < 0 ? most > 0 : size <= std::max(most, 1);
 }
 
 registrar::When when_for(int size) noexcept {

@@ -119,6 +119,12 @@ int on_ncclCommInitAll(Comm* out, int count, const int* devices) {
                     nullptr,    false};
         birth.shares = config_sharing(nullptr);
         after_birth(result, std::move(birth));
+        if (result == 0) {
+            // NCCL uses no registration between devices of one process.
+            if (const registrar::CommunicatorPtr made = registrar().find(out[rank])) {
+                made->agree_on_calls(false);
+            }
+        }
     }
     return result;
 }

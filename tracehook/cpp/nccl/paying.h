@@ -50,12 +50,14 @@ using CallAgreement = std::function<bool(const registrar::CommunicatorPtr&)>;
 void set_call_agreement(CallAgreement agreement);
 void ask_ranks(const registrar::CommunicatorPtr& communicator) noexcept;
 
-// Whether the ranks are still to be asked, before a call that gains and that all of them make.
+// Whether the ranks are still to be asked, before a call that gains and that all of them make. A
+// rank alone only copies: it is never asked, and registers nothing.
 inline bool is_to_ask(const registrar::Registrar& registrar,
                       const registrar::Communicator& communicator, PayingCall call,
                       std::size_t bytes, Stream stream) noexcept {
     const registrar::Identity& who = communicator.identity();
     return who.when == registrar::When::kAtCalls && who.local == registrar::Local::kOurs &&
+           who.size > 1 &&
            communicator.registers_at_calls() == registrar::Communicator::Agreed::kNotAsked &&
            registrar.registering() && pays(call, bytes, stream);
 }

@@ -18,8 +18,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tracehook.audit.called import MADE, Caller, Callers, Member, Step
+from tracehook.audit.chains import ends
 from tracehook.audit.finding import Finding
-from tracehook.audit.programs import culprits, ends, explains
+from tracehook.audit.programs import by_number, culprits, explains
 from tracehook.audit.waits import Wait, by_process, given_up, waits
 from tracehook.log.calls import Call
 from tracehook.log.text import in_bytes
@@ -224,7 +225,9 @@ def _missing(job: Callers, found: Sequence[Finding], waited: Sequence[Wait]) -> 
     blamed = {rank for each in found for rank in each.ranks}
     failed_ns = min((p.ended_ns for p in job.processes if p.failed and p.ended_ns is not None), default=None)
     out = []
-    for circle in ends(job.processes, waiting):
+    of_number = {process.number: process for process in job.processes}
+    for end in ends(by_number(waiting)):
+        circle = [of_number[number] for number in end]
         suspects = circle if len(circle) == 1 else culprits(job, circle, waiting)
         # Who ended by itself is named for that; that others wait for it follows.
         if any(process.failed or (process.rank is not None and process.rank in blamed) for process in suspects):

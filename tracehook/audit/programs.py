@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from tracehook.audit.called import MADE, Caller, Callers
+from tracehook.audit.chains import go_on
 from tracehook.audit.waits import Wait, by_process, waits_without
 from tracehook.log.calls import FORGOTTEN, MAKING
 
@@ -112,8 +113,13 @@ def explains(job: Callers, process: Caller, waiting: Mapping[int, Sequence[Wait]
 
     Or they would wait for one that waits itself by now, and would go on, too.
     """
-    left = by_process(waits_without(job, process))
-    return all(len(end) == 1 and end[0].number in waiting for end in ends(job.processes, left))
+    return go_on(by_number(by_process(waits_without(job, process))), waiting)
+
+
+def by_number(waiting: Mapping[int, Sequence[Wait]]) -> dict[int, list[tuple[int, ...]]]:
+    """Return the numbers of those who are missing in the calls in which processes wait."""
+    same = {id(wait.missing): tuple(each.number for each in wait.missing) for its in waiting.values() for wait in its}
+    return {number: [same[id(wait.missing)] for wait in its] for number, its in waiting.items()}
 
 
 def _differing(job: Callers, suspects: Sequence[Caller]) -> list[Caller]:
@@ -183,58 +189,3 @@ def _departs(process: Caller, since: int, context: int, seen: int) -> bool:
             if len(followed) == 1 and token not in followed and tokens[:at].count(*followed) > 1:
                 return True
     return False
-
-
-def ends(processes: Sequence[Caller], waiting: Mapping[int, Sequence[Wait]]) -> list[list[Caller]]:
-    """Return the ends of the chains: one who waits for nobody, or some who wait for each other only."""
-    # A node is a process, or all who did not come to a call: very many may wait for the same.
-    calls = {-1 - id(wait.missing): wait.missing for its in waiting.values() for wait in its}
-    graph: dict[int, list[int]] = {node: [each.number for each in missing] for node, missing in calls.items()}
-    graph |= {process.number: [] for process in processes}
-    graph |= {number: [-1 - id(wait.missing) for wait in its] for number, its in waiting.items()}
-    of_node = {process.number: process for process in processes}
-    awaited = {each.number for missing in calls.values() for each in missing}
-    groups = _groups(graph)
-    where = {node: place for place, group in enumerate(groups) for node in group}
-    found = [
-        [of_node[node] for node in sorted(group) if node >= 0]
-        for place, group in enumerate(groups)
-        if all(where[other] == place for node in group for other in graph[node])
-        and any(node in awaited for node in group)
-    ]
-    return sorted(found, key=lambda group: (len(group) > 1, group[0].number))
-
-
-def _groups(graph: Mapping[int, Sequence[int]]) -> list[list[int]]:
-    """Return the nodes that reach each other (Tarjan's algorithm, without recursion)."""
-    found: list[list[int]] = []
-    index: dict[int, int] = {}
-    low: dict[int, int] = {}
-    stack: list[int] = []
-    on_stack: set[int] = set()
-    for start in graph:
-        ways = [] if start in index else [(start, iter(graph[start]))]
-        while ways:
-            node, further = ways[-1]
-            if node not in index:
-                index[node] = low[node] = len(index)
-                stack.append(node)
-                on_stack.add(node)
-            for other in further:
-                if other not in index:
-                    ways.append((other, iter(graph[other])))
-                    break
-                if other in on_stack:
-                    low[node] = min(low[node], index[other])
-            else:
-                ways.pop()
-                if ways:
-                    low[ways[-1][0]] = min(low[ways[-1][0]], low[node])
-                if low[node] == index[node]:
-                    at = len(stack) - 1
-                    while stack[at] != node:
-                        at -= 1
-                    found.append(stack[at:])
-                    on_stack.difference_update(stack[at:])
-                    del stack[at:]
-    return found

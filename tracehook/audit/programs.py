@@ -147,9 +147,10 @@ def _departing(job: Callers, suspects: Sequence[Caller], since: Mapping[int, int
     for context, seen in _DEPARTURES:
         if seen == 1 and any(each.remembered_since for each in suspects):
             continue
-        departing = [each for each in suspects if _departs(each, since[each.number], context, seen)]
+        innocent = {way for each in others for way in _departures(each, since[each.number], *_DEPARTURES[-1])}
+        departing = [each for each in suspects if _departures(each, since[each.number], context, seen) - innocent]
         if 0 < len(departing) < len(suspects):
-            return [] if any(_departs(each, since[each.number], *_DEPARTURES[-1]) for each in others) else departing
+            return departing
     return []
 
 
@@ -176,8 +177,9 @@ def _open_since(job: Callers, waiting: Mapping[int, Sequence[Wait]]) -> dict[int
     return since
 
 
-def _departs(process: Caller, since: int, context: int, seen: int) -> bool:
-    """Whether a process called another thing than always before after the same calls, and it is no new thing."""
+def _departures(process: Caller, since: int, context: int, seen: int) -> set[tuple[Token, Token]]:
+    """Return the calls where a process did another thing than always before after the same calls, and no new thing."""
+    found = set()
     steps = [step for step in process.in_order if step.call.order >= process.remembered_since][-_LOOKED_AT:]
     tokens = [(step.comm, step.call.what, step.call.elements, step.call.root) for step in steps]
     same: list[int] = []  # how many calls before each are those before this one
@@ -187,5 +189,5 @@ def _departs(process: Caller, since: int, context: int, seen: int) -> bool:
         if steps[at].call.order > since and alike >= context and token in tokens[:at]:
             followed = {tokens[place] for place in range(at) if same[place] >= alike}
             if len(followed) == 1 and token not in followed and tokens[:at].count(*followed) > 1:
-                return True
-    return False
+                found.add((steps[at - 1].token, steps[at].token))
+    return found

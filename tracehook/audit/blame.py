@@ -20,7 +20,7 @@ from dataclasses import replace
 from tracehook.audit.called import MADE, Caller, Callers, Member, Step
 from tracehook.audit.chains import ends
 from tracehook.audit.finding import Finding
-from tracehook.audit.programs import by_number, culprits, explains
+from tracehook.audit.programs import by_number, culprits, is_behind
 from tracehook.audit.waits import Wait, by_process, given_up, waits
 from tracehook.log.calls import Call
 from tracehook.log.text import in_bytes
@@ -235,7 +235,7 @@ def _missing(job: Callers, found: Sequence[Finding], waited: Sequence[Wait]) -> 
         its = [wait for process in suspects for wait in waited_for[process.number]]
         if _had_just_begun(its, failed_ns):
             continue
-        if len(suspects) == 1 and _is_too_far_apart(job, suspects[0], its, waiting):
+        if len(suspects) == 1 and _is_too_far_apart(suspects[0], its, waiting):
             out.append(_too_far_apart(job, suspects[0], its))
         elif len(suspects) == 1:
             out.append(_told_missing(job, suspects[0], its, waiting.get(suspects[0].number)))
@@ -244,10 +244,10 @@ def _missing(job: Callers, found: Sequence[Finding], waited: Sequence[Wait]) -> 
     return out
 
 
-def _is_too_far_apart(job: Callers, slow: Caller, its: Sequence[Wait], waiting: Mapping[int, Sequence[Wait]]) -> bool:
+def _is_too_far_apart(slow: Caller, its: Sequence[Wait], waiting: Mapping[int, Sequence[Wait]]) -> bool:
     """Whether nobody stands still for a rank, and ranks that ran ahead forgot calls: there it may wait itself."""
     all_waits = [wait for each in waiting.values() for wait in each]
-    if any(wait.is_last and (wait.step.kind != MADE or explains(job, slow, waiting)) for wait in its):
+    if any(wait.is_last and (wait.step.kind != MADE or not is_behind(slow, [wait])) for wait in its):
         return False
     return any(
         wait.process.remembered_since

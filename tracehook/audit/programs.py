@@ -102,10 +102,21 @@ def culprits(job: Callers, circle: Sequence[Caller], waiting: Mapping[int, Seque
         suspects = narrowed(job, suspects) or suspects
     if 1 < len(suspects) <= _MOST_RANKS:
         suspects = _departing(job, suspects, _open_since(job, waiting)) or suspects
-    makes = any(wait.step.kind == MADE for each in suspects for wait in waiting.get(each.number, ()))
+    makes = [wait for its in waiting.values() for wait in its if wait.step.kind == MADE]
     if 1 < len(suspects) <= _MOST_RANKS and makes:
-        suspects = [each for each in suspects if not waits_without(job, each)] or suspects
+        all_go_on = [each for each in suspects if not waits_without(job, each)]
+        if len(all_go_on) < len(suspects):
+            suspects = [each for each in all_go_on if not is_behind(each, makes)] or suspects
     return suspects
+
+
+def is_behind(process: Caller, makes: Sequence[Wait]) -> bool:
+    """Whether a process made fewer calls than those who make a communicator: it may still come there."""
+    return any(
+        process.parts[wait.comm].collectives < wait.process.parts[wait.comm].collectives
+        for wait in makes
+        if wait.comm in process.parts and wait.comm in wait.process.parts
+    )
 
 
 def explains(job: Callers, process: Caller, waiting: Mapping[int, Sequence[Wait]]) -> bool:
@@ -144,10 +155,10 @@ def _departing(job: Callers, suspects: Sequence[Caller], since: Mapping[int, int
     if any(each.remembered_since > since[each.number] + 1 for each in suspects):
         return []
     others = [each for each in job.processes if each not in suspects][:_MOST_RANKS]
+    innocent = {way for each in others for way in _departures(each, since[each.number], *_DEPARTURES[-1])}
     for context, seen in _DEPARTURES:
         if seen == 1 and any(each.remembered_since for each in suspects):
             continue
-        innocent = {way for each in others for way in _departures(each, since[each.number], *_DEPARTURES[-1])}
         departing = [each for each in suspects if _departures(each, since[each.number], context, seen) - innocent]
         if 0 < len(departing) < len(suspects):
             return departing

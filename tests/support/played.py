@@ -43,6 +43,7 @@ class Played:
         moves = True
         while moves:
             moves = sum(self._host(rank) + self._device(rank) for rank in ranks) > 0
+        self._kept = 32
         self.stands = any(self._left[rank] or any(self._streams[rank].values()) for rank in ranks)
 
     def _host(self, rank: int) -> bool:
@@ -133,8 +134,9 @@ class Played:
         name = comm.rstrip("0123456789")
         return self.program.members(name, int(comm[len(name) :]))
 
-    def job(self) -> Callers:
-        """Return what the audit would read of it."""
+    def job(self, transfers: int = 32) -> Callers:
+        """Return what the audit would read of it, if the log has so many sends and receives of a communicator."""
+        self._kept = transfers
         return Callers([self._caller(rank) for rank in range(self.program.ranks)], {})
 
     def _caller(self, rank: int) -> Caller:
@@ -179,7 +181,7 @@ class Played:
             ended=False, collectives=len(made), collectives_returned=len(made), transfers=len(passed),
             transfers_returned=len(passed), digest=digest, is_crowded=False, moved_ns=SECOND, born_ns=0,
             peers=tuple(Partner(peer, *counts) for peer, counts in peers.items()), last=tuple(made[-256:]),
-            last_transfers=tuple(passed[-32:]),
+            last_transfers=tuple(passed[-self._kept :]),
         )  # fmt: skip
 
     @staticmethod

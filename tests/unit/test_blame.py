@@ -140,10 +140,24 @@ def test_of_two_groups_in_the_opposite_order_the_rank_that_differs_from_most_is_
 
 def test_of_two_ranks_alone_both_are_named() -> None:
     """Nobody else runs their program, and each may be right."""
-    both = ["tp", "cp"] * 3
+    both = ["tp", "cp"]
     found = blame.findings(job(2, pairs(2), lambda rank: [*both, "cp", "tp"] if rank else [*both, "tp", "cp", "tp"]))
     assert [finding.ranks for finding in found] == [(0, 1)]
     assert "ranks 0 and 1 wait for each other, and their calls cannot tell which of them is wrong" in found[0].message
+
+
+def test_of_two_ranks_alone_the_one_that_no_longer_does_what_it_always_did_is_named() -> None:
+    """It called another group than after the same calls before."""
+    both = ["tp", "cp"] * 3
+    found = blame.findings(job(2, pairs(2), lambda rank: [*both, "cp", "tp"] if rank else [*both, "tp", "cp", "tp"]))
+    assert [finding.ranks for finding in found] == [(1, 0)]
+
+
+def test_who_alone_can_be_wrong_is_named() -> None:
+    """If rank 0 did what rank 2 waits for, rank 2 would still wait for rank 1, and that for rank 2."""
+    groups = {"world": [[0, 1, 2, 3]], "three": [[0, 1, 2], [3]]}
+    found = blame.findings(job(4, groups, lambda rank: ["world", "three"] if rank == 2 else ["world", "world"]))
+    assert [finding.ranks[0] for finding in found] == [2]
 
 
 @pytest.mark.parametrize("skipped", [3, 7, 12])

@@ -28,7 +28,7 @@ MAY_IMPORT = {
     "ipc": ("hook", "log"),
     "integrations": ("symmetric_memory", "hook", "log"),
     "metrics": ("hook", "log", "nccl"),
-    "rehearsal": ("hook", "log"),
+    "rehearsal": ("audit", "hook", "log"),
     "commands": ("views", "audit", "hook", "known", "log", "metrics", "nccl", "policies", "rehearsal", "tuning"),
 }
 # The same of C++, from the ground up: a room includes only rooms that stand above it in this table.

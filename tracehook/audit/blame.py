@@ -18,9 +18,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from tracehook.audit.called import MADE, Caller, Callers, Member, Step
+from tracehook.audit.chains import ends
 from tracehook.audit.finding import Finding
-from tracehook.audit.programs import culprits, ends
-from tracehook.audit.waits import Wait, given_up, waits
+from tracehook.audit.programs import by_number, culprits, is_behind
+from tracehook.audit.waits import Wait, by_process, given_up, waits
 from tracehook.log.calls import Call
 from tracehook.log.text import in_bytes
 
@@ -84,8 +85,9 @@ def after_hang(seen: Iterable[Finding], concluded: Sequence[Finding]) -> list[Fi
 
 def findings(job: Callers) -> list[Finding]:
     """Return who is to blame."""
-    found = [*_differences(job), *_failures(job)]
-    return [*found, *_missing(job, found, waits(job))]
+    waited = waits(job)
+    found = [*_differences(job, by_process(waited)), *_failures(job)]
+    return [*found, *_missing(job, found, waited)]
 
 
 def given_up_findings(job: Callers) -> list[Finding]:
@@ -105,7 +107,7 @@ def _waited_ns(wait: Wait) -> int:
 # --- did all ranks make the same calls? ---
 
 
-def _differences(job: Callers) -> list[Finding]:
+def _differences(job: Callers, waiting: Mapping[int, Sequence[Wait]]) -> list[Finding]:
     out = []
     for comm, members in job.comparable():
         number = _first_difference(members)
@@ -114,7 +116,7 @@ def _differences(job: Callers) -> list[Finding]:
         is_first = number > max((member.calls.last[0].number for member in members.values()), default=0) or number == 0
         made = {place: member.call(number) for place, member in members.items()}
         texts = {place: job.described(comm, call) for place, call in made.items() if call is not None and is_first}
-        odd = _odd_places(job, members, texts)
+        odd = _odd_places(job, members, texts, waiting)
         order = sorted(texts, key=lambda place: (place not in odd, place))
         told = "; ".join(f"{members[place].process.name} made {texts[place]}" for place in order)
         about = told or "that call is too long ago to name it"
@@ -154,13 +156,15 @@ def _digests_of(members: Mapping[int, Member], number: int) -> list[int]:
     return [call.digest for call in calls if call is not None]
 
 
-def _odd_places(job: Callers, members: Mapping[int, Member], texts: Mapping[int, str]) -> list[int]:
+def _odd_places(
+    job: Callers, members: Mapping[int, Member], texts: Mapping[int, str], waiting: Mapping[int, Sequence[Wait]]
+) -> list[int]:
     """Return the ranks in the communicator whose call is not that of most; or, of two, whose program is another one."""
     counts = Counter(texts.values())
     most = max(counts.values(), default=0)
     if list(counts.values()).count(most) == 1:
         return [place for place, text in texts.items() if counts[text] < most]
-    odd = culprits(job, [members[place].process for place in texts], {})
+    odd = culprits(job, [members[place].process for place in texts], waiting)
     if len(odd) == len(texts):
         return []
     return [place for place in texts if members[place].process in odd]
@@ -213,16 +217,17 @@ def _failure_of(process: Caller, job: Callers) -> str:
 
 def _missing(job: Callers, found: Sequence[Finding], waited: Sequence[Wait]) -> list[Finding]:
     """Return who is at the end of the chains of ranks that wait."""
-    waiting: dict[int, list[Wait]] = defaultdict(list)
+    waiting = by_process(waited)
     waited_for: dict[int, list[Wait]] = defaultdict(list)
     for wait in waited:
-        waiting[wait.process.number].append(wait)
         for missing in wait.missing:
             waited_for[missing.number].append(wait)
     blamed = {rank for each in found for rank in each.ranks}
     failed_ns = min((p.ended_ns for p in job.processes if p.failed and p.ended_ns is not None), default=None)
     out = []
-    for circle in ends(job.processes, waiting):
+    of_number = {process.number: process for process in job.processes}
+    for end in ends(by_number(waiting)):
+        circle = [of_number[number] for number in end]
         suspects = circle if len(circle) == 1 else culprits(job, circle, waiting)
         # Who ended by itself is named for that; that others wait for it follows.
         if any(process.failed or (process.rank is not None and process.rank in blamed) for process in suspects):
@@ -230,7 +235,7 @@ def _missing(job: Callers, found: Sequence[Finding], waited: Sequence[Wait]) -> 
         its = [wait for process in suspects for wait in waited_for[process.number]]
         if _had_just_begun(its, failed_ns):
             continue
-        if len(suspects) == 1 and _is_too_far_apart(its, waiting):
+        if len(suspects) == 1 and _is_too_far_apart(suspects[0], its, waiting):
             out.append(_too_far_apart(job, suspects[0], its))
         elif len(suspects) == 1:
             out.append(_told_missing(job, suspects[0], its, waiting.get(suspects[0].number)))
@@ -239,10 +244,12 @@ def _missing(job: Callers, found: Sequence[Finding], waited: Sequence[Wait]) -> 
     return out
 
 
-def _is_too_far_apart(its: Sequence[Wait], waiting: Mapping[int, Sequence[Wait]]) -> bool:
+def _is_too_far_apart(slow: Caller, its: Sequence[Wait], waiting: Mapping[int, Sequence[Wait]]) -> bool:
     """Whether nobody stands still for a rank, and ranks that ran ahead forgot calls: there it may wait itself."""
     all_waits = [wait for each in waiting.values() for wait in each]
-    return not any(wait.is_last for wait in its) and any(
+    if any(wait.is_last and (wait.step.kind != MADE or not is_behind(slow, [wait])) for wait in its):
+        return False
+    return any(
         wait.process.remembered_since
         and wait.step.call.order - wait.process.remembered_since < _MARGIN
         and not wait.is_last

@@ -6,8 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from tracehook.audit.called import Caller, Callers
-from tracehook.audit.waits import Wait
+from tracehook.audit.called import MADE, Caller, Callers
+from tracehook.audit.chains import go_on
+from tracehook.audit.waits import Wait, by_process, waits_without
 from tracehook.log.calls import FORGOTTEN, MAKING
 
 _LEAST_NEW = 12  # the same, if one of them then made a call that it had not made before
@@ -15,7 +16,8 @@ _LEAST = 3  # calls that two ranks must have made alike before they came apart, 
 _BEHIND = 2  # a rank may be so many calls behind another one of the same program
 # A rank departs from what it did before if after the same calls, at least so many, it called another thing at least so
 # often, and always. Only these many calls are looked at, and only in a circle of so many ranks.
-_CONTEXT, _SEEN, _LOOKED_AT, _MOST_RANKS = 3, 2, 256, 32
+_DEPARTURES = ((3, 2), (2, 1))
+_LOOKED_AT, _MOST_RANKS = 256, 32
 
 Token = tuple[int, int, int, int]
 Program = tuple[tuple[int, Token], ...]  # the calls that are remembered, with their places in the order of the process
@@ -86,13 +88,49 @@ def _comes_apart(one: Program, other: Program) -> int | None:
 
 
 def culprits(job: Callers, circle: Sequence[Caller], waiting: Mapping[int, Sequence[Wait]]) -> list[Caller]:
-    """Return who of ranks that wait for each other came apart from others, or from itself; all of them if none did."""
+    """Return who of ranks that wait for each other is wrong; several, of whom any may be, if the calls cannot tell.
+
+    First who can be the only one that is wrong. Of those, who came apart from ranks of the same program, or from what
+    it did before.
+    """
     if any(wait.step.call.what & FORGOTTEN for process in circle for wait in waiting.get(process.number, ())):
         return list(circle)  # they ran too far ahead
     suspects = list(circle)
-    for narrowed in (odd_ones, _differing, _departing):
+    if waiting and len(circle) <= _MOST_RANKS:
+        suspects = [each for each in circle if explains(job, each, waiting)] or suspects
+    for narrowed in (_differing, odd_ones):
         suspects = narrowed(job, suspects) or suspects
+    if 1 < len(suspects) <= _MOST_RANKS:
+        suspects = _departing(job, suspects, _open_since(job, waiting)) or suspects
+    makes = [wait for its in waiting.values() for wait in its if wait.step.kind == MADE]
+    if 1 < len(suspects) <= _MOST_RANKS and makes:
+        all_go_on = [each for each in suspects if not waits_without(job, each)]
+        if len(all_go_on) < len(suspects):
+            suspects = [each for each in all_go_on if not is_behind(each, makes)] or suspects
     return suspects
+
+
+def is_behind(process: Caller, makes: Sequence[Wait]) -> bool:
+    """Whether a process made fewer calls than those who make a communicator: it may still come there."""
+    return any(
+        process.parts[wait.comm].collectives < wait.process.parts[wait.comm].collectives
+        for wait in makes
+        if wait.comm in process.parts and wait.comm in wait.process.parts
+    )
+
+
+def explains(job: Callers, process: Caller, waiting: Mapping[int, Sequence[Wait]]) -> bool:
+    """Whether a process can be the only one that is wrong: if it did what the others want, those would go on.
+
+    Or they would wait for one that waits itself by now, and would go on, too.
+    """
+    return go_on(by_number(by_process(waits_without(job, process))), waiting)
+
+
+def by_number(waiting: Mapping[int, Sequence[Wait]]) -> dict[int, list[tuple[int, ...]]]:
+    """Return the numbers of those who are missing in the calls in which processes wait."""
+    same = {id(wait.missing): tuple(each.number for each in wait.missing) for its in waiting.values() for wait in its}
+    return {number: [same[id(wait.missing)] for wait in its] for number, its in waiting.items()}
 
 
 def _differing(job: Callers, suspects: Sequence[Caller]) -> list[Caller]:
@@ -109,77 +147,58 @@ def _differing(job: Callers, suspects: Sequence[Caller]) -> list[Caller]:
     return differing
 
 
-def _departing(_: Callers, suspects: Sequence[Caller]) -> list[Caller]:
-    return [process for process in suspects if _departs(process)] if len(suspects) <= _MOST_RANKS else []
+def _departing(job: Callers, suspects: Sequence[Caller], since: Mapping[int, int]) -> list[Caller]:
+    """Return who of the suspects departs from what it did before, if nobody departs who is none of them.
+
+    Nobody does if one of them no longer remembers all calls in which that may be.
+    """
+    if any(each.remembered_since > since[each.number] + 1 for each in suspects):
+        return []
+    others = [each for each in job.processes if each not in suspects][:_MOST_RANKS]
+    innocent = {way for each in others for way in _departures(each, since[each.number], *_DEPARTURES[-1])}
+    for context, seen in _DEPARTURES:
+        if seen == 1 and any(each.remembered_since for each in suspects):
+            continue
+        departing = [each for each in suspects if _departures(each, since[each.number], context, seen) - innocent]
+        if 0 < len(departing) < len(suspects):
+            return departing
+    return []
 
 
-def _departs(process: Caller) -> bool:
-    """Whether a process called another thing than always before after the same calls, and it is no new thing."""
-    tokens = [
-        (step.comm, step.call.what, step.call.elements, step.call.root)
-        for step in process.in_order
-        if step.call.order >= process.remembered_since
-    ][-_LOOKED_AT:]
+def _open_since(job: Callers, waiting: Mapping[int, Sequence[Wait]]) -> dict[int, int]:
+    """Return of each process the last call to which all came, in its order: until there nobody was wrong."""
+    since = dict.fromkeys((process.number for process in job.processes), 0)
+    stuck = {
+        number: min(wait.step.call.order + (wait.step.kind == MADE) for wait in its) for number, its in waiting.items()
+    }
+    for members in job.members.values():
+        if len(members) == len(job.processes):
+            past = {
+                each.process.number: each.calls.collectives
+                - sum(call.order >= stuck.get(each.process.number, 1 << 62) for call in each.calls.last)
+                for each in members.values()
+            }
+            alike = min(past.values())
+            while len({call and call.digest for each in members.values() for call in [each.call(alike - 1)]}) > 1:
+                alike -= 1
+            for each in members.values():
+                last = each.call(alike - 1)
+                number = each.process.number
+                since[number] = max(since[number], last.order if last is not None else 0)
+    return since
+
+
+def _departures(process: Caller, since: int, context: int, seen: int) -> set[tuple[Token, Token]]:
+    """Return the calls where a process did another thing than always before after the same calls, and no new thing."""
+    found = set()
+    steps = [step for step in process.in_order if step.call.order >= process.remembered_since][-_LOOKED_AT:]
+    tokens = [(step.comm, step.call.what, step.call.elements, step.call.root) for step in steps]
     same: list[int] = []  # how many calls before each are those before this one
     for at, token in enumerate(tokens):
         same = [0, *(same[place] + 1 if tokens[place] == tokens[at - 1] else 0 for place in range(at - 1))]
-        alike = sorted(same[:at])[-_SEEN:][0] if at >= _SEEN else 0
-        followed = {tokens[place] for place in range(at) if same[place] >= alike}
-        if alike >= _CONTEXT and token not in followed and token in tokens[:at]:
-            return True
-    return False
-
-
-def ends(processes: Sequence[Caller], waiting: Mapping[int, Sequence[Wait]]) -> list[list[Caller]]:
-    """Return the ends of the chains: one who waits for nobody, or some who wait for each other only."""
-    # A node is a process, or all who did not come to a call: very many may wait for the same.
-    calls = {-1 - id(wait.missing): wait.missing for its in waiting.values() for wait in its}
-    graph: dict[int, list[int]] = {node: [each.number for each in missing] for node, missing in calls.items()}
-    graph |= {process.number: [] for process in processes}
-    graph |= {number: [-1 - id(wait.missing) for wait in its] for number, its in waiting.items()}
-    of_node = {process.number: process for process in processes}
-    awaited = {each.number for missing in calls.values() for each in missing}
-    groups = _groups(graph)
-    where = {node: place for place, group in enumerate(groups) for node in group}
-    found = [
-        [of_node[node] for node in sorted(group) if node >= 0]
-        for place, group in enumerate(groups)
-        if all(where[other] == place for node in group for other in graph[node])
-        and any(node in awaited for node in group)
-    ]
-    return sorted(found, key=lambda group: (len(group) > 1, group[0].number))
-
-
-def _groups(graph: Mapping[int, Sequence[int]]) -> list[list[int]]:
-    """Return the nodes that reach each other (Tarjan's algorithm, without recursion)."""
-    found: list[list[int]] = []
-    index: dict[int, int] = {}
-    low: dict[int, int] = {}
-    stack: list[int] = []
-    on_stack: set[int] = set()
-    for start in graph:
-        ways = [] if start in index else [(start, iter(graph[start]))]
-        while ways:
-            node, further = ways[-1]
-            if node not in index:
-                index[node] = low[node] = len(index)
-                stack.append(node)
-                on_stack.add(node)
-            for other in further:
-                if other not in index:
-                    ways.append((other, iter(graph[other])))
-                    break
-                if other in on_stack:
-                    low[node] = min(low[node], index[other])
-            else:
-                ways.pop()
-                if ways:
-                    low[ways[-1][0]] = min(low[ways[-1][0]], low[node])
-                if low[node] == index[node]:
-                    at = len(stack) - 1
-                    while stack[at] != node:
-                        at -= 1
-                    found.append(stack[at:])
-                    on_stack.difference_update(stack[at:])
-                    del stack[at:]
+        alike = sorted(same[:at])[-seen:][0] if at >= seen else 0
+        if steps[at].call.order > since and alike >= context and token in tokens[:at]:
+            followed = {tokens[place] for place in range(at) if same[place] >= alike}
+            if len(followed) == 1 and token not in followed and tokens[:at].count(*followed) > 1:
+                found.add((steps[at - 1].token, steps[at].token))
     return found

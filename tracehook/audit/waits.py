@@ -11,7 +11,7 @@ NCCL makes a communicator on the host, which waits there for all ranks.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tracehook.audit.called import Caller, Callers, Member, Step
@@ -134,12 +134,20 @@ def _numbers(process: Caller) -> dict[tuple[str, str, int], int]:
 class _Play:
     """All devices go as far as they can."""
 
-    def __init__(self, job: Callers) -> None:
-        self.comparable = dict(job.comparable())
+    def __init__(self, job: Callers, without: Caller | None = None) -> None:
+        """Play. `without`: a process for which nobody waits, as if it did whatever the others want."""
+        self.comparable = {
+            comm: {place: each for place, each in members.items() if each.process is not without}
+            for comm, members in job.comparable()
+        }
         least = {
             comm: min(each.calls.collectives for each in members.values()) for comm, members in self.comparable.items()
         }
-        self.devices = {process.number: _Device(process, self.comparable, least) for process in job.processes}
+        self.devices = {
+            process.number: _Device(process, self.comparable, least)
+            for process in job.processes
+            if process is not without
+        }
         self._missing: dict[tuple[str, int], int] = {}  # how many ranks have not come to a collective
         self.there: dict[tuple[str, int], list[tuple[_Device, Step]]] = defaultdict(list)
         self._alike: dict[tuple[str, int], tuple[Caller, ...]] = {}  # who has not come is so for all who wait
@@ -254,6 +262,14 @@ class _Play:
         return Wait(device.process, step.comm, step, number, missing, made, device.is_last)
 
 
+def by_process(waited: Iterable[Wait]) -> dict[int, list[Wait]]:
+    """Return the waits of each process, by its number."""
+    found: dict[int, list[Wait]] = defaultdict(list)
+    for wait in waited:
+        found[wait.process.number].append(wait)
+    return dict(found)
+
+
 def waits(job: Callers) -> list[Wait]:
     """Return the calls in which processes wait: of each process those on its device, and where its host is."""
     waiting = [process for process in job.processes if not process.ended or process.how == "exception"]
@@ -264,6 +280,16 @@ def waits(job: Callers) -> list[Wait]:
     stuck = ((device, step, play.missing(device, step)) for device in devices for step in device.open)
     found = [play.wait(*each) for each in stuck if each[-1]]
     return found + [wait for process in waiting for each in process.making if (wait := _making(job, process, each))]
+
+
+def waits_without(job: Callers, without: Caller) -> list[Wait]:
+    """Return the calls in which processes would wait if one of them did whatever the others want."""
+    play = _Play(job, without)
+    stuck = ((device, step, play.missing(device, step)) for device in play.devices.values() for step in device.open)
+    found = [play.wait(*each) for each in stuck if each[-1]]
+    others = [process for process in job.processes if process is not without]
+    making = (_making(job, process, each) for process in others for each in process.making)
+    return found + [wait for wait in making if wait and any(each is not without for each in wait.missing)]
 
 
 def given_up(job: Callers) -> list[Wait]:

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tracehook.audit.chains import breaking, ends
+
 _SURE_AFTER = 5.0
 _MOST_LINES = 8
 _SECOND = 1e9
@@ -150,18 +152,13 @@ def _stuck(waits: Sequence[LongWait]) -> list[LongWait]:
     return left
 
 
-def _in_circles(waits: Sequence[LongWait]) -> set[int]:
-    """Return the processes that wait for each other.
-
-    Those are left out for whom nobody waits, or who wait for nobody, again and again.
-    """
-    left, before = {wait.who.pid for wait in waits}, -1
-    while len(left) != before:
-        before = len(left)
-        inside = [(wait.who.pid, missing.pid) for wait in waits for missing in wait.missing]
-        inside = [(who, missing) for who, missing in inside if who in left and missing in left]
-        left = {who for who, _ in inside} & {missing for _, missing in inside}
-    return left
+def _suspects(waits: Sequence[LongWait]) -> set[int]:
+    """Return the processes at the ends of the chains; of a circle those without which the others would go on."""
+    waiting: dict[int, list[list[int]]] = defaultdict(list)
+    for wait in waits:
+        waiting[wait.who.pid].append([each.pid for each in wait.missing])
+    found = [(breaking(end, waiting) if len(end) > 1 else []) or end for end in ends(waiting)]
+    return {pid for each in found for pid in each}
 
 
 def _told(hanging: Sequence[LongWait], waits: Sequence[LongWait]) -> list[StuckCall]:
@@ -172,16 +169,15 @@ def _told(hanging: Sequence[LongWait], waits: Sequence[LongWait]) -> list[StuckC
     calls: dict[tuple[str, str], list[LongWait]] = defaultdict(list)
     for wait in hanging:
         calls[wait.communicator, wait.call].append(wait)
-
-    circles = _in_circles(hanging)
+    suspects = _suspects(hanging)
 
     def consequence(same: Sequence[LongWait]) -> tuple[bool, bool, bool, int, int, float]:
-        # Of calls whose missing ranks all wait elsewhere, one in a circle says most: first one in all circles, without
-        # which the ranks would go on, of those the one of the smallest group, and then that with the fewest missing.
+        # Of calls whose missing ranks all wait elsewhere, one for a suspect says most: first one in which a suspect
+        # waits, of those the one of the smallest group, and then that with the fewest missing.
         is_led = all(by_pid[missing.pid] for missing in same[0].missing)
-        in_circle = same[0].who.pid in circles
-        in_all = in_circle and not _in_circles([wait for wait in hanging if wait not in same])
-        return is_led, not in_circle, not in_all, len(same[0].members), len(same[0].missing), -same[0].seconds
+        for_suspect = any(missing.pid in suspects for missing in same[0].missing)
+        of_suspect = any(wait.who.pid in suspects for wait in same)
+        return is_led, not for_suspect, not of_suspect, len(same[0].members), len(same[0].missing), -same[0].seconds
 
     told = [_stuck_call(same, by_pid) for same in sorted(calls.values(), key=consequence)]
     # Readers of the log sort by time, and the first sentence has to stay the first.

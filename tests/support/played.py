@@ -43,7 +43,7 @@ class Played:
         moves = True
         while moves:
             moves = sum(self._host(rank) + self._device(rank) for rank in ranks) > 0
-        self._kept = 32
+        self._kept = 128
         self.stands = any(self._left[rank] or any(self._streams[rank].values()) for rank in ranks)
 
     def _host(self, rank: int) -> bool:
@@ -134,7 +134,7 @@ class Played:
         name = comm.rstrip("0123456789")
         return self.program.members(name, int(comm[len(name) :]))
 
-    def job(self, transfers: int = 32) -> Callers:
+    def job(self, transfers: int = 128) -> Callers:
         """Return what the audit would read of it, if the log has so many sends and receives of a communicator."""
         self._kept = transfers
         return Callers([self._caller(rank) for rank in range(self.program.ranks)], {})

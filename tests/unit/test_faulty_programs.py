@@ -16,7 +16,7 @@ from tracehook.audit import blame
 
 SEEDS = int(os.environ.get("FAULTY", "300"))
 FIRST = int(os.environ.get("FAULTY_FROM", "0"))
-LEAST_NAMED = {32: 0.85, 1000: 0.93}  # of all, by the number of sends and receives that a log has
+LEAST_NAMED = {128: 0.93, 1000: 0.93}  # of all, by the number of sends and receives that a log has
 LEAST_NAMED_OF_LARGER = 0.975  # of those of three ranks or more, if the log has all calls
 
 
@@ -46,6 +46,6 @@ def test_no_innocent_rank_is_named_first(transfers: int) -> None:
     assert not [told for told in said if told.startswith(("innocent", "cannot tell"))], said
     assert said["right"] >= LEAST_NAMED[transfers] * hangs, said
     assert said["nothing"] <= 0.01 * hangs, said
-    if transfers > 32:
+    if transfers > 128:
         assert said["forgotten"] + said["nothing"] == 0, said
         assert said["right"] >= LEAST_NAMED_OF_LARGER * (said["right"] + said["undecidable"]), said

@@ -21,7 +21,7 @@ from tracehook.nccl.counts import PathCount, counted, path_of_tally
 VERSIONS = (22707, 22809, 22907, 23007)
 KB, MB = 1 << 10, 1 << 20
 S, P, C, U = "symmetric", "plain", "copy_engine", "unknown"
-SLOT = 128 + 64 * 16 + (256 + 32) * 32  # of a tracehook that counted no paths
+SLOT = 128 + 64 * 16 + (256 + 128) * 32  # of a tracehook that counted no paths
 
 
 def tally(operation: str = "all_reduce", windows: str = "both", nbytes: int = MB, **more: Any) -> Tally:

@@ -18,11 +18,15 @@ from tracehook.log.tables import COUNTED, OPERATIONS
 _HEAD = struct.Struct("<2IQ2i2I4QQ2I4QQ2I")
 _PEER = struct.Struct("<3I4x")
 _RECORD = struct.Struct("<QQ2IiI")
-_PEERS, _COLLECTIVES, _TRANSFERS = 64, 256, 32
+_PEERS, _COLLECTIVES, _TRANSFERS = 64, 256, 128
+_FEWER = 32  # transfers that a slot remembers before schema 1.19
 HEAD_BYTES: Final = _HEAD.size
-SLOT_BYTES: Final = _HEAD.size + _PEERS * _PEER.size + (_COLLECTIVES + _TRANSFERS) * _RECORD.size  # without tallies
+_TRANSFERS_AT = _HEAD.size + _PEERS * _PEER.size + _COLLECTIVES * _RECORD.size
+SLOT_BYTES: Final = _TRANSFERS_AT + _TRANSFERS * _RECORD.size  # without tallies
+NARROW_BYTES: Final = _TRANSFERS_AT + _FEWER * _RECORD.size  # the same, before schema 1.19
+WITH_TALLIES: Final = SLOT_BYTES + 257 * 40  # of all slots since schema 1.19; older ones are smaller
 _FREE, _TAKEN, _LIVE, _BORN = 0, 1, 2, 5
-_LOGGED, _MOVED, _SURROUNDINGS = 13, 15, 17  # places in _HEAD
+_MADE, _LOGGED, _MOVED, _SURROUNDINGS = 9, 13, 15, 17  # places in _HEAD; _MADE: transfers
 MAKING: Final = 1 << 25  # what no slot has: instead of a call, NCCL makes a communicator
 FORGOTTEN: Final = 1 << 24  # added to a call that is too long ago to tell more of it
 _FIRST_COUNTED = 128  # kFirstCounted in nccl/interpose.cpp
@@ -144,8 +148,7 @@ def unpack(slot: bytes, since: int = 0) -> Calls | None:
     collectives, returned, transfers, transfers_returned, digest, crowded, _, _, moved, born, _, *making = rest
     parent, child, after = making
     peers = (values for values in _PEER.iter_unpack(slot[_HEAD.size : _HEAD.size + _PEERS * _PEER.size]) if values[0])
-    at = _HEAD.size + _PEERS * _PEER.size
-    between = at + _COLLECTIVES * _RECORD.size
+    at, between = _HEAD.size + _PEERS * _PEER.size, _TRANSFERS_AT
     return Calls(
         comm=f"{key:016x}",
         comm_id=comm_id,
@@ -169,6 +172,15 @@ def unpack(slot: bytes, since: int = 0) -> Calls | None:
     )
 
 
+def widened(slot: bytes) -> bytes:
+    """Return a slot from before schema 1.19, which has room for fewer transfers, as one of today."""
+    made, records = int(_HEAD.unpack_from(slot)[_MADE]), bytearray(_TRANSFERS * _RECORD.size)
+    for number in range(max(made - _FEWER, 0), made):
+        old, new = _TRANSFERS_AT + number % _FEWER * _RECORD.size, number % _TRANSFERS * _RECORD.size
+        records[new : new + _RECORD.size] = slot[old : old + _RECORD.size]
+    return slot[:_TRANSFERS_AT] + bytes(records) + slot[NARROW_BYTES:]
+
+
 def key_of(slot: bytes) -> str:
     """Return the key of the communicator that has a slot."""
     return f"{_HEAD.unpack_from(slot)[2]:016x}"
@@ -189,7 +201,8 @@ def _calls(data: bytes, made: int, kept: int, since: int = 0) -> tuple[Call, ...
     found: list[Call] = []
     for number in range(max(since, made - kept, 0), made) if data else ():
         elements, digest, order, what, root, place = _RECORD.unpack_from(data, number % kept * _RECORD.size)
-        found.append(Call(number, what, elements, root, order, digest, place))
+        if order:  # else it was not remembered
+            found.append(Call(number, what, elements, root, order, digest, place))
     return tuple(found)
 
 
@@ -224,7 +237,7 @@ def fields_of(calls: Calls) -> dict[str, Any]:
         "peers": _packed(calls.peers) + (" more" if calls.is_crowded else ""),
         # One that lived to the end may hang, and others may have run far ahead.
         "last": _packed(calls.last[-_KEPT:] if calls.ended else calls.last),
-        "last_transfers": _packed(calls.last_transfers),
+        "last_transfers": _packed(calls.last_transfers[-_KEPT:] if calls.ended else calls.last_transfers),
         **({"making": ",".join(map(str, calls.making))} if calls.making else {}),
     }
 

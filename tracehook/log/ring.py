@@ -9,7 +9,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tracehook.log.calls import HEAD_BYTES, SLOT_BYTES
+from tracehook.log.calls import HEAD_BYTES, NARROW_BYTES, SLOT_BYTES, WITH_TALLIES, widened
 from tracehook.log.records import RECORD_BYTES, Record, fields_of, unpack
 
 MAGIC = b"THRING02"
@@ -98,7 +98,16 @@ def read_header(path: Path) -> RingHeader:
 def slots_at(header: RingHeader) -> int | None:
     """Return where in the file the slots of calls begin; None if it has none that this tracehook knows."""
     size = header.call_slots * header.call_slot_bytes  # slots grow at their ends, from one version to the next
-    return header.header_bytes - size if header.call_slot_bytes >= SLOT_BYTES and size < header.header_bytes else None
+    known = header.call_slot_bytes >= NARROW_BYTES
+    return header.header_bytes - size if known and size < header.header_bytes else None
+
+
+def _slot(fd: int, at: int, header: RingHeader, most: int) -> bytes:
+    """Read the first `most` bytes of a slot, of today's layout."""
+    if header.call_slot_bytes >= WITH_TALLIES or most <= HEAD_BYTES:
+        return os.pread(fd, min(most, header.call_slot_bytes), at)
+    narrow = os.pread(fd, min(most - SLOT_BYTES + NARROW_BYTES, header.call_slot_bytes), at)
+    return widened(narrow) if len(narrow) >= NARROW_BYTES else narrow
 
 
 def _read_header(path: Path, file: FileIO) -> RingHeader:
@@ -149,7 +158,8 @@ def _read(path: Path, file: FileIO) -> RingFile:
     slots: tuple[bytes, ...] = ()
     if (start := slots_at(now)) is not None:
         size = now.call_slot_bytes
-        slots = tuple(os.pread(file.fileno(), size, at) for at in range(start, now.header_bytes, size))
+        whole = SLOT_BYTES + size  # more than there is
+        slots = tuple(_slot(file.fileno(), at, now, whole) for at in range(start, now.header_bytes, size))
     ending = (now.signal, now.sender, now.signal_ns)
     return RingFile(now.pid, now.epoch_ns, now.dropped, now.drained, left, now.looked_ns, *ending, slots)
 
@@ -175,7 +185,7 @@ def _read_some(path: str | Path, most: int) -> tuple[RingHeader, list[bytes]]:
         start = slots_at(header)
         slots = []
         for place in range(start, header.header_bytes, header.call_slot_bytes) if start is not None else ():
-            slot = os.pread(fd, min(most, header.call_slot_bytes), place)
+            slot = _slot(fd, place, header, most)
             if len(slot) < HEAD_BYTES or not any(slot[:_TAKEN_BYTES]):
                 break  # cut, or never used: a communicator takes the first free slot, so those behind it were not
             slots.append(slot)

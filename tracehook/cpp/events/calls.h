@@ -50,7 +50,7 @@ enum class CallSlotState : std::uint32_t {
 class CallSlot {
   public:
     static constexpr std::size_t kCollectives = 256; // that are remembered
-    static constexpr std::size_t kTransfers = 32;
+    static constexpr std::size_t kTransfers = 128;
     static constexpr std::size_t kPeers = 64; // with other numbers modulo this; else `crowded`
 
     // Each by the thread inside the gate: before the call goes to NCCL, and after it has come back.
@@ -148,7 +148,7 @@ class CallSlot {
     std::array<CallRecord, kTransfers> last_transfers_{};
     Tally tally_; // last: older files have none
 };
-static_assert(sizeof(CallSlot) == 128 + 1024 + 8192 + 1024 + sizeof(Tally),
+static_assert(sizeof(CallSlot) == 128 + 1024 + 8192 + 4096 + sizeof(Tally),
               "the ring's file format depends on it");
 
 // All slots of a ring.

@@ -148,7 +148,7 @@ def test_of_two_ranks_alone_both_are_named() -> None:
 
 def test_of_two_ranks_alone_the_one_that_no_longer_does_what_it_always_did_is_named() -> None:
     """It called another group than after the same calls before."""
-    both = ["tp", "cp"] * 3
+    both = ["tp", "cp"] * 5
     found = blame.findings(job(2, pairs(2), lambda rank: [*both, "cp", "tp"] if rank else [*both, "tp", "cp", "tp"]))
     assert [finding.ranks for finding in found] == [(1, 0)]
 

@@ -16,7 +16,7 @@ _LEAST = 3  # calls that two ranks must have made alike before they came apart, 
 _BEHIND = 2  # a rank may be so many calls behind another one of the same program
 # A rank departs from what it did before if after the same calls, at least so many, it called another thing at least so
 # often, and always. Only these many calls are looked at, and only in a circle of so many ranks.
-_DEPARTURES = ((3, 2), (2, 1))
+_DEPARTURES = ((3, 3), (5, 1))
 _LOOKED_AT, _MOST_RANKS = 256, 32
 
 Token = tuple[int, int, int, int]

@@ -181,10 +181,35 @@ def test_an_older_slot_has_no_tallies() -> None:
     assert calls.unpack(slot()) is not None
 
 
-@pytest.mark.parametrize("more", [(), ((packed(), 1, 1024, 1024, 1024),)])
-def test_rings_with_and_without_tallies_are_read(tmp_path: Path, more: tuple[tuple[int, ...], ...]) -> None:
-    """The header says how long a slot is: in rings of older versions it ends before the tallies."""
-    slots = slot(*more) * 2
+def narrow(transfers: int) -> bytes:
+    """Return a slot from before schema 1.19: it remembers the last 32 of these transfers."""
+    whole = bytearray(slot()[: SLOT - 96 * 32])
+    struct.pack_into("<Q", whole, 56, transfers)
+    for number in range(max(0, transfers - 32), transfers):
+        at = len(whole) - 32 * 32 + number % 32 * 32
+        struct.pack_into("<QQ2IiI", whole, at, 7, 0, number + 1, calls.SEND, 1, 0)
+    return bytes(whole)
+
+
+@pytest.mark.parametrize("made", [0, 5, 32, 33, 127, 128, 1000])
+def test_the_transfers_of_an_older_ring_are_those_that_it_remembers(made: int) -> None:
+    """Today's slot remembers more; what the older one forgot is not there."""
+    found = calls.unpack(calls.widened(narrow(made)))
+    assert found is not None
+    assert [call.number for call in found.last_transfers] == list(range(max(0, made - 32), made))
+    assert [call.order for call in found.last_transfers] == [call.number + 1 for call in found.last_transfers]
+
+
+@pytest.mark.parametrize(
+    ("is_narrow", "more"),
+    [(True, ()), (True, ((packed(), 1, 1024, 1024, 1024),)), (False, ((packed(), 1, 1024, 1024, 1024),))],
+)
+def test_rings_with_and_without_tallies_are_read(
+    tmp_path: Path, more: tuple[tuple[int, ...], ...], is_narrow: bool
+) -> None:
+    """The header says how long a slot is: in rings of older versions it ends before the tallies, or has less room."""
+    tallied = slot(*more)[SLOT:].ljust(257 * 40, b"\0") if more else b""
+    slots = ((narrow(3) if is_narrow else slot()) + tallied) * 2
     start = 4096
     header = struct.pack("<8sIIQQQQQQQ", ring.MAGIC, start + len(slots), RECORD_BYTES, 1, 0, 0, 0, 0, 4711, 0)
     header += struct.pack("<IiQII", 0, 0, 0, 2, len(slots) // 2)

@@ -184,7 +184,7 @@ def test_an_older_slot_has_no_tallies() -> None:
 def narrow(transfers: int) -> bytes:
     """Return a slot from before schema 1.19: it remembers the last 32 of these transfers."""
     whole = bytearray(slot()[: SLOT - 96 * 32])
-    struct.pack_into("<Q", whole, 56, transfers)
+    struct.pack_into("<Q", whole, 48, transfers)
     for number in range(max(0, transfers - 32), transfers):
         at = len(whole) - 32 * 32 + number % 32 * 32
         struct.pack_into("<QQ2IiI", whole, at, 7, 0, number + 1, calls.SEND, 1, 0)

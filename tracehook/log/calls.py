@@ -82,7 +82,7 @@ class Call(NamedTuple):
         kind, reduction = self.what >> 8 & 0xFF, self.what >> 16
         parts = [f"{self.operation} of {self.elements:,} {TYPES[kind] if kind < len(TYPES) else f'type {kind}'}"]
         if "reduce" in self.operation:
-            parts.append(REDUCTIONS[reduction] if reduction < len(REDUCTIONS) else f"reduction {reduction}")
+            parts.append(REDUCTIONS[reduction] if reduction < len(REDUCTIONS) else "premul_sum")
         if self.takes_root:
             name = root or f"rank {self.root} of the group"
             parts.append({"send": "to ", "receive": "from "}.get(self.operation, "root ") + name)

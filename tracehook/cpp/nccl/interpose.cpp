@@ -51,9 +51,9 @@ std::uint64_t captured_kind(Stream stream) noexcept {
 // `kind`: where its buffers lie, and whether it is captured.
 Collective collective(std::uint32_t operation, int type, int reduction, std::size_t count,
                       std::int32_t root, std::uint64_t kind) noexcept {
-    kind |=
-        described(operation, type, std::min<int>(reduction, kNumOps)); // those of programs are one
-    return {described(operation, type, reduction), count, root, kind, bytes_of(count, type)};
+    // Those that programs make are one: for each NCCL has another number on each rank.
+    const std::uint32_t what = described(operation, type, std::min<int>(reduction, kNumOps));
+    return {what, count, root, kind | what, bytes_of(count, type)};
 }
 
 // The number of another counted call; those of PLACED are below.

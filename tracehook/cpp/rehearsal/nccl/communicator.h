@@ -124,7 +124,18 @@ class Communicator {
     int device_communicators() const { return device_communicators_; }
 
     // Made and destroyed under the guard.
-    std::vector<PreMultiply>& operators() { return operators_; }
+    // The number of an operator is another one on each rank, as NCCL makes it of an address.
+    int add_operator(const PreMultiply& made) {
+        operators_.push_back(made);
+        return kNumOps + static_cast<int>(operators_.size() - 1) * ranks_ + rank_;
+    }
+    // Null if it has no operator of that number.
+    PreMultiply* find_operator(int op) {
+        const int place = op - kNumOps;
+        const bool is_ours = place >= 0 && place % ranks_ == rank_;
+        const auto index = static_cast<std::size_t>(place / ranks_);
+        return is_ours && index < operators_.size() ? &operators_[index] : nullptr;
+    }
 
     void set_handle(Comm handle) { handle_ = handle; }
     Comm handle() const { return handle_; }

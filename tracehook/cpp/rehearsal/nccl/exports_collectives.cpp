@@ -15,10 +15,8 @@ Result operate(const char* call, Operation operation, Comm handle, Stream stream
     if (entry.refused()) {
         return note(entry.result());
     }
-    const auto& operators = entry.communicator()->operators();
-    const auto made = static_cast<std::size_t>(operation.op) - kNumOps;
-    if (operation.op >= kNumOps && made < operators.size()) {
-        operation.multiply = operators[made];
+    if (const PreMultiply* const made = entry.communicator()->find_operator(operation.op)) {
+        operation.multiply = *made;
     }
     const Result result = check_operation(*entry.communicator(), operation);
     if (result != kSuccess) {

@@ -148,9 +148,7 @@ TRACEHOOK_NCCL(Result, ncclRedOpCreatePreMulSum, int* op, void* scalar, DataType
     } else {
         std::memcpy(made.scalar, scalar, element_size(type));
     }
-    auto& operators = entry.communicator()->operators();
-    operators.push_back(made);
-    *op = kNumOps + static_cast<int>(operators.size()) - 1;
+    *op = entry.communicator()->add_operator(made);
     return kSuccess;
 }
 
@@ -159,11 +157,10 @@ TRACEHOOK_NCCL(Result, ncclRedOpDestroy, int op, Comm handle) {
     if (entry.refused()) {
         return entry.result();
     }
-    auto& operators = entry.communicator()->operators();
-    const auto index = static_cast<std::size_t>(op) - kNumOps;
-    if (op < kNumOps || index >= operators.size() || !operators[index].live) {
+    PreMultiply* const found = entry.communicator()->find_operator(op);
+    if (found == nullptr || !found->live) {
         return failed(kInvalidArgument, "ncclRedOpDestroy: no such operator");
     }
-    operators[index].live = false;
+    found->live = false;
     return kSuccess;
 }

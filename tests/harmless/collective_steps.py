@@ -45,11 +45,13 @@ class CollectiveSteps(Player):
             self.expect(at, tracehook.all_reduce(tensor, group), self.total(at, step.group))
             return
 
+        op = dist._make_nccl_premul_sum(0.5) if "operator" in step.how else dist.ReduceOp.SUM
+
         def reduce() -> None:
             torch.cuda.set_device(device)
             stream = self.side if "side stream" in step.how else torch.cuda.current_stream()
             with torch.cuda.stream(stream):
-                work = dist.all_reduce(tensor, group=group, async_op="async" in step.how)
+                work = dist.all_reduce(tensor, op, group, async_op="async" in step.how)
                 if work is not None:
                     work.wait()
             stream.synchronize()
@@ -59,6 +61,8 @@ class CollectiveSteps(Player):
                 thread.submit(reduce).result()
         else:
             reduce()
+        if "operator" in step.how:
+            tensor.mul_(2)  # and the sum of halves is exact
         self.expect(at, tensor, self.total(at, step.group))
 
     def start(self, at: int, step: Step, group: Any) -> None:

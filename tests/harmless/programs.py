@@ -10,7 +10,7 @@ from launch_settings import ROUND
 MOST_STEPS = 12
 SIZES = (1000, 1000, 1 << 16, 1 << 18, 1 << 19, 1 << 20)
 HOW_SCOPE = ("nested", "task", "ordinary first", "thread", "generator", "inside another", "both", "for graphs")
-HOW_REDUCE = ("async", "thread", "side stream", "out of place", "functional", "helper", "other group")
+HOW_REDUCE = ("async", "thread", "side stream", "out of place", "functional", "helper", "other group", "operator")
 OTHERS = (
     *("free", "flight", "flight", "plain", "barrier", "trim"),
     *("sync", "empty_cache", "reserve", "restart", "ask"),

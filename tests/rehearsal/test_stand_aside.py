@@ -41,13 +41,14 @@ def test_torch_hook_on(tmp_path: Path) -> None:
 def test_torch_hook_on_and_ours_asked_for(tmp_path: Path) -> None:
     """Who asks for tracehook's own registrations gets them beside those of torch's hook; NCCL counts both."""
     env = {"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1", "SYMM_REGISTER_LOCAL": "own", "SLURM_NNODES": "2"}
-    run = rehearse("plain.py", log=tmp_path, env=env)
+    run = rehearse("plain.py", ranks=2, log=tmp_path, env=env)
     assert run.broken == ["C4"], run.output
-    facts = run.facts()
-    assert facts["status"]["state"] == "on"
-    made = run.events("register.local")
-    assert not any(event.get("observed") for event in made)
-    assert facts["registered"] > len(made) > 0
+    for rank in range(2):
+        facts = run.facts(rank)
+        assert facts["status"]["state"] == "on"
+        made = run.events("register.local", rank)
+        assert not any(event.get("observed") for event in made)
+        assert facts["registered"] > len(made) > 0
 
 
 def test_stream_ordered_allocator(tmp_path: Path) -> None:

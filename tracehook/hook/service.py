@@ -154,6 +154,7 @@ class Service:
                     self._done_attaching = True
                     self._attach_to_allocator(str(torch.__version__))
                     groups.adopt_existing(self._native())
+                    known_bugs.warn_of_dangers(self.settings, str(torch.__version__), self._native().nccl_version())
         except Exception as problem:
             self._note("attach_failed", str(problem))
 
@@ -162,7 +163,6 @@ class Service:
 
         core = self._native()
         registration.cuda_is_up(core, self.settings, torch.cuda.device_count())
-        known_bugs.warn_of_dangers(self.settings, version, core.nccl_version())
         # Said only now: a launcher that imports torch and never uses CUDA is not concerned.
         if self._record_only:
             self._note("torch_hook")

@@ -26,6 +26,7 @@ TRAITS = {  # in words, if it is so and if it is not
     "graphs": ("calls are captured into CUDA graphs", "no call is captured"),
     "expandable": ("torch's segments are expandable", "torch's segments are not expandable"),
     "sleeps": ("memory is unmapped and mapped again", "no memory is unmapped"),
+    "multicast": ("the devices have multicast", "the devices have no multicast"),
     "copy_engines": ("NCCL copies by copy engines", "NCCL uses no copy engine"),
     "suspends": ("communicators are suspended", "no communicator is suspended"),
     "symm_mem": ("torch's symmetric memory is used", "torch's symmetric memory is not used"),

@@ -12,26 +12,18 @@ Waiting = Mapping[int, Sequence[Sequence[int]]]  # of each process that waits, w
 
 def ends(waiting: Waiting) -> list[list[int]]:
     """Return the ends of the chains: one who waits for nobody, or some who wait for each other only."""
-    # A node is a process, or all who did not come to a call: very many may wait for the same.
-    calls = {-1 - id(missing): missing for its in waiting.values() for missing in its}
-    awaited = {each for missing in calls.values() for each in missing}
-    graph: dict[int, list[int]] = {node: list(missing) for node, missing in calls.items()}
-    graph |= {number: [] for number in sorted(awaited)}
-    graph |= {number: [-1 - id(missing) for missing in its] for number, its in waiting.items()}
-    groups = _groups(graph)
-    where = {node: place for place, group in enumerate(groups) for node in group}
     found = [
-        sorted(node for node in group if node >= 0)
-        for place, group in enumerate(groups)
-        if all(where[other] == place for node in group for other in graph[node])
-        and any(node in awaited for node in group)
+        each for each, leads_on in _chained(waiting) if not leads_on and (len(each) > 1 or not waiting.get(each[0]))
     ]
-    return sorted(found, key=lambda group: (len(group) > 1, group[0]))
+    return sorted(found, key=lambda each: (len(each) > 1, each))
 
 
 def go_on(left: Waiting, released: Collection[int]) -> bool:
-    """Whether nobody has to wait for ever: the chains end at processes that went on, and call more than was seen."""
-    return all(len(end) == 1 and end[0] in released for end in ends(left))
+    """Whether nobody has to wait for ever.
+
+    Nobody waits for each other, and the chains end at processes that went on, and call more than was seen.
+    """
+    return all(len(each) == 1 and (leads_on or each[0] in released) for each, leads_on in _chained(left))
 
 
 def breaking(circle: Sequence[int], waiting: Waiting) -> list[int]:
@@ -42,6 +34,22 @@ def breaking(circle: Sequence[int], waiting: Waiting) -> list[int]:
         if go_on(
             {each: [[m for m in its if m != one] for its in waiting[each]] for each in circle if each != one}, circle
         )
+    ]
+
+
+def _chained(waiting: Waiting) -> list[tuple[list[int], bool]]:
+    """Return those who wait for each other, also one alone, and whether they wait for others besides."""
+    # A node is a process, or all who did not come to a call: very many may wait for the same.
+    calls = {-1 - id(missing): missing for its in waiting.values() for missing in its}
+    graph: dict[int, list[int]] = {node: list(missing) for node, missing in calls.items()}
+    graph |= {each: [] for each in sorted({each for missing in calls.values() for each in missing})}
+    graph |= {number: [-1 - id(missing) for missing in its if missing] for number, its in waiting.items()}
+    groups = _groups(graph)
+    where = {node: place for place, group in enumerate(groups) for node in group}
+    return [
+        (each, any(where[other] != place for node in group for other in graph[node]))
+        for place, group in enumerate(groups)
+        if (each := sorted(node for node in group if node >= 0))
     ]
 
 

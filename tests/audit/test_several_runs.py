@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 
 from tracehook.commands import app
 
+_FAILED = {"how": "exception", "exception": "ValueError", "message": "", "status": 1}
+
 
 def test_gzip(logs: Path) -> None:
     """A log that was compressed is read; beside its original it is not read twice."""
@@ -157,10 +159,35 @@ def test_two_runs(logs: Path) -> None:
     Audit(logs, "--since", "2099-01-01").expect(UNUSABLE, "2099")
 
 
-def test_restarted_job(logs: Path) -> None:
-    """A job that its launcher started again is one job."""
+def _fail_first(logs: Path) -> None:
+    """Let rank 1 of the job fail, which its launcher then starts again."""
     _later(logs, attempt=1)
-    Audit(logs).expect(CLEAN, "2 ranks")
+    (log,) = logs.glob("clean.rank1.*.jsonl")
+    change(log, lambda lines: [*lines[:-1], json.dumps(json.loads(lines[-1]) | _FAILED).encode() + b"\n"])
+
+
+def test_of_a_job_that_was_started_again_the_last_attempt_is_judged(logs: Path) -> None:
+    """One line says so; `--job` chooses an earlier one."""
+    _fail_first(logs)
+    done = Audit(logs).expect(CLEAN, "2 ranks")
+    assert done.err == (
+        "tracehook audit: the last attempt of job clean, number 1; --job 'clean#0' chooses the one before\n"
+    )
+    assert json.loads(Audit(logs, "--json").out)["looked"]["processes"] == 2
+    Audit(logs, "--job", "clean#0").expect(FINDINGS, "2 ranks", "ended-by-exception")
+    Audit(logs, "--job", "clean#1").expect(CLEAN, "2 ranks")
+    Audit(logs, "--job", "clean#7").expect(UNUSABLE, "no attempt 7 of job clean", "there are: 0, 1")
+
+
+def test_agents_that_count_their_attempts_differently_are_of_one_attempt(logs: Path) -> None:
+    """So is another program of the job that nobody started again, as a server beside a trainer."""
+    with_begin(log_of(logs, 0), attempt=2, host="a")
+    with_begin(log_of(logs, 1), attempt=3, host="b")
+    assert json.loads(Audit(logs, "--json").out)["looked"]["ranks"] == 2
+    with_begin(log_of(logs, 1), host="a", argv=["server.py"])
+    assert json.loads(Audit(logs, "--json").out)["looked"]["ranks"] == 2
+    with_begin(log_of(logs, 1), argv=json.loads(log_of(logs, 0).read_text().splitlines()[0])["argv"])
+    assert json.loads(Audit(logs, "--json").out)["looked"]["ranks"] == 1
 
 
 @pytest.mark.parametrize("since", ["yesterday", "", "2026-13-01"])

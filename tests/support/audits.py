@@ -18,7 +18,7 @@ from tracehook.log.records import RECORD_BYTES
 
 GOLDEN = ROOT / "tests" / "audit" / "golden" / "clean"
 CLEAN, FINDINGS, UNUSABLE = 0, 1, 2
-_OTHER_JOBS = re.compile(r"tracehook audit: the newest of \d+ jobs, ")
+_OTHER_JOBS = re.compile(r"tracehook \w+: the (newest of \d+ jobs|last attempt of job .+)")
 BEGIN = {"event": "trace.begin", "schema": "1.2", "t_ns": 1, "time": "2026-11-21T12:00:00+00:00", "host": "h", "pid": 1}
 
 

@@ -193,6 +193,21 @@ def test_os_exit_leaves_its_status_in_the_ring(tmp_path: Path, argument: str, st
     assert "trace.end" not in {event["event"] for event in ended.events}
 
 
+@pytest.mark.parametrize("call", ["execv(sys.executable,", "execvpe('python3',", "execlp('true',"])
+def test_a_program_that_another_one_replaces_says_so_in_the_ring(tmp_path: Path, call: str) -> None:
+    """But not a program that was not there."""
+    more = {"execv(sys.executable,": '["python", "-c", ""]', "execvpe('python3',": '["python", "-c", ""], os.environ'}
+    ended = Ended(
+        tmp_path,
+        f"""
+        try: os.execvp("no such program", ["no"])
+        except FileNotFoundError: pass
+        os.{call} {more.get(call, '"true"')})
+        """,
+    )
+    assert (ended.told("python.exit"), ended.status) == ({"status": 0}, 0)
+
+
 def test_a_forked_child_says_nothing_in_its_parents_log(tmp_path: Path) -> None:
     """Neither its os._exit, nor its exceptions, nor the end of its threads."""
     ended = Ended(

@@ -203,6 +203,7 @@ def test_launchers_and_helpers_have_no_row(tmp_path):
         ([{"event": "trace.end", "how": "exit"}], {}, "ended"),
         ([{"event": "trace.end", "how": "exit", "status": 3}], {}, "exit 3"),
         ([{"event": "python.exit", "status": 7}], {"has_ring": True}, "exit 7"),
+        ([{"event": "python.exit", "status": 0}], {"has_ring": True}, "ended"),
         ([{"event": "python.exception", "exception": "ValueError"}], {"has_ring": True}, "raised"),
         ([{"event": "trace.end", "how": "exception", "exception": "ValueError", "status": 1}], {}, "raised"),
         ([], {"signal": 15, "has_ring": True}, "SIGTERM"),

@@ -15,7 +15,7 @@ from typing import Final
 from tracehook.audit.live_process import Process
 from tracehook.audit.live_waits import Hang, LiveWaits, Running
 from tracehook.log.growing import GrowingDirectory
-from tracehook.log.jobs import choose, jobs_of, left_out
+from tracehook.log.jobs import choose, jobs_of
 from tracehook.log.lines import LogError
 
 _SHARE_OF_LOOKING: Final = 0.4  # of the time of a look
@@ -130,14 +130,14 @@ class Follower:
         if known == self._known:
             return
         self._known = known
-        jobs = jobs_of(self._everybody.values())
-        self.left_out = left_out(jobs) if self._job is None else ""
-        self.missing = ""
+        self.left_out = self.missing = ""
         try:
-            job = choose(self.directory, jobs, self._job)
+            choice = choose(self.directory, jobs_of(self._everybody.values()), self._job)
         except LogError as problem:
             self._meant, self.missing = (), str(problem)
         else:
+            job = choice.job if choice else None
+            self.left_out = choice.left_out if choice else ""
             self._meant = (*job.workers, *job.launchers) if job else tuple(self._everybody.values())
             if job is not None and not self._show_all:
                 self._show(job.workers)

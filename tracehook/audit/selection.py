@@ -9,7 +9,7 @@ from typing import Any
 
 from tracehook.log.directory import Directory
 from tracehook.log.file import LogFile
-from tracehook.log.jobs import LoggedJob, choose, jobs_of, left_out
+from tracehook.log.jobs import LoggedJob, choose, jobs_of
 from tracehook.log.lines import LogError, whole_number
 
 LATEST = 1 << 61  # a number beyond this one counts nothing; nanoseconds of 73 years
@@ -20,8 +20,8 @@ _LARGE = ("t_ns", "part_t_ns", "after_t_ns", "from_seq")
 class Selection:
     """Which processes of the directory are meant: those of a job, those that began at or after a time.
 
-    Without a job, it is the one that began last. `launchers`: with the processes that only started the others; a
-    launcher that tells of ranks is always meant.
+    Without a job, it is the one that began last; of a job they are those of its last attempt. `launchers`: with the
+    processes that only started the others; a launcher that tells of ranks is always meant.
     """
 
     job: str | None = None
@@ -34,7 +34,7 @@ NEWEST = Selection()
 
 @dataclass(frozen=True)
 class Selected:
-    """The logs that are meant. `left_out`: which jobs are not, if nobody chose one and there are several."""
+    """The logs that are meant. `left_out`: which jobs and attempts are not."""
 
     logs: list[LogFile]
     left_out: str = ""
@@ -48,13 +48,13 @@ def jobs_in(directory: Directory, since: datetime | None = None) -> list[LoggedJ
 def select(directory: Directory, selection: Selection) -> Selected:
     """Return the logs that are meant. Raises :class:`LogError` if there is none."""
     logs = _since(directory, selection.since)
-    jobs = jobs_of(logs)
-    job = choose(directory.path, jobs, selection.job)
-    if job is None:
+    choice = choose(directory.path, jobs_of(logs), selection.job)
+    if choice is None:
         return Selected(logs)
+    job = choice.job
     launchers = [log for log in job.launchers if selection.launchers or log.participation.tells_of_ranks]
     meant = {id(log) for log in (*job.workers, *launchers)}
-    return Selected([log for log in logs if id(log) in meant], left_out(jobs) if selection.job is None else "")
+    return Selected([log for log in logs if id(log) in meant], choice.left_out)
 
 
 def _since(directory: Directory, since: datetime | None) -> list[LogFile]:

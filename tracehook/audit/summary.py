@@ -59,7 +59,8 @@ class Summary:
     expandable segments at any moment, in bytes: they are no segments here, and are never registered. `in_effect` are
     local registrations that NCCL was seen to use, `in_vain` those that it cannot use, `unmappable` segments of whose
     memory it can use none. `status` is the exit status as far as Python said it, `raised` whether an exception ended
-    it. `end` says how the process ended: see :func:`end_of`.
+    it, `exited` whether it called ``os._exit``, or another program took its place. `end` says how the
+    process ended: see :func:`end_of`.
     """
 
     rank: int | None
@@ -68,6 +69,7 @@ class Summary:
     end: str = "open"
     status: int = 0
     raised: bool = False
+    exited: bool = False
     recovered: int = 0
     lost: int = 0
     segments: int = 0
@@ -159,6 +161,7 @@ class Summary:
                 self.local.drop_communicator(comm)
                 self.windows.drop_communicator(comm)
             case "trace.end" | "python.exit" | "python.exception":
+                self.exited |= name == "python.exit"
                 self.raised |= name == "python.exception" or event.get("how") == "exception"
                 self.status = whole_number(event.get("status")) or self.status
             case "communicator.graphs":
@@ -200,14 +203,14 @@ def summarise(log: ProcessLog) -> Summary:
 def end_of(counts: Summary, log: ProcessLog) -> str:
     """Say how a process ended, in a word or two.
 
-    ``raised``: by an exception; ``exit 3``: with that status; ``ended``: in order, with status 0; ``SIGTERM``: by that
-    signal; ``runs``: not yet; ``killed``: without a word, by SIGKILL or ``_exit``; ``open``: its log does not say.
+    ``raised``: by an exception; ``exit 3``: with that status; ``ended``: in order, or by ``os._exit`` with status 0;
+    ``SIGTERM``: by that signal; ``runs``: not yet; ``killed``: without a word, as by SIGKILL; ``open``: nobody knows.
     """
     if counts.raised:
         return "raised"
     if counts.status:
         return f"exit {counts.status}"
-    if counts.ended:
+    if counts.ended or counts.exited:
         return "ended"
     if log.signal:
         return signal.Signals(log.signal).name if log.signal in _SIGNALS else f"signal {log.signal}"

@@ -25,7 +25,8 @@ Job = Annotated[
     str | None,
     typer.Option(
         metavar="ID",
-        help="Id of the job or its beginning, if there are several (tracehook jobs DIR); default: the newest.",
+        help="Id of the job or its beginning, if there are several (tracehook jobs DIR); default: the newest. ID#1: "
+        "attempt 1 of a job that its launcher started again; default: the last attempt.",
     ),
 ]
 All = Annotated[bool, typer.Option("--all", help="Also show launchers: processes that have no rank and use no device.")]

@@ -9,6 +9,8 @@ on the main thread counts. The status of a ``raise SystemExit`` stays unknown.
 
 *os._exit.* It is wrapped: one event goes into the ring, which outlives the process. That waits for no other thread
 but for one that copies an event. A forked child has no ring; multiprocessing ends such children so.
+
+*os.execv.* So is it, and it leaves the same event: a program that starts itself anew did not fail.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Never
 
@@ -124,13 +127,29 @@ def _wrap_exits() -> None:
     @functools.wraps(os_exit)
     def exit_now(status: int) -> Never:
         try:
-            with contextlib.suppress(Exception):
-                if _Followed.core is not None:
-                    _Followed.core.push("python.exit", status=status & 0xFF)
+            _tell_left(status & 0xFF)
         finally:  # also if Ctrl-C comes just now
             os_exit(status)
 
     sys.exit, os._exit = ask_to_exit, exit_now
+    os.execv, os.execve = _telling(os.execv), _telling(os.execve)  # all others call these
+
+
+def _telling(replace: Callable[..., Never]) -> Callable[..., Never]:
+    @functools.wraps(replace)
+    def replace_program(path: Any, *more: Any, **named: Any) -> Never:
+        with contextlib.suppress(Exception):
+            if os.access(path, os.X_OK):  # os.execvp tries many that are not there
+                _tell_left(0)
+        replace(path, *more, **named)
+
+    return replace_program
+
+
+def _tell_left(status: int) -> None:
+    with contextlib.suppress(Exception):
+        if _Followed.core is not None:
+            _Followed.core.push("python.exit", status=status)
 
 
 def _asked(status: Any) -> dict[str, Any]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from tracehook.log.file import began_of, job_of, launcher_job_of, rank_of
 from tracehook.log.job_id import is_made
-from tracehook.log.lines import Event, LogError
+from tracehook.log.lines import Event, LogError, whole_number
 from tracehook.log.participation import Participation
 from tracehook.log.text import printable, ranges_of, told_ranges
 
@@ -45,6 +45,30 @@ class LoggedJob(Generic[P]):
     def id(self) -> str:
         """What it is called."""
         return self.ids[0]
+
+    @property
+    def attempts(self) -> list[int]:
+        """The numbers of its attempts, as far as its launcher counts them."""
+        return sorted({number for process in self.workers if (number := _attempt(process)) is not None})
+
+    def only(self, attempt: int | None) -> LoggedJob[P]:
+        """Return the job with the processes of one attempt, None: of the last one.
+
+        Agents of several hosts may count their attempts differently. A process is of the last one unless the same
+        program has a process of a later one, on this host or with this rank.
+        """
+        if attempt is not None:
+            return replace(self, workers=tuple(each for each in self.workers if _attempt(each) == attempt))
+        last: dict[tuple[str, object], int] = {}
+        for process in self.workers:
+            for key in _replaced_as(process):
+                last[key] = max(last.get(key, 0), _attempt(process) or 0)
+        return replace(
+            self,
+            workers=tuple(
+                each for each in self.workers if all((_attempt(each) or 0) >= last[key] for key in _replaced_as(each))
+            ),
+        )
 
     @property
     def began(self) -> datetime:
@@ -103,15 +127,36 @@ def jobs_of(processes: Iterable[P]) -> list[LoggedJob[P]]:
     return sorted(found, key=lambda job: job.began, reverse=True)
 
 
-def choose(place: object, jobs: Sequence[LoggedJob[P]], wanted: str | None) -> LoggedJob[P] | None:
+@dataclass(frozen=True)
+class Choice(Generic[P]):
+    """The job that is meant, with the processes of one attempt; `left_out` says in a line what is not looked at."""
+
+    job: LoggedJob[P]
+    left_out: str
+
+
+def choose(place: object, jobs: Sequence[LoggedJob[P]], wanted: str | None) -> Choice[P] | None:
     """Return the job called `wanted`, or the one that began last; None if there is none, and none is wanted.
 
-    The beginning of a name is enough where only one job has it.
+    The beginning of a name is enough where only one job has it. ``ID#1`` means attempt 1 of the job, and no number the
+    last attempt.
 
-    Raises :class:`LogError`, with the jobs that there are.
+    Raises :class:`LogError`, with the jobs, or the attempts, that there are.
     """
     if wanted is None:
-        return jobs[0] if jobs else None
+        return Choice(jobs[0].only(None), " ".join(filter(None, (_others(jobs), _earlier(jobs[0]))))) if jobs else None
+    name, _, number = wanted.rpartition("#")
+    if not name or not (number.isascii() and number.isdigit()) or any(wanted in job.ids for job in jobs):
+        job = _called(place, jobs, wanted)
+        return Choice(job.only(None), _earlier(job))
+    job = _called(place, jobs, name)
+    if int(number) not in job.attempts:
+        there = ", ".join(map(str, job.attempts)) or "none that its launcher counts"
+        raise LogError(f"{place}: no attempt {number} of job {printable(job.id, 100)} in it; there are: {there}")
+    return Choice(job.only(int(number)), "")
+
+
+def _called(place: object, jobs: Sequence[LoggedJob[P]], wanted: str) -> LoggedJob[P]:
     for job in jobs:
         if wanted in job.ids:
             return job
@@ -125,7 +170,16 @@ def choose(place: object, jobs: Sequence[LoggedJob[P]], wanted: str | None) -> L
     raise LogError(f"{place}: no job {wanted!r} in it; there are: {there}{_more(jobs[_MOST_TOLD:])}")
 
 
-def left_out(jobs: Sequence[LoggedJob[P]]) -> str:
+def _earlier(job: LoggedJob[P]) -> str:
+    """Say which attempt of a job is looked at, if there are several."""
+    *earlier, last = job.attempts or [0]
+    if not earlier:
+        return ""
+    name = printable(job.id, 100)
+    return f"the last attempt of job {name}, number {last}; --job '{name}#{earlier[-1]}' chooses the one before"
+
+
+def _others(jobs: Sequence[LoggedJob[P]]) -> str:
     """Say which job is looked at where nobody chose one, and which are not; nothing if there is only one."""
     if len(jobs) < 2:
         return ""
@@ -178,6 +232,20 @@ def _is_worker(process: Participant) -> bool:
 def _rank(process: Participant) -> int | None:
     rank = rank_of(process.begin)
     return process.participation.rank if rank is None else rank
+
+
+def _attempt(process: Participant) -> int | None:
+    return whole_number(process.begin.get("attempt"), 1 << 31)
+
+
+def _replaced_as(process: Participant) -> list[tuple[str, object]]:
+    """Return what a process of a later attempt shares with this one: the program, and the host or the rank.
+
+    A trainer and a server may be one job, and only one of them begins again.
+    """
+    program = str(process.begin.get("argv"))
+    places = [("host", process.begin.get("host")), ("rank", _rank(process))]
+    return [(f"{kind} of {program}", place) for kind, place in places if place is not None]
 
 
 def _began(process: Participant) -> datetime:

@@ -128,14 +128,14 @@ def jobs_of(processes: Iterable[P]) -> list[LoggedJob[P]]:
 
 
 @dataclass(frozen=True)
-class Choice(Generic[P]):
+class ChosenJob(Generic[P]):
     """The job that is meant, with the processes of one attempt; `left_out` says in a line what is not looked at."""
 
     job: LoggedJob[P]
     left_out: str
 
 
-def choose(place: object, jobs: Sequence[LoggedJob[P]], wanted: str | None) -> Choice[P] | None:
+def choose(place: object, jobs: Sequence[LoggedJob[P]], wanted: str | None) -> ChosenJob[P] | None:
     """Return the job called `wanted`, or the one that began last; None if there is none, and none is wanted.
 
     The beginning of a name is enough where only one job has it. ``ID#1`` means attempt 1 of the job, and no number the
@@ -144,16 +144,18 @@ def choose(place: object, jobs: Sequence[LoggedJob[P]], wanted: str | None) -> C
     Raises :class:`LogError`, with the jobs, or the attempts, that there are.
     """
     if wanted is None:
-        return Choice(jobs[0].only(None), " ".join(filter(None, (_others(jobs), _earlier(jobs[0]))))) if jobs else None
+        return (
+            ChosenJob(jobs[0].only(None), " ".join(filter(None, (_others(jobs), _earlier(jobs[0]))))) if jobs else None
+        )
     name, _, number = wanted.rpartition("#")
     if not name or not (number.isascii() and number.isdigit()) or any(wanted in job.ids for job in jobs):
         job = _called(place, jobs, wanted)
-        return Choice(job.only(None), _earlier(job))
+        return ChosenJob(job.only(None), _earlier(job))
     job = _called(place, jobs, name)
     if int(number) not in job.attempts:
         there = ", ".join(map(str, job.attempts)) or "none that its launcher counts"
         raise LogError(f"{place}: no attempt {number} of job {printable(job.id, 100)} in it; there are: {there}")
-    return Choice(job.only(int(number)), "")
+    return ChosenJob(job.only(int(number)), "")
 
 
 def _called(place: object, jobs: Sequence[LoggedJob[P]], wanted: str) -> LoggedJob[P]:

@@ -140,9 +140,9 @@ def signals():
     return [line for line in open("/proc/self/status") if line.startswith(("SigCgt", "SigIgn"))]
 
 
-def begin():
+def begin(silence=stacks.SILENCE):
     _core.make_process(str(log.with_suffix(".ring")), 64)
-    stacks.begin(_core, log)
+    stacks.begin(_core, log, silence)
 
 
 def asked():
@@ -206,6 +206,25 @@ def test_code_in_c_that_holds_the_gil_hides_no_stack(tmp_path: Path) -> None:
     found = program_line(tmp_path / "job.rank0.host.7.stacks")
     assert found is not None
     assert found.function == "held"
+
+
+def test_nobody_need_ask_if_nobody_gets_the_gil(tmp_path: Path) -> None:
+    """Of a host where nobody asks; that the log's thread alone stands still, as with a dead file server, is no hang."""
+    played(
+        tmp_path,
+        """
+        begin(silence=0.6)  # no thread looks at this ring
+        time.sleep(2)
+        assert not written.exists()
+        for _ in range(20):
+            _core.peek(1)
+            time.sleep(0.1)
+        held()
+        time.sleep(1.5)
+        assert written.read_text().count("tracehook stacks ") == 1
+        _core.end_stacks()
+        """,
+    )
 
 
 def test_no_signal_of_the_program_is_taken(tmp_path: Path) -> None:

@@ -11,9 +11,11 @@ from types import ModuleType
 from tracehook.log.file_name import stacks_of
 from tracehook.log.stderr import warn
 
+SILENCE = 30.0  # seconds in which the log's thread did not run
 
-def begin(core: ModuleType, log: Path) -> None:
-    """Write the stacks whenever somebody asks, from now on, or nobody gets the GIL for long. No file before."""
+
+def begin(core: ModuleType, log: Path, silence: float = SILENCE) -> None:
+    """Write the stacks whenever somebody asks, from now on, or nobody gets the GIL for `silence`. No file before."""
     try:
         buffer = os.memfd_create("tracehook-stacks")
     except OSError as problem:
@@ -24,6 +26,6 @@ def begin(core: ModuleType, log: Path) -> None:
         faulthandler.unregister(number)  # in a forked child the parent's is still there
         faulthandler.register(number, buffer, all_threads=True)
 
-    if not core.watch_stacks(str(stacks_of(log)), buffer, threading.main_thread().ident, register):
+    if not core.watch_stacks(str(stacks_of(log)), buffer, threading.main_thread().ident, silence, register):
         os.close(buffer)
         warn("this process can write no stacks: faulthandler gave no handler, or no thread could begin")

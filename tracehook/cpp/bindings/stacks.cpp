@@ -39,7 +39,6 @@ using Handler = void (*)(int);
 
 constexpr auto kLook = 500ms;    // between two looks at the ring
 constexpr auto kPatience = 2s;   // for the GIL
-constexpr auto kSilence = 30s;   // without a look of the log's thread: perhaps nobody has the GIL
 constexpr off_t kMost = 1 << 20; // bytes of a file, and of the stacks of one moment
 
 struct Watch {
@@ -51,7 +50,8 @@ struct Watch {
     unsigned long main_thread;
     int signal;
     Handler handler;
-    std::mutex mutex; // the rest, and the buffer; nothing is locked inside it
+    std::chrono::nanoseconds silence; // of the log's thread: perhaps nobody has the GIL
+    std::mutex mutex;                 // the rest, and the buffer; nothing is locked inside it
     std::condition_variable changed;
     bool over = false;
 };
@@ -164,7 +164,7 @@ void run(Watch& watch) {
         since = now - before > 4 * in_ns(kLook) ? now : since; // the whole process stood still
         before = now;
         const std::uint64_t looked = std::max(since, watch.ring.looked_ns());
-        const bool is_silent = now > looked && now - looked > in_ns(kSilence);
+        const bool is_silent = now > looked && now - looked > in_ns(watch.silence);
         const std::uint32_t asked = watch.ring.stacks_asked();
         const bool was_asked = asked != watch.ring.stacks_told();
         if (was_asked || (is_silent && !was_silent)) {
@@ -197,18 +197,19 @@ std::pair<int, Handler> borrow_handler(const py::function& register_handler) {
     return {signal, is_plain ? set.sa_handler : nullptr};
 }
 
-bool watch_stacks(const std::string& path, int buffer, unsigned long main_thread,
+bool watch_stacks(const std::string& path, int buffer, unsigned long main_thread, double seconds,
                   const py::function& register_handler) {
     const auto [signal, handler] = borrow_handler(register_handler);
     if (handler == nullptr) {
         return false;
     }
+    const auto silence = std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9));
     struct stat now{};
     if (fstat(buffer, &now) != 0) {
         return false;
     }
-    auto* const watch =
-        new Watch{process().ring(), path, buffer, now.st_ino, main_thread, signal, handler, {}, {}};
+    auto* const watch = new Watch{process().ring(), path,    buffer,  now.st_ino, main_thread,
+                                  signal,           handler, silence, {},         {}};
     sigset_t all;
     sigset_t before;
     sigfillset(&all);
@@ -235,9 +236,12 @@ void end_stacks() {
 } // namespace
 
 void bind_stacks(py::module_& module) {
-    module.def("watch_stacks", &watch_stacks, py::arg("path"), py::arg("buffer"),
-               py::arg("main_thread"), py::arg("register"),
-               "False if there can be no stacks. `register` has faulthandler handle a signal");
+    module.def(
+        "watch_stacks", &watch_stacks, py::arg("path"), py::arg("buffer"), py::arg("main_thread"),
+        py::arg("silence"), py::arg("register"),
+        "False if there can be no stacks. After `silence` seconds without a look of the log's "
+        "thread they are written if nobody gets the GIL. `register` has faulthandler handle a "
+        "signal");
     module.def("ask_stacks", [] { process().ring().ask_stacks(); });
     // Before the interpreter ends: its threads' stacks go then.
     module.def("end_stacks", &end_stacks, NoGil());

@@ -1,4 +1,7 @@
-"""Ranks that hang: rehearsals, the audit and `tracehook stacks` name the line of the program where each rank is."""
+"""Ranks that hang: rehearsals, the audit and `tracehook stacks` name the line of the program where each rank is.
+
+The command is that of docs/troubleshooting.md.
+"""
 
 from __future__ import annotations
 

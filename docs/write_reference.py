@@ -32,6 +32,7 @@ GUIDES = {
     "jobs": "audit.md#what-it-reads",
     "summary": "getting-started.md#read-the-log",
     "watch": "watch.md",
+    "stacks": "troubleshooting.md#where-each-rank-is",
     "rotate": "operations.md#bounded-logs",
     "export": "export.md",
     "exporter": "metrics.md",

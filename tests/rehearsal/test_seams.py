@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from support.rehearsal import Rehearsal, rehearse
 
+from tracehook.audit.stacks import program_line
+from tracehook.log.file_name import stacks_of
+
 JOB = "seams.py"
 NOBODY_ENDED = ("communicator.refused", "communicator.abort", "agreement.timeout", "agreement.mismatch")
 
@@ -29,6 +32,7 @@ def test_a_rank_that_is_late_to_a_barrier_is_waited_for(tmp_path: Path) -> None:
     for rank in (0, 1):
         assert (run.facts(rank)["first"], run.facts(rank)["then"], run.facts(rank)["again"]) == (3.0, 3.0, 3.0)
     assert run.finished.lines("did not come") == [], "a barrier is NCCL's own affair"
+    assert list(tmp_path.glob("*.stacks")) == [], "nobody asked where the ranks are"
 
 
 def test_a_rank_that_is_late_to_a_scope_is_named_once_and_waited_for(tmp_path: Path) -> None:
@@ -41,6 +45,10 @@ def test_a_rank_that_is_late_to_a_scope_is_named_once_and_waited_for(tmp_path: P
     assert "'register windows' yet; rank 1 has waited for " in lines[0]
     assert "'placement of all_reduce' yet; rank 1 has waited for " in lines[1]
     assert all("for at most 60 s (the time-out of the group)" in line for line in lines)
+    for log in run.logs:  # all ranks write where they are, those that wait and the one that is late
+        line = program_line(stacks_of(log.path))
+        assert line is not None, log.path
+        assert line.file.endswith(JOB)
 
 
 def test_a_fence_holds_for_as_long_as_a_rank_is_late(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ def test_window_that_never_comes_back_is_reported(tmp_path: Path) -> None:
     assert len(lines) == 1, run.output
     assert stalls[0]["comm"] in lines[0]
     assert "this is its rank 1" in lines[0]
+    assert len(list(tmp_path.glob("*.stacks"))) == 2, "all ranks write where they are"
     assert both(run, "windows") == [0, 0]
     assert both(run, "refused") == [["failed"]] * 2
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 TICK = 0.25  # seconds between two looks at what this process itself waits for
 LOOK = 1.0  # seconds between two looks at the alarms of others
 OPEN = 60.0  # seconds after the end of its round's time that an alarm is kept
+STUCK = "stuck"  # the channel on which a rank tells that ranks do not come: all write their stacks then
 LONGEST_PAUSE = 60.0  # seconds between two tries to reach a store that does not answer
 
 
@@ -221,6 +222,7 @@ class Watchdog:
                 f"{topology.who} has waited for {seconds:.0f} s, and waits on, for at most {topology.timeout:g} s "
                 "(the time-out of the group)"
             )
+            put(store, json.dumps([STUCK]))
 
     @staticmethod
     def _raise(store: Store, alarm: Alarm) -> str:

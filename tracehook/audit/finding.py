@@ -7,10 +7,20 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 _OWN = re.compile(r"\b\d+\.\d{3}(?= m?s\b)| at 0x[0-9a-f]+")  # times and addresses, each process's own
 _VERBS = {"was": "were", "is": "are", "has": "have"}
 _VERB = re.compile(rf"^(ranks [\d, -]+) ({'|'.join(_VERBS)})\b")
+
+
+class ProgramPlace(NamedTuple):
+    """Where a rank was in its program."""
+
+    rank: int
+    file: str
+    line: int
+    function: str
 
 
 @dataclass(frozen=True)
@@ -19,6 +29,7 @@ class Finding:
 
     `advice`: what to do. `divergence`: whether it shows that ranks diverged, see order.py. `calls`: those that the
     message names, each as the number of its process and its place in the order of that process.
+    `places`: where ranks were in their programs.
     """
 
     rule: str
@@ -32,6 +43,7 @@ class Finding:
     advice: str = ""
     divergence: str = "never"
     calls: tuple[tuple[int, int], ...] = ()
+    places: tuple[ProgramPlace, ...] = ()
 
 
 def fold(findings: Sequence[Finding]) -> list[Finding]:

@@ -154,6 +154,7 @@ class Verdict:
     def _told(self, finding: Finding) -> dict[str, Any]:
         told = asdict(finding)
         process, _, _ = told.pop("process"), told.pop("divergence"), told.pop("calls")
+        told["places"] = [place._asdict() for place in finding.places]
         return told | {"file": None if process is None else self.files[process]}
 
 

@@ -20,6 +20,7 @@ from tracehook.commands import (
     report,
     rotate,
     run,
+    stacks,
     summary,
     timeline,
     tune,
@@ -60,6 +61,7 @@ app.command("policies")(policies.policies)
 app.command("jobs")(jobs.jobs)
 app.command("summary")(summary.summary)
 app.command("watch")(watch.watch)
+app.command("stacks")(stacks.stacks)
 app.command("rotate")(rotate.rotate)
 app.command("export")(export.export)
 app.command("exporter")(exporter.exporter)

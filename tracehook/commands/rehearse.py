@@ -18,8 +18,12 @@ from typing import Annotated, Any
 import typer
 
 from tracehook import settings
+from tracehook.audit.stacks import place_of, program_line, told_places
 from tracehook.commands import summary as summary_command
 from tracehook.hook import job, log_begin
+from tracehook.log import stacks
+from tracehook.log.directory import find_logs
+from tracehook.log.file_name import stacks_of
 from tracehook.log.folders import of_this_host
 from tracehook.log.lines import LogError
 from tracehook.rehearsal import consequences, emulation, gpus, own_log, unhooked, warm
@@ -119,7 +123,7 @@ def rehearse(
                     environment["PYTHON_EXEC"] = str(python)  # what torchrun starts its ranks with
                     command = warm.command(command, python, environment.get("PATH"))
                 started = time.time()
-                status, hang = _run(command, environment, Path(scratch), (timeout, hang_timeout))
+                status, hang = _run(command, environment, Path(scratch), (timeout, hang_timeout), log)
         except (emulation.NoEmulation, warm.NoWarmStart) as none:
             typer.echo(f"tracehook rehearse: {none}", err=True)
             raise typer.Exit(2) from None
@@ -224,7 +228,7 @@ def _played(nccl: str, memory: str, gpu: str, values: str) -> dict[str, str]:
 
 
 def _run(
-    command: list[str], environment: dict[str, str], scratch: Path, limits: tuple[float, float]
+    command: list[str], environment: dict[str, str], scratch: Path, limits: tuple[float, float], log: Path | None
 ) -> tuple[int, Standstill | None]:
     """Run the command; return its exit status, and the ranks that hung if it was ended for that.
 
@@ -253,6 +257,7 @@ def _run(
                 break
             hang = find_hang(scratch, limit) if limit else None
             if hang:
+                _tell_places(_logs(log, environment), hang, scratch)
                 status = _end(process, hang.pids, scratch)
                 break
             if longest and time.monotonic() - begin > longest:
@@ -264,6 +269,19 @@ def _run(
         for number, handler in previous.items():
             signal.signal(number, handler)
     return (status if status >= 0 else 128 - status), hang
+
+
+def _tell_places(logs: Path | None, hang: Standstill, scratch: Path) -> None:
+    """Have the ranks that hang write their stacks, before they are ended; say where those of the first call are."""
+    living = {pid for pid in hang.pids if is_of(scratch, pid)}
+    if logs is None or not living:
+        return
+    with contextlib.suppress(LogError, OSError):
+        told = stacks.ask(one for one in find_logs(logs, scratch).logs if one.begin.get("pid") in living)
+        lines = {one.rank: program_line(stacks_of(one.path)) for one in told}
+        found = [place_of(rank, line) for rank in hang.calls[0].ranks if (line := lines.get(rank)) is not None]
+        for said in told_places(found):
+            typer.echo(f"rehearsal: {said}", err=True)
 
 
 def _end(process: subprocess.Popen[bytes], ranks: Iterable[int], scratch: Path) -> int:

@@ -20,6 +20,7 @@ from tracehook.hook import (
     program_end,
     registrants,
     registration,
+    stacks,
 )
 from tracehook.hook.extension import EXTENSIONS, Extension, tell_of_birth
 from tracehook.hook.namer import Namer
@@ -103,6 +104,8 @@ class Service:
             extension.begun(self, self._journal)
         self._journal.start()
         program_end.follow(_core, self._journal)
+        if path and not _core.ring_error():
+            stacks.begin(_core, path)
         if torch.version.cuda is None:
             self._note("no_cuda", f"torch {torch.__version__}")
             return
@@ -331,6 +334,7 @@ class Service:
             self._journal.close(lambda: {name: getattr(core.totals(), name) for name in counts} | ended)
             for extension in EXTENSIONS:
                 extension.ended()
+            core.end_stacks()
 
     def after_fork_in_child(self) -> None:
         """Let go of everything that belongs to the parent. The native side has done so already."""

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 from tracehook.log.file import LogFile, open_log, open_ring
-from tracehook.log.file_name import PACKED, is_unfinished, job_in, part_of, stem_of
+from tracehook.log.file_name import PACKED, STACKS, is_unfinished, job_in, part_of, stem_of
 from tracehook.log.folders import folders_in
 from tracehook.log.lines import LogError, NewerSchema, NotALog, whole_number
 from tracehook.log.parts import REQUEST
@@ -56,7 +56,7 @@ def find_logs(path: Path, scratch: Path, since: float = 0.0) -> Directory:
             found.misnamed.append(f"{file}: stands beside it, unpacked")
         elif file.name.endswith(_SUFFIXES):
             parts.setdefault(file.parent / stem_of(file.name), []).append(file)
-        elif file.suffix != ".ring" and file.parent == path:
+        elif file.suffix not in (".ring", STACKS) and file.parent == path:
             found.others.append(f"{file}: not a log (expected {_KINDS})")
     rings = [file for file in files if file.suffix == ".ring" and file.with_suffix("") not in parts]
     for log in (*parts.values(), *([ring] for ring in rings)):

@@ -17,6 +17,7 @@ _PART = re.compile(r"\.part(\d{1,9})$")
 _STEM = re.compile(r"([^.]*)\.rank(\d{1,9}|-)\.[^.]*\.(\d{1,9})(\.\d+)?")
 _NO_JOB = "job"
 _NEW = ".new"
+STACKS = ".stacks"
 ZSTD = ".zst"
 PACKED = (".gz", ZSTD)
 _LONGEST_JOB = 100  # characters; a file's name has 255 bytes
@@ -62,9 +63,14 @@ def new_file(path: Path) -> int:
 def stem_of(name: str) -> str:
     """Return what the files of one process have in common, of the name of any of them."""
     bare = name.removesuffix(_NEW)
-    for suffix in (*PACKED, ".jsonl", ".ring"):
+    for suffix in (*PACKED, ".jsonl", ".ring", STACKS):
         bare = bare.removesuffix(suffix)
     return _PART.sub("", bare)
+
+
+def stacks_of(log: Path) -> Path:
+    """Return where the stacks of a process lie; `log`: any part of its log, or its ring beside it."""
+    return log.with_name(f"{stem_of(log.name)}{STACKS}")
 
 
 def part_of(name: str) -> int:

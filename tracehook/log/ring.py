@@ -19,7 +19,9 @@ _OLD_MAGIC = b"THRING01"  # its records: ring_old.py
 _HEADER = struct.Struct("<8sIIQQQQQQQ")
 # What it has since schema 1.10: the signal that ends the process, its sender, when; slots of calls, bytes of each
 _ENDING = struct.Struct("<IiQII")
-OWN_BYTES = _HEADER.size + _ENDING.size  # of the header
+_STACKS = struct.Struct("<II")  # how often somebody asked for stacks; the question that was answered last
+STACKS_ASKED = _HEADER.size + _ENDING.size  # place in the file
+OWN_BYTES = STACKS_ASKED + _STACKS.size  # of the header
 _TAKEN_BYTES = 16  # of a slot of calls, state, number and key of the communicator: zero only until the first one
 
 
@@ -50,6 +52,8 @@ class RingHeader(NamedTuple):
     signal_ns: int = 0
     call_slots: int = 0
     call_slot_bytes: int = 0
+    stacks_asked: int = 0
+    stacks_told: int = 0
     is_old: bool = False  # its records are those of ring_old.py
 
 
@@ -123,8 +127,10 @@ def header_in(path: str | Path, data: bytes) -> RingHeader:
     _, header_bytes, record_bytes, *rest = _HEADER.unpack_from(data)
     if record_bytes != RECORD_BYTES:
         raise RingError(f"{path}: records have {record_bytes} bytes, this tracehook reads {RECORD_BYTES}")
-    ending = _ENDING.unpack_from(data.ljust(OWN_BYTES, b"\0"), _HEADER.size)
-    header = RingHeader(header_bytes, *rest, *ending)._replace(is_old=data[:8] == _OLD_MAGIC)
+    data = data.ljust(OWN_BYTES, b"\0")
+    ending = _ENDING.unpack_from(data, _HEADER.size)
+    stacks = _STACKS.unpack_from(data, STACKS_ASKED)
+    header = RingHeader(header_bytes, *rest, *ending, *stacks)._replace(is_old=data[:8] == _OLD_MAGIC)
     capacity, pushed, drained = header.capacity, header.pushed, header.drained
     if capacity == 0 or not drained <= pushed <= drained + capacity:
         raise RingError(f"{path}: damaged header ({drained} of {pushed} events drained, room for {capacity})")

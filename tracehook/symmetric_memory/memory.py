@@ -13,6 +13,7 @@ from tracehook.errors import RegistrationError
 from tracehook.hook import groups
 from tracehook.log.stderr import warn
 from tracehook.log.text import in_bytes
+from tracehook.symmetric_memory import stuck
 from tracehook.symmetric_memory.answers import Asked, Explanation
 from tracehook.symmetric_memory.explain import explain
 from tracehook.symmetric_memory.handle import handle
@@ -301,6 +302,7 @@ class SymmetricMemory:
     def _report_stall(subject: tuple[GroupWindows, _core.Communicator]) -> None:
         _, communicator = subject
         communicator.log_waiting()
+        stuck.tell()
 
     def _say_once(self, text: str, said: set[str] = set()) -> None:  # noqa: B006
         if text not in said:

@@ -95,13 +95,14 @@ def _drop_holder(group: ProcessGroup | None) -> None:
 def _sessions() -> StoreSessions:
     if Switch.sessions is None:
         from tracehook.agreement.store_session import StoreSessions
-        from tracehook.symmetric_memory import registration_parity
+        from tracehook.symmetric_memory import registration_parity, stuck
 
         host = Switch.host
         patience = host.settings.timeout if host is not None else 60.0
 
         def listeners() -> Mapping[str, Listener]:
-            return registration_parity.listeners(lambda: host.switched if host is not None else 0.0)
+            parity = registration_parity.listeners(lambda: host.switched if host is not None else 0.0)
+            return {**parity, **stuck.listeners()}
 
         Switch.sessions = StoreSessions(_know, listeners, patience)
     return Switch.sessions

@@ -243,5 +243,6 @@ PYBIND11_MODULE(_core, module) {
     bind_registration(module);
     bind_symmetric(module);
     bind_window_guard(module);
+    bind_stacks(module);
     bind_ipc(module);
 }

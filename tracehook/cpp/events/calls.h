@@ -162,7 +162,7 @@ class CallTable {
     CallSlot* take(const CallSlot::Owner& owner) noexcept { return take_for(owner); }
     CallSlot* announce(const CallSlot::Birth& birth) noexcept { return take_for(birth); }
 
-    // --- by the log's thread ---
+    // --- by the log's thread; look() also by who knows that this thread stands still ---
 
     // Notes which counts have moved since the last look.
     void look(std::uint64_t now_ns) noexcept;

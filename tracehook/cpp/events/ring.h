@@ -19,8 +19,8 @@
 
 namespace tracehook::events {
 
-// First page of the file. Only the owner writes; another process may read at any time.
-// `log/ring.py` reads the same.
+// First page of the file. Only the owner writes, except for `stacks_asked`; another process may
+// read at any time. `log/ring.py` reads the same.
 struct RingHeader {
     char magic[8];                     // "THRING02"; log/ring_old.py reads "THRING01"
     std::uint32_t header_bytes;        // where the first record starts
@@ -42,6 +42,10 @@ struct RingHeader {
     // The slots of calls lie between this page and the first record. Zero in older files.
     std::uint32_t call_slots;
     std::uint32_t call_slot_bytes;
+    // How often somebody asked for the stacks of this process (any process of this host may ask:
+    // `log/stacks.py`), and which of these questions it answered last. Zero in older files.
+    std::atomic<std::uint32_t> stacks_asked;
+    std::atomic<std::uint32_t> stacks_told;
 };
 
 class Ring {
@@ -71,6 +75,25 @@ class Ring {
     }
     std::uint64_t dropped() const noexcept {
         return header_->dropped.load(std::memory_order_relaxed);
+    }
+    // When the consumer last looked.
+    std::uint64_t looked_ns() const noexcept {
+        return header_->looked_ns.load(std::memory_order_relaxed);
+    }
+    // Any thread. The stacks are not this room's; a forked child is asked nothing.
+    void ask_stacks() noexcept {
+        if (!abandoned_.load(std::memory_order_relaxed)) {
+            header_->stacks_asked.fetch_add(1, std::memory_order_relaxed);
+        }
+    }
+    std::uint32_t stacks_asked() const noexcept {
+        return header_->stacks_asked.load(std::memory_order_acquire);
+    }
+    std::uint32_t stacks_told() const noexcept {
+        return header_->stacks_told.load(std::memory_order_relaxed);
+    }
+    void tell_stacks(std::uint32_t asked) noexcept {
+        header_->stacks_told.store(asked, std::memory_order_release);
     }
     const std::string& error() const noexcept { return error_; }
     CallTable& calls() noexcept { return calls_; }

@@ -1,0 +1,129 @@
+"""Ranks that hang: rehearsals, the audit and `tracehook stacks` name the line of the program where each rank is.
+
+The command is that of docs/troubleshooting.md.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from support.processes import SCRIPTS, Finished, run
+from support.rehearsal import JOBS
+
+HANGS = 87
+# Rank 1 sleeps, rank 2 holds the GIL in code of C, and rank 0 waits for both. Or all wait for a file. Or nobody waits.
+JOB = """
+import ctypes, os, signal, sys, time
+import torch, torch.distributed as dist
+from common import RANK, start
+
+
+def step(how):
+    if how == "hang" and RANK == 1:
+        time.sleep(60)
+    if how == "hang" and RANK == 2:
+        ctypes.PyDLL(None).sleep(60)
+    while how == "wait" and not os.path.exists(sys.argv[2]): time.sleep(0.05)
+
+
+def main():
+    signal.signal(signal.SIGUSR2, lambda *_: print("SIGUSR2 came", flush=True))
+    tensor = torch.ones(4, device=start())
+    dist.all_reduce(tensor)
+    torch.cuda.synchronize()
+    time.sleep(1)
+    step(sys.argv[1])
+    dist.all_reduce(tensor)
+    torch.cuda.synchronize()
+    dist.destroy_process_group()
+
+
+main()
+"""
+
+
+def rehearsed(folder: Path, how: str, ranks: int, limit: float) -> Finished:
+    """Run the job as the command does; its logs are in folder `log`."""
+    job = folder / "job.py"
+    job.write_text(JOB)
+    options = ["--devices", str(ranks), "--hang-timeout", str(limit), "--log", str(folder / "log")]
+    launched = ["launch_and_end.py", str(ranks), "60", "SIGTERM", str(job), how, str(folder / "go")]
+    command = [SCRIPTS / "tracehook", "rehearse", *options, "--", sys.executable, *launched]
+    return run(command, {"PYTHONPATH": str(JOBS)}, timeout=90, cwd=JOBS)
+
+
+def line_of(code: str) -> int:
+    """Return the number of the line of the job that has this code."""
+    return [line.strip() for line in JOB.splitlines()].index(code) + 1
+
+
+def audited(log: Path) -> dict[str, Any]:
+    """Return what the audit says."""
+    finished = run([SCRIPTS / "tracehook", "audit", str(log), "--json"], timeout=60)
+    return dict(json.loads(finished.out))
+
+
+def test_a_hang_is_told_with_the_lines_of_the_program(tmp_path: Path) -> None:
+    """By the rehearsal itself and by the audit, in words and in JSON; also of the rank that holds the GIL."""
+    finished = rehearsed(tmp_path, "hang", 3, 3)
+    assert finished.status == HANGS, finished.output
+    assert "SIGUSR2 came" not in finished.output
+    sleeps = f"rank 1 is at job.py:{line_of('time.sleep(60)')} in step"
+    holds = f"rank 2 is at job.py:{line_of('ctypes.PyDLL(None).sleep(60)')} in step"
+    assert f"rehearsal: {sleeps}\nrehearsal: {holds}\n" in finished.err, finished.output
+    found = audited(tmp_path / "log")["findings"]
+    hung = next(each for each in found if each["rule"] == "ranks-hung")
+    assert f"; {sleeps}; {holds}; rank 0 is at job.py:" in hung["message"]
+    assert hung["places"][0] == {
+        "rank": 1,
+        "file": str(tmp_path / "job.py"),
+        "line": line_of("time.sleep(60)"),
+        "function": "step",
+    }
+    missing = {each["ranks"][0]: each["message"] for each in found if each["rule"] == "rank-missing"}
+    assert {rank for rank, message in missing.items() if f"; rank {rank} is at job.py:" in message} == {1, 2}
+
+
+def test_a_clean_job_leaves_no_stacks(tmp_path: Path) -> None:
+    """No file, and the audit quotes no place."""
+    finished = rehearsed(tmp_path, "clean", 2, 20)
+    assert finished.status == 0, finished.output
+    assert [file.name for file in (tmp_path / "log").iterdir() if ".jsonl" not in file.name] == []
+
+
+def asked(log: Path) -> Finished:
+    """Ask where the ranks are."""
+    return run([SCRIPTS / "tracehook", "stacks", str(log)], timeout=60)
+
+
+def test_the_command_says_where_the_ranks_of_a_running_job_are(tmp_path: Path) -> None:
+    """One line a rank, as often as it is asked; the job goes on, and of one that has ended it says so."""
+    log = tmp_path / "log"
+    with ThreadPoolExecutor(1) as beside:
+        job = beside.submit(rehearsed, tmp_path, "wait", 2, 0)
+        try:
+            deadline = time.monotonic() + 60
+            while (told := asked(log)).out.count(" in step\n") < 2 and time.monotonic() < deadline:
+                time.sleep(0.2)
+        finally:
+            (tmp_path / "go").touch()
+        assert job.result().status == 0, job.result().output
+    assert told.status == 0, told.output
+    waits = line_of('while how == "wait" and not os.path.exists(sys.argv[2]): time.sleep(0.05)')
+    place = f"{tmp_path / 'job.py'}:{waits} in step"
+    lines = [line.partition(": ") for line in told.out.splitlines()]
+    assert [(name.partition(",")[0], where) for name, _, where in lines] == [("rank 0", place), ("rank 1", place)]
+    assert len(list(log.glob("*.stacks"))) == 2
+    ended = asked(log)
+    assert (ended.status, ended.out) == (1, ""), ended.output
+    assert ended.err == f"tracehook stacks: {log}: no process of this job runs on this host\n"
+
+
+def test_a_directory_without_logs_is_refused(tmp_path: Path) -> None:
+    """As by every command that reads logs."""
+    assert asked(tmp_path).status == 2

@@ -1,0 +1,279 @@
+"""Where a process is in its program: its stacks, which a native thread writes, and the line that the audit quotes."""
+
+from __future__ import annotations
+
+import random
+import re
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from support.processes import run
+
+from tracehook.audit.finding import ProgramPlace
+from tracehook.audit.stacks import program_line, told_places
+from tracehook.log.file_name import stacks_of, stem_of
+
+MAIN, OTHER = 0x7F102A1C4840, 0x7E0F5F4FE6C0
+LIBRARIES = (
+    "/venv/lib/python3.11/site-packages/torch/cuda/__init__.py",
+    "/usr/lib/python3/dist-packages/numpy/core.py",
+    "/usr/lib/python3.12/threading.py",
+    "/opt/pytorch/torch/distributed/c10d.py",
+    "/src/tracehook/symmetric_memory/scope.py",
+    "<frozen importlib._bootstrap>",
+    "<string>",
+)
+
+
+def frame(file: str, line: int, function: str) -> str:
+    """Return a line of a stack, as faulthandler writes it."""
+    return f'  File "{file}", line {line} in {function}\n'
+
+
+def thread(number: int, *frames: str, head: str = "Thread") -> str:
+    """Return the stack of a thread."""
+    return f"{head} 0x{number:016x} (most recent call first):\n{''.join(frames) or '  <no Python frame>'}\n\n"
+
+
+def stacks(t_ns: int, *threads: str) -> str:
+    """Return what a process writes at one moment."""
+    return f"tracehook stacks t_ns={t_ns} main=0x{MAIN:016x}\n{''.join(threads)}\n"
+
+
+def line_in(folder: Path, text: str, since_ns: int = 0) -> str:
+    """Return the line of the program that is read in these stacks."""
+    file = folder / "job.rank0.host.1.stacks"
+    file.write_text(text)
+    found = program_line(file, since_ns)
+    return "" if found is None else f"{found.file}:{found.line} {found.function}"
+
+
+STEP, MADE = frame("/job/train.py", 41, "step"), frame("/job/train.py", 90, "<module>")
+LOADER = frame("/job/data.py", 7, "load")
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_the_innermost_line_of_the_program_is_that_of_no_library(tmp_path: Path, library: str) -> None:
+    """Whatever the program called stands above it: torch, the standard library, tracehook, an importer."""
+    text = stacks(5, thread(MAIN, frame(library, 3, "wait"), STEP, MADE))
+    assert line_in(tmp_path, text) == "/job/train.py:41 step"
+
+
+def test_the_main_thread_comes_first_wherever_it_stands(tmp_path: Path) -> None:
+    """Of another thread a line is quoted only if the main thread is in no line of the program."""
+    other = thread(OTHER, LOADER)
+    assert line_in(tmp_path, stacks(5, other, thread(MAIN, STEP, MADE))) == "/job/train.py:41 step"
+    assert line_in(tmp_path, stacks(5, thread(MAIN, STEP, MADE, head="Current thread"), other)).endswith("step")
+    assert line_in(tmp_path, stacks(5, thread(MAIN, frame(LIBRARIES[0], 1, "f")), other)) == "/job/data.py:7 load"
+    assert line_in(tmp_path, stacks(5, thread(MAIN))) == ""
+
+
+def test_a_thread_with_a_name_is_read(tmp_path: Path) -> None:
+    """Python 3.14 writes the name behind the number."""
+    text = stacks(5, thread(MAIN, STEP)).replace(" (most", " [python3] (most")
+    assert line_in(tmp_path, text) == "/job/train.py:41 step"
+
+
+def test_the_newest_stacks_count_unless_they_are_too_old(tmp_path: Path) -> None:
+    """A process may have written some long before it hung."""
+    text = stacks(5, thread(MAIN, LOADER)) + stacks(9, thread(MAIN, STEP))
+    assert line_in(tmp_path, text, since_ns=9) == "/job/train.py:41 step"
+    assert line_in(tmp_path, text, since_ns=10) == ""
+    assert program_line(tmp_path / "none.stacks") is None
+
+
+def test_damaged_stacks_raise_nothing(tmp_path: Path) -> None:
+    """Cut anywhere, with bytes changed anywhere, or of something else."""
+    chosen = random.Random(1)
+    whole = (stacks(5, thread(OTHER, LOADER), thread(MAIN, STEP)) + stacks(9, thread(MAIN, STEP))).encode()
+    file = tmp_path / "stacks"
+    for _ in range(500):
+        data = bytearray(whole[: chosen.randrange(len(whole) + 1)])
+        for _ in range(chosen.randrange(4)):
+            if data:
+                data[chosen.randrange(len(data))] = chosen.randrange(256)
+        file.write_bytes(data)
+        found = program_line(file)
+        assert found is None or isinstance(found.line, int)
+    assert line_in(tmp_path, "no stacks\n" * 100) == ""
+
+
+def test_only_the_end_of_a_huge_file_is_read(tmp_path: Path) -> None:
+    """Whoever wrote it: an audit of many ranks reads two MiB of each at most."""
+    text = stacks(5, thread(MAIN, LOADER) * 60_000) + stacks(9, thread(MAIN, STEP))
+    assert len(text) > 4 << 20
+    assert line_in(tmp_path, text) == "/job/train.py:41 step"
+
+
+def test_ranks_at_one_line_are_told_together_and_not_more_than_four_lines() -> None:
+    """The order stays: those to blame come first."""
+    at = {rank: ProgramPlace(rank, "/job/train.py", 57 if rank < 4 else 41, "main") for rank in range(8)}
+    said = told_places([at[7], at[0], at[1], at[2]])
+    assert said == ["rank 7 is at train.py:41 in main", "ranks 0-2 are at train.py:57 in main"]
+    many = [ProgramPlace(rank, "train.py", rank, "main") for rank in range(9)]
+    assert len(told_places(many)) == 4
+
+
+def test_the_file_of_stacks_is_named_as_the_log(tmp_path: Path) -> None:
+    """Also that of a later part of the log, so no other process takes the name."""
+    for log in ("job.rank0.host.7.jsonl", "job.rank0.host.7.part3.jsonl.zst", "job.rank0.host.7.ring"):
+        assert stacks_of(tmp_path / log) == tmp_path / "job.rank0.host.7.stacks"
+    assert stem_of("job.rank0.host.7.stacks") == "job.rank0.host.7"
+
+
+# --- a process that writes them ---
+
+PROCESS = """
+import ctypes, os, pathlib, signal, sys, threading, time
+from tracehook import _core
+from tracehook.hook import stacks
+from tracehook.log.file import LogFile
+from tracehook.log.stacks import ask
+
+log = pathlib.Path(sys.argv[1]) / "job.rank0.host.7.jsonl"
+written = log.with_suffix(".stacks")
+
+
+def signals():
+    return [line for line in open("/proc/self/status") if line.startswith(("SigCgt", "SigIgn"))]
+
+
+def begin(silence=stacks.SILENCE):
+    _core.make_process(str(log.with_suffix(".ring")), 64)
+    stacks.begin(_core, log, silence)
+
+
+def asked():
+    return ask([LogFile(log, [], {"event": "trace.begin"})])
+
+
+def held():
+    ctypes.PyDLL(None).system(f"timeout 40 sh -c 'until [ -s {written} ]; do sleep 0.1; done'".encode())
+
+
+"""
+
+
+def played(folder: Path, body: str) -> str:
+    """Run a process that has stacks, and return what it printed."""
+    program = folder / "program.py"
+    program.write_text(PROCESS + textwrap.dedent(body))
+    finished = run([sys.executable, program, str(folder)], timeout=60)
+    assert finished.status == 0, finished.output
+    return finished.out
+
+
+def line_of(folder: Path, code: str) -> int:
+    """Return the number of the line of the program that has this code."""
+    lines = (folder / "program.py").read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.strip() == code)
+
+
+def test_a_process_that_is_asked_writes_where_it_is(tmp_path: Path) -> None:
+    """Not before it is asked, and with all of its threads."""
+    played(
+        tmp_path,
+        """
+        begin()
+        time.sleep(0.7)
+        assert not written.exists()
+        assert asked()
+        _core.end_stacks()
+        """,
+    )
+    found = program_line(tmp_path / "job.rank0.host.7.stacks")
+    assert found is not None
+    assert (found.line, found.function) == (
+        line_of(tmp_path, 'return ask([LogFile(log, [], {"event": "trace.begin"})])'),
+        "asked",
+    )
+
+
+def test_code_in_c_that_holds_the_gil_hides_no_stack(tmp_path: Path) -> None:
+    """The call holds it until the stacks are there."""
+    played(
+        tmp_path,
+        """
+        begin()
+        _core.ask_stacks()
+        held()
+        _core.end_stacks()
+        assert written.read_text().count("tracehook stacks ") == 1
+        """,
+    )
+    found = program_line(tmp_path / "job.rank0.host.7.stacks")
+    assert found is not None
+    assert found.function == "held"
+
+
+def test_nobody_need_ask_if_nobody_gets_the_gil(tmp_path: Path) -> None:
+    """Of a host where nobody asks; that the log's thread alone stands still, as with a dead file server, is no hang."""
+    played(
+        tmp_path,
+        """
+        begin(silence=0.6)  # no thread looks at this ring
+        time.sleep(2)
+        assert not written.exists()
+        for _ in range(20):
+            _core.peek(1)
+            time.sleep(0.1)
+        held()
+        time.sleep(1.5)
+        assert written.read_text().count("tracehook stacks ") == 1
+        _core.end_stacks()
+        """,
+    )
+
+
+def test_no_signal_of_the_program_is_taken(tmp_path: Path) -> None:
+    """Neither SIGUSR2, for which the program may have a handler, nor any other: asking sends none."""
+    out = played(
+        tmp_path,
+        """
+        signal.signal(signal.SIGUSR2, lambda *_: print("the program's own"))
+        threading.Thread(target=time.time).start()  # the first thread takes one for the C library
+        before = signals()
+        begin()
+        assert signals() == before
+        assert asked()
+        assert signals() == before
+        os.kill(os.getpid(), signal.SIGUSR2)
+        _core.end_stacks()
+        """,
+    )
+    assert out == "the program's own\n"
+
+
+def test_a_forked_child_writes_its_own_stacks(tmp_path: Path) -> None:
+    """It begins a log of its own, and its parent's stacks stay what they are."""
+    played(
+        tmp_path,
+        """
+        begin()
+        child = os.fork()
+        if child == 0:
+            log = log.with_name("job.rank1.host.8.jsonl")
+            written = log.with_suffix(".stacks")
+            begin()
+            os._exit(0 if asked() else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert not written.exists()
+        assert asked()
+        _core.end_stacks()
+        """,
+    )
+    assert program_line(tmp_path / "job.rank1.host.8.stacks") == program_line(tmp_path / "job.rank0.host.7.stacks")
+
+
+def test_the_file_has_a_bound_and_keeps_the_newest_stacks(tmp_path: Path) -> None:
+    """One MiB: what is older goes."""
+    file = tmp_path / "job.rank0.host.7.stacks"
+    file.write_text(stacks(5, thread(MAIN, LOADER) * 12_000)[: 1 << 20])
+    played(tmp_path, "begin(); assert asked(); assert asked(); _core.end_stacks()")
+    assert file.stat().st_size < 100_000
+    assert len(re.findall("^tracehook stacks ", file.read_text(), re.MULTILINE)) == 2
+    found = program_line(file)
+    assert found is not None
+    assert found.function == "asked"

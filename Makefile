@@ -34,7 +34,7 @@ MATRIX_TESTS_2.13.0+cpu = tests/unit tests/audit/test_golden.py
 KEEP ?= yes
 
 .DEFAULT_GOAL := help
-.PHONY: help build wheel one-wheel demo test integrations frameworks check docs matrix test-gpu sanitize bench lint clean
+.PHONY: help build wheel one-wheel demo test integrations frameworks aarch64 check docs matrix test-gpu sanitize bench lint clean
 .NOTPARALLEL:
 
 help: ## Show this list
@@ -144,6 +144,9 @@ integrations: build ## SGLang, vLLM, Megatron, nccl4py and CuPy in rehearsal, wi
 frameworks: build ## Megatron, torchtitan, DeepSpeed, Ray ... train on four ranks in rehearsal (keeps 770 MB)
 	$(BIN)/python tests/frameworks/install.py build/frameworks/venv
 	$(BIN)/python tests/frameworks/run.py build/frameworks/venv build/frameworks/runs $(ONLY)
+
+aarch64: build ## Compiled for aarch64 and tried under QEMU (tests/aarch64/run.py says what it needs; keeps 5 GB)
+	$(BIN)/python tests/aarch64/run.py build/aarch64
 
 check: build $(TOOLS) ## In two minutes: one test of every kind, types, and the linter on what changed
 	FILES="$$(git diff --name-only --diff-filter=d HEAD -- '*.py')"; \

@@ -65,7 +65,7 @@ std::string escaped(const std::string& text) {
         if (letter == '"' || letter == '\\') {
             result += '\\';
         }
-        result += letter < ' ' && letter >= 0 ? ' ' : letter;
+        result += static_cast<unsigned char>(letter) < ' ' ? ' ' : letter;
     }
     return result;
 }

@@ -1,0 +1,1 @@
+"""The build for aarch64, under QEMU."""

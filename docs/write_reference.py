@@ -32,7 +32,6 @@ GUIDES = {
     "jobs": "audit.md#what-it-reads",
     "summary": "getting-started.md#read-the-log",
     "watch": "watch.md",
-    "rotate": "operations.md#bounded-logs",
     "export": "export.md",
     "exporter": "metrics.md",
     "audit": "audit.md",

@@ -18,7 +18,6 @@ from tracehook.commands import (
     policies,
     rehearse,
     report,
-    rotate,
     run,
     summary,
     timeline,
@@ -60,7 +59,6 @@ app.command("policies")(policies.policies)
 app.command("jobs")(jobs.jobs)
 app.command("summary")(summary.summary)
 app.command("watch")(watch.watch)
-app.command("rotate")(rotate.rotate)
 app.command("export")(export.export)
 app.command("exporter")(exporter.exporter)
 app.command("audit")(audit.audit)

@@ -28,7 +28,6 @@ GUIDES = {
     "doctor": "troubleshooting.md",
     "build-hook": "compatibility.md",
     "tune": "tuning.md",
-    "policies": "policies.md",
     "jobs": "audit.md#what-it-reads",
     "summary": "getting-started.md#read-the-log",
     "watch": "watch.md",

@@ -13,7 +13,6 @@ from support.packages import install
 
 from tracehook.policies import Answer, Request, Threshold, isolated, shared
 from tracehook.policies.chooser import REMEMBERED, Choice, Chooser
-from tracehook.policies.installed import available, find
 from tracehook.symmetric_memory.pool_choice import PoolChoice
 
 REQUEST = Request(groups=("tp",), ranks=(2,), device=0, operation="all_reduce", nbytes=1 << 20)
@@ -199,18 +198,6 @@ def test_a_name_that_two_packages_offer_is_not_used(packages, chooser, said) -> 
     assert chooser("always").choose(REQUEST) == DEFAULT
     (line,) = said
     assert "offered by several packages (other-policies 3.0, some-policies 1.2)" in line
-
-
-def test_all_installed_policies_are_listed(packages: Path) -> None:  # noqa: ARG001
-    """Every installed policy has a row with its origin, and the first line of its docstring or what is wrong."""
-    rows = {row.name: row for row in available()}
-    assert list(rows) == sorted(rows)
-    assert {*POLICIES, "elsewhere"} <= set(rows)
-    assert (rows["small"].target, rows["small"].package) == ("some_policies:small", "some-policies 1.2")
-    assert (rows["small"].summary, rows["small"].problem) == ("Ordinary memory for what is small.", "")
-    assert (rows["breaks"].summary, rows["breaks"].problem) == ("", "")
-    assert "no_such_module" in rows["elsewhere"].problem
-    assert find(["elsewhere", "small"]) == [rows["elsewhere"], rows["small"]]
 
 
 def test_only_the_chosen_policies_are_imported(chooser) -> None:

@@ -15,7 +15,6 @@ from tracehook.commands import (
     export,
     exporter,
     jobs,
-    policies,
     rehearse,
     report,
     run,
@@ -55,7 +54,6 @@ app.command("rehearse", context_settings=_PASS_ON)(rehearse.rehearse)
 app.command("doctor")(doctor.doctor)
 app.command("build-hook")(build_hook.build_hook)
 app.command("tune")(tune.tune)
-app.command("policies")(policies.policies)
 app.command("jobs")(jobs.jobs)
 app.command("summary")(summary.summary)
 app.command("watch")(watch.watch)

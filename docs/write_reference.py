@@ -32,7 +32,6 @@ GUIDES = {
     "summary": "getting-started.md#read-the-log",
     "watch": "watch.md",
     "export": "export.md",
-    "exporter": "metrics.md",
     "audit": "audit.md",
     "report": "report.md",
     "timeline": "timeline.md#the-timeline",

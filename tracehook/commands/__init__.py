@@ -13,7 +13,6 @@ from tracehook.commands import (
     build_hook,
     doctor,
     export,
-    exporter,
     jobs,
     rehearse,
     report,
@@ -58,7 +57,6 @@ app.command("jobs")(jobs.jobs)
 app.command("summary")(summary.summary)
 app.command("watch")(watch.watch)
 app.command("export")(export.export)
-app.command("exporter")(exporter.exporter)
 app.command("audit")(audit.audit)
 app.command("report")(report.report)
 app.command("timeline")(timeline.timeline)

@@ -230,9 +230,9 @@ class Journal:
 
     def _write(self, data: bytes, mark: bool = True) -> int:
         count = 0
-        if self.tally is not None:
-            self.tally.take(data)
         for record in records.unpack(data):
+            if self.tally is not None:
+                self.tally.take(record)
             name, fields = records.fields_of(record)
             if name in ("python.exception", "thread.exception"):
                 fields |= self.texts.pop(record.members()["texts"], {})

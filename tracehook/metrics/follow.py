@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Mapping
-from typing import Any
 
-from tracehook.hook.extension import Host
+from tracehook.hook.extension import Extension, Host
 from tracehook.hook.service import extend
 from tracehook.log.event_counts import EventCounts
 from tracehook.log.file_name import file_stem
@@ -15,11 +13,9 @@ from tracehook.log.journal import Journal
 from tracehook.metrics.own import Own, ServiceSeen
 from tracehook.metrics.series import text
 from tracehook.metrics.writer import Writer
-from tracehook.nccl.effect import Threshold
-from tracehook.settings import Settings
 
 
-class Followed:
+class Followed(Extension):
     """What is known of the service of this process, which calls the methods (hook/extension.py)."""
 
     def __init__(self) -> None:
@@ -37,19 +33,6 @@ class Followed:
         self._writer = Writer(host.settings.metrics / name, lambda: text(own.series()))
         self._writer.start()
 
-    def enabled(self, host: Host) -> None:
-        """Do nothing: the state is a metric."""
-
-    def disabled(self) -> None:
-        """Do nothing: the state is a metric."""
-
-    def paying_calls(self, config: Settings) -> Mapping[str, Threshold]:  # noqa: ARG002
-        """Know nothing."""
-        return {}
-
-    def communicator_born(self) -> None:
-        """Do nothing: the next look sees it."""
-
     def ended(self) -> None:
         """Write the last file, in which the process has ended."""
         self.seen.ended_at = time.time()
@@ -60,10 +43,6 @@ class Followed:
         """In a forked child: thread and files are the parent's."""
         self.seen.journal = self._writer = None
         self.seen.tally = EventCounts()
-
-    def status(self) -> dict[str, Any]:
-        """Add nothing."""
-        return {}
 
 
 @functools.cache

@@ -206,16 +206,6 @@ def test_only_the_chosen_policies_are_imported(chooser) -> None:
     assert "some_policies" not in sys.modules
 
 
-@pytest.mark.parametrize("told", [(1, 1.0), (1 << 60, 1.0, 2.0), (1.5, 1.0, 2.0), (1, float("nan"), 2.0), 7])
-def test_an_expectation_that_the_log_cannot_have_is_reported(packages, chooser, said, monkeypatch, told) -> None:  # noqa: ARG001
-    """The policy is skipped as if it had raised; the program goes on."""
-    asked = chooser("always", "small")
-    monkeypatch.setattr(sys.modules["some_policies"].always, "expects", lambda _: told, raising=False)
-    assert asked.choose(REQUEST) == DEFAULT
-    assert len(said) == 1
-    assert "policy 'always' skipped: raised" in said[0]
-
-
 def test_several_groups_of_a_scope_ask_no_policy_with_a_fingerprint(packages, said, monkeypatch) -> None:  # noqa: ARG001
     """A rank that has both groups alike does not know whether another one, which is in one of them, has so too."""
     chosen = PoolChoice(["always"], lambda *_, **__: None)

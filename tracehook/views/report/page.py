@@ -21,7 +21,7 @@ from tracehook.audit.called import job_of
 from tracehook.audit.rules import check, rules
 from tracehook.audit.store import Store, quiet
 from tracehook.audit.texts import Progress
-from tracehook.views.report import cost, findings, job, pools, series, spread, waiting
+from tracehook.views.report import cost, findings, job, series, spread, waiting
 
 _SCRIPTS = ("pictures.js", "page.js")
 _UNSAFE = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
@@ -54,7 +54,7 @@ def make_page(store: Store, progress: Progress = quiet) -> str:
         places=places,
         cost=rows,
         more_costs=more_costs,
-        pools=pools.read_pools(store),
+        has_pools=any(any(levels) for levels in time["series"]["pool"]),
         spread=measures,
         interval=span.ns / 1e9 / time["bins"],
     )

@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 import tracehook
 from tracehook.metrics.follow import follow
-from tracehook.metrics.own import Own
 from tracehook.metrics.table import COMMON
 
 from common import MB, RANK, WORLD, start, tell
@@ -23,7 +22,7 @@ SINCE = "tracehook_registration_in_progress_since_timestamp_seconds"
 def own(name: str) -> dict[str, float]:
     """Return one metric of this process, by its own label: kind or about."""
     tracehook.status()  # waits until all events are taken
-    return {labels[len(COMMON)]: value for labels, value in OWN.series()[name]}
+    return {labels[len(COMMON)]: value for labels, value in FOLLOWED.series()[name]}
 
 
 def look_meanwhile() -> None:
@@ -34,7 +33,7 @@ def look_meanwhile() -> None:
             return
 
 
-OWN = Own(follow().seen)
+FOLLOWED = follow()
 is_over = threading.Event()
 device = start()
 size = 32 * MB * (2 if sys.argv[1] == "mismatch" and RANK == 0 else 1)

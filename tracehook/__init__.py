@@ -149,7 +149,7 @@ def disable() -> None:
 def status() -> Status:
     """Return the state of tracehook in this process. It is cheap and makes no call into CUDA or NCCL.
 
-    The answer is a dict, which a notebook shows as tables; :class:`tracehook.Status` has its types.
+    The answer is a dict; :class:`tracehook.Status` has its types.
 
     Keys:
         state: ``off``, ``waiting`` (for CUDA), ``on``, ``recording`` (without registering), ``unsupported`` or
@@ -177,9 +177,8 @@ def status() -> Status:
 
     """
     from tracehook.hook.service import service
-    from tracehook.hook.status import Shown
 
-    return cast("Status", Shown(service().status()))
+    return cast("Status", service().status())
 
 
 def attach_communicator(pointer: int, *, device: int | None = None, name: str | None = None) -> bool:

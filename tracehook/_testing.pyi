@@ -1,4 +1,4 @@
-"""Scripted communicators for tests (cpp/testing). No wheel has this module."""
+"""Scripted communicators for tests (tests/harness). No wheel has this module."""
 
 from tracehook._core import Communicator, PoolSegment, Refusal, Segment
 

@@ -137,12 +137,6 @@ class Settings:
         "most bytes of a process's log and ring, such as 1GiB: tracehook then removes the oldest lines; 0: no limit",
         shown="256MiB",
     )
-    log_packed: str = _setting(
-        "SYMM_REGISTER_LOG_PACKED",
-        "off",
-        _one_of("zstd", "off"),
-        "how tracehook packs the finished parts of a log that has a limit: zstd (needs the package zstandard) or off",
-    )
     metrics: Path | None = _setting(
         "SYMM_REGISTER_METRICS",
         None,
@@ -236,14 +230,6 @@ def needs_job(config: Settings) -> bool:
     return bool(config.log or config.metrics)
 
 
-FORMER = {
-    "SYMM_REGISTER_VERIFY": "SYMM_REGISTER_GUARD=off compares nothing, and a rehearsal finds what every-use found",
-    "SYMM_REGISTER_ON_ERROR": "SYMM_REGISTER_GUARD=watch goes on",
-    "SYMM_REGISTER_ON_STALL": "SYMM_REGISTER_GUARD=watch ends no group",
-    "SYMM_REGISTER_OTEL": "a collector of OpenTelemetry reads the logs (examples/monitoring/otel-collector.yaml)",
-}
-
-
 def shared(config: Settings) -> dict[str, str]:
     """Return what the ranks of a job must have alike: texts by variable."""
     found = {}
@@ -290,8 +276,6 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> tuple[Setti
             shown = {name: default for name, default, _ in table()}[variable]
             complaints.append(f"{variable}={text!r}: {problem}; using the default ({shown})")
     for variable in sorted(environment):
-        if variable in FORMER:
-            complaints.append(f"{variable} is no setting any more, and is ignored: {FORMER[variable]}")
-        elif variable.startswith("SYMM_REGISTER_") and variable not in known:
+        if variable.startswith("SYMM_REGISTER_") and variable not in known:
             complaints.append(f"{variable} is not a variable of tracehook; known are {', '.join(known)}")
     return Settings(**values), complaints

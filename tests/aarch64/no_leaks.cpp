@@ -1,5 +1,3 @@
 // Stands in for LeakSanitizer, which cannot begin under QEMU.
-extern "C" void __lsan_disable() {
-}
-extern "C" void __lsan_enable() {
-}
+extern "C" void __lsan_disable() {}
+extern "C" void __lsan_enable() {}

@@ -13,13 +13,12 @@ from typing import Any
 
 import duckdb
 import pytest
-from support.audits import BEGIN, Audit
+from support.audits import BEGIN
 from support.exported import events, in_logs
 from support.parted import Program, churn
 from support.rehearsal import ROOT
 from typer.testing import CliRunner
 
-from audit.goldens import unpack
 from tracehook.audit.export import export
 from tracehook.audit.fields import FIELDS
 from tracehook.commands import app
@@ -176,18 +175,3 @@ def test_the_questions_of_the_page_in_polars() -> None:
     assert [(row[0], row[1], row[3]) for row in found["without_end"].rows()] == [
         ("job.rank1.h.8", 1, "communicator.ready")
     ]
-
-
-@pytest.mark.parametrize(
-    "name", sorted({folder.name for folder in GOLDEN.iterdir() if folder.is_dir()} - {"damaged-file"})
-)
-def test_the_audit_of_an_export_is_that_of_the_logs(tmp_path: Path, name: str) -> None:
-    """To the letter, apart from damaged lines, which no export has."""
-    logs = unpack(GOLDEN / name, tmp_path)
-    export(logs, tmp_path / "out")
-    of_logs, of_export = (
-        json.loads(Audit(folder, "--json", "--max-findings", "0").out) for folder in (logs, tmp_path / "out")
-    )
-    for found in (of_logs, of_export):
-        del found["directory"]
-    assert of_export == of_logs

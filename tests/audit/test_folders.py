@@ -9,11 +9,9 @@ import pytest
 from support.audits import CLEAN, Audit
 from support.exported import events, in_logs
 from support.parted import Program
-from typer.testing import CliRunner
 
 from audit.goldens import DIRECTORY, unpack
 from tracehook.audit.export import export
-from tracehook.commands import app
 from tracehook.log.directory import find_logs
 from tracehook.log.folders import folders_in, of_this_host
 from tracehook.log.growing import GrowingDirectory
@@ -83,21 +81,6 @@ def test_a_running_job_is_read_from_all_folders(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "host0")
     growing.look()
     assert list(growing.tails) == ["host1/job.rank1.h.8.jsonl"]
-
-
-def test_rotate_asks_in_all_folders(tmp_path: Path) -> None:
-    """And names who does not answer."""
-    for rank in range(2):
-        (tmp_path / f"host{rank}").mkdir()
-        Program(tmp_path / f"host{rank}", rank=rank, ranks=2)
-    done = CliRunner().invoke(app, ["rotate", "--wait", "0", str(tmp_path)])
-    assert done.exit_code == 1
-    assert "2 processes began no new part within 0 s: job.rank0.h.7, job.rank1.h.8" in done.stderr
-    assert {file.parent for file in tmp_path.rglob(".tracehook-rotate")} == {
-        tmp_path,
-        tmp_path / "host0",
-        tmp_path / "host1",
-    }
 
 
 def test_an_export_has_the_logs_of_all_folders(tmp_path: Path) -> None:

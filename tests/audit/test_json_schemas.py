@@ -52,11 +52,6 @@ def test_what_is_said_of_a_golden_directory_fits(golden: str) -> None:
     assert problems("watch", printed("watch", "--once", "--json", logs)) == []
 
 
-def test_the_installed_policies_fit() -> None:
-    """Of the command `policies`."""
-    assert problems("policies", printed("policies", "--json")) == []
-
-
 def test_what_the_doctor_says_fits() -> None:
     """With a device and without one."""
     doctor = [SCRIPTS / "tracehook", "doctor", "--json"]
@@ -97,7 +92,6 @@ def samples() -> dict[str, Any]:
         "jobs": printed("jobs", "--json", failed),
         "watch": printed("watch", "--once", "--json", failed) | {"waits": [wait]},
         "doctor": doctor | {"remarks": {}, "settings": {}},
-        "policies": printed("policies", "--json"),
         "tuned": json.loads(tuned()),
     }
 

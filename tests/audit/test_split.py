@@ -19,7 +19,6 @@ from support.parted import Program, churn
 
 from audit.goldens import DIRECTORY, unpack
 from tracehook.audit import on_ray, split
-from tracehook.audit.export import export
 from tracehook.audit.rules import check
 from tracehook.audit.split import Block, NotWhole, Read
 from tracehook.audit.store import Store
@@ -64,12 +63,6 @@ def expect_alike(logs: Path) -> None:
 def test_blocks_of_a_golden_directory(name: str, tmp_path: Path) -> None:
     """Also what a rehearsal says of a rank in another block, and what only a ring has."""
     expect_alike(unpack(DIRECTORY / name, tmp_path))
-
-
-def test_an_export_needs_no_blocks(tmp_path: Path) -> None:
-    """Its events are in one file already."""
-    export(DIRECTORY / "window-order", tmp_path / "out")
-    expect_alike(tmp_path / "out")
 
 
 def test_packed_logs(logs: Path) -> None:

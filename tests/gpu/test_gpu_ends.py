@@ -14,7 +14,7 @@ def test_allocation_after_destroy_works_where_torchs_own_hook_raises(ranks, tmp_
 
     assert ["fine" if IS_NCCL2 else "DistBackendError"] * ranks == torchs.values("outcome"), torchs.output
     assert ["fine"] * ranks == ours.values("outcome"), ours.output
-    assert [0] * ranks == [counts.left for counts in ours.summaries]
+    assert [0] * ranks == [counts.local.left for counts in ours.summaries]
 
 
 def test_a_watchdog_abort_ends_the_ranks_and_is_in_the_log(ranks, tmp_path) -> None:

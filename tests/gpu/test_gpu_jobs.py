@@ -12,9 +12,9 @@ def assert_complete(result: Result, ranks: int) -> None:
     assert ranks == len(result.logs), result.output
     for log, counts in zip(result.logs, result.summaries, strict=True):
         assert log.ended, log.path
-        assert counts.left == 0, counts
+        assert counts.local.left == 0, counts
         assert counts.failures == 0, counts
-        assert counts.made > 0, counts
+        assert counts.local.made > 0, counts
 
 
 def test_the_tour_ends_with_nothing_left(ranks, tmp_path) -> None:

@@ -34,7 +34,7 @@ def test_each_registration_is_used_and_the_memory_comes_back(ranks: int, tmp_pat
     assert {segment for _, segment in made} <= freed
     assert used == made, (made, used)
     assert result.events("register.unused") == []
-    assert [0] * ranks == [counts.left for counts in result.summaries]
+    assert [0] * ranks == [counts.local.left for counts in result.summaries]
 
 
 def test_doctor_times_a_call_on_registered_memory(ranks: int, tmp_path: Path) -> None:

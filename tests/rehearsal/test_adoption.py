@@ -68,7 +68,7 @@ def test_enabling_again_is_complete(adopted: Rehearsal) -> None:
         assert set(_held(facts["again"])) == {facts["live_again"]}
         assert facts["end"]["communicators"] == []
     for log in adopted.logs:
-        assert (summarise(log).left, summarise(log).failures) == (0, 0)
+        assert (summarise(log).local.left, summarise(log).failures) == (0, 0)
 
 
 @pytest.mark.parametrize("kind", ["bound", "unbound"])
@@ -116,4 +116,4 @@ def test_attached_by_hand(tmp_path: Path) -> None:
     (known,) = facts["known"]
     assert (facts["needless"], known["held"]) == (False, 1)
     assert f"communicator {known['key']} was seen when it was made: attach_communicator is not needed" in run.output
-    assert summarise(run.log()).left == 0
+    assert summarise(run.log()).local.left == 0

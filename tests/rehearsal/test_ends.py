@@ -62,7 +62,7 @@ def test_watchdog_aborts(tmp_path: Path, handling: str) -> None:
     if handling == "2":  # clean up only: the program goes on, allocates and frees
         assert run.facts(0).get("after") == "allocated", run.output
         assert log.ended
-        assert summarise(log).left == 0
+        assert summarise(log).local.left == 0
 
 
 def test_killed_rank(tmp_path: Path) -> None:

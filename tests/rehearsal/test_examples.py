@@ -20,8 +20,8 @@ def test_training_with_ddp(tmp_path: Path) -> None:
     assert "step 2: loss" in run.finished.out
     assert [log.rank for log in run.logs] == [0, 1]
     for counts in map(summarise, run.logs):
-        assert counts.made > 0
-        assert (counts.left, counts.failures, counts.warnings) == (0, 0, 0)
+        assert counts.local.made > 0
+        assert (counts.local.left, counts.failures, counts.warnings) == (0, 0, 0)
 
 
 def test_serving_with_two_groups(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_serving_with_two_groups(tmp_path: Path) -> None:
     for counts in map(summarise, run.logs):
         assert counts.communicators >= 3
         assert counts.segments_freed > 0
-        assert (counts.left, counts.failures, counts.warnings) == (0, 0, 0)
+        assert (counts.local.left, counts.failures, counts.warnings) == (0, 0, 0)
 
 
 def test_tensor_parallelism_with_symmetric_memory(tmp_path: Path) -> None:

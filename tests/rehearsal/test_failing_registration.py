@@ -25,7 +25,7 @@ def test_all_or_nothing(tmp_path: Path) -> None:
         after = after or event["event"] == "communicator.failed"
         assert not (after and event["event"] == "register.local" and event["comm_id"] == failed)
     assert len(run.finished.lines("failed with NCCL error 1")) == 1, run.output
-    assert summarise(run.log()).left == 0
+    assert summarise(run.log()).local.left == 0
 
 
 def test_warned_without_a_log() -> None:

@@ -36,24 +36,11 @@ EVERYTHING = dict.fromkeys(CHOSEN, True)
 
 
 def test_the_table_chooses_the_memory(tmp_path: Path) -> None:
-    """By operation, size and way of calling; the log has what it expects, once for each row that it used."""
+    """By operation, size and way of calling."""
     run = play(JOB, "same", str(tmp_path), log=tmp_path / "log", SYMM_REGISTER_POLICY="measured")
     run.assert_good()
     assert alike(run, "found") == CHOSEN
     assert alike(run, "sum") == 3.0
-    expected = run.events("policy.expected", 0)
-    rows = [(event["operation"], event["bucket"], event["plain_us"], event["symmetric_us"]) for event in expected]
-    assert rows == [
-        ("all_reduce", 1024, 20.0, 10.0),
-        ("all_reduce", 2048, 20.0, 19.9),
-        ("all_reduce", 4096, 20.0, 30.0),
-        ("all_reduce", 1024, 20.0, 25.0),
-        ("all_reduce", 2048, 20.0, 10.0),
-        ("all_reduce", 4096, 20.0, 10.0),
-        ("all_gather", 1024, 20.0, 10.0),
-        ("all_gather", 2048, 20.0, 40.0),
-        ("all_gather", 4096, 20.0, 10.0),
-    ]
     assert "tracehook:" not in run.finished.err
     assert Audit(tmp_path / "log").status == 0
 

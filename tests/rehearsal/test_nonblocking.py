@@ -27,7 +27,7 @@ def test_registered_once_ready(tmp_path: Path, faults: str) -> None:
     run.assert_good()
     for log in run.logs:
         counts = summarise(log)
-        assert (counts.communicators, counts.left, counts.failures, counts.warnings) == (2, 0, 0, 0)
+        assert (counts.communicators, counts.local.left, counts.failures, counts.warnings) == (2, 0, 0, 0)
         ready: set[int] = set()
         pairs = []
         for event in log.events:

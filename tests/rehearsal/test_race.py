@@ -39,7 +39,7 @@ def test_everything_at_once(tmp_path: Path, mode: str) -> None:
     assert run.events("ledger.difference") == run.events("segment.unknown") == []
     assert all(e["ok"] for e in run.events("register.local") + run.events("deregister.local"))
     # Those of the pair that torch.cuda.nccl keeps to the end are left, and nothing else.
-    assert summarise(run.log()).left == sum(facts["live"].values()) or run.log().dropped
+    assert summarise(run.log()).local.left == sum(facts["live"].values()) or run.log().dropped
 
 
 def test_lost_events_are_counted(tmp_path: Path) -> None:

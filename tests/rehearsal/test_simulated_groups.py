@@ -16,4 +16,4 @@ def test_communicators_after_a_simulated_group_are_registered(tmp_path: Path) ->
     for rank in (0, 1):
         assert run.facts(rank)["held"] == [1, 1]
         counts = summarise(run.log(rank))
-        assert (counts.communicators, counts.left, counts.warnings) == (2, 0, 0)
+        assert (counts.communicators, counts.local.left, counts.warnings) == (2, 0, 0)

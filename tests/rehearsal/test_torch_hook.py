@@ -23,7 +23,7 @@ def test_allocation_after_destroy(tmp_path: Path) -> None:
     run = rehearse("after_destroy.py", log=tmp_path)
     run.assert_good()
     assert run.facts() == {"allocation": "ok", "empty_cache": "ok"}
-    assert summarise(run.log()).left == 0
+    assert summarise(run.log()).local.left == 0
 
 
 def test_torch_dies_of_a_second_device() -> None:

@@ -43,9 +43,9 @@ def test_nothing_is_left_registered(tour: Rehearsal) -> None:
     """Each registration is undone, or goes with the one communicator that was aborted."""
     for log in tour.logs:
         counts = summarise(log)
-        assert (counts.left, counts.failures, counts.warnings) == (0, 0, 0)
+        assert (counts.local.left, counts.failures, counts.warnings) == (0, 0, 0)
         assert counts.aborted == 1
-        assert counts.made == counts.undone + counts.local.dropped
+        assert counts.local.made == counts.local.undone + counts.local.dropped
 
 
 def test_every_communicator_is_found(tour: Rehearsal) -> None:

@@ -18,13 +18,11 @@ SMALL = 4 << 20  # bytes
 class Program:
     """It allocates, registers, deregisters and frees. One event a microsecond, from 06:00 UTC on."""
 
-    def __init__(
-        self, folder: Path, limit: int | None = SMALL, rank: int = 0, ranks: int = 1, packed: bool = False
-    ) -> None:
+    def __init__(self, folder: Path, limit: int | None = SMALL, rank: int = 0, ranks: int = 1) -> None:
         self.folder = folder
         self.seq = 0
         self.rank = rank
-        self.parts = Parts(folder / f"job.rank{rank}.h.{7 + rank}.jsonl", None, Bound(limit, packed), self.clock)
+        self.parts = Parts(folder / f"job.rank{rank}.h.{7 + rank}.jsonl", None, Bound(limit), self.clock)
         self.parts.begin(_FIRST | {"job": "job", "pid": 7 + rank, "rank": rank, "world_size": ranks})
         self.segments = 0
 

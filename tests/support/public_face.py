@@ -84,4 +84,4 @@ def choose(request: Request, /) -> Answer | None:
 
 
 policy: Policy = choose
-collector = tracehook.metrics.collector()
+collector = tracehook.metrics.collector("/run/tracehook")

@@ -224,7 +224,7 @@ def test_copies_in_parts_are_sent_once(tmp_path: Path) -> None:
 
 def test_the_collector_knows_parts_apart(tmp_path: Path) -> None:
     """By their first bytes: those of two parts differ only at the end of the first line, which may be long."""
-    parts = Parts(tmp_path / "job.rank0.h.7.jsonl", None, Bound(64 << 20, packed=False))
+    parts = Parts(tmp_path / "job.rank0.h.7.jsonl", None, Bound(64 << 20))
     parts.begin({"event": "trace.begin", "schema": "1.14", "t_ns": 1, "argv": ["x" * 4000]})
     parts.rotate()
     size = int(RECEIVER["fingerprint_size"].removesuffix("KiB")) << 10

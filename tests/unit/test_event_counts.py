@@ -1,4 +1,4 @@
-"""Counts of events by kind, from batches of the ring's records."""
+"""Counts of events by kind, from the ring's records."""
 
 from __future__ import annotations
 

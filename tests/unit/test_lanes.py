@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tracehook.views.lanes import Lanes, NestingLanes
+from tracehook.views.timeline import Lanes, NestingLanes
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)).map(lambda one: (one[0], one[0] + one[1])))
 

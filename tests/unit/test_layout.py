@@ -43,7 +43,6 @@ MAY_INCLUDE = {
     "torch": ("cuda", "elf", "events", "registrar", "windows"),
     "process": ("events", "nccl", "registrar", "torch", "windows"),
     "bindings": ("cuda", "events", "ipc", "nccl", "process", "registrar", "torch", "windows"),
-    "testing": ("bindings", "events", "process", "registrar", "windows"),
 }
 
 
@@ -132,7 +131,7 @@ def test_a_native_room_includes_only_what_lies_below(room: str) -> None:
 
 def test_only_the_bindings_know_python() -> None:
     """The wiring of a process does without pybind11, like all rooms below it."""
-    for room in MAY_INCLUDE.keys() - {"bindings", "testing"}:
+    for room in MAY_INCLUDE.keys() - {"bindings"}:
         assert not [file for file in (HOUSE / "cpp" / room).glob("*.[ch]*") if "pybind11" in file.read_text()]
 
 

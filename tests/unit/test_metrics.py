@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -328,28 +330,26 @@ def test_the_collector_of_a_directory_can_be_registered(tmp_path):
     assert b"tracehook_files_read 0.0" in generate_latest(registry)
 
 
+def test_the_program_of_the_page_serves_the_files(tmp_path):
+    """Word for word, but for the port and the directory, which may come later."""
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    program = re.search(r"```python\n(from prometheus_client import start.*?)thread\.join", page, re.DOTALL)[1]
+    directory, found = tmp_path / "metrics", {}
+    exec(program.replace("9427", "0").replace("/shared/metrics", str(directory)), found)
+    directory.mkdir()
+    (directory / file_name(0)).write_bytes(text(Bounded().of(readings(sources()), PLACE)))
+    with urllib.request.urlopen(f"http://127.0.0.1:{found['server'].server_port}/metrics", timeout=20) as answer:
+        served = answer.read()
+    found["server"].shutdown()
+    found["server"].server_close()
+    assert b"tracehook_files_read 1.0" in served
+
+
 def test_without_prometheus_client_the_collector_says_what_to_install(monkeypatch):
     """An ImportError names the extra."""
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
     with pytest.raises(ImportError, match=r"pip install 'tracehook\[metrics\]'"):
-        tracehook.metrics.collector()
-
-
-def test_the_collector_says_what_the_file_says():
-    """The same names, labels and values."""
-    from tracehook.metrics.collected import Collected
-
-    series = Bounded().of(readings(sources(status={"communicators": [ROW]})), PLACE)
-    collected = generate_latest(Collected(SimpleNamespace(series=lambda: series))).decode()
-    assert values(series) == {
-        (sample.name, *(sample.labels[name] for name in METRICS[sample.name].labels)): sample.value
-        for metric in text_string_to_metric_families(collected)
-        for sample in metric.samples
-    }
-    meanings = [
-        sorted(line for line in one.splitlines() if line[0] == "#") for one in (collected, text(series).decode())
-    ]
-    assert meanings[0] == meanings[1]
+        tracehook.metrics.collector("/run/tracehook")
 
 
 def test_the_page_has_the_table():

@@ -145,3 +145,16 @@ def test_a_peer_that_gives_up_before_they_are_connected(sides):
     assert sides.peer.obstacle().text == "peers of group 0: rank 1 gave up: no"
     sides.peer.number = 5
     assert sides.peer.obstacle() is None
+
+
+def test_a_peer_that_gives_up_again_and_again_is_heard_in_its_order(sides):
+    """It does not wait for this rank, whose next exchange is about the first thing that it refused."""
+    for number, why in ((5, "first"), (6, "second")):
+        mine = SimpleNamespace(link=sides.there, number=number, about="peers of group 0", rank=0)
+        outbox.refuse([mine], 1, ValueError(why))
+    sides.inbox.read(sides.peer)
+    for number, why in ((4, "first"), (5, "second")):
+        sides.peer.number = number
+        assert sides.peer.obstacle().text == f"peers of group 0: rank 1 gave up: {why}"
+    sides.peer.number = 6
+    assert sides.peer.obstacle() is None

@@ -13,7 +13,6 @@ from support.packages import install
 
 from tracehook.policies import Answer, Request, Threshold, isolated, shared
 from tracehook.policies.chooser import REMEMBERED, Choice, Chooser
-from tracehook.policies.installed import available, find
 from tracehook.symmetric_memory.pool_choice import PoolChoice
 
 REQUEST = Request(groups=("tp",), ranks=(2,), device=0, operation="all_reduce", nbytes=1 << 20)
@@ -201,32 +200,10 @@ def test_a_name_that_two_packages_offer_is_not_used(packages, chooser, said) -> 
     assert "offered by several packages (other-policies 3.0, some-policies 1.2)" in line
 
 
-def test_all_installed_policies_are_listed(packages: Path) -> None:  # noqa: ARG001
-    """Every installed policy has a row with its origin, and the first line of its docstring or what is wrong."""
-    rows = {row.name: row for row in available()}
-    assert list(rows) == sorted(rows)
-    assert {*POLICIES, "elsewhere"} <= set(rows)
-    assert (rows["small"].target, rows["small"].package) == ("some_policies:small", "some-policies 1.2")
-    assert (rows["small"].summary, rows["small"].problem) == ("Ordinary memory for what is small.", "")
-    assert (rows["breaks"].summary, rows["breaks"].problem) == ("", "")
-    assert "no_such_module" in rows["elsewhere"].problem
-    assert find(["elsewhere", "small"]) == [rows["elsewhere"], rows["small"]]
-
-
 def test_only_the_chosen_policies_are_imported(chooser) -> None:
     """A package whose policies are installed but not chosen is left alone."""
     chooser("elsewhere")
     assert "some_policies" not in sys.modules
-
-
-@pytest.mark.parametrize("told", [(1, 1.0), (1 << 60, 1.0, 2.0), (1.5, 1.0, 2.0), (1, float("nan"), 2.0), 7])
-def test_an_expectation_that_the_log_cannot_have_is_reported(packages, chooser, said, monkeypatch, told) -> None:  # noqa: ARG001
-    """The policy is skipped as if it had raised; the program goes on."""
-    asked = chooser("always", "small")
-    monkeypatch.setattr(sys.modules["some_policies"].always, "expects", lambda _: told, raising=False)
-    assert asked.choose(REQUEST) == DEFAULT
-    assert len(said) == 1
-    assert "policy 'always' skipped: raised" in said[0]
 
 
 def test_several_groups_of_a_scope_ask_no_policy_with_a_fingerprint(packages, said, monkeypatch) -> None:  # noqa: ARG001

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 import tracehook
 from tracehook.hook import facts
 from tracehook.hook import status as status_types
-from tracehook.hook.status import Shown, Status
+from tracehook.hook.status import Status
 
 PROGRAM = Path(__file__).parents[1] / "support" / "public_face.py"
 NO_TORCH = """
@@ -41,17 +40,6 @@ def test_the_typed_program_uses_every_public_name() -> None:
 def test_the_types_of_the_status_are_its_names() -> None:
     """Of a process in which nothing runs, the status has each name that the type has."""
     assert facts.nothing().keys() == get_type_hints(Status).keys()
-
-
-def test_a_notebook_shows_the_status_as_tables() -> None:
-    """A table of single values, and one for each list; text is shown, never obeyed."""
-    rows = [{"pool": "<b>shared</b>", "bytes": 5}, {"pool": "isolated", "bytes": 6}]
-    shown = Shown(facts.nothing() | {"pools": rows, "reasons": {"why": "do <this>"}})._repr_html_()
-    assert shown.count("<table>") == 2
-    assert "<p>pools</p>" in shown
-    assert "<td>&lt;b&gt;shared&lt;/b&gt;</td><td>5</td>" in shown
-    assert "why: do &lt;this&gt;" in shown
-    assert json.loads(json.dumps(Shown(facts.nothing()))) == facts.nothing()
 
 
 def test_every_row_of_a_communicator_has_a_type() -> None:

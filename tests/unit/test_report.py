@@ -15,11 +15,9 @@ from typer.testing import CliRunner
 pytest.importorskip("duckdb")
 pytest.importorskip("plotly")
 
-from tracehook.audit.finding import Finding
 from tracehook.audit.store import Store
 from tracehook.commands import app
-from tracehook.views.report import lifetimes, make_page, page, phrases
-from tracehook.views.report.series import Place
+from tracehook.views.report import make_page, page, phrases
 
 _HOSTILE = (
     "</script><script>document.title='ran'</script><img src=x onerror=\"document.title='ran'\"> {{ 7 * 7 }} {% raw %} "
@@ -141,26 +139,6 @@ def test_readings_are_what_the_log_says(job: Path, parsed: _Tags) -> None:
     assert max(v for v in time["bands"]["held"]["high"] if v) > max(v for v in time["bands"]["held"]["mid"] if v)
 
 
-def test_lifetimes_tell_who_held(parsed: _Tags) -> None:
-    """The first segment was held by all three communicators of its rank for most of its life."""
-    local = parsed.data["lifetimes"]["0"]["local"]
-    state, holders, spans = local["states"][0]
-    assert state == "held"
-    assert len(holders.split(" + ")) == 3
-    assert 0 in {line for line, _, _ in spans}
-    assert local["names"][0] == "1: 512 MiB"
-
-
-def test_a_communicator_that_does_not_hold_a_segment_shows(tmp_path: Path) -> None:
-    """A segment that lives long without registration while a communicator is ready is `missing`."""
-    write_job(tmp_path, 1, 120)
-    (path,) = tmp_path.iterdir()
-    kept = [line for line in path.read_text().splitlines() if '"segment":3,' not in line or '"register' not in line]
-    path.write_text("\n".join(kept) + "\n")
-    states = _Tags(_page(tmp_path)).data["lifetimes"]["0"]["local"]["states"]
-    assert "missing" in {state for state, _, _ in states}
-
-
 @pytest.mark.parametrize("text", [_HOSTILE, _LONG], ids=["markup", "long"])
 def test_hostile_texts_stay_texts(tmp_path: Path, text: str) -> None:
     """Whatever the strings of a log hold: the page has the same elements, and is not much longer."""
@@ -204,36 +182,12 @@ def test_hostile_numbers(tmp_path: Path) -> None:
 
 
 def test_many_ranks_stay_readable(tmp_path: Path) -> None:
-    """Of 64 ranks all are in the pictures, lifetimes of 24 of them, and the page says so."""
+    """Of 64 ranks all are in the pictures."""
     write_job(tmp_path, 64, 250)
     made = _page(tmp_path)
     parsed = _Tags(made)
     assert len(made) < 8_000_000
     assert 64 == len(parsed.data["places"]) == len(parsed.data["time"]["series"]["held"])
-    assert len(parsed.data["lifetimes"]) == 24
-    assert {"1", "63"} <= set(parsed.data["lifetimes"])
-    assert "lifetimes are here for 24 of 64 ranks" in " ".join(parsed.text)
-
-
-def test_bars_are_bounded(tmp_path: Path) -> None:
-    """Of a rank with more segments than can be looked at, the big and long-lived are drawn and the others counted."""
-    write_job(tmp_path, 1, 4000)
-    local = _Tags(_page(tmp_path)).data["lifetimes"]["0"]["local"]
-    assert len(local["names"]) == 120
-    assert local["left_out"] > 100
-
-
-def test_ranks_with_findings_come_first() -> None:
-    """Detail goes to the ranks that findings name, errors first, to those far from the others, to the lowest."""
-    places = [Place(number, number, f"rank {number}", "") for number in range(100)]
-    findings = [
-        Finding("a", "warning", "", (50, 51, 52), None, None, None, None),
-        Finding("b", "error", "", (90,), None, None, None, None),
-    ]
-    chosen = [place.number for place in lifetimes.choose_places(places, findings, [70])]
-    assert len(chosen) == 24
-    assert {50, 51, 70, 90} < set(chosen)
-    assert [*range(20), 50, 51, 70, 90] == chosen
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tracehook.settings import FORMER, Settings, from_environment, shared, table
+from tracehook.settings import Settings, from_environment, shared, table
 
 GOOD = [
     ("HOOK", "1", "hook", True),
@@ -142,16 +142,6 @@ def test_the_defaults_in_the_table_are_the_defaults():
     """A default, written into the environment as the table shows it, changes nothing."""
     shown = {variable: default for variable, default, _ in table() if default != "unset"}
     assert from_environment(shown) == (Settings(), [])
-
-
-@pytest.mark.parametrize("variable", FORMER)
-def test_a_setting_that_is_gone_says_what_to_use(variable):
-    """Whoever still sets it gets one sentence, and the program runs."""
-    settings, complaints = from_environment({variable: "off"})
-    assert settings == Settings()
-    (line,) = complaints
-    instead = "a collector of OpenTelemetry reads the logs" if variable.endswith("OTEL") else "SYMM_REGISTER_GUARD="
-    assert line.startswith(f"{variable} is no setting any more, and is ignored: {instead}")
 
 
 def test_what_ranks_must_share_is_told_as_texts():

@@ -21,10 +21,9 @@ def _summary_of(tmp_path, events, **begin):
 
 
 def _counts(summary):
-    return {
-        name: getattr(summary, name)
-        for name in ("segments", "segments_freed", "communicators", "destroyed", "aborted", "made", "undone", "left")
-    }
+    names = ("segments", "segments_freed", "communicators", "destroyed", "aborted")
+    counts = {name: getattr(summary, name) for name in names}
+    return counts | {name: getattr(summary.local, name) for name in ("made", "undone", "left")}
 
 
 def test_a_quiet_process_counts_nothing(tmp_path):
@@ -55,7 +54,7 @@ def test_the_life_of_a_job(harness, events, tmp_path):
         "left": 5,
     }
     assert summary.local.dropped == 4
-    assert summary.made == summary.undone + summary.local.dropped + summary.left
+    assert summary.local.made == summary.local.undone + summary.local.dropped + summary.local.left
 
 
 def test_a_clean_end_leaves_nothing(harness, events, tmp_path):
@@ -65,7 +64,13 @@ def test_a_clean_end_leaves_nothing(harness, events, tmp_path):
         harness.create(pointer)
         harness.retire(pointer)
     summary = _summary_of(tmp_path, events())
-    assert (summary.communicators, summary.destroyed, summary.made, summary.undone, summary.left) == (3, 3, 3, 3, 0)
+    assert (summary.communicators, summary.destroyed, summary.local.made, summary.local.undone, summary.local.left) == (
+        3,
+        3,
+        3,
+        3,
+        0,
+    )
 
 
 def test_an_adopted_segment_counts_as_one(harness, events, tmp_path):
@@ -83,7 +88,7 @@ def test_a_refusal_is_a_failure_and_not_a_registration(harness, events, tmp_path
     for number in range(1, 4):
         harness.alloc(0, number * 0x10000, SIZE)
     summary = _summary_of(tmp_path, events())
-    assert (summary.made, summary.undone, summary.failures, summary.left) == (2, 2, 1, 0)
+    assert (summary.local.made, summary.local.undone, summary.failures, summary.local.left) == (2, 2, 1, 0)
 
 
 @pytest.mark.parametrize("name", sorted(tables.WARNINGS | tables.PROBLEMS))
@@ -116,7 +121,7 @@ def test_windows_are_made_undone_dropped_and_left(tmp_path):
     )
     windows = summary.windows
     assert (windows.made, windows.undone, windows.dropped, windows.left) == (7, 1, 3, 3)
-    assert (summary.made, summary.undone, summary.local.dropped, summary.left) == (1, 0, 1, 0)
+    assert (summary.local.made, summary.local.undone, summary.local.dropped, summary.local.left) == (1, 0, 1, 0)
     assert (summary.failures, summary.warnings) == (0, 0)
 
 
@@ -156,7 +161,7 @@ def test_the_most_of_expandable_segments(harness, events, tmp_path):
     harness.unmap(0, 0x10000, SIZE)
     harness.map(0, 0x40000, SIZE // 2)
     summary = _summary_of(tmp_path, events())
-    assert (summary.expandable, summary.segments, summary.made) == (3 * SIZE, 0, 0)
+    assert (summary.expandable, summary.segments, summary.local.made) == (3 * SIZE, 0, 0)
 
 
 @pytest.mark.parametrize("total", [None, "12", [1]])
@@ -169,7 +174,7 @@ def test_a_strange_total_breaks_nothing(tmp_path, total):
 def test_a_strange_communicator_breaks_nothing(tmp_path, comm):
     """A log that somebody edited is still counted."""
     summary = _summary_of(tmp_path, [{"event": "register.local", "comm_id": comm, "ok": True}])
-    assert summary.made == 1
+    assert summary.local.made == 1
 
 
 def test_events_of_later_versions_are_passed_over(tmp_path):

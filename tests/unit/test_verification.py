@@ -13,7 +13,7 @@ from tracehook.agreement.alarms import Alarm
 from tracehook.agreement.rounds import RoundTopology
 from tracehook.agreement.verdicts import RoundVerdict
 from tracehook.symmetric_memory import verification
-from tracehook.symmetric_memory.testimony import MOST, joined, read
+from tracehook.symmetric_memory.testimony import MOST, read
 from tracehook.symmetric_memory.verification import CHANNEL, Verification
 
 WINDOW, ORDINARY = (1, 0), (0, None)
@@ -119,8 +119,7 @@ def test_an_answer_stays_small() -> None:
     _, store = _verdict([(2, 0), *calls * [WINDOW]], (calls + 1) * [WINDOW], last=0)
     told = read(store.values["verdict/1"])
     assert len(told.kernels) <= MOST
-    (version,) = told.versions
-    assert len(version.uses) <= MOST
+    assert len(told.uses) <= MOST
 
 
 # --- over time ---
@@ -243,14 +242,3 @@ def test_many_ranks_take_samples_less_often() -> None:
     """Rank 0 reads at most `MOST_AT_ONCE` samples in a period."""
     periods = [Verification(Communicator([]), RoundTopology("p", 0, n, "c", 0))._period for n in (2, 128, 1024)]
     assert periods == [verification.PERIOD, verification.PERIOD, 8 * verification.PERIOD]
-
-
-def test_the_answer_of_many_equal_ranks_is_as_long_as_that_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only their numbers are longer."""
-    everywhere = Everywhere(monkeypatch, 32, calls=600)
-    everywhere.places[0][100] = (2, 0)
-    alarm = next(filter(None, [everywhere.step(range(everywhere.ranks)) for _ in range(6)]))
-    everywhere.settle(alarm, list(reversed(range(everywhere.ranks))))
-    told = [read(text) for key, text in everywhere.store.values.items() if key.startswith(alarm.verdict_key)]
-    together = joined(told)
-    assert [version.ranks for version in together.versions] == [list(range(1, everywhere.ranks))]

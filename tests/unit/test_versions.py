@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tracehook import _core, versions
+from tracehook import versions
 from tracehook.hook import library as hook_library
+from tracehook.log.tables import rows as rows_of
 from tracehook.rehearsal import emulation
 
+TRAITS = [row[1:] for row in rows_of("nccl/traits.def")]
 DOCUMENT = Path(__file__).parents[2] / "docs" / "compatibility.md"
 
 
@@ -72,16 +74,18 @@ def test_the_document_has_what_differs_in_nccl() -> None:
     """docs/compatibility.md has a line for each row of the native table, in its order, with its versions."""
     shown = [line.split(" | ") for line in DOCUMENT.read_text().splitlines() if line.startswith("| ")]
     lines = [[cell.strip("| ") for cell in cells[:3]] for cells in shown]
-    rows = [[text, _dotted(first), _dotted(end) if end else ""] for _, first, end, text in _core.nccl_traits()]
+    rows = [
+        [text, _dotted(int(first)), "" if end == "kAlways" else _dotted(int(end))] for _, first, end, text in TRAITS
+    ]
     begin = lines.index(rows[0])
     assert lines[begin : begin + len(rows)] == rows
 
 
 def test_every_row_is_true_of_some_nccl() -> None:
     """Each row of the native table is true for some version, and the NCCL of every torch can make windows."""
-    traits = {name: (first, end) for name, first, end, _ in _core.nccl_traits()}
-    assert all(end == 0 or first < end for first, end in traits.values())
-    assert all(row.nccl >= traits["kWindows"][0] for row in versions.ROWS)
+    assert all(end == "kAlways" or int(first) < int(end) for _, first, end, _ in TRAITS)
+    (windows,) = (int(first) for name, first, _, _ in TRAITS if name == "kWindows")
+    assert all(row.nccl >= windows for row in versions.ROWS)
 
 
 def test_a_rehearsal_has_the_nccl_of_the_installed_torch(tmp_path, monkeypatch) -> None:

@@ -11,7 +11,6 @@ from typing import Final, NamedTuple
 import duckdb
 
 from tracehook.audit import lines_table
-from tracehook.audit.exported import TABLES
 from tracehook.audit.limits import limits, open_database
 from tracehook.audit.selection import LATEST, integer
 from tracehook.audit.store import quiet
@@ -22,6 +21,7 @@ from tracehook.log.file_name import stem_of
 from tracehook.log.lines import LogError
 from tracehook.log.text import encodable
 
+TABLES: Final = ("event", "process")
 SCHEMA: Final = "3.0"
 """Of the files: the second number grows with columns that are added, the first one if one changes its meaning."""
 

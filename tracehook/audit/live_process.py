@@ -167,7 +167,7 @@ class Process:
             max(0, counts.segments - counts.segments_freed),
             self.bytes,
             max(0, counts.communicators - counts.destroyed - counts.aborted),
-            counts.left + counts.windows.left,
+            counts.local.left + counts.windows.left,
             self.alerts,
             self.waiting,
             self.dropped,

@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
 from importlib.resources import files
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tracehook.audit import exported, lines_table
+from tracehook.audit import lines_table
 from tracehook.audit.alive import still_runs
 from tracehook.audit.fields import BEGIN
 from tracehook.audit.limits import limits, open_database
@@ -31,7 +30,6 @@ from tracehook.log.tables import OPERATIONS
 from tracehook.log.text import encodable
 
 _NAMED_LINES = 5
-_PACKED = 20  # how much smaller than logs Parquet is, or more
 _SMALL = 8 << 20  # bytes of logs: below that more threads of the database cost more than they do
 
 
@@ -54,9 +52,7 @@ class Store:
         self._stack = contextlib.ExitStack()
         self._scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tracehook-audit-")))
         try:
-            self._is_exported = exported.is_exported(path)
-            find = exported.find_exported if self._is_exported else partial(find_logs, scratch=self._scratch)
-            self.directory: Directory = find(path)
+            self.directory: Directory = find_logs(path, self._scratch)
             if self.directory.newer:
                 raise LogError(self.directory.newer)
             selected = select(self.directory, selection)
@@ -121,16 +117,10 @@ class Store:
 
     def _read(self, logs: Sequence[LogFile], clocks: Sequence[int], progress: Progress) -> None:
         database = self._database
-        if self._is_exported:
-            size = _PACKED * size_of(self.directory.path / "event.parquet")
-        else:
-            size = sum(size_of(part.text) for log in logs for part in log.parts)
-        if size < _SMALL:
+        if sum(size_of(part.text) for log in logs for part in log.parts) < _SMALL:
             database.execute("SET threads = 1")
-        source: exported.ExportedLogs | SharedTexts | Texts
-        if self._is_exported:
-            source = exported.ExportedLogs(self.directory.path, logs)
-        elif self._workers is not None:
+        source: SharedTexts | Texts
+        if self._workers is not None:
             source = SharedTexts(logs, clocks, self._scratch, progress, self._workers)
         else:
             source = Texts(logs, self._scratch, progress)

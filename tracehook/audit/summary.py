@@ -97,21 +97,6 @@ class Summary:
         """Segments that nobody registered, because NCCL could not use it."""
         return self.unmappable if self.registers_at_calls else 0
 
-    @property
-    def made(self) -> int:
-        """Local registrations made."""
-        return self.local.made
-
-    @property
-    def undone(self) -> int:
-        """Local registrations undone."""
-        return self.local.undone
-
-    @property
-    def left(self) -> int:
-        """Local registrations of communicators that were alive at the last event."""
-        return self.local.left
-
     def as_json(self) -> dict[str, Any]:
         """Return it as ``--json`` prints it (docs/audit.md)."""
         names = ("rank", "pid", "ended", "end", "recovered", "lost", "segments", "segments_freed")

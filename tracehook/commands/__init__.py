@@ -13,12 +13,9 @@ from tracehook.commands import (
     build_hook,
     doctor,
     export,
-    exporter,
     jobs,
-    policies,
     rehearse,
     report,
-    rotate,
     run,
     stacks,
     summary,
@@ -57,14 +54,11 @@ app.command("rehearse", context_settings=_PASS_ON)(rehearse.rehearse)
 app.command("doctor")(doctor.doctor)
 app.command("build-hook")(build_hook.build_hook)
 app.command("tune")(tune.tune)
-app.command("policies")(policies.policies)
 app.command("jobs")(jobs.jobs)
 app.command("summary")(summary.summary)
 app.command("watch")(watch.watch)
 app.command("stacks")(stacks.stacks)
-app.command("rotate")(rotate.rotate)
 app.command("export")(export.export)
-app.command("exporter")(exporter.exporter)
 app.command("audit")(audit.audit)
 app.command("report")(report.report)
 app.command("timeline")(timeline.timeline)

@@ -16,7 +16,7 @@ def report(
     job: Job = None,
     since: Since = None,
 ) -> None:
-    """Write one HTML page from the logs of a job: findings, memory over time, lifetimes, cost, pools.
+    """Write one HTML page from the logs of a job: findings, memory over time, cost, pools.
 
     The page needs no network and no other file.
     Exit status 2 if it cannot use the directory or cannot write the page.

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich import box
-from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -25,7 +24,7 @@ from tracehook.log.file import LogFile
 from tracehook.log.lines import Event, whole_number
 from tracehook.log.reader import ProcessLog, read_each
 from tracehook.log.tallies import parse
-from tracehook.log.text import host_name, in_bytes, many, natural, printable
+from tracehook.log.text import host_name, in_bytes, many, printable
 from tracehook.nccl.counts import PathCount, counted
 
 _MOST_GROUPS = 12  # that are named
@@ -56,9 +55,7 @@ def summary(
     paths: Annotated[
         bool, typer.Option("--paths", help="Count collectives instead, by the path that NCCL took for them.")
     ] = False,
-    ranks: Annotated[
-        bool, typer.Option("--ranks", help="A row for each process, even if more than 64 run on several hosts.")
-    ] = False,
+    ranks: Annotated[bool, typer.Option("--ranks", help="A row for each process, also of more than 64.")] = False,
     job: Job = None,
     since: Since = None,
 ) -> None:
@@ -126,17 +123,16 @@ def _show(read: _Read, show_all: bool, ranks: bool) -> None:
     ]
     rows = [row for _, row in placed]
     with_windows = any(row.windows.made for row in rows)
-    if not ranks and len(rows) > _MOST_PROCESSES and len({host for host, _ in placed}) > 1:
-        parts = list(_tables(placed, with_windows))
-    else:
+    if ranks or len(rows) <= _MOST_PROCESSES:
         table = _new_table(f"tracehook: {many(len(rows), 'process')}", ("rank", "pid"), with_windows)
         for row in rows:
             table.add_row(*_cells_of(row, with_windows))
-        parts = [table]
-    console = console_for(Group(*parts))
-    for part in parts:
-        console.print(part)
-    console.print()
+        more = ""
+    else:
+        table, more = _troubled_table(placed, with_windows)
+    console = console_for(table)
+    console.print(table)
+    console.print(more)
     console.print(_LEGEND, style="dim")
     for line in _remarks(rows, len(hidden)):
         console.print(line)
@@ -234,43 +230,24 @@ def _log_state(row: Summary) -> str:
 
 
 _MOST_PROCESSES = 64  # that have a row each, whatever their hosts
-_MOST_ROWS = 40  # of hosts that are alike
 _MOST_TROUBLED = 16
 
 Placed = tuple[str, Summary]  # a process, and its host
 
 
-def _tables(placed: Sequence[Placed], with_windows: bool) -> Iterator[RenderableType]:
-    """Yield the table of hosts, and that of processes that somebody should look at, each with what it leaves out."""
-    by_host: dict[str, list[Summary]] = {}
-    for host, row in placed:
-        by_host.setdefault(host, []).append(row)
-    title = f"tracehook: {many(len(placed), 'process')} on {len(by_host)} hosts"
-    table = _new_table(title, ("host", "ranks"), with_windows)
+def _troubled_table(placed: Sequence[Placed], with_windows: bool) -> tuple[Table, str]:
+    """Return the sums of very many processes, and below them those to look at; and what to say of the others."""
+    hosts = len({host for host, _ in placed})
+    title = f"tracehook: {many(len(placed), 'process')} on {many(hosts, 'host')}"
+    table = _new_table(title, ("host", "rank", "pid"), with_windows)
     everyone = [row for _, row in placed]
-    table.add_row("all", str(len(everyone)), *_sums(everyone, with_windows), style="bold")
-    alike: dict[tuple[str, ...], list[str]] = {}
-    for host in sorted(by_host, key=natural):
-        alike.setdefault((str(len(by_host[host])), *_sums(by_host[host], with_windows)), []).append(host)
+    table.add_row("all", "", str(len(everyone)), *_sums(everyone, with_windows), style="bold")
     some_ended = any(row.end == "ended" for row in everyone)
-    # Those in trouble come first, and then those that differ from most.
-    kinds = sorted(alike.items(), key=lambda kind: (not _trouble(by_host[kind[1][0]], some_ended), len(kind[1])))
-    for cells, hosts in kinds[:_MOST_ROWS]:
-        table.add_row(*map(Text, (_named(hosts), *cells)))
-    yield table
-    if left := sum(len(hosts) for _, hosts in kinds[_MOST_ROWS:]):
-        yield Text(f"and {left} more hosts; --ranks shows each process")
-    troubled = _trouble(everyone, some_ended)
-    if not troubled:
-        return
-    hosts_of = {id(row): host for host, row in placed}
-    worst = _new_table("processes to look at", ("host", "rank", "pid"), with_windows)
-    for row in troubled[:_MOST_TROUBLED]:
-        worst.add_row(*map(Text, (host_name(hosts_of[id(row)]), *_cells_of(row, with_windows))))
-    yield Text("")
-    yield worst
-    if len(troubled) > _MOST_TROUBLED:
-        yield Text(f"and {len(troubled) - _MOST_TROUBLED} more; --ranks shows each process")
+    troubled = sorted((each for each in placed if _is_troubled(each[1], some_ended)), key=lambda each: _place(each[1]))
+    for host, row in troubled[:_MOST_TROUBLED]:
+        table.add_row(*map(Text, (host_name(host), *_cells_of(row, with_windows))))
+    left = len(troubled) - _MOST_TROUBLED
+    return table, f"{f'and {left} more to look at; ' if left > 0 else ''}--ranks shows each process"
 
 
 def _sums(rows: Sequence[Summary], with_windows: bool) -> list[str]:
@@ -288,14 +265,14 @@ def _log_states(rows: Sequence[Summary]) -> str:
     return f"{others} {kind}" if 0 < others < len(rows) else kind
 
 
-def _trouble(rows: Sequence[Summary], some_ended: bool) -> list[Summary]:
-    """Return processes with refused calls, warnings or lost events, and those whose log is open where others ended."""
-    found = [row for row in rows if row.failures or row.warnings or row.lost or (some_ended and row.end != "ended")]
-    return sorted(found, key=lambda row: (not row.failures, not row.lost, row.ended, -row.warnings, row.rank or 0))
+def _is_troubled(row: Summary, some_ended: bool) -> bool:
+    """Whether it has refused calls, warnings or lost events, or its log is open where others ended."""
+    return bool(row.failures or row.warnings or row.lost or (some_ended and row.end != "ended"))
 
 
-def _named(hosts: Sequence[str]) -> str:
-    return host_name(hosts[0]) + (f" and {len(hosts) - 1} alike" if len(hosts) > 1 else "")
+def _place(row: Summary) -> tuple[object, ...]:
+    """Return what processes to look at are sorted by."""
+    return (not row.failures, not row.lost, row.ended, -row.warnings, row.rank or 0)
 
 
 _LEGEND_OF_PATHS = (

@@ -27,8 +27,8 @@ class Host(Protocol):
         """Log an event, with each member of its row (cpp/events/events.def)."""
 
 
-class Extension(Protocol):
-    """A room that follows the service."""
+class Extension:
+    """A room that follows the service. What it does not override does nothing."""
 
     def begun(self, host: Host, journal: Journal) -> None:
         """Hear that the log of this process begins, or began; in a forked child with CUDA it is another one."""
@@ -39,11 +39,12 @@ class Extension(Protocol):
     def disabled(self) -> None:
         """Take no effect until :meth:`enabled` is called again."""
 
-    def paying_calls(self, config: Settings) -> Mapping[str, Threshold]:
+    def paying_calls(self, config: Settings) -> Mapping[str, Threshold]:  # noqa: ARG002
         """Return from which sizes on calls are faster on registered memory, as far as this room knows.
 
         Asked once, when CUDA comes up: by torch, which holds a lock. The answer is alike on all ranks of a host.
         """
+        return {}
 
     def communicator_born(self) -> None:
         """Hear, on the log's thread, that there is one more communicator of several ranks. Does not wait."""
@@ -56,6 +57,7 @@ class Extension(Protocol):
 
     def status(self) -> dict[str, Any]:
         """Return what this room adds to :func:`tracehook.status`."""
+        return {}
 
 
 EXTENSIONS: list[Extension] = []  # tracehook.hook.service.extend() adds to it

@@ -12,7 +12,7 @@ from typing import Any
 from tracehook import __version__
 from tracehook.hook import known_bugs
 from tracehook.hook.job import JobId
-from tracehook.log import packing, ring_place
+from tracehook.log import ring_place
 from tracehook.log.bound import Bound
 from tracehook.log.file_name import make_log
 from tracehook.log.stderr import warn
@@ -36,11 +36,8 @@ def new_log(directory: Path | None, job: str | None) -> tuple[Path, int] | tuple
 
 
 def bound(config: Settings) -> Bound:
-    """Return how large the log may get, and whether it is packed; perhaps with one line on stderr."""
-    packed = config.log_packed == "zstd" and packing.available()
-    if config.log_packed == "zstd" and not packed:
-        warn("SYMM_REGISTER_LOG_PACKED=zstd needs a package (pip install zstandard); the log stays unpacked")
-    return Bound(config.log_limit, packed, ring_place.capacity(config.log_limit))
+    """Return how large the log may get."""
+    return Bound(config.log_limit, ring_place.capacity(config.log_limit))
 
 
 def why_unusable(directory: Path) -> str:

@@ -1,9 +1,8 @@
-"""What :func:`tracehook.status` returns: the names and types of its answer, and how a notebook shows it."""
+"""What :func:`tracehook.status` returns: the names and types of its answer."""
 
 from __future__ import annotations
 
-from html import escape
-from typing import Any, Literal, TypedDict
+from typing import Literal, TypedDict
 
 
 class CommunicatorStatus(TypedDict):
@@ -101,22 +100,3 @@ class Status(TypedDict):
     pools: list[PoolStatus]
     windows: list[WindowsStatus]
     scopes: list[ScopeStatus]
-
-
-class Shown(dict[str, Any]):
-    """A dict that a notebook shows as tables."""
-
-    def _repr_html_(self) -> str:
-        lists = {name: value for name, value in self.items() if isinstance(value, list) and value}
-        single = {name: value for name, value in self.items() if not isinstance(value, list)}
-        single["reasons"] = "; ".join(f"{name}: {advice}" for name, advice in self.get("reasons", {}).items())
-        parts = [_table(["", ""], [[name, value] for name, value in single.items()])]
-        for name, rows in lists.items():
-            parts.append(f"<p>{escape(name)}</p>{_table(list(rows[0]), [list(row.values()) for row in rows])}")
-        return "".join(parts)
-
-
-def _table(names: list[str], rows: list[list[Any]]) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in names)
-    body = "".join(f"<tr>{''.join(f'<td>{escape(str(cell))}</td>' for cell in row)}</tr>" for row in rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

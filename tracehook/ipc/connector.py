@@ -14,6 +14,7 @@ import os
 import secrets
 import select
 import socket
+import struct
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -21,7 +22,6 @@ from typing import Any, NamedTuple
 
 from tracehook.errors import PeerError, PeerLost
 from tracehook.ipc import wire
-from tracehook.ipc.credentials import Credentials, credentials_of, namespace
 from tracehook.ipc.life import own_life
 from tracehook.ipc.link import Link
 
@@ -30,6 +30,7 @@ LOOK_INTERVAL = 0.005  # seconds between two looks into the store
 _MOST_SILENT = 64
 _LONGEST_SILENCE = 10.0  # seconds
 _MOST_AT_ONCE = 256  # connections accepted in one look
+_UCRED = struct.Struct("3i")
 
 
 class PeerAddress(NamedTuple):
@@ -47,6 +48,14 @@ class PeerAddress(NamedTuple):
     socket: str
     secret: str
     pids: int = 0
+
+
+class Credentials(NamedTuple):
+    """Who connected, or who listens. A process that this one cannot see has the number 0."""
+
+    pid: int
+    user: int
+    group: int
 
 
 class Connector:
@@ -235,6 +244,19 @@ class Connector:
             link.life = hello.life
             made.append(link)
         return made
+
+
+def credentials_of(sock: socket.socket) -> Credentials:
+    """Return the credentials of the process at the other end of a connected socket."""
+    return Credentials(*_UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)))
+
+
+def namespace(kind: str) -> int:
+    """Return the number of this process's namespace ("net", "pid"); 0 if the system does not say."""
+    try:
+        return Path(f"/proc/self/ns/{kind}").stat().st_ino
+    except OSError:
+        return 0
 
 
 def _own_address(name: str, secret: str) -> PeerAddress:

@@ -70,9 +70,9 @@ class Peer:
     def obstacle(self) -> PeerError | None:
         """Return why the next exchange cannot begin: the peer's semaphores cannot be used, or it gave that one up."""
         found, self.unusable = self.unusable, None
-        last = self.said[-1] if self.said else None
-        if found is None and last is not None and last.number > self.number and isinstance(last.what, PeerError):
-            found = last.what
+        if found is None:
+            next_one = (one.what for one in self.said if one.number == self.number + 1)
+            found = next((what for what in next_one if isinstance(what, PeerError)), None)
         return found.within(self.about) if found is not None else None
 
     # --- its end ---

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from tracehook.errors import PeerError, PeerTimeout
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import torch
 
     from tracehook.ipc.inbox import Inbox
-    from tracehook.ipc.monitor import PeerMonitor
     from tracehook.ipc.peer import Result
 
 
@@ -31,7 +30,7 @@ class PeerTable:
         self,
         connector: Connector,
         inbox: Inbox,
-        monitor: PeerMonitor,
+        watch: Callable[[Peer], None],
         events: PeerEvents,
         size: int,
         device: torch.device,
@@ -40,7 +39,7 @@ class PeerTable:
         self.timeout = 0.0  # seconds that a call waits
         self._connector = connector
         self._inbox = inbox
-        self._monitor = monitor
+        self._watch = watch  # has the monitor watch this peer, too
         self._events = events
         self._size = size
         self._device = device
@@ -106,7 +105,7 @@ class PeerTable:
             link.start(self._device.index)
             EXPORTS.add_link(link, self._events)
             peer.events.write("peer.ready", link.peer, peer_life=link.life, duration_ns=time.monotonic_ns() - begin)
-            self._monitor.add(peer)
+            self._watch(peer)
             self._give_semaphores(peer)
 
     def _give_semaphores(self, peer: Peer) -> PeerError | None:

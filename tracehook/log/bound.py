@@ -11,13 +11,9 @@ LEAST_LIMIT: Final = 8 << 20  # bytes; a ring has some
 
 
 class Bound(NamedTuple):
-    """`limit`: bytes of all parts of the log (None: no limit). `packed`: all parts but the newest are packed by zstd.
-
-    `ring_events`: how many events the ring holds.
-    """
+    """`limit`: bytes of all parts of the log (None: no limit). `ring_events`: how many events the ring holds."""
 
     limit: int | None = None
-    packed: bool = False
     ring_events: int = MOST_EVENTS
 
     def beside(self, log: Path | None, ring: Path | None) -> Bound:

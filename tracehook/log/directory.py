@@ -16,7 +16,6 @@ from tracehook.log.file import LogFile, open_log, open_ring
 from tracehook.log.file_name import PACKED, STACKS, is_unfinished, job_in, part_of, stem_of
 from tracehook.log.folders import folders_in
 from tracehook.log.lines import LogError, NewerSchema, NotALog, whole_number
-from tracehook.log.parts import REQUEST
 from tracehook.log.ring import RingError
 
 _SUFFIXES = (".jsonl", *(f".jsonl{packed}" for packed in PACKED))
@@ -89,7 +88,7 @@ def _files_in(path: Path) -> Iterator[Path]:
             named = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
         # What has the name of a log, and is none, is named as such.
         files = (name for name, is_folder in named if not is_folder or name.endswith((*_SUFFIXES, ".ring")))
-        names = sorted(name for name in files if name != REQUEST and not is_unfinished(name))
+        names = sorted(name for name in files if not is_unfinished(name))
         yield from (folder / name for name in names)
 
 

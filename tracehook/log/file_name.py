@@ -18,8 +18,7 @@ _STEM = re.compile(r"([^.]*)\.rank(\d{1,9}|-)\.[^.]*\.(\d{1,9})(\.\d+)?")
 _NO_JOB = "job"
 _NEW = ".new"
 STACKS = ".stacks"
-ZSTD = ".zst"
-PACKED = (".gz", ZSTD)
+PACKED = (".gz", ".zst")
 _LONGEST_JOB = 100  # characters; a file's name has 255 bytes
 
 
@@ -94,7 +93,7 @@ def new_name_of(path: Path) -> Path:
 
 def is_unfinished(name: str) -> bool:
     """Whether a file was never whole: its process was killed while it made it."""
-    return name.endswith((f".jsonl{_NEW}", f".jsonl{ZSTD}{_NEW}"))
+    return name.endswith(f".jsonl{_NEW}")
 
 
 def job_in(name: str) -> str:

@@ -150,7 +150,6 @@ class Journal:
                     self._end(finish)
                 else:
                     self._look_aside()
-                    self._rotate_if_asked()
             with self._turn:
                 self._answered = asked
                 self._turn.notify_all()
@@ -162,13 +161,6 @@ class Journal:
             if event == "rank.known":
                 self.facts["rank"] = fields["rank"]
             self._line(event, **fields)
-
-    def _rotate_if_asked(self) -> None:
-        try:
-            if self._file is not None:
-                self._file.rotate_if_asked()
-        except OSError as problem:
-            self._give_up(problem)
 
     def written(self) -> int | None:
         """Return how many bytes the log has got so far, with what it threw away; None without one."""
@@ -238,9 +230,9 @@ class Journal:
 
     def _write(self, data: bytes, mark: bool = True) -> int:
         count = 0
-        if self.tally is not None:
-            self.tally.take(data)
         for record in records.unpack(data):
+            if self.tally is not None:
+                self.tally.take(record)
             name, fields = records.fields_of(record)
             if name in ("python.exception", "thread.exception"):
                 fields |= self.texts.pop(record.members()["texts"], {})

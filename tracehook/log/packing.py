@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import importlib.util
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,6 @@ from typing import Any, Final
 from tracehook.log.lines import LogError
 
 _CHUNK: Final = 1 << 22
-_LEVEL: Final = 3  # zstd's own default
 # What a log has at most, unpacked. The lines of one differ in their times, so it takes a tenth when it is packed.
 _ROOM: Final = 1 << 26  # bytes, of any
 _TIMES: Final = 50  # of the packed size
@@ -34,11 +32,6 @@ def unpack(packed: Path, target: Path) -> str:
     return ""
 
 
-def available() -> bool:
-    """Whether zstd can be written and read here."""
-    return importlib.util.find_spec("zstandard") is not None
-
-
 def first_line(path: Path, limit: int) -> bytes:
     """Return up to `limit` bytes of the first line; nothing if it cannot be read."""
     try:
@@ -46,13 +39,6 @@ def first_line(path: Path, limit: int) -> bytes:
             return bytes(file.readline(limit))
     except (OSError, EOFError, zlib.error, LogError, _Damaged):
         return b""
-
-
-def pack(path: Path, target: Path) -> int:
-    """Write a packed copy of a file; return its bytes. Raises OSError, and :class:`LogError` without zstandard."""
-    with path.open("rb") as source, target.open("xb") as out:
-        _zstandard().ZstdCompressor(level=_LEVEL).copy_stream(source, out)
-        return out.tell()
 
 
 @contextmanager

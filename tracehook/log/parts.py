@@ -16,15 +16,12 @@ from typing import Any, Final
 
 from tracehook.log.bound import NO_BOUND, Bound
 from tracehook.log.encoding import dumps
-from tracehook.log.file_name import ZSTD, new_file, new_name_of, part_name
+from tracehook.log.file_name import new_file, new_name_of, part_name
 from tracehook.log.living import Living
-from tracehook.log.packing import pack
 from tracehook.log.text import in_bytes
 
 _PARTS: Final = 8  # that a log with few living things has
 _SLACK: Final = 64 << 10  # a file takes whole blocks of the disk, and its folder some
-REQUEST: Final = ".tracehook-rotate"  # a file in the folder of the logs: `tracehook rotate` touches it
-_LOOK: Final = 1.0  # seconds between two looks at it
 
 
 class NoRoom(OSError):
@@ -53,7 +50,6 @@ class Parts:
         self.number = 1
         self._fd = new_file(path) if descriptor is None else descriptor
         self._limit = bound.limit
-        self._packed = bound.packed
         self._clock = clock  # of the events
         self._most = self._share(0)
         self._size = 0
@@ -64,13 +60,10 @@ class Parts:
         self._last_t_ns = 0  # of lines without a number
         self._living = None if bound.limit is None else Living()
         self._closed: deque[tuple[Path, int]] = deque()  # parts before this one, with their bytes
-        self._request = path.parent / REQUEST
-        self._asked = self._requested()
-        self._looked = time.monotonic()
 
     @property
     def written(self) -> int:
-        """Bytes of all parts that there ever were, before they were packed."""
+        """Bytes of all parts that there ever were."""
         return self._gone + self._size
 
     def begin(self, fields: Mapping[str, Any]) -> None:
@@ -98,24 +91,6 @@ class Parts:
             else:
                 self._last_t_ns = fields["t_ns"]
 
-    def rotate_if_asked(self) -> None:
-        """Begin a new part if somebody has asked for it since the last look."""
-        now = time.monotonic()
-        if self._living is None or now - self._looked < _LOOK:
-            return
-        self._looked = now
-        asked = self._requested()
-        if asked != self._asked:
-            self._asked = asked
-            self.rotate()
-
-    def _requested(self) -> int:
-        # Its own time only: the clock of a file server may differ from ours.
-        try:
-            return self._request.stat().st_mtime_ns
-        except OSError:
-            return 0
-
     def rotate(self) -> None:
         """Begin a new part; before, throw away as many of the oldest as it may need room. Raises OSError."""
         living, limit = self._living, self._limit
@@ -131,13 +106,10 @@ class Parts:
             )
         self._closed.append((self.path, self._size))
         self._gone += self._size
-        needed = self._most + (self._size if self._packed else 0)  # both copies are there while it is packed
-        while self._closed and sum(size for _, size in self._closed) + needed > limit - _SLACK:
+        while self._closed and sum(size for _, size in self._closed) + self._most > limit - _SLACK:
             self._closed.popleft()[0].unlink(missing_ok=True)
         self.number += 1
         self._start(living)
-        if self._packed and self._closed:
-            self._closed.append(self._pack(*self._closed.pop()))
 
     def _start(self, living: Living) -> None:
         first = {
@@ -164,25 +136,11 @@ class Parts:
         os.close(self._fd)
         self._fd, self._size, self.path = fd, len(text), path
 
-    def _pack(self, path: Path, size: int) -> tuple[Path, int]:
-        packed = path.with_name(f"{path.name}{ZSTD}")
-        unfinished = new_name_of(packed)
-        try:
-            packed_size = pack(path, unfinished)
-            unfinished.rename(packed)
-        except OSError:
-            unfinished.unlink(missing_ok=True)
-            return path, size
-        path.unlink(missing_ok=True)
-        return packed, packed_size
-
     def _share(self, living: int) -> int:
         """Return how many bytes a part may have: enough for what lives, and for as much news."""
         if self._limit is None:
             return 1 << 62
-        return min(
-            max(self._limit // _PARTS, 2 * living + _SLACK), (self._limit - _SLACK) // (3 if self._packed else 2)
-        )
+        return min(max(self._limit // _PARTS, 2 * living + _SLACK), (self._limit - _SLACK) // 2)
 
     @staticmethod
     def _write(fd: int, data: bytes) -> None:

@@ -63,30 +63,9 @@ def unpack(data: bytes) -> Iterator[Record]:
     return map(Record._make, _RECORD.iter_unpack(data))
 
 
-def column(data: bytes, member: str) -> list[int]:
-    """Return a member of the head of each of these records."""
-    at, code = _PLACES[member]
-    view: Any = memoryview(data).cast(code)  # type: ignore[call-overload]
-    values: list[int] = view[at :: RECORD_BYTES // view.itemsize].tolist()
-    return values
-
-
 def own_layout(event: str) -> struct.Struct:
     """Return the layout of the members of an event."""
     return struct.Struct("<" + "".join(_FORMATS[TYPES[kind].of_cpp] for kind, _ in ABOUT[event].parts("OWN")))
-
-
-def _places() -> dict[str, tuple[int, str]]:
-    """Return where the members of the head are, in units of their own size, and their types."""
-    places, at = {}, 0
-    for kind, name in HEAD:
-        code = _FORMATS[kind]
-        places[name] = (at // struct.calcsize(code), code)
-        at += struct.calcsize(code)
-    return places
-
-
-_PLACES: Final = _places()
 
 
 # --- what the log shows of a member ---

@@ -15,14 +15,12 @@ if TYPE_CHECKING:
 __all__ = ["collector"]
 
 
-def collector(directory: str | os.PathLike[str] | None = None) -> Collector:
-    """Return a collector to register with a registry of ``prometheus_client``.
+def collector(directory: str | os.PathLike[str]) -> Collector:
+    """Return a collector to register with a registry of ``prometheus_client``, or to serve by itself.
 
     Args:
-        directory: None: the collector has the metrics of this process. It counts events from this call on, or from the
-            start of tracehook if that comes later. A directory that ``SYMM_REGISTER_METRICS`` named: it has the metrics
-            of all processes with a file there, as in that file. Use this in a server whose workers are other
-            processes.
+        directory: the one that ``SYMM_REGISTER_METRICS`` named; it may not exist yet. The collector has the metrics of
+            all processes with a file there, as they stand in the files at each collection.
 
     Returns:
         a collector. Names, labels and units of its metrics: docs/metrics.md.
@@ -35,12 +33,6 @@ def collector(directory: str | os.PathLike[str] | None = None) -> Collector:
         import prometheus_client  # noqa: F401
     except ImportError:
         raise ImportError("tracehook.metrics needs prometheus_client: pip install 'tracehook[metrics]'") from None
-    if directory is not None:
-        from tracehook.metrics.merged import Merged
+    from tracehook.metrics.merged import Merged
 
-        return Merged(Path(directory))
-    from tracehook.metrics.collected import Collected
-    from tracehook.metrics.follow import follow
-    from tracehook.metrics.own import Own
-
-    return Collected(Own(follow().seen))
+    return Merged(Path(directory))

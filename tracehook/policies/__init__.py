@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tracehook.policies.base import Answer, Expectation, Policy, Request, Threshold
+from tracehook.policies.base import Answer, Policy, Request, Threshold
 
-__all__ = ["Answer", "Expectation", "Policy", "Request", "Threshold"]
+__all__ = ["Answer", "Policy", "Request", "Threshold"]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from tracehook.log.tables import ANSWERS
 from tracehook.nccl.effect import Threshold as Threshold  # what `pays` returns
@@ -63,31 +63,19 @@ class Request:
     """torch's name of the elements' type, such as ``"bfloat16"``; None if the program did not say."""
 
 
-class Expectation(NamedTuple):
-    """The times that a policy expects of one call, for the log."""
-
-    nbytes: int
-    """Bytes of the measured call."""
-    plain_us: float
-    """Microseconds in plain memory."""
-    symmetric_us: float
-    """Microseconds in symmetric memory."""
-
-
 class Policy(Protocol):
     """A function that answers a request, or abstains.
 
     It must answer only from facts that are equal on all ranks (see above). It must not allocate device memory or call a
     collective, and should return quickly. tracehook prints an exception once, and takes it for an abstention.
 
-    It may have more functions. ``fingerprint() -> str`` says in words on which other facts its answers depend, such as
-    the digest of a file. The ranks of a group compare these words once, before they ask the policy for the group the
-    first time. If the words differ, or the function raises, all ranks go on as if the policy abstained. They do the
-    same in scopes of several groups. ``expects(request) -> Expectation | None`` returns the times on which the answer
-    is based; tracehook logs them as ``policy.expected``. ``pays(operation) -> Threshold | None`` returns from how many
-    bytes on calls of ``"all_gather"``, ``"all_to_all"`` or ``"send"`` run on registered memory, or None to leave the
-    answer to the next policy. tracehook asks it once, when CUDA comes up, and only if SYMM_REGISTER_MEMORY is vmm.
-    Nobody compares these answers: a policy gives equal ones on all ranks of a host, or calls hang.
+    It may have more functions. ``fingerprint() -> str`` says in words on which other facts its answers depend, such
+    as the digest of a file. The ranks of a group compare these words once, before they ask the policy for the group
+    the first time. If the words differ, or the function raises, all ranks go on as if the policy abstained. They do
+    the same in scopes of several groups. ``pays(operation) -> Threshold | None`` returns from how many bytes on
+    calls of ``"all_gather"``, ``"all_to_all"`` or ``"send"`` run on registered memory, or None to leave the answer
+    to the next policy. tracehook asks it once, when CUDA comes up, and only if SYMM_REGISTER_MEMORY is vmm. Nobody
+    compares these answers: a policy gives equal ones on all ranks of a host, or calls hang.
     """
 
     def __call__(self, request: Request, /) -> Answer | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import traceback
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from tracehook.policies.base import Answer, Expectation, Request, Threshold
+from tracehook.policies.base import Answer, Request, Threshold
 from tracehook.policies.installed import PolicyEntry, find, in_one_line
 
 _MOST_BYTES = 1 << 56  # that the log has place for
@@ -25,8 +24,6 @@ class Choice:
     """Name of the policy; ``default`` if none answered."""
     index: int
     """Its position among the chosen ones, from 0; -1 if none answered."""
-    expected: Expectation | None = None
-    """What the first policy that expects something does."""
 
 
 class Chooser:
@@ -85,37 +82,24 @@ class Chooser:
         return None
 
     def _ask(self, request: Request, without: frozenset[str]) -> Choice:
-        expected = None
         for index, row in enumerate(self._rows):
             if row.policy is None or row.name in without:
                 continue
             try:
                 answer = row.policy(request)
-                expects = getattr(row.policy, "expects", None)
-                expected = expected or (_checked(expects(request)) if expects is not None else None)
             except Exception as problem:
                 self._skip(row, "raise", f"raised {in_one_line(problem)} ({_place(problem)})")
                 continue
             if isinstance(answer, Answer):
-                return Choice(answer, row.name, index, expected)
+                return Choice(answer, row.name, index)
             if answer is not None:
                 self._skip(row, "return", f"returned {type(answer).__name__}, expected an Answer or None")
-        return Choice(Answer.SHARED, "default", -1, expected)
+        return Choice(Answer.SHARED, "default", -1)
 
     def _skip(self, row: PolicyEntry, kind: str, why: str) -> None:
         if (row.name, kind) not in self._reported:
             self._reported.add((row.name, kind))
             self._report(f"policy {row.name!r} skipped: {why}")
-
-
-def _checked(expected: Expectation | None) -> Expectation | None:
-    if expected is None:
-        return None
-    nbytes, *times = expected
-    if type(nbytes) is not int or not 0 <= nbytes < _MOST_BYTES or not all(0 <= time < math.inf for time in times):
-        raise ValueError(f"expects returned {expected}: expected bytes as an int, and two times of 0 or more")
-    plain, symmetric = times
-    return Expectation(nbytes, plain, symmetric)
 
 
 def _checked_sizes(told: Threshold | None) -> Threshold | None:

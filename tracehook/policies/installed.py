@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,24 +15,12 @@ GROUP = "tracehook.policies"
 
 @dataclass(frozen=True)
 class PolicyEntry:
-    """A policy by name: where it comes from, and either the policy or why there is none."""
+    """A policy by name: the policy, or why there is none."""
 
     name: str
-    target: str = ""
-    """``module:attribute``"""
-    package: str = ""
-    """Name and version of the distribution."""
-    summary: str = ""
-    """First line of its docstring."""
     problem: str = ""
     """Why it cannot be used, in one line; empty if it can."""
     policy: Policy | None = None
-
-
-def available() -> list[PolicyEntry]:
-    """Load every installed policy; in the order of their names. Never raises for a broken one."""
-    offered = _offered()
-    return [_load(name, offered[name]) for name in sorted(offered)]
 
 
 def find(names: Sequence[str]) -> list[PolicyEntry]:
@@ -57,20 +44,14 @@ def _offered() -> dict[str, list[metadata.EntryPoint]]:
 
 def _load(name: str, points: Sequence[metadata.EntryPoint]) -> PolicyEntry:
     packages = sorted(f"{point.dist.name} {point.dist.version}" if point.dist else "?" for point in points)
-    target, package = ", ".join(sorted(point.value for point in points)), ", ".join(packages)
+    package = ", ".join(packages)
     if len(points) > 1:
         # Which one comes first depends on the order of sys.path, which need not be the same on all ranks.
-        return PolicyEntry(
-            name, target, package, problem=f"offered by several packages ({package}): uninstall all but one"
-        )
+        return PolicyEntry(name, f"offered by several packages ({package}): uninstall all but one")
     try:
         policy = points[0].load()
     except Exception as problem:
-        return PolicyEntry(
-            name, target, package, problem=f"{target} ({package}) cannot be loaded: {in_one_line(problem)}"
-        )
+        return PolicyEntry(name, f"{points[0].value} ({package}) cannot be loaded: {in_one_line(problem)}")
     if not callable(policy):
-        return PolicyEntry(
-            name, target, package, problem=f"{target} ({package}) is no function but {type(policy).__name__}"
-        )
-    return PolicyEntry(name, target, package, summary=(inspect.getdoc(policy) or "").partition("\n")[0], policy=policy)
+        return PolicyEntry(name, f"{points[0].value} ({package}) is no function but {type(policy).__name__}")
+    return PolicyEntry(name, policy=policy)

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from tracehook.log.stderr import warn
 from tracehook.log.text import many
-from tracehook.policies.base import Answer, Expectation, Request, Threshold
+from tracehook.policies.base import Answer, Request, Threshold
 from tracehook.settings import from_environment
 from tracehook.tuning.machine import hosts_of, this_machine
 from tracehook.tuning.table import Point, Row, Table, TableError, load
@@ -63,11 +63,6 @@ class Measured:
             self._say(f"the tuning table was made for {made}, this is a job of {_group(*size)}: {_MAKE}")
             return None
         return threshold(self._table, operation)
-
-    def expects(self, request: Request) -> Expectation | None:
-        """See :class:`Policy`."""
-        point = self._find(request)
-        return Expectation(point.nbytes, point.plain_us, point.symmetric_us) if point is not None else None
 
     @property
     def _table(self) -> Table | None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Sequence, Set
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from tracehook import _core
 from tracehook.errors import RegistrationError
@@ -20,9 +23,8 @@ from tracehook.symmetric_memory.handle import handle
 from tracehook.symmetric_memory.others import OtherCommunicators
 from tracehook.symmetric_memory.placement import PlacementCheck
 from tracehook.symmetric_memory.pool_choice import SHARED_POOL, PoolChoice
-from tracehook.symmetric_memory.pools import OpenScope, PoolLimitError, Pools
+from tracehook.symmetric_memory.pools import OpenScope, PoolLimitError, Pools, explain_out_of_memory
 from tracehook.symmetric_memory.scope import Scope, left_to_python
-from tracehook.symmetric_memory.scope_end import Ends, ScopeEnd
 from tracehook.symmetric_memory.stall_watch import StallWatch
 from tracehook.symmetric_memory.windows import GroupWindows, in_order
 
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
     from tracehook.agreement.store_session import StoreSession, StoreSessions
     from tracehook.settings import Settings
+
+Ends = Callable[[GroupWindows], int]  # how many scopes of a group ended since its last call
 
 
 class SymmetricMemory:
@@ -308,6 +312,64 @@ class SymmetricMemory:
         if text not in said:
             said.add(text)
             warn(text)
+
+
+class ScopeEnd:
+    """Called when a scope ends and there is something to do: something new was touched, or it failed."""
+
+    def __init__(
+        self, memory: SymmetricMemory, native: _core.PoolScope, windows: Sequence[GroupWindows], device: int
+    ) -> None:
+        self._memory = memory
+        self._native = native
+        self._windows = windows
+        self._device = device
+        self._refusals = _core.last_refusal().count
+
+    def __call__(self, touched: list[int] | None, error: BaseException | None) -> None:
+        """Register the segments that were touched; or, after an error, tell the other ranks, and explain it."""
+        if error is not None:
+            with contextlib.suppress(RuntimeError):  # what matters is the error that the program gets
+                self._decline(error)
+            refusal = _core.last_refusal()
+            if type(error) is torch.OutOfMemoryError and refusal.count != self._refusals and refusal.limit:
+                self._refusals = refusal.count
+                raise self._memory.limit_error() from error
+            if type(error) is torch.OutOfMemoryError and not _core.capturing(self._device):
+                torch.cuda.empty_cache()  # what torch does before it gives up; before 2.13 not inside a scope
+                explain_out_of_memory(error, self._memory.open_scopes())
+            return
+        assert touched is not None
+        if _core.capturing(self._device):
+            self._memory.push("window.defer", segments=len(touched))
+            for found in self._windows:
+                found.deferred.extend(segment for segment in touched if segment not in found.deferred)
+            return
+        if all(found.refused is not None for found in self._windows):
+            return
+        self._count_on_communicators()
+        try:
+            self._memory.register(self._windows, touched, self._ends)
+        finally:  # which may have made them; whatever became of it, all ranks go on alike
+            self._count_on_communicators()
+
+    def _count_on_communicators(self) -> None:
+        communicators = [one for found in self._windows if (one := found.communicator()) is not None]
+        if len(communicators) == len(self._windows):
+            self._native.set_communicators(communicators)
+
+    def _decline(self, error: BaseException) -> None:
+        """Spare the others the wait for this rank, which does not come to the end of this scope."""
+        device = self._device
+        free, total = torch.cuda.mem_get_info(device) if isinstance(error, torch.OutOfMemoryError) else (0, 0)
+        room = f"; {in_bytes(free)} of {in_bytes(total)} are free on its device {device}" if total else ""
+        why = f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0]}{room}"
+        for found in in_order(self._windows):
+            found.decline(why, self._ends(found))
+
+    def _ends(self, found: GroupWindows) -> int:
+        ends: int = self._native.ends(self._windows.index(found))
+        return ends
 
 
 def _label(found: GroupWindows) -> str:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence, Set
 
-from tracehook.log.tables import OPERATIONS
 from tracehook.nccl.effect import PAYING, Threshold
 from tracehook.policies.base import Answer, Request
-from tracehook.policies.chooser import Choice, Chooser
+from tracehook.policies.chooser import Chooser
 from tracehook.symmetric_memory.answers import say_once
 from tracehook.symmetric_memory.windows import GroupWindows
 
 SHARED_POOL = "shared"
-_MOST_NS = (1 << 32) - 1
 
 
 class PoolChoice:
@@ -22,8 +19,6 @@ class PoolChoice:
     def __init__(self, names: Sequence[str], push: Callable[..., None]) -> None:
         self._push = push
         self._chooser = Chooser(names, self._report)
-        self._lock = threading.Lock()
-        self._told: set[tuple[object, ...]] = set()  # expectations that are in the log
 
     def pool(
         self,
@@ -43,7 +38,6 @@ class PoolChoice:
         request = Request(names, ranks, device, operation, nbytes, graph, descriptions, members, dtype)
         choice = self._chooser.choose(request, self._unequal(windows))
         self._push("policy.chosen", choice=choice.index, answer=list(Answer).index(choice.answer))
-        self._note_expected(request, choice)
         for found in windows:
             found.choices.add((choice.policy, choice.answer))
         match choice.answer:
@@ -65,19 +59,6 @@ class PoolChoice:
         if say_once(f"{problem}; the next policy answers for this group"):
             self._push("policy.failed")
         return fingerprints.keys()
-
-    def _note_expected(self, request: Request, choice: Choice) -> None:
-        if choice.expected is None or request.operation is None:
-            return
-        nbytes, *times = choice.expected
-        key = (request.operation, request.ranks, request.graph, nbytes)
-        with self._lock:
-            if key in self._told:
-                return
-            self._told.add(key)
-        operation = next((at for at, row in enumerate(OPERATIONS) if row[0] == request.operation), len(OPERATIONS))
-        plain_ns, symmetric_ns = (min(round(1000 * time), _MOST_NS) for time in times)
-        self._push("policy.expected", operation=operation, bucket=nbytes, plain_ns=plain_ns, symmetric_ns=symmetric_ns)
 
     def _report(self, text: str) -> None:
         self._push("policy.failed")

@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tracehook.hook.extension import Host
+from tracehook.hook.extension import Extension, Host
 from tracehook.hook.service import extend
 from tracehook.log.stderr import warn
 from tracehook.symmetric_memory.scope import Scope, left_to_python
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from tracehook.agreement.store_session import StoreSession, StoreSessions
     from tracehook.agreement.watchdog import Listener
-    from tracehook.log.journal import Journal
     from tracehook.nccl.effect import Threshold
     from tracehook.settings import Settings
     from tracehook.symmetric_memory.memory import SymmetricMemory
@@ -118,53 +117,39 @@ def _know(key: str, session: StoreSession) -> None:
         mine.windows_of(found, session)
 
 
-class _Extension:
+class _Extension(Extension):
     """How the service, which must not import this room, tells it what happens."""
 
-    @staticmethod
-    def begun(host: Host, journal: Journal) -> None:
-        """Do nothing: the log is not this room's."""
-
-    @staticmethod
-    def ended() -> None:
-        """Do nothing: what is registered stays."""
-
-    @staticmethod
-    def enabled(host: Host) -> None:
+    def enabled(self, host: Host) -> None:
         """Let scopes take effect."""
         Switch.host = host
 
-    @staticmethod
-    def disabled() -> None:
+    def disabled(self) -> None:
         """Make scopes do nothing. What has windows keeps them."""
         Switch.host = None
         scopes.clear()
         scopes_of_others.clear()
 
-    @staticmethod
-    def paying_calls(config: Settings) -> Mapping[str, Threshold]:
+    def paying_calls(self, config: Settings) -> Mapping[str, Threshold]:
         """Ask the policies."""
         from tracehook.symmetric_memory.pool_choice import paying_calls
 
         return paying_calls(config.policy)
 
-    @staticmethod
-    def communicator_born() -> None:
+    def communicator_born(self) -> None:
         """Hear what other ranks say of the communicator, also if this rank never enters a scope."""
         if Switch.host is not None:
             _sessions().listen()
 
-    @staticmethod
-    def abandon() -> None:
+    def abandon(self) -> None:
         """In a forked child: everything here belongs to the parent."""
         global _making
-        _Extension.disabled()
+        self.disabled()
         _making = threading.Lock()
         Switch.memory = Switch.sessions = None
         holders.clear()
 
-    @staticmethod
-    def status() -> dict[str, Any]:
+    def status(self) -> dict[str, Any]:
         """Return ``pools`` and ``windows`` of :func:`tracehook.status`; empty before the first scope."""
         return Switch.memory.status() if Switch.memory is not None else {}
 

@@ -9,15 +9,16 @@ rank 0 names the first call that differs.
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from tracehook import _core
 from tracehook.agreement.alarms import Alarm
 from tracehook.agreement.rounds import LEADER, RoundTopology
 from tracehook.agreement.verdicts import RoundVerdict
-from tracehook.symmetric_memory import divergence, samples, testimony
+from tracehook.symmetric_memory import divergence, testimony
 from tracehook.symmetric_memory.testimony import MOST, Testimony
 
 if TYPE_CHECKING:
@@ -27,6 +28,16 @@ PERIOD = 1.5  # seconds between two samples of a rank
 MOST_AT_ONCE = 128  # ranks: of more, the period is as many times longer, so that rank 0 reads no more in a second
 CHANNEL = "digests"
 MOST_FENCED = 10.0  # seconds that calls wait for the answers of all ranks, also if the watchdog has no store any more
+
+Sample = dict[int, int]  # digests, by the number of the call after which they stood
+
+# A sample has the digests after the last calls whose numbers are multiples of these: ranks that are at different calls
+# have some of them in common.
+_STRIDES = (1, 16, 256, 1024)
+_OF_EACH = 16
+# What rank 0 reads is older than its own sample, by up to a period. So it remembers more of the rare calls than a rank
+# sends: at 6,000 calls a second those of the last 20 seconds.
+_REMEMBERED = 128
 
 
 class Verification:
@@ -40,7 +51,7 @@ class Verification:
         self._due = 0.0
         self._calls = -1  # at the last sample
         self._same = -1  # on rank 0: the last call up to which all ranks are known to have used the same
-        self._heard = samples.Remembered(range(topology.ranks) if self._is_leader else ())
+        self._heard: dict[int, Sample] = {rank: {} for rank in range(topology.ranks if self._is_leader else 0)}
         self._answers: dict[str, Testimony] = {}  # of this rank, by alarm
         self._answered: dict[str, RoundVerdict | None] = {}
         self._is_fenced = False
@@ -52,11 +63,11 @@ class Verification:
         self._due = time.monotonic() + self._period
         calls = self._communicator.calls
         if calls != self._calls:
-            sample = samples.taken(self._communicator, calls)
+            sample = _sample(self._communicator, calls)
             if self._is_leader:
-                self._heard.hear(LEADER, sample)
+                self._hear(LEADER, sample)
             else:
-                store.set(self._key(self._topology.rank), samples.written(sample))
+                store.set(self._key(self._topology.rank), json.dumps(sample))
             self._calls = calls
         elif self._same >= calls - 1:
             return None  # all are as far as this rank
@@ -65,8 +76,8 @@ class Verification:
         keys = [self._key(rank) for rank in self._others]
         if store.check(keys):
             for rank, text in zip(self._others, store.multi_get(keys), strict=True):
-                self._heard.hear(rank, samples.read(text))
-        return self._compare(self._heard.combined())
+                self._hear(rank, {int(call): value for call, value in json.loads(text).items()})
+        return self._compare(_in_common(self._heard.values()))
 
     def answer(self, alarm: Alarm, store: Store) -> RoundVerdict | None:
         """Tell what this rank knows of the calls in question; on rank 0 name the first of them, once all have told."""
@@ -77,8 +88,9 @@ class Verification:
             # Calls wait until all know the last one: a call that some ranks make and others refuse would not end.
             self._is_fenced = True
             calls = self._communicator.raise_fence(_core.Fence.VERIFICATION, MOST_FENCED)
-            first, last, rank = alarm.facts["first"], alarm.facts["last"], self._topology.rank
-            self._answers[name] = testimony.of_rank(self._communicator, rank, first, last, calls)
+            self._answers[name] = testimony.of_rank(
+                self._communicator, alarm.facts["first"], alarm.facts["last"], calls
+            )
         if not self._is_leader:
             store.set(f"{name}/{self._topology.rank}", testimony.written(self._answers[name]))
             self._answered[name] = None
@@ -87,7 +99,7 @@ class Verification:
         if not store.check(keys):
             return None
         heard = [testimony.read(text) for text in store.multi_get(keys)]
-        self._answered[name] = self._verdict(alarm, testimony.joined([self._answers[name], *heard]))
+        self._answered[name] = self._verdict(alarm, [self._answers[name], *heard])
         return self._answered[name]
 
     def lower_fence(self) -> None:
@@ -104,7 +116,10 @@ class Verification:
     def _others(self) -> range:
         return range(LEADER + 1, self._topology.ranks)
 
-    def _verdict(self, alarm: Alarm, known: Testimony) -> RoundVerdict:
+    def _hear(self, rank: int, sample: Sample) -> None:
+        self._heard[rank] = _newest(self._heard[rank] | sample)
+
+    def _verdict(self, alarm: Alarm, known: list[Testimony]) -> RoundVerdict:
         where = testimony.difference(known, alarm.facts["first"], alarm.facts["last"], self._topology.names)
         text = (
             f"{self._topology.about}: the ranks used different memory at {where}. Results since then may be wrong, so "
@@ -116,7 +131,7 @@ class Verification:
                 f". At call {divergence.number(hanging)} some ranks are in a symmetric kernel of NCCL and the others "
                 "are not, so none of them comes to an end: abort the group"
             )
-        return RoundVerdict("differed", text, data=[known.calls, hanging])
+        return RoundVerdict("differed", text, data=[max(one.calls for one in known), hanging])
 
     def _compare(self, told: Mapping[int, int | None]) -> Alarm | None:
         differing = [call for call, value in sorted(told.items()) if value is None]
@@ -133,3 +148,27 @@ class Verification:
 
     def _key(self, rank: int) -> str:
         return f"{self._topology.prefix}/sample/{rank}"
+
+
+def _sample(communicator: _core.Communicator, calls: int) -> Sample:
+    """Return the sample of a rank that has made so many calls."""
+    wanted = {calls - 1 - (calls - 1) % stride - stride * step for stride in _STRIDES for step in range(_OF_EACH)}
+    found = ((call, communicator.digests(call, call)[1]) for call in sorted(wanted) if call >= 0)
+    return {call: values[0] for call, values in found if values}
+
+
+def _newest(sample: Sample) -> Sample:
+    """Return the newest calls of a sample, the rare and the others."""
+    rare = sorted(call for call in sample if call % _STRIDES[-1] == 0)[-_REMEMBERED:]
+    others = sorted(call for call in sample if call % _STRIDES[-1])[-_REMEMBERED:]
+    return {call: sample[call] for call in sorted([*rare, *others])}
+
+
+def _in_common(samples: Iterable[Sample]) -> dict[int, int | None]:
+    """Return the calls that all samples have: their digest, or None if two samples differ."""
+    first, *others = samples
+    return {
+        call: value if all(other[call] == value for other in others) else None
+        for call, value in first.items()
+        if all(call in other for other in others)
+    }

@@ -6,8 +6,10 @@ belongs to one process is held at a time.
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
 from functools import partial
 from importlib.resources import files
 from itertools import groupby
@@ -19,10 +21,9 @@ from tracehook.audit.finding import Finding
 from tracehook.audit.store import Store, quiet
 from tracehook.audit.texts import Progress
 from tracehook.log.text import in_bytes
-from tracehook.views.lanes import Lanes, NestingLanes
-from tracehook.views.naming import known, name_of, wall_at_zero
 from tracehook.views.packets import Arguments, Packets, Value
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PIDS_OF_OURS = 1 << 30  # where a pid is unknown, or is that of two processes (on two hosts)
 _COUNTERS = (
     ("segment bytes", "Held by PyTorch's caching allocator, which here includes what it took from pools."),
@@ -108,7 +109,7 @@ class _Timeline:
         pids = Counter(row["pid"] for row in self._processes.values())
         for process, row in self._processes.items():
             pid = row["pid"] if row["pid"] and pids[row["pid"]] == 1 else _PIDS_OF_OURS + process
-            self._tracks[process,] = self.out.process(name_of(row), pid, process, row["argv"] or "")
+            self._tracks[process,] = self.out.process(_name_of(row), pid, process, row["argv"] or "")
             log = self._tracks[process, "log"] = self.out.track("log", self._process(process))
             if row["first_ns"] is not None:
                 how = "ended" if row["ended"] else "no trace.end: killed, still running, or not written on"
@@ -146,8 +147,8 @@ class _Timeline:
         for row in self._stream("communicators"):
             process, comm_id, comm, rank, ranks, device, found, ended, ending, group = row
             order[process] += 1
-            member = f"rank {known(rank)} of {known(ranks)}"
-            name, about = f"comm {comm or '?'} {group or ''}#{comm_id}", f"{member}, device {known(device)}"
+            member = f"rank {_known(rank)} of {_known(ranks)}"
+            name, about = f"comm {comm or '?'} {group or ''}#{comm_id}", f"{member}, device {_known(device)}"
             track = self.out.track(name, self._process(process), 1000 + order[process], about)
             self._tracks[process, "communicator", comm_id] = track
             start, end = self._lived(process, found, ended)
@@ -163,7 +164,7 @@ class _Timeline:
             lanes = Lanes(partial(self.out.track, name, below, rank))
             for *_, memory, made, undone, how, addr, size, ordinal, effective in rows:
                 start, end = self._lived(process, made, undone)
-                what = f"segment {memory}" if kind == "local" else f"window {known(ordinal)}: pool segment {memory}"
+                what = f"segment {memory}" if kind == "local" else f"window {_known(ordinal)}: pool segment {memory}"
                 ended = how or "held at the end of the log"
                 arguments = _present((("addr", addr), ("size", size), ("effective", effective), ("end", ended)))
                 title = f"{what} ({in_bytes(size, exact=True)})"
@@ -214,9 +215,9 @@ class _Timeline:
 
 def _wall(processes: Iterable[dict[str, Any]]) -> int | None:
     """By the clock of the process that began first, which is where time 0 is."""
-    known_ones = [row for row in processes if wall_at_zero(row) is not None]
+    known_ones = [row for row in processes if _wall_at_zero(row) is not None]
     first = min(known_ones, key=lambda row: row["began_ns"] + row["shift_ns"], default=None)
-    return None if first is None else wall_at_zero(first)
+    return None if first is None else _wall_at_zero(first)
 
 
 def _present(facts: Iterable[tuple[str, Value | None]]) -> list[tuple[str, Value]]:
@@ -242,3 +243,79 @@ def _portions(processes: Iterable[dict[str, Any]]) -> Iterator[tuple[int, int]]:
 
 def _query(name: str) -> str:
     return files("tracehook.views").joinpath("timeline_tracks", f"{name}.sql").read_text()
+
+
+def _name_of(row: dict[str, Any]) -> str:
+    """Call a process, a row of table ``process``, what a person would: ``rank 3 (host, pid)``."""
+    where = f"({row['host'] or 'host ?'}, {_known(row['pid'])})"
+    if row["rank"] is None:
+        return f"no rank {where}"
+    attempt = f", attempt {row['attempt']}" if row["attempt"] else ""
+    return f"rank {row['rank']}{attempt} {where}"
+
+
+def _known(value: object) -> object:
+    """Return it, or a question mark if the log does not say."""
+    return "?" if value is None else value
+
+
+def _wall_at_zero(row: dict[str, Any]) -> int | None:
+    """Return nanoseconds since 1970 at time 0 of the tables, by the clock of a process, if its log says."""
+    if row["began"] is None or row["began_ns"] is None:
+        return None
+    since = row["began"].replace(tzinfo=UTC) - _EPOCH
+    wall = (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1000
+    return int(wall - row["began_ns"] - row["shift_ns"])
+
+
+# --- intervals that overlap, in lanes: on one track of a trace, slices have to nest ---
+
+
+class Lanes:
+    """Gives each interval the first lane in which nothing else lies at that time.
+
+    Intervals come in the order of their start. `new` makes a lane and returns what stands for it.
+    """
+
+    def __init__(self, new: Callable[[], int]) -> None:
+        self._new = new
+        self._lanes: list[int] = []
+        self._free: list[int] = []  # a heap of places in _lanes
+        self._busy: list[tuple[int, int]] = []  # a heap of (end, place)
+
+    def place(self, start: int, end: int) -> int:
+        """Return the lane for the interval from `start` to `end`."""
+        while self._busy and self._busy[0][0] <= start:
+            heapq.heappush(self._free, heapq.heappop(self._busy)[1])
+        if self._free:
+            place = heapq.heappop(self._free)
+        else:
+            place = len(self._lanes)
+            self._lanes.append(self._new())
+        heapq.heappush(self._busy, (end, place))
+        return self._lanes[place]
+
+
+class NestingLanes:
+    """Like :class:`Lanes`, but an interval may lie inside another one in its lane: calls do, lifetimes do not.
+
+    Intervals come in the order of their start, and of two that start together the longer one first.
+    """
+
+    def __init__(self, new: Callable[[], int]) -> None:
+        self._new = new
+        self._lanes: list[
+            tuple[int, list[int]]
+        ] = []  # what stands for it, and the ends of what is open, the innermost last
+
+    def place(self, start: int, end: int) -> int:
+        """Return the lane for the interval from `start` to `end`."""
+        for lane, ends in self._lanes:
+            while ends and ends[-1] <= start:
+                ends.pop()
+            if not ends or end <= ends[-1]:
+                ends.append(end)
+                return lane
+        lane = self._new()
+        self._lanes.append((lane, [end]))
+        return lane

@@ -25,7 +25,7 @@ import torch
 MOST = 60  # segments
 LIMIT = 30.0  # seconds after which something is wrong
 OWN_LIMIT = 3 * LIMIT  # of the process: whoever kills it is late, and it must not end by itself before
-MOMENTS = ("line", "line", "line", "unfinished", "finished", "packed")
+MOMENTS = ("line", "line", "line", "unfinished", "finished")
 LINES = 90  # that a rotation has, about
 PARTS = (2, 3, 8, 9, 10)  # of which the later ones throw older ones away
 PAUSE = 0.001  # seconds; few crowds that the log would sum
@@ -124,11 +124,11 @@ def be_program(notes: Notes, seed: str, directory: Path, executioner: Executione
 
 
 def is_reached(moment: str, part: int, names: list[str]) -> bool:
-    """Whether the log has come to the moment: what it begins is there, or is whole, or is packed.
+    """Whether the log has come to the moment: what it begins is there, or is whole.
 
     Of that part or a later one, because a new file has its name for a millisecond, which a look can miss.
     """
-    ends = {"unfinished": r"\.new", "finished": "", "packed": r"\.zst(\.new)?"}
+    ends = {"unfinished": r"\.new", "finished": ""}
     found = [re.search(rf"\.part(\d+)\.jsonl{ends[moment]}$", name) for name in names]
     return any(int(match[1]) >= part for match in found if match)
 
@@ -137,8 +137,7 @@ def one_round(number: int, seed: int, directory: Path) -> dict[str, object]:
     """Start a process, kill it about where a part of its log begins; return what it had noted."""
     chance = random.Random(f"{seed} {number}")
     notes = Notes()
-    packed = os.environ.get("SYMM_REGISTER_LOG_PACKED") == "zstd"
-    moment = chance.choice(MOMENTS if packed else MOMENTS[:-1])
+    moment = chance.choice(MOMENTS)
     part = chance.choice(PARTS)
     own = Executioner(part - 1, chance.randint(1, LINES)) if moment == "line" else None
     sys.stdout.flush()

@@ -10,6 +10,8 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 import tracehook
+from tracehook.metrics.follow import follow
+from tracehook.metrics.table import COMMON
 
 from common import MB, RANK, WORLD, start, tell
 from symmetric_tools import in_vain_once_agreed
@@ -20,8 +22,7 @@ SINCE = "tracehook_registration_in_progress_since_timestamp_seconds"
 def own(name: str) -> dict[str, float]:
     """Return one metric of this process, by its own label: kind or about."""
     tracehook.status()  # waits until all events are taken
-    samples = (sample for metric in COLLECTOR.collect() for sample in metric.samples if sample.name == name)
-    return {sample.labels.get("kind") or sample.labels.get("about", ""): sample.value for sample in samples}
+    return {labels[len(COMMON)]: value for labels, value in FOLLOWED.series()[name]}
 
 
 def look_meanwhile() -> None:
@@ -32,7 +33,7 @@ def look_meanwhile() -> None:
             return
 
 
-COLLECTOR = tracehook.metrics.collector()
+FOLLOWED = follow()
 is_over = threading.Event()
 device = start()
 size = 32 * MB * (2 if sys.argv[1] == "mismatch" and RANK == 0 else 1)

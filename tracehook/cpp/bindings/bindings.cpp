@@ -7,7 +7,6 @@
 #include "nccl/key.h"
 #include "nccl/paying.h"
 #include "nccl/registration_calls.h"
-#include "nccl/traits.h"
 #include "process/last_signal.h"
 #include "torch/segment_source.h"
 
@@ -24,15 +23,6 @@ process::Process& process() {
 }
 
 namespace {
-
-py::list nccl_traits() {
-    py::list rows;
-    for (const nccl::TraitRow& row : nccl::kTraits) {
-        rows.append(py::make_tuple(row.name, row.first, row.end == nccl::kAlways ? 0 : row.end,
-                                   row.sentence));
-    }
-    return rows;
-}
 
 py::dict allocator(const th_allocator_info& info) {
     py::dict row;
@@ -235,8 +225,6 @@ PYBIND11_MODULE(_core, module) {
         nccl::api_available(&why);
         return why;
     });
-    module.def("nccl_traits", &nccl_traits,
-               "(name, first version, first version without, sentence) of what differs in NCCL");
     module.def("key_of_name", &nccl::key_of_name);
     bind_rows(module);
     bind_process(module);

@@ -14,14 +14,12 @@ enum class Trait {
 };
 
 struct TraitRow {
-    const char* name;
     int first;
     int end;
-    const char* sentence;
 };
 
 inline constexpr TraitRow kTraits[] = {
-#define TRAIT(enumerator, first, end, sentence) {#enumerator, first, end, sentence},
+#define TRAIT(enumerator, first, end, sentence) {first, end},
 #include "nccl/traits.def"
 #undef TRAIT
 };

@@ -11,14 +11,9 @@
     modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]],
   };
   const shown = { place: null, view: null, mark: null, measure: "held" };
-  const timed = ["memory", "heat", "lifetimes", "pools", "windows"];
+  const timed = ["memory", "heat", "pools"];
   const drawn = new Set();
   let following = false;
-
-  const withLifetimes = () => {
-    const known = Object.keys(data.lifetimes).map(Number);
-    return shown.place === null ? known[0] : shown.place;
-  };
 
   function mark(layout) {
     if (shown.mark === null) return layout;
@@ -31,11 +26,6 @@
   function draw(id, picture) {
     const element = at(id);
     if (!element) return;
-    if (!picture) {
-      if (drawn.delete(id)) Plotly.purge(element);
-      element.textContent = "nothing to draw for this rank";
-      return;
-    }
     if (!drawn.has(id)) element.textContent = "";
     const [traces, layout] = picture;
     Plotly.react(element, traces, timed.includes(id) ? mark(layout) : layout, config);
@@ -65,29 +55,9 @@
     return together === 1 ? "" : ` A row stands for ${together} ranks, and shows at each moment the one that is farthest from the median of all.`;
   }
 
-  function note(id, kind, place) {
-    const found = (data.lifetimes[place] || {})[kind];
-    const parts = [];
-    if (!found) parts.push("The page has no lifetimes of this rank.");
-    else {
-      if (found.left_out) parts.push(`Left out: ${found.left_out} that were smaller or lived shorter.`);
-      if (found.cut) parts.push("The shortest spans are left out.");
-      parts.push("Spans too short to see are not drawn.");
-    }
-    at(id).textContent = " " + parts.join(" ");
-  }
-
   function drawPlace() {
-    const place = withLifetimes();
-    document.querySelectorAll(".who").forEach((element) => { element.textContent = data.places[place] ? data.places[place].join(", ") : ""; });
     draw("memory", levels(data, ["registered", "window", "held"], shown.place, shown.view));
-    draw("lifetimes", lifetimes(data, place, "local", shown.view));
-    note("lifetimes-note", "local", place);
-    if (at("pools")) {
-      draw("pools", levels(data, ["window", "idle", "pool"], shown.place, shown.view));
-      draw("windows", lifetimes(data, place, "window", shown.view));
-      note("windows-note", "window", place);
-    }
+    if (at("pools")) draw("pools", levels(data, ["window", "idle", "pool"], shown.place, shown.view));
   }
 
   function drawAll() {

@@ -21,7 +21,7 @@ from tracehook.audit.called import job_of
 from tracehook.audit.rules import check, rules
 from tracehook.audit.store import Store, quiet
 from tracehook.audit.texts import Progress
-from tracehook.views.report import cost, findings, job, lifetimes, pools, series, spread, waiting
+from tracehook.views.report import cost, findings, job, series, spread, waiting
 
 _SCRIPTS = ("pictures.js", "page.js")
 _UNSAFE = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
@@ -35,18 +35,13 @@ def make_page(store: Store, progress: Progress = quiet) -> str:
     span = series.find_span(store, [finding.ns for finding in found if finding.ns is not None])
     time = series.read_all(store, places, span)
     measures = spread.read_spread(store, places)
-    far = [place for measure in measures for place, _, _ in measure.far]
-    detailed = lifetimes.choose_places(places, found, far)
     callers = job_of(store)
     names = cost.name_communicators(store)
     data: dict[str, Any] = {
         "places": [[place.name, place.about] for place in places],
         "time": time,
         "silent": [place.silent for place in places],
-        "steps": series.read_steps(store, detailed),
     }
-    progress("lifetimes", 0.0)
-    data["lifetimes"] = lifetimes.read_lifetimes(store, detailed, span, names)
     progress("cost", 0.0)
     rows, data["cost"], more_costs = cost.read_cost(store, names)
     place_of = {place.rank: place.number for place in reversed(places) if place.rank is not None}
@@ -57,10 +52,9 @@ def make_page(store: Store, progress: Progress = quiet) -> str:
         verdict=findings.group_findings(found, rules(), place_of),
         waiting=waiting.draw_waiting(callers, found, names),
         places=places,
-        detailed={place.number for place in detailed},
         cost=rows,
         more_costs=more_costs,
-        pools=pools.read_pools(store),
+        has_pools=any(any(levels) for levels in time["series"]["pool"]),
         spread=measures,
         interval=span.ns / 1e9 / time["bins"],
     )

@@ -8,8 +8,6 @@ const SERIES = {
   pool: ["held by our pools", "#7a5cc4"], idle: ["idle in the bank", "#c4487f"],
 };
 const DOTTED = ["held", "pool"]; // often the same as another, and drawn on top of it
-const HOLDERS = ["#2f7ed8", "#2a9d8f", "#d9822b", "#7a5cc4", "#c4487f", "#7a9b2e", "#5ab0d6", "#b07d4f", "#4a5ea8", "#d16d6d"];
-const OTHERS = "#a9b4c2";
 
 // plotly reads a little HTML in texts; what came from a log may not be read that way.
 const plain = (text) => String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
@@ -65,15 +63,14 @@ function faded(colour, share) {
 
 // Bytes over time of one place, or the spread over all.
 function levels(data, names, place, view) {
-  const shown = names.filter((name) => place === null || data.steps[place] || data.time.together === 1);
-  const curves = shown.map((name) => (place === null ? spreadOf(data, name) : curveOf(data, name, place)));
+  const curves = names.map((name) => (place === null ? spreadOf(data, name) : curveOf(data, name, place)));
   const [word, scale] = unit(curves.flatMap((curve) => curve.high));
   const traces = [];
   curves.forEach((curve, i) => {
-    const [label, colour] = SERIES[shown[i]];
+    const [label, colour] = SERIES[names[i]];
     const line = (values, more) => ({
       type: "scatter", mode: "lines", x: curve.x, y: values.map((v) => (v === null ? null : v / scale)),
-      line: { color: colour, width: 1.5, shape: "hv", dash: DOTTED.includes(shown[i]) ? "dot" : "solid" }, legendgroup: shown[i], name: label, ...more,
+      line: { color: colour, width: 1.5, shape: "hv", dash: DOTTED.includes(names[i]) ? "dot" : "solid" }, legendgroup: names[i], name: label, ...more,
     });
     const thin = { line: { width: 0, shape: "hv", color: colour }, showlegend: false };
     const say = (what, who) => ({ hovertemplate: `${label}${what}: %{y:.4~g} ${word}${who ? " (%{text})" : ""}<extra></extra>`, text: who });
@@ -96,12 +93,8 @@ function spreadOf(data, name) {
 }
 
 function curveOf(data, name, place) {
-  const steps = data.steps[place];
-  if (!steps) return { x: readings(data), mid: data.time.series[name][place], high: data.time.series[name][place] };
-  const [t, v] = steps[name] || [[], []];
-  const until = data.time.until;
-  const mid = [0, ...v, v.length ? v[v.length - 1] : 0];
-  return { x: [data.time.from, ...t, until], mid, high: mid };
+  const mid = data.time.series[name][Math.floor(place / data.time.together)];
+  return { x: readings(data), mid, high: mid };
 }
 
 // What the heat map draws: a row a place, or, of many, a row for several: at each moment the one that is farthest from the median.
@@ -152,43 +145,6 @@ function heat(data, measure, view) {
     plot_bgcolor: dark ? "#5a4c36" : "#ecdcb8", margin: aligned(STRIP, 42), barmode: "overlay", bargap: 0, xaxis: seconds(data, view),
     yaxis: { range: [names.length - 0.5, -0.5], tickvals: ticks, ticktext: ticks.map((i) => label(data.time.rows[rows[i].first])), showgrid: false, fixedrange: true },
   }), together];
-}
-
-// One bar a segment; the colour of a span is who holds it then.
-function lifetimes(data, place, kind, view) {
-  const found = (data.lifetimes[place] || {})[kind];
-  if (!found || !found.names.length) return null;
-  const c = colours();
-  let next = 0;
-  const merged = new Map();
-  found.states.forEach(([state, holders, spans]) => {
-    const many = state === "held" && next >= HOLDERS.length;
-    const label = state === "none" ? (kind === "local" ? "no communicator lived" : "no window") : state === "missing" ? "not registered"
-      : state === "idle" ? "idle in the bank" : many ? "others" : holders;
-    const colour = state === "held" ? (many ? OTHERS : HOLDERS[next++]) : state === "missing" ? c.error : state === "idle" ? SERIES.idle[1] : c.line;
-    const entry = merged.get(label) || { state, label, colour, spans: [], holders: [] };
-    spans.forEach((span) => { entry.spans.push(span); entry.holders.push(holders); });
-    merged.set(label, entry);
-  });
-  const traces = [...merged.values()].map((entry) => ({
-    type: "bar", orientation: "h", name: plain(entry.label), y: entry.spans.map((s) => s[0]), base: entry.spans.map((s) => s[1]),
-    x: entry.spans.map((s) => s[2] - s[1]), width: 0.8, showlegend: true,
-    marker: {
-      color: entry.colour, line: { width: entry.state === "missing" ? 1 : 0, color: entry.colour },
-      pattern: entry.state === "missing" || entry.state === "idle" ? { shape: "/", size: 5, solidity: 0.4, fgcolor: entry.colour, bgcolor: c.back } : { shape: "" },
-    },
-    customdata: entry.spans.map((s, i) => [plain(found.names[s[0]]), plain(found.about[s[0]]), s[1], s[2], plain(entry.holders[i] || entry.label)]),
-    hovertemplate: "%{customdata[0]}<br>%{customdata[1]}<br>%{customdata[4]}<br>%{customdata[2]:.3f} to %{customdata[3]:.3f} s<extra></extra>",
-  }));
-  const lines = found.names.map((_, i) => i);
-  const letters = traces.reduce((sum, trace) => sum + trace.name.length + 8, 0);
-  const top = STRIP + 46 + 20 * Math.ceil(letters / 130), height = top + 14 + 15 * found.names.length; // its legend may have several lines
-  return [traces, layout(height, {
-    barmode: "overlay", bargap: 0, hovermode: "closest", margin: aligned(top, 8), ...silence(data, place),
-    legend: { orientation: "h", y: 1 - STRIP / height, yanchor: "top", yref: "container", x: 0, font: { color: c.text } },
-    xaxis: { ...seconds(data, view), side: "top" },
-    yaxis: { range: [found.names.length - 0.4, -0.6], tickvals: lines, ticktext: found.names.map(label), showgrid: false, zeroline: false, fixedrange: true },
-  })];
 }
 
 // Time of a rank in NCCL, per communicator and kind: the median, and from the fastest to the slowest.

@@ -1,4 +1,4 @@
-"""Bytes over time: of all places at the same moments, their spread, and for some of them every change.
+"""Bytes over time: of all places at the same moments, and their spread.
 
 A *place* is a device as one process sees it; with one device a process it is the rank.
 """
@@ -14,10 +14,8 @@ from tracehook.audit.store import Store
 from tracehook.views.report.phrases import short
 
 SERIES = ("held", "registered", "missing", "window", "pool", "idle", "ms")
-_STEPS = ("held", "registered", "window", "pool", "idle")
 _MOST_CELLS = 1 << 16  # of one heat map
 _MOST_ROWS = 1024
-_MOST_STEPS = 3000  # of one place
 _SILENCE_NS = 500_000_000  # at the end of a process; a shorter one is not drawn
 
 
@@ -81,23 +79,6 @@ def read_all(store: Store, places: list[Place], span: Span) -> dict[str, Any]:
         "series": _rows_of(store, together, bins),
         "bands": _bands(store, bins),
     }
-
-
-def read_steps(store: Store, places: Iterable[Place]) -> dict[int, dict[str, Any]]:
-    """Return every change of the series of `places`; nothing for a place that has too many of them."""
-    wanted = ", ".join(str(place.number) for place in places) or "NULL"
-    rows = store.rows(
-        f"""SELECT place, series, list(round(ns / 1e9, 6) ORDER BY ns) AS t,
-                   list(round(level / 1048576, 1) ORDER BY ns) AS v
-            FROM change WHERE place IN ({wanted}) AND series != 'live'
-              AND place IN (SELECT place FROM change GROUP BY place HAVING count(*) <= {_MOST_STEPS})
-            GROUP BY place, series"""
-    )
-    out: dict[int, dict[str, Any]] = {}
-    for row in rows:
-        if row["series"] in _STEPS:
-            out.setdefault(row["place"], {})[row["series"]] = [row["t"], row["v"]]
-    return out
 
 
 def _rows_of(store: Store, together: int, bins: int) -> dict[str, list[list[float | None]]]:

@@ -1,8 +1,8 @@
 // The module `_testing`, which no wheel ships. The harness of tests/unit: a registrar, ring and
 // bank of their own, on a communicator that follows a script.
 #include "bindings/rows.h"
+#include "harness.h"
 #include "process/symmetric_memory.h"
-#include "testing/harness.h"
 
 #include <pybind11/functional.h>
 #include <pybind11/stl.h>

@@ -1,4 +1,4 @@
-#include "testing/harness.h"
+#include "harness.h"
 
 #include <algorithm>
 #include <chrono>

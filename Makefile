@@ -145,6 +145,11 @@ frameworks: build ## Megatron, torchtitan, DeepSpeed, Ray ... train on four rank
 	$(BIN)/python tests/frameworks/install.py build/frameworks/venv
 	$(BIN)/python tests/frameworks/run.py build/frameworks/venv build/frameworks/runs $(ONLY)
 
+.PHONY: nccl-diff
+nccl-diff: $(STAMP) ## What tracehook does not know of a version of NCCL (NCCL=2.32.3 SINCE=2.28.9 RECORD=yes; fetches 300 MB)
+	PYTHONPATH=tests $(BIN)/python -m support.nccl_diff $(or $(NCCL),$(error name a version: make nccl-diff NCCL=2.32.3)) \
+	    $(if $(SINCE),--since $(SINCE)) $(if $(RECORD),--record)
+
 check: build $(TOOLS) ## In two minutes: one test of every kind, types, and the linter on what changed
 	FILES="$$(git diff --name-only --diff-filter=d HEAD -- '*.py')"; \
 	    if [ -n "$$FILES" ]; then $(BIN)/ruff check $$FILES && $(BIN)/ruff format --check $$FILES; fi

@@ -22,6 +22,7 @@ from support.nccl_known import GONE, order
 WHEEL = "nvidia-nccl-cu13"
 CACHE = nccl_known.ROOT / "build" / "nccl"
 LIST = "exports.txt"
+NO_WHEEL = 2  # an exit status
 # What to look at when something new belongs to one of these.
 PLACES = {
     "ncclConfig_t": "tracehook/cpp/nccl/abi.h (Config), birth.cpp",
@@ -52,7 +53,8 @@ def unpacked(version: str) -> Path:
     if not (folder / LIST).exists():
         with tempfile.TemporaryDirectory() as scratch:
             pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "-q", "--no-deps"]
-            subprocess.run([*pip, "--dest", scratch, f"{WHEEL}==={version}"], check=True)
+            if subprocess.run([*pip, "--dest", scratch, f"{WHEEL}==={version}"]).returncode:
+                raise SystemExit(NO_WHEEL)  # pip has said why
             (wheel,) = Path(scratch).glob("*.whl")
             with zipfile.ZipFile(wheel) as archive:
                 library = Path(archive.extract("nvidia/nccl/lib/libnccl.so.2", scratch))

@@ -126,6 +126,15 @@ def test_a_newer_version_lacks_what_is_gone(tmp_path: Path, capsys: pytest.Captu
     assert nccl_diff.main([given]) == 0
 
 
+def test_a_version_that_pip_does_not_find_is_another_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody shall take it for one that has unknown things."""
+    monkeypatch.setattr(nccl_diff, "CACHE", tmp_path)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    with pytest.raises(SystemExit) as ended:
+        nccl_diff.main(["0.0.1"])
+    assert ended.value.code == nccl_diff.NO_WHEEL
+
+
 @pytest.mark.skipif(torch.version.cuda is None, reason="this torch brings no NCCL")
 def test_the_header_of_the_nccl_that_is_here_is_known() -> None:
     """A new version of torch makes this fail: `make nccl-diff NCCL=... RECORD=yes` then says what is new."""

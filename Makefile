@@ -34,7 +34,7 @@ MATRIX_TESTS_2.13.0+cpu = tests/unit tests/audit/test_golden.py
 KEEP ?= yes
 
 .DEFAULT_GOAL := help
-.PHONY: help build wheel one-wheel demo test integrations frameworks aarch64 check docs matrix test-gpu sanitize bench lint clean
+.PHONY: help build wheel one-wheel demo test integrations frameworks aarch64 nccl-diff check docs matrix test-gpu sanitize bench lint clean
 .NOTPARALLEL:
 
 help: ## Show this list
@@ -147,6 +147,10 @@ frameworks: build ## Megatron, torchtitan, DeepSpeed, Ray ... train on four rank
 
 aarch64: build ## Compiled for aarch64 and tried under QEMU (tests/aarch64/run.py says what it needs; keeps 5 GB)
 	$(BIN)/python tests/aarch64/run.py build/aarch64
+
+nccl-diff: $(STAMP) ## What tracehook does not know of a version of NCCL (NCCL=2.32.3 SINCE=2.28.9 RECORD=yes; fetches 300 MB)
+	PYTHONPATH=tests $(BIN)/python -m support.nccl_diff $(or $(NCCL),$(error name a version: make nccl-diff NCCL=2.32.3)) \
+	    $(if $(SINCE),--since $(SINCE)) $(if $(RECORD),--record)
 
 check: build $(TOOLS) ## In two minutes: one test of every kind, types, and the linter on what changed
 	FILES="$$(git diff --name-only --diff-filter=d HEAD -- '*.py')"; \

@@ -93,6 +93,17 @@ def test_collectives_on_such_windows_are_compared(tmp_path: Path, case: str) -> 
         assert ("in window 1" if case == "swapped" else "outside of all windows") in facts["why"]
 
 
+@pytest.mark.parametrize(("guard", "result", "total"), [("on", REFUSED, [1.0, 2.0]), ("off", 0, [3.0, 3.0])])
+def test_windows_that_no_collective_uses_are_compared_too(
+    tmp_path: Path, guard: str, result: int, total: list[float]
+) -> None:
+    """A limit (docs/failure-modes.md): NCCL would make this call, as it does without the guard."""
+    run = play(tmp_path, "for_kernels", SYMM_REGISTER_GUARD=guard, TRACEHOOK_EMU_NCCL_VERSION=NEW)
+    run.assert_good()
+    for rank in (0, 1):
+        assert (run.facts(rank)["used"], run.facts(rank)["sum"]) == (result, total[rank])
+
+
 def test_pools_that_torch_registers_are_compared(tmp_path: Path) -> None:
     """The ranks' pools have other sizes: both ranks say so on stderr, and torch raises."""
     run = play(tmp_path, "of_torch")

@@ -62,10 +62,10 @@ def said() -> str:
     return text.decode() if text else ""
 
 
-def register(memory: int, size_mb: float) -> ctypes.c_void_p:
+def register(memory: int, size_mb: float, flags: int = raw.SYMMETRIC) -> ctypes.c_void_p:
     """Register a window; tell how that went, and whether NCCL was called."""
     calls, begin = nccl_calls(REGISTER), time.monotonic()
-    window = group.window(memory, size_mb)
+    window = group.window(memory, size_mb, flags)
     seconds = round(time.monotonic() - begin, 2)
     tell(result=group.result, said=said(), seconds=seconds, called=nccl_calls(REGISTER) - calls)
     return window
@@ -144,6 +144,15 @@ def one_ordinary() -> None:
     register(inside, 4)
     place = inside if RANK == 0 else outside
     tell(used=group.all_reduce(place, place), why=said())
+
+
+def for_kernels() -> None:
+    """Two windows without NCCL_WIN_COLL_SYMMETRIC; each rank passes a buffer in another one to a collective."""
+    memory = [raw.allocate(4, RANK + 1), raw.allocate(4, RANK + 1)]
+    for place in memory:
+        register(place, 4, flags=0)
+    used = group.all_reduce(memory[RANK], memory[RANK])
+    tell(used=used, sum=raw.read(memory[RANK], 0)[0])
 
 
 def of_torch(more: int = 32) -> None:

@@ -30,6 +30,7 @@ enum Result : int {
     kInvalidUsage = 5,
     kRemoteError = 6,
     kInProgress = 7,
+    kTimeout = 8, // 2.30
 };
 
 // ncclDataType_t

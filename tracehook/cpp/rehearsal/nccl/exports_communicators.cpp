@@ -252,7 +252,7 @@ TRACEHOOK_NCCL(Result, ncclCommUserRank, Comm handle, int* rank) {
 }
 
 TRACEHOOK_NCCL(const char*, ncclGetErrorString, Result result) {
-    constexpr std::array<const char*, 8> kTexts = {
+    constexpr std::array<const char*, 9> kTexts = {
         "no error",
         "unhandled cuda error",
         "unhandled system error",
@@ -260,7 +260,8 @@ TRACEHOOK_NCCL(const char*, ncclGetErrorString, Result result) {
         "invalid argument",
         "invalid usage",
         "remote process exited or there was a network error",
-        "NCCL operation in progress"};
+        "NCCL operation in progress",
+        "timeout"};
     const bool known = result >= 0 && static_cast<std::size_t>(result) < kTexts.size();
     return known ? kTexts[result] : "unknown result code";
 }

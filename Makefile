@@ -38,7 +38,7 @@ KEEP ?= yes
 .NOTPARALLEL:
 
 help: ## Show this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # While torch is downloaded and unpacked, all but the hook library is compiled: that alone needs torch, and the next
 # install adds it.

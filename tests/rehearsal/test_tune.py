@@ -49,6 +49,8 @@ def test_the_table_has_every_collective_size_and_way(tmp_path: Path) -> None:
     assert table.machine.nccl == nccl_name(of_torch(metadata.version("torch")).nccl)
     assert table.digest in ran.finished.out
     assert "all_reduce, bfloat16, 4 ranks" in ran.finished.out
+    page = (tmp_path / "tuned.html").read_text()
+    assert page.count("all_reduce, bfloat16, 4 ranks on 1 host, in a CUDA graph") == 1
     assert Audit(tmp_path / "log").status == 0
 
 
@@ -94,6 +96,7 @@ def test_the_others_name_the_rank_that_fails(tmp_path: Path, fault: str, told: s
         (["--ranks", "1"], "one rank has nobody to exchange with"),
         (["--groups", "tp=3"], "--groups tp=3: 2 ranks are no multiple of 3"),
         (["--smallest", "8KiB", "--largest", "4KiB"], "no power of two lies between --smallest 8KiB and --largest 4Ki"),
+        (["--out", "table.html"], "--out table.html: the page takes that name"),
         (["--out", "no/such/folder/tuned.json"], "--out no/such/folder/tuned.json: no/such/folder/tuned.json: No such"),
         (["--out", "."], "is there, and is no regular file"),
         (["--out", ""], "is there, and is no regular file"),

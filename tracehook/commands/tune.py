@@ -26,6 +26,7 @@ from tracehook.settings import SettingError, from_environment, in_bytes_of
 from tracehook.tuning.table import MARGIN, Point, RegisteredPoint, Row, Table
 from tracehook.tuning.thresholds import thresholds
 from tracehook.views.output import replacing
+from tracehook.views.tuning_page import make_tuning_page
 
 if TYPE_CHECKING:
     from tracehook.tuning.sweep import Plan
@@ -42,7 +43,9 @@ def tune(
         int | None,
         typer.Option(min=1, help="Number of processes to start; default: one for each GPU. Not under torchrun."),
     ] = None,
-    out: Annotated[Path, typer.Option(help="Table to write, as JSON.")] = Path("tuned.json"),
+    out: Annotated[
+        Path, typer.Option(help="Table to write, as JSON. A page with pictures stands beside it (.html).")
+    ] = Path("tuned.json"),
     groups: Annotated[
         list[str] | None,
         typer.Option(
@@ -134,9 +137,12 @@ class _WritableError(Exception):
 
 def _require_writable(out: Path) -> None:
     """Refuse before the measurement what could not be written after it."""
+    if out.suffix == ".html":
+        _refuse(f"--out {out}: the page takes that name, so give the table another one, such as tuned.json")
     try:
-        with contextlib.suppress(_WritableError), replacing(out):
-            raise _WritableError
+        for suffix in (out.suffix, ".html"):
+            with contextlib.suppress(_WritableError), replacing(out.with_suffix(suffix) if out.name else out):
+                raise _WritableError
     except OSError as problem:
         _refuse(f"--out {out}: {problem.filename}: {problem.strerror}: name a file that can be written")
 
@@ -261,14 +267,22 @@ class _Bar:
 def _write(table: Table, out: Path, plan: Plan) -> None:
     for shown in tables(table):
         console_for(shown).print(shown)
+    files = {out: table.as_json()}
     try:
-        with replacing(out) as file:
-            file.write(table.as_json().encode())
+        files[out.with_suffix(".html")] = make_tuning_page(table)
+    except ModuleNotFoundError as problem:
+        typer.echo(f"tracehook tune: no page with pictures: {problem}: pip install 'tracehook[audit]'", err=True)
+    try:
+        for path, text in files.items():
+            with replacing(path) as file:
+                file.write(text.encode())
     except OSError as problem:
-        _refuse(f"{problem.filename or out}: {problem.strerror}; the table above was not written")
+        _refuse(f"{problem.filename or path}: {problem.strerror}; the table above was not written")
     faster = sum(point.prefers_symmetric(table.margin) for points in table.rows.values() for point in points)
     count = sum(map(len, table.rows.values()))
-    typer.echo(f"{out} ({table.digest}): symmetric memory is faster at {faster} of {count} sizes.")
+    typer.echo(
+        f"{', '.join(map(str, files))} ({table.digest}): symmetric memory is faster at {faster} of {count} sizes."
+    )
     if table.registered:
         typer.echo(sentence_on_registered(table))
     left_out = plan.count - count

@@ -179,15 +179,12 @@ def test_of_a_job_that_was_started_again_the_last_attempt_is_judged(logs: Path) 
     Audit(logs, "--job", "clean#7").expect(UNUSABLE, "no attempt 7 of job clean", "there are: 0, 1")
 
 
-def test_agents_that_count_their_attempts_differently_are_of_one_attempt(logs: Path) -> None:
-    """So is another program of the job that nobody started again, as a server beside a trainer."""
-    with_begin(log_of(logs, 0), attempt=2, host="a")
-    with_begin(log_of(logs, 1), attempt=3, host="b")
-    assert json.loads(Audit(logs, "--json").out)["looked"]["ranks"] == 2
-    with_begin(log_of(logs, 1), host="a", argv=["server.py"])
-    assert json.loads(Audit(logs, "--json").out)["looked"]["ranks"] == 2
-    with_begin(log_of(logs, 1), argv=json.loads(log_of(logs, 0).read_text().splitlines()[0])["argv"])
+def test_ranks_that_a_smaller_last_attempt_does_not_have_are_of_an_earlier_one(logs: Path) -> None:
+    """But not those of another program of the job that nobody started again, as of a server beside a trainer."""
+    with_begin(log_of(logs, 0), attempt=1, world_size=1)
     assert json.loads(Audit(logs, "--json").out)["looked"]["ranks"] == 1
+    with_begin(log_of(logs, 1), argv=["server.py"])
+    assert json.loads(Audit(logs, "--json").out)["looked"]["ranks"] == 2
 
 
 @pytest.mark.parametrize("since", ["yesterday", "", "2026-13-01"])

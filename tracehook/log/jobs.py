@@ -54,21 +54,26 @@ class LoggedJob(Generic[P]):
     def only(self, attempt: int | None) -> LoggedJob[P]:
         """Return the job with the processes of one attempt, None: of the last one.
 
-        Agents of several hosts may count their attempts differently. A process is of the last one unless the same
-        program has a process of a later one, on this host or with this rank.
+        Agents of several hosts may count their attempts differently. A process is of the last one unless a later one
+        has its rank, or has no longer so many ranks. A trainer and a server may be one job, and only one of them begins
+        again: so this is asked of each program by itself.
         """
         if attempt is not None:
             return replace(self, workers=tuple(each for each in self.workers if _attempt(each) == attempt))
-        last: dict[tuple[str, object], int] = {}
+        last: dict[tuple[str, int | None], int] = {}
+        worlds: dict[str, tuple[int, int]] = {}  # the last attempt of each program, and how many ranks that has
         for process in self.workers:
-            for key in _replaced_as(process):
-                last[key] = max(last.get(key, 0), _attempt(process) or 0)
-        return replace(
-            self,
-            workers=tuple(
-                each for each in self.workers if all((_attempt(each) or 0) >= last[key] for key in _replaced_as(each))
-            ),
-        )
+            program, rank, number = _program(process), _rank(process), _attempt(process) or 0
+            last[program, rank] = max(last.get((program, rank), 0), number)
+            size = whole_number(process.begin.get("world_size"), 1 << 31) or 0
+            worlds[program] = max(worlds.get(program, (0, 0)), (number, size))
+
+        def is_of_last(process: P) -> bool:
+            program, rank, number = _program(process), _rank(process), _attempt(process) or 0
+            newest, size = worlds[program]
+            return rank is None or (number >= last[program, rank] and (number >= newest or rank < size))
+
+        return replace(self, workers=tuple(filter(is_of_last, self.workers)))
 
     @property
     def began(self) -> datetime:
@@ -240,14 +245,8 @@ def _attempt(process: Participant) -> int | None:
     return whole_number(process.begin.get("attempt"), 1 << 31)
 
 
-def _replaced_as(process: Participant) -> list[tuple[str, object]]:
-    """Return what a process of a later attempt shares with this one: the program, and the host or the rank.
-
-    A trainer and a server may be one job, and only one of them begins again.
-    """
-    program = str(process.begin.get("argv"))
-    places = [("host", process.begin.get("host")), ("rank", _rank(process))]
-    return [(f"{kind} of {program}", place) for kind, place in places if place is not None]
+def _program(process: Participant) -> str:
+    return str(process.begin.get("argv"))
 
 
 def _began(process: Participant) -> datetime:

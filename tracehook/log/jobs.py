@@ -16,6 +16,7 @@ from tracehook.log.text import printable, ranges_of, told_ranges
 
 NO_ID: Final = "(no id)"  # stands for that of a job without one
 _MOST_TOLD = 3
+_MOST_DIGITS = 10  # of the number of an attempt
 
 
 class Participant(Protocol):
@@ -54,9 +55,9 @@ class LoggedJob(Generic[P]):
     def only(self, attempt: int | None) -> LoggedJob[P]:
         """Return the job with the processes of one attempt, None: of the last one.
 
-        Agents of several hosts may count their attempts differently. A process is of the last one unless a later one
-        has its rank, or has no longer so many ranks. A trainer and a server may be one job, and only one of them begins
-        again: so this is asked of each program by itself.
+        Agents of several hosts may count their attempts differently. So a process is of an earlier attempt only if a
+        later one has its rank, or has fewer ranks. A job may have two programs, such as a trainer and a server, and its
+        launcher starts one of them again. So this method compares only attempts of the same program.
         """
         if attempt is not None:
             return replace(self, workers=tuple(each for each in self.workers if _attempt(each) == attempt))
@@ -150,10 +151,11 @@ def choose(place: object, jobs: Sequence[LoggedJob[P]], wanted: str | None) -> C
     """
     if wanted is None:
         return (
-            ChosenJob(jobs[0].only(None), " ".join(filter(None, (_others(jobs), _earlier(jobs[0]))))) if jobs else None
+            ChosenJob(jobs[0].only(None), "; ".join(filter(None, (_others(jobs), _earlier(jobs[0]))))) if jobs else None
         )
     name, _, number = wanted.rpartition("#")
-    if not name or not (number.isascii() and number.isdigit()) or any(wanted in job.ids for job in jobs):
+    is_number = number.isascii() and number.isdigit() and len(number) < _MOST_DIGITS
+    if not name or not is_number or any(wanted in job.ids for job in jobs):
         job = _called(place, jobs, wanted)
         return ChosenJob(job.only(None), _earlier(job))
     job = _called(place, jobs, name)

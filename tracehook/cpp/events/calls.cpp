@@ -108,8 +108,8 @@ void CallTable::look(std::uint64_t now_ns) noexcept {
         }
         const std::uint64_t counts = slot.collectives_.load(std::memory_order_relaxed) +
                                      slot.transfers_.load(std::memory_order_relaxed);
-        if (counts != slot.seen_) {
-            slot.seen_ = counts;
+        // The log's thread may wake just now, while another thread looks in its place.
+        if (std::atomic_ref(slot.seen_).exchange(counts, std::memory_order_relaxed) != counts) {
             slot.moved_ns_.store(now_ns, std::memory_order_relaxed);
         }
     }

@@ -162,7 +162,8 @@ class CallTable {
     CallSlot* take(const CallSlot::Owner& owner) noexcept { return take_for(owner); }
     CallSlot* announce(const CallSlot::Birth& birth) noexcept { return take_for(birth); }
 
-    // --- by the log's thread; look() also by who knows that this thread stands still ---
+    // --- by the log's thread; while it stands still, look() also by the thread that writes stacks
+    // ---
 
     // Notes which counts have moved since the last look.
     void look(std::uint64_t now_ns) noexcept;

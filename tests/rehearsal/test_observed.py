@@ -47,7 +47,7 @@ def test_torch_that_registers_by_itself_is_recorded(tmp_path: Path) -> None:
         assert facts["reduced"] == 1.0
         assert all(event["observed"] for event in run.events("register.local", rank))
         assert {event["local"] for event in run.events("communicator.pending", rank)} == {"observed"}
-    Audit(tmp_path).expect(CLEAN, "Clean: ")
+    Audit.expect_only_in_vain(tmp_path)
 
 
 @needs_nccl2
@@ -60,7 +60,7 @@ def test_enabled_late(tmp_path: Path) -> None:
         assert facts["kinds"] == ["observed"] * 2
         assert sum(registered(run, rank).values()) == facts["made"] - facts["before"]
     assert [event.get("adopted", False) for event in run.events("communicator.pending", 0)] == [True, False]
-    Audit(tmp_path).expect(CLEAN, "Clean: ")
+    Audit.expect_only_in_vain(tmp_path)
 
 
 @pytest.mark.parametrize("mode", ["auto", "own"])
@@ -102,7 +102,10 @@ def test_torch_alone(tmp_path: Path, mode: str, kind: str) -> None:
         assert facts["symmetric"] is True
         assert facts["made"] == facts["undone"] > 0
         assert sum(registered(run, rank).values()) == (facts["made"] if mode == "observe" else 0)
-    Audit(tmp_path).expect(CLEAN, "Clean: ")
+    if mode == "observe":
+        Audit.expect_only_in_vain(tmp_path)
+    else:
+        Audit(tmp_path).expect(CLEAN, "Clean: ")
 
 
 def test_nobody(tmp_path: Path) -> None:

@@ -50,6 +50,12 @@ class Audit:
         """Return the rules that have findings, of an audit with --json."""
         return set(json.loads(self.out)["counts"])
 
+    @classmethod
+    def expect_only_in_vain(cls, directory: Path) -> None:
+        """Assert that it finds nothing but registrations without effect, which torch's group nccl2 makes by itself."""
+        found = json.loads(cls(directory, "--json").out)["findings"]
+        assert {finding["rule"] for finding in found} == {"registered-in-vain"}, found
+
 
 def log_of(logs: Path, rank: int = 1) -> Path:
     """Return the log of a rank."""

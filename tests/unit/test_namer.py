@@ -22,6 +22,7 @@ class Group:
     def __init__(self, name: str, desc: str, rank: int, members: list[int], pointer: int = 0) -> None:
         self.group_name, self.group_desc, self._rank = name, desc, rank
         self.members = members
+        self.is_made = True  # torch enters a group's ranks after it has made its communicator
         self.pointer = pointer
         self.asked = 0
         self.bound_device_id: Any = SimpleNamespace(index=0)
@@ -103,7 +104,11 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
 
         @property
         def pg_group_ranks(self) -> dict[Group, dict[int, int]]:
-            return {group: {rank: place for place, rank in enumerate(group.members)} for group in made.groups}
+            return {
+                group: {rank: place for place, rank in enumerate(group.members)}
+                for group in made.groups
+                if group.is_made
+            }
 
     c10d = SimpleNamespace(_world=World())
     monkeypatch.setattr(group_names, "_c10d", lambda: c10d)
@@ -233,3 +238,23 @@ def test_a_process_with_a_rank_keeps_it(places: Any) -> None:
     """What the launcher says holds."""
     places((3, 8))
     assert list(Namer(None, has_rank=True).look()) == []
+
+
+def test_a_group_that_torch_is_still_making_is_named_when_its_ranks_are_known(torch: Torch) -> None:
+    """A log that named it earlier would never tell its ranks."""
+    group = torch.add("1", "tp_1", 0, PAIR)
+    group.is_made = False
+    torch.birth(1, 0, 2)
+    assert torch.look() == []
+    group.is_made = True
+    ((_, fields),) = torch.look()
+    assert fields["members"] == PAIR
+
+
+def test_a_group_whose_ranks_torch_never_tells_is_named_at_last(torch: Torch) -> None:
+    """Its name alone is better than nothing."""
+    torch.add("1", "tp_1", 0, PAIR).is_made = False
+    torch.birth(1, 0, 2)
+    found = [line for _ in range(namer.MOST_TRIES + 1) for line in torch.look(later=60.0)]
+    ((_, fields),) = found
+    assert (fields["desc"], fields["members"]) == ("tp_1", [])

@@ -19,6 +19,7 @@ from tracehook.log.stderr import warn
 
 MOST_TRIES = 8  # for one communicator, in about a minute; then no group of torch stands behind it
 _FIRST = 0.5  # seconds between the first two tries; each later pause is twice as long
+_STILL_MADE = 60.0  # seconds in which torch may enter the ranks of a group, which it does when the communicator is made
 _RANK_PERIOD = 1.0  # seconds between two looks for the default group
 
 Line = tuple[str, dict[str, Any]]
@@ -42,6 +43,7 @@ class _Unnamed:
     ready: bool = False
     tries: int = 0
     due: float = 0.0
+    since: float = 0.0  # when it was ready
 
     def may_be_of(self, group: Any) -> bool:
         """Whether the communicator has as many ranks as `group`, and this process the same rank in both."""
@@ -83,6 +85,7 @@ class Namer:
         elif event == "communicator.ready" and number in self._unnamed:
             found = self._unnamed[number]
             found.ready, found.due = True, self._clock()
+            found.since = found.due
             found.rank, found.ranks = fields.get("comm_rank", found.rank), fields.get("ranks", found.ranks)
         elif event in ("communicator.retire", "communicator.abort"):
             _known.pop(number, None)
@@ -120,11 +123,15 @@ class Namer:
         if not due:
             return
         alive = sorted(row["id"] for row in self._core.communicators())
-        for number in due:
+        for number in list(due):
             if number in alive and number in self._unnamed:
                 group = self._group_of(number, alive)
                 if group is not None:
-                    yield self._line(number, group)
+                    name = group_names.name_of(group)
+                    if not name.members and now < due[number].since + _STILL_MADE:
+                        del due[number]  # the next look may know them
+                    else:
+                        yield self._line(number, group, name)
         for number, one in due.items():
             one.tries += 1
             one.due = now + _FIRST * 2 ** (one.tries - 1)
@@ -144,8 +151,8 @@ class Namer:
             return None
         return groups[alike.index(number)]
 
-    def _line(self, number: int, group: Any) -> Line:
-        one, name = self._unnamed.pop(number), group_names.name_of(group)
+    def _line(self, number: int, group: Any, name: GroupName) -> Line:
+        one = self._unnamed.pop(number)
         self._named[number] = weakref.ref(group)
         _known[number] = name
         fields = {"group": name.name, "desc": name.desc, "members": list(name.members)}

@@ -1,10 +1,13 @@
 """What the jobs of the tests share."""
 
+import atexit
 import ctypes
 import json
 import os
+import sys
 import threading
 from datetime import timedelta
+from typing import NoReturn
 
 import torch
 import torch.distributed as dist
@@ -44,6 +47,16 @@ def start(seconds: float = 60, bind: bool = True, waits: bool = False) -> torch.
 def tell(**facts: object) -> None:
     """Say something that the test reads back with `Rehearsal.facts`."""
     os.write(1, f"fact {RANK} {json.dumps(facts)}\n".encode())
+
+
+def leave() -> NoReturn:
+    """End at once, for communicators may hang, but when the threads of tracehook have ended.
+
+    Of a rank that ends in the midst of what it writes, a FileStore makes the others wait for the rest, for ever.
+    """
+    sys.stdout.flush()
+    atexit._run_exitfuncs()
+    os._exit(0)
 
 
 def filled(value: float, size_mb: float, device: torch.device | str) -> torch.Tensor:

@@ -4,9 +4,7 @@ Each has a communicator of its own beside torch's, as servers have, and a pool w
 Arguments: the case, and the seconds after which a collective counts as one that hangs.
 """
 
-import atexit
 import ctypes
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -18,7 +16,7 @@ import torch.distributed._symmetric_memory as torch_symmetric_memory
 import tracehook
 
 import raw
-from common import MB, RANK, filled, nccl_calls, start, tell
+from common import MB, RANK, filled, leave, nccl_calls, start, tell
 from heard import hear
 
 SIZE = 24  # MiB of a tensor: a segment of its own
@@ -212,6 +210,4 @@ CASES = {
 }
 CASES[sys.argv[1]]()
 raw.meet("done")
-if sys.argv[1] in ("other_tactics_one_fits", "out_of_memory") and tracehook.status()["state"] == "on":
-    atexit._run_exitfuncs()  # the watch has answered the rank that waited, and maybe not yet said so itself
-os._exit(0)  # the pool has windows that nobody undoes
+leave()  # the pool has windows that nobody undoes

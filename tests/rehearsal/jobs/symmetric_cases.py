@@ -4,7 +4,6 @@ Each case tells `error` (class and text, or null), `right` (whether an ordinary 
 else its test asks about.
 """
 
-import atexit
 import os
 import sys
 
@@ -13,7 +12,7 @@ import torch.distributed as dist
 import tracehook
 from tracehook.symmetric_memory import state
 
-from common import MB, RANK, WORLD, filled, start, tell
+from common import MB, RANK, WORLD, filled, leave, start, tell
 from symmetric_tools import (
     SIZE,
     attempt,
@@ -296,8 +295,6 @@ if case not in ("abort_with_windows", "after_destroy"):
     if "works" in sys.argv[2:]:
         tell(right=works())
     if "leave" in sys.argv[2:]:
-        sys.stdout.flush()
-        atexit._run_exitfuncs()  # the watch may have answered a rank, and not yet said so itself
-        os._exit(0)
+        leave()  # when the watch, which may have answered a rank, has said so itself
     torch.cuda.synchronize()
     dist.destroy_process_group()

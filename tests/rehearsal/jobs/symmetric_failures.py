@@ -1,6 +1,5 @@
 """Windows that NCCL refuses, going on without windows, the limit of the pools and their policies; one case a run."""
 
-import os
 import sys
 import threading
 
@@ -8,7 +7,7 @@ import torch
 import torch.distributed as dist
 import tracehook
 
-from common import MB, RANK, WORLD, filled, start, tell
+from common import MB, RANK, WORLD, filled, leave, start, tell
 from symmetric_tools import (
     SIZE,
     attempt,
@@ -176,8 +175,7 @@ globals()[sys.argv[1]]()
 if "works" in sys.argv[2:]:
     tell(right=works())
 if "leave" in sys.argv[2:]:
-    sys.stdout.flush()
     meet()
-    os._exit(0)
+    leave()
 torch.cuda.synchronize()
 dist.destroy_process_group()

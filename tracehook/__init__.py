@@ -167,6 +167,7 @@ def status() -> Status:
         memory: where segments come from: ``source`` (``torch`` or ``vmm``), and of ``vmm`` its ``segments``, ``bytes``
             and ``refused`` (requests that went to cudaMalloc).
         left_out: segments that NCCL could not use and that nobody registers: ``segments``, ``bytes``, ``why``.
+        asleep: segments that torch keeps while a library has taken their memory away: ``segments``, ``bytes``.
         dropped: events that the ring lost because it was full.
         log: path of the log, or None.
         nccl, hook_library: the loaded NCCL, and the chosen library.

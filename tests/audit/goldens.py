@@ -126,6 +126,9 @@ GOLDENS: tuple[Golden, ...] = (
     Golden("registered-in-vain", "torch's own hook registers memory of cudaMalloc", "registered_calls.py",
            ("retired-while-registered", "hook-stands-aside", "registered-in-vain"),
            env={"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1"}),
+    Golden("unmapped-while-registered", "torch's own hook registers memory that sleeps", "sleeps.py compile 1 0 0",
+           ("unmapped-while-registered", "hook-stands-aside", "registered-in-vain", "retired-while-registered"),
+           env={"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1"}, broken=("C4", "L4")),
     Golden("registration-without-effect", "a communicator without symmetric memory", "symmetric_failures.py no_support",
            ("registration-without-effect",), env={"TRACEHOOK_EMU_WINDOWS": "null"}),
     Golden("agreement-failed", "NCCL refuses a window on all ranks", "symmetric_failures.py failing",
@@ -256,7 +259,7 @@ ALIKE = {
     "registered-twice",
     "registered-while-capturing", "registration-without-effect", "retired-while-registered", "rule-broken",
     "switched-off",
-    "window-under-device-communicator",
+    "unmapped-while-registered", "window-under-device-communicator",
 }
 # fmt: on
 

@@ -404,6 +404,35 @@ void the_oldest_of_very_many_communicators_are_counted_as_one() {
     expect(rows.front().key == 0 && rows.front().entry.least == kBytes, "the oldest are one");
 }
 
+void a_segment_sleeps_until_all_of_its_memory_is_back() {
+    World world;
+    Library library;
+    const auto communicator = world.create(1, library);
+    registrar::Registrar& registrar = world.registrar;
+    const auto held = [&] { return library.registered - library.deregistered; };
+    constexpr std::uintptr_t kPlace = 0x40000;
+    world.allocate(kPlace);
+    const std::size_t size = registrar.segments().front().size;
+    expect(held() == 1, "a segment is registered while nobody knows that it can sleep");
+    registrar.memory_unmapped(kPlace, size / 2);
+    expect(held() == 0 && registrar.segments().empty(),
+           "a segment that loses a part of its memory is deregistered");
+    registrar.memory_unmapped(kPlace + size / 2, size / 2);
+    registrar.memory_mapped(kPlace, size / 2);
+    expect(registrar.segments_asleep().size() == 1, "and sleeps until all of it is back");
+    registrar.memory_mapped(kPlace + size / 2, size / 2);
+    expect(registrar.segments_asleep().empty() && registrar.segments().size() == 1 && held() == 0,
+           "then it is a segment again, and is not registered any more");
+    registrar.memory_unmapped(kPlace, size);
+    world.free(kPlace);
+    registrar.memory_mapped(kPlace, size);
+    expect(registrar.segments_asleep().empty() && registrar.segments().empty(),
+           "one that is freed while it sleeps does not come back");
+    registrar.memory_unmapped(kPlace, size);
+    world.allocate(kPlace);
+    expect(held() == 1, "and other memory at its address is registered as ever");
+}
+
 } // namespace
 
 int main() {
@@ -428,5 +457,6 @@ int main() {
     undoing_all_waits_for_the_device();
     what_was_never_registered_needs_no_wait();
     an_abort_ends_the_questions_about_a_window();
+    a_segment_sleeps_until_all_of_its_memory_is_back();
     return failures;
 }

@@ -15,7 +15,11 @@ FRAMEWORKS = Path(__file__).parents[1] / "frameworks" / "requirements.txt"
 # What is kept of a wheel: the files whose names begin so.
 WHEELS = {
     "sglang==0.5.23": ("sglang/srt/distributed/device_communicators/pynccl", "sglang/srt/plugins/"),
-    "vllm==0.33.0": ("vllm/distributed/device_communicators/pynccl", "vllm/plugins/__init__.py"),
+    "vllm==0.33.0": (
+        *("vllm/distributed/device_communicators/pynccl", "vllm/plugins/__init__.py"),
+        *("vllm/cumem_allocator", "vllm/device_allocator/cumem"),
+    ),
+    "torch_memory_saver==0.0.10": ("torch_memory_saver",),
     MEGATRON: ("megatron/core/",),
     "nccl4py==0.6.0": ("nccl/",),
     "cuda-core==1.2.2": ("cuda/core/",),  # nccl4py needs it

@@ -59,15 +59,19 @@ CREATE TABLE communicator_group AS
 SELECT comm, arg_min(coalesce("desc", "group"), process) AS name, arg_min(members, process) AS members
 FROM event WHERE event = 'communicator.group' AND comm IS NOT NULL GROUP BY comm;
 
--- One row a segment of PyTorch's allocator. `gone_seq`: when torch freed it; its memory may go later (segment.buried).
+-- One row a segment of PyTorch's allocator, and one more each time that its memory went and other memory came (`again`).
+-- `gone_seq`: when torch freed it; its memory may go later (segment.buried). `unmapped_seq`: it sleeps since then.
 CREATE TABLE segment AS
 SELECT process, any_value(rank) AS rank, segment, max(device) AS device,
        any_value(addr) AS addr, max(size) AS size, any_value(memory_kind) AS memory_kind,
-       min(ns) FILTER (event IN ('segment.alloc', 'segment.adopt')) AS born_ns,
-       min(seq) FILTER (event IN ('segment.alloc', 'segment.adopt')) AS born_seq,
-       min(ns) FILTER (event = 'segment.free') AS freed_ns, min(seq) FILTER (event = 'segment.free') AS freed_seq,
-       min(seq) FILTER (event IN ('segment.free', 'segment.buried')) AS gone_seq
-FROM event WHERE event IN ('segment.alloc', 'segment.adopt', 'segment.free', 'segment.buried') GROUP BY process, segment;
+       min(ns) FILTER (event IN ('segment.alloc', 'segment.adopt', 'segment.map')) AS born_ns,
+       min(seq) FILTER (event IN ('segment.alloc', 'segment.adopt', 'segment.map')) AS born_seq,
+       min(ns) FILTER (event IN ('segment.free', 'segment.unmap')) AS freed_ns,
+       min(seq) FILTER (event IN ('segment.free', 'segment.unmap')) AS freed_seq,
+       min(seq) FILTER (event IN ('segment.free', 'segment.buried', 'segment.unmap')) AS gone_seq,
+       min(seq) FILTER (event = 'segment.unmap') AS unmapped_seq, bool_or(event = 'segment.map') AS again
+FROM event WHERE event IN ('segment.alloc', 'segment.adopt', 'segment.map', 'segment.free', 'segment.buried', 'segment.unmap')
+GROUP BY process, segment;
 
 -- One row a segment of our pools, from the driver and back to it.
 CREATE TABLE pool_segment AS
@@ -160,12 +164,13 @@ UPDATE process SET helper = true WHERE NOT used_cuda AND rank IS NOT NULL AND EX
 DROP TABLE fact;
 
 -- How much was looked at. `used`: local registrations that NCCL was seen to use. `in_vain`: those that it could not. `left_out`:
--- segments that nobody registered, because no registration could take effect.
+-- segments that nobody registered, because no registration could take effect. `pausable`: because their memory can be taken away.
 CREATE VIEW counted AS
 SELECT (SELECT count(*) FROM event) AS events, (SELECT count(*) FROM event WHERE recovered) AS recovered,
-       (SELECT count(*) FROM segment) AS segments, (SELECT count(*) FROM registration WHERE kind = 'local') AS registrations,
+       (SELECT count(*) FROM segment WHERE NOT again) AS segments, (SELECT count(*) FROM registration WHERE kind = 'local') AS registrations,
        (SELECT count(*) FROM registration WHERE kind = 'window') AS windows, (SELECT count(*) FROM mapping) AS mappings,
        (SELECT count(*) FROM event WHERE event = 'register.used') AS used,
        (SELECT count(*) FROM event WHERE event = 'register.local' AND ok AND expected = 'none') AS in_vain,
        (SELECT count(*) FROM segment WHERE memory_kind IN ('cudaMalloc', 'private') AND EXISTS (
-            FROM communicator c WHERE c.process = segment.process AND c.device = segment.device AND c.at_calls AND c.ranks > 1)) AS left_out;
+            FROM communicator c WHERE c.process = segment.process AND c.device = segment.device AND c.at_calls AND c.ranks > 1)) AS left_out,
+       (SELECT count(*) FROM segment WHERE memory_kind = 'pausable' AND NOT again) AS pausable;

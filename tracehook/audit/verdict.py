@@ -64,6 +64,7 @@ class Looked:
     used: int  # local registrations that NCCL was seen to use
     in_vain: int  # local registrations that it cannot use
     left_out: int  # segments that nobody registered, because NCCL could not use it
+    pausable: int  # and those whose memory a library can take away
     seconds: float
     proof_from: str | None  # ISO 8601, UTC: before, logs threw lines away; None: they tell everything
     shortened: int  # logs that did
@@ -129,6 +130,10 @@ class Verdict:
             said += (
                 f" {many(seen.left_out, 'segment')} stayed unregistered, because NCCL cannot map {it} into "
                 "other processes of the host; SYMM_REGISTER_MEMORY=vmm makes segments that it can map."
+            )
+        if seen.pausable:
+            said += (
+                f" {many(seen.pausable, 'segment')} stayed unregistered, because a library can take the memory away."
             )
         return said
 
@@ -214,7 +219,8 @@ def _look(store: Store) -> Looked:
                   (SELECT count(*) FROM process WHERE proof_ns IS NOT NULL) AS shortened
            FROM (SELECT sum(events) AS events, sum(recovered) AS recovered, sum(segments) AS segments,
                         sum(registrations) AS registrations, sum(windows) AS windows, sum(mappings) AS mappings,
-                        sum(used) AS used, sum(in_vain) AS in_vain, sum(left_out) AS left_out
+                        sum(used) AS used, sum(in_vain) AS in_vain, sum(left_out) AS left_out,
+                        sum(pausable) AS pausable
                  FROM counted) AS told"""
     )
     return Looked(**{**row, "jobs": tuple(row["jobs"] or ())})

@@ -19,6 +19,7 @@ def nothing() -> dict[str, Any]:
         "bytes": 0,
         "memory": {"source": "torch", "segments": 0, "bytes": 0, "refused": 0, "set_for_nccl": {}},
         "left_out": {"segments": 0, "bytes": 0, "why": ""},
+        "asleep": {"segments": 0, "bytes": 0},
         "expandable_bytes": 0,
         "communicators": [],
         "dropped": 0,

@@ -137,7 +137,9 @@ def told(core: Any) -> dict[str, Any]:
         "refused": found.refused,
         "set_for_nccl": dict(_set_for_nccl),
     }
-    return {"memory": source, "left_out": left_out(core)}
+    asleep: list[Segment] = core.segments_asleep()
+    sleep = {"segments": len(asleep), "bytes": sum(segment.size for segment in asleep)}
+    return {"memory": source, "left_out": left_out(core), "asleep": sleep}
 
 
 def left_out(core: Any) -> dict[str, Any]:

@@ -82,6 +82,13 @@ class ScopeStatus(TypedDict):
     seconds: float
 
 
+class AsleepStatus(TypedDict):
+    """Segments that torch keeps and that have no memory now."""
+
+    segments: int
+    bytes: int
+
+
 class Status(TypedDict):
     """What tracehook does in this process. Sizes in bytes."""
 
@@ -92,6 +99,7 @@ class Status(TypedDict):
     expandable_bytes: int
     memory: MemoryStatus
     left_out: LeftOutStatus
+    asleep: AsleepStatus
     communicators: list[CommunicatorStatus]
     dropped: int
     log: str | None

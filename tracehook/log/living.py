@@ -18,6 +18,7 @@ _Key = tuple[Hashable, ...]
 _BIRTHS: Final[Mapping[str, Callable[[Fields], _Key]]] = {
     "segment.alloc": lambda f: ("segment", f.get("device"), f.get("segment")),
     "segment.adopt": lambda f: ("segment", f.get("device"), f.get("segment")),
+    "segment.map": lambda f: ("segment", f.get("device"), f.get("segment")),
     "pool.grow": lambda f: ("pool", f.get("device"), f.get("pool_segment")),
     "communicator.pending": lambda f: ("comm", f.get("comm_id")),
     "ipc.export": lambda f: ("export", f.get("comm"), f.get("peer"), f.get("generation")),
@@ -26,6 +27,7 @@ _BIRTHS: Final[Mapping[str, Callable[[Fields], _Key]]] = {
 }
 _DEATHS: Final[Mapping[str, Callable[[Fields], _Key]]] = {
     "segment.free": _BIRTHS["segment.alloc"],
+    "segment.unmap": _BIRTHS["segment.alloc"],
     "pool.shrink": _BIRTHS["pool.grow"],
     "communicator.retire": _BIRTHS["communicator.pending"],
     "communicator.abort": _BIRTHS["communicator.pending"],

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from tracehook.log.tables import EFFECTS
 from tracehook.log.text import in_bytes
 
-CUDA_MALLOC, SHAREABLE, PRIVATE = "cudaMalloc", "shareable", "private"
+CUDA_MALLOC, SHAREABLE, PRIVATE, PAUSABLE = "cudaMalloc", "shareable", "private", "pausable"
 NONE, HOST, NETWORK, UNKNOWN = "none", "host", "network", "unknown"
 
 
@@ -19,7 +19,7 @@ class Facts(NamedTuple):
     """On what the effect depends."""
 
     memory: str
-    """``cudaMalloc``, ``shareable`` or ``private``: see `memory_kind` in docs/log-schema.md."""
+    """``cudaMalloc``, ``shareable``, ``private`` or ``pausable``: see `memory_kind` in docs/log-schema.md."""
     one_host: bool
     """Whether all ranks of the communicator share a host."""
     version: int
@@ -56,6 +56,13 @@ ROWS = (
         _REGISTER,
         "NCCL_LOCAL_REGISTER=0: NCCL accepts registrations and uses none",
         "unset NCCL_LOCAL_REGISTER",
+    ),
+    EffectRule(
+        lambda facts: facts.memory == PAUSABLE,
+        NONE,
+        "src/register/register.cc and cuMemUnmap of CUDA's driver",
+        "a library can take the memory away while the program runs, such as a sleep mode; NCCL would keep it, or go on to use it",
+        "allocate what gains by a registration outside of that library",
     ),
     EffectRule(
         lambda facts: not facts.one_host,

@@ -4,6 +4,7 @@
 -- divergence: unless all
 WITH memory AS (
     SELECT process, rank, 'local' AS kind, segment AS memory, freed_ns, freed_seq FROM segment
+    WHERE unmapped_seq IS NULL -- rule unmapped-while-registered
     UNION ALL SELECT process, rank, 'window', pool_segment, freed_ns, freed_seq FROM pool_segment)
 SELECT memory.process, [memory.rank] AS ranks, comm, freed_ns AS ns, freed_seq AS seq,
        format('{} freed {} {} at {} ({}) while {} held it: {}',

@@ -5,7 +5,7 @@
 -- needs: ipc.open
 -- Ranks that map each other's memory are on one host, so their clocks are one.
 WITH memory AS (
-    SELECT process, 'segment' AS kind, segment AS memory, addr, freed_ns, freed_seq FROM segment
+    SELECT process, 'segment' AS kind, segment AS memory, addr, freed_ns, freed_seq FROM segment WHERE unmapped_seq IS NULL
     UNION ALL SELECT process, 'pool segment', pool_segment, addr, freed_ns, freed_seq FROM pool_segment),
 owner AS (
     SELECT DISTINCT process, rank, life, generation FROM event WHERE event = 'ipc.export')

@@ -8,6 +8,8 @@ WITH vain AS (
     SELECT process, rank, comm, ns, seq,
            CASE WHEN event = 'register.unused' THEN 'NCCL did not use one in a call that could'
                 WHEN NOT coalesce(effective, true) THEN 'NCCL gave no handle: NCCL_LOCAL_REGISTER=0, or nothing that it could use'
+                WHEN EXISTS (FROM segment s WHERE s.process = event.process AND s.segment = event.segment AND s.memory_kind = 'pausable')
+                THEN 'a library can take the memory away'
                 ELSE 'no other process can map the memory' END AS why
     FROM event WHERE event = 'register.unused'
        OR event = 'register.local' AND ok AND (expected = 'none' AND observed OR NOT coalesce(effective, true)))

@@ -33,7 +33,9 @@ py::dict allocator(const th_allocator_info& info) {
     return row;
 }
 
-nccl::Effects effects(const std::array<int, 4>& numbers) {
+using Numbers = std::array<int, registrar::kMemoryKinds>;
+
+nccl::Effects effects(const Numbers& numbers) {
     nccl::Effects found{};
     for (std::size_t i = 0; i < found.size(); ++i) {
         found[i] = static_cast<registrar::Effect>(numbers[i]);
@@ -87,7 +89,7 @@ void bind_registration(py::module_& module) {
         py::arg("most_ranks"), py::arg("every_segment"));
     module.def(
         "set_effects",
-        [](const std::array<int, 4>& on_one_host, const std::array<int, 4>& across) {
+        [](const Numbers& on_one_host, const Numbers& across) {
             nccl::set_effects(effects(on_one_host), effects(across));
         },
         py::arg("on_one_host"), py::arg("across"));
@@ -160,6 +162,7 @@ void bind_process(py::module_& module) {
     module.def("registering", [] { return process().registrar().registering(); });
     module.def("communicators", [] { return communicators(process().registrar()); });
     module.def("segments", [] { return process().registrar().segments(); });
+    module.def("segments_asleep", [] { return process().registrar().segments_asleep(); });
     module.def(
         "range_at",
         [](std::uintptr_t address) -> py::object {

@@ -19,6 +19,13 @@ struct Replacement {
     void* function;
 };
 
+// The same where a slot leads to that function alone, which is looked up when it is needed. Null:
+// it is not loaded.
+struct Beside {
+    Replacement replacement;
+    void* (*real)() noexcept;
+};
+
 // One slot; `replacement`: which of the replacements it is for.
 struct Slot {
     std::uintptr_t address;

@@ -15,6 +15,7 @@
 
 namespace tracehook::nccl {
 
+using elf::Beside;
 using elf::load_count;
 using elf::LoadCount;
 using elf::loaded_objects;
@@ -33,7 +34,8 @@ struct Importers {
     std::mutex mutex;
     bool is_lost = false; // set by a child before it has other threads
     std::vector<Replacement> calls;
-    std::vector<Replacement> all; // the calls, and after them dlsym and dlopen
+    std::vector<Beside> beside;
+    std::vector<Replacement> all; // the calls, those beside, and after them dlsym and dlopen
     LoadedObject nccl;            // the library itself
     LoadCount count;
     std::set<std::pair<std::uintptr_t, std::string>> seen;
@@ -97,30 +99,34 @@ std::vector<std::string> symbols_of(const LoadedObject& object,
     return {names.begin(), names.end()};
 }
 
-// The number of NCCL's functions is known when the first object is looked at.
-std::size_t calls_count() noexcept {
-    return Importers::instance().calls.size();
-}
-
 // All objects may call NCCL; some also look names up, or load others.
-std::size_t that_matter(const LoadedObject& object) {
+std::size_t that_matter(const Importers& importers, const LoadedObject& object) {
     const std::string name = object.name();
     if (object.path.empty() || name.starts_with("libpython") || name.starts_with("_ctypes")) {
-        return calls_count() + 2;
+        return importers.all.size();
     }
-    return calls_count() + (name.find(kOfNccl) != std::string::npos ? 1 : 0);
+    const std::size_t calls = importers.calls.size() + importers.beside.size();
+    return calls + (name.find(kOfNccl) != std::string::npos ? 1 : 0);
 }
 
-// Whether this slot leads to our NCCL, so that it is to be rewritten.
-bool leads_to_nccl(const Importers& importers, const LoadedObject& object, const Slot& slot,
-                   void* handle) {
+// Whether this slot leads to our NCCL, or to the function that it is named after, so that it is to
+// be rewritten.
+bool is_ours(const Importers& importers, const LoadedObject& object, const Slot& slot,
+             void* handle) {
+    const std::size_t calls = importers.calls.size();
+    const bool is_torch = object.name().starts_with(kTorch);
+    if (slot.replacement < calls ? is_torch : slot.replacement >= calls + importers.beside.size()) {
+        return true;
+    }
     const void* target = slot.target();
     if (object.contains(target)) { // not used yet
         const char* const symbol = importers.all[slot.replacement].symbol;
         const void* const everywhere = dlsym(RTLD_DEFAULT, symbol);
         target = everywhere != nullptr ? everywhere : dlsym(handle, symbol);
     }
-    return importers.nccl.contains(target);
+    return slot.replacement < calls
+               ? importers.nccl.contains(target)
+               : !is_torch && target == importers.beside[slot.replacement - calls].real();
 }
 
 // With the mutex. Returns the symbols of torch. Throws if a slot cannot be written.
@@ -134,7 +140,7 @@ std::vector<std::string> rewrite_new(Importers& importers) {
     const auto is_new = [&](const LoadedObject& object) {
         const bool is_known = object.base == importers.nccl.base ||
                               importers.seen.contains({object.base, object.path});
-        return is_known ? std::size_t{0} : that_matter(object);
+        return is_known ? std::size_t{0} : that_matter(importers, object);
     };
     for (LoadedObject& object : loaded_objects(importers.all, is_new)) {
         importers.seen.emplace(object.base, object.path);
@@ -145,13 +151,11 @@ std::vector<std::string> rewrite_new(Importers& importers) {
         if (handle == nullptr) {
             continue;
         }
-        const bool is_torch = object.name().starts_with(kTorch);
         std::erase_if(object.slots, [&](const Slot& slot) {
-            return slot.replacement < calls_count() && !is_torch &&
-                   !leads_to_nccl(importers, object, slot, handle.get());
+            return !is_ours(importers, object, slot, handle.get());
         });
         rewrite(object.slots, importers.all);
-        if (is_torch) {
+        if (object.name().starts_with(kTorch)) {
             names = symbols_of(object, importers.all);
         }
     }
@@ -204,7 +208,8 @@ LoadedObject nccl_itself() {
 
 } // namespace
 
-std::vector<std::string> intercept(const std::vector<Replacement>& calls) {
+std::vector<std::string> intercept(const std::vector<Replacement>& calls,
+                                   const std::vector<Beside>& beside) {
     Importers& importers = Importers::instance();
     const Guard guard(importers);
     if (!guard) {
@@ -213,7 +218,11 @@ std::vector<std::string> intercept(const std::vector<Replacement>& calls) {
     if (importers.calls.empty()) {
         importers.nccl = nccl_itself();
         importers.calls = calls;
+        importers.beside = beside;
         importers.all = calls;
+        for (const Beside& each : beside) {
+            importers.all.push_back(each.replacement);
+        }
         importers.all.push_back({"dlsym", reinterpret_cast<void*>(&on_dlsym)});
         importers.all.push_back({"dlopen", reinterpret_cast<void*>(&on_dlopen)});
     }

@@ -19,10 +19,12 @@
 
 namespace tracehook::nccl {
 
-// Puts these functions in front of all calls; the first call decides which. Returns the symbols
+// Puts these functions in front of all calls; the first call decides which. `beside`: functions of
+// another library, in the slots of all objects but torch's. Returns the symbols
 // that libtorch_cuda calls. Throws std::runtime_error if a slot cannot be written: then some calls
 // pass us by.
-std::vector<std::string> intercept(const std::vector<elf::Replacement>& calls);
+std::vector<std::string> intercept(const std::vector<elf::Replacement>& calls,
+                                   const std::vector<elf::Beside>& beside = {});
 
 // Looks for objects that were loaded since. Next to nothing if there are none. Does nothing before
 // intercept().

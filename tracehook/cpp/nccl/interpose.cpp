@@ -323,7 +323,8 @@ int on_ncclGroupSimulateEnd(Simulation* simulation) {
         [simulation] { return api().ncclGroupSimulateEnd(simulation); });
 }
 
-std::vector<std::string> install_interposer(registrar::Registrar& owner) {
+std::vector<std::string> install_interposer(registrar::Registrar& owner,
+                                            const std::vector<elf::Beside>& beside) {
     static std::mutex once; // one installation at a time; nothing is locked inside it
     const std::lock_guard guard(once);
     const Api& real = api();
@@ -364,7 +365,7 @@ std::vector<std::string> install_interposer(registrar::Registrar& owner) {
     if (real.ncclGetLastError != nullptr) {
         replacements.push_back({"ncclGetLastError", reinterpret_cast<void*>(&last_error)});
     }
-    return intercept(replacements);
+    return intercept(replacements, beside);
 }
 
 } // namespace tracehook::nccl

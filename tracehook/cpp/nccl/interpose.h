@@ -7,6 +7,7 @@
 // (placement.h), and ncclGetLastError then says why.
 #pragma once
 
+#include "elf/slots.h"
 #include "registrar/registrar.h"
 
 #include <string>
@@ -26,8 +27,9 @@ registrar::Local local_of(bool registers_itself) noexcept;
 // Installs the wrappers, once per process; later calls only report again. Returns the names of the
 // calls that libtorch_cuda makes. Throws std::runtime_error if NCCL is not loaded, or if
 // a slot cannot be written: then calls pass us by, and nothing may be registered beside them. There
-// is no removal: with the registrar switched off, or abandoned in a forked child, the wrappers pass
-// through.
-std::vector<std::string> install_interposer(registrar::Registrar& registrar);
+// is no removal. `beside`: other functions that are to be stood before wherever NCCL's are. With
+// the registrar switched off, or abandoned in a forked child, the wrappers pass through.
+std::vector<std::string> install_interposer(registrar::Registrar& registrar,
+                                            const std::vector<elf::Beside>& beside = {});
 
 } // namespace tracehook::nccl

@@ -12,7 +12,7 @@ namespace tracehook::nccl {
 
 // What a registration can do, by the kind of memory: inside a host, and across hosts. Before the
 // first communicator.
-using Effects = std::array<registrar::Effect, 4>;
+using Effects = std::array<registrar::Effect, registrar::kMemoryKinds>;
 void set_effects(const Effects& on_one_host, const Effects& across) noexcept;
 
 class NcclRegistrationCalls final : public registrar::RegistrationCalls {

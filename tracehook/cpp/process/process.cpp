@@ -6,6 +6,7 @@
 #include "nccl/interpose.h"
 #include "nccl/key.h"
 #include "nccl/registration_calls.h"
+#include "torch/pausable_memory.h"
 #include "windows/communicator_windows.h"
 #include "windows/scope_stack.h"
 
@@ -62,7 +63,7 @@ std::vector<std::string> Process::interpose() {
                 events::make_event(events::row::HookUnsupported{.reason = Reason::kSlotsRefused}));
         }
     });
-    return nccl::install_interposer(registrar_);
+    return nccl::install_interposer(registrar_, torch::pausing_calls(registrar_));
 }
 
 void Process::on_segment(void* user, const th_segment_event* event) {
@@ -219,6 +220,9 @@ std::optional<std::size_t> Process::check() noexcept {
             const std::uint64_t before = registrar_.ledger_version();
             std::set<Key> ours;
             for (const registrar::Segment& segment : registrar_.segments()) {
+                ours.insert({segment.device, segment.address, segment.size});
+            }
+            for (const registrar::Segment& segment : registrar_.segments_asleep()) {
                 ours.insert({segment.device, segment.address, segment.size});
             }
             for (const registrar::Range& range : registrar_.ranges()) {

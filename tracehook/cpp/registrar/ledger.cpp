@@ -46,6 +46,15 @@ std::vector<Segment> Ledger::take_stale(int device, std::uintptr_t address, std:
     return take_overlapping(devices_[device], address, address + size);
 }
 
+std::vector<Segment> Ledger::take_in(std::uintptr_t address, std::size_t size) {
+    std::vector<Segment> taken;
+    for (auto& [device, live] : devices_) {
+        const std::vector<Segment> there = take_overlapping(live, address, address + size);
+        taken.insert(taken.end(), there.begin(), there.end());
+    }
+    return taken;
+}
+
 Segment Ledger::allocated(int device, std::uintptr_t address, std::size_t size, MemoryKind memory) {
     if (adopting_) {
         tombstones_.erase({device, address});

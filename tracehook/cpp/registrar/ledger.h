@@ -24,6 +24,9 @@ class Ledger {
     // The segment that starts at `address`; nothing if none does.
     std::optional<Segment> freed(int device, std::uintptr_t address);
 
+    // Takes out what has a part in that memory, on any device.
+    std::vector<Segment> take_in(std::uintptr_t address, std::size_t size);
+
     // After a segment left the ledger and no communicator holds it any more: its slot may be used
     // again.
     void release_slot(const Segment& segment);

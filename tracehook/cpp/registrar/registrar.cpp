@@ -29,15 +29,6 @@ MemoryKind Registrar::memory_of(std::uintptr_t address) const noexcept {
     return memory_ != nullptr ? memory_->kind_of(address) : MemoryKind::kUnknown;
 }
 
-template <typename Row> void Registrar::log_born(const Segment& segment) noexcept {
-    ring_.push(make_event(Row{.segment = segment.id,
-                              .addr = segment.address,
-                              .size = segment.size,
-                              .total = ledger_.bytes(),
-                              .memory_kind = segment.memory},
-                          {.device = static_cast<std::int16_t>(segment.device)}));
-}
-
 void Registrar::push_gone(const Segment& segment, EventKind kind) noexcept {
     const auto push = [&]<typename Row>(std::type_identity<Row>) {
         ring_.push(make_event(Row{.segment = segment.id,
@@ -46,8 +37,14 @@ void Registrar::push_gone(const Segment& segment, EventKind kind) noexcept {
                                   .total = ledger_.bytes()},
                               {.device = static_cast<std::int16_t>(segment.device)}));
     };
-    kind == EventKind::kSegmentFree ? push(std::type_identity<row::SegmentFree>{})
-                                    : push(std::type_identity<row::SegmentUnknown>{});
+    switch (kind) {
+    case EventKind::kSegmentFree:
+        return push(std::type_identity<row::SegmentFree>{});
+    case EventKind::kSegmentUnmap:
+        return push(std::type_identity<row::SegmentUnmap>{});
+    default:
+        return push(std::type_identity<row::SegmentUnknown>{});
+    }
 }
 
 std::vector<CommunicatorPtr> Registrar::communicators_on(int device,
@@ -64,13 +61,13 @@ std::vector<CommunicatorPtr> Registrar::communicators_on(int device,
 
 std::vector<Segment> Registrar::to_register(int device) const {
     std::vector<Segment> segments = ledger_.segments(device);
-    std::erase_if(segments, [this](const Segment& segment) { return segment.size < local_min_; });
+    std::erase_if(segments, [this](const Segment& segment) { return is_left_out(segment); });
     return segments;
 }
 
 void Registrar::queue(const Segment& segment,
                       const std::vector<CommunicatorPtr>& communicators) noexcept {
-    if (segment.size < local_min_) {
+    if (is_left_out(segment)) {
         return;
     }
     for (const CommunicatorPtr& communicator : communicators) {
@@ -88,7 +85,8 @@ void Registrar::segment_allocated(int device, std::uintptr_t address, std::size_
         std::unique_lock lock(mutex_);
         log_overdue_frees(device);
         remove_stale(device, address, size, lock);
-        const Segment segment = ledger_.allocated(device, address, size, memory);
+        const Segment segment = ledger_.allocated(
+            device, address, size, pausable_.has(address) ? MemoryKind::kPausable : memory);
         log_born<row::SegmentAlloc>(segment);
         observe_born(segment);
         drop_unborn(device);
@@ -171,7 +169,7 @@ void Registrar::end_buried(const Segment& segment) noexcept {
 
 void Registrar::log_gone(const Segment& segment, EventKind kind) noexcept {
     ledger_.release_slot(segment);
-    if (is_observed(segment)) {
+    if (kind != EventKind::kSegmentUnmap && is_observed(segment)) {
         freed_.emplace_back(segment, kind);
     } else {
         push_gone(segment, kind);
@@ -186,6 +184,8 @@ void Registrar::segment_freed(int device, std::uintptr_t address, std::size_t si
     log_overdue_frees(device);
     if (const auto segment = ledger_.freed(device, address)) {
         remove_segment(*segment, EventKind::kSegmentFree, lock);
+    } else if (const auto asleep = pausable_.freed(device, address)) {
+        push_gone(*asleep, EventKind::kSegmentFree);
     } else if (!ledger_.adopting()) { // else it is older than the tracker, and not in the snapshot
         push_gone({0, 0, device, address, size}, EventKind::kSegmentUnknown);
     }
@@ -229,7 +229,8 @@ void Registrar::adopt_segment(int device, std::uintptr_t address, std::size_t si
     std::vector<CommunicatorPtr> communicators;
     {
         const std::lock_guard guard(mutex_);
-        const auto segment = ledger_.adopt(device, address, size, memory);
+        const auto segment = ledger_.adopt(device, address, size,
+                                           pausable_.has(address) ? MemoryKind::kPausable : memory);
         if (!segment) {
             return;
         }

@@ -18,6 +18,7 @@
 #include "registrar/grave.h"
 #include "registrar/ledger.h"
 #include "registrar/patience.h"
+#include "registrar/pausable.h"
 #include "registrar/ranges.h"
 
 #include <atomic>
@@ -70,6 +71,14 @@ class Registrar {
     void range_mapped(int device, std::uintptr_t address, std::size_t size) noexcept;
     void range_unmapped(int device, std::uintptr_t address, std::size_t size) noexcept;
     void adopt_range(int device, std::uintptr_t address, std::size_t size);
+
+    // --- memory that a library takes away and gives back under a segment (pausable.h) ---
+
+    // After memory that the library made can be used, and before it is unmapped. The second returns
+    // when no communicator of ours holds a segment there: it waits as a free does. Perhaps in the
+    // allocator, with its lock.
+    void memory_mapped(std::uintptr_t address, std::size_t size) noexcept;
+    void memory_unmapped(std::uintptr_t address, std::size_t size) noexcept;
 
     // --- what somebody else registers, seen by the interposer after the call ---
 
@@ -170,6 +179,7 @@ class Registrar {
 
     std::vector<CommunicatorPtr> communicators() const;
     std::vector<Segment> segments() const;
+    std::vector<Segment> segments_asleep() const; // torch has them, and they have no memory
     std::optional<Segment> segment_at(std::uintptr_t address) const; // any address inside it
     std::vector<Range> ranges() const;                               // of expandable segments
     std::optional<Range> range_at(std::uintptr_t address) const;     // the same
@@ -185,9 +195,16 @@ class Registrar {
     // Out of the table; with `only`, nobody else's entry.
     CommunicatorPtr take(const void* pointer, const Communicator* only = nullptr) noexcept;
     void log_mapped(const Range& range, bool adopted) noexcept;
-    template <typename Row> void log_born(const Segment& segment) noexcept;
+    template <typename Row> void log_born(const Segment& segment) noexcept {
+        ring_.push(events::make_event(Row{.segment = segment.id,
+                                          .addr = segment.address,
+                                          .size = segment.size,
+                                          .total = ledger_.bytes(),
+                                          .memory_kind = segment.memory},
+                                      {.device = static_cast<std::int16_t>(segment.device)}));
+    }
     void push_gone(const Segment& segment,
-                   events::EventKind kind) noexcept; // segment.free, .unknown
+                   events::EventKind kind) noexcept; // segment.free, .unmap, .unknown
     // What a thread found last.
     struct Found {
         const Registrar* owner = nullptr;
@@ -202,7 +219,10 @@ class Registrar {
     const CommunicatorPtr& find_anew(Found& last, const void* pointer) noexcept;
     // Without `when`: all.
     std::vector<CommunicatorPtr> communicators_on(int device, std::optional<When> when = {}) const;
-    MemoryKind memory_of(std::uintptr_t address) const noexcept;
+    MemoryKind memory_of(std::uintptr_t address) const noexcept; // but for a pausable one
+    bool is_left_out(const Segment& segment) const noexcept {
+        return segment.size < local_min_ || segment.memory == MemoryKind::kPausable;
+    }
     std::vector<Segment> to_register(int device) const;
     void queue(const Segment& segment, const std::vector<CommunicatorPtr>& communicators) noexcept;
     static void kill_communicator(Communicator& communicator) noexcept;
@@ -220,8 +240,8 @@ class Registrar {
     bool is_observed(const Segment& segment) const noexcept;
     void drop_observed(const Communicator& communicator) noexcept;
 
-    mutable std::mutex mutex_; // ledger_, ranges_, by_pointer_, ending_, next_id_, aborts_,
-                               // unborn_, freed_; comes after the allocator's lock
+    mutable std::mutex mutex_; // ledger_, ranges_, pausable_, by_pointer_, ending_, next_id_,
+                               // aborts_, unborn_, freed_; comes after the allocator's lock
     events::Ring& ring_;
     const MakeCompanion make_companion_;
     const Patience patience_;
@@ -230,6 +250,7 @@ class Registrar {
     std::size_t local_min_ = 0; // bytes
     Ledger ledger_;
     Ranges ranges_;
+    Pausable pausable_;
     std::unordered_map<const void*, CommunicatorPtr> by_pointer_;
     std::unordered_map<const void*, CommunicatorPtr> ending_; // retired, and not gone
     std::uint32_t next_id_ = 1;

@@ -26,7 +26,9 @@ bool Registrar::to_registered(Communicator& communicator, RegisteredFor what,
             const auto found = ledger_.at(buffers[i].address);
             if (!found || found->device != who.device || found->memory != MemoryKind::kShareable ||
                 buffers[i].size > found->end() - buffers[i].address) {
-                communicator.log_foreign(buffers[i].address, buffers[i].size);
+                if (!found || found->memory != MemoryKind::kPausable) { // all ranks leave that out
+                    communicator.log_foreign(buffers[i].address, buffers[i].size);
+                }
                 return false;
             }
             segments[i] = *found;

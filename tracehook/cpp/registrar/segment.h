@@ -12,6 +12,11 @@ enum class MemoryKind : std::uint8_t {
 #include "events/memory_kinds.def"
 #undef MEMORY_KIND
 };
+inline constexpr std::size_t kMemoryKinds = 0
+#define MEMORY_KIND(...) +1
+#include "events/memory_kinds.def"
+#undef MEMORY_KIND
+    ;
 
 // What a registration is for. NCCL before 2.29 knows no address of a peer's memory for a collective
 // if a send or a receive was the first to use the registration, and the collective hangs. So each

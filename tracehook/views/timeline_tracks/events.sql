@@ -4,7 +4,7 @@ SELECT process, device, comm_id, event,
 FROM event JOIN process USING (process)
 WHERE process BETWEEN ? AND ?
   AND event NOT IN ('trace.begin', 'trace.end', 'communicator.group', 'rank.known', 'segment.alloc',
-                    'segment.adopt', 'segment.free', 'pool.grow', 'pool.shrink')
+                    'segment.adopt', 'segment.free', 'segment.map', 'segment.unmap', 'pool.grow', 'pool.shrink')
   AND (comm_id IS NULL OR event NOT IN
        ('register.local', 'deregister.local', 'register.window', 'deregister.window', 'register.batch'))
 ORDER BY process, comm_id NULLS FIRST, start, ns DESC, seq

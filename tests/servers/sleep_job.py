@@ -1,0 +1,122 @@
+"""Memory of a server that sleeps, by the unchanged library of torch_memory_saver or vLLM; the first argument says it.
+
+The second is the number of cycles. After each one all memory came back, and the collectives are right.
+"""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.distributed as dist
+
+import tracehook
+
+LIBRARY, CYCLES = sys.argv[1], int(sys.argv[2])
+FETCHED = os.environ["FETCHED"]
+RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+ELEMENTS = 8 << 20  # 32 MiB
+sys.path.insert(0, FETCHED)
+
+CALLBACKS: list[Callable[..., object]] = []  # the library holds no reference to them
+
+Region = Callable[[], contextlib.AbstractContextManager[object]]
+
+
+def memory_saver() -> tuple[Region, Callable[[], None], Callable[[], None]]:
+    """Return the region whose memory sleeps, and what puts it to sleep and wakes it."""
+    from torch_memory_saver import torch_memory_saver as saver
+
+    saver.hook_mode = "torch"
+    return lambda: saver.region(enable_cpu_backup=True), saver.pause, saver.resume
+
+
+def vllm() -> tuple[Region, Callable[[], None], Callable[[], None]]:
+    """Return the same of the module that vLLM's sleep mode calls."""
+    import importlib.util
+
+    file = f"{FETCHED}/vllm/cumem_allocator.abi3.so"
+    spec = importlib.util.spec_from_file_location("cumem_allocator", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    handles: dict[int, tuple[int, int, int, int]] = {}
+
+    def made(handle: tuple[int, int, int, int]) -> None:
+        handles[handle[2]] = handle
+
+    CALLBACKS.extend((made, handles.pop))
+    module.init_module(*CALLBACKS)
+    allocator = torch.cuda.memory.CUDAPluggableAllocator(file, "my_malloc", "my_free")
+    pool = torch.cuda.MemPool(allocator.allocator())
+    kept: list[torch.Tensor] = []
+
+    @contextlib.contextmanager
+    def region() -> Iterator[None]:
+        with torch.cuda.use_mem_pool(pool):
+            yield
+
+    def sleep() -> None:
+        kept.append(shard.cpu())
+        for handle in handles.values():
+            module.python_unmap_and_release(*handle)
+
+    def wake() -> None:
+        for handle in handles.values():
+            module.python_create_and_map(*handle)
+        shard.copy_(kept.pop())
+
+    return region, sleep, wake
+
+
+device = torch.device("cuda", RANK)
+torch.cuda.set_device(device)
+dist.init_process_group("nccl", store=dist.FileStore(os.environ["TEST_STORE"], WORLD), rank=RANK, world_size=WORLD)
+region, sleep, wake = {"torch_memory_saver": memory_saver, "vllm": vllm}[LIBRARY]()
+with region():
+    shard = torch.full((ELEMENTS,), float(RANK + 1)).to(device)
+    gathered = torch.empty(ELEMENTS * WORLD, device=device)
+beside = torch.empty(ELEMENTS * WORLD, device=device)
+with tracehook.symmetric():
+    window = torch.full((ELEMENTS,), float(RANK + 1)).to(device)
+wrong: list[object] = []
+gave_back: list[int] = []
+
+
+def free_memory() -> int:
+    """Return how many bytes the device has free."""
+    torch.cuda.synchronize()
+    return torch.cuda.mem_get_info()[0]
+
+
+def use() -> None:
+    """Gather the shards into memory that sleeps, and into memory that does not; reduce a window."""
+    for target in (gathered, beside):
+        dist.all_gather_into_tensor(target, shard)
+        if [target[0].item(), target[-1].item()] != [1.0, float(WORLD)]:
+            wrong.append([target[0].item(), target[-1].item()])
+    total = window.clone()
+    dist.all_reduce(window)
+    if window[-1].item() != WORLD * (WORLD + 1) / 2 or not tracehook.is_symmetric(window):
+        wrong.append(window[-1].item())
+    window.copy_(total)
+
+
+use()
+for cycle in range(CYCLES):
+    dist.barrier()
+    before = free_memory()
+    sleep()
+    gave_back.append(free_memory() - before)
+    dist.barrier()
+    wake()
+    dist.barrier()
+    if cycle % 10 == 0:
+        use()
+use()
+told = {"wrong": wrong, "gave_back": sorted(set(gave_back)), "status": tracehook.status()["asleep"]}
+os.write(1, f"fact {RANK} {json.dumps(told)}\n".encode())
+dist.destroy_process_group()
+sys.stdout.flush()
+os._exit(0)  # torch_memory_saver ends the process with 1 if its pool goes outside of a region

@@ -1,0 +1,47 @@
+// Memory that a library may take away, and put other memory in its place, while torch keeps the
+// segment: a server's sleep mode, for instance. The driver knows of it, and the allocator does not.
+//
+// A segment whose memory goes is out of the ledger, and sleeps here. When it has memory again, it
+// comes back as a new segment: whatever was known of the old memory holds no more.
+//
+// Not thread-safe: the registrar's mutex guards it.
+#pragma once
+
+#include "registrar/ranges.h"
+#include "registrar/segment.h"
+
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+namespace tracehook::registrar {
+
+class Pausable {
+  public:
+    // What a library has mapped by itself.
+    bool has(std::uintptr_t address) const noexcept { return mapped_.at(address).has_value(); }
+
+    // Returns the segments that have all their memory again, and forgets them.
+    std::vector<Segment> mapped(std::uintptr_t address, std::size_t size);
+    // `segments` lose memory now, and are not in the ledger any more. Those that sleep may lose
+    // more.
+    void unmapped(std::uintptr_t address, std::size_t size, const std::vector<Segment>& segments);
+
+    // The segment that sleeps there, which the allocator frees.
+    std::optional<Segment> freed(int device, std::uintptr_t address);
+    std::vector<Segment> asleep() const; // by device and address
+
+  private:
+    // The driver's addresses are those of all devices.
+    static constexpr int kAnywhere = 0;
+
+    bool lacks_memory(const Segment& segment) const;
+    void lose(const Segment& segment, std::uintptr_t address, std::size_t size);
+
+    Ranges mapped_;
+    Ranges missing_; // parts of segments that sleep
+    std::map<std::pair<int, std::uintptr_t>, Segment> asleep_;
+};
+
+} // namespace tracehook::registrar

@@ -1,0 +1,42 @@
+// The registrar's part for memory that a library takes away and gives back under a segment. Such a
+// segment is never registered: NCCL would keep the memory, or go on to use it, and a captured graph
+// would replay with it. Only what was registered before tracehook saw the library has to be undone.
+#include "registrar/registrar.h"
+
+namespace tracehook::registrar {
+
+using namespace events;
+
+void Registrar::memory_mapped(std::uintptr_t address, std::size_t size) noexcept {
+    if (abandoned()) {
+        return;
+    }
+    const std::lock_guard guard(mutex_);
+    for (const Segment& before : pausable_.mapped(address, size)) {
+        const Segment segment =
+            ledger_.allocated(before.device, before.address, before.size, MemoryKind::kPausable);
+        log_born<row::SegmentMap>(segment);
+    }
+}
+
+void Registrar::memory_unmapped(std::uintptr_t address, std::size_t size) noexcept {
+    if (abandoned()) {
+        return;
+    }
+    std::unique_lock lock(mutex_);
+    const std::vector<Segment> segments = ledger_.take_in(address, size);
+    pausable_.unmapped(address, size, segments);
+    for (const Segment& segment : segments) {
+        remove_segment(segment, EventKind::kSegmentUnmap, lock);
+    }
+}
+
+std::vector<Segment> Registrar::segments_asleep() const {
+    if (abandoned()) {
+        return {};
+    }
+    const std::lock_guard guard(mutex_);
+    return pausable_.asleep();
+}
+
+} // namespace tracehook::registrar

@@ -109,7 +109,7 @@ void Process::on_free(const th_segment_event& event) noexcept {
     }
     if (event.action == TH_BLOCK_FREE) {
         pending_blocks_.free(event.device, event.address);
-        if (!hook_library_->capturing(event.device)) {
+        if (hook_library_->looks_beside_pools() && !hook_library_->capturing(event.device)) {
             torch::expect_use(event.device, event.address);
         }
     } else {
@@ -140,7 +140,9 @@ Reason Process::attach(const std::string& library_path, const std::string& torch
     registrar_.begin_adoption();
     hook_library_->watch_blocks(windows::ScopeStack::open());
     hook_library_->watch_frees(bank_.span());
-    torch::hold_uses(bank_);
+    if (hook_library_->looks_beside_pools()) {
+        torch::hold_uses(bank_);
+    }
     hook_library_->attach(&Process::on_segment, this);
     bool expandable = info.expandable_segments != 0;
     try {

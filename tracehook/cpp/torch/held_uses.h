@@ -2,12 +2,12 @@
 // use, stays in use until no scope of the device is open.
 //
 // From 2.13 on, torch looks in each allocation which streams are done; before, not while any pool
-// of the device is begun. When a stream is done depends on the device. Whether a tensor of a scope
-// gets that memory must not (windows/pending_blocks.h). So we stand in libc10_cuda's slots for
-// cudaEventRecord and cudaEventQuery. The first event that torch records while it frees a block of
-// the bank is held: to torch's question it is not ready while a scope of the device is open. One
-// event is enough, since torch waits for all events of a block. No other event is held, because
-// programs ask for theirs through the same slots (torch.Event).
+// of the device is begun, and then nothing here is called. When a stream is done depends on the
+// device. Whether a tensor of a scope gets that memory must not (windows/pending_blocks.h). So we
+// stand in libc10_cuda's slots for cudaEventRecord and cudaEventQuery. The first event that torch
+// records while it frees a block of the bank is held: to torch's question it is not ready while a
+// scope of the device is open. One event is enough, since torch waits for all events of a block. No
+// other event is held, because programs ask for theirs through the same slots (torch.Event).
 //
 // When the device has no room, torch waits for the events instead of asking, and gets the memory.
 // A block that is given back in a capture has no event until the capture ends, and is not held.

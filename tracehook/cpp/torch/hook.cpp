@@ -217,6 +217,7 @@ extern "C" __attribute__((visibility("default"))) const th_hook_api* th_hook_get
         quiet,
         drop_pool,
         watch_frees,
-        settle};
+        settle,
+        TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 13)};
     return &api;
 }

@@ -77,6 +77,8 @@ struct th_hook_api {
     /* Lets torch look which streams are done with memory that was given back, which it does in
      * each allocation while the device is quiet(). Not while the calling thread captures. */
     int (*settle)(int32_t device, char* error, uint32_t error_size);
+    /* 1: torch looks which streams are done also while a pool is begun (from 2.13 on). */
+    int32_t looks_beside_pools;
 };
 
 const struct th_hook_api* th_hook_get_api(void);

@@ -11,14 +11,17 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from support.audits import Audit
 from support.processes import SCRIPTS, Finished, run
 from support.rehearsal import EXAMPLES, ROOT
 
+from tracehook import versions
 from tracehook.commands import app
 from tracehook.commands.logs_options import UNUSABLE
 from tracehook.log.reader import read_directory
@@ -182,7 +185,10 @@ def rehearsed(command: list[str | Path], folder: Path, **env: str) -> Finished:
 
 
 def test_the_recipe_for_slurm_runs(tmp_path: Path) -> None:
-    """With programs in the place of Slurm's: the logs have the job's id, the audit stands beside them, and is clean."""
+    """With programs in the place of Slurm's: the logs have the job's id, and a good job's audit stands beside them.
+
+    It is clean, but for what torch's group nccl2 registers in vain where that is the default.
+    """
     script, collect = blocks("bash", "Slurm")
     (tmp_path / "job.sh").write_text(script)
     train_in(tmp_path)
@@ -194,7 +200,12 @@ def test_the_recipe_for_slurm_runs(tmp_path: Path) -> None:
     logs = tmp_path / "4711.0"
     found = [log for log in read_directory(logs) if log.rank is not None]
     assert sorted((log.rank, log.begin["job"]) for log in found) == [(0, "4711"), (1, "4711")], done.output
-    assert "Clean: " in (logs / "audit.txt").read_text()
+    said = (logs / "audit.txt").read_text()
+    if versions.group_of(metadata.version("torch")) == "nccl2":
+        Audit.expect_only_in_vain(logs)
+        assert "registered-in-vain" in said
+    else:
+        assert "Clean: " in said
     copied = collect.replace("/shared/logs", str(tmp_path / "shared"))
     env |= {"SYMM_REGISTER_LOG": str(logs), "PATH": of_path(tmp_path / "bin")}
     assert run(["bash", "-c", copied], env).status == 0

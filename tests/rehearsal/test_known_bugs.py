@@ -13,6 +13,12 @@ from tracehook.audit.store import Store
 from tracehook.audit.verdict import Filter, judge
 
 SAYS = "bears on this job"
+# The bug "nccl 2.28, sends first" is of this NCCL, whichever torch is installed.
+LEGACY = {
+    "NCCL_LEGACY_CUDA_REGISTER": "1",
+    "SYMM_REGISTER_LOCAL": "all",
+    "TRACEHOOK_EMU_NCCL_VERSION": "22809",
+}
 
 
 def named(log: Path) -> list[str]:
@@ -44,7 +50,7 @@ def start_of(tmp_path: Path, **settings: str) -> tuple[Rehearsal, list[str]]:
 
 def test_one_rank_says_which_dangerous_bug_bears_on_the_job(tmp_path: Path) -> None:
     """With NCCL_LEGACY_CUDA_REGISTER=1 a send before a gather may leave the gather waiting; the log has the setting."""
-    run, lines = start_of(tmp_path, NCCL_LEGACY_CUDA_REGISTER="1", SYMM_REGISTER_LOCAL="all")
+    run, lines = start_of(tmp_path, **LEGACY)
     [line] = lines
     assert "nccl 2.28, sends first bears on this job (NCCL 2.28.9, segments are registered" in line
     assert "NCCL_LEGACY_CUDA_REGISTER=1" in run.logs[0].begin["nccl_settings"]
@@ -56,7 +62,7 @@ def test_doctor_names_bugs_that_bear_on_a_job_or_may(tmp_path: Path) -> None:
     script.write_text(
         "import sys\nfrom tracehook.commands import main\nsys.argv[1:] = ['doctor', '--job', '--json']\nmain()\n"
     )
-    run = rehearse(script, env={"NCCL_LEGACY_CUDA_REGISTER": "1", "SYMM_REGISTER_LOCAL": "all"})
+    run = rehearse(script, env=LEGACY)
     told = json.loads(run.output[run.output.index("{") : run.output.rindex("}") + 1])
     assert told["works"], os.linesep.join(told["found"].values())
     certain = [bug["bug"] for bug in told["bugs"] if not bug["if"]]

@@ -9,4 +9,5 @@ from tracehook import versions
 BY_ITSELF = hasattr(distributed_c10d, "ProcessGroupNCCL2")
 LEGACY = "nccl-legacy" if BY_ITSELF else "nccl"  # the stock group
 needs_nccl2 = pytest.mark.skipif(not BY_ITSELF, reason="this torch has no group that registers by itself")
+# Such a torch also looks there which streams are done with memory.
 FREES_BESIDE_POOLS = versions.frees_beside_pools(torch.__version__)

@@ -61,7 +61,7 @@ ROWS = (
         lambda facts: facts.memory == PAUSABLE,
         NONE,
         "src/register/register.cc and cuMemUnmap of CUDA's driver",
-        "a library can take the memory away while the program runs, such as a sleep mode; NCCL would keep it, or go on to use it",
+        "a library can take the memory away (a sleep mode), and NCCL would keep it, or go on to use it",
         "allocate what gains by a registration outside of that library",
     ),
     EffectRule(

@@ -7,6 +7,7 @@ import ctypes
 import random
 import sys
 import threading
+import time
 from collections.abc import Iterator
 
 import torch
@@ -148,7 +149,7 @@ def nested() -> None:
 
 
 def beside_a_pool() -> None:
-    """Inside of the program's own use_mem_pool torch looks for nothing: the scope does not wait."""
+    """A scope inside of the program's own use_mem_pool, where not every torch looks for the end of a use."""
     pool = torch.cuda.MemPool()
     for rows in (3, 7):
         with torch.cuda.use_mem_pool(pool), tracehook.symmetric():
@@ -156,6 +157,24 @@ def beside_a_pool() -> None:
         reduced(tensor)
         used_beside(tensor, LONG if rows == 3 else 0)
         del tensor
+
+
+def own_events() -> None:
+    """The program asks for events of its own, by the same functions of CUDA as torch, inside of the scope."""
+    answered = []
+    for recorded in (True, False):
+        with tracehook.symmetric():
+            tensor = made(3)
+            if recorded:
+                used_beside(tensor, 2_000)
+            del tensor
+            event = torch.Event(device)
+            event.record(side)
+            deadline = time.monotonic() + 20
+            while not event.query() and time.monotonic() < deadline:
+                time.sleep(0.001)
+            answered.append(event.query())
+    tell(answered=answered)
 
 
 def stuck() -> None:
@@ -170,7 +189,7 @@ def stuck() -> None:
 
 {
     each.__name__: each
-    for each in (side_stream, sends, asynchronous, inside, other_thread, nested, beside_a_pool, stuck)
+    for each in (side_stream, sends, asynchronous, inside, other_thread, nested, beside_a_pool, own_events, stuck)
 }[CASE]()
 tell(places=places, distinct=len({tuple(place) for place in places}))
 if CASE != "beside_a_pool":

@@ -1,7 +1,7 @@
 """A server whose memory sleeps: a pool whose allocator gives memory back to the driver while torch keeps the segments.
 
 Arguments: the library of sleeper.cpp ("compile": made here); its handle types (0: nobody else can map the memory, 1: by
-file descriptors); a seed; the number of steps; and optionally "late": tracehook begins when the first tensors are there.
+file descriptors); a seed; the number of steps; "late", if tracehook begins when the first tensors are there.
 """
 
 import ctypes

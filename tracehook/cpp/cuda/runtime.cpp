@@ -27,6 +27,8 @@ Runtime load() noexcept {
     FIND(cudaDeviceSynchronize);
     FIND(cudaGetLastError);
     FIND(cudaThreadExchangeStreamCaptureMode);
+    FIND(cudaEventQuery);
+    FIND(cudaEventRecord);
     FIND(cudaHostRegister);
     FIND(cudaHostUnregister);
 #undef FIND

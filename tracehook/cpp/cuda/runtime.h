@@ -1,4 +1,4 @@
-// The functions of the CUDA runtime that a wait for a device needs: those of the runtime that torch
+// The functions of the CUDA runtime that tracehook calls: those of the runtime that torch
 // is bound to, reached by dlsym. No second copy, no header.
 #pragma once
 
@@ -15,6 +15,8 @@ struct Runtime {
     Function<> cudaDeviceSynchronize = nullptr;
     Function<> cudaGetLastError = nullptr;
     Function<int*> cudaThreadExchangeStreamCaptureMode = nullptr;
+    Function<void*> cudaEventQuery = nullptr;
+    Function<void*, void*> cudaEventRecord = nullptr;
     Function<void*, std::size_t, unsigned> cudaHostRegister = nullptr;
     Function<void*> cudaHostUnregister = nullptr;
 };

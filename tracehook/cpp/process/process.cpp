@@ -6,6 +6,7 @@
 #include "nccl/interpose.h"
 #include "nccl/key.h"
 #include "nccl/registration_calls.h"
+#include "torch/held_uses.h"
 #include "torch/pausable_memory.h"
 #include "windows/communicator_windows.h"
 #include "windows/scope_stack.h"
@@ -109,7 +110,11 @@ void Process::on_free(const th_segment_event& event) noexcept {
     }
     if (event.action == TH_BLOCK_FREE) {
         pending_blocks_.free(event.device, event.address);
+        if (hook_library_->looks_beside_pools() && !hook_library_->capturing(event.device)) {
+            torch::expect_use(event.device, event.address);
+        }
     } else {
+        torch::expect_no_use();
         pending_blocks_.freed(event.device, event.address);
     }
 }
@@ -136,6 +141,9 @@ Reason Process::attach(const std::string& library_path, const std::string& torch
     registrar_.begin_adoption();
     hook_library_->watch_blocks(windows::ScopeStack::open());
     hook_library_->watch_frees(bank_.span());
+    if (hook_library_->looks_beside_pools()) {
+        torch::hold_uses(bank_);
+    }
     hook_library_->attach(&Process::on_segment, this);
     bool expandable = info.expandable_segments != 0;
     try {

@@ -155,7 +155,8 @@ int end_pool(int32_t device, const uint64_t pool[2], char* error, uint32_t error
 }
 
 // torch has no question for this. So a pool without memory is made and given up: torch refuses to
-// empty it while any pool of the device is begun or a graph is captured, and then changes nothing.
+// empty it while a graph is captured (before 2.13, also while any pool of the device is begun), and
+// then changes nothing.
 int32_t quiet(int32_t device) {
     static std::atomic<uint64_t> asked{0};
     char error[1];
@@ -216,6 +217,7 @@ extern "C" __attribute__((visibility("default"))) const th_hook_api* th_hook_get
         quiet,
         drop_pool,
         watch_frees,
-        settle};
+        settle,
+        TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 13)};
     return &api;
 }

@@ -64,8 +64,8 @@ struct th_hook_api {
     /* 1: the calling thread's current stream on the device is being captured into a graph. */
     int32_t (*capturing)(int32_t device);
     int32_t last_action; /* the newest th_segment_action that it tells */
-    /* 1: torch would give back the memory of a pool now, as no pool of the device is begun and no
-     * graph is captured on it. */
+    /* 1: torch would give back the memory of a pool now, as the calling thread does not capture on
+     * the device; before 2.13: as no pool of the device is begun and no graph is captured on it. */
     int32_t (*quiet)(int32_t device);
     /* Gives up the pool for which a MemPool was made; that MemPool must never be destroyed. What
      * the pool holds free goes to the driver: now, or at torch's next emptyCache() if the device
@@ -77,6 +77,8 @@ struct th_hook_api {
     /* Lets torch look which streams are done with memory that was given back, which it does in
      * each allocation while the device is quiet(). Not while the calling thread captures. */
     int (*settle)(int32_t device, char* error, uint32_t error_size);
+    /* 1: torch looks which streams are done also while a pool is begun (from 2.13 on). */
+    int32_t looks_beside_pools;
 };
 
 const struct th_hook_api* th_hook_get_api(void);

@@ -38,6 +38,7 @@ class HookLibrary {
     void drop_pool(int device, const std::uint64_t pool[2]) const;
     // False if torch had no memory for it: then it has looked all the same.
     bool settle(int device) const noexcept;
+    bool looks_beside_pools() const noexcept { return api_->looks_beside_pools != 0; }
     bool capturing(int device) const noexcept { return api_->capturing(device) != 0; }
 
   private:

@@ -126,7 +126,7 @@ bool Pool::abandon(std::uint32_t owner) {
         pool->used.thread = 0; // which would find it here at its next scope
         pool->number.fetch_add(1, std::memory_order_release);
     }
-    windows::ScopeStack::count_abandoned();
+    windows::ScopeStack::count_abandoned(device_);
     end(*pool);
     return true;
 }

@@ -27,7 +27,7 @@ bool settle(const HookLibrary& hook_library, const windows::PendingBlocks& pendi
     const auto begin = std::chrono::steady_clock::now();
     for (auto pause = kFirstPause; pending.any(device);
          pause = std::min(2 * pause, kLongestPause)) {
-        if (hook_library.quiet(device)) {
+        if (!windows::ScopeStack::open_on(device) && hook_library.quiet(device)) {
             hook_library.settle(device);
             if (!pending.any(device)) {
                 break;

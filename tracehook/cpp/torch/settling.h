@@ -10,11 +10,12 @@ namespace tracehook::torch {
 // Any thread, without the GIL and without locks: it takes the allocator's, and sleeps. Not while
 // the thread captures. False if streams still use some of it after ten seconds.
 //
-// While any thread of the device is in a scope or in use_mem_pool, or captures, torch does not look
-// which streams are done. Inside of a scope nothing is waited for: what was pending before it is
-// gone, and what is given back in it stays pending until its end, on all ranks. For a scope of
-// another thread it waits some milliseconds, since that thread may wait for this one; for what else
-// keeps torch from looking not at all.
+// While the thread captures, torch does not look which streams are done; before 2.13 not while any
+// pool of the device is begun (use_mem_pool) or any thread captures either. While any thread of the
+// device is in a scope, torch looks and learns nothing (torch/held_uses.h). Inside of a scope
+// nothing is waited for: what was pending before it is gone, and what is given back in it stays
+// pending until its end, on all ranks. For a scope of another thread it waits some milliseconds,
+// since that thread may wait for this one; for what else keeps torch from looking not at all.
 bool settle(const HookLibrary& hook_library, const windows::PendingBlocks& pending,
             int device) noexcept;
 

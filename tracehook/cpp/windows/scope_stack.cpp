@@ -21,8 +21,9 @@ void drop_abandoned() noexcept {
 } // namespace
 
 void ScopeStack::enter(ScopeFrame scope) {
+    const int device = scope.device;
     stack.push_back(std::move(scope));
-    open_.fetch_add(1, std::memory_order_relaxed);
+    count(device, 1);
 }
 
 std::vector<std::uint64_t> ScopeStack::leave() noexcept {
@@ -31,8 +32,9 @@ std::vector<std::uint64_t> ScopeStack::leave() noexcept {
         return {};
     }
     std::vector<std::uint64_t> touched = std::move(stack.back().touched);
+    const int device = stack.back().device;
     stack.pop_back();
-    open_.fetch_sub(1, std::memory_order_relaxed);
+    count(device, -1);
     return touched;
 }
 
@@ -42,8 +44,9 @@ bool ScopeStack::take_out(const std::function<bool(const ScopeFrame&)>& wanted) 
     if (found == stack.rend()) {
         return false;
     }
+    const int device = found->device;
     stack.erase(std::next(found).base());
-    open_.fetch_sub(1, std::memory_order_relaxed);
+    count(device, -1);
     return true;
 }
 

@@ -8,7 +8,9 @@
 // which the frame's token must be equal, and from then on the frame is as good as gone.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <vector>
@@ -39,7 +41,7 @@ class ScopeStack {
     // Ends the newest scope of which that holds, wherever it stands. False if there is none.
     static bool take_out(const std::function<bool(const ScopeFrame&)>& wanted);
     // A frame of another thread is over now.
-    static void count_abandoned() noexcept { open_.fetch_sub(1, std::memory_order_relaxed); }
+    static void count_abandoned(int device) noexcept { count(device, -1); }
     // The owner of the oldest scope with that source; 0 if there is none.
     static std::uint32_t owner_of(const void* source) noexcept;
 
@@ -57,9 +59,25 @@ class ScopeStack {
     // How many scopes are open in the process: while it is 0, nobody need look at an allocated
     // block.
     static const std::atomic<std::int32_t>& open() noexcept { return open_; }
+    // Whether some thread has one open on the device.
+    static bool open_on(int device) noexcept {
+        return is_counted(device) &&
+               open_on_[static_cast<std::size_t>(device)].load(std::memory_order_relaxed) != 0;
+    }
 
   private:
+    static constexpr int kDevices = 128; // torch's own limit is 120
+
+    static bool is_counted(int device) noexcept { return device >= 0 && device < kDevices; }
+    static void count(int device, std::int32_t change) noexcept {
+        open_.fetch_add(change, std::memory_order_relaxed);
+        if (is_counted(device)) {
+            open_on_[static_cast<std::size_t>(device)].fetch_add(change, std::memory_order_relaxed);
+        }
+    }
+
     static inline std::atomic<std::int32_t> open_{0};
+    static inline std::array<std::atomic<std::int32_t>, kDevices> open_on_{};
 };
 
 } // namespace tracehook::windows

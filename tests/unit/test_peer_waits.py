@@ -6,10 +6,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 
 import pytest
-from unit.test_blame import ALL_REDUCE, caller, counted
+from unit.test_blame import ALL_REDUCE, SECOND, caller, counted
 
-from tracehook.audit import blame, semaphores
+from tracehook.audit import blame, live_waits, semaphores
 from tracehook.audit.called import Callers
+from tracehook.audit.finding import Finding
+from tracehook.audit.order import in_order
 from tracehook.audit.waits import waits
 from tracehook.log.calls import READ, SIGNAL, WAIT, Call, Calls, Partner, fields_of, parse
 
@@ -49,7 +51,7 @@ def peers(ranks: int, program: Program, graphs: Iterable[int] = ()) -> Callers:
 
 def stand(job: Callers) -> list[tuple[int | None, str]]:
     """Return which rank stands where."""
-    return [(wait.process.rank, semaphores.told(wait)) for wait in waits(job) if wait.step.call.is_semaphore]
+    return [(wait.process.rank, semaphores.told(wait)) for wait in waits(job) if wait.step.is_semaphore]
 
 
 def ring(wrong: Iterable[int], ranks: int = 4, rounds: int = 2) -> Program:
@@ -155,3 +157,37 @@ def test_a_line_of_the_log_tells_the_same() -> None:
     assert read is not None
     assert read._replace(ended=False) == calls["peers"]._replace(digest=read.digest)
     assert (read.is_of_peers, read.reads_of(0), calls["world"].is_of_peers) == (True, 2, False)
+
+
+def test_the_watch_tells_each_wait_and_names_the_group() -> None:
+    """Waits for different ranks are different lines, though all wait for a first signal."""
+    hangs = live_waits._hangs(peers(3, ring((0, 1, 2), ranks=3)), dict.fromkeys("abc", 20.0), "abc")
+    assert {hang.group for hang in hangs} == {"PeerGroup (ranks 0, 1, 2)"}
+    assert hangs[0].is_cause
+    hangs.sort(key=lambda hang: hang.waiting)
+    assert [(hang.waiting, hang.missing) for hang in hangs] == [
+        ([f"rank {rank}"], [f"rank {(rank + 1) % 3}"]) for rank in range(3)
+    ]
+    read = "read a tensor of rank 0 by PeerTensor.get(), which sends no signal"
+    assert hangs[0].call == f"PeerGroup.wait for signal 1 of rank 1 (rank 1 sent none, and {read})"
+
+
+def test_what_a_rehearsal_says_of_nccl_does_not_come_before_the_signal_that_is_owed() -> None:
+    """It saw that rank 0 did not come to a barrier, and not that rank 0 waits for a signal of rank 1."""
+    job = peers(2, lambda rank: [("wait", 1)] if rank == 0 else [("all",)])
+    seen = [
+        Finding("ranks-hung", "error", "rank 0 did not come", (0, 1), "world", None, SECOND // 2, None, "", "always")
+    ]
+    concluded = blame.after_hang(job, seen, blame.findings(job))
+    assert in_order([*seen, *concluded])[0].rule == "rank-missing"
+    plain = peers(2, lambda rank: [("all",)] * (1 - rank))
+    assert in_order([*seen, *blame.after_hang(plain, seen, blame.findings(plain))])[0].rule == "ranks-hung"
+
+
+def test_a_damaged_line_that_has_a_signal_among_its_collectives_is_no_wait() -> None:
+    """Nothing is known of such a call."""
+    job = peers(2, lambda _: [])
+    for process in job.processes:
+        call = Call(0, SIGNAL, 0, 1 - int(process.rank or 0), 1, 1, 1)
+        process.parts["world"] = process.parts["world"]._replace(collectives=1, last=(call,))
+    assert waits(Callers(job.processes, {})) == []

@@ -82,7 +82,7 @@ def after_hang(job: Callers, seen: Iterable[Finding], concluded: Sequence[Findin
     But of the signals of peers it knows nothing.
     """
     began = min((each.ns for each in seen if each.rule == "ranks-hung" and each.ns is not None), default=0)
-    if began and any(map(job.is_of_peers, job.members)) and any(wait.step.call.is_semaphore for wait in waits(job)):
+    if began and any(map(job.is_of_peers, job.members)) and any(wait.step.is_semaphore for wait in waits(job)):
         return [
             replace(each, ns=min(each.ns or began, began - 1)) if each.rule == "rank-missing" else each
             for each in concluded
@@ -315,7 +315,7 @@ def _told_missing(job: Callers, culprit: Caller, its: Sequence[Wait], waits_of_i
     )
     ranks = sorted({wait.process for wait in its if wait.comm == first.comm}, key=lambda each: each.rank or 0)
     wait = "waits" if len(ranks) == 1 else "wait"
-    if first.step.call.is_semaphore:
+    if first.step.is_semaphore:
         told = f"{first.process.name} waits in {semaphores.told(first)}"
     elif first.step.kind == MADE:
         told = f"{named(ranks)} {wait} in the making of a communicator, and {culprit.name} did not come there"
@@ -347,7 +347,7 @@ def _kind(wait: Wait) -> str:
 def _doing(job: Callers, culprit: Caller, own: Wait | None) -> str:
     """Say what the culprit does instead."""
     if own is not None:
-        if own.step.call.is_semaphore:
+        if own.step.is_semaphore:
             return f"{culprit.name} waits in {semaphores.told(own)}"
         return f"{culprit.name} went on to its {_told(job, own.step)}, and waits there for {named(own.missing)}"
     if culprit.ended and culprit.how != "exception":
@@ -373,7 +373,7 @@ def _since(process: Caller) -> str:
 
 
 def _told_wait(job: Callers, wait: Wait) -> str:
-    if wait.step.call.is_semaphore:
+    if wait.step.is_semaphore:
         return f"{wait.process.name} waits in {semaphores.told(wait)}"
     return f"{wait.process.name} waits for {named(wait.missing)} in the {_told(job, wait.step)}"
 

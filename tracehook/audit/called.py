@@ -50,9 +50,14 @@ class Step(NamedTuple):
         return MADE if self.call.what == MAKING else TRANSFER if self.is_transfer else COLLECTIVE
 
     @property
+    def is_semaphore(self) -> bool:
+        """Whether a stream waits in it for a peer."""
+        return self.is_transfer and self.call.is_semaphore
+
+    @property
     def stream(self) -> int:
         """The stream of a call of peers; 0: the default one, and of calls into NCCL, which follow it."""
-        return self.call.digest if self.call.is_semaphore else 0
+        return self.call.digest if self.is_semaphore else 0
 
     @property
     def token(self) -> tuple[int, int, int, int]:

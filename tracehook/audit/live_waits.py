@@ -169,7 +169,7 @@ def _hangs(job: Callers, still: Mapping[str, float], names: Sequence[str]) -> li
     found = [wait for wait in all_waits if names[wait.process.number] in still]
     by_call: dict[tuple[str, int, int, str], list[Wait]] = defaultdict(list)
     for wait in found:
-        about = semaphores.told(wait) if wait.step.call.is_semaphore else ""
+        about = semaphores.told(wait) if wait.step.is_semaphore else ""
         by_call[wait.comm, wait.number, wait.step.kind, about].append(wait)
     if len(names) <= _MOST_BLAMED:
         causes = {(each.comm, each.process) for each in blame.findings(job) if each.rule == "rank-missing"}
@@ -196,7 +196,7 @@ def _hang(
             made[member.calls.collectives].append(member.process.name)
     different = {id(wait.missing): wait.missing for wait in alike}  # those who wait in a collective share one
     missing = {process.number: process for each in different.values() for process in each}
-    is_of_peers = alike[0].step.call.is_semaphore
+    is_of_peers = alike[0].step.is_semaphore
     unnamed = job.group(comm) if is_of_peers else f"communicator {comm}"
     call = semaphores.told(alike[0]) if is_of_peers else job.described(comm, alike[0].step.call)
     return Hang(

@@ -33,7 +33,7 @@ def told(wait: Wait) -> str:
 
 def is_unsent(wait: Wait) -> bool:
     """Whether it is a semaphore, and the other rank has not even called what this one waits for."""
-    return wait.step.call.is_semaphore and wait.made <= wait.number
+    return wait.step.is_semaphore and wait.made <= wait.number
 
 
 def readers(waits: Iterable[Wait]) -> list[Caller]:

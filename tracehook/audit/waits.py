@@ -206,7 +206,7 @@ class _Play:
 
     def _over(self, device: _Device, step: Step) -> None:
         device.open = [each for each in device.open if each is not step]
-        if step.call.is_semaphore:
+        if step.is_semaphore:
             self._passed.add(device.passes(step))
             if (released := self._awaited.pop(device.passes(step), None)) is not None:
                 self._over(*released)
@@ -214,7 +214,7 @@ class _Play:
             self._ready.append(device)
 
     def _come(self, device: _Device, step: Step) -> None:
-        if step.call.is_semaphore:
+        if step.is_semaphore:
             self._come_to_semaphore(device, step)
             return
         if step.is_transfer:
@@ -300,7 +300,7 @@ class _Play:
     def wait(self, device: _Device, step: Step, missing: tuple[Caller, ...]) -> Wait:
         """Return who waits in which call, for whom."""
         if step.is_transfer:
-            is_semaphore = step.call.is_semaphore
+            is_semaphore = step.is_semaphore
             number = device.needs(step)[-1] if is_semaphore else device.transfer(step)[-1]
             made = _answers(missing[0], step.comm, _own_place(device.process, step), step.call.operation)
             made = made if is_semaphore else min(number, made)
@@ -356,7 +356,7 @@ def _answers(process: Caller, comm: str, rank: int, operation: str) -> int:
 
 
 def _remembered(other: _Device, step: Step, device: _Device) -> int:
-    rank, wanted = _own_place(device.process, step), _ANSWER[step.call.operation]
+    rank, wanted = _own_place(device.process, step), _ANSWER.get(step.call.operation)
     return sum(call.root == rank and call.operation == wanted for call in other.process.parts[step.comm].last_transfers)
 
 

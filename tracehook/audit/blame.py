@@ -17,10 +17,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from tracehook.audit import semaphores
 from tracehook.audit.called import MADE, Caller, Callers, Member, Step
 from tracehook.audit.chains import ends
 from tracehook.audit.finding import Finding
 from tracehook.audit.programs import by_number, culprits, is_behind
+from tracehook.audit.semaphores import named
 from tracehook.audit.waits import Wait, by_process, given_up, waits
 from tracehook.log.calls import Call
 from tracehook.log.text import in_bytes
@@ -74,9 +76,17 @@ def _last_is_unknown(process: Caller) -> str:
     return f"its last call is not known, because the calls of {many} were not counted"
 
 
-def after_hang(seen: Iterable[Finding], concluded: Sequence[Finding]) -> list[Finding]:
-    """Return what we conclude of ranks that wait, not before the hang that a rehearsal itself saw: it knew more."""
+def after_hang(job: Callers, seen: Iterable[Finding], concluded: Sequence[Finding]) -> list[Finding]:
+    """Return what we conclude of ranks that wait, not before the hang that a rehearsal itself saw: it knew more.
+
+    But of the signals of peers it knows nothing.
+    """
     began = min((each.ns for each in seen if each.rule == "ranks-hung" and each.ns is not None), default=0)
+    if began and any(map(job.is_of_peers, job.members)) and any(wait.step.is_semaphore for wait in waits(job)):
+        return [
+            replace(each, ns=min(each.ns or began, began - 1)) if each.rule == "rank-missing" else each
+            for each in concluded
+        ]
     return [
         replace(each, ns=max(each.ns, began + 1)) if each.rule == "rank-missing" and each.ns is not None else each
         for each in concluded
@@ -181,7 +191,7 @@ def _failures(job: Callers) -> list[Finding]:
     same = [process for process in failed if _failure_of(process, job) == _failure_of(first, job)]
     if len(same) == len(job.processes) > 1:
         return [
-            _finding("rank-failed", f"{_ranks(same)} {_failure_of(first, job)}, all alike", same, None, first.ended_ns)
+            _finding("rank-failed", f"{named(same)} {_failure_of(first, job)}, all alike", same, None, first.ended_ns)
         ]
     return [_told_failure(job, process) for process in sorted(failed, key=lambda each: each.ended_ns or 0)]
 
@@ -261,7 +271,7 @@ def _too_far_apart(job: Callers, slow: Caller, its: Sequence[Wait]) -> Finding:
     """Tell that nobody who remembers the calls to which this rank came waits for it: it may wait in one of them."""
     ahead = sorted({wait.process for wait in its}, key=lambda each: each.rank or 0)
     message = (
-        f"{job.group(its[0].comm)}: {slow.name} came to {its[0].made} {_kind(its[0])}, and {_ranks(ahead)}, which went "
+        f"{job.group(its[0].comm)}: {slow.name} came to {its[0].made} {_kind(its[0])}, and {named(ahead)}, which went "
         f"on, no longer {'remembers' if len(ahead) == 1 else 'remember'} the calls since: the logs cannot tell who "
         f"waits for whom{_since(slow)}"
     )
@@ -283,15 +293,18 @@ def _is_moment(process: Caller, failed_ns: int | None) -> bool:
 def _told_circle(job: Callers, circle: Sequence[Caller], waiting: Mapping[int, Sequence[Wait]]) -> Finding:
     """Name every rank of a circle: any of them may have made a wrong call."""
     waits_ = [wait for process in circle for wait in waiting[process.number]]
-    told = "; ".join(
-        f"{wait.process.name} waits for {_ranks(wait.missing)} in the {_told(job, wait.step)}"
-        for wait in waits_[:_MOST_TOLD]
-    )
+    told = "; ".join(_told_wait(job, wait) for wait in waits_[:_MOST_TOLD])
     more = f"; and {len(waits_) - _MOST_TOLD} more wait" if len(waits_) > _MOST_TOLD else ""
-    message = f"{_ranks(circle)} wait for each other, and their calls cannot tell which of them is wrong: {told}{more}"
+    message = f"{named(circle)} wait for each other, and their calls cannot tell which of them is wrong: {told}{more}"
+    if semaphores.are_all(waits_):
+        message = (
+            f"{named(circle)} wait for each other in PeerGroup.wait, for signals that nobody sent: "
+            f"{semaphores.told_circle(waits_)}"
+        )
     steps = [(wait.process, wait.step.call) for wait in waits_]
     moved = [process.moved_ns for process in circle if process.moved_ns is not None]
-    return _finding("rank-missing", message, circle, waits_[0].comm, min(moved, default=None), steps)
+    found = _finding("rank-missing", message, circle, waits_[0].comm, min(moved, default=None), steps)
+    return _advised(found, waits_)
 
 
 def _told_missing(job: Callers, culprit: Caller, its: Sequence[Wait], waits_of_it: Sequence[Wait] | None) -> Finding:
@@ -302,18 +315,27 @@ def _told_missing(job: Callers, culprit: Caller, its: Sequence[Wait], waits_of_i
     )
     ranks = sorted({wait.process for wait in its if wait.comm == first.comm}, key=lambda each: each.rank or 0)
     wait = "waits" if len(ranks) == 1 else "wait"
-    if first.step.kind == MADE:
-        told = f"{_ranks(ranks)} {wait} in the making of a communicator, and {culprit.name} did not come there"
+    if first.step.is_semaphore:
+        told = f"{first.process.name} waits in {semaphores.told(first)}"
+    elif first.step.kind == MADE:
+        told = f"{named(ranks)} {wait} in the making of a communicator, and {culprit.name} did not come there"
     else:
         what = f"{job.described(first.comm, first.step.call)} ({in_bytes(first.step.call.nbytes)})"
-        told = f"{culprit.name} came to {first.made} {_kind(first)}, {_ranks(ranks)} {wait} in the "
+        told = f"{culprit.name} came to {first.made} {_kind(first)}, {named(ranks)} {wait} in the "
         told += f"{_ordinal(first.number + 1)}, {what}"
     message = f"{job.group(first.comm)}: {told}{_since(first.process)}; {_doing(job, culprit, own)}"
     last = own.step if own is not None else culprit.last_step
     steps = [(culprit, last.call if last else None)]
     steps += [(wait.process, wait.step.call) for wait in its if wait.comm == first.comm]
     moved_ns = culprit.moved_ns or first.process.moved_ns
-    return _finding("rank-missing", message, [culprit, *ranks], first.comm, moved_ns, steps)
+    return _advised(_finding("rank-missing", message, [culprit, *ranks], first.comm, moved_ns, steps), its)
+
+
+def _advised(found: Finding, its: Sequence[Wait]) -> Finding:
+    """Return a finding with what to do about a signal that was not sent, if it is about one."""
+    if semaphores.readers(its):
+        return replace(found, advice=semaphores.ADVICE)
+    return replace(found, advice=semaphores.UNSENT) if semaphores.are_all(its) else found
 
 
 def _kind(wait: Wait) -> str:
@@ -325,7 +347,9 @@ def _kind(wait: Wait) -> str:
 def _doing(job: Callers, culprit: Caller, own: Wait | None) -> str:
     """Say what the culprit does instead."""
     if own is not None:
-        return f"{culprit.name} went on to its {_told(job, own.step)}, and waits there for {_ranks(own.missing)}"
+        if own.step.is_semaphore:
+            return f"{culprit.name} waits in {semaphores.told(own)}"
+        return f"{culprit.name} went on to its {_told(job, own.step)}, and waits there for {named(own.missing)}"
     if culprit.ended and culprit.how != "exception":
         return f"{culprit.name} ended in order without it"
     quiet = _since(culprit)
@@ -348,6 +372,12 @@ def _since(process: Caller) -> str:
 # --- words ---
 
 
+def _told_wait(job: Callers, wait: Wait) -> str:
+    if wait.step.is_semaphore:
+        return f"{wait.process.name} waits in {semaphores.told(wait)}"
+    return f"{wait.process.name} waits for {named(wait.missing)} in the {_told(job, wait.step)}"
+
+
 def _told(job: Callers, step: Step) -> str:
     """Return words such as ``12th call of group tp_1 (...), all_reduce of 1,024 float32, sum``."""
     if step.kind == MADE:
@@ -366,15 +396,8 @@ def _finding(
     ranks = tuple(dict.fromkeys(process.rank for process in processes if process.rank is not None))
     severity, _, advice, divergence = RULES[rule]
     first = processes[0].number if processes else None
-    calls = tuple((process.number, call.order) for process, call in steps if call is not None)
+    calls = tuple((process.number, call.order) for process, call in steps if call is not None and not call.is_of_peers)
     return Finding(rule, severity, message, ranks, comm, first, ns, None, advice, divergence, calls)
-
-
-def _ranks(processes: Sequence[Caller]) -> str:
-    names = [str(process.rank) for process in processes if process.rank is not None]
-    if len(names) != len(processes):
-        return ", ".join(process.name for process in processes)
-    return f"rank {names[0]}" if len(names) == 1 else f"ranks {', '.join(names[:-1])} and {names[-1]}"
 
 
 def _ordinal(number: int) -> str:

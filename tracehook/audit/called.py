@@ -50,6 +50,16 @@ class Step(NamedTuple):
         return MADE if self.call.what == MAKING else TRANSFER if self.is_transfer else COLLECTIVE
 
     @property
+    def is_semaphore(self) -> bool:
+        """Whether a stream waits in it for a peer."""
+        return self.is_transfer and self.call.is_semaphore
+
+    @property
+    def stream(self) -> int:
+        """The stream of a call of peers; 0: the default one, and of calls into NCCL, which follow it."""
+        return self.call.digest if self.is_semaphore else 0
+
+    @property
     def token(self) -> tuple[int, int, int, int]:
         """What has to be alike in ranks that run the same program; the root and the peer need not."""
         return self.role, self.call.what, self.call.elements, self.call.root if not self.is_transfer else -1
@@ -144,8 +154,9 @@ class Caller:
 
     @property
     def last_step(self) -> Step | None:
-        """The last call; None if there was none, or if it may be one that was not counted."""
-        return self.in_order[-1] if self.in_order and not self.uncounted else None
+        """The last call into NCCL; None if there was none, or if it may be one that was not counted."""
+        made = (step for step in reversed(self.in_order) if not step.call.is_of_peers)
+        return next(made, None) if not self.uncounted else None
 
     @property
     def moved_ns(self) -> int | None:
@@ -181,11 +192,18 @@ class Callers:
         members = self.members.get(comm, {})
         ranks = [members[place].process.rank for place in sorted(members)]
         told = f" (ranks {', '.join(map(str, ranks))})" if None not in ranks else ""
+        if self.is_of_peers(comm):
+            return f"PeerGroup{told}"
         return self.names.get(comm) or f"communicator {comm}{told}"
+
+    def is_of_peers(self, comm: str) -> bool:
+        """Whether that is a group of peers, of which NCCL knows nothing."""
+        return any(member.calls.is_of_peers for member in self.members.get(comm, {}).values())
 
     def described(self, comm: str, call: Call) -> str:
         """Say what was called, in words; a root or a peer by its name."""
-        member = self.members.get(comm, {}).get(call.root)
+        members = self.members.get(comm, {})
+        member = members.get(next((each.calls.peer_of(call.root) for each in members.values()), -1))
         return call.described(member.process.name if member is not None else "")
 
 

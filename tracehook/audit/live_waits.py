@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from tracehook.audit import blame
+from tracehook.audit import blame, semaphores
 from tracehook.audit.called import COLLECTIVE, Caller, Callers
 from tracehook.audit.waits import Wait, waits
 from tracehook.log.calls import SLOT_BYTES, Calls, key_of, moved_of, unpack
@@ -167,16 +167,17 @@ def _hangs(job: Callers, still: Mapping[str, float], names: Sequence[str]) -> li
     all_waits = waits(job)
     waiting = {wait.process.number for wait in all_waits}
     found = [wait for wait in all_waits if names[wait.process.number] in still]
-    by_call: dict[tuple[str, int, int], list[Wait]] = defaultdict(list)
+    by_call: dict[tuple[str, int, int, str], list[Wait]] = defaultdict(list)
     for wait in found:
-        by_call[wait.comm, wait.number, wait.step.kind].append(wait)
+        about = semaphores.told(wait) if wait.step.is_semaphore else ""
+        by_call[wait.comm, wait.number, wait.step.kind, about].append(wait)
     if len(names) <= _MOST_BLAMED:
         causes = {(each.comm, each.process) for each in blame.findings(job) if each.rule == "rank-missing"}
     else:  # who waits for nobody; of ranks that wait for each other in a circle, only the audit names one
         different = {id(wait.missing): wait for wait in found}.values()
         causes = {(wait.comm, each.number) for wait in different for each in wait.missing if each.number not in waiting}
     hung = {wait.process.number for wait in found}
-    hangs = [_hang(job, comm, alike, hung, still, names, causes) for (comm, _, _), alike in by_call.items()]
+    hangs = [_hang(job, comm, alike, hung, still, names, causes) for (comm, *_), alike in by_call.items()]
     return sorted(hangs, key=lambda hang: (not hang.is_cause, hang.behind, -hang.seconds))
 
 
@@ -195,12 +196,15 @@ def _hang(
             made[member.calls.collectives].append(member.process.name)
     different = {id(wait.missing): wait.missing for wait in alike}  # those who wait in a collective share one
     missing = {process.number: process for each in different.values() for process in each}
+    is_of_peers = alike[0].step.is_semaphore
+    unnamed = job.group(comm) if is_of_peers else f"communicator {comm}"
+    call = semaphores.told(alike[0]) if is_of_peers else job.described(comm, alike[0].step.call)
     return Hang(
-        group=f"group {job.names[comm]}" if comm in job.names else f"communicator {comm}",
+        group=f"group {job.names[comm]}" if comm in job.names else unnamed,
         made=dict(sorted(made.items())),
         waiting=[wait.process.name for wait in alike],
         missing=[process.name for process in missing.values()],
-        call=job.described(comm, alike[0].step.call),
+        call=call,
         seconds=max(still[names[wait.process.number]] for wait in alike),
         is_cause=any((comm, number) in causes for number in missing),
         behind=sum(number in hung for number in missing),

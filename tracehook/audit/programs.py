@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from tracehook.audit.called import MADE, Caller, Callers
 from tracehook.audit.chains import go_on
+from tracehook.audit.semaphores import readers
 from tracehook.audit.waits import Wait, by_process, waits_without
 from tracehook.log.calls import FORGOTTEN, MAKING
 
@@ -90,14 +91,16 @@ def _comes_apart(one: Program, other: Program) -> int | None:
 def culprits(job: Callers, circle: Sequence[Caller], waiting: Mapping[int, Sequence[Wait]]) -> list[Caller]:
     """Return who of ranks that wait for each other is wrong; several, of whom any may be, if the calls cannot tell.
 
-    First who can be the only one that is wrong. Of those, who came apart from ranks of the same program, or from what
-    it did before.
+    First who can be the only one that is wrong. Of those, who read a peer's memory without the signal that the peer
+    waits for; then who came apart from ranks of the same program, or from what it did before.
     """
     if any(wait.step.call.what & FORGOTTEN for process in circle for wait in waiting.get(process.number, ())):
         return list(circle)  # they ran too far ahead
     suspects = list(circle)
     if waiting and len(circle) <= _MOST_RANKS:
         suspects = [each for each in circle if explains(job, each, waiting)] or suspects
+    reading = readers(wait for process in circle for wait in waiting.get(process.number, ()))
+    suspects = [each for each in suspects if each in reading] or suspects
     for narrowed in (_differing, odd_ones):
         suspects = narrowed(job, suspects) or suspects
     if 1 < len(suspects) <= _MOST_RANKS:

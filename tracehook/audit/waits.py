@@ -6,6 +6,10 @@ receive. So a call that stands behind one in which its rank waits was made, but 
 forgotten are taken for done, but the first that some rank did not make: there the others stand.
 
 NCCL makes a communicator on the host, which waits there for all ranks.
+
+Of peers, a stream waits for a signal until the other rank's stream comes to it, and with a signal until the other rank
+has waited for the one before. What order the calls on several streams take is not known. So a stream other than the
+default one goes by itself.
 """
 
 from __future__ import annotations
@@ -15,12 +19,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tracehook.audit.called import Caller, Callers, Member, Step
-from tracehook.log.calls import FORGOTTEN, MAKING, RECV, SEND, Call, Calls
+from tracehook.log.calls import FORGOTTEN, MAKING, READ, RECV, SEND, Call, Calls
 
 Comparable = Mapping[str, Mapping[int, Member]]  # by communicator and rank in it
 Devices = Mapping[int, "_Device"]  # by the number of the process
 _CODES = {"send": SEND, "recv": RECV}
+_ANSWER = {"send": "recv", "recv": "send", "signal": "wait", "wait": "signal"}
+_SENDING = ("send", "signal")
 Transfer = tuple[str, int, int, int]  # communicator, who sends, who receives, and the how manieth of these two
+Passed = tuple[str, str, int, int, int]  # what a stream came past, a signal or a wait, as a Transfer
 
 
 class Wait(NamedTuple):
@@ -31,19 +38,19 @@ class Wait(NamedTuple):
     step: Step
     number: int  # of the collective, or of the transfer of this kind with that peer; from 0
     missing: tuple[Caller, ...]
-    made: int  # to how many such calls the first missing one came
+    made: int  # to how many such calls the first missing one came; of semaphores: how many it called
     is_last: bool  # it called nothing more
 
 
 class _Device:
-    """How far one process has come."""
+    """How far one process has come, on the default stream or on another one."""
 
-    def __init__(self, process: Caller, comparable: Comparable, least: Mapping[str, int]) -> None:
+    def __init__(self, process: Caller, comparable: Comparable, least: Mapping[str, int], stream: int = 0) -> None:
         self.process = process
         self.numbers = _numbers(process)  # of transfers, by communicator, kind, and number of the call
-        forgotten = list(_forgotten(process, comparable, least, self.numbers))
+        forgotten = list(_forgotten(process, comparable, least, self.numbers)) if not stream else []
         self.forgotten = {(step.comm, step.call.number) for step in forgotten if not step.is_transfer}
-        steps = process.in_order
+        steps = [step for step in process.in_order if step.stream == stream and step.call.what != READ]
         if forgotten:
             steps = sorted([*forgotten, *steps], key=lambda step: step.call.order)  # stable: each before its own
         self.units = list(_units(steps))
@@ -61,9 +68,24 @@ class _Device:
 
     def transfer(self, step: Step) -> Transfer:
         """Return what the other half of a transfer has, too."""
-        mine, peer = self.process.parts[step.comm].rank, step.call.root
-        pair = (mine, peer) if step.call.operation == "send" else (peer, mine)
+        mine, peer = _own_place(self.process, step), step.call.root
+        pair = (mine, peer) if step.call.operation in _SENDING else (peer, mine)
         return (step.comm, *pair, self.numbers[step.comm, step.call.operation, step.call.number])
+
+    def passes(self, step: Step) -> Passed:
+        """Return what a stream has come past when a semaphore is over."""
+        return (step.call.operation, *self.transfer(step))
+
+    def needs(self, step: Step) -> Passed:
+        """Return what a stream of the peer has to come past first: a signal, or the wait for the signal before."""
+        comm, sender, receiver, number = self.transfer(step)
+        return _ANSWER[step.call.operation], comm, sender, receiver, number - (step.call.operation == "signal")
+
+
+def _own_place(process: Caller, step: Step) -> int:
+    """Return what the other half of a transfer has as its peer: of semaphores, the channel is in it."""
+    calls = process.parts[step.comm]
+    return calls.rank + step.call.root - calls.peer_of(step.call.root)
 
 
 def _units(steps: Sequence[Step]) -> Iterator[list[Step]]:
@@ -99,7 +121,8 @@ def _forgotten(
         if calls.last and least.get(comm, calls.collectives) < first_of(calls):
             number = least[comm]
             yield Step(comm, calls.comm_id, Call(number, FORGOTTEN, 0, -1, calls.last[0].order), False)
-        for place, (operation, peer, base) in enumerate(_first_transfers(calls)):
+        # Of semaphores, the first one that is remembered stands for them.
+        for place, (operation, peer, base) in enumerate(() if calls.is_of_peers else _first_transfers(calls)):
             other = members.get(peer)
             if other is None or other.calls.is_crowded or not calls.last_transfers:
                 continue
@@ -122,8 +145,9 @@ def _numbers(process: Caller) -> dict[tuple[str, str, int], int]:
     """Return how many transfers of its kind, with its peer, came before each that is remembered."""
     found: dict[tuple[str, str, int], int] = {}
     for comm, calls in process.parts.items():
-        made = {("send", peer.rank): peer.sent for peer in calls.peers}
-        made |= {("recv", peer.rank): peer.received for peer in calls.peers}
+        sends, receives = ("signal", "wait") if calls.is_of_peers else ("send", "recv")
+        made = {(sends, peer.rank): peer.sent for peer in calls.peers}
+        made |= {(receives, peer.rank): peer.received for peer in calls.peers}
         for call in reversed(calls.last_transfers):
             key = (call.operation, call.root)
             made[key] = made.get(key, 0) - 1
@@ -152,14 +176,17 @@ class _Play:
         self.there: dict[tuple[str, int], list[tuple[_Device, Step]]] = defaultdict(list)
         self._alike: dict[tuple[str, int], tuple[Caller, ...]] = {}  # who has not come is so for all who wait
         self._halves: dict[Transfer, tuple[_Device, Step]] = {}
-        self._ready = list(self.devices.values())
+        self._passed: set[Passed] = set()
+        self._awaited: dict[Passed, tuple[_Device, Step]] = {}
+        self.streams = list(self.devices.values())
+        for process in job.processes if any(map(job.is_of_peers, self.comparable)) else ():
+            others = sorted({step.stream for step in process.in_order} - {0}) if process is not without else ()
+            self.streams += [_Device(process, self.comparable, least, stream) for stream in others]
+        self._ready = list(self.streams)
         self._run()
         self.given_up: list[tuple[_Device, Step, tuple[Caller, ...]]] = []  # calls in which a program aborted them
         while stuck := [
-            (device, step)
-            for device in self.devices.values()
-            for step in device.open
-            if device.process.gave_up(step.comm)
+            (device, step) for device in self.streams for step in device.open if device.process.gave_up(step.comm)
         ]:
             self.given_up = self.given_up or [(device, step, self.missing(device, step)) for device, step in stuck]
             for device, step in stuck:
@@ -179,10 +206,17 @@ class _Play:
 
     def _over(self, device: _Device, step: Step) -> None:
         device.open = [each for each in device.open if each is not step]
+        if step.is_semaphore:
+            self._passed.add(device.passes(step))
+            if (released := self._awaited.pop(device.passes(step), None)) is not None:
+                self._over(*released)
         if not device.open:
             self._ready.append(device)
 
     def _come(self, device: _Device, step: Step) -> None:
+        if step.is_semaphore:
+            self._come_to_semaphore(device, step)
+            return
         if step.is_transfer:
             self._come_to_transfer(device, step)
             return
@@ -218,9 +252,22 @@ class _Play:
         else:
             self._halves[key] = (device, step)
 
+    def _come_to_semaphore(self, device: _Device, step: Step) -> None:
+        other, needed = self.other_of(device, step), device.needs(step)
+        if other is None or needed in self._passed or needed[-1] < self._forgotten_answers(other, step, device):
+            self._over(device, step)
+        else:
+            self._awaited[needed] = (device, step)
+
+    @staticmethod
+    def _forgotten_answers(other: _Device, step: Step, device: _Device) -> int:
+        made = _answers(other.process, step.comm, _own_place(device.process, step), step.call.operation)
+        return made - _remembered(other, step, device)
+
     def other_of(self, device: _Device, step: Step) -> _Device | None:
         """Return the device of a peer, if it is known what it did."""
-        other = self.comparable.get(step.comm, {}).get(step.call.root)
+        peer = device.process.parts[step.comm].peer_of(step.call.root)
+        other = self.comparable.get(step.comm, {}).get(peer)
         if other is None or other.process is device.process or other.calls.is_crowded:
             return None
         return self.devices[other.process.number]
@@ -253,9 +300,10 @@ class _Play:
     def wait(self, device: _Device, step: Step, missing: tuple[Caller, ...]) -> Wait:
         """Return who waits in which call, for whom."""
         if step.is_transfer:
-            number = device.transfer(step)[-1]
-            rank = device.process.parts[step.comm].rank
-            made = min(number, _answers(missing[0], step.comm, rank, step.call.operation))
+            is_semaphore = step.is_semaphore
+            number = device.needs(step)[-1] if is_semaphore else device.transfer(step)[-1]
+            made = _answers(missing[0], step.comm, _own_place(device.process, step), step.call.operation)
+            made = made if is_semaphore else min(number, made)
         else:
             number = step.call.number
             made = self.came_to(self.devices[missing[0].number], step.comm, number)
@@ -276,7 +324,8 @@ def waits(job: Callers) -> list[Wait]:
     if not waiting:
         return []
     play = _Play(job)
-    devices = (play.devices[process.number] for process in waiting)
+    numbers = {process.number for process in waiting}
+    devices = (device for device in play.streams if device.process.number in numbers)
     stuck = ((device, step, play.missing(device, step)) for device in devices for step in device.open)
     found = [play.wait(*each) for each in stuck if each[-1]]
     return found + [wait for process in waiting for each in process.making if (wait := _making(job, process, each))]
@@ -285,7 +334,7 @@ def waits(job: Callers) -> list[Wait]:
 def waits_without(job: Callers, without: Caller) -> list[Wait]:
     """Return the calls in which processes would wait if one of them did whatever the others want."""
     play = _Play(job, without)
-    stuck = ((device, step, play.missing(device, step)) for device in play.devices.values() for step in device.open)
+    stuck = ((device, step, play.missing(device, step)) for device in play.streams for step in device.open)
     found = [play.wait(*each) for each in stuck if each[-1]]
     others = [process for process in job.processes if process is not without]
     making = (_making(job, process, each) for process in others for each in process.making)
@@ -303,11 +352,11 @@ def given_up(job: Callers) -> list[Wait]:
 def _answers(process: Caller, comm: str, rank: int, operation: str) -> int:
     """Return how many of the other halves of a rank's transfers of a kind a process has called."""
     peers = [peer for peer in process.parts[comm].peers if peer.rank == rank]
-    return sum(peer.received if operation == "send" else peer.sent for peer in peers)
+    return sum(peer.received if operation in _SENDING else peer.sent for peer in peers)
 
 
 def _remembered(other: _Device, step: Step, device: _Device) -> int:
-    rank, wanted = device.process.parts[step.comm].rank, "recv" if step.call.operation == "send" else "send"
+    rank, wanted = _own_place(device.process, step), _ANSWER.get(step.call.operation)
     return sum(call.root == rank and call.operation == wanted for call in other.process.parts[step.comm].last_transfers)
 
 

@@ -19,6 +19,7 @@ from tracehook.hook import background, groups
 from tracehook.hook.job import attempt
 from tracehook.ipc import outbox, wire
 from tracehook.ipc.connector import Connector
+from tracehook.ipc.counts import CallCounts
 from tracehook.ipc.events import PeerEvents
 from tracehook.ipc.inbox import Inbox
 from tracehook.ipc.peer_table import PeerTable
@@ -82,7 +83,8 @@ class PeerGroup:
         self._connector = Connector(store, f"tracehook/peers/{name}/{born}", self.about, key, self.rank, found.device)
         self._inbox = Inbox(self.about, self.device)
         self._monitor = PeerMonitor(self)
-        events = PeerEvents(key, self.rank)
+        self._calls = CallCounts(key, self.rank, self.size)
+        events = PeerEvents(key, self.rank, self._calls)
         self._peers = PeerTable(self._connector, self._inbox, self._monitor.add, events, self.size, self.device)
         self._peers.timeout = timeout if timeout is not None else running.settings.timeout
         _GROUPS.add(self)
@@ -182,10 +184,10 @@ class PeerGroup:
         """Wait for the peer's signal that this rank may read, copy the peer's tensor here, and signal.
 
         The peer signals first, and waits before it writes the tensor again. Returns `out`, or a new tensor of the same
-        shape and type.
+        shape and type. :meth:`PeerTensor.get <tracehook.ipc.PeerTensor.get>` copies without either signal.
         """
         self.wait(there.peer, channel)
-        copied = there.get(out)
+        copied = there.copied(out)
         self.signal(there.peer, channel)
         return copied
 
@@ -253,6 +255,7 @@ class PeerGroup:
                 link.try_send(wire.pack_head(wire.Kind.BYE))
                 IMPORTS.mark_unwanted(link, PeerTensorGone(self._error().text))
             self._connector.close()
+            self._calls.end()
             self._inbox.semaphores = None
             self._inbox.is_closed = self.is_closing = True
         self._monitor.stop()

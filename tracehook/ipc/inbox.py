@@ -103,10 +103,10 @@ class Inbox:
                 loan = None
                 if offer.nbytes and not self.is_closed:
                     loan = IMPORTS.map_loan(peer.link, peer.events, offer, self._device.index)
-                peer.partial.append(PeerTensor(peer.rank, offer, loan, self._device))
+                peer.partial.append(PeerTensor(peer.rank, offer, loan, self._device, peer.events.calls))
             except PeerError as problem:
                 peer.problem = problem
-                peer.partial.append(PeerTensor(peer.rank, offer, None, self._device))
+                peer.partial.append(PeerTensor(peer.rank, offer, None, self._device, peer.events.calls))
         if len(peer.partial) < head.total:
             return
         tensors, first_problem = peer.partial, peer.problem

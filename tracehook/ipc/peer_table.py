@@ -114,7 +114,11 @@ class PeerTable:
             try:
                 if self._inbox.semaphores is None:
                     self._inbox.semaphores = Semaphores(
-                        self._size, self._events.rank, self._device.index, self._inbox.words_of_peers
+                        self._size,
+                        self._events.rank,
+                        self._device.index,
+                        self._inbox.words_of_peers,
+                        self._events.calls,
                     )
                 outbox.send_semaphores(peer, self._inbox.semaphores.words, self._device.index, self.timeout)
             except PeerError as problem:

@@ -17,6 +17,7 @@ import torch
 from tracehook._core import ipc as native
 
 if TYPE_CHECKING:
+    from tracehook.ipc.counts import CallCounts
     from tracehook.ipc.imports import ImportedLoan
 
 CHANNELS = 64
@@ -27,7 +28,14 @@ _FULL, _CREDIT = 0, 1
 class Semaphores:
     """This rank's words, for all peers of a group, and where those of the peers are (`of_peers`: offset in a loan)."""
 
-    def __init__(self, ranks: int, rank: int, device: int, of_peers: Mapping[int, tuple[ImportedLoan, int]]) -> None:
+    def __init__(
+        self,
+        ranks: int,
+        rank: int,
+        device: int,
+        of_peers: Mapping[int, tuple[ImportedLoan, int]],
+        calls: CallCounts | None = None,
+    ) -> None:
         words = torch.zeros((ranks, 2, CHANNELS), dtype=torch.int32)
         words[:, _CREDIT] = 1
         # Of its own, and urgent: the streams of the program may all be waiting, perhaps for a peer that waits for this.
@@ -39,22 +47,29 @@ class Semaphores:
         self._device = device
         self._base = self.words.data_ptr()
         self._of_peers = of_peers
+        self._calls = calls
 
     def signal(self, peer: int, channel: int) -> None:
         """Let the peer's next wait go on, once the work that is on the current stream now is done."""
-        self._pass(peer, channel, _CREDIT, _FULL)
+        given = self._pass(peer, channel, _CREDIT, _FULL)
+        if self._calls is not None:
+            self._calls.signalled(peer, channel, *given)
 
     def wait(self, peer: int, channel: int) -> None:
         """Let what comes on the current stream wait for the peer's next signal."""
-        self._pass(peer, channel, _FULL, _CREDIT)
+        given = self._pass(peer, channel, _FULL, _CREDIT)
+        if self._calls is not None:
+            self._calls.waited(peer, channel, *given)
 
-    def _pass(self, peer: int, channel: int, take: int, give: int) -> None:
+    def _pass(self, peer: int, channel: int, take: int, give: int) -> tuple[int, bool]:
+        """Return the stream, and whether a graph got this."""
         if not 0 <= channel < CHANNELS:
             raise ValueError(f"channel {channel}: there are {CHANNELS}, from 0")
         loan, offset = self._of_peers[peer]
         here = self._base + self._place(peer, take, channel)
         there = loan.address(offset) + self._place(self._rank, give, channel)
-        native.pass_semaphore(torch.cuda.current_stream(self._device).cuda_stream, here, there, self._device)
+        stream: int = torch.cuda.current_stream(self._device).cuda_stream
+        return stream, native.pass_semaphore(stream, here, there, self._device)
 
     @staticmethod
     def _place(rank: int, word: int, channel: int) -> int:

@@ -13,6 +13,7 @@ from tracehook.ipc import wire
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from tracehook.ipc.counts import CallCounts
     from tracehook.ipc.imports import ImportedLoan
 
 
@@ -30,9 +31,19 @@ class PeerTensor:
 
     """
 
-    __slots__ = ("__weakref__", "_loan", "_offer", "_raw", "_read_only", "device", "dtype", "nbytes", "peer", "shape")
+    __slots__ = (
+        *("__weakref__", "_calls", "_loan", "_offer", "_raw", "_read_only", "device", "dtype", "nbytes", "peer"),
+        "shape",
+    )
 
-    def __init__(self, peer: int, offer: wire.Offer, loan: ImportedLoan | None, device: torch.device) -> None:
+    def __init__(
+        self,
+        peer: int,
+        offer: wire.Offer,
+        loan: ImportedLoan | None,
+        device: torch.device,
+        calls: CallCounts | None = None,
+    ) -> None:
         name = wire.DTYPES[offer.dtype]
         if not hasattr(torch, name):
             text = f"rank {peer} shares a tensor of torch.{name}, which this torch does not have"
@@ -42,6 +53,7 @@ class PeerTensor:
         self.dtype: torch.dtype = getattr(torch, name)
         self.device = device
         self.nbytes = self.shape.numel() * self.dtype.itemsize
+        self._calls = calls
         self._offer = offer
         self._loan = loan  # None: no elements, so no memory
         self._raw: Tensor | None = None
@@ -68,14 +80,28 @@ class PeerTensor:
         return self._read_only
 
     def get(self, out: Tensor | None = None) -> Tensor:
-        """Copy it here, on the current stream, into `out` or a new tensor of the same shape; return that tensor."""
+        """Copy it here, on the current stream, into `out` or a new tensor of the same shape; return that tensor.
+
+        This waits for no signal of the owner, and sends it none. An owner that signals before, or waits after, wants
+        :meth:`PeerGroup.get(tensor) <tracehook.ipc.PeerGroup.get>`. If it waits for a signal that this rank does not
+        send, the audit and ``tracehook watch`` name this call.
+        """
+        if self._calls is not None:
+            self._calls.read(self.peer)
+        return self.copied(out)
+
+    def copied(self, out: Tensor | None = None) -> Tensor:
+        """Copy it as part of a call that signals: see :meth:`PeerGroup.get <tracehook.ipc.PeerGroup.get>`."""
         raw = self._usable()
         if out is None:
             out = torch.empty(self.shape, dtype=self.dtype, device=self.device)
         return out.copy_(raw)
 
     def put(self, source: Tensor) -> None:
-        """Copy `source` there, on the current stream. Raises PeerError if the peer does not let this rank write."""
+        """Copy `source` there, on the current stream. Raises PeerError if the peer does not let this rank write.
+
+        It neither waits for a signal nor sends one: :meth:`PeerGroup.put <tracehook.ipc.PeerGroup.put>` does both.
+        """
         if not self.writable:
             text = f"rank {self.peer} shares it for reading only: exchange it with writable=True there"
             raise PeerError(text, advice="")

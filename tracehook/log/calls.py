@@ -32,6 +32,10 @@ FORGOTTEN: Final = 1 << 24  # added to a call that is too long ago to tell more 
 _FIRST_COUNTED = 128  # kFirstCounted in nccl/interpose.cpp
 SEND: Final = _FIRST_COUNTED + 3
 RECV: Final = _FIRST_COUNTED + 4
+# Of a group of peers (ipc/counts.py): their `root` is the peer and, of signals and waits, its size * (channel + 1), and
+# their digest the stream, 0 for the default one.
+SIGNAL, WAIT, READ = 240, 241, 242
+_OF_PEERS: Final = {SIGNAL: "signal", WAIT: "wait", READ: "read"}
 _KEPT = 64  # calls that the line of an ended communicator has: the last ones
 
 # ncclDataType_t, and ncclRedOp_t
@@ -75,8 +79,21 @@ class Call(NamedTuple):
         """Whether it has a root, or a peer."""
         return self.root >= 0
 
+    @property
+    def is_semaphore(self) -> bool:
+        """Whether a stream of a peer waits in it."""
+        return self.what in (SIGNAL, WAIT)
+
+    @property
+    def is_of_peers(self) -> bool:
+        """Whether a group of peers was called, and not NCCL."""
+        return self.what in _OF_PEERS
+
     def described(self, root: str = "") -> str:
         """Say what was called, in words. `root`: what to call the root or peer, instead of its rank in the group."""
+        if self.is_of_peers:
+            told = {SIGNAL: "PeerGroup.signal to", WAIT: "PeerGroup.wait for", READ: "PeerTensor.get() from"}
+            return f"{told[self.what]} {root or 'a peer'}"
         if self.what & (MAKING | FORGOTTEN):
             return "the making of a communicator" if self.what == MAKING else "a call too long ago to name it"
         kind, reduction = self.what >> 8 & 0xFF, self.what >> 16
@@ -128,9 +145,24 @@ class Calls(NamedTuple):
     last_transfers: tuple[Call, ...]
     making: Making | None = None
 
+    @property
+    def is_of_peers(self) -> bool:
+        """Whether these are the calls of a group of peers: NCCL has no communicator for it."""
+        return self.comm_id == 0 and self.making is None
+
+    def peer_of(self, root: int) -> int:
+        """Return the rank that a call has as its root or peer."""
+        return root % self.size if self.is_of_peers and self.size > 0 else root
+
+    def reads_of(self, peer: int) -> int:
+        """Return how often this rank read a peer's memory by a call that sends no signal."""
+        return sum(each.received for each in self.peers if each.rank == peer) if self.is_of_peers else 0
+
 
 def operation_name(number: int) -> str:
     """Return the name of a counted operation."""
+    if number in _OF_PEERS:
+        return _OF_PEERS[number]
     table = OPERATIONS if number < _FIRST_COUNTED else COUNTED
     place = number % _FIRST_COUNTED
     found: Any = table[place] if place < len(table) else f"operation {number}"

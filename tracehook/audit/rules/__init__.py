@@ -91,7 +91,7 @@ def check(store: Store, progress: Callable[[str, float], None] | None = None) ->
     blamed = blame.findings(job)
     if not any(each.severity == "error" for each in (*out, *blamed)):
         blamed += blame.given_up_findings(job)
-    return in_order(stacks.quote(store, blame.with_last_call(job, out) + blame.after_hang(out, blamed)))
+    return in_order(stacks.quote(store, blame.with_last_call(job, out) + blame.after_hang(job, out, blamed)))
 
 
 def apply_rule(store: Store, rule: Rule) -> list[Finding]:

@@ -10,6 +10,7 @@
 #include <array>
 #include <cstring>
 #include <pybind11/stl.h>
+#include <unistd.h>
 
 namespace tracehook::bindings {
 
@@ -99,12 +100,51 @@ py::object lend(const LeaseCount& count, std::uintptr_t address, std::size_t siz
     return py::reinterpret_steal<py::object>(capsule);
 }
 
+// What one rank of a group of peers called, in a slot of the ring. With the GIL: one thread at a
+// time counts.
+class PeerCalls {
+  public:
+    PeerCalls(std::uint64_t key, int rank, int size)
+        : slot_(process().ring().take_calls({key, 0, rank, size, false})) {}
+    PeerCalls(const PeerCalls&) = delete;
+    PeerCalls& operator=(const PeerCalls&) = delete;
+    ~PeerCalls() { end(); }
+
+    // `captured`: a graph has the call, which happens as often as it is replayed.
+    void count(std::uint32_t what, int peer, bool sends, std::uintptr_t stream, bool captured) {
+        if (slot_ == nullptr || owner_ != getpid()) {
+            return;
+        }
+        if (captured) {
+            slot_->transfer_uncounted();
+            return;
+        }
+        slot_->transfer_begins(what, 0, peer, sends, events::placed(0), stream);
+        slot_->transfer_returned();
+    }
+    void end() {
+        if (slot_ != nullptr && owner_ != getpid()) {
+            new std::shared_ptr<events::CallSlot>(std::move(slot_)); // the parent's: never let go
+        } else if (slot_ != nullptr) {
+            slot_->end(false);
+        }
+        slot_.reset();
+    }
+
+  private:
+    std::shared_ptr<events::CallSlot> slot_;
+    pid_t owner_ = getpid();
+};
+
 // Waits until the word here is 1, takes it, and sets the peer's: both halves of a semaphore.
-void pass_semaphore(std::uintptr_t stream, std::uintptr_t here, std::uintptr_t there, int device) {
+// Returns whether a graph got this.
+bool pass_semaphore(std::uintptr_t stream, std::uintptr_t here, std::uintptr_t there, int device) {
     const ipc::OnDevice guard(device);
+    const bool captured = ipc::is_capturing(reinterpret_cast<ipc::Stream>(stream));
     std::array operations{ipc::wait_until_equal(here, 1), ipc::write_word(here, 0),
                           ipc::write_word(there, 1)};
     ipc::enqueue(reinterpret_cast<ipc::Stream>(stream), operations);
+    return captured;
 }
 
 void write_words(std::uintptr_t stream, const std::vector<std::uintptr_t>& addresses,
@@ -199,6 +239,11 @@ void bind_ipc(py::module_& core) {
     module.def("export_fabric", &export_fabric, py::arg("base"), py::arg("allocation"),
                py::arg("count"));
     bind_mappings(module);
+    py::class_<PeerCalls>(module, "PeerCalls", "What a rank of a group of peers called.")
+        .def(py::init<std::uint64_t, int, int>(), py::arg("key"), py::arg("rank"), py::arg("size"))
+        .def("count", &PeerCalls::count, py::arg("what"), py::arg("peer"), py::arg("sends"),
+             py::arg("stream") = 0, py::arg("captured") = false)
+        .def("end", &PeerCalls::end);
     module.def("pass_semaphore", &pass_semaphore, NoGil(), py::arg("stream"), py::arg("here"),
                py::arg("there"), py::arg("device"));
     module.def("write_words", &write_words, NoGil(), py::arg("stream"), py::arg("addresses"),

@@ -10,16 +10,16 @@
 namespace tracehook::events {
 
 void CallSlot::transfer_begins(std::uint32_t what, std::uint64_t count, std::int32_t peer,
-                               bool sends, std::uint32_t place) noexcept {
+                               bool sends, std::uint32_t place, std::uint64_t stream) noexcept {
     const std::uint64_t number = transfers_.load(std::memory_order_relaxed);
-    last_transfers_[number % kTransfers] = {count, 0, next_order(), what, peer, place};
+    last_transfers_[number % kTransfers] = {count, stream, next_order(), what, peer, place};
     Peer& found = peers_[static_cast<std::uint32_t>(peer) % kPeers];
     const auto wanted = static_cast<std::uint32_t>(peer) + 1;
     if (found.rank == 0) {
         found.rank = wanted;
     }
     if (found.rank != wanted) {
-        crowded_.store(crowded_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+        transfer_uncounted();
     } else {
         ++(sends ? found.sent : found.received);
     }

@@ -23,12 +23,13 @@ namespace tracehook::events {
 
 // One call. 32 bytes.
 struct CallRecord {
-    std::uint64_t count = 0;  // elements, as the program gave them
-    std::uint64_t digest = 0; // of this collective and all before it on the communicator
-    std::uint32_t order = 0;  // counts the calls of the process; calls of two threads may share one
-    std::uint32_t what = 0;   // operation, type << 8, reduction << 16
-    std::int32_t root = -1;   // or the peer
-    std::uint32_t place = 0;  // see placed(); 0: not known
+    std::uint64_t count = 0; // elements, as the program gave them
+    // Of this collective and all before it on the communicator; of peers' calls the stream.
+    std::uint64_t digest = 0;
+    std::uint32_t order = 0; // counts the calls of the process; calls of two threads may share one
+    std::uint32_t what = 0;  // operation, type << 8, reduction << 16
+    std::int32_t root = -1;  // or the peer
+    std::uint32_t place = 0; // see placed(); 0: not known
 };
 static_assert(sizeof(CallRecord) == 32, "the ring's file format depends on it");
 
@@ -62,9 +63,14 @@ class CallSlot {
         collectives_.store(number + 1, std::memory_order_release);
     }
     void collective_returned() noexcept { add_one(collectives_returned_); }
+    // `stream`: on which a call of a group of peers waits; 0: the default stream.
     void transfer_begins(std::uint32_t what, std::uint64_t count, std::int32_t peer, bool sends,
-                         std::uint32_t place = 0) noexcept;
+                         std::uint32_t place = 0, std::uint64_t stream = 0) noexcept;
     void transfer_returned() noexcept { add_one(transfers_returned_); }
+    // A transfer that cannot be counted: who reads the slot relies on no number of this rank.
+    void transfer_uncounted() noexcept {
+        crowded_.store(crowded_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    }
     // NCCL has taken in a collective, alone or at the end of its group.
     void tally(std::uint64_t kind, std::uint64_t nbytes) noexcept { tally_.add(kind, nbytes); }
     // Any thread: what NCCL's path depends on besides the call (`log/tallies.py` packs it); 0:
@@ -134,7 +140,7 @@ class CallSlot {
     std::atomic<std::uint64_t> transfers_{0};
     std::atomic<std::uint64_t> transfers_returned_{0};
     std::uint64_t digest_ = 0;
-    std::atomic<std::uint32_t> crowded_{0};  // transfers with peers that found no place
+    std::atomic<std::uint32_t> crowded_{0};  // transfers that were not counted: see Peer
     std::uint32_t logged_ = 0;               // log's thread
     std::uint64_t seen_ = 0;                 // log's thread: all counts, at the last look
     std::atomic<std::uint64_t> moved_ns_{0}; // when the log's thread saw a count move

@@ -35,6 +35,7 @@ Driver load() {
     FROM_RUNTIME(cudaSetDevice);
     FROM_RUNTIME(cudaDeviceGetStreamPriorityRange);
     FROM_RUNTIME(cudaStreamCreateWithPriority);
+    FROM_RUNTIME(cudaStreamIsCapturing);
     FROM_RUNTIME(cudaIpcGetMemHandle);
     FROM_RUNTIME(cudaIpcOpenMemHandle);
     FROM_RUNTIME(cudaIpcCloseMemHandle);

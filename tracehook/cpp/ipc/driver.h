@@ -40,6 +40,7 @@ struct Driver : cuda::VirtualMemory {
     Function<int> cudaSetDevice = nullptr;
     Function<int*, int*> cudaDeviceGetStreamPriorityRange = nullptr;
     Function<Stream*, unsigned, int> cudaStreamCreateWithPriority = nullptr;
+    Function<Stream, int*> cudaStreamIsCapturing = nullptr;
     Function<RuntimeHandle*, void*> cudaIpcGetMemHandle = nullptr;
     Function<void**, RuntimeHandle, unsigned> cudaIpcOpenMemHandle = nullptr; // by value
     Function<void*> cudaIpcCloseMemHandle = nullptr;

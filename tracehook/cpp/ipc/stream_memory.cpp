@@ -40,6 +40,13 @@ Stream make_stream(int device) {
     return stream;
 }
 
+bool is_capturing(Stream stream) noexcept {
+    const auto ask = driver().cudaStreamIsCapturing;
+    int status = 0;
+    return stream != nullptr && ask != nullptr && cuda::absorbed(ask(stream, &status)) == 0 &&
+           status != 0;
+}
+
 void enqueue(Stream stream, std::span<MemoryOperation> operations) {
     const auto batch = driver().cuStreamBatchMemOp_v2;
     if (batch == nullptr) {

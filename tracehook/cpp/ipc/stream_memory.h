@@ -15,6 +15,10 @@ MemoryOperation write_word(std::uintptr_t address, std::uint32_t value) noexcept
 // device with streams that wait. Never destroyed.
 Stream make_stream(int device);
 
+// Whether a graph gets what the stream is given now. The default stream is never asked: nothing
+// captures it.
+bool is_capturing(Stream stream) noexcept;
+
 // Gives them to the stream, in this order. Any thread, with the stream's device current. Throws
 // CudaError, or std::runtime_error if this driver has no such operations.
 void enqueue(Stream stream, std::span<MemoryOperation> operations);

@@ -1,0 +1,63 @@
+"""A ring of peers that copy, of which some ranks use the wrong call; each argument says what is wrong.
+
+A number: this rank reads by PeerTensor.get(), which sends no signal. `first`: both ranks wait before they signal.
+`slow`: nothing is wrong, and all sleep in the end.
+"""
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from tracehook import _core
+from tracehook.ipc import PeerGroup
+
+from common import RANK, WORLD, filled, start, tell
+
+WRONG = [int(word) for word in sys.argv[1:] if word.isdecimal()]
+RIGHT, LEFT = (RANK + 1) % WORLD, (RANK - 1) % WORLD
+
+
+def both_wait_first(peers: PeerGroup) -> None:
+    """Every signal is called, behind a wait for the other's."""
+    peers.wait(1 - RANK)
+    peers.signal(1 - RANK)
+    let_end()
+    torch.cuda.synchronize()
+
+
+def ring(peers: PeerGroup) -> None:
+    """Give the right neighbour a tensor, and take the left one's."""
+    mine = filled(RANK, 1, device)
+    theirs = peers.exchange({RIGHT: mine, LEFT: None} if RIGHT != LEFT else {RIGHT: mine})
+    # Of two ranks, a channel for each tensor: else a signal that tells "you may read" answers the wait for "was read".
+    to_right, to_left = (RANK, LEFT) if WORLD == 2 else (0, 0)
+    for _ in range(2):
+        peers.signal(RIGHT, to_right)
+        copied = theirs[LEFT].get() if RANK in WRONG else peers.get(theirs[LEFT], channel=to_left)
+        peers.wait(RIGHT, to_right)
+    if WRONG:
+        let_end()
+    torch.cuda.synchronize()
+    tell(copied=copied[0].item())
+    dist.barrier()
+    torch.cuda.synchronize()
+
+
+def let_end() -> None:
+    """The operator ends the job some time after all ranks came here, and asks for the stacks before."""
+    threading.Timer(3, _core.ask_stacks).start()
+    Path(os.environ["TEST_STORE"]).with_name(f"started {RANK}").touch()
+
+
+device = start()
+dist.all_reduce(torch.ones(4, device=device))
+with PeerGroup() as group:
+    (both_wait_first if "first" in sys.argv else ring)(group)
+    if "slow" in sys.argv:
+        let_end()
+        time.sleep(60)
+dist.destroy_process_group()

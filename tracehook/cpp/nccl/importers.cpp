@@ -109,8 +109,8 @@ std::size_t that_matter(const Importers& importers, const LoadedObject& object) 
     return calls + (name.find(kOfNccl) != std::string::npos ? 1 : 0);
 }
 
-// Whether this slot leads to our NCCL, or to the function that it is named after, so that it is to
-// be rewritten.
+// Whether this slot is to be rewritten: it leads to our NCCL, or to the very function that we stand
+// beside.
 bool is_ours(const Importers& importers, const LoadedObject& object, const Slot& slot,
              void* handle) {
     const std::size_t calls = importers.calls.size();
@@ -124,9 +124,11 @@ bool is_ours(const Importers& importers, const LoadedObject& object, const Slot&
         const void* const everywhere = dlsym(RTLD_DEFAULT, symbol);
         target = everywhere != nullptr ? everywhere : dlsym(handle, symbol);
     }
-    return slot.replacement < calls
-               ? importers.nccl.contains(target)
-               : !is_torch && target == importers.beside[slot.replacement - calls].real();
+    if (slot.replacement < calls) {
+        return importers.nccl.contains(target);
+    }
+    return !is_torch && target != nullptr &&
+           target == importers.beside[slot.replacement - calls].real();
 }
 
 // With the mutex. Returns the symbols of torch. Throws if a slot cannot be written.

@@ -84,3 +84,4 @@ def test_a_registration_that_torch_keeps_is_named(library: Path, tmp_path: Path)
     assert "L4" in run.broken, run.output
     audit = Audit(tmp_path)
     audit.expect(FINDINGS, "lost the memory of", "unset TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK")
+    audit.expect(FINDINGS, "This looks like torch_memory_saver #88 (memory is unmapped and mapped again")

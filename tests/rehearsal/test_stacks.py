@@ -10,10 +10,15 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from signal import Signals
 from typing import Any
 
+import pytest
 from support.processes import SCRIPTS, Finished, run
-from support.rehearsal import JOBS
+from support.rehearsal import JOBS, read_logs
+
+from tracehook.audit.stacks import program_line
+from tracehook.log.file_name import stacks_of
 
 HANGS = 87
 # Rank 1 sleeps, rank 2 holds the GIL in code of C, and rank 0 waits for both. Or all wait for a file. Or nobody waits.
@@ -37,6 +42,7 @@ def main():
     dist.all_reduce(tensor)
     torch.cuda.synchronize()
     time.sleep(1)
+    open(f"{os.path.dirname(os.environ['TEST_STORE'])}/started {RANK}", "w").close()
     step(sys.argv[1])
     dist.all_reduce(tensor)
     torch.cuda.synchronize()
@@ -47,12 +53,12 @@ main()
 """
 
 
-def rehearsed(folder: Path, how: str, ranks: int, limit: float) -> Finished:
-    """Run the job as the command does; its logs are in folder `log`."""
+def rehearsed(folder: Path, how: str, ranks: int, limit: float, end: tuple[str, str] = ("60", "SIGTERM")) -> Finished:
+    """Run the job as the command does; its logs are in folder `log`. `end`: after how many seconds, by which signal."""
     job = folder / "job.py"
     job.write_text(JOB)
     options = ["--devices", str(ranks), "--hang-timeout", str(limit), "--log", str(folder / "log")]
-    launched = ["launch_and_end.py", str(ranks), "60", "SIGTERM", str(job), how, str(folder / "go")]
+    launched = ["launch_and_end.py", str(ranks), *end, str(job), how, str(folder / "go")]
     command = [SCRIPTS / "tracehook", "rehearse", *options, "--", sys.executable, *launched]
     return run(command, {"PYTHONPATH": str(JOBS)}, timeout=90, cwd=JOBS)
 
@@ -87,6 +93,27 @@ def test_a_hang_is_told_with_the_lines_of_the_program(tmp_path: Path) -> None:
     }
     missing = {each["ranks"][0]: each["message"] for each in found if each["rule"] == "rank-missing"}
     assert {rank for rank, message in missing.items() if f"; rank {rank} is at job.py:" in message} == {1, 2}
+
+
+def test_ranks_that_a_launcher_ends_say_where_they_were(tmp_path: Path) -> None:
+    """Nobody asked before: they ask themselves, also in code of C that holds the GIL. The audit quotes the lines."""
+    rehearsed(tmp_path, "hang", 3, 0, ("3", "SIGTERM"))
+    found = audited(tmp_path / "log")["findings"]
+    missing = {each["ranks"][0]: each["message"] for each in found if each["rule"] == "rank-missing"}
+    assert f"rank 1 is at job.py:{line_of('time.sleep(60)')} in step" in missing[1], found
+    assert f"rank 2 is at job.py:{line_of('ctypes.PyDLL(None).sleep(60)')} in step" in missing[2], found
+
+
+@pytest.mark.parametrize("signal", ["SIGTERM", "SIGABRT"])
+def test_a_signal_that_ends_a_rank_leaves_stacks_and_ends_it_soon(tmp_path: Path, signal: str) -> None:
+    """As torch's watchdog ends a rank whose collective hangs. The rank dies of that signal."""
+    rehearsed(tmp_path, "hang", 3, 0, ("3", signal))
+    logs = {log.rank: log for log in read_logs(tmp_path / "log")}
+    assert [logs[rank].signal for rank in range(3)] == [int(Signals[signal])] * 3
+    places = [program_line(stacks_of(logs[rank].path)) for rank in range(3)]
+    lines = [None if place is None else place.line for place in places]
+    assert lines[1:] == [line_of("time.sleep(60)"), line_of("ctypes.PyDLL(None).sleep(60)")]
+    assert lines[0] is not None
 
 
 def test_a_clean_job_leaves_no_stacks(tmp_path: Path) -> None:

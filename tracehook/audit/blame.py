@@ -44,7 +44,9 @@ RULES = {
     "rank-missing": (
         "error",
         "Ranks wait in a call to which another rank has not come.",
-        "Look at what the named rank did instead; py-spy dump, or --flight-recorder, shows where it was.",
+        "Look at what the named rank did instead: `tracehook stacks DIR` prints its line while it runs, --flight-recorder "
+        "the stacks of its calls.",
+        "stacks of its calls.",
         "always",
     ),
 }

@@ -16,6 +16,7 @@ SELECT any_value(nccl) AS nccl, any_value(torch) AS torch, any_value(driver) AS 
        bool_or(allocator LIKE '%expandable_segments:True%') AS expandable,
        (SELECT count(*) FROM registration WHERE kind = 'local') > 0 AS registered,
        (SELECT count(*) FROM event WHERE event = 'register.window') > 0 AS windows,
+       (SELECT bool_or(true) FROM event WHERE event = 'segment.unmap') AS sleeps, -- not seen of all who unmap
        (SELECT count(*) FROM event WHERE capturing OR graphs > 0 OR tallies LIKE '%,captured,%') > 0 AS graphs,
        (SELECT bool_and(waiting) FROM (
             SELECT count(stall.seq) > 0 AS waiting FROM communicator AS one

@@ -208,7 +208,7 @@ def _doing(missing: RankId, its: Sequence[LongWait]) -> str:
     if not _lives(missing.pid):
         return f"{missing.name} has ended"
     if not its:
-        return f"{missing.name} did not come, and waits in no other call: look at what it does with py-spy"
+        return f"{missing.name} did not come, and waits in no other call: it computes, or waits outside of NCCL"
     elsewhere = "; ".join(f"{wait.call} of {wait.where}" for wait in its)
     return f"{missing.name} did not come: it waits in {elsewhere} for {_names(its[0].missing)}"
 

@@ -1,6 +1,6 @@
 -- severity: error
 -- sentence: A log has no trace.end: the process was killed, still runs, or ended without Python's exit handlers (os._exit), or its log could not be written.
--- advice: Look at the launcher's output and the host's kernel log (`dmesg`) for what ended the process; if it still runs, look where it hangs with `py-spy dump --pid PID`.
+-- advice: Look at the launcher's output and the host's kernel log (`dmesg`) for what ended the process; if it still runs, `tracehook stacks DIR` prints where it stands.
 -- divergence: unless alike
 WITH segments AS (
     SELECT process, count(*) AS n, sum(size) AS bytes FROM segment WHERE freed_seq IS NULL GROUP BY process),

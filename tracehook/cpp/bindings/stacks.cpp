@@ -12,7 +12,11 @@
 //
 // The handler writes into a file in memory, because a file server may be dead; what writes into
 // the file beside the log holds neither the GIL nor a lock.
+//
+// SIGTERM and SIGABRT ask for stacks, too, before they end the process (process/last_signal.h). A
+// thread that has the GIL then fills the file in memory itself, because nobody else gets the GIL.
 #include "bindings/bindings.h"
+#include "process/last_signal.h"
 
 #include <algorithm>
 #include <array>
@@ -21,6 +25,7 @@
 #include <condition_variable>
 #include <csignal>
 #include <cstdio>
+#include <ctime>
 #include <fcntl.h>
 #include <memory>
 #include <mutex>
@@ -54,6 +59,8 @@ struct Watch {
     std::mutex mutex;                 // the rest, and the buffer; nothing is locked inside it
     std::condition_variable changed;
     bool over = false;
+    pid_t owner = getpid(); // a forked child has no thread that answers
+    std::atomic<bool> is_filled{false};
 };
 
 // Never destroyed: its thread may still be there while the process ends.
@@ -116,6 +123,10 @@ void save(const Watch& watch, std::uint64_t at_ns) {
 
 // On the thread of `watch`. Where nobody asked, the stacks matter only if nobody gets the GIL.
 void answer(Watch& watch, bool was_asked) {
+    if (watch.is_filled.exchange(false)) {
+        save(watch, events::monotonic_ns());
+        return;
+    }
     const auto filled = std::make_shared<bool>(false); // with Watch::mutex
     // Detached: if code in C never gives the GIL back, it waits for ever.
     std::thread([&watch, filled, was_asked] {
@@ -179,6 +190,26 @@ void run(Watch& watch) {
     }
 }
 
+// On the thread that a signal ends. The file is written by the thread of `watch`: a dead file
+// server must not keep the process.
+void ask_at_end() noexcept {
+    constexpr timespec kPause{0, 10'000'000};
+    constexpr int kPauses = 150;
+    Watch* const watch = current.load();
+    if (watch == nullptr || watch->owner != getpid()) {
+        return;
+    }
+    if (PyGILState_Check() == 1 && watch->mutex.try_lock()) {
+        fill_buffer(*watch);
+        watch->is_filled.store(true);
+        watch->mutex.unlock();
+    }
+    watch->ring.ask_stacks();
+    for (int i = 0; i < kPauses && watch->ring.stacks_asked() != watch->ring.stacks_told(); ++i) {
+        nanosleep(&kPause, nullptr);
+    }
+}
+
 // The handler that `register_handler` sets for a signal that nobody uses; null if there is none.
 std::pair<int, Handler> borrow_handler(const py::function& register_handler) {
     int signal = SIGRTMAX;
@@ -222,6 +253,7 @@ bool watch_stacks(const std::string& path, int buffer, unsigned long main_thread
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     current.store(begun ? watch : nullptr);
+    process::set_last_act(&ask_at_end);
     return begun;
 }
 

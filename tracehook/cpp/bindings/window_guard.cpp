@@ -164,7 +164,8 @@ std::string ask_guard(const nccl::WindowRequest& request, const nccl::MakeWindow
         talk->move_to(State::kAbandoned);
         return refused(
             "tracehook: the ranks could not compare this window, because another thread of this "
-            "process held the interpreter for too long. Look for it with py-spy, or raise "
+            "process held the interpreter for too long. `tracehook stacks DIR` names its line; or "
+            "raise "
             "SYMM_REGISTER_TIMEOUT");
     }
     while (talk->state != State::kDone) {

@@ -2,6 +2,7 @@
 
 #include "process/process.h"
 
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <initializer_list>
@@ -9,6 +10,8 @@
 namespace tracehook::process {
 
 namespace {
+
+std::atomic<void (*)() noexcept> last_act{nullptr};
 
 // Whether the instruction that the handler returns to raises the signal again. A fault does, and
 // then a core dump shows its address. Of what anybody sends nothing comes again: neither the
@@ -20,13 +23,17 @@ bool comes_again(int number, const siginfo_t* info) {
            !(number == SIGBUS && info->si_code == BUS_MCEERR_AO);
 }
 
-// Async-signal-safe: loads, stores, clock_gettime, getpid, sigaction and raise.
+// Async-signal-safe: loads, stores, clock_gettime, getpid, sigaction, raise, and the last act.
 void note(int number, siginfo_t* info, void* /*context*/) {
     const int saved = errno;
     if (Process* const process = Process::current()) {
         // A fault has an address where a sender would stand.
         const bool was_sent = info != nullptr && info->si_code <= 0;
         process->ring().note_signal(number, was_sent ? info->si_pid : 0);
+    }
+    const auto act = last_act.load(std::memory_order_acquire);
+    if (act != nullptr && (number == SIGTERM || number == SIGABRT)) {
+        act();
     }
     struct sigaction standard{};
     standard.sa_handler = SIG_DFL;
@@ -38,6 +45,10 @@ void note(int number, siginfo_t* info, void* /*context*/) {
 }
 
 } // namespace
+
+void set_last_act(void (*act)() noexcept) noexcept {
+    last_act.store(act, std::memory_order_release);
+}
 
 void note_signals() {
     for (const int number : {SIGTERM, SIGHUP, SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGILL}) {

@@ -9,6 +9,10 @@
 
 namespace tracehook::process {
 
+// Runs on the thread that SIGTERM or SIGABRT ends the process on, after the note: a launcher ends
+// the ranks that are left, torch's watchdog a rank that hangs. Async-signal-safe, and soon over.
+void set_last_act(void (*act)() noexcept) noexcept;
+
 // Once for each process; the handlers stay. They write to the ring of Process::current().
 void note_signals();
 

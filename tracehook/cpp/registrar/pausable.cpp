@@ -1,34 +1,30 @@
 #include "registrar/pausable.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace tracehook::registrar {
 
-bool Pausable::lacks_memory(const Segment& segment) const {
-    return std::ranges::any_of(missing_.all(), [&](const Range& range) {
-        return range.address < segment.end() && segment.address < range.end();
-    });
-}
-
-void Pausable::lose(const Segment& segment, std::uintptr_t address, std::size_t size) {
-    const std::uintptr_t begin = std::max(address, segment.address);
-    const std::uintptr_t end = std::min(address + size, segment.end());
-    if (begin < end) {
-        missing_.map(kAnywhere, begin, end - begin);
-    }
+Pausable::Place Pausable::first_behind(std::uintptr_t address) noexcept {
+    const auto next = asleep_.upper_bound(address);
+    const bool reaches = next != asleep_.begin() && std::prev(next)->second.end() > address;
+    return reaches ? std::prev(next) : next;
 }
 
 std::vector<Segment> Pausable::mapped(std::uintptr_t address, std::size_t size) {
     mapped_.map(kAnywhere, address, size);
     missing_.unmap(kAnywhere, address, size);
     std::vector<Segment> awake;
-    std::erase_if(asleep_, [&](const auto& entry) {
-        const bool wakes = !lacks_memory(entry.second);
-        if (wakes) {
-            awake.push_back(entry.second);
+    for (Place next = first_behind(address);
+         next != asleep_.end() && next->first < address + size;) {
+        const Segment& segment = next->second;
+        if (missing_.any_in(kAnywhere, segment.address, segment.size)) {
+            ++next;
+        } else {
+            awake.push_back(segment);
+            next = asleep_.erase(next);
         }
-        return wakes;
-    });
+    }
     return awake;
 }
 
@@ -36,16 +32,19 @@ void Pausable::unmapped(std::uintptr_t address, std::size_t size,
                         const std::vector<Segment>& segments) {
     mapped_.unmap(kAnywhere, address, size);
     for (const Segment& segment : segments) {
-        asleep_.insert_or_assign({segment.device, segment.address}, segment);
+        asleep_.insert_or_assign(segment.address, segment);
     }
-    for (const auto& [place, segment] : asleep_) {
-        lose(segment, address, size);
+    for (Place next = first_behind(address); next != asleep_.end() && next->first < address + size;
+         ++next) {
+        const Segment& segment = next->second;
+        const std::uintptr_t begin = std::max(address, segment.address);
+        missing_.map(kAnywhere, begin, std::min(address + size, segment.end()) - begin);
     }
 }
 
 std::optional<Segment> Pausable::freed(int device, std::uintptr_t address) {
-    const auto found = asleep_.find({device, address});
-    if (found == asleep_.end()) {
+    const auto found = asleep_.find(address);
+    if (found == asleep_.end() || found->second.device != device) {
         return std::nullopt;
     }
     const Segment segment = found->second;

@@ -12,7 +12,6 @@
 
 #include <map>
 #include <optional>
-#include <utility>
 #include <vector>
 
 namespace tracehook::registrar {
@@ -30,18 +29,20 @@ class Pausable {
 
     // The segment that sleeps there, which the allocator frees.
     std::optional<Segment> freed(int device, std::uintptr_t address);
-    std::vector<Segment> asleep() const; // by device and address
+    std::vector<Segment> asleep() const; // by address
 
   private:
+    using Place = std::map<std::uintptr_t, Segment>::iterator;
+
+    // The first that sleeps and ends behind `address`: a server may have very many.
+    Place first_behind(std::uintptr_t address) noexcept;
+
     // The driver's addresses are those of all devices.
     static constexpr int kAnywhere = 0;
 
-    bool lacks_memory(const Segment& segment) const;
-    void lose(const Segment& segment, std::uintptr_t address, std::size_t size);
-
     Ranges mapped_;
     Ranges missing_; // parts of segments that sleep
-    std::map<std::pair<int, std::uintptr_t>, Segment> asleep_;
+    std::map<std::uintptr_t, Segment> asleep_;
 };
 
 } // namespace tracehook::registrar

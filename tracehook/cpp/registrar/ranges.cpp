@@ -49,6 +49,15 @@ void Ranges::map(int device, std::uintptr_t address, std::size_t size) {
     bytes_ += end - begin;
 }
 
+bool Ranges::any_in(int device, std::uintptr_t address, std::size_t size) const noexcept {
+    const auto found = devices_.find(device);
+    if (found == devices_.end()) {
+        return false;
+    }
+    const auto next = found->second.lower_bound(address + size);
+    return next != found->second.begin() && std::prev(next)->second > address;
+}
+
 void Ranges::unmap(int device, std::uintptr_t address, std::size_t size) {
     ++version_;
     if (adopting_) {

@@ -35,6 +35,7 @@ class Ranges {
 
     std::vector<Range> all() const; // by device and ascending address; neighbours are one
     std::optional<Range> at(std::uintptr_t address) const noexcept; // any address inside it
+    bool any_in(int device, std::uintptr_t address, std::size_t size) const noexcept;
     std::size_t bytes() const noexcept { return bytes_; }
     std::uint64_t version() const noexcept { return version_; } // changes with every call
 

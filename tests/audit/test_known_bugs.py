@@ -24,6 +24,7 @@ LOOK_LIKE = {
     "window-order-sizes": ["nccl 2.30.7, order"],
     "deregistered-unknown": ["nccl #2259"],
     "retired-while-registered": ["nccl #1115"],
+    "unmapped-while-registered": ["torch_memory_saver #88"],
 }
 
 

@@ -418,6 +418,7 @@ void a_segment_sleeps_until_all_of_its_memory_is_back() {
     expect(held() == 0 && registrar.segments().empty(),
            "a segment that loses a part of its memory is deregistered");
     registrar.memory_unmapped(kPlace + size / 2, size / 2);
+    expect(!registrar.memory_unmapped(kPlace, size), "it has no memory that could be taken again");
     registrar.memory_mapped(kPlace, size / 2);
     expect(registrar.segments_asleep().size() == 1, "and sleeps until all of it is back");
     registrar.memory_mapped(kPlace + size / 2, size / 2);

@@ -78,6 +78,16 @@ def test_what_was_registered_before_tracehook_knew_of_it_is_undone_before_it_sle
     Audit(tmp_path).expect(CLEAN)
 
 
+def test_segments_that_sleep_when_tracehook_begins_are_not_taken_for_memory(library: Path, tmp_path: Path) -> None:
+    """They would be registered, and no registration with their communicator would work any more."""
+    run = play(library, tmp_path, SHAREABLE, "0", "2", "late", "asleep", hook=False, SYMM_REGISTER_LOCAL="all")
+    run.assert_good()
+    for rank in range(2):
+        assert run.facts(rank)["found"] == 2
+        assert run.events("communicator.failed", rank) == []
+    Audit(tmp_path).expect(CLEAN)
+
+
 def test_a_registration_that_torch_keeps_is_named(library: Path, tmp_path: Path) -> None:
     """The hook of torch itself registers it and hears of nothing: a rule breaks, and the audit says whose it is."""
     run = play(library, tmp_path, SHAREABLE, "0", "1", TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK="1")

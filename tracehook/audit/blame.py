@@ -44,9 +44,8 @@ RULES = {
     "rank-missing": (
         "error",
         "Ranks wait in a call to which another rank has not come.",
-        "Look at what the named rank did instead: `tracehook stacks DIR` prints its line while it runs, --flight-recorder "
-        "the stacks of its calls.",
-        "stacks of its calls.",
+        "Look at what the named rank did instead: `tracehook stacks DIR` prints its line while it runs, "
+        "--flight-recorder the stacks of its calls.",
         "always",
     ),
 }
@@ -81,18 +80,18 @@ def _last_is_unknown(process: Caller) -> str:
 def after_hang(job: Callers, seen: Iterable[Finding], concluded: Sequence[Finding]) -> list[Finding]:
     """Return what we conclude of ranks that wait, not before the hang that a rehearsal itself saw: it knew more.
 
-    But of the signals of peers it knows nothing.
+    But of signals of peers it knows nothing: a finding stays if it first names a rank that waits for one, or owes it.
     """
     began = min((each.ns for each in seen if each.rule == "ranks-hung" and each.ns is not None), default=0)
-    if began and any(map(job.is_of_peers, job.members)) and any(wait.step.is_semaphore for wait in waits(job)):
-        return [
-            replace(each, ns=min(each.ns or began, began - 1)) if each.rule == "rank-missing" else each
-            for each in concluded
-        ]
-    return [
-        replace(each, ns=max(each.ns, began + 1)) if each.rule == "rank-missing" and each.ns is not None else each
-        for each in concluded
-    ]
+    unsent = [wait for wait in waits(job) if semaphores.is_unsent(wait)] if began else []
+    of_signals = {each.rank for wait in unsent for each in (wait.process, *wait.missing)}
+
+    def placed(found: Finding) -> Finding:
+        if began and found.ranks and found.ranks[0] in of_signals:
+            return replace(found, ns=min(found.ns or began, began - 1))
+        return replace(found, ns=max(found.ns, began + 1)) if found.ns is not None else found
+
+    return [placed(each) if each.rule == "rank-missing" else each for each in concluded]
 
 
 def findings(job: Callers) -> list[Finding]:

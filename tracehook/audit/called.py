@@ -36,6 +36,9 @@ class Member(NamedTuple):
         return last[place] if 0 <= place < len(last) else None
 
 
+_DEFAULT_STREAM = 1  # CUDA's own number of it
+
+
 class Step(NamedTuple):
     """One call in the order of its process."""
 
@@ -56,8 +59,11 @@ class Step(NamedTuple):
 
     @property
     def stream(self) -> int:
-        """The stream of a call of peers; 0: the default one, and of calls into NCCL, which follow it."""
-        return self.call.digest if self.is_semaphore else 0
+        """The stream of a call of peers; 0: of calls into NCCL, which have streams of their own.
+
+        A collective with ``async_op=True`` holds up the default stream from its ``wait()`` on, and nobody counts that.
+        """
+        return (self.call.digest or _DEFAULT_STREAM) if self.is_semaphore else 0
 
     @property
     def token(self) -> tuple[int, int, int, int]:

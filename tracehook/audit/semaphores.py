@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from tracehook.audit.called import Caller
 from tracehook.audit.waits import Wait
+from tracehook.log.calls import READ, SIGNAL
 
 ADVICE = (
     "Call PeerGroup.get(tensor), which waits and signals, in place of tensor.get(); or call PeerGroup.signal(rank) "
@@ -22,8 +23,8 @@ def told(wait: Wait) -> str:
     channel = wait.step.call.root // max(1, wait.process.parts[wait.comm].size) - 1
     on = f" on channel {channel}" if channel else ""
     if wait.step.call.operation == "signal":
-        what = f"PeerGroup.signal to {other}{on} until {other} waits for its signal {wait.number + 1}"
-        unsent = f"{other} called {wait.made or 'no'} such wait{'' if wait.made == 1 else 's'}"
+        what = f"PeerGroup.signal to {other}{on}, which has not waited for signal {wait.number + 1} yet"
+        unsent = f"it called {wait.made or 'no'} wait{'' if wait.made == 1 else 's'}"
     else:
         what = f"PeerGroup.wait for signal {wait.number + 1} of {other}{on}"
         unsent = f"{other} sent {f'only {wait.made}' if wait.made else 'none'}"
@@ -64,9 +65,14 @@ def are_all(waits: Collection[Wait]) -> bool:
     return all(is_unsent(wait) and wait.step.call.operation == "wait" for wait in waits)
 
 
-def _reads(wait: Wait) -> int:
-    """Return how often who owes a signal read the memory of who waits for it."""
+def _reads(wait: Wait) -> bool:
+    """Whether the rank that owes a signal has read the memory of the rank that waits, and signalled nothing since."""
     if not is_unsent(wait) or wait.step.call.operation != "wait":
-        return 0
-    own = wait.process.parts[wait.comm]
-    return wait.missing[0].parts[wait.comm].reads_of(own.rank)
+        return False
+    own, other = wait.process.parts[wait.comm].rank, wait.missing[0]
+    made = [
+        step.call.what
+        for step in other.in_order
+        if step.comm == wait.comm and step.is_transfer and other.parts[wait.comm].peer_of(step.call.root) == own
+    ]
+    return next((what == READ for what in reversed(made) if what in (READ, SIGNAL)), False)

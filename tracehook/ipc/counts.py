@@ -1,6 +1,6 @@
 """What one rank of a group called, counted in the ring as calls into NCCL are: so that who waits for whom can be told.
 
-A count costs no event, and no call into CUDA.
+A count costs no event. On a stream that may be captured, CUDA is asked whether it is.
 """
 
 from __future__ import annotations

@@ -154,10 +154,6 @@ class Calls(NamedTuple):
         """Return the rank that a call has as its root or peer."""
         return root % self.size if self.is_of_peers and self.size > 0 else root
 
-    def reads_of(self, peer: int) -> int:
-        """Return how often this rank read a peer's memory by a call that sends no signal."""
-        return sum(each.received for each in self.peers if each.rank == peer) if self.is_of_peers else 0
-
 
 def operation_name(number: int) -> str:
     """Return the name of a counted operation."""

@@ -1,7 +1,8 @@
 """A server whose memory sleeps: a pool whose allocator gives memory back to the driver while torch keeps the segments.
 
 Arguments: the library of sleeper.cpp ("compile": made here); its handle types (0: nobody else can map the memory, 1: by
-file descriptors); a seed; the number of steps; "late", if tracehook begins when the first tensors are there.
+file descriptors); a seed; the number of steps; "late", if tracehook begins when the first tensors are there; "asleep",
+if these sleep then.
 """
 
 import ctypes
@@ -100,7 +101,12 @@ def sleep_and_wake(times: int) -> None:
 asleep: list[int] = []
 pairs = [(pausable(LARGE), pausable(LARGE * WORLD))]
 if "late" in sys.argv[5:]:
+    if "asleep" in sys.argv[5:]:
+        sleeper.fall_asleep()
     tracehook.enable()
+    tell(found=tracehook.status()["asleep"]["segments"])
+    if "asleep" in sys.argv[5:]:
+        sleeper.wake_up()
     use(*pairs[0])
 for _ in range(STEPS):
     match draw.choice(("use", "use", "sleep", "sleep", "make", "drop", "apart", "often")):

@@ -7,10 +7,12 @@
 WITH held AS (
     SELECT s.process, s.rank, r.comm, r.kind, s.addr, s.size, u.ns, u.seq
     FROM segment s JOIN event u ON u.process = s.process AND u.seq = s.unmapped_seq
-    JOIN registration r ON r.process = s.process AND (r.kind = 'local' AND r.memory = s.segment OR r.kind = 'window' AND r.addr = s.addr)
-    WHERE r.made_seq < s.unmapped_seq AND coalesce(r.undone_seq > s.unmapped_seq, true))
+    JOIN process p ON p.process = s.process JOIN communicator c ON c.process = s.process
+    JOIN registration r ON r.comm_id = c.comm_id AND r.process = s.process
+         AND (r.kind = 'local' AND r.memory = s.segment OR r.kind = 'window' AND r.addr = s.addr)
+    WHERE p.lost = 0 AND coalesce(c.ended_seq > s.unmapped_seq, true) AND r.made_seq < s.unmapped_seq AND coalesce(r.undone_seq > s.unmapped_seq, true))
 SELECT process, [any_value(rank)] AS ranks, comm, min(ns) AS ns, min(seq) AS seq,
-       format('{} lost the memory of {} ({}) while {} had {} on it', who(any_value(rank), process),
+       format('{} lost the memory of {} ({}) while {} had {} on them', who(any_value(rank), process),
               plural(count(DISTINCT addr), 'segment'), in_bytes(sum(size)), group_of(comm),
               CASE kind WHEN 'local' THEN 'registrations' ELSE 'windows' END) AS message
 FROM held GROUP BY process, comm, kind;

@@ -13,6 +13,7 @@ constexpr int kInvalidValue = 1;
 constexpr int kNoRoom = 2;       // the same in the driver and in the runtime
 constexpr int kPinned = 1;       // CU_MEM_ALLOCATION_TYPE_PINNED
 constexpr std::size_t kRdma = 1; // in Properties::flags
+constexpr int kMemoryType = 2;   // CU_POINTER_ATTRIBUTE_MEMORY_TYPE
 constexpr int kLegacyIpc = 10;   // CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE
 // CUdevice_attribute
 constexpr int kHasVirtualMemory = 102;
@@ -110,6 +111,12 @@ registrar::MemoryKind SegmentMemory::kind_of(std::uintptr_t address) noexcept {
     return (properties.handle_types & (kPosixFile | kFabric)) != 0
                ? registrar::MemoryKind::kShareable
                : registrar::MemoryKind::kPrivate;
+}
+
+bool SegmentMemory::has_memory(std::uintptr_t address) noexcept {
+    const auto ask = virtual_memory().cuPointerGetAttribute;
+    int type = 0;
+    return ask == nullptr || ask(&type, kMemoryType, address) != kInvalidValue;
 }
 
 std::uintptr_t SegmentMemory::map_again(const registrar::Segment& segment) noexcept {

@@ -16,6 +16,7 @@ namespace tracehook::cuda {
 class SegmentMemory : public registrar::SegmentMemory {
   public:
     registrar::MemoryKind kind_of(std::uintptr_t address) noexcept override;
+    bool has_memory(std::uintptr_t address) noexcept override;
     std::uintptr_t map_again(const registrar::Segment& segment) noexcept override;
     void unmap(const registrar::Segment& segment, std::uintptr_t alias,
                bool is_done) noexcept override;

@@ -20,6 +20,9 @@ class Pausable {
   public:
     // What a library has mapped by itself.
     bool has(std::uintptr_t address) const noexcept { return mapped_.at(address).has_value(); }
+    bool has_part_of(std::uintptr_t address, std::size_t size) const noexcept {
+        return mapped_.any_in(kAnywhere, address, size);
+    }
 
     // Returns the segments that have all their memory again, and forgets them.
     std::vector<Segment> mapped(std::uintptr_t address, std::size_t size);
@@ -29,7 +32,8 @@ class Pausable {
 
     // The segment that sleeps there, which the allocator frees.
     std::optional<Segment> freed(int device, std::uintptr_t address);
-    std::vector<Segment> asleep() const; // by address
+    std::vector<Segment> asleep() const;                                  // by address
+    std::uint64_t version() const noexcept { return missing_.version(); } // changes with these
 
   private:
     using Place = std::map<std::uintptr_t, Segment>::iterator;

@@ -225,7 +225,8 @@ void Registrar::adopt_segment(int device, std::uintptr_t address, std::size_t si
     if (abandoned()) {
         return;
     }
-    const MemoryKind memory = memory_of(address);
+    const bool sleeps = memory_ != nullptr && !memory_->has_memory(address);
+    const MemoryKind memory = sleeps ? MemoryKind::kPausable : memory_of(address);
     std::vector<CommunicatorPtr> communicators;
     {
         const std::lock_guard guard(mutex_);
@@ -235,6 +236,11 @@ void Registrar::adopt_segment(int device, std::uintptr_t address, std::size_t si
             return;
         }
         log_born<row::SegmentAdopt>(*segment);
+        if (sleeps) {
+            pausable_.unmapped(address, size, ledger_.take_in(address, size));
+            log_gone(*segment, EventKind::kSegmentUnmap);
+            return;
+        }
         observe_born(*segment);
         communicators = communicators_on(device, When::kAtBirth);
         queue(*segment, communicators);

@@ -74,11 +74,12 @@ class Registrar {
 
     // --- memory that a library takes away and gives back under a segment (pausable.h) ---
 
-    // After memory that the library made can be used, and before it is unmapped. The second returns
-    // when no communicator of ours holds a segment there: it waits as a free does. Perhaps in the
-    // allocator, with its lock.
+    // After memory that the library made can be used, and before it is unmapped. Perhaps in the
+    // allocator, with its lock, or with the GIL. The second returns when no communicator of ours
+    // holds a segment there, and buries none: if one was registered before we saw the library, that
+    // takes as long as the call that is in NCCL. False: as far as we know nothing was mapped there.
     void memory_mapped(std::uintptr_t address, std::size_t size) noexcept;
-    void memory_unmapped(std::uintptr_t address, std::size_t size) noexcept;
+    bool memory_unmapped(std::uintptr_t address, std::size_t size) noexcept;
 
     // --- what somebody else registers, seen by the interposer after the call ---
 

@@ -19,16 +19,18 @@ void Registrar::memory_mapped(std::uintptr_t address, std::size_t size) noexcept
     }
 }
 
-void Registrar::memory_unmapped(std::uintptr_t address, std::size_t size) noexcept {
+bool Registrar::memory_unmapped(std::uintptr_t address, std::size_t size) noexcept {
     if (abandoned()) {
-        return;
+        return false;
     }
     std::unique_lock lock(mutex_);
     const std::vector<Segment> segments = ledger_.take_in(address, size);
+    const bool had_memory = !segments.empty() || pausable_.has_part_of(address, size);
     pausable_.unmapped(address, size, segments);
     for (const Segment& segment : segments) {
         remove_segment(segment, EventKind::kSegmentUnmap, lock);
     }
+    return had_memory;
 }
 
 std::vector<Segment> Registrar::segments_asleep() const {

@@ -36,7 +36,7 @@ std::uint64_t Registrar::ledger_version() const {
         return 0;
     }
     const std::lock_guard guard(mutex_);
-    return ledger_.version() + ranges_.version();
+    return ledger_.version() + ranges_.version() + pausable_.version();
 }
 
 Registrar::Totals Registrar::totals() const {

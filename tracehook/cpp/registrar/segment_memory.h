@@ -15,6 +15,8 @@ class SegmentMemory {
     virtual ~SegmentMemory() = default;
 
     virtual MemoryKind kind_of(std::uintptr_t address) noexcept = 0;
+    // False if the driver says that nothing is mapped there.
+    virtual bool has_memory(std::uintptr_t /*address*/) noexcept { return true; }
 
     // Maps the segment's memory at a second address, too: its alias. 0 if that cannot be.
     virtual std::uintptr_t map_again(const Segment& segment) noexcept = 0;

@@ -91,8 +91,12 @@ int on_cudaEventQuery(void* event) {
 
 // What the slots lead to now; else the runtime's.
 template <typename Target>
-void look(Target& target, const elf::LoadedObject& object, const elf::Slot& slot, Target runtime) {
+void look(Target& target, Target ours, const elf::LoadedObject& object, const elf::Slot& slot,
+          Target runtime) {
     void* const there = slot.target();
+    if (reinterpret_cast<Target>(there) == ours) {
+        return; // known since the first try, of which another slot failed
+    }
     target = there == nullptr || object.contains(there) ? runtime // not used yet
                                                         : reinterpret_cast<Target>(there);
 }
@@ -108,9 +112,10 @@ bool rewrite_slots(HeldUses& held) {
          })) {
         for (const elf::Slot& slot : object.slots) {
             if (slot.replacement == 0) {
-                look(held.record, object, slot, cuda::runtime().cudaEventRecord);
+                look(held.record, &on_cudaEventRecord, object, slot,
+                     cuda::runtime().cudaEventRecord);
             } else {
-                look(held.query, object, slot, cuda::runtime().cudaEventQuery);
+                look(held.query, &on_cudaEventQuery, object, slot, cuda::runtime().cudaEventQuery);
             }
             slots.push_back(slot);
         }

@@ -25,9 +25,9 @@ int on_cuMemSetAccess(std::uintptr_t address, std::size_t size, const cuda::Acce
 
 int on_cuMemUnmap(std::uintptr_t address, std::size_t size) {
     registrar::Registrar& registrar = *told.load(std::memory_order_acquire);
-    registrar.memory_unmapped(address, size);
+    const bool had_memory = registrar.memory_unmapped(address, size);
     const int status = cuda::virtual_memory().cuMemUnmap(address, size);
-    if (status != kSuccess) {
+    if (status != kSuccess && had_memory) {
         registrar.memory_mapped(address, size); // it is still there
     }
     return status;

@@ -21,7 +21,7 @@ class Sides:
 
     def __init__(self):
         self.there, here = map(Link, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET), (0, 1))
-        self.peer = Peer(here, "peers of group 0", SimpleNamespace(write=lambda *_, **__: None))
+        self.peer = Peer(here, "peers of group 0", SimpleNamespace(write=lambda *_, **__: None, calls=None))
         self.inbox = Inbox("peers of group 0", torch.device("cpu"))
         for link in (self.there, here):
             link.start(0)

@@ -1,6 +1,6 @@
 """What one rank of a group called, counted in the ring as calls into NCCL are: so that who waits for whom can be told.
 
-A count costs no event. On a stream that may be captured, CUDA is asked whether it is.
+A count costs no event. On a side stream, tracehook asks CUDA first whether a graph captures the stream.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 #include "cuda/virtual_memory.h"
 
 #include <atomic>
-#include <span>
 
 namespace tracehook::torch {
 

@@ -8,8 +8,8 @@ forgotten are taken for done, but the first that some rank did not make: there t
 NCCL makes a communicator on the host, which waits there for all ranks.
 
 Of peers, a stream waits for a signal until the other rank's stream comes to it, and with a signal until the other rank
-has waited for the one before. What order the calls on several streams take is not known. So a stream other than the
-default one goes by itself.
+has waited for the one before. What order the calls on several streams take is not known. So each stream goes by itself,
+and so do the calls into NCCL, which have streams of their own.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Wait(NamedTuple):
 
 
 class _Device:
-    """How far one process has come, on the default stream or on another one."""
+    """How far one process has come: its calls into NCCL, or its signals and waits on one stream."""
 
     def __init__(self, process: Caller, comparable: Comparable, least: Mapping[str, int], stream: int = 0) -> None:
         self.process = process

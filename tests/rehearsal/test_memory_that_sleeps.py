@@ -95,3 +95,20 @@ def test_a_registration_that_torch_keeps_is_named(library: Path, tmp_path: Path)
     audit = Audit(tmp_path)
     audit.expect(FINDINGS, "lost the memory of", "unset TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK")
     audit.expect(FINDINGS, "This looks like torch_memory_saver #88 (memory is unmapped and mapped again")
+
+
+@pytest.mark.parametrize(
+    ("types", "register", "broken"), [(SHAREABLE, "1", ["L10"]), (SHAREABLE, "0", []), (PRIVATE, "1", [])]
+)
+def test_a_graph_whose_memory_slept_is_named_if_nccl_registered_it(
+    library: Path, tmp_path: Path, types: str, register: str, broken: list[str]
+) -> None:
+    """NCCL registers what it can map when the call is captured. Two H200s read zeros after the sleep."""
+    run = rehearse(
+        "sleeping_graph.py", str(library), types, ranks=2, log=tmp_path, env={"NCCL_GRAPH_REGISTER": register}
+    )
+    assert run.broken == broken, run.output
+    assert run.status == (86 if broken else 0), run.output
+    assert [run.facts(rank)["gathered"] for rank in range(2)] == [[1.0, 2.0]] * 2
+    lines = [line for line in run.finished.err.splitlines() if "NCCL_GRAPH_REGISTER=0" in line]
+    assert len(lines) == (2 if broken else 0), run.output

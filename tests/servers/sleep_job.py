@@ -1,18 +1,23 @@
 """Memory of a server that sleeps, by the unchanged library of torch_memory_saver or vLLM; the first argument says it.
 
-The second is the number of cycles. After each one all memory came back, and the collectives are right.
+The second is the number of cycles. After each one all memory came back, and the collectives are right, also those of a
+graph that was captured before.
 """
 
 import contextlib
 import json
 import os
+import statistics
 import sys
+import time
 from collections.abc import Callable, Iterator
 
 import torch
 import torch.distributed as dist
 
-import tracehook
+HOOKED = os.environ.get("SYMM_REGISTER_HOOK") == "1"
+if HOOKED:
+    import tracehook
 
 LIBRARY, CYCLES = sys.argv[1], int(sys.argv[2])
 FETCHED = os.environ["FETCHED"]
@@ -78,7 +83,7 @@ with region():
     shard = torch.full((ELEMENTS,), float(RANK + 1)).to(device)
     gathered = torch.empty(ELEMENTS * WORLD, device=device)
 beside = torch.empty(ELEMENTS * WORLD, device=device)
-with tracehook.symmetric():
+with tracehook.symmetric() if HOOKED else contextlib.nullcontext():
     window = torch.full((ELEMENTS,), float(RANK + 1)).to(device)
 wrong: list[object] = []
 gave_back: list[int] = []
@@ -98,24 +103,45 @@ def use() -> None:
             wrong.append([target[0].item(), target[-1].item()])
     total = window.clone()
     dist.all_reduce(window)
-    if window[-1].item() != WORLD * (WORLD + 1) / 2 or not tracehook.is_symmetric(window):
+    if window[-1].item() != WORLD * (WORLD + 1) / 2 or (HOOKED and not tracehook.is_symmetric(window)):
         wrong.append(window[-1].item())
     window.copy_(total)
+    gathered.zero_()
+    graph.replay()
+    if [gathered[0].item(), gathered[-1].item()] != [1.0, float(WORLD)]:
+        wrong.append(["replay", gathered[0].item(), gathered[-1].item()])
 
 
+def timed(act: Callable[[], None], seconds: list[float]) -> None:
+    """Do it, and note how long the host and the device take for it."""
+    torch.cuda.synchronize()
+    begin = time.perf_counter()
+    act()
+    torch.cuda.synchronize()
+    seconds.append(time.perf_counter() - begin)
+
+
+graph = torch.cuda.CUDAGraph()
+dist.all_gather_into_tensor(gathered, shard)
+with torch.cuda.graph(graph):
+    dist.all_gather_into_tensor(gathered, shard)
+pauses: list[float] = []
+resumes: list[float] = []
 use()
 for cycle in range(CYCLES):
     dist.barrier()
     before = free_memory()
-    sleep()
+    timed(sleep, pauses)
     gave_back.append(free_memory() - before)
     dist.barrier()
-    wake()
+    timed(wake, resumes)
     dist.barrier()
     if cycle % 10 == 0:
         use()
 use()
-told = {"wrong": wrong, "gave_back": sorted(set(gave_back)), "status": tracehook.status()["asleep"]}
+milliseconds = {name: 1000 * statistics.median(each) for name, each in (("pause", pauses), ("resume", resumes))}
+told = {"wrong": wrong, "gave_back": sorted(set(gave_back)), "milliseconds": milliseconds}
+del graph  # NCCL waits for it
 os.write(1, f"fact {RANK} {json.dumps(told)}\n".encode())
 dist.destroy_process_group()
 sys.stdout.flush()

@@ -139,6 +139,11 @@ EMU_EXPORT int emu_memory_is_exportable(const void* pointer) {
     return allocation && allocation->has_handle && allocation->physical->types() != 0 ? 1 : 0;
 }
 
+EMU_EXPORT uint64_t emu_memory_number(const void* pointer) {
+    const auto allocation = Memory::instance().find(pointer, 1);
+    return allocation && allocation->has_handle ? allocation->physical->number() : 0;
+}
+
 EMU_EXPORT size_t emu_memory_granularity(void) {
     return kGranularity;
 }

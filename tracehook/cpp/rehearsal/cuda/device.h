@@ -84,6 +84,10 @@ int emu_memory_has_handle(const void* pointer);
 // there is none.
 int emu_memory_is_exportable(const void* pointer);
 
+// The number of the memory with a handle that is mapped at `pointer`: mapped anew there, memory has
+// another one. 0 if there is none.
+uint64_t emu_memory_number(const void* pointer);
+
 // What the sizes of memory with a handle are multiples of; the memory of a device.
 size_t emu_memory_granularity(void);
 size_t emu_device_capacity(void);

@@ -20,6 +20,7 @@ namespace {
 
 // The name of a shareable file says of which device it is; its size is that of the memory.
 constexpr const char* kName = "tracehook-shareable-memory-of-device-%d";
+std::atomic<uint64_t> next_number{1};
 constexpr uint64_t kFabricMagic = 0x6362'6166'6b68'6374;
 constexpr const char* kLink = "/memfd:tracehook-shareable-memory-of-device-%d";
 
@@ -94,7 +95,8 @@ void forget(int file) {
 } // namespace
 
 Physical::Physical(Origin origin, int types, int file, uint64_t offset, size_t size, int device)
-    : origin_(origin), types_(types), file_(file), offset_(offset), size_(size), device_(device) {}
+    : origin_(origin), types_(types), file_(file), offset_(offset), size_(size), device_(device),
+      number_(next_number.fetch_add(1)) {}
 
 Physical::~Physical() {
     if (is_shareable()) {

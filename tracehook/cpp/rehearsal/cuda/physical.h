@@ -69,6 +69,9 @@ class Physical {
     // The same for what maps it: true if somebody did before.
     bool mark_mapped() const { return mapped_.exchange(true); }
 
+    // No other memory of this process has or had this number, which is above 0.
+    uint64_t number() const { return number_; }
+
     int file() const { return file_; }
     uint64_t offset() const { return offset_; } // of its first byte in the file
     size_t size() const { return size_; }
@@ -88,6 +91,7 @@ class Physical {
     const uint64_t offset_;
     const size_t size_;
     const int device_;
+    const uint64_t number_;
     mutable std::atomic<bool> open_to_others_{false};
     mutable std::atomic<bool> mapped_{false};
 };

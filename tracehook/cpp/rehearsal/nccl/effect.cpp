@@ -182,19 +182,18 @@ bool differ_in_pairs(const Operation& operation, const std::vector<Descriptor>& 
 
 } // namespace
 
-std::uint8_t put_to_use(Communicator& communicator, const Operation& operation, bool captured) {
+void put_to_use(Communicator& communicator, Operation& operation, bool captured) {
     if (!may_count(communicator, operation)) {
-        return 0;
+        return;
     }
     const int rank = communicator.rank();
     const int ranks = communicator.ranks();
     RegistrationCache& registrations = communicator.registrations();
     const bool by_graph = captured && settings().graph_register;
-    std::uint8_t bits = 0;
     std::vector<Outcome> registered;
     const bool by_messages = !gathers(operation.kind);
     bool messages_first = false;
-    const auto use = [&](Buffer buffer, std::uint8_t bit) {
+    const auto use = [&](Buffer buffer, std::uint8_t bit, std::uint64_t& memory) {
         if (buffer.size == 0) {
             return;
         }
@@ -203,7 +202,8 @@ std::uint8_t put_to_use(Communicator& communicator, const Operation& operation, 
         const Outcome outcome =
             mapped ? Outcome::kInEffect
                    : map_registered(registrations, buffer, by_messages, &messages_first);
-        bits |= outcome == Outcome::kInEffect ? bit : 0;
+        operation.in_effect |= outcome == Outcome::kInEffect ? bit : 0;
+        memory = mapped ? emu_memory_number(buffer.pointer) : 0;
         if (buffer.registered) {
             registered.push_back(outcome);
         }
@@ -216,7 +216,7 @@ std::uint8_t put_to_use(Communicator& communicator, const Operation& operation, 
         const bool looked_up = settings().version >= kFirstWithReceiveBufferOnly || by_graph ||
                                registrations.covers(operation.send, sent) != nullptr;
         if (looked_up) {
-            use(receive, kReceiveInEffect);
+            use(receive, kReceiveInEffect, operation.receive_memory);
         }
         if (messages_first && settings().version < kFirstForBoth) {
             report(Rule::kL9, communicator.subject(), "%s of %zu bytes", shape(operation.kind).name,
@@ -228,14 +228,24 @@ std::uint8_t put_to_use(Communicator& communicator, const Operation& operation, 
             shape(operation.kind).rooted && !operation.between_two() && operation.peer == rank;
         if (!alone || operation.kind != Kind::kGather) {
             use({operation.send, operation.send_bytes(rank, ranks), operation.send_registered},
-                kSendInEffect);
+                kSendInEffect, operation.send_memory);
         }
         if (!alone || operation.kind != Kind::kScatter) {
-            use(receive, kReceiveInEffect);
+            use(receive, kReceiveInEffect, operation.receive_memory);
         }
     }
     count(registered);
-    return bits;
+}
+
+void compare_memory(const Communicator& communicator, const Operation& operation) {
+    const auto changed = [](const void* pointer, std::uint64_t memory) {
+        return memory != 0 && emu_memory_number(pointer) != memory;
+    };
+    const bool sent = changed(operation.send, operation.send_memory);
+    if (sent || changed(operation.receive, operation.receive_memory)) {
+        report(Rule::kL10, communicator.subject(), "%s, %s buffer %p", shape(operation.kind).name,
+               sent ? "send" : "receive", sent ? operation.send : operation.receive);
+    }
 }
 
 void compare_effects(const Communicator& communicator, const Operation& operation,

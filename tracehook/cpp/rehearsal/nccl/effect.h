@@ -21,9 +21,12 @@ inline constexpr std::uint8_t kSendInEffect = 1;
 inline constexpr std::uint8_t kReceiveInEffect = 2;
 
 // What one call does, on the calling thread, under the guard, when the places of its buffers are
-// known: marks the records that take effect, counts, and returns the bits. `captured`: the call
-// goes into a graph.
-std::uint8_t put_to_use(Communicator& communicator, const Operation& operation, bool captured);
+// known: marks the records that take effect, counts, and says in `operation` which. `captured`: the
+// call goes into a graph.
+void put_to_use(Communicator& communicator, Operation& operation, bool captured);
+
+// Rule L10, before a run of what was captured.
+void compare_memory(const Communicator& communicator, const Operation& operation);
 
 // Rule L8, on the thread of a stream, holding nothing: of a collective that all ranks called alike,
 // and of a message, by what its sender told.

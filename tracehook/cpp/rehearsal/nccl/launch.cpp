@@ -93,6 +93,7 @@ class Work {
     void run_operations() {
         for (Operation& operation : operations_) {
             number_operation(*communicator_, operation);
+            compare_memory(*communicator_, operation);
             if (!operation.between_two()) {
                 run_collective(*communicator_, operation);
             }
@@ -191,7 +192,7 @@ void find_buffers(Communicator& communicator, Operation& operation, bool capture
     operation.send_placement = place(communicator, operation, "send", operation.send, sent);
     operation.receive_placement =
         place(communicator, operation, "receive", operation.receive, received);
-    operation.in_effect = put_to_use(communicator, operation, captured);
+    put_to_use(communicator, operation, captured);
 }
 
 void enqueue(const std::shared_ptr<Work>& work) {

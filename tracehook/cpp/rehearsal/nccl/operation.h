@@ -56,6 +56,9 @@ struct Operation {
     Placement send_placement{};
     Placement receive_placement{};
     std::uint8_t in_effect = 0; // bits of effect.h
+    // The memory that NCCL registered for a graph (emu_memory_number).
+    std::uint64_t send_memory = 0;
+    std::uint64_t receive_memory = 0;
 
     bool between_two() const { return kind == Kind::kSend || kind == Kind::kReceive; }
     bool sends(int rank) const;

@@ -24,6 +24,7 @@ enum class Rule {
     kL7,
     kL8,
     kL9,
+    kL10,
     kM1,
     kM2,
     kW1,

@@ -87,6 +87,8 @@ class Gate {
             leave_slowly();
         }
     }
+    // Any thread; never waits. False, and not inside, if somebody else is, or `communicator` is dead.
+    bool enter_if_free(const Communicator& communicator) noexcept;
     // Whether some thread is inside.
     bool occupied() noexcept;
 
@@ -100,6 +102,11 @@ class Gate {
     // stays in progress keeps is reported, and goes when its segment is freed.
     void suspend(Communicator& communicator) noexcept;
     void resume(Communicator& communicator, std::vector<Segment> existing) noexcept;
+
+    // By the thread inside: the library suspended the communicator, or goes on with it. What is
+    // registered stays; what is born in between is registered by whoever leaves after wake().
+    void rest(Communicator& communicator) noexcept;
+    void wake(Communicator& communicator) noexcept;
 
     // Each returns the number of registrations it undid (retire) or dropped without a call (kill);
     // false in `first` when somebody else had ended the communicator before.

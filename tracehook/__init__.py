@@ -160,7 +160,9 @@ def disable() -> None:
 
 
 def status() -> Status:
-    """Return the state of tracehook in this process. It is cheap, and calls neither CUDA nor NCCL, but for a read of NCCL's counts.
+    """Return the state of tracehook in this process. It is cheap.
+
+    It makes no call into CUDA, and of NCCL it asks only for the memory that NCCL holds (a read of counts).
 
     The answer is a dict; :class:`tracehook.Status` has its types.
 
@@ -174,8 +176,9 @@ def status() -> Status:
             ``size``, ``local``, ``held`` (registered segments), ``made`` and ``undone`` (registrations so far),
             ``in_effect`` and ``in_vain`` (registrations that NCCL used, or did not use, in the first call that could),
             ``at_calls`` (whether a segment is registered at the first call that gains), ``one_host``,
-            ``ready``, ``failed``, ``suspended``, ``memory`` (bytes of the device that NCCL holds for it: ``suspendable``,
-            ``suspended`` (given back now) and ``persistent``; None before NCCL 2.29.7), ``device_communicators`` (number that live), ``segments_since_ns`` and
+            ``ready``, ``failed``, ``suspended``, ``memory`` (bytes of the device that NCCL holds for it:
+            ``suspendable``, ``suspended``, which it gave back until the resume, and ``persistent``; None before NCCL
+            2.29.7), ``device_communicators`` (number that live), ``segments_since_ns`` and
             ``windows_since_ns`` (nanoseconds of the monotonic clock at which the oldest registration that is in NCCL
             now began; 0: there is none).
         memory: where segments come from: ``source`` (``torch`` or ``vmm``), and of ``vmm`` its ``segments``, ``bytes``

@@ -1,7 +1,7 @@
 """Communicators that are suspended and resumed (NCCL 2.29.7 and later), by the program or by `tracehook.pause()`.
 
-NCCL keeps windows and local registrations over that, and gives back only memory of its own. So tracehook keeps them too.
-While a communicator is suspended, tracehook registers nothing with it, and refuses calls that would use it.
+NCCL keeps windows and local registrations over that, and gives back only memory of its own. So tracehook keeps them,
+too. While a communicator is suspended, tracehook registers nothing with it, and refuses calls that use it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from support.rehearsal import Rehearsal, rehearse
 
 NEW, OLD = "23007", "22809"
 SEGMENT = 24 << 20  # bytes of each tensor of the job
+UNDOING = ("deregister.local", "deregister.window")
 SENTENCE = "is suspended (ncclCommSuspend), and NCCL has given its memory back"
 
 
@@ -34,7 +35,9 @@ def test_random_programs_that_suspend_are_right(tmp_path: Path, seed: int) -> No
     for rank in range(2):
         facts = run.facts(rank)
         assert facts["suspensions"] > 0, run.output
+        assert facts["born"] > 0, run.output
         assert facts["meanwhile"] == 0, run.output
+        assert facts["held"] == facts["segments"] > 0, run.output
         suspended = [event["seq"] for event in run.events("communicator.suspend", rank)]
         resumed = [event["seq"] for event in run.events("communicator.resume", rank)]
         assert len(suspended) == len(resumed) == facts["suspensions"]
@@ -76,6 +79,20 @@ def test_pause_and_resume_are_one_call_each(tmp_path: Path) -> None:
         assert (facts["again"], facts["resumed"], facts["twice"]) == (0, 1, 0)
         assert (facts["asleep"], facts["awake"]) == (True, False)
         assert facts["windows"] == 2
+
+
+def test_a_graph_that_holds_windows_outlives_a_suspend(tmp_path: Path) -> None:
+    """Windows are not undone and made again, so the addresses in the graph stay right."""
+    run = play(tmp_path, "graph")
+    run.assert_good()
+    for rank in range(2):
+        assert run.facts(rank)["replayed"] == [3.0, 3.0]
+        assert run.facts(rank)["windows"] == 1
+        (suspended,) = run.events("communicator.suspend", rank)
+        (resumed,) = run.events("communicator.resume", rank)
+        undone = [event["seq"] for name in UNDOING for event in run.events(name, rank)]
+        assert not [seq for seq in undone if suspended["seq"] < seq < resumed["seq"]]
+    Audit(tmp_path).expect(CLEAN)
 
 
 def test_pause_with_an_nccl_that_cannot_suspend_gives_back_what_it_can(tmp_path: Path) -> None:

@@ -45,8 +45,8 @@ METRICS: Final = {
     "tracehook_segment_bytes": _gauge("Bytes of segments of the caching allocator.", "kind"),
     "tracehook_communicators": _gauge("Communicators that live, by their state.", "state"),
     "tracehook_communicator_memory_bytes": _gauge(
-        "Bytes of the device that NCCL holds for a communicator: those that a suspend would give back, those that it gave "
-        "back until the resume, and the others. NCCL tells it from 2.29.7 on.",
+        "Bytes of the device that NCCL holds for a communicator: those that a suspend would give back, those that it "
+        "gave back until the resume, and the others. NCCL tells it from 2.29.7 on.",
         "comm",
         "kind",
     ),

@@ -35,8 +35,9 @@ def pause(chosen: Sequence[GroupWindows], trim: Trim) -> int:
         gave_back += 0 if result else released
         if result:
             warn(
-                f"{found.about} keeps NCCL's memory: ncclCommSuspend said error {result}. NCCL suspends no communicator "
-                "that shares resources with another one (splitShare), and none with NCCL_DISABLE_MEM_MANAGER=1"
+                f"{found.about} keeps NCCL's memory: ncclCommSuspend said error {result}. NCCL suspends no "
+                "communicator that shares resources with another one (splitShare), and none with "
+                "NCCL_DISABLE_MEM_MANAGER=1"
             )
     return gave_back
 

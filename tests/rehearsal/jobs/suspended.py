@@ -1,4 +1,4 @@
-"""Communicators of a server that sleeps: suspended by the program itself, or by tracehook.pause(); what is in the test."""
+"""Communicators of a server that sleeps, which the program suspends itself, or tracehook.pause(): test_suspended.py."""
 
 import ctypes
 import random
@@ -54,7 +54,7 @@ def random_program(seed: int, steps: int) -> None:
     """Allocate, free, communicate, suspend and resume in any order that the communicator allows."""
     draw = random.Random(seed)  # alike on all ranks
     held = [made(symmetric) for symmetric in (True, False)]
-    registrations_meanwhile, suspensions, asleep = 0, 0, False
+    registrations_meanwhile, suspensions, born, asleep = 0, 0, 0, False
     check(held, "before")
     for step in range(steps):
         registrations = nccl_calls("ncclCommRegister") + nccl_calls("ncclCommWindowRegister")
@@ -64,6 +64,7 @@ def random_program(seed: int, steps: int) -> None:
             torch.cuda.empty_cache()
         elif act == "ordinary":
             held.append(made(False))
+            born += asleep
         elif act == "work" and not asleep:
             held.append(made(True))
             check(held, f"step {step}")
@@ -82,7 +83,8 @@ def random_program(seed: int, steps: int) -> None:
     if asleep:
         nccl.ncclCommResume(communicator)
     check(held, "at the end")
-    tell(wrong=wrong, meanwhile=registrations_meanwhile, suspensions=suspensions)
+    tell(wrong=wrong, meanwhile=registrations_meanwhile, suspensions=suspensions, born=born)
+    tell(held=row()["held"], segments=tracehook.status()["segments"])
 
 
 def used() -> None:
@@ -152,7 +154,27 @@ def alone() -> None:
     tell(wrong=wrong)
 
 
-CASES = {"used": used, "flagless": flagless, "paused": paused, "alone": alone}
+def graph() -> None:
+    """Replay after the resume what was captured before the suspend."""
+    held = [made(True), made(False)]
+    check(held, "before")
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        for tensor in held:
+            dist.all_reduce(tensor)
+    tracehook.pause()
+    tracehook.resume()
+    for tensor in held:
+        tensor.copy_(torch.full((tensor.numel(),), float(RANK + 1)))
+    captured.replay()
+    torch.cuda.synchronize()
+    tell(replayed=[float(tensor.cpu()[-1]) for tensor in held], windows=tracehook.status()["windows"][0]["pinned"])
+    captured.reset()
+    tracehook.release_graphs()
+    tell(wrong=wrong)
+
+
+CASES = {"graph": graph, "used": used, "flagless": flagless, "paused": paused, "alone": alone}
 if sys.argv[1] in CASES:
     CASES[sys.argv[1]]()
 else:

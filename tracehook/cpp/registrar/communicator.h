@@ -157,7 +157,8 @@ class Communicator {
 
     // With the gate's mutex: whether somebody who passes the gate has something to do here.
     bool has_work() const noexcept {
-        return !dead() && (!withdrawn_.empty() || (!rests() && (!pending_.empty() || !was_ready())));
+        return !dead() &&
+               (!withdrawn_.empty() || (!rests() && (!pending_.empty() || !was_ready())));
     }
     bool wait_ready() noexcept;
     void register_ready(std::vector<Segment>& batch) noexcept;

@@ -12,6 +12,7 @@
 //   interposed collective, group end       enter() ... leave(): the queue is worked off before and after
 //   others' register, deregister           enter_soon() ... leave(): the same, but not for ever
 //   interposed destroy, finalize           retire(): deregisters everything, then it is dead
+//   interposed suspend, resume             enter(), the call, rest() or wake(), leave()
 //   interposed abort, revoke               kill(): dead first; wakes who waits; never waits for a collective
 // clang-format on
 //
@@ -87,7 +88,8 @@ class Gate {
             leave_slowly();
         }
     }
-    // Any thread; never waits. False, and not inside, if somebody else is, or `communicator` is dead.
+    // Any thread; never waits. False, and not inside, if somebody else is, or `communicator` is
+    // dead.
     bool enter_if_free(const Communicator& communicator) noexcept;
     // Whether some thread is inside.
     bool occupied() noexcept;

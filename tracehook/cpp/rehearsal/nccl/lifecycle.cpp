@@ -247,8 +247,8 @@ Result memory_stat(const Communicator& communicator, int stat, std::uint64_t& va
         value = suspendable + kMiB;
         return kSuccess;
     default:
-        return failed(kInvalidArgument, "ncclCommMemStats: there is no statistic " +
-                                            std::to_string(stat));
+        return failed(kInvalidArgument,
+                      "ncclCommMemStats: there is no statistic " + std::to_string(stat));
     }
 }
 

@@ -24,7 +24,16 @@ if TYPE_CHECKING:
         reduce_scatter_tensor,
     )
     from tracehook.symmetric_memory.pools import PoolLimitError
-    from tracehook.symmetric_memory.public import explain, is_symmetric, release_graphs, symmetric, sync, trim
+    from tracehook.symmetric_memory.public import (
+        explain,
+        is_symmetric,
+        pause,
+        release_graphs,
+        resume,
+        symmetric,
+        sync,
+        trim,
+    )
     from tracehook.symmetric_memory.reserve import reserve
 
 __version__ = "0.1.0"
@@ -51,9 +60,11 @@ __all__ = [
     "ipc",
     "is_symmetric",
     "metrics",
+    "pause",
     "reduce_scatter_tensor",
     "release_graphs",
     "reserve",
+    "resume",
     "status",
     "symmetric",
     "sync",
@@ -75,6 +86,8 @@ _LAZY = {
     "explain": "symmetric_memory.public",
     "sync": "symmetric_memory.public",
     "trim": "symmetric_memory.public",
+    "pause": "symmetric_memory.public",
+    "resume": "symmetric_memory.public",
     "release_graphs": "symmetric_memory.public",
     "reserve": "symmetric_memory.reserve",
     "empty": "symmetric_memory.compiled",
@@ -147,7 +160,9 @@ def disable() -> None:
 
 
 def status() -> Status:
-    """Return the state of tracehook in this process. It is cheap and makes no call into CUDA or NCCL.
+    """Return the state of tracehook in this process. It is cheap.
+
+    It makes no call into CUDA, and of NCCL it asks only for the memory that NCCL holds (a read of counts).
 
     The answer is a dict; :class:`tracehook.Status` has its types.
 
@@ -161,7 +176,9 @@ def status() -> Status:
             ``size``, ``local``, ``held`` (registered segments), ``made`` and ``undone`` (registrations so far),
             ``in_effect`` and ``in_vain`` (registrations that NCCL used, or did not use, in the first call that could),
             ``at_calls`` (whether a segment is registered at the first call that gains), ``one_host``,
-            ``ready``, ``failed``, ``device_communicators`` (number that live), ``segments_since_ns`` and
+            ``ready``, ``failed``, ``suspended``, ``memory`` (bytes of the device that NCCL holds for it:
+            ``suspendable``, ``suspended``, which it gave back until the resume, and ``persistent``; None before NCCL
+            2.29.7), ``device_communicators`` (number that live), ``segments_since_ns`` and
             ``windows_since_ns`` (nanoseconds of the monotonic clock at which the oldest registration that is in NCCL
             now began; 0: there is none).
         memory: where segments come from: ``source`` (``torch`` or ``vmm``), and of ``vmm`` its ``segments``, ``bytes``

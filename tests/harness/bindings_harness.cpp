@@ -206,7 +206,7 @@ void bind_harness(py::module_& module) {
              })
         .def_property_readonly("violations",
                                [](Harness& self) { return self.script().violations.load(); })
-        .def("communicators", [](Harness& self) { return communicators(self.registrar()); })
+        .def("communicators", [](Harness& self) { return communicators(self.registrar(), false); })
         .def("segments", [](Harness& self) { return self.registrar().segments(); })
         .def("peek", [](Harness& self, std::size_t limit) { return peek(self.ring(), limit, 0); })
         .def("peek_summed",

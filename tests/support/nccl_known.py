@@ -21,7 +21,7 @@ PASSED_BY = {
     "ncclGetVersion": "asks for a number",
     "ncclMemAlloc": "memory of its own, which the allocator's events name where it gets into a pool",
     "ncclMemFree": "the memory of ncclMemAlloc",
-    "ncclCommMemStats": "asks for numbers",
+    "ncclCommMemStats": "asks for numbers, as tracehook does",
     "ncclCommQueryProperties": "asks for numbers",
     "ncclResetDebugInit": "about NCCL's own log",
     "ncclResetDebugInitInternal": "about NCCL's own log",

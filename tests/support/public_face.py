@@ -47,6 +47,7 @@ def communicate(group: dist.ProcessGroup, communicator: int, store: Store) -> Te
     if not tracehook.is_symmetric(tensor, group):
         print(answer.reason, answer.text, answer.path, answer.path_text)
     counts: list[int] = [tracehook.sync(group), tracehook.trim(group)]
+    counts += [tracehook.pause(group, graphs_are_gone=False), tracehook.resume(group)]
     tracehook.release_graphs()
     whole = tracehook.all_gather_into_tensor(tensor, group)
     parts: list[Tensor] = tracehook.all_gather(tensor, group)

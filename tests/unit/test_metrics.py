@@ -32,7 +32,7 @@ from tracehook.metrics.writer import Writer
 
 PLACE = ("night 3", "2", "node7", "41")
 ROW = {"failed": False, "ready": True, "held": 3, "local": "own", "segments_since_ns": 0, "windows_since_ns": 0}
-ROW |= {"in_effect": 2, "in_vain": 1, "key": "ab", "size": 2}
+ROW |= {"in_effect": 2, "in_vain": 1, "key": "ab", "size": 2, "memory": None}
 
 
 def sources(**given):
@@ -171,9 +171,17 @@ def test_names_follow_the_conventions():
         assert not set(metric.labels) & set(COMMON)
 
 
+def test_memory_of_nccl_is_told_where_nccl_tells_it():
+    """Each kind of each communicator has a series; a communicator of an older NCCL has none."""
+    rows = [ROW | {"memory": {"suspendable": 0, "suspended": 7, "persistent": 2}}, ROW | {"key": "cd"}]
+    name = "tracehook_communicator_memory_bytes"
+    found = {key: value for key, value in of(sources(status={"communicators": rows})).items() if key[0] == name}
+    assert found == {(name, "ab", "suspendable"): 0, (name, "ab", "suspended"): 7, (name, "ab", "persistent"): 2}
+
+
 def test_all_values_are_in_the_table():
     """A value has a metric of the table and as many labels as it says."""
-    rows = [ROW]
+    rows = [ROW | {"memory": {"suspendable": 5, "suspended": 0, "persistent": 2}}]
     pools = [{"pool": "shared", "device": 0, "segments": 2, "bytes": 64, "retired_bytes": 32}]
     tally = EventCounts()
     tally._missed.update([("ab", 1)])

@@ -33,14 +33,14 @@ def nothing() -> dict[str, Any]:
 
 
 def of_core(core: Any) -> dict[str, Any]:
-    """Return what the native core counts. Makes no call into CUDA or NCCL."""
+    """Return what the native core counts, and what NCCL says of its memory. Makes no other call into CUDA or NCCL."""
     held: Totals = core.totals()
     return {
         "segments": held.segments,
         "bytes": held.bytes,
         "expandable_bytes": sum(size for _, _, size in core.mapped()),
         "communicators": [
-            {**row, "key": f"{row['key']:016x}", "local": KINDS[row["local"]]} for row in core.communicators()
+            {**row, "key": f"{row['key']:016x}", "local": KINDS[row["local"]]} for row in core.communicators(True)
         ],
         "dropped": core.dropped(),
         "nccl": core.nccl_version(),

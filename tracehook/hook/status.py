@@ -5,6 +5,14 @@ from __future__ import annotations
 from typing import Literal, TypedDict
 
 
+class LibraryMemoryStatus(TypedDict):
+    """Bytes of the device that NCCL holds for a communicator. `suspended`: it gave them back until it is resumed."""
+
+    suspendable: int
+    suspended: int
+    persistent: int
+
+
 class CommunicatorStatus(TypedDict):
     """One live communicator."""
 
@@ -16,6 +24,8 @@ class CommunicatorStatus(TypedDict):
     size: int
     ready: bool
     failed: int
+    suspended: bool
+    memory: LibraryMemoryStatus | None
     held: int
     made: int
     undone: int

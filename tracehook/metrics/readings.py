@@ -56,6 +56,9 @@ def readings(now: Sources) -> Iterator[Reading]:
     for row in now.status["communicators"]:
         if row["size"] > 1:
             yield Reading("tracehook_communicator_collectives_total", (row["key"],), now.called.get(row["key"], 0))
+    for row in now.status["communicators"]:
+        for kind, nbytes in (row["memory"] or {}).items():
+            yield Reading("tracehook_communicator_memory_bytes", (row["key"], kind), nbytes)
     for missed, count in now.tally.missed():
         yield Reading("tracehook_ranks_missed_total", (missed.comm, str(missed.rank)), count)
 

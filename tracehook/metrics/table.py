@@ -44,6 +44,12 @@ METRICS: Final = {
     "tracehook_segments": _gauge("Segments of the caching allocator, without expandable ones."),
     "tracehook_segment_bytes": _gauge("Bytes of segments of the caching allocator.", "kind"),
     "tracehook_communicators": _gauge("Communicators that live, by their state.", "state"),
+    "tracehook_communicator_memory_bytes": _gauge(
+        "Bytes of the device that NCCL holds for a communicator: those that a suspend would give back, those that it "
+        "gave back until the resume, and the others. NCCL tells it from 2.29.7 on.",
+        "comm",
+        "kind",
+    ),
     "tracehook_registrations_held": _gauge("Registered segments, counted once for each communicator.", "by"),
     "tracehook_registrations_looked_at_total": _counter(
         "Local registrations of which tracehook saw whether NCCL used them in the first call that could.", "used"

@@ -16,7 +16,7 @@ from tracehook.errors import RegistrationError
 from tracehook.hook import groups
 from tracehook.log.stderr import warn
 from tracehook.log.text import in_bytes
-from tracehook.symmetric_memory import stuck
+from tracehook.symmetric_memory import stuck, suspension
 from tracehook.symmetric_memory.answers import Asked, Explanation
 from tracehook.symmetric_memory.explain import explain
 from tracehook.symmetric_memory.handle import handle
@@ -168,16 +168,16 @@ class SymmetricMemory:
         """See :func:`tracehook.sync`."""
         sizes = {segment.id: segment.size for segment in _core.pool_segments()}
         self._refuse_in_capture("sync", chosen)
+        for found in chosen:
+            found.require_awake()
         return sum(self._guarded(found, lambda: found.sync(sizes)) for found in in_order(chosen))  # noqa: B023
 
     def trim(self, chosen: Sequence[GroupWindows]) -> int:
         """See :func:`tracehook.trim`."""
         self._refuse_in_capture("trim", chosen)
-        if _core.in_scope():
-            raise RuntimeError(
-                "tracehook.trim: this thread is inside `with tracehook.symmetric(...)`, whose memory trim would give "
-                "back: call trim after the scope"
-            )
+        for found in chosen:
+            found.require_awake()
+        self._refuse_in_scope("trim")
         before = sum(segment.size for segment in _core.pool_segments())
         pools = self._pools_of({found.facts.name for found in chosen})
         quiet = {device: self._pools.release_cache(device, pools) for device in {one.facts.device for one in chosen}}
@@ -205,6 +205,25 @@ class SymmetricMemory:
             communicator = found.communicator()
             if communicator is not None:
                 communicator.unpin()
+
+    def pause(self, chosen: Sequence[GroupWindows]) -> int:
+        """See :func:`tracehook.pause`."""
+        self._refuse_in_capture("pause", chosen)
+        self._refuse_in_scope("pause")
+        return suspension.pause(chosen, self.trim)
+
+    def resume(self, chosen: Sequence[GroupWindows]) -> int:
+        """See :func:`tracehook.resume`."""
+        self._refuse_in_capture("resume", chosen)
+        return suspension.resume(chosen)
+
+    @staticmethod
+    def _refuse_in_scope(what: str) -> None:
+        if _core.in_scope():
+            raise RuntimeError(
+                f"tracehook.{what}: this thread is inside `with tracehook.symmetric(...)`, whose memory {what} would "
+                f"give back: call {what} after the scope"
+            )
 
     @staticmethod
     def _refuse_in_capture(what: str, chosen: Sequence[GroupWindows]) -> None:

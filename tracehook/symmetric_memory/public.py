@@ -335,6 +335,67 @@ def trim(group: Groups = None, *, communicator: Any = None) -> int:
     return memory.trim(memory.chosen(group, communicator)) if memory is not None else 0
 
 
+def pause(group: Groups = None, *, communicator: Any = None, graphs_are_gone: bool = False) -> int:
+    """Give GPU memory back before the program sleeps: :func:`release_graphs`, :func:`trim` and ``ncclCommSuspend``.
+
+    It is collective: all ranks of the group call it at the same point, outside a capture and outside all scopes of the
+    calling thread, with no collective under way. The ranks compare this before NCCL waits for all of them.
+
+    Windows, local registrations and CUDA graphs stay valid. Until :func:`resume` a call on a communicator of the group
+    raises one sentence, and tracehook registers nothing with it. No CUDA graph with such a call may run: nothing can
+    stop it. Groups that are suspended already stay so.
+
+    NCCL before 2.29.7 cannot suspend, and suspends no communicator that shares resources with another one. One line on
+    stderr says so, and the rest is done.
+
+    Args:
+        group: a process group with an NCCL backend, or several; the default group if None.
+        communicator: instead of a group: see :func:`symmetric`.
+        graphs_are_gone: True: the program has destroyed all CUDA graphs that it captured.
+
+    Returns:
+        bytes that this rank gave back to the device, with those of NCCL that it tells of.
+
+    Raises:
+        RuntimeError: a capture of the current stream is under way, or this thread is in a scope. This rank sent
+            nothing.
+        RegistrationMismatch: another rank makes another call. No rank gave anything back.
+        RegistrationTimeout: some ranks did not come within the time-out of the group. No rank gave anything
+            back.
+
+    """
+    memory = existing()
+    if memory is None:
+        return 0
+    if graphs_are_gone:
+        memory.release_graphs()
+    return memory.pause(memory.chosen(group, communicator))
+
+
+def resume(group: Groups = None, *, communicator: Any = None) -> int:
+    """Let NCCL have its memory again (``ncclCommResume``), where :func:`pause` or the program suspended a group.
+
+    It is collective: all ranks of the group call it at the same point, outside a capture. tracehook then registers the
+    segments that the allocator got meanwhile. Groups that are not suspended stay as they are.
+
+    Args:
+        group: a process group with an NCCL backend, or several; the default group if None.
+        communicator: instead of a group: see :func:`symmetric`.
+
+    Returns:
+        the number of groups that it resumed.
+
+    Raises:
+        RuntimeError: a capture of the current stream is under way. This rank sent nothing.
+        RegistrationMismatch: another rank makes another call. No rank resumed anything.
+        RegistrationTimeout: some ranks did not come within the time-out of the group. No rank resumed anything.
+        RegistrationError: NCCL did not get its memory. The group cannot be used.
+
+    """
+    memory = existing()
+    return memory.resume(memory.chosen(group, communicator)) if memory is not None else 0
+
+
 def release_graphs() -> None:
     """Tell tracehook that every CUDA graph of this process captured so far is gone.
 

@@ -66,6 +66,7 @@ class GroupWindows(GroupRanks):
             wanted = [segment for segment in communicator.missing(segments) if segment in sizes]
             if not wanted or self.refused is not None:
                 return 0
+            self.require_awake()
             return self._agree(communicator, REGISTER, wanted, sizes, position)
 
     def decline(self, why: str, position: int) -> None:
@@ -288,6 +289,27 @@ class GroupWindows(GroupRanks):
                 window["segment"] for window, offer in zip(mine, offered, strict=True) if offer in common
             ]  # by ordinal, so in the same order on all ranks
             return int(communicator.deregister_windows(leaving)) if leaving else 0
+
+    def meet(self, communicator: Communicator, what: str, entries: Sequence[str]) -> None:
+        """Return when all ranks have come to this call, with equal entries. Collective."""
+        with self._lock:
+            assert self._plans is not None  # there is a communicator
+            communicator.note_caller()
+            begin = time.monotonic_ns()
+            try:
+                self._plans.compare(what, entries, self.timeout, place(communicator, 0))
+            except RegistrationError as problem:
+                self._log_failure(communicator, problem, time.monotonic_ns() - begin, len(entries))
+                raise
+
+    def require_awake(self) -> None:
+        """Raise if NCCL has suspended the communicator: it may not be used then. All ranks raise alike."""
+        communicator = self.communicator()
+        if communicator is not None and communicator.suspended:
+            raise RegistrationError(
+                f"{self.about} is suspended (ncclCommSuspend), and NCCL has given its memory back",
+                advice="Call tracehook.resume(group), or what else calls ncclCommResume, on all its ranks before",
+            )
 
     def compare_use(self, topic: str, entries: Sequence[str], call: int) -> None:
         """Compare where the buffers of call number `call` lie. Called by the thread that issues it."""

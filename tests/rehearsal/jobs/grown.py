@@ -48,7 +48,7 @@ tell(ranks=asked("ncclCommCount"), rank=asked("ncclCommUserRank"), sum=reduced()
 store.add("met", 1)
 while store.add("met", 0) < 2:
     pass
-must(nccl.ncclCommSuspend(grown, 0))
+must(nccl.ncclCommSuspend(grown, 1))
 suspended = reduced()
 must(nccl.ncclCommResume(grown))
 tell(suspended=suspended, twice=nccl.ncclCommResume(grown), resumed=reduced())

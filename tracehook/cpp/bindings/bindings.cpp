@@ -160,7 +160,9 @@ void bind_process(py::module_& module) {
         NoGil(), py::arg("pointer"));
     module.def("set_registering", [](bool on) { process().set_registering(on); }, NoGil());
     module.def("registering", [] { return process().registrar().registering(); });
-    module.def("communicators", [] { return communicators(process().registrar()); });
+    module.def(
+        "communicators", [](bool look) { return communicators(process().registrar(), look); },
+        py::arg("look") = false);
     module.def("segments", [] { return process().registrar().segments(); });
     module.def("segments_asleep", [] { return process().registrar().segments_asleep(); });
     module.def(

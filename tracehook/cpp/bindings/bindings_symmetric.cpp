@@ -6,6 +6,7 @@
 #include "nccl/paying.h"
 #include "nccl/placement.h"
 #include "nccl/pool_memory.h"
+#include "nccl/suspension.h"
 #include "process/symmetric_memory.h"
 
 #include <chrono>
@@ -165,6 +166,19 @@ void bind_member(py::module_& module) {
         .def_property_readonly("size",
                                [](const BoundCommunicator& self) { return self->identity().size; })
         .def_property_readonly("dead", [](const BoundCommunicator& self) { return self->dead(); })
+        .def_property_readonly("suspended",
+                               [](const BoundCommunicator& self) { return self->rests(); })
+        .def(
+            "suspend",
+            [](const BoundCommunicator& self) {
+                const int result = nccl::suspend(self.shared());
+                const auto memory = self->last_memory();
+                return std::make_pair(result, memory ? memory->suspendable : 0);
+            },
+            NoGil(), "NCCL's result, and the bytes that it gave back if that is 0")
+        .def(
+            "resume", [](const BoundCommunicator& self) { return nccl::resume(self.shared()); },
+            NoGil())
         .def_property_readonly(
             "device_communicators",
             [](const BoundCommunicator& self) { return self.windows().device_communicators(); })
@@ -397,6 +411,7 @@ void bind_symmetric(py::module_& module) {
         }
     });
     module.def("release_idle", [] { return process().bank().release_idle(); }, NoGil());
+    module.def("can_suspend", &nccl::can_suspend);
     module.def("last_refusal", [] { return process().bank().last_refusal(); });
     nccl::set_introduction(&introduce);
     nccl::set_call_agreement(&agree_on_calls);

@@ -4,11 +4,30 @@
 #include "windows/communicator_windows.h"
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 namespace tracehook::bindings {
 
 namespace {
+
+// Bytes. What goes when the communicator is suspended has gone, if it is.
+py::object memory_of(registrar::Communicator& communicator, bool look) {
+    std::optional<registrar::LibraryMemory> found;
+    {
+        const py::gil_scoped_release release;
+        found = look ? communicator.memory() : communicator.last_memory();
+    }
+    if (!found) {
+        return py::none();
+    }
+    const bool rests = communicator.rests();
+    py::dict row;
+    row["suspendable"] = rests ? 0 : found->suspendable;
+    row["suspended"] = rests ? found->suspendable : 0;
+    row["persistent"] = found->persistent;
+    return row;
+}
 
 #define HEAD(type, member, nothing) visit(#member, event.member);
 template <typename Visit> void visit_head(events::Event& event, Visit&& visit) {
@@ -125,7 +144,7 @@ py::list tallied(events::Ring& ring) {
     return out;
 }
 
-py::list communicators(const registrar::Registrar& registrar) {
+py::list communicators(const registrar::Registrar& registrar, bool look) {
     py::list rows;
     for (const auto& communicator : registrar.communicators()) {
         const registrar::Identity& who = communicator->identity();
@@ -138,6 +157,8 @@ py::list communicators(const registrar::Registrar& registrar) {
         row["size"] = who.size;
         row["ready"] = communicator->was_ready();
         row["failed"] = communicator->failed();
+        row["suspended"] = communicator->rests();
+        row["memory"] = memory_of(*communicator, look);
         row["held"] = communicator->held();
         row["made"] = communicator->made();
         row["undone"] = communicator->undone();

@@ -32,7 +32,9 @@ py::list unlogged_calls(events::Ring& ring, bool live);
 // What collectives there were: (key, comm_id, rank, size, surroundings, kind, count, nbytes, least,
 // most) of each kind of each communicator.
 py::list tallied(events::Ring& ring);
-py::list communicators(const registrar::Registrar& registrar);
+// `look`: asks the library for its memory, where nobody is inside the gate; else the memory is what
+// was found last.
+py::list communicators(const registrar::Registrar& registrar, bool look);
 py::list ranges(const registrar::Registrar& registrar);
 
 } // namespace tracehook::bindings

@@ -53,6 +53,15 @@ enum DataType : int {
 enum RedOp : int { kSum = 0, kProd = 1, kMax = 2, kMin = 3, kAvg = 4, kNumOps = 5 };
 
 inline constexpr int kWindowCollSymmetric = 1; // NCCL_WIN_COLL_SYMMETRIC; 2.27
+inline constexpr int kSuspendMemory = 1;       // NCCL_SUSPEND_MEM; 2.29.7
+
+// ncclCommMemStat_t; 2.29.7
+enum MemoryStat : int {
+    kMemorySuspendable = 0, // also of a communicator that is suspended
+    kMemorySuspended = 1,   // 1: it is
+    kMemoryPersistent = 2,
+    kMemoryTotal = 3,
+};
 
 // Bytes of one element; 0 for a type that this table does not know.
 constexpr std::size_t element_size(int type) noexcept {

@@ -23,6 +23,7 @@ struct Api {
     Function<const Comm, int*> ncclCommUserRank = nullptr;
     Function<const Comm, int*> ncclCommCuDevice = nullptr;
     Function<int*> ncclGetVersion = nullptr;
+    Function<Comm, int, std::uint64_t*> ncclCommMemStats = nullptr; // 2.29.7
     Function<void**, std::size_t> ncclMemAlloc = nullptr;
     Function<void*> ncclMemFree = nullptr;
     const char* (*ncclGetLastError)(Comm) = nullptr;
@@ -45,6 +46,8 @@ bool api_available(std::string* why = nullptr) noexcept;
 
 // NCCL's version as it says itself (22809 for 2.28.9); 0 without NCCL.
 int version() noexcept;
+
+inline constexpr int kFirstThatSuspends = 22907; // and tells of its memory
 
 // The calling thread's current CUDA device; -1 if CUDA does not say.
 int current_device() noexcept;

@@ -85,7 +85,7 @@ int counted_collective(Args... args) {
                    captured_kind(std::get<stream_position<Args...>()>(arguments)));
     const registrar::CommunicatorPtr& communicator =
         registrar().find(std::get<Position>(arguments));
-    if (communicator && communicator->refusal() != nullptr) {
+    if (communicator && communicator->refuses()) {
         return check_refusal(*communicator);
     }
     const bool entered = communicator && communicator->gate().enter(*communicator);
@@ -109,7 +109,7 @@ int transferred(Args... args) {
                         Number == Counted::ncclSend};
     const registrar::CommunicatorPtr& communicator =
         registrar().find(std::get<Position>(arguments));
-    if (communicator && communicator->refusal() != nullptr) {
+    if (communicator && communicator->refuses()) {
         return check_refusal(*communicator);
     }
     const std::size_t bytes = bytes_of(std::get<Count>(arguments), std::get<Type>(arguments));
@@ -239,6 +239,9 @@ int placed(Args... args) {
     const registrar::CommunicatorPtr& communicator = registrar().find(comm);
     if (!communicator) {
         return (api().*Real)(args...);
+    }
+    if (communicator->rests()) {
+        return check_refusal(*communicator);
     }
     constexpr std::size_t kStream = stream_position<Args...>();
     const Stream stream = std::get<kStream>(arguments);

@@ -22,6 +22,10 @@ std::atomic<const Introduction*> introduction{nullptr};
 
 thread_local std::string refused_for;
 
+constexpr const char* kSuspendedText =
+    "tracehook: this communicator is suspended (ncclCommSuspend), and NCCL has given its memory "
+    "back: let all its ranks resume it (ncclCommResume, or tracehook.resume) before they use it";
+
 // Several ranks in one process, or a communicator that was found: then NCCL has to say how many
 // there are.
 int ranks_of(const registrar::Communicator& communicator) noexcept {
@@ -84,6 +88,9 @@ void set_introduction(Introduction replacement) {
 }
 
 int check_refusal(const registrar::Communicator& communicator) noexcept {
+    if (communicator.rests()) {
+        return refuse(kSuspendedText);
+    }
     const std::string* const why = communicator.refusal();
     return why == nullptr ? kSuccess : refuse(*why);
 }

@@ -146,4 +146,19 @@ bool NcclRegistrationCalls::ready() noexcept {
     return api().ncclCommGetAsyncError(comm_, &state) == kSuccess && state != kInProgress;
 }
 
+std::optional<registrar::LibraryMemory> NcclRegistrationCalls::memory() noexcept {
+    registrar::LibraryMemory found;
+    const auto ask = api().ncclCommMemStats;
+    static const bool tells = ask != nullptr && version() >= kFirstThatSuspends;
+    if (!tells || ask(comm_, kMemorySuspendable, &found.suspendable) != kSuccess ||
+        ask(comm_, kMemoryPersistent, &found.persistent) != kSuccess) {
+        return std::nullopt;
+    }
+    // 2.29.7 subtracts what it never added when it deregisters memory of a peer.
+    if (static_cast<std::int64_t>(found.persistent) < 0) {
+        found.persistent = 0;
+    }
+    return found;
+}
+
 } // namespace tracehook::nccl

@@ -34,6 +34,7 @@ class NcclRegistrationCalls final : public registrar::RegistrationCalls {
     int remember_device() noexcept override;
     void restore_device(int device) noexcept override;
     bool ready() noexcept override;
+    std::optional<registrar::LibraryMemory> memory() noexcept override;
 
   private:
     void* take_window() noexcept;

@@ -58,7 +58,7 @@ int on_ncclCommWindowRegister(Comm comm, void* buffer, std::size_t size, Window*
         return inside<&Api::ncclCommWindowRegister>(communicator, comm, buffer, size, window,
                                                     flags);
     };
-    if (!communicator || communicator->refusal() != nullptr || window == nullptr) {
+    if (!communicator || communicator->refuses() || window == nullptr) {
         return make();
     }
     return register_guarded({communicator, buffer, size, flags, window, ThreadGroup::mine().open()},
@@ -86,7 +86,7 @@ int on_ncclDevCommCreate(Comm comm, const DevCommRequirements* requirements, Dev
     const auto make = [&] {
         return inside<&Api::ncclDevCommCreate>(communicator, comm, requirements, made);
     };
-    if (!communicator || communicator->refusal() != nullptr) {
+    if (!communicator || communicator->refuses()) {
         return make();
     }
     windows::of(*communicator).device_communicator_begins();

@@ -101,7 +101,7 @@ int called(const registrar::CommunicatorPtr& communicator, bool entered, const C
 template <auto Real, typename Counted, typename... Args>
 int counted_inside(const registrar::CommunicatorPtr& communicator, const Counted& counted,
                    Args... args) {
-    if (communicator && communicator->refusal() != nullptr) {
+    if (communicator && communicator->refuses()) {
         return check_refusal(*communicator);
     }
     return called<Real, false>(

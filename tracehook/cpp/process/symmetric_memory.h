@@ -25,6 +25,7 @@ class BoundCommunicator {
 
     registrar::Communicator& operator*() const noexcept { return *communicator_; }
     registrar::Communicator* operator->() const noexcept { return communicator_.get(); }
+    const registrar::CommunicatorPtr& shared() const noexcept { return communicator_; }
     windows::CommunicatorWindows& windows() const noexcept { return windows::of(*communicator_); }
     windows::Windows& table() const noexcept { return windows().table(); }
 

@@ -113,6 +113,36 @@ bool Communicator::refuse(const std::string& why) noexcept {
     return true;
 }
 
+std::optional<LibraryMemory> Communicator::memory() noexcept {
+    if (was_ready() && gate_->enter_if_free(*this)) {
+        look_at_memory();
+        gate_->leave();
+    }
+    return last_memory();
+}
+
+std::optional<LibraryMemory> Communicator::last_memory() const noexcept {
+    if (!has_memory_.load(std::memory_order_acquire)) {
+        return std::nullopt;
+    }
+    return LibraryMemory{.suspendable = suspendable_.load(std::memory_order_relaxed),
+                         .persistent = persistent_.load(std::memory_order_relaxed)};
+}
+
+std::optional<LibraryMemory> Communicator::look_at_memory() noexcept {
+    if (!gate_->begin_calls(*this)) {
+        return std::nullopt;
+    }
+    const std::optional<LibraryMemory> found = calls_->ready() ? calls_->memory() : std::nullopt;
+    gate_->end_calls();
+    if (found) {
+        suspendable_.store(found->suspendable, std::memory_order_relaxed);
+        persistent_.store(found->persistent, std::memory_order_relaxed);
+        has_memory_.store(true, std::memory_order_release);
+    }
+    return found;
+}
+
 bool Communicator::register_batch(std::vector<Segment>& batch) noexcept {
     if (!calls_->ready()) {
         return false;

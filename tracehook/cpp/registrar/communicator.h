@@ -51,6 +51,12 @@ class Communicator {
     bool failed() const noexcept { return failed_.load(std::memory_order_relaxed); }
     bool dead() const noexcept { return dead_.load(std::memory_order_acquire); }
     bool was_ready() const noexcept { return was_ready_.load(std::memory_order_relaxed); }
+    // Whether the library has suspended it: then no call of the program may go to it.
+    bool rests() const noexcept { return rests_.load(std::memory_order_acquire); }
+    // Any thread, without the gate and without the GIL: what the library holds of the device's
+    // memory for it. If somebody is inside the gate: what it held when we looked last.
+    std::optional<LibraryMemory> memory() noexcept;
+    std::optional<LibraryMemory> last_memory() const noexcept;
 
     // Counts the communicators that were made from this one (split, shrink), from 0.
     std::uint64_t next_child() noexcept {
@@ -75,6 +81,8 @@ class Communicator {
     // reason stands: false if this is none.
     bool refuse(const std::string& why) noexcept;
     const std::string* refusal() const noexcept { return refusal_.load(std::memory_order_acquire); }
+    // Whether a call of the program that uses it is refused: for that reason, or because it rests.
+    bool refuses() const noexcept { return rests() || refusal() != nullptr; }
 
     // Any thread: whether the ranks agreed to run calls on registered memory. They are asked once.
     enum class Agreed : std::uint8_t { kNotAsked, kYes, kRefused };
@@ -97,6 +105,8 @@ class Communicator {
 
     // --- by the thread inside the gate ---
 
+    // As memory(), and remembers it.
+    std::optional<LibraryMemory> look_at_memory() noexcept;
     // Registers each segment of `batch`; stops early if the communicator dies. False if it is not
     // ready for calls: then nothing was done and the caller keeps the batch. If one call fails, all
     // are undone and none is made again: NCCL does not define what a mixture of registered and
@@ -147,7 +157,8 @@ class Communicator {
 
     // With the gate's mutex: whether somebody who passes the gate has something to do here.
     bool has_work() const noexcept {
-        return !dead() && (!pending_.empty() || !withdrawn_.empty() || !was_ready());
+        return !dead() &&
+               (!withdrawn_.empty() || (!rests() && (!pending_.empty() || !was_ready())));
     }
     bool wait_ready() noexcept;
     void register_ready(std::vector<Segment>& batch) noexcept;
@@ -207,6 +218,10 @@ class Communicator {
     std::atomic<std::uint64_t> in_vain_{0};
     std::atomic<bool> said_foreign_{false};
     std::atomic<bool> failed_{false};
+    std::atomic<bool> rests_{false}; // written under the gate's mutex, read anywhere
+    std::atomic<bool> has_memory_{false};
+    std::atomic<std::uint64_t> suspendable_{0};
+    std::atomic<std::uint64_t> persistent_{0};
     std::atomic<bool> was_ready_{false};
     const std::unique_ptr<Companion> companion_; // the last: it may use all of the above
 };

@@ -145,7 +145,8 @@ bool Gate::undo_withdrawn(Lock& lock, Communicator& communicator) noexcept {
 }
 
 bool Gate::register_pending(Lock& lock, Communicator& communicator) noexcept {
-    if (communicator.dead() || (communicator.pending_.empty() && communicator.was_ready())) {
+    if (communicator.dead() || communicator.rests() ||
+        (communicator.pending_.empty() && communicator.was_ready())) {
         return true;
     }
     std::vector<Segment> batch = std::move(communicator.pending_);
@@ -225,6 +226,15 @@ bool Gate::work_off(Lock& lock, const Communicator& communicator) noexcept {
         release(lock); // it died while its queue was worked off
         return false;
     }
+    return true;
+}
+
+bool Gate::enter_if_free(const Communicator& communicator) noexcept {
+    const Lock lock(*this);
+    if (inside_ || next_ != 0 || communicator.dead()) {
+        return false;
+    }
+    go_in();
     return true;
 }
 
@@ -351,6 +361,17 @@ void Gate::resume(Communicator& communicator, std::vector<Segment> existing) noe
         communicator.pending_ = std::move(existing);
         has_work();
     }
+}
+
+void Gate::rest(Communicator& communicator) noexcept {
+    const Lock lock(*this);
+    communicator.rests_.store(true, std::memory_order_release);
+}
+
+void Gate::wake(Communicator& communicator) noexcept {
+    const Lock lock(*this);
+    communicator.rests_.store(false, std::memory_order_release);
+    has_work();
 }
 
 void Gate::unlink(const Communicator& communicator) noexcept {

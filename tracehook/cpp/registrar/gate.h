@@ -12,6 +12,7 @@
 //   interposed collective, group end       enter() ... leave(): the queue is worked off before and after
 //   others' register, deregister           enter_soon() ... leave(): the same, but not for ever
 //   interposed destroy, finalize           retire(): deregisters everything, then it is dead
+//   interposed suspend, resume             enter(), the call, rest() or wake(), leave()
 //   interposed abort, revoke               kill(): dead first; wakes who waits; never waits for a collective
 // clang-format on
 //
@@ -87,6 +88,9 @@ class Gate {
             leave_slowly();
         }
     }
+    // Any thread; never waits. False, and not inside, if somebody else is, or `communicator` is
+    // dead.
+    bool enter_if_free(const Communicator& communicator) noexcept;
     // Whether some thread is inside.
     bool occupied() noexcept;
 
@@ -100,6 +104,11 @@ class Gate {
     // stays in progress keeps is reported, and goes when its segment is freed.
     void suspend(Communicator& communicator) noexcept;
     void resume(Communicator& communicator, std::vector<Segment> existing) noexcept;
+
+    // By the thread inside: the library suspended the communicator, or goes on with it. What is
+    // registered stays; what is born in between is registered by whoever leaves after wake().
+    void rest(Communicator& communicator) noexcept;
+    void wake(Communicator& communicator) noexcept;
 
     // Each returns the number of registrations it undid (retire) or dropped without a call (kill);
     // false in `first` when somebody else had ended the communicator before.

@@ -59,6 +59,12 @@ struct Outcome {
         nullptr; // null with result 0: accepted but without effect (NCCL_LOCAL_REGISTER=0, for one)
 };
 
+// GPU memory that the library itself holds for a communicator, in bytes.
+struct LibraryMemory {
+    std::uint64_t suspendable = 0; // it goes while the communicator is suspended
+    std::uint64_t persistent = 0;
+};
+
 // In `result` of register_window(): a non-blocking communicator goes on with it in the background.
 inline constexpr int kUnderWay = std::numeric_limits<int>::min();
 
@@ -99,6 +105,10 @@ class RegistrationCalls {
     // and restores it.
     virtual int remember_device() noexcept = 0;
     virtual void restore_device(int device) noexcept = 0;
+
+    // Nothing is returned if this version of the library does not tell. Local; between
+    // Gate::begin_calls() and end_calls(), of a communicator that is ready.
+    virtual std::optional<LibraryMemory> memory() noexcept { return std::nullopt; }
 
     // False while the library still works on an earlier call in the background (a non-blocking
     // communicator).

@@ -169,9 +169,12 @@ TRACEHOOK_NCCL(Result, ncclCommGrow, Comm handle, int ranks, const UniqueId* id,
     return note(entry.refused() ? entry.result() : grow(entry, ranks, out, config));
 }
 
-TRACEHOOK_NCCL(Result, ncclCommSuspend, Comm handle, int) {
+TRACEHOOK_NCCL(Result, ncclCommSuspend, Comm handle, int flags) {
     const Entry entry("ncclCommSuspend", handle, Access::kBooks);
-    return entry.refused() ? entry.result() : suspend(entry);
+    if (entry.refused() || (flags & kSuspendMemory) == 0) { // the only flag that does something
+        return entry.result();
+    }
+    return suspend(entry);
 }
 
 TRACEHOOK_NCCL(Result, ncclCommResume, Comm handle) {
@@ -179,7 +182,7 @@ TRACEHOOK_NCCL(Result, ncclCommResume, Comm handle) {
     return entry.refused() ? entry.result() : resume(entry);
 }
 
-TRACEHOOK_NCCL(Result, ncclCommMemStats, Comm handle, int, std::uint64_t* value) {
+TRACEHOOK_NCCL(Result, ncclCommMemStats, Comm handle, int stat, std::uint64_t* value) {
     const Entry entry("ncclCommMemStats", handle, Access::kAny);
     if (entry.refused()) {
         return entry.result();
@@ -187,8 +190,7 @@ TRACEHOOK_NCCL(Result, ncclCommMemStats, Comm handle, int, std::uint64_t* value)
     if (value == nullptr) {
         return failed(kInvalidArgument, "ncclCommMemStats: the pointer is null");
     }
-    *value = 0; // an emulated communicator takes no memory of the device
-    return kSuccess;
+    return memory_stat(*entry.communicator(), stat, *value);
 }
 
 TRACEHOOK_NCCL(Result, ncclCommFinalize, Comm handle) {

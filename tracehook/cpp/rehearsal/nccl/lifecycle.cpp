@@ -229,6 +229,29 @@ Result resume(const Entry& entry) {
     return kSuccess;
 }
 
+// An emulated communicator takes no memory of the device: these are numbers that NCCL could say.
+Result memory_stat(const Communicator& communicator, int stat, std::uint64_t& value) {
+    constexpr std::uint64_t kMiB = 1 << 20;
+    const std::uint64_t suspendable = 4 * kMiB * static_cast<std::uint64_t>(communicator.ranks());
+    switch (stat) {
+    case kMemorySuspendable:
+        value = suspendable;
+        return kSuccess;
+    case kMemorySuspended:
+        value = communicator.state() == State::kSuspended ? 1 : 0;
+        return kSuccess;
+    case kMemoryPersistent:
+        value = kMiB;
+        return kSuccess;
+    case kMemoryTotal:
+        value = suspendable + kMiB;
+        return kSuccess;
+    default:
+        return failed(kInvalidArgument,
+                      "ncclCommMemStats: there is no statistic " + std::to_string(stat));
+    }
+}
+
 Result finalize(const Entry& entry) {
     const std::shared_ptr<Communicator> communicator = entry.communicator();
     if (communicator->state() == State::kFinalizing) {

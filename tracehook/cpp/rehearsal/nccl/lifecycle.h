@@ -26,6 +26,7 @@ Result grow(const Entry& entry, int ranks, Comm* out, const Config* config);
 Key grow_key(const Communicator& parent);
 
 Result suspend(const Entry& entry);
+Result memory_stat(const Communicator& communicator, int stat, std::uint64_t& value);
 Result resume(const Entry& entry);
 Result finalize(const Entry& entry);
 Result destroy(const Entry& entry);

@@ -166,7 +166,8 @@ def status() -> Status:
             now began; 0: there is none).
         memory: where segments come from: ``source`` (``torch`` or ``vmm``), and of ``vmm`` its ``segments``, ``bytes``
             and ``refused`` (requests that went to cudaMalloc).
-        left_out: segments that NCCL could not use and that nobody registers: ``segments``, ``bytes``, ``why``.
+        left_out: segments that nobody registers, because NCCL could not use it or a rule of SYMM_REGISTER_SEGMENTS says
+            so: ``segments``, ``bytes``, ``why``, and ``by`` (the same numbers by the name of the rule).
         asleep: segments that torch keeps while a library has taken their memory away: ``segments``, ``bytes``.
         dropped: events that the ring lost because it was full.
         log: path of the log, or None.

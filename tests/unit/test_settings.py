@@ -146,8 +146,8 @@ def test_the_defaults_in_the_table_are_the_defaults():
 
 def test_what_ranks_must_share_is_told_as_texts():
     """By variable: what another rank reads and compares."""
-    told = shared(Settings(policy=("measured", "shared"), local_min=7))
+    told = shared(Settings(policy=("measured", "shared"), segments=("no-graph-pools", "from-7")))
     assert told["SYMM_REGISTER_POLICY"] == "measured,shared"
-    assert told["SYMM_REGISTER_LOCAL_MIN"] == "7"
+    assert told["SYMM_REGISTER_SEGMENTS"] == "no-graph-pools,from-7"
     assert told["SYMM_REGISTER_GUARD"] == "on"
     assert "SYMM_REGISTER_LOG" not in told

@@ -43,11 +43,12 @@ class MemoryStatus(TypedDict):
 
 
 class LeftOutStatus(TypedDict):
-    """Segments that nobody registers, because NCCL could not use it. Sizes in bytes."""
+    """Segments that nobody registers, because NCCL could not use it, or a rule says so. Sizes in bytes."""
 
     segments: int
     bytes: int
     why: str
+    by: dict[str, AsleepStatus]
 
 
 class PoolStatus(TypedDict):

@@ -7,6 +7,8 @@
 #include "registrar/registrar.h"
 
 #include <pybind11/pybind11.h>
+#include <tuple>
+#include <vector>
 
 namespace tracehook::bindings {
 
@@ -34,5 +36,9 @@ py::list unlogged_calls(events::Ring& ring, bool live);
 py::list tallied(events::Ring& ring);
 py::list communicators(const registrar::Registrar& registrar);
 py::list ranges(const registrar::Registrar& registrar);
+
+// A rule as Python writes it: the members of registrar::SegmentRule, in their order.
+using RuleRow = std::tuple<std::uint32_t, std::uint32_t, std::size_t, int, int, bool, bool>;
+std::vector<registrar::SegmentRule> rules_of(const std::vector<RuleRow>& rows);
 
 } // namespace tracehook::bindings

@@ -298,7 +298,9 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> tuple[Setti
             complaints.append(f"{variable}={text!r}: {problem}; using the default ({shown})")
     for variable in sorted(environment):
         if variable in _REPLACED:
-            complaints.append(f"{variable} has no effect any more: set {_REPLACED[variable].format(environment[variable])}")
+            complaints.append(
+                f"{variable} has no effect any more: set {_REPLACED[variable].format(environment[variable])}"
+            )
         elif variable.startswith("SYMM_REGISTER_") and variable not in known:
             complaints.append(f"{variable} is not a variable of tracehook; known are {', '.join(known)}")
     return Settings(**values), complaints

@@ -24,6 +24,8 @@ GOOD = [
     ("INTEGRATIONS", "auto", "integrations", ("sglang", "vllm", "megatron")),
     ("INTEGRATIONS", "vllm", "integrations", ("vllm",)),
     ("INTEGRATIONS", " megatron, sglang ,", "integrations", ("megatron", "sglang")),
+    ("SEGMENTS", "no-graph-pools, from-20MiB,", "segments", ("no-graph-pools", "from-20MiB")),
+    ("SEGMENTS", "mine", "segments", ("mine",)),
     ("POOL_LIMIT", "8589934592", "pool_limit", 8 * 2**30),
     ("POOL_LIMIT", "1", "pool_limit", 1),
     ("POOL_LIMIT", "3KiB", "pool_limit", 3 * 2**10),
@@ -44,6 +46,9 @@ BAD = [
     ("TIMEOUT", "nan", "expected seconds above 0 and below a million"),
     ("TIMEOUT", "inf", "expected seconds above 0 and below a million"),
     ("GUARD", "log", "expected on, watch or off"),
+    ("SEGMENTS", ",", "expected all, no-graph-pools, no-pausable, from-SIZE or own-allocators"),
+    ("SEGMENTS", "all,from-", "expected bytes above 0, such as 8589934592 or 8GiB"),
+    ("SEGMENTS", "20MiB", "expected from-20MiB for segments of at least that size"),
     *(
         ("INTEGRATIONS", text, "expected auto, or names of sglang, vllm, megatron, separated by commas")
         for text in (",", "torch", "auto,vllm", "SGLang", "1")
@@ -99,6 +104,13 @@ def test_a_typing_error_in_a_name_is_noticed():
     (line,) = complaints
     assert line.startswith("SYMM_REGISTER_HOK is not a variable of tracehook; known are SYMM_REGISTER_HOOK, ")
     assert all(variable in line for variable, _, _ in table())
+
+
+def test_a_setting_that_was_replaced_is_told_with_its_new_spelling():
+    """One line has the new variable, with the value that does what the old one did."""
+    settings, complaints = _read(LOCAL_MIN="20MiB")
+    assert settings == Settings()
+    assert complaints == ["SYMM_REGISTER_LOCAL_MIN has no effect any more: set SYMM_REGISTER_SEGMENTS=from-20MiB"]
 
 
 def test_every_complaint_is_a_line_of_its_own():

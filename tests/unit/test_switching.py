@@ -1,5 +1,7 @@
 """Registration switched off and on again while segments and communicators come and go."""
 
+from tracehook.hook.segment_rules import LeaveOut
+
 X, Y = 1, 2
 SIZE = 4096
 

@@ -51,9 +51,7 @@ def why_unusable(directory: Path) -> str:
     return "" if os.access(directory, os.W_OK) else f"{str(directory)!r} is not writable for this user"
 
 
-def begin_fields(
-    torch: Any, nccl: int, config: Settings, job: JobId, rules: Sequence[Rule] = ()
-) -> dict[str, Any]:
+def begin_fields(torch: Any, nccl: int, config: Settings, job: JobId, rules: Sequence[Rule] = ()) -> dict[str, Any]:
     """Return what the first line of the log says of this process."""
     environment = os.environ
     return {

@@ -40,7 +40,8 @@ class LeaveOut:
     """Only segments of fewer bytes; 0: of any size."""
 
     least_ranks: int = 0
-    """Only with communicators of at least so many ranks."""
+    """Only with communicators of at least so many ranks. While a communicator of ``ncclCommSplit`` is being made without
+    blocking, its size is not known, and no rule that asks for it counts."""
 
     most_ranks: int | None = None
     """Only with communicators of at most so many ranks."""

@@ -210,7 +210,8 @@ bool Process::adopt(const std::vector<th_segment_event>& segments) {
     bool expandable = false;
     for (const th_segment_event& segment : segments) {
         if (segment.expandable == 0) {
-            registrar_.adopt_segment(segment.device, segment.address, segment.size, pool_of(segment));
+            registrar_.adopt_segment(segment.device, segment.address, segment.size,
+                                     pool_of(segment));
         } else {
             registrar_.adopt_range(segment.device, segment.address, segment.size);
             expandable = true;

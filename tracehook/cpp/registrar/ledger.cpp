@@ -12,7 +12,8 @@ const Segment& Ledger::insert(int device, std::uintptr_t address, std::size_t si
         free_slots_.pop_back();
     }
     Segment& segment = devices_[device][address];
-    segment = Segment{next_id_++, slot, device, address, size, nature.memory, nature.pool, nature.left_out};
+    segment = Segment{next_id_++, slot,          device,      address,
+                      size,       nature.memory, nature.pool, nature.left_out};
     bytes_ += size;
     ++version_;
     return segment;

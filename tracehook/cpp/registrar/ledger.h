@@ -62,7 +62,8 @@ class Ledger {
 
     std::vector<Segment> take_overlapping(ByAddress& live, std::uintptr_t begin,
                                           std::uintptr_t end);
-    const Segment& insert(int device, std::uintptr_t address, std::size_t size, const Nature& nature);
+    const Segment& insert(int device, std::uintptr_t address, std::size_t size,
+                          const Nature& nature);
     void removed(const Segment& segment) noexcept;
 
     std::map<int, ByAddress> devices_;

@@ -61,7 +61,7 @@ std::vector<CommunicatorPtr> Registrar::communicators_on(int device,
 
 // A birth asks with the lock: the library of pausable memory may be seen at the same time.
 Nature Registrar::nature_of(std::uintptr_t address, std::size_t size, MemoryKind memory,
-                                    PoolKind pool) const noexcept {
+                            PoolKind pool) const noexcept {
     const MemoryKind kind = pausable_.has(address) ? MemoryKind::kPausable : memory;
     return {kind, pool, rules_.that_fit(size, kind, pool)};
 }
@@ -291,8 +291,7 @@ CommunicatorPtr Registrar::add(Identity identity, const MakeRegistrationCalls& m
         }
         const bool on = registering() && identity.local == Local::kOurs;
         const bool at_birth = on && identity.when == When::kAtBirth;
-        gate->join(communicator, at_birth ? to_register(identity) : std::vector<Segment>{},
-                   !on);
+        gate->join(communicator, at_birth ? to_register(identity) : std::vector<Segment>{}, !on);
         former = std::exchange(by_pointer_[identity.pointer], communicator);
         if (former) {
             drop_observed(*former);

@@ -227,7 +227,7 @@ class Registrar {
     std::vector<CommunicatorPtr> communicators_on(int device, std::optional<When> when = {}) const;
     MemoryKind memory_of(std::uintptr_t address) const noexcept; // but for a pausable one
     Nature nature_of(std::uintptr_t address, std::size_t size, MemoryKind memory,
-                             PoolKind pool) const noexcept;
+                     PoolKind pool) const noexcept;
     static bool is_left_out(const Segment& segment, const Identity& communicator) noexcept {
         return (segment.left_out & ~communicator.spared) != 0;
     }

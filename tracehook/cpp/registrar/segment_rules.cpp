@@ -39,8 +39,11 @@ std::uint16_t SegmentRules::that_fit(std::size_t size, MemoryKind memory,
 
 std::uint16_t SegmentRules::that_spare(const Identity& communicator) const noexcept {
     return bits_of(rules_, [&](const SegmentRule& rule) {
-        return communicator.size < rule.least_ranks || communicator.size > rule.most_ranks ||
-               !(communicator.one_host ? rule.one_host : rule.across);
+        // The size of one that is still being made may not be known: -1.
+        const bool any_size = rule.least_ranks <= 0 && rule.most_ranks == INT_MAX;
+        const bool fits_size = communicator.size >= 0 && communicator.size >= rule.least_ranks &&
+                               communicator.size <= rule.most_ranks;
+        return !(any_size || fits_size) || !(communicator.one_host ? rule.one_host : rule.across);
     });
 }
 

@@ -1,6 +1,6 @@
 // Which segments stay unregistered although tracehook could register them: rules that the program
-// chose, once, before there is a segment. A segment is left out with a communicator if one rule fits
-// both.
+// chose, once, before there is a segment. A segment is left out with a communicator if one rule
+// fits both.
 //
 // A segment's birth happens in the allocator's callback, so a rule is data. What fits a segment is
 // asked once, at its birth, and what fits a communicator at its own: each is a set of bits, and the

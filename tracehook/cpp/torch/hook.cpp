@@ -49,8 +49,8 @@ bool is_captured(cudaStream_t stream) {
            status == cudaStreamCaptureStatusActive;
 }
 
-// torch counts ids of pools by their first number where a graph makes its own, and by the second one
-// for MemPool and graph_pool_handle().
+// torch counts ids of pools by their first number where a graph makes its own, and by the second
+// one for MemPool and graph_pool_handle().
 int32_t kind_of(const c10::MempoolId_t& pool, cudaStream_t stream) {
     if (pool.first == 0 && pool.second == 0) {
         return TH_POOL_DEFAULT;
@@ -97,16 +97,17 @@ void forward(const allocator::TraceEntry& entry, th_segment_callback callback, v
     default:
         return;
     }
-    const th_segment_event event{sizeof(th_segment_event),
-                                 action,
-                                 entry.device_,
-                                 action == TH_SEGMENT_MAP || action == TH_SEGMENT_UNMAP,
-                                 static_cast<uint64_t>(entry.addr_),
-                                 entry.size_,
-                                 action == TH_SEGMENT_ALLOC
-                                     ? kind_of(entry.mempool_, static_cast<cudaStream_t>(entry.stream_))
-                                     : TH_POOL_DEFAULT,
-                                 0};
+    const th_segment_event event{
+        sizeof(th_segment_event),
+        action,
+        entry.device_,
+        action == TH_SEGMENT_MAP || action == TH_SEGMENT_UNMAP,
+        static_cast<uint64_t>(entry.addr_),
+        entry.size_,
+        action == TH_SEGMENT_ALLOC
+            ? kind_of(entry.mempool_, static_cast<cudaStream_t>(entry.stream_))
+            : TH_POOL_DEFAULT,
+        0};
     callback(user, &event);
 }
 

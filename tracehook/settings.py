@@ -187,9 +187,9 @@ class Settings:
         "SYMM_REGISTER_SEGMENTS",
         (ALL,),
         _segments,
-        "which segments tracehook registers, the same on all ranks, joined by commas: all, no-graph-pools, no-pausable, "
-        "from-SIZE (such as from-20MiB), own-allocators (also pools with an allocator of their own), or names of installed "
-        "packages (docs/policies.md)",
+        "which segments tracehook registers, the same on all ranks, separated by commas: all, no-graph-pools, "
+        "no-pausable, from-SIZE (such as from-20MiB), own-allocators (also pools with an allocator of their own), or "
+        "names of rules in installed packages (docs/registration.md)",
         is_shared=True,
     )
     check: bool = _setting(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from tracehook.hook.segment_rules import ALWAYS, LeaveOut, Rule, rules_of, set_for_nccl
+from tracehook.nccl.segment_rules import ALWAYS, LeaveOut, SegmentRule, rules_of, set_for_nccl
 
 SIZE = 4096
 GRAPH = 2  # pool_kinds.def
@@ -30,10 +30,10 @@ def test_choices_are_rules_in_their_order():
     environment = {"NCCL_LOCAL_REGISTER": "0", "NCCL_GRAPH_REGISTER": "0"}
     rules = rules_of(("from-1KiB", "no-graph-pools"), environment, lambda _: None)
     assert rules[2:] == [
-        Rule("from-1KiB", LeaveOut(below=1024)),
-        Rule("no-graph-pools", LeaveOut(pools=("graph",))),
-        Rule("NCCL_LOCAL_REGISTER=0", LeaveOut()),
-        Rule("NCCL_GRAPH_REGISTER=0", LeaveOut(pools=("graph",))),
+        SegmentRule("from-1KiB", LeaveOut(below=1024)),
+        SegmentRule("no-graph-pools", LeaveOut(pools=("graph",))),
+        SegmentRule("NCCL_LOCAL_REGISTER=0", LeaveOut()),
+        SegmentRule("NCCL_GRAPH_REGISTER=0", LeaveOut(pools=("graph",))),
     ]
 
 
@@ -63,7 +63,7 @@ def test_a_program_keeps_its_own_value():
 @pytest.mark.parametrize("found", [LeaveOut(below=1), [LeaveOut(below=1)], (LeaveOut(below=1),)])
 def test_a_package_has_a_rule_or_several(found):
     """Each has the name of the entry point."""
-    assert rules_of(("mine",), {}, pytest.fail, _offered(found))[2:] == [Rule("mine", LeaveOut(below=1))]
+    assert rules_of(("mine",), {}, pytest.fail, _offered(found))[2:] == [SegmentRule("mine", LeaveOut(below=1))]
 
 
 @pytest.mark.parametrize(
@@ -141,4 +141,4 @@ def test_a_segment_is_left_out_if_all_that_the_rule_has_fits(harness, rule, left
 
 def test_the_first_rule_is_the_native_side_s_own():
     """Nobody can take it away, so it is not told."""
-    assert ALWAYS == Rule("no-pausable", LeaveOut(memories=("pausable",)))
+    assert ALWAYS == SegmentRule("no-pausable", LeaveOut(memories=("pausable",)))

@@ -1,6 +1,6 @@
 """Registration switched off and on again while segments and communicators come and go."""
 
-from tracehook.hook.segment_rules import LeaveOut
+from tracehook.nccl.segment_rules import LeaveOut
 
 X, Y = 1, 2
 SIZE = 4096

@@ -13,7 +13,7 @@ from typing import Any
 from tracehook import __version__
 from tracehook.hook import known_bugs
 from tracehook.hook.job import JobId
-from tracehook.hook.segment_rules import Rule
+from tracehook.nccl.segment_rules import SegmentRule
 from tracehook.log import ring_place
 from tracehook.log.bound import Bound
 from tracehook.log.file_name import make_log
@@ -51,7 +51,9 @@ def why_unusable(directory: Path) -> str:
     return "" if os.access(directory, os.W_OK) else f"{str(directory)!r} is not writable for this user"
 
 
-def begin_fields(torch: Any, nccl: int, config: Settings, job: JobId, rules: Sequence[Rule] = ()) -> dict[str, Any]:
+def begin_fields(
+    torch: Any, nccl: int, config: Settings, job: JobId, rules: Sequence[SegmentRule] = ()
+) -> dict[str, Any]:
     """Return what the first line of the log says of this process."""
     environment = os.environ
     return {

@@ -8,12 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tracehook.hook import segment_rules
 from tracehook.hook.extension import EXTENSIONS
-from tracehook.hook.segment_rules import ALWAYS, Rule
 from tracehook.log.stderr import warn
 from tracehook.log.tables import KINDS, MEMORIES
-from tracehook.nccl import effect
+from tracehook.nccl import effect, segment_rules
+from tracehook.nccl.segment_rules import ALWAYS, SegmentRule
 from tracehook.settings import Settings
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ _set_for_nccl: dict[str, str] = {}  # variables that this process did not have b
 _rules = [ALWAYS]  # of this process, by position
 
 
-def choose_rules(config: Settings) -> list[Rule]:
+def choose_rules(config: Settings) -> list[SegmentRule]:
     """Read the rules by which segments are left out, once: before :func:`take_over_memory`, and before the log."""
     registers = config.local in ("auto", "own", "all")
     _rules[:] = segment_rules.rules_of(config.segments, os.environ, warn if registers else lambda _: None)
@@ -191,7 +190,7 @@ def _why_left_out(core: Any, segment: Segment, row: Mapping[str, Any]) -> tuple[
     return None
 
 
-def _rule_for(segment: Segment, row: Mapping[str, Any]) -> Rule | None:
+def _rule_for(segment: Segment, row: Mapping[str, Any]) -> SegmentRule | None:
     """Return the first rule that leaves a segment out with a communicator.
 
     Calls inside a host run on registered memory by what all their ranks have alike, so a rule that looks at the

@@ -116,7 +116,7 @@ registrar::PoolKind Process::pool_of(const th_segment_event& event) const noexce
     // What is older than our slot never came through it.
     const bool is_new = event.action == TH_SEGMENT_ALLOC;
     return is_new && torch::is_made_elsewhere(event.address)
-               ? registrar::PoolKind::kOwn
+               ? registrar::PoolKind::kOwnAllocator
                : static_cast<registrar::PoolKind>(event.pool);
 }
 

@@ -79,7 +79,7 @@ class LeaveOut:
 _LIMITS = (1 << 63, _MOST_RANKS, _MOST_RANKS)
 
 
-class Rule(NamedTuple):
+class SegmentRule(NamedTuple):
     """A rule, and the name of who says so."""
 
     name: str
@@ -90,13 +90,13 @@ class Rule(NamedTuple):
         return f"{self.name} leaves out {self.what.row()}"
 
 
-ALWAYS = Rule(NO_PAUSABLE, LeaveOut(memories=("pausable",)))
+ALWAYS = SegmentRule(NO_PAUSABLE, LeaveOut(memories=("pausable",)))
 """The native side has it by itself, at position 0."""
 
 
 def rules_of(
     chosen: Sequence[str], environment: Mapping[str, str], say: Callable[[str], object], offered: Iterable[Any] = ()
-) -> list[Rule]:
+) -> list[SegmentRule]:
     """Return all rules, by position: those of the setting, of installed packages, and of the program's no to NCCL.
 
     `say` gets a line for each package that has none, and for each no. `offered`: entry points in place of the
@@ -104,15 +104,15 @@ def rules_of(
     """
     rules = [ALWAYS]
     if OWN_ALLOCATORS not in chosen:
-        rules.append(Rule("no-own-allocators", LeaveOut(pools=("own",))))
+        rules.append(SegmentRule("no-own-allocators", LeaveOut(pools=("own",))))
     for name in chosen:
         if name.startswith(FROM):
-            rules.append(Rule(name, LeaveOut(below=in_bytes_of(name.removeprefix(FROM)))))
+            rules.append(SegmentRule(name, LeaveOut(below=in_bytes_of(name.removeprefix(FROM)))))
         elif name == NO_GRAPH_POOLS:
-            rules.append(Rule(name, LeaveOut(pools=("graph",))))
+            rules.append(SegmentRule(name, LeaveOut(pools=("graph",))))
         elif name not in (ALL, NO_PAUSABLE, OWN_ALLOCATORS):
             try:
-                rules += [Rule(name, what) for what in _installed(name, offered)]
+                rules += [SegmentRule(name, what) for what in _installed(name, offered)]
             except Exception as problem:
                 text = shorten(" ".join(traceback.format_exception_only(problem)), 300)
                 say(f"SYMM_REGISTER_SEGMENTS={name} leaves nothing out: {text}")
@@ -128,11 +128,11 @@ _LOCAL, _GRAPH = "NCCL_LOCAL_REGISTER=0", "NCCL_GRAPH_REGISTER=0"
 _WHAT = {_LOCAL: "all segments", _GRAPH: "segments of graphs, and captured calls"}
 
 
-def refusals(environment: Mapping[str, str]) -> list[Rule]:
+def refusals(environment: Mapping[str, str]) -> list[SegmentRule]:
     """Return what the program said no to in NCCL's variables. What tracehook set for NCCL is no such answer."""
     ours = environment.get(MARK, "").split(",")
     said = {name for name in ("NCCL_LOCAL_REGISTER", "NCCL_GRAPH_REGISTER") if environment.get(name, "").strip() == "0"}
-    rules = (Rule(_LOCAL, LeaveOut()), Rule(_GRAPH, LeaveOut(pools=("graph",))))
+    rules = (SegmentRule(_LOCAL, LeaveOut()), SegmentRule(_GRAPH, LeaveOut(pools=("graph",))))
     return [rule for rule in rules if (name := rule.name.removesuffix("=0")) in said and name not in ours]
 
 

@@ -161,6 +161,7 @@ def status() -> Status:
             ``size``, ``local``, ``held`` (registered segments), ``made`` and ``undone`` (registrations so far),
             ``in_effect`` and ``in_vain`` (registrations that NCCL used, or did not use, in the first call that could),
             ``at_calls`` (whether a segment is registered at the first call that gains), ``one_host``,
+            ``spared`` (bits: rules of SYMM_REGISTER_SEGMENTS that do not count for it),
             ``ready``, ``failed``, ``device_communicators`` (number that live), ``segments_since_ns`` and
             ``windows_since_ns`` (nanoseconds of the monotonic clock at which the oldest registration that is in NCCL
             now began; 0: there is none).

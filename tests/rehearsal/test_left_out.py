@@ -31,7 +31,7 @@ def _registered(run: Rehearsal) -> set[int]:
 
 
 def test_the_log_says_from_which_pool_a_segment_is(tmp_path: Path) -> None:
-    """Torch's pool, a MemPool, one with an allocator of its own, and graphs: with a pool of their own, or a shared one."""
+    """Torch's pool, a MemPool, one with an allocator of its own, a graph's own pool, and one for several graphs."""
     run = _run(tmp_path)
     kinds = {event["size"]: event.get("pool_kind") for event in run.events("segment.alloc", 0)}
     assert {size: kinds[size] for size in SIZES} == {

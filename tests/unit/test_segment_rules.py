@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+
 from tracehook.nccl.segment_rules import ALWAYS, LeaveOut, SegmentRule, rules_of, set_for_nccl
 
 SIZE = 4096
@@ -54,7 +55,7 @@ def test_what_tracehook_set_is_no_answer_of_the_program():
 
 
 def test_a_program_keeps_its_own_value():
-    """tracehook sets nothing over it, and marks nothing as its own."""
+    """Tracehook sets nothing over it, and marks nothing as its own."""
     environment = {"NCCL_GRAPH_REGISTER": "0"}
     set_for_nccl(environment, {"NCCL_GRAPH_REGISTER": "0"})
     assert _names(("all",), environment)[2:] == ["NCCL_GRAPH_REGISTER=0"]
@@ -106,7 +107,7 @@ def test_rules_beyond_what_the_native_side_takes_are_one_line():
 )
 def test_a_rule_that_can_fit_nothing_is_refused(wrong):
     """Where it is made, so that the package's author sees it."""
-    with pytest.raises(ValueError, match="expected|whole numbers"):
+    with pytest.raises(ValueError, match=r"expected|whole numbers"):
         LeaveOut(**wrong)
 
 
@@ -141,4 +142,4 @@ def test_a_segment_is_left_out_if_all_that_the_rule_has_fits(harness, rule, left
 
 def test_the_first_rule_is_the_native_side_s_own():
     """Nobody can take it away, so it is not told."""
-    assert ALWAYS == SegmentRule("no-pausable", LeaveOut(memories=("pausable",)))
+    assert SegmentRule("no-pausable", LeaveOut(memories=("pausable",))) == ALWAYS

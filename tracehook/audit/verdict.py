@@ -229,7 +229,8 @@ def _look(store: Store) -> Looked:
     by_rule = store.rows(
         """SELECT string_split(leaves_out, ',')[s.left_out[1] + 1] AS name, count(*) AS n
            FROM segment s JOIN process USING (process)
-           WHERE memory_kind IS DISTINCT FROM 'pausable' AND NOT again AND s.left_out IS NOT NULL AND leaves_out IS NOT NULL
+           WHERE memory_kind IS DISTINCT FROM 'pausable' AND NOT again
+             AND s.left_out IS NOT NULL AND leaves_out IS NOT NULL
              AND EXISTS (FROM communicator c WHERE c.process = s.process AND c.device = s.device AND c.ranks > 1
                          AND c.local = 'own' AND NOT at_calls AND NOT list_has_all(coalesce(spared, []), s.left_out))
            GROUP BY name ORDER BY name"""

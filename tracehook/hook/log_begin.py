@@ -13,12 +13,12 @@ from typing import Any
 from tracehook import __version__
 from tracehook.hook import known_bugs
 from tracehook.hook.job import JobId
-from tracehook.nccl.segment_rules import SegmentRule
 from tracehook.log import ring_place
 from tracehook.log.bound import Bound
 from tracehook.log.file_name import make_log
 from tracehook.log.stderr import warn
 from tracehook.log.text import encodable
+from tracehook.nccl.segment_rules import SegmentRule
 from tracehook.settings import Settings
 
 

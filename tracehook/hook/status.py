@@ -23,6 +23,7 @@ class CommunicatorStatus(TypedDict):
     in_vain: int
     at_calls: bool
     one_host: bool
+    spared: int
     device_communicators: int
     local: str
     segments_since_ns: int

@@ -40,8 +40,10 @@ class LeaveOut:
     """Only segments of fewer bytes; 0: of any size."""
 
     least_ranks: int = 0
-    """Only with communicators of at least so many ranks. While a communicator of ``ncclCommSplit`` is being made without
-    blocking, its size is not known, and no rule that asks for it counts."""
+    """Only with communicators of at least so many ranks.
+
+    No rule that asks for ranks fits a communicator whose size is not known: one of ``ncclCommSplit`` without blocking.
+    """
 
     most_ranks: int | None = None
     """Only with communicators of at most so many ranks."""

@@ -1,11 +1,11 @@
 """What registered segments cost a small collective: NCCL searches the registrations of a communicator one by one.
 
 ``SYMM_REGISTER_HOOK=1 torchrun --standalone --nproc-per-node 2 benchmarks/segment_count.py``, with
-``tracehook rehearse --devices 2 --`` in front where there is no GPU; then again with ``SYMM_REGISTER_LOCAL_MIN=20MiB``.
-An all_reduce of 8 KiB with tracehook switched off and on in turn, in one process, on a device with more and more
-segments: three of four have 2 MiB, as PyTorch's small ones do, the fourth 20 MiB. NCCL's search begins at the lowest
-address and ends at the buffer's, so the buffer is the lowest, then the highest. A value is the slowest rank's mean of a
-loop of calls.
+``tracehook rehearse --devices 2 --`` in front where there is no GPU; then again with
+``SYMM_REGISTER_SEGMENTS=from-20MiB``. An all_reduce of 8 KiB with tracehook switched off and on in turn, in one
+process, on a device with more and more segments: three of four have 2 MiB, as PyTorch's small ones do, the fourth 20
+MiB. NCCL's search begins at the lowest address and ends at the buffer's, so the buffer is the lowest, then the
+highest. A value is the slowest rank's mean of a loop of calls.
 """
 
 from __future__ import annotations

@@ -176,6 +176,7 @@ def status() -> Status:
             ``size``, ``local``, ``held`` (registered segments), ``made`` and ``undone`` (registrations so far),
             ``in_effect`` and ``in_vain`` (registrations that NCCL used, or did not use, in the first call that could),
             ``at_calls`` (whether a segment is registered at the first call that gains), ``one_host``,
+            ``spared`` (bits: rules of SYMM_REGISTER_SEGMENTS that do not count for it),
             ``ready``, ``failed``, ``suspended``, ``memory`` (bytes of the device that NCCL holds for it:
             ``suspendable``, ``suspended``, which it gave back until the resume, and ``persistent``; None before NCCL
             2.29.7), ``device_communicators`` (number that live), ``segments_since_ns`` and
@@ -183,7 +184,8 @@ def status() -> Status:
             now began; 0: there is none).
         memory: where segments come from: ``source`` (``torch`` or ``vmm``), and of ``vmm`` its ``segments``, ``bytes``
             and ``refused`` (requests that went to cudaMalloc).
-        left_out: segments that NCCL could not use and that nobody registers: ``segments``, ``bytes``, ``why``.
+        left_out: segments that nobody registers, because NCCL could not use it or a rule of SYMM_REGISTER_SEGMENTS says
+            so: ``segments``, ``bytes``, ``why``, and ``by`` (the same numbers by the name of the rule).
         asleep: segments that torch keeps while a library has taken their memory away: ``segments``, ``bytes``.
         dropped: events that the ring lost because it was full.
         log: path of the log, or None.

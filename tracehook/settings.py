@@ -83,6 +83,22 @@ def in_bytes_of(text: str) -> int:
     return size
 
 
+ALL, NO_GRAPH_POOLS, NO_PAUSABLE, OWN_ALLOCATORS = "all", "no-graph-pools", "no-pausable", "own-allocators"
+FROM = "from-"
+
+
+def _segments(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise SettingError(f"expected {ALL}, {NO_GRAPH_POOLS}, {NO_PAUSABLE}, {FROM}SIZE or {OWN_ALLOCATORS}")
+    for name in names:
+        if name.startswith(FROM):
+            in_bytes_of(name.removeprefix(FROM))
+        elif name.rstrip("KMGTkmgtiIbB").isdigit():
+            raise SettingError(f"expected {FROM}{name} for segments of at least that size")
+    return names
+
+
 def _log_limit(text: str) -> int | None:
     if text == "0":
         return None
@@ -167,11 +183,13 @@ class Settings:
         "processes) or vmm (the driver's virtual memory, which NCCL can use; docs/registration.md)",
         is_shared=True,
     )
-    local_min: int | None = _setting(
-        "SYMM_REGISTER_LOCAL_MIN",
-        None,
-        in_bytes_of,
-        "least size of a segment that tracehook registers, such as 20MiB, the same on all ranks; unset: all segments",
+    segments: tuple[str, ...] = _setting(
+        "SYMM_REGISTER_SEGMENTS",
+        (ALL,),
+        _segments,
+        "which segments tracehook registers, the same on all ranks, separated by commas: all, no-graph-pools, "
+        "no-pausable, from-SIZE (such as from-20MiB), own-allocators (also pools with an allocator of their own), or "
+        "names of rules in installed packages (docs/registration.md)",
         is_shared=True,
     )
     check: bool = _setting(
@@ -257,6 +275,9 @@ def table() -> list[tuple[str, str, str]]:
     return rows
 
 
+_REPLACED = {"SYMM_REGISTER_LOCAL_MIN": "SYMM_REGISTER_SEGMENTS=from-{}"}
+
+
 def from_environment(environment: Mapping[str, str] = os.environ) -> tuple[Settings, list[str]]:
     """Read the environment.
 
@@ -276,6 +297,10 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> tuple[Setti
             shown = {name: default for name, default, _ in table()}[variable]
             complaints.append(f"{variable}={text!r}: {problem}; using the default ({shown})")
     for variable in sorted(environment):
-        if variable.startswith("SYMM_REGISTER_") and variable not in known:
+        if variable in _REPLACED:
+            complaints.append(
+                f"{variable} has no effect any more: set {_REPLACED[variable].format(environment[variable])}"
+            )
+        elif variable.startswith("SYMM_REGISTER_") and variable not in known:
             complaints.append(f"{variable} is not a variable of tracehook; known are {', '.join(known)}")
     return Settings(**values), complaints

@@ -114,7 +114,7 @@ def at(told: Any, path: tuple[Any, ...]) -> Any:
 
 
 # Objects whose names are data: rules, files, remarks, variables, and the fields of an event.
-OPEN = {("counts",), ("not_read",), ("remarks",), ("settings",), ("processes", 0, "latest")}
+OPEN = {("counts",), ("looked", "left_out_by"), ("not_read",), ("remarks",), ("settings",), ("processes", 0, "latest")}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -36,5 +36,5 @@ def draw(seed: int) -> LaunchSettings:
         "TRACEHOOK_EMU_NCCL_VERSION": chance.choice((NEW, OLD)),
     }
     if chance.random() < 0.2:
-        env["SYMM_REGISTER_LOCAL_MIN"] = "20MiB"
+        env["SYMM_REGISTER_SEGMENTS"] = "from-20MiB"
     return LaunchSettings((2, 3, 2, 2, 1, 2, 3, 2)[number % 8], env)

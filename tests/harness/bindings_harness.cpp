@@ -100,10 +100,10 @@ void bind_harness(py::module_& module) {
              py::arg("patience_ms") = 0)
         .def(
             "alloc",
-            [](Harness& self, int device, std::uintptr_t address, std::size_t size) {
-                self.allocate(device, address, size);
+            [](Harness& self, int device, std::uintptr_t address, std::size_t size, int pool) {
+                self.allocate(device, address, size, static_cast<registrar::PoolKind>(pool));
             },
-            NoGil())
+            NoGil(), py::arg("device"), py::arg("address"), py::arg("size"), py::arg("pool") = 0)
         .def(
             "free",
             [](Harness& self, int device, std::uintptr_t address, std::size_t size) {
@@ -178,8 +178,10 @@ void bind_harness(py::module_& module) {
         .def(
             "set_registering", [](Harness& self, bool on) { self.registrar().set_registering(on); },
             NoGil())
-        .def("set_local_min",
-             [](Harness& self, std::size_t bytes) { self.registrar().set_local_min(bytes); })
+        .def("set_rules",
+             [](Harness& self, const std::vector<RuleRow>& rows) {
+                 self.registrar().set_rules(rules_of(rows));
+             })
         .def("abandon", [](Harness& self) { self.registrar().abandon(); })
         .def("set_in_progress",
              [](Harness& self, std::uintptr_t pointer, bool on) {

@@ -197,8 +197,9 @@ registrar::Patience patience(int milliseconds) {
 Harness::Harness(std::size_t ring_capacity, int patience_ms)
     : ring_("", ring_capacity, 16), registrar_(ring_, windows::in(bank_), patience(patience_ms)) {}
 
-void Harness::allocate(int device, std::uintptr_t address, std::size_t size) {
-    registrar_.segment_allocated(device, address, size);
+void Harness::allocate(int device, std::uintptr_t address, std::size_t size,
+                       registrar::PoolKind pool) {
+    registrar_.segment_allocated(device, address, size, pool);
     // What lay there before, and whose free was not seen.
     check_gone(device, [&](std::uintptr_t other, std::size_t length) {
         return other < address + size && address < other + length &&

@@ -49,7 +49,8 @@ class Harness {
     Script& script() noexcept { return *script_; }
 
     // The allocator's events. That a communicator still holds a range which is gone is a violation.
-    void allocate(int device, std::uintptr_t address, std::size_t size);
+    void allocate(int device, std::uintptr_t address, std::size_t size,
+                  registrar::PoolKind pool = registrar::PoolKind::kDefault);
     void free(int device, std::uintptr_t address, std::size_t size);
 
     // Makes a communicator behind `pointer` (any number that is not 0) on `device`.

@@ -27,7 +27,8 @@ assert "torch" not in sys.modules
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     """Install the package that docs/policies.md shows, word for word, and return where."""
-    blocks = dict(re.findall(r"^```(toml|python)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE))
+    page = PAGE.read_text().partition("## Rules for segments")[0]
+    blocks = dict(re.findall(r"^```(toml|python)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE))
     project = tomllib.loads(blocks["toml"])["project"]
     points = project["entry-points"]["tracehook.policies"]
     install(tmp_path, project["name"], project["version"], {"my_policies": blocks["python"]}, points)

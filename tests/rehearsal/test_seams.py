@@ -77,7 +77,7 @@ def test_the_store_may_have_any_daemon(tmp_path: Path, daemon: str, prefixes: tu
         ("SYMM_REGISTER_GUARD", ("on", "off")),
         ("SYMM_REGISTER_GUARD", ("off", "on")),
         ("SYMM_REGISTER_GUARD", ("watch", "on")),
-        ("SYMM_REGISTER_LOCAL_MIN", ("1MiB", "4MiB")),
+        ("SYMM_REGISTER_SEGMENTS", ("from-1MiB", "no-graph-pools")),
     ],
 )
 def test_settings_that_differ_are_named_and_hurt_nobody(tmp_path: Path, variable: str, values: tuple[str, str]) -> None:

@@ -99,7 +99,7 @@ def test_a_process_ends_beside_its_grave(tmp_path: Path, env: dict[str, str]) ->
     assert len(run.events("segment.buried")) == 1
 
 
-@pytest.mark.parametrize("env", [AUTO, ALL | {"SYMM_REGISTER_LOCAL_MIN": "1GiB"}], ids=["auto", "small"])
+@pytest.mark.parametrize("env", [AUTO, ALL | {"SYMM_REGISTER_SEGMENTS": "from-1GiB"}], ids=["auto", "small"])
 def test_a_free_of_what_is_not_registered_waits_for_no_call(tmp_path: Path, env: dict[str, str]) -> None:
     """A window registration waits for all ranks inside the gate; a segment without a registration goes meanwhile."""
     run = rehearse("threads_of_ranks.py", "ncclCommWindowRegister", devices=2, log=tmp_path, env=env)

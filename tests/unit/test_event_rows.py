@@ -24,7 +24,15 @@ OF_HEAD = set(records.Record._fields) - {"own"}
 PUSHES = ("push", "_push", "log", "write")  # functions that write events: the event's name comes first
 CHOSEN = {"REASONS[number].event": ("hook.unsupported", "hook.conflict")}  # names that no literal says
 ADDED = {"write": {"peer"}}  # what the function itself adds
-OF_SQL = {"BIGINT": int, "UBIGINT": int, "INTEGER": int, "DOUBLE": float, "BOOLEAN": bool, "VARCHAR": str}
+OF_SQL = {
+    "BIGINT": int,
+    "UBIGINT": int,
+    "INTEGER": int,
+    "DOUBLE": float,
+    "BOOLEAN": bool,
+    "VARCHAR": str,
+    "INTEGER[]": list,
+}
 
 
 # --- the layout ---

@@ -24,6 +24,8 @@ GOOD = [
     ("INTEGRATIONS", "auto", "integrations", ("sglang", "vllm", "megatron")),
     ("INTEGRATIONS", "vllm", "integrations", ("vllm",)),
     ("INTEGRATIONS", " megatron, sglang ,", "integrations", ("megatron", "sglang")),
+    ("SEGMENTS", "no-graph-pools, from-20MiB,", "segments", ("no-graph-pools", "from-20MiB")),
+    ("SEGMENTS", "mine", "segments", ("mine",)),
     ("POOL_LIMIT", "8589934592", "pool_limit", 8 * 2**30),
     ("POOL_LIMIT", "1", "pool_limit", 1),
     ("POOL_LIMIT", "3KiB", "pool_limit", 3 * 2**10),
@@ -44,6 +46,9 @@ BAD = [
     ("TIMEOUT", "nan", "expected seconds above 0 and below a million"),
     ("TIMEOUT", "inf", "expected seconds above 0 and below a million"),
     ("GUARD", "log", "expected on, watch or off"),
+    ("SEGMENTS", ",", "expected all, no-graph-pools, no-pausable, from-SIZE or own-allocators"),
+    ("SEGMENTS", "all,from-", "expected bytes above 0, such as 8589934592 or 8GiB"),
+    ("SEGMENTS", "20MiB", "expected from-20MiB for segments of at least that size"),
     *(
         ("INTEGRATIONS", text, "expected auto, or names of sglang, vllm, megatron, separated by commas")
         for text in (",", "torch", "auto,vllm", "SGLang", "1")
@@ -101,6 +106,13 @@ def test_a_typing_error_in_a_name_is_noticed():
     assert all(variable in line for variable, _, _ in table())
 
 
+def test_a_setting_that_was_replaced_is_told_with_its_new_spelling():
+    """One line has the new variable, with the value that does what the old one did."""
+    settings, complaints = _read(LOCAL_MIN="20MiB")
+    assert settings == Settings()
+    assert complaints == ["SYMM_REGISTER_LOCAL_MIN has no effect any more: set SYMM_REGISTER_SEGMENTS=from-20MiB"]
+
+
 def test_every_complaint_is_a_line_of_its_own():
     """Several mistakes are all reported, and the good values are still read."""
     settings, complaints = _read(TIMEOUT="x", GUARD="y", LOCAL="observe", ON_ERROR="warn", ZZZ="1")
@@ -146,8 +158,8 @@ def test_the_defaults_in_the_table_are_the_defaults():
 
 def test_what_ranks_must_share_is_told_as_texts():
     """By variable: what another rank reads and compares."""
-    told = shared(Settings(policy=("measured", "shared"), local_min=7))
+    told = shared(Settings(policy=("measured", "shared"), segments=("no-graph-pools", "from-7")))
     assert told["SYMM_REGISTER_POLICY"] == "measured,shared"
-    assert told["SYMM_REGISTER_LOCAL_MIN"] == "7"
+    assert told["SYMM_REGISTER_SEGMENTS"] == "no-graph-pools,from-7"
     assert told["SYMM_REGISTER_GUARD"] == "on"
     assert "SYMM_REGISTER_LOG" not in told

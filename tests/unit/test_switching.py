@@ -1,5 +1,7 @@
 """Registration switched off and on again while segments and communicators come and go."""
 
+from tracehook.nccl.segment_rules import LeaveOut
+
 X, Y = 1, 2
 SIZE = 4096
 
@@ -39,9 +41,9 @@ def test_on_again_is_complete(harness):
     assert harness.held(X) == harness.held(Y) == [(0x20000, SIZE), (0x30000, SIZE)]
 
 
-def test_segments_below_the_local_min_size_are_followed_and_never_registered(harness, calls_of):
+def test_segments_that_a_rule_leaves_out_are_followed_and_never_registered(harness, calls_of):
     """Neither at their birth, nor by an adoption, a new communicator or a switch; their free makes no call."""
-    harness.set_local_min(2 * SIZE)
+    harness.set_rules([LeaveOut(below=2 * SIZE).row()])
     harness.alloc(0, 0x10000, SIZE)
     harness.create(X)
     harness.alloc(0, 0x20000, SIZE)

@@ -39,6 +39,8 @@ BEGIN: Final = (
     "allocator",
     "policy",
     "local_min",
+    "segments",
+    "leaves_out",
     "segment_memory",
     "guard",
     "machine",

@@ -41,7 +41,7 @@ DELETE FROM event WHERE comm IN (
 CREATE TABLE communicator AS
 SELECT process, any_value(rank) AS rank, comm_id, any_value(comm) AS comm, max(comm_rank) AS comm_rank,
        max(ranks) AS ranks, coalesce(any_value(local), 'own') AS local, coalesce(bool_or(adopted), false) AS adopted,
-       coalesce(bool_or(at_calls), false) AS at_calls,
+       coalesce(bool_or(at_calls), false) AS at_calls, any_value(spared) AS spared,
        coalesce(max(device) FILTER (event LIKE 'communicator.%'), max(device)) AS device,
        min(ns) FILTER (event = 'communicator.pending') AS found_ns,
        min(ns) FILTER (event = 'communicator.ready') AS ready_ns,
@@ -63,7 +63,7 @@ FROM event WHERE event = 'communicator.group' AND comm IS NOT NULL GROUP BY comm
 -- `gone_seq`: when torch freed it; its memory may go later (segment.buried). `unmapped_seq`: it sleeps since then.
 CREATE TABLE segment AS
 SELECT process, any_value(rank) AS rank, segment, max(device) AS device,
-       any_value(addr) AS addr, max(size) AS size, any_value(memory_kind) AS memory_kind,
+       any_value(addr) AS addr, max(size) AS size, any_value(memory_kind) AS memory_kind, any_value(left_out) AS left_out,
        min(ns) FILTER (event IN ('segment.alloc', 'segment.adopt', 'segment.map')) AS born_ns,
        min(seq) FILTER (event IN ('segment.alloc', 'segment.adopt', 'segment.map')) AS born_seq,
        min(ns) FILTER (event IN ('segment.free', 'segment.unmap')) AS freed_ns,

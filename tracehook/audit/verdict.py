@@ -65,6 +65,7 @@ class Looked:
     in_vain: int  # local registrations that it cannot use
     left_out: int  # segments that nobody registered, because NCCL could not use it
     pausable: int  # and those whose memory a library can take away
+    left_out_by: dict[str, int]  # and those that a rule leaves out, by its name
     seconds: float
     proof_from: str | None  # ISO 8601, UTC: before, logs threw lines away; None: they tell everything
     shortened: int  # logs that did
@@ -135,6 +136,8 @@ class Verdict:
             said += (
                 f" {many(seen.pausable, 'segment')} stayed unregistered, because a library can take the memory away."
             )
+        for name, count in seen.left_out_by.items():
+            said += f" {many(count, 'segment')} stayed unregistered by choice ({name})."
         return said
 
     def as_json(self) -> dict[str, Any]:
@@ -223,7 +226,17 @@ def _look(store: Store) -> Looked:
                         sum(pausable) AS pausable
                  FROM counted) AS told"""
     )
-    return Looked(**{**row, "jobs": tuple(row["jobs"] or ())})
+    by_rule = store.rows(
+        """SELECT string_split(leaves_out, ',')[s.left_out[1] + 1] AS name, count(*) AS n
+           FROM segment s JOIN process USING (process)
+           WHERE memory_kind IS DISTINCT FROM 'pausable' AND NOT again
+             AND s.left_out IS NOT NULL AND leaves_out IS NOT NULL
+             AND EXISTS (FROM communicator c WHERE c.process = s.process AND c.device = s.device AND c.ranks > 1
+                         AND c.local = 'own' AND NOT at_calls AND NOT list_has_all(coalesce(spared, []), s.left_out))
+           GROUP BY name ORDER BY name"""
+    )
+    by = {each["name"] or "?": each["n"] for each in by_rule}
+    return Looked(**{**row, "jobs": tuple(row["jobs"] or ()), "left_out_by": by})
 
 
 def _counts(findings: Sequence[Finding]) -> dict[str, int]:

@@ -18,7 +18,7 @@ def nothing() -> dict[str, Any]:
         "segments": 0,
         "bytes": 0,
         "memory": {"source": "torch", "segments": 0, "bytes": 0, "refused": 0, "set_for_nccl": {}},
-        "left_out": {"segments": 0, "bytes": 0, "why": ""},
+        "left_out": {"segments": 0, "bytes": 0, "why": "", "by": {}},
         "asleep": {"segments": 0, "bytes": 0},
         "expandable_bytes": 0,
         "communicators": [],

@@ -6,6 +6,7 @@ import os
 import platform
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tracehook.log.bound import Bound
 from tracehook.log.file_name import make_log
 from tracehook.log.stderr import warn
 from tracehook.log.text import encodable
+from tracehook.nccl.segment_rules import SegmentRule
 from tracehook.settings import Settings
 
 
@@ -49,7 +51,9 @@ def why_unusable(directory: Path) -> str:
     return "" if os.access(directory, os.W_OK) else f"{str(directory)!r} is not writable for this user"
 
 
-def begin_fields(torch: Any, nccl: int, config: Settings, job: JobId) -> dict[str, Any]:
+def begin_fields(
+    torch: Any, nccl: int, config: Settings, job: JobId, rules: Sequence[SegmentRule] = ()
+) -> dict[str, Any]:
     """Return what the first line of the log says of this process."""
     environment = os.environ
     return {
@@ -68,7 +72,8 @@ def begin_fields(torch: Any, nccl: int, config: Settings, job: JobId) -> dict[st
         "allocator": encodable(environment.get("PYTORCH_CUDA_ALLOC_CONF", "")),
         "policy": [encodable(name) for name in config.policy],
         "local": config.local,
-        "local_min": config.local_min or 0,
+        "segments": [encodable(name) for name in config.segments],
+        "leaves_out": [encodable(rule.name) for rule in rules],
         "segment_memory": config.memory,
         "guard": config.guard,
         "timeout": config.timeout,

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from tracehook.hook.extension import EXTENSIONS
 from tracehook.log.stderr import warn
 from tracehook.log.tables import KINDS, MEMORIES
-from tracehook.nccl import effect
+from tracehook.nccl import effect, segment_rules
+from tracehook.nccl.segment_rules import ALWAYS, SegmentRule
 from tracehook.settings import Settings
 
 if TYPE_CHECKING:
@@ -27,12 +28,21 @@ _NEVER = (1 << 64) - 1
 _FOR_NCCL = {"NCCL_GRAPH_REGISTER": "0"}
 _paying = dict(effect.PAYING)  # the sizes of this process
 _set_for_nccl: dict[str, str] = {}  # variables that this process did not have before
+_rules = [ALWAYS]  # of this process, by position
+
+
+def choose_rules(config: Settings) -> list[SegmentRule]:
+    """Read the rules by which segments are left out, once: before :func:`take_over_memory`, and before the log."""
+    registers = config.local in ("auto", "own", "all")
+    _rules[:] = segment_rules.rules_of(config.segments, os.environ, warn if registers else lambda _: None)
+    return _rules
 
 
 def begin(core: Any, config: Settings) -> None:
     """Tell the native side what can take effect. Before CUDA is up; `core` has a process."""
     version, settings = core.nccl_version(), os.environ
     core.set_effects(*(effect.numbers(MEMORIES, one_host, version, settings) for one_host in (True, False)))
+    core.set_rules([rule.what.row() for rule in _rules[1:]])
     core.set_host(_MOST if (known := ranks_of_host(settings)) is None else known, config.local == "all")
     choose_calls(core, config, {})
 
@@ -45,13 +55,16 @@ def choose_calls(core: Any, config: Settings, found: Mapping[str, effect.Thresho
     source: SegmentSource = core.segment_source()
     of_use = config.memory == "vmm" and source.replaced
     _paying.update({**effect.PAYING, **found} if of_use else dict.fromkeys(effect.PAYING, effect.Threshold(None, None)))
+    if any(rule.what.of_captured_calls() for rule in _rules):
+        _paying.update({name: effect.Threshold(limit.eager, None) for name, limit in _paying.items()})
     for number, limit in enumerate(_paying.values()):
         core.set_threshold(number, *(_NEVER if value is None else value for value in limit))
 
 
 def paying_calls() -> list[str]:
-    """Return from which size on which calls run on registered memory here, as ranks compare it."""
-    return [f"{name} {limit.in_words()}" for name, limit in _paying.items()]
+    """Return which calls run on registered memory here, as ranks compare it."""
+    calls = [f"{name} {limit.in_words()}" for name, limit in _paying.items()]
+    return calls + [rule.in_words() for rule in _rules[1:]]
 
 
 def all_calls(core: Any, registered: bool) -> None:
@@ -88,8 +101,7 @@ def take_over_memory(core: Any, config: Settings, is_initialized: bool) -> str:
             if ranks_of_host(os.environ) != 0:  # unknown is most often one host
                 # Else NCCL registers such memory itself in captured calls, also on some ranks only, and before 2.29
                 # one registration for messages and collectives, which hang then.
-                _set_for_nccl.update({name: value for name, value in _FOR_NCCL.items() if name not in os.environ})
-                os.environ.update(_set_for_nccl)
+                _set_for_nccl.update(segment_rules.set_for_nccl(os.environ, _FOR_NCCL))
             return ""
         warn(f"SYMM_REGISTER_MEMORY=vmm has no effect: {why}; segments come from cudaMalloc")
     if config.local == "all" or (config.local in ("auto", "own") and ranks_of_host(os.environ) != _MOST):
@@ -143,18 +155,55 @@ def told(core: Any) -> dict[str, Any]:
 
 
 def left_out(core: Any) -> dict[str, Any]:
-    """Count the segments that NCCL could not use, and that tracehook therefore leaves unregistered; say why."""
-    devices = {row["device"] for row in core.communicators() if row["at_calls"] and row["size"] > 1}
-    row, count, nbytes = None, 0, 0
+    """Count the segments that tracehook leaves unregistered, because NCCL could not use them or a rule says so."""
+    rows = [row for row in core.communicators() if row["size"] > 1]
+    reasons: list[str] = []
+    by: dict[str, dict[str, int]] = {}
+    count, nbytes = 0, 0
     segments: list[Segment] = core.segments()
     for segment in segments:
-        facts = effect.Facts(MEMORIES[segment.memory], True, core.nccl_version(), os.environ)
-        rule = effect.row_of(facts)
-        if segment.device in devices and rule.effect == effect.NONE:
-            row, count, nbytes = row or rule, count + 1, nbytes + segment.size
-    if row is None:
-        return {"segments": 0, "bytes": 0, "why": ""}
-    return {"segments": count, "bytes": nbytes, "why": f"{row.text}: {row.remedy}"}
+        why = [_why_left_out(core, segment, row) for row in rows if row["device"] == segment.device]
+        if not any(why):
+            continue
+        count, nbytes = count + 1, nbytes + segment.size
+        name, reason = next(each for each in why if each)
+        if reason not in reasons:
+            reasons.append(reason)
+        if name:
+            told = by.setdefault(name, {"segments": 0, "bytes": 0})
+            told["segments"] += 1
+            told["bytes"] += segment.size
+    return {"segments": count, "bytes": nbytes, "why": "; ".join(reasons), "by": by}
+
+
+def _why_left_out(core: Any, segment: Segment, row: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the name of the rule ("" if NCCL could not use the segment), and why; None if it is not left out."""
+    facts = effect.Facts(MEMORIES[segment.memory], row["one_host"], core.nccl_version(), os.environ)
+    if rule := _rule_for(segment, row):
+        if rule is ALWAYS:
+            unusable = effect.row_of(facts)
+            return rule.name, f"{unusable.text}: {unusable.remedy}"
+        return rule.name, f"{rule.name} leaves them out"
+    unusable = effect.row_of(facts)
+    if row["at_calls"] and unusable.effect == effect.NONE:
+        return "", f"{unusable.text}: {unusable.remedy}"
+    return None
+
+
+def _rule_for(segment: Segment, row: Mapping[str, Any]) -> SegmentRule | None:
+    """Return the first rule that leaves a segment out with a communicator.
+
+    Calls inside a host run on registered memory by what all their ranks have alike, so a rule that looks at the
+    segment of one rank has no say there.
+    """
+    if KINDS[row["local"]] != "own":
+        return None
+    fitting = segment.left_out & ~row["spared"]
+    for position, rule in enumerate(_rules):
+        has_say = not row["at_calls"] or rule is ALWAYS or rule.what.of_all_segments() or rule.what.of_captured_calls()
+        if fitting >> position & 1 and has_say:
+            return rule
+    return None
 
 
 def about(core: Any, address: int, nbytes: int, communicator: int) -> str:
@@ -169,6 +218,8 @@ def about(core: Any, address: int, nbytes: int, communicator: int) -> str:
         return "not registered: tracehook registers nothing with this communicator"
     facts = effect.Facts(MEMORIES[segment.memory], row["one_host"], core.nccl_version(), os.environ)
     rule = effect.row_of(facts)
+    if row["size"] > 1 and (by := _rule_for(segment, row)) is not None and by is not ALWAYS:
+        return f"not registered: {by.name} leaves it out"
     if not row["at_calls"]:
         return f"registered, {_EFFECTS[rule.effect]}{_reason(rule)}"
     if rule.effect == effect.NONE:

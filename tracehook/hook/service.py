@@ -85,7 +85,8 @@ class Service:
 
         named = job.join() if settings.needs_job(self.settings) else job.NONE
         path, descriptor = log_begin.new_log(self.settings.log, named.id)
-        begin = log_begin.begin_fields(torch, _core.nccl_version(), self.settings, named)
+        rules = registration.choose_rules(self.settings)
+        begin = log_begin.begin_fields(torch, _core.nccl_version(), self.settings, named, rules)
         ring = ring_place.choose(path) if path else None
         bound = log_begin.bound(self.settings)
         _core.make_process(str(ring or ""), bound.ring_events)
@@ -114,7 +115,6 @@ class Service:
             _core.set_registering(False)
         mode = "observe" if self._record_only else self.settings.local
         _core.set_local_mode(MODES.index(mode))
-        _core.set_local_min(self.settings.local_min or 0)
         registration.take_over_memory(_core, self.settings, torch.cuda.is_initialized())
         registration.begin(_core, self.settings)
         if self.settings.check:

@@ -33,6 +33,7 @@ class CommunicatorStatus(TypedDict):
     in_vain: int
     at_calls: bool
     one_host: bool
+    spared: int
     device_communicators: int
     local: str
     segments_since_ns: int
@@ -53,11 +54,12 @@ class MemoryStatus(TypedDict):
 
 
 class LeftOutStatus(TypedDict):
-    """Segments that nobody registers, because NCCL could not use it. Sizes in bytes."""
+    """Segments that nobody registers, because NCCL could not use it, or a rule says so. Sizes in bytes."""
 
     segments: int
     bytes: int
     why: str
+    by: dict[str, AsleepStatus]
 
 
 class PoolStatus(TypedDict):

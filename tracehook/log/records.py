@@ -114,6 +114,8 @@ SHOW: Final[dict[str, Callable[[Fields, str, Any], None]]] = {
     "operation": _shown(_name_in([name for name, *_ in tables.OPERATIONS])),
     "local_kind": _shown(_name_in(tables.KINDS), unless=0),
     "memory_kind": _shown(_name_in(tables.MEMORIES), unless=0),
+    "pool_kind": _shown(_name_in(tables.POOLS), unless=0),
+    "rules": _shown(lambda value: [bit for bit in range(16) if value >> bit & 1], unless=0),
     "effect": _shown(_name_in(tables.EFFECTS), unless=0),
     "answer": _shown(_name_in(tables.ANSWERS)),
     "handle": _shown(_name_in(tables.HANDLES)),

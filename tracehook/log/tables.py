@@ -129,6 +129,9 @@ KINDS: Final = _names("events/local_kinds.def")
 MEMORIES: Final = _names("events/memory_kinds.def")
 """What the memory of a segment is, by number."""
 
+POOLS: Final = _names("events/pool_kinds.def")
+"""From which pool of torch's allocator a segment is, by number."""
+
 EFFECTS: Final = _names("events/effects.def")
 """What a local registration can do for NCCL, by number."""
 

@@ -54,7 +54,9 @@ METRICS: Final = {
     "tracehook_registrations_looked_at_total": _counter(
         "Local registrations of which tracehook saw whether NCCL used them in the first call that could.", "used"
     ),
-    "tracehook_segments_left_out": _gauge("Segments that nobody registers, because NCCL could not use it."),
+    "tracehook_segments_left_out": _gauge(
+        "Segments that nobody registers, because NCCL could not use it, or by choice."
+    ),
     "tracehook_registrations_made_total": _counter("Registrations that NCCL made.", "kind"),
     "tracehook_registrations_undone_total": _counter("Registrations that NCCL undid.", "kind"),
     "tracehook_registrations_failed_total": _counter("Calls that NCCL refused.", "kind", "action"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tracehook.nccl.segment_rules import LeaveOut
 from tracehook.policies.base import Answer, Policy, Request, Threshold
 
-__all__ = ["Answer", "Policy", "Request", "Threshold"]
+__all__ = ["Answer", "LeaveOut", "Policy", "Request", "Threshold"]

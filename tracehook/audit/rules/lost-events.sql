@@ -1,6 +1,6 @@
 -- severity: error
 -- sentence: Events are missing from a log: what balances in it was not checked.
--- advice: Let the log keep up: write it to a faster disk (SYMM_REGISTER_LOG), or register less with SYMM_REGISTER_LOCAL_MIN=20MiB.
+-- advice: Let the log keep up: write it to a faster disk (SYMM_REGISTER_LOG), or register less with SYMM_REGISTER_SEGMENTS=from-20MiB.
 -- divergence: never
 -- Those that found the ring full leave a gap, unless nothing was logged after them; a larger gap has another reason.
 WITH dropped AS (

@@ -21,7 +21,9 @@ WITH claim AS (
 life AS (
     SELECT process, device, segment, born_seq, coalesce(gone_seq, 4611686018427387903) AS gone_seq
     FROM segment JOIN process USING (process)
-    WHERE born_seq IS NOT NULL AND memory_kind IS DISTINCT FROM 'pausable' AND size >= coalesce(try_cast(local_min AS BIGINT), 0)),
+    -- What a rule leaves out with some communicators only is looked at with none. Before schema 1.21: `local_min`.
+    WHERE born_seq IS NOT NULL AND memory_kind IS DISTINCT FROM 'pausable' AND left_out IS NULL
+      AND size >= coalesce(try_cast(local_min AS BIGINT), 0)),
 -- How many segments a communicator met follows from two counts, so only those that registered fewer have to be looked at.
 births AS (
     SELECT process, device, born_seq, row_number() OVER (PARTITION BY process, device ORDER BY born_seq) AS born FROM life),

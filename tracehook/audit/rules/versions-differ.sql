@@ -5,7 +5,7 @@
 -- Of each thing that differs, the largest communicator in which it does.
 WITH told AS (
     SELECT process, rank, what, value FROM (FROM process WHERE communicators > 0)
-    UNPIVOT INCLUDE NULLS (value FOR what IN (tracehook, torch, cuda, nccl, allocator, policy, local_min, segment_memory, guard))),
+    UNPIVOT INCLUDE NULLS (value FOR what IN (tracehook, torch, cuda, nccl, allocator, policy, local_min, segments, segment_memory, guard))),
 -- What is alike in the whole job is alike in each of its communicators.
 unlike AS (
     SELECT what FROM told GROUP BY what HAVING count(DISTINCT value) + CASE WHEN count(value) < count(*) THEN 1 ELSE 0 END > 1),

@@ -51,7 +51,10 @@ void bind_rows(py::module_& module) {
         .def_readonly("address", &Segment::address)
         .def_readonly("size", &Segment::size)
         .def_property_readonly("memory",
-                               [](const Segment& self) { return static_cast<int>(self.memory); });
+                               [](const Segment& self) { return static_cast<int>(self.memory); })
+        .def_property_readonly("pool",
+                               [](const Segment& self) { return static_cast<int>(self.pool); })
+        .def_readonly("left_out", &Segment::left_out);
     using registrar::Registrar;
     py::class_<Registrar::Totals>(module, "Totals")
         .def_readonly("segments", &Registrar::Totals::segments)
@@ -146,8 +149,10 @@ void bind_process(py::module_& module) {
         py::arg("registers_itself") = false);
     module.def("set_local_mode",
                [](int mode) { nccl::set_local_mode(static_cast<nccl::LocalMode>(mode)); });
-    module.def("set_local_min",
-               [](std::size_t bytes) { process().registrar().set_local_min(bytes); });
+    module.def(
+        "set_rules",
+        [](const std::vector<RuleRow>& rows) { process().registrar().set_rules(rules_of(rows)); },
+        py::arg("rows"));
     module.def("log_overdue", [] { process().registrar().log_overdue(); }, NoGil());
     module.def(
         "retire_communicator",

@@ -166,6 +166,7 @@ py::list communicators(const registrar::Registrar& registrar, bool look) {
         row["in_vain"] = communicator->in_vain();
         row["at_calls"] = who.when == registrar::When::kAtCalls;
         row["one_host"] = who.one_host;
+        row["spared"] = who.spared;
         row["device_communicators"] = windows::of(*communicator).device_communicators();
         row["local"] = static_cast<int>(who.local);
         row["segments_since_ns"] = communicator->segments_in_progress().since_ns();
@@ -173,6 +174,14 @@ py::list communicators(const registrar::Registrar& registrar, bool look) {
         rows.append(row);
     }
     return rows;
+}
+
+std::vector<registrar::SegmentRule> rules_of(const std::vector<RuleRow>& rows) {
+    std::vector<registrar::SegmentRule> rules;
+    for (const auto& [pools, memories, below, least, most, one_host, across] : rows) {
+        rules.push_back({pools, memories, below, least, most, one_host, across});
+    }
+    return rules;
 }
 
 py::list ranges(const registrar::Registrar& registrar) {

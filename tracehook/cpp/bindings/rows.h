@@ -7,6 +7,8 @@
 #include "registrar/registrar.h"
 
 #include <pybind11/pybind11.h>
+#include <tuple>
+#include <vector>
 
 namespace tracehook::bindings {
 
@@ -36,5 +38,9 @@ py::list tallied(events::Ring& ring);
 // was found last.
 py::list communicators(const registrar::Registrar& registrar, bool look);
 py::list ranges(const registrar::Registrar& registrar);
+
+// A rule as Python writes it: the members of registrar::SegmentRule, in their order.
+using RuleRow = std::tuple<std::uint32_t, std::uint32_t, std::size_t, int, int, bool, bool>;
+std::vector<registrar::SegmentRule> rules_of(const std::vector<RuleRow>& rows);
 
 } // namespace tracehook::bindings

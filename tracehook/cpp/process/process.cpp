@@ -8,6 +8,7 @@
 #include "nccl/registration_calls.h"
 #include "torch/held_uses.h"
 #include "torch/pausable_memory.h"
+#include "torch/segment_source.h"
 #include "windows/communicator_windows.h"
 #include "windows/scope_stack.h"
 
@@ -78,7 +79,8 @@ void Process::on_segment(void* user, const th_segment_event* event) {
     }
     switch (event->action) {
     case TH_SEGMENT_ALLOC:
-        self->registrar_.segment_allocated(event->device, event->address, event->size);
+        self->registrar_.segment_allocated(event->device, event->address, event->size,
+                                           self->pool_of(*event));
         break;
     case TH_SEGMENT_FREE:
         self->registrar_.segment_freed(event->device, event->address, event->size);
@@ -101,6 +103,21 @@ void Process::on_segment(void* user, const th_segment_event* event) {
     default:
         break;
     }
+}
+
+registrar::PoolKind Process::pool_of(const th_segment_event& event) const noexcept {
+    // A hook library of an older tracehook does not tell it.
+    if (event.struct_size < sizeof(event) || event.pool == TH_POOL_DEFAULT) {
+        return registrar::PoolKind::kDefault;
+    }
+    if (bank_.find(event.address)) {
+        return registrar::PoolKind::kPrivate; // ours
+    }
+    // What is older than our slot never came through it.
+    const bool is_new = event.action == TH_SEGMENT_ALLOC;
+    return is_new && torch::is_made_elsewhere(event.address)
+               ? registrar::PoolKind::kOwnAllocator
+               : static_cast<registrar::PoolKind>(event.pool);
 }
 
 // Also where it stands aside: what was counted has to be counted down.
@@ -193,7 +210,8 @@ bool Process::adopt(const std::vector<th_segment_event>& segments) {
     bool expandable = false;
     for (const th_segment_event& segment : segments) {
         if (segment.expandable == 0) {
-            registrar_.adopt_segment(segment.device, segment.address, segment.size);
+            registrar_.adopt_segment(segment.device, segment.address, segment.size,
+                                     pool_of(segment));
         } else {
             registrar_.adopt_range(segment.device, segment.address, segment.size);
             expandable = true;

@@ -77,6 +77,7 @@ class Process {
     Process(const std::string& ring_path, std::size_t ring_capacity);
 
     static void on_segment(void* user, const th_segment_event* event);
+    registrar::PoolKind pool_of(const th_segment_event& event) const noexcept;
     void on_free(const th_segment_event& event) noexcept;
     bool adopt(const std::vector<th_segment_event>& segments); // whether some are expandable
     std::vector<th_segment_event> repeated_snapshot() const;

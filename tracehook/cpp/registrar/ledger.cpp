@@ -3,7 +3,7 @@
 namespace tracehook::registrar {
 
 const Segment& Ledger::insert(int device, std::uintptr_t address, std::size_t size,
-                              MemoryKind memory) {
+                              const Nature& nature) {
     std::uint32_t slot = next_slot_;
     if (free_slots_.empty()) {
         ++next_slot_;
@@ -12,7 +12,8 @@ const Segment& Ledger::insert(int device, std::uintptr_t address, std::size_t si
         free_slots_.pop_back();
     }
     Segment& segment = devices_[device][address];
-    segment = Segment{next_id_++, slot, device, address, size, memory};
+    segment = Segment{next_id_++, slot,          device,      address,
+                      size,       nature.memory, nature.pool, nature.left_out};
     bytes_ += size;
     ++version_;
     return segment;
@@ -55,11 +56,12 @@ std::vector<Segment> Ledger::take_in(std::uintptr_t address, std::size_t size) {
     return taken;
 }
 
-Segment Ledger::allocated(int device, std::uintptr_t address, std::size_t size, MemoryKind memory) {
+Segment Ledger::allocated(int device, std::uintptr_t address, std::size_t size,
+                          const Nature& nature) {
     if (adopting_) {
         tombstones_.erase({device, address});
     }
-    return insert(device, address, size, memory);
+    return insert(device, address, size, nature);
 }
 
 std::optional<Segment> Ledger::freed(int device, std::uintptr_t address) {
@@ -82,7 +84,7 @@ void Ledger::begin_adoption() {
 }
 
 std::optional<Segment> Ledger::adopt(int device, std::uintptr_t address, std::size_t size,
-                                     MemoryKind memory) {
+                                     const Nature& nature) {
     const ByAddress& live = devices_[device];
     const auto next = live.upper_bound(address);
     const bool starts_inside = next != live.begin() && std::prev(next)->second.end() > address;
@@ -90,7 +92,7 @@ std::optional<Segment> Ledger::adopt(int device, std::uintptr_t address, std::si
     if (starts_inside || reaches_next || tombstones_.contains({device, address})) {
         return std::nullopt;
     }
-    return insert(device, address, size, memory);
+    return insert(device, address, size, nature);
 }
 
 void Ledger::end_adoption() {

@@ -14,12 +14,19 @@
 
 namespace tracehook::registrar {
 
+// What is known of a segment besides its place.
+struct Nature {
+    MemoryKind memory = MemoryKind::kUnknown;
+    PoolKind pool = PoolKind::kDefault;
+    std::uint16_t left_out = 0;
+};
+
 class Ledger {
   public:
     // Takes out the live segments that a new one overlaps: their free was never seen.
     std::vector<Segment> take_stale(int device, std::uintptr_t address, std::size_t size);
     Segment allocated(int device, std::uintptr_t address, std::size_t size,
-                      MemoryKind memory = MemoryKind::kUnknown);
+                      const Nature& nature = {});
 
     // The segment that starts at `address`; nothing if none does.
     std::optional<Segment> freed(int device, std::uintptr_t address);
@@ -37,7 +44,7 @@ class Ledger {
     void begin_adoption();
     bool adopting() const noexcept { return adopting_; }
     std::optional<Segment> adopt(int device, std::uintptr_t address, std::size_t size,
-                                 MemoryKind memory = MemoryKind::kUnknown);
+                                 const Nature& nature = {});
     void end_adoption();
 
     std::vector<Segment> segments(int device) const; // by ascending address
@@ -55,7 +62,8 @@ class Ledger {
 
     std::vector<Segment> take_overlapping(ByAddress& live, std::uintptr_t begin,
                                           std::uintptr_t end);
-    const Segment& insert(int device, std::uintptr_t address, std::size_t size, MemoryKind memory);
+    const Segment& insert(int device, std::uintptr_t address, std::size_t size,
+                          const Nature& nature);
     void removed(const Segment& segment) noexcept;
 
     std::map<int, ByAddress> devices_;

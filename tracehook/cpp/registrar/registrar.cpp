@@ -59,23 +59,31 @@ std::vector<CommunicatorPtr> Registrar::communicators_on(int device,
     return communicators;
 }
 
-std::vector<Segment> Registrar::to_register(int device) const {
-    std::vector<Segment> segments = ledger_.segments(device);
-    std::erase_if(segments, [this](const Segment& segment) { return is_left_out(segment); });
+// A birth asks with the lock: the library of pausable memory may be seen at the same time.
+Nature Registrar::nature_of(std::uintptr_t address, std::size_t size, MemoryKind memory,
+                            PoolKind pool) const noexcept {
+    const MemoryKind kind = pausable_.has(address) ? MemoryKind::kPausable : memory;
+    return {kind, pool, rules_.that_fit(size, kind, pool)};
+}
+
+std::vector<Segment> Registrar::to_register(const Identity& communicator) const {
+    std::vector<Segment> segments = ledger_.segments(communicator.device);
+    std::erase_if(segments,
+                  [&](const Segment& segment) { return is_left_out(segment, communicator); });
     return segments;
 }
 
 void Registrar::queue(const Segment& segment,
                       const std::vector<CommunicatorPtr>& communicators) noexcept {
-    if (is_left_out(segment)) {
-        return;
-    }
     for (const CommunicatorPtr& communicator : communicators) {
-        communicator->gate().queue(*communicator, segment);
+        if (!is_left_out(segment, communicator->identity())) {
+            communicator->gate().queue(*communicator, segment);
+        }
     }
 }
 
-void Registrar::segment_allocated(int device, std::uintptr_t address, std::size_t size) noexcept {
+void Registrar::segment_allocated(int device, std::uintptr_t address, std::size_t size,
+                                  PoolKind pool) noexcept {
     if (abandoned()) {
         return;
     }
@@ -85,8 +93,8 @@ void Registrar::segment_allocated(int device, std::uintptr_t address, std::size_
         std::unique_lock lock(mutex_);
         log_overdue_frees(device);
         remove_stale(device, address, size, lock);
-        const Segment segment = ledger_.allocated(
-            device, address, size, pausable_.has(address) ? MemoryKind::kPausable : memory);
+        const Segment segment =
+            ledger_.allocated(device, address, size, nature_of(address, size, memory, pool));
         log_born<row::SegmentAlloc>(segment);
         observe_born(segment);
         drop_unborn(device);
@@ -221,7 +229,7 @@ void Registrar::begin_adoption() {
     ranges_.begin_adoption();
 }
 
-void Registrar::adopt_segment(int device, std::uintptr_t address, std::size_t size) {
+void Registrar::adopt_segment(int device, std::uintptr_t address, std::size_t size, PoolKind pool) {
     if (abandoned()) {
         return;
     }
@@ -230,8 +238,8 @@ void Registrar::adopt_segment(int device, std::uintptr_t address, std::size_t si
     std::vector<CommunicatorPtr> communicators;
     {
         const std::lock_guard guard(mutex_);
-        const auto segment = ledger_.adopt(device, address, size,
-                                           pausable_.has(address) ? MemoryKind::kPausable : memory);
+        const auto segment =
+            ledger_.adopt(device, address, size, nature_of(address, size, memory, pool));
         if (!segment) {
             return;
         }
@@ -267,6 +275,7 @@ CommunicatorPtr Registrar::add(Identity identity, const MakeRegistrationCalls& m
     {
         const std::lock_guard guard(mutex_);
         identity.id = next_id_++;
+        identity.spared = rules_.that_spare(identity);
         auto gate = parent ? parent->shared_gate() : std::make_shared<Gate>(patience_, grave_);
         communicator =
             std::make_shared<Communicator>(identity, make(identity), gate, ring_, make_companion_);
@@ -275,11 +284,14 @@ CommunicatorPtr Registrar::add(Identity identity, const MakeRegistrationCalls& m
                                                 .local = identity.local,
                                                 .adopted = identity.adopted,
                                                 .at_calls = identity.when == When::kAtCalls,
-                                                .one_host = identity.one_host}));
+                                                .one_host = identity.one_host,
+                                                .spared = identity.spared}));
+        if (rules_.leave_all_out(identity.spared)) {
+            communicator->agree_on_calls(false); // all ranks leave it alone
+        }
         const bool on = registering() && identity.local == Local::kOurs;
         const bool at_birth = on && identity.when == When::kAtBirth;
-        gate->join(communicator, at_birth ? to_register(identity.device) : std::vector<Segment>{},
-                   !on);
+        gate->join(communicator, at_birth ? to_register(identity) : std::vector<Segment>{}, !on);
         former = std::exchange(by_pointer_[identity.pointer], communicator);
         if (former) {
             drop_observed(*former);
@@ -441,7 +453,7 @@ void Registrar::set_registering(bool on) {
             if (on) {
                 const Identity& who = communicator->identity();
                 communicator->gate().resume(*communicator, who.when == When::kAtBirth
-                                                               ? to_register(who.device)
+                                                               ? to_register(who)
                                                                : std::vector<Segment>{});
             }
         }

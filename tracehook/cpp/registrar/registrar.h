@@ -20,6 +20,7 @@
 #include "registrar/patience.h"
 #include "registrar/pausable.h"
 #include "registrar/ranges.h"
+#include "registrar/segment_rules.h"
 
 #include <atomic>
 #include <chrono>
@@ -50,7 +51,8 @@ class Registrar {
 
     // --- the allocator's events, and its snapshot ---
 
-    void segment_allocated(int device, std::uintptr_t address, std::size_t size) noexcept;
+    void segment_allocated(int device, std::uintptr_t address, std::size_t size,
+                           PoolKind pool = PoolKind::kDefault) noexcept;
     // The allocator's free of the memory follows on this thread.
     void segment_freed(int device, std::uintptr_t address, std::size_t size) noexcept;
     // By who finds no room on a device, perhaps with the allocator's lock: false if nothing of it
@@ -62,7 +64,8 @@ class Registrar {
     // Attach the tracker between begin_adoption() and the snapshot; adopt every segment of the
     // snapshot; end.
     void begin_adoption();
-    void adopt_segment(int device, std::uintptr_t address, std::size_t size);
+    void adopt_segment(int device, std::uintptr_t address, std::size_t size,
+                       PoolKind pool = PoolKind::kDefault);
     void end_adoption();
 
     // --- expandable segments: mapped and unmapped in parts, followed and never registered ---
@@ -132,8 +135,8 @@ class Registrar {
     };
     Ending kill(const void* pointer) noexcept;
 
-    // Smaller segments are followed and never registered. To be called before there is a segment.
-    void set_local_min(std::size_t bytes) noexcept { local_min_ = bytes; }
+    // What fits one is followed and never registered. To be called before there is a segment.
+    void set_rules(const std::vector<SegmentRule>& rules) { rules_.set(rules); }
 
     // --- calls that gain by a registration ---
 
@@ -201,7 +204,9 @@ class Registrar {
                                           .addr = segment.address,
                                           .size = segment.size,
                                           .total = ledger_.bytes(),
-                                          .memory_kind = segment.memory},
+                                          .memory_kind = segment.memory,
+                                          .pool_kind = segment.pool,
+                                          .left_out = segment.left_out},
                                       {.device = static_cast<std::int16_t>(segment.device)}));
     }
     void push_gone(const Segment& segment,
@@ -221,10 +226,12 @@ class Registrar {
     // Without `when`: all.
     std::vector<CommunicatorPtr> communicators_on(int device, std::optional<When> when = {}) const;
     MemoryKind memory_of(std::uintptr_t address) const noexcept; // but for a pausable one
-    bool is_left_out(const Segment& segment) const noexcept {
-        return segment.size < local_min_ || segment.memory == MemoryKind::kPausable;
+    Nature nature_of(std::uintptr_t address, std::size_t size, MemoryKind memory,
+                     PoolKind pool) const noexcept;
+    static bool is_left_out(const Segment& segment, const Identity& communicator) noexcept {
+        return (segment.left_out & ~communicator.spared) != 0;
     }
-    std::vector<Segment> to_register(int device) const;
+    std::vector<Segment> to_register(const Identity& communicator) const;
     void queue(const Segment& segment, const std::vector<CommunicatorPtr>& communicators) noexcept;
     static void kill_communicator(Communicator& communicator) noexcept;
     void wait_for_aborts(int device, std::unique_lock<std::mutex>& lock);
@@ -248,7 +255,7 @@ class Registrar {
     const Patience patience_;
     SegmentMemory* const memory_;
     Aliases aliases_;
-    std::size_t local_min_ = 0; // bytes
+    SegmentRules rules_;
     Ledger ledger_;
     Ranges ranges_;
     Pausable pausable_;

@@ -13,8 +13,9 @@ void Registrar::memory_mapped(std::uintptr_t address, std::size_t size) noexcept
     }
     const std::lock_guard guard(mutex_);
     for (const Segment& before : pausable_.mapped(address, size)) {
-        const Segment segment =
-            ledger_.allocated(before.device, before.address, before.size, MemoryKind::kPausable);
+        const Segment segment = ledger_.allocated(
+            before.device, before.address, before.size,
+            nature_of(before.address, before.size, MemoryKind::kPausable, before.pool));
         log_born<row::SegmentMap>(segment);
     }
 }

@@ -48,8 +48,9 @@ struct Identity {
     int size = -1; // ranks in the communicator
     Local local = Local::kOurs;
     When when = When::kAtBirth;
-    bool one_host = false; // all its ranks are taken to share a host
-    bool adopted = false;  // its making was not seen
+    bool one_host = false;    // all its ranks are taken to share a host
+    bool adopted = false;     // its making was not seen
+    std::uint16_t spared = 0; // by which rules (segment_rules.h); given by the registrar
     Sharing shares;
 };
 

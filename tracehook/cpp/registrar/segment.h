@@ -18,6 +18,13 @@ inline constexpr std::size_t kMemoryKinds = 0
 #undef MEMORY_KIND
     ;
 
+// From which of the allocator's pools it is.
+enum class PoolKind : std::uint8_t {
+#define POOL_KIND(enumerator, ...) enumerator,
+#include "events/pool_kinds.def"
+#undef POOL_KIND
+};
+
 // What a registration is for. NCCL before 2.29 knows no address of a peer's memory for a collective
 // if a send or a receive was the first to use the registration, and the collective hangs. So each
 // of the two has registrations of its own. An all_to_all is made of sends and receives.
@@ -31,6 +38,8 @@ struct Segment {
     std::uintptr_t address = 0; // first byte
     std::size_t size = 0;       // bytes
     MemoryKind memory = MemoryKind::kUnknown;
+    PoolKind pool = PoolKind::kDefault;
+    std::uint16_t left_out = 0; // by which rules (segment_rules.h): bits
 
     std::uintptr_t end() const noexcept { return address + size; }
 };

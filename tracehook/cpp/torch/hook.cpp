@@ -42,6 +42,22 @@ bool free_is_watched(uint64_t address) {
            address >= __atomic_load_n(span, __ATOMIC_RELAXED);
 }
 
+bool is_captured(cudaStream_t stream) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    // CUDA never captures the default stream.
+    return stream != nullptr && cudaStreamIsCapturing(stream, &status) == cudaSuccess &&
+           status == cudaStreamCaptureStatusActive;
+}
+
+// torch counts ids of pools by their first number where a graph makes its own, and by the second
+// one for MemPool and graph_pool_handle().
+int32_t kind_of(const c10::MempoolId_t& pool, cudaStream_t stream) {
+    if (pool.first == 0 && pool.second == 0) {
+        return TH_POOL_DEFAULT;
+    }
+    return pool.first != 0 || is_captured(stream) ? TH_POOL_GRAPH : TH_POOL_PRIVATE;
+}
+
 bool blocks_are_watched() {
     const int32_t* scopes = open_scopes.load(std::memory_order_relaxed);
     return scopes != nullptr && __atomic_load_n(scopes, __ATOMIC_RELAXED) != 0;
@@ -81,12 +97,17 @@ void forward(const allocator::TraceEntry& entry, th_segment_callback callback, v
     default:
         return;
     }
-    const th_segment_event event{sizeof(th_segment_event),
-                                 action,
-                                 entry.device_,
-                                 action == TH_SEGMENT_MAP || action == TH_SEGMENT_UNMAP,
-                                 static_cast<uint64_t>(entry.addr_),
-                                 entry.size_};
+    const th_segment_event event{
+        sizeof(th_segment_event),
+        action,
+        entry.device_,
+        action == TH_SEGMENT_MAP || action == TH_SEGMENT_UNMAP,
+        static_cast<uint64_t>(entry.addr_),
+        entry.size_,
+        action == TH_SEGMENT_ALLOC
+            ? kind_of(entry.mempool_, static_cast<cudaStream_t>(entry.stream_))
+            : TH_POOL_DEFAULT,
+        0};
     callback(user, &event);
 }
 
@@ -119,7 +140,9 @@ int snapshot(th_segment_callback callback, void* user, char* error, uint32_t err
                                          static_cast<int32_t>(segment.device),
                                          segment.is_expandable,
                                          static_cast<uint64_t>(segment.address),
-                                         segment.total_size};
+                                         segment.total_size,
+                                         kind_of(segment.owner_private_pool_id, nullptr),
+                                         0};
             callback(user, &event);
         }
     });
@@ -189,12 +212,8 @@ int settle(int32_t device, char* error, uint32_t error_size) {
 }
 
 int32_t capturing(int32_t device) {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    const auto stream = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device));
-    // CUDA never captures the default stream.
-    return stream.stream() != nullptr &&
-           cudaStreamIsCapturing(stream.stream(), &status) == cudaSuccess &&
-           status == cudaStreamCaptureStatusActive;
+    return is_captured(
+        c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device)).stream());
 }
 
 } // namespace

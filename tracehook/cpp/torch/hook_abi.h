@@ -24,6 +24,13 @@ enum th_segment_action {
                              streams that used it too are done                          */
 };
 
+/* Whether a pool has an allocator of its own torch does not tell. */
+enum th_pool_kind {
+    TH_POOL_DEFAULT = 0,
+    TH_POOL_PRIVATE = 1, /* a MemPool, or one that graphs will share                          */
+    TH_POOL_GRAPH = 2    /* a graph made it, or a graph is captured on the segment's stream now */
+};
+
 struct th_segment_event {
     uint32_t struct_size;
     int32_t action;
@@ -31,6 +38,8 @@ struct th_segment_event {
     int32_t expandable; /* 1: part of an expandable segment */
     uint64_t address;
     uint64_t size; /* bytes */
+    int32_t pool;  /* th_pool_kind, of TH_SEGMENT_ALLOC and TH_SEGMENT_LIVE; other ones: 0 */
+    int32_t unused;
 };
 
 /* Called by the allocator with its device lock held, on any thread, perhaps with the GIL held. It

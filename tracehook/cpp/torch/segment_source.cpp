@@ -273,6 +273,15 @@ std::string replace_segment_source(registrar::Registrar& registrar, bool virtual
     return "";
 }
 
+bool is_made_elsewhere(std::uintptr_t address) noexcept {
+    Source& source = Source::instance();
+    if (!source.stands.load(std::memory_order_acquire)) {
+        return false;
+    }
+    const std::lock_guard guard(source.mutex);
+    return !source.blocks.contains(address);
+}
+
 SourceTold segment_source() noexcept {
     Source& source = Source::instance();
     const std::lock_guard guard(source.mutex);

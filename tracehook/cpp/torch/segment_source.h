@@ -41,6 +41,11 @@ class SourcedMemory final : public cuda::SegmentMemory {
 // it is. Throws std::runtime_error if a slot cannot be written.
 std::string replace_segment_source(registrar::Registrar& registrar, bool virtual_memory);
 
+// Whether the memory there did not come through our slot, although all that torch itself allocates
+// now does: by an allocator of the program. False while we stand in no slot. In the allocator's
+// callback.
+bool is_made_elsewhere(std::uintptr_t address) noexcept;
+
 // What became of it. Any thread.
 struct SourceTold {
     bool replaced = false;

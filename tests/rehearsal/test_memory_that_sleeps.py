@@ -110,5 +110,3 @@ def test_a_graph_whose_memory_slept_is_named_if_nccl_registered_it(
     assert run.broken == broken, run.output
     assert run.status == (86 if broken else 0), run.output
     assert [run.facts(rank)["gathered"] for rank in range(2)] == [[1.0, 2.0]] * 2
-    lines = [line for line in run.finished.err.splitlines() if "NCCL_GRAPH_REGISTER=0" in line]
-    assert len(lines) == (2 if broken else 0), run.output

@@ -27,14 +27,14 @@ def test_all_memory_comes_back_and_every_collective_is_right(
 ) -> None:
     """A shard of 32 MiB and its gathered form sleep: 96 MiB come back in each cycle, with the hook and (None) without."""
     log = None if settings is None else tmp_path
-    env = {"FETCHED": str(FETCHED), **(settings or {})}
+    env = {"FETCHED": str(FETCHED), "NCCL_GRAPH_REGISTER": "0", **(settings or {})}  # as vLLM sets it
     run = rehearse(HERE / "sleep_job.py", library, str(CYCLES), log=log, ranks=2, env=env, timeout=240 + CYCLES)
     run.assert_good()
     for rank in range(2):
         facts = run.facts(rank)
         print(library, settings, rank, facts)
         assert facts["wrong"] == [], run.output
-        assert all(32 * MB <= each <= 97 * MB for each in facts["gave_back"]), run.output
+        assert facts["gave_back"] == [96 * MB], run.output
         if log is not None:
             assert len(run.events("segment.unmap", rank)) == len(run.events("segment.map", rank)) == 2 * CYCLES
     if log is not None:

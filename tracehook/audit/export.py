@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
-
-import duckdb
 
 from tracehook.audit import lines_table
 from tracehook.audit.limits import limits, open_database
 from tracehook.audit.selection import LATEST, integer
-from tracehook.audit.store import quiet
-from tracehook.audit.texts import NOWHERE, Place, Texts
+from tracehook.audit.texts import NOWHERE, Place, Texts, fill
 from tracehook.log.directory import find_logs
 from tracehook.log.file import LogFile
 from tracehook.log.file_name import stem_of
@@ -63,7 +59,7 @@ def export(directory: Path, out: Path) -> Exported:
             limits(),
             open_database(Path(scratch, "export.duckdb")) as database,
         ):
-            places = _read(database, logs, Path(scratch))
+            _, _, places = fill(database, Texts(logs, Path(scratch)), logs, [0] * len(logs))
             database.execute(_PROCESS)
             rows = [_row(number, log, places.get(number, NOWHERE), directory) for number, log in enumerate(logs)]
             lines_table.add_rows(database, "process", rows)
@@ -76,16 +72,6 @@ def export(directory: Path, out: Path) -> Exported:
             for table in TABLES:
                 Path(aside, f"{table}.parquet").replace(out / f"{table}.parquet")
     return Exported(counts["event"], len(logs), foreign, found.unreadable)
-
-
-def _read(database: duckdb.DuckDBPyConnection, logs: Sequence[LogFile], scratch: Path) -> Mapping[int, Place]:
-    """Fill table ``event``; return the places of the processes that knew them only from a first group."""
-    texts = Texts(logs, scratch, quiet)
-    events, places = texts.survey(database)
-    fields = lines_table.fields_of(events)
-    lines_table.create_event(database, fields)
-    texts.load(database, fields, [None] * len(logs), [0] * len(logs))
-    return places
 
 
 def _row(number: int, log: LogFile, place: Place, directory: Path) -> tuple[object, ...]:

@@ -19,7 +19,7 @@ import duckdb
 import tracehook
 from tracehook.audit import lines_table
 from tracehook.audit.limits import limits, open_database
-from tracehook.audit.texts import NOWHERE, Place, Progress, Texts, size_of
+from tracehook.audit.texts import Place, Texts, fill, size_of
 from tracehook.log import packing
 from tracehook.log.file import LogFile, LogPart
 from tracehook.log.lines import LogError
@@ -74,10 +74,8 @@ class Workers(Protocol):
 class SharedTexts:
     """The logs of a directory, as :class:`~tracehook.audit.texts.Texts` has them, read by workers."""
 
-    def __init__(
-        self, logs: Sequence[LogFile], shifts: Sequence[int], scratch: Path, progress: Progress, workers: Workers
-    ) -> None:
-        self._logs, self._scratch, self._progress, self._workers = logs, scratch, progress, workers
+    def __init__(self, logs: Sequence[LogFile], shifts: Sequence[int], scratch: Path, workers: Workers) -> None:
+        self._logs, self._scratch, self._workers = logs, scratch, workers
         self._blocks = list(blocks(logs, shifts, workers.count))
         self._files: list[Path] = []
 
@@ -86,7 +84,6 @@ class SharedTexts:
         events: set[str] = set()
         places: dict[int, Place] = {}
         for number, read in enumerate(self._workers.read(self._blocks)):
-            self._progress("reading", number / len(self._blocks))
             if read.version != tracehook.__version__:
                 raise LogError(
                     f"a worker has tracehook {read.version}, and this process {tracehook.__version__}; install one "
@@ -129,12 +126,7 @@ def read(block: Block) -> Read:
         stack.enter_context(limits())
         database = stack.enter_context(open_database(scratch / "block.duckdb"))
         database.execute("SET threads = 1; SET preserve_insertion_order = false")  # as many tasks as processors
-        texts = Texts(logs, scratch, lambda _what, _done: None)
-        events, places = texts.survey(database)
-        ranks = [places.get(number, NOWHERE)[0] if log.rank is None else log.rank for number, log in enumerate(logs)]
-        fields = lines_table.fields_of(events)
-        lines_table.create_event(database, fields)
-        texts.load(database, fields, ranks, block.shifts)
+        events, fields, places = fill(database, Texts(logs, scratch), logs, block.shifts)
         stored = lines_table.column_list(name for name in fields if name not in lines_table.OF_PROCESS)
         file = scratch / "block.parquet"
         database.execute(

@@ -21,7 +21,7 @@ from tracehook.audit.fields import BEGIN
 from tracehook.audit.limits import limits, open_database
 from tracehook.audit.selection import LATEST, NEWEST, Selection, integer, select, shifts
 from tracehook.audit.split import SharedTexts, Workers
-from tracehook.audit.texts import NOWHERE, Place, Progress, Texts, size_of
+from tracehook.audit.texts import NOWHERE, Place, Texts, fill, size_of
 from tracehook.log.directory import Directory, find_logs
 from tracehook.log.file import LogFile
 from tracehook.log.lines import LogError, whole_number
@@ -33,10 +33,6 @@ _NAMED_LINES = 5
 _SMALL = 8 << 20  # bytes of logs: below that more threads of the database cost more than they do
 
 
-def quiet(_what: str, _done: float) -> None:
-    """Show no progress."""
-
-
 class Store:
     """Reads a directory into a database of its own, which goes with it. A context manager; for one thread.
 
@@ -45,9 +41,7 @@ class Store:
     `workers` read the logs, if there are some.
     """
 
-    def __init__(
-        self, path: Path, selection: Selection = NEWEST, progress: Progress = quiet, workers: Workers | None = None
-    ) -> None:
+    def __init__(self, path: Path, selection: Selection = NEWEST, workers: Workers | None = None) -> None:
         self._workers = workers
         self._stack = contextlib.ExitStack()
         self._scratch = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tracehook-audit-")))
@@ -60,7 +54,7 @@ class Store:
             with limits():
                 self._database = self._stack.enter_context(open_database(self._scratch / "audit.duckdb"))
                 self._database.execute("SET preserve_insertion_order = false")
-                self._load(progress)
+                self._load()
         except BaseException:
             self._stack.close()
             raise
@@ -107,28 +101,23 @@ class Store:
 
     # --- loading ---
 
-    def _load(self, progress: Progress) -> None:
-        self._read(self.directory.logs, shifts(self.directory.logs), progress)
+    def _load(self) -> None:
+        self._read(self.directory.logs, shifts(self.directory.logs))
         self._make_unreadable()
         self._make_operations()
-        progress("ordering", 0.0)
         self._database.execute(_sql("tables.sql"))
         self._refuse_several_runs()
 
-    def _read(self, logs: Sequence[LogFile], clocks: Sequence[int], progress: Progress) -> None:
+    def _read(self, logs: Sequence[LogFile], clocks: Sequence[int]) -> None:
         database = self._database
         if sum(size_of(part.text) for log in logs for part in log.parts) < _SMALL:
             database.execute("SET threads = 1")
         source: SharedTexts | Texts
         if self._workers is not None:
-            source = SharedTexts(logs, clocks, self._scratch, progress, self._workers)
+            source = SharedTexts(logs, clocks, self._scratch, self._workers)
         else:
-            source = Texts(logs, self._scratch, progress)
-        events, places = source.survey(database)
-        places |= {process: (log.rank, None) for process, log in enumerate(logs) if log.rank is not None}
-        fields = lines_table.fields_of(events)
-        lines_table.create_event(database, fields)
-        source.load(database, fields, [places.get(process, NOWHERE)[0] for process in range(len(logs))], clocks)
+            source = Texts(logs, self._scratch)
+        _, _, places = fill(database, source, logs, clocks)
         self._make_processes(logs, places, clocks)
 
     def _make_operations(self) -> None:

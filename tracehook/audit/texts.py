@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import duckdb
 
@@ -20,7 +20,6 @@ from tracehook.log.lines import LONGEST_LINE, whole_lines
 
 _BYTES_AT_ONCE: Final = 512 << 20  # DuckDB stores what is added twice, unless it fills whole groups of rows
 
-Progress = Callable[[str, float], None]
 Place = tuple[int | None, int | None]  # rank and number of ranks
 NOWHERE: Final[Place] = (None, None)
 
@@ -45,10 +44,9 @@ class _Text(NamedTuple):
 class Texts:
     """The logs of a directory, to be read into a database."""
 
-    def __init__(self, logs: Sequence[LogFile], scratch: Path, progress: Progress) -> None:
+    def __init__(self, logs: Sequence[LogFile], scratch: Path) -> None:
         self._logs = logs
         self._scratch = scratch
-        self._progress = progress
         self._texts = list(self._find())
 
     def survey(self, database: duckdb.DuckDBPyConnection) -> tuple[set[str], dict[int, Place]]:
@@ -69,7 +67,7 @@ class Texts:
                 if file is not None and place is not None:
                     places.setdefault(texts[file].process, place)
 
-        self._texts = self._each("looking", look)
+        self._texts = self._each(look)
         return events, places
 
     def load(
@@ -106,7 +104,7 @@ class Texts:
                            AND CASE WHEN seq IS NULL THEN t_ns > after_t_ns ELSE seq >= from_seq END)"""
             )
 
-        self._each("reading", add)
+        self._each(add)
         database.execute("DROP TABLE source")
         database.execute(_LOGGED_TOO)
 
@@ -125,12 +123,11 @@ class Texts:
             out.writelines(json.dumps(event) + "\n" for event in log.events_left())
         return path
 
-    def _each(self, what: str, action: Callable[[Sequence[_Text]], None]) -> list[_Text]:
+    def _each(self, action: Callable[[Sequence[_Text]], None]) -> list[_Text]:
         """Do something with all texts, some at a time; return those with which it could be done."""
         done: list[_Text] = []
         taken = 0
         while taken < len(self._texts):
-            self._progress(what, taken / len(self._texts))
             some = self._some(taken)
             done += self._attempt(some, action)
             taken += len(some)
@@ -172,6 +169,34 @@ class Texts:
         log = self._logs[text.process]
         log.complaint = f"{log.path.name}: a line is longer than {LONGEST_LINE >> 20} MiB, and was left out"
         return clean
+
+
+class Source(Protocol):
+    """Where the lines of logs come from: :class:`Texts`, or tasks that read them."""
+
+    def survey(self, database: duckdb.DuckDBPyConnection) -> tuple[set[str], dict[int, Place]]:
+        """Return what :meth:`Texts.survey` does."""
+
+    def load(
+        self,
+        database: duckdb.DuckDBPyConnection,
+        fields: Sequence[str],
+        ranks: Sequence[int | None],
+        shifts: Sequence[int],
+    ) -> None:
+        """Do what :meth:`Texts.load` does."""
+
+
+def fill(
+    database: duckdb.DuckDBPyConnection, source: Source, logs: Sequence[LogFile], shifts: Sequence[int]
+) -> tuple[set[str], list[str], dict[int, Place]]:
+    """Make table ``event`` of these logs; return which events and fields it has, and the places of the processes."""
+    events, places = source.survey(database)
+    places |= {process: (log.rank, None) for process, log in enumerate(logs) if log.rank is not None}
+    fields = lines_table.fields_of(events)
+    lines_table.create_event(database, fields)
+    source.load(database, fields, [places.get(process, NOWHERE)[0] for process in range(len(logs))], shifts)
+    return events, fields, places
 
 
 def size_of(file: Path) -> int:

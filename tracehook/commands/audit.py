@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracehook.commands.logs_options import Job, LogDirectory, Since, plain, progress_bar, readable, selection, tell
+from tracehook.commands.logs_options import Job, LogDirectory, Since, plain, readable, selection, tell
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from tracehook.audit.finding import Finding
     from tracehook.audit.recorded import Join
     from tracehook.audit.selection import Selection
     from tracehook.audit.store import Store
-    from tracehook.audit.texts import Progress
     from tracehook.audit.verdict import Verdict
 
 FINDINGS, NOT_WHOLE = 1, 3  # exit statuses
@@ -65,8 +63,8 @@ def audit(
         from tracehook.audit.verdict import Filter, judge
 
         wanted = Filter(tuple(rank or ()), tuple(comm or ()), allow_incomplete)
-        with progress_bar() as progress, _opened(directory, selection(job, since), progress, on) as store:
-            verdict = judge(store, check(store, progress), wanted)
+        with _opened(directory, selection(job, since), on) as store:
+            verdict = judge(store, check(store), wanted)
             joined = _join(store, verdict, flight_recorder) if flight_recorder is not None else None
             left_out = store.left_out
     tell("audit", left_out)
@@ -79,18 +77,18 @@ def audit(
 
 
 @contextlib.contextmanager
-def _opened(directory: Path, selected: Selection, progress: Progress, on: str | None) -> Iterator[Store]:
+def _opened(directory: Path, selected: Selection, on: str | None) -> Iterator[Store]:
     from tracehook.audit.store import Store
 
     if on is None:
-        with Store(directory, selected, progress) as store:
+        with Store(directory, selected) as store:
             yield store
         return
     from tracehook.audit.on_ray import workers_on
     from tracehook.audit.split import NotWhole
 
     try:
-        with workers_on(on) as workers, Store(directory, selected, progress, workers) as store:
+        with workers_on(on) as workers, Store(directory, selected, workers) as store:
             yield store
     except NotWhole as problem:
         typer.echo(f"tracehook audit: {plain(str(problem))}", err=True)
@@ -124,7 +122,7 @@ def _show(verdict: Verdict, most: int, joined: Join | None) -> None:
     for line in verdict.skipped:
         typer.echo(f"skipped: {plain(line)}")
     if verdict.rows:
-        _table(verdict.rows, most)
+        _print(verdict.rows, most)
     if joined is not None:
         for line in joined.lines:
             typer.echo(plain(line))
@@ -134,53 +132,15 @@ def _show(verdict: Verdict, most: int, joined: Join | None) -> None:
     typer.echo(plain(verdict.sentence))
 
 
-def _table(findings: tuple[Finding, ...], most: int) -> None:
-    from rich.console import Console
-
-    shown: dict[str, int] = {}
-    kept = []
-    for finding in findings:
-        count = shown[finding.rule] = shown.get(finding.rule, 0) + 1
-        if not most or count <= most:
-            kept.append(finding)
-    more = {rule: count - most for rule, count in shown.items() if most and count > most}
-    console = Console()
-    if console.is_terminal:
-        _print_table(console, kept, more)
-    else:
-        _print_lines(kept, more)
-
-
-def _print_table(console: Console, findings: list[Finding], more: dict[str, int]) -> None:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("time", justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    table.add_column("rule", no_wrap=True)
-    table.add_column("finding", overflow="fold")
-    for finding in findings:
-        style = "bold red" if finding.severity == "error" else "yellow"
-        table.add_row(_moment(finding), Text(finding.severity, style), finding.rule, Text(plain(finding.message)))
-    for rule, count in more.items():
-        table.add_row("", "", rule, Text(_told_more(count), "dim"))
-    console.print(table)
-
-
-def _print_lines(findings: list[Finding], more: dict[str, int]) -> None:
-    """Print one line a finding, for what reads lines."""
+def _print(findings: tuple[Finding, ...], most: int) -> None:
+    """Print one line a finding, at most so many of each rule."""
     width = max(len(finding.rule) for finding in findings)
+    shown: Counter[str] = Counter()
     for finding in findings:
-        typer.echo(f"{_moment(finding):>9}  {finding.severity:7}  {finding.rule:{width}}  {plain(finding.message)}")
-    for rule, count in more.items():
-        typer.echo(f"{'':18}  {rule:{width}}  {_told_more(count)}")
-
-
-def _moment(finding: Finding) -> str:
-    return "" if finding.ns is None else f"{finding.ns / 1e9:.3f} s"
-
-
-def _told_more(count: int) -> str:
-    return f"and {count:,} more (--max-findings)"
+        shown[finding.rule] += 1
+        if not most or shown[finding.rule] <= most:
+            moment = "" if finding.ns is None else f"{finding.ns / 1e9:.3f} s"
+            typer.echo(f"{moment:>9}  {finding.severity:7}  {finding.rule:{width}}  {plain(finding.message)}")
+    for rule, count in shown.items():
+        if 0 < most < count:
+            typer.echo(f"{'':18}  {rule:{width}}  and {count - most:,} more (--max-findings)")

@@ -16,7 +16,6 @@ from tracehook.log.text import printable
 
 if TYPE_CHECKING:
     from tracehook.audit.selection import Selection
-    from tracehook.audit.texts import Progress
 
 UNUSABLE = 2  # exit status
 
@@ -81,26 +80,6 @@ def _tidy_when_terminated() -> Iterator[None]:
 def _give_up(command: str, why: str) -> None:
     typer.echo(f"tracehook {command}: {why}", err=True)
     raise typer.Exit(UNUSABLE) from None
-
-
-@contextlib.contextmanager
-def progress_bar() -> Iterator[Progress]:
-    """Show what is being done, on a terminal; yields what is to be called with a word and a fraction."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda _what, _done: None
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("reading", total=1.0)
-
-        def show(what: str, done: float) -> None:
-            bar.update(task, description=what, completed=done)
-
-        yield show
 
 
 def plain(text: str, most: int = 2000) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tracehook.commands.logs_options import Job, LogDirectory, Since, progress_bar, readable, selection, tell
+from tracehook.commands.logs_options import Job, LogDirectory, Since, readable, selection, tell
 
 
 def report(
@@ -26,12 +26,8 @@ def report(
         from tracehook.views.output import replacing
         from tracehook.views.report import make_page
 
-        with (
-            progress_bar() as progress,
-            Store(directory, selection(job, since), progress) as store,
-            replacing(output) as file,
-        ):
-            size = file.write(make_page(store, progress).encode())
+        with Store(directory, selection(job, since)) as store, replacing(output) as file:
+            size = file.write(make_page(store).encode())
             left_out = store.left_out
     tell("report", left_out)
     typer.echo(f"{output}: {size / 1e6:.1f} MB")

@@ -7,17 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tracehook.commands.logs_options import (
-    All,
-    Job,
-    LogDirectory,
-    Since,
-    plain,
-    progress_bar,
-    readable,
-    selection,
-    tell,
-)
+from tracehook.commands.logs_options import All, Job, LogDirectory, Since, plain, readable, selection, tell
 
 
 def timeline(
@@ -37,12 +27,8 @@ def timeline(
         from tracehook.views.output import replacing
         from tracehook.views.timeline import write
 
-        with (
-            progress_bar() as progress,
-            Store(directory, selection(job, since, show_all), progress) as store,
-            replacing(output) as file,
-        ):
-            written = write(store, check(store, progress), file, progress)
+        with Store(directory, selection(job, since, show_all)) as store, replacing(output) as file:
+            written = write(store, check(store), file)
             processes = len(store.directory.logs)
             skipped, left_out = store.directory.foreign + store.directory.unreadable, store.left_out
     tell("timeline", left_out)

@@ -18,8 +18,7 @@ from typing import Any, BinaryIO
 
 from tracehook.audit.fields import FIELDS
 from tracehook.audit.finding import Finding
-from tracehook.audit.store import Store, quiet
-from tracehook.audit.texts import Progress
+from tracehook.audit.store import Store
 from tracehook.log.text import in_bytes
 from tracehook.views.packets import Arguments, Packets, Value
 
@@ -48,22 +47,17 @@ _OF_EVENTS = tuple(name for name in FIELDS if name not in _SAID)
 _AT_ONCE = 100_000  # events whose rows are held
 
 
-def write(store: Store, findings: Iterable[Finding], file: BinaryIO, progress: Progress = quiet) -> Packets:
+def write(store: Store, findings: Iterable[Finding], file: BinaryIO) -> Packets:
     """Write the trace of all that `store` holds to `file`; return what wrote it, which has counted."""
     timeline = _Timeline(store, file)
-    parts: tuple[tuple[str, Callable[[], None]], ...] = (
-        ("findings", partial(timeline.findings, findings)),
-        ("processes", timeline.processes),
-        ("bytes", timeline.bytes),
-        ("segments", timeline.segments),
-        ("communicators", timeline.communicators),
-        ("registrations", timeline.registrations),
-        ("calls", timeline.calls),
-        ("events", timeline.events),
-    )
-    for done, (name, part) in enumerate(parts):
-        progress(f"writing {name}", done / len(parts))
-        part()
+    timeline.findings(findings)
+    timeline.processes()
+    timeline.bytes()
+    timeline.segments()
+    timeline.communicators()
+    timeline.registrations()
+    timeline.calls()
+    timeline.events()
     return timeline.out
 
 

@@ -20,7 +20,6 @@ and may use the macros of ``macros.sql``.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -72,16 +71,14 @@ def _parse(name: str, text: str) -> Rule:
     return Rule(name.removesuffix(".sql"), **said, sql=sql, needs=needs, suspects=suspects)
 
 
-def check(store: Store, progress: Callable[[str, float], None] | None = None) -> list[Finding]:
+def check(store: Store) -> list[Finding]:
     """Apply all rules; return what they found, the earliest first."""
     store.use_macros()
     there = store.events()
     out: list[Finding] = []
-    for index, rule in enumerate(rules()):
+    for rule in rules():
         if not rule.sql or (rule.needs and not rule.needs & there):
             continue
-        if progress is not None:
-            progress(f"rule {rule.name}", index / len(rules()))
         try:
             out.extend(apply_rule(store, rule))
         except TooMuch as problem:

@@ -19,18 +19,16 @@ from plotly.offline import get_plotlyjs
 
 from tracehook.audit.called import job_of
 from tracehook.audit.rules import check, rules
-from tracehook.audit.store import Store, quiet
-from tracehook.audit.texts import Progress
+from tracehook.audit.store import Store
 from tracehook.views.report import cost, findings, job, series, spread, waiting
 
 _SCRIPTS = ("pictures.js", "page.js")
 _UNSAFE = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
 
 
-def make_page(store: Store, progress: Progress = quiet) -> str:
+def make_page(store: Store) -> str:
     """Return the report on the logs of `store`."""
-    found = check(store, progress)
-    progress("series", 0.0)
+    found = check(store)
     places = series.find_places(store)
     span = series.find_span(store, [finding.ns for finding in found if finding.ns is not None])
     time = series.read_all(store, places, span)
@@ -42,10 +40,8 @@ def make_page(store: Store, progress: Progress = quiet) -> str:
         "time": time,
         "silent": [place.silent for place in places],
     }
-    progress("cost", 0.0)
     rows, data["cost"], more_costs = cost.read_cost(store, names)
     place_of = {place.rank: place.number for place in reversed(places) if place.rank is not None}
-    progress("page", 0.0)
     return _render(
         data,
         job=job.describe(store),

@@ -26,8 +26,7 @@ import torch.distributed as dist
 
 import tracehook
 from tracehook.tuning.arms import Arm
-from tracehook.tuning.clock import Clock, calls_in_a_row, repeated, take_turns
-from tracehook.tuning.interval import Interval, of_median
+from tracehook.tuning.clock import Clock, Interval, calls_in_a_row, of_median, repeated, take_turns
 from tracehook.tuning.sweep import slowest
 from tracehook.tuning.table import Row, load
 from tracehook.tuning.tuner_run import TunerRun

@@ -8,7 +8,7 @@ from pathlib import Path
 from launch import ROOT, launch
 from test_gpu_symmetric import play, told
 
-from tracehook.audit.order import first_finding
+from tracehook.audit.finding import first_finding
 from tracehook.audit.rules import check
 from tracehook.audit.store import Store
 from tracehook.audit.verdict import Filter, Verdict, judge

@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tracehook.audit.finding import Finding, fold, ranges
-from tracehook.audit.order import first_finding, in_order, is_divergence
+from tracehook.audit.finding import Finding, first_finding, fold, in_order, is_divergence, ranges
 
 
 def found(message: str, *ranks: int, rule: str = "a", **more: object) -> Finding:

@@ -14,7 +14,7 @@ from tracehook.audit import live, live_process
 from tracehook.audit.live import Follower
 from tracehook.audit.live_process import QUIET_AFTER, State
 from tracehook.commands import watch_table
-from tracehook.log import tables, tail
+from tracehook.log import growing, tables
 from tracehook.log.lines import LONGEST_LINE
 
 BEGIN = {"event": "trace.begin", "schema": "1.2", "t_ns": 10**9, "time": "2026-11-21T14:28:11+00:00", "pid": 10}
@@ -99,8 +99,8 @@ def test_only_what_is_new_is_read(tmp_path, follower, monkeypatch):
     follower.look()
     opened, read = [], []
     open_file, pread = os.open, os.pread
-    monkeypatch.setattr(tail.os, "open", lambda path, *a: opened.append(path) or open_file(path, *a))
-    monkeypatch.setattr(tail.os, "pread", lambda *a: read.append(pread(*a)) or read[-1])
+    monkeypatch.setattr(growing.os, "open", lambda path, *a: opened.append(path) or open_file(path, *a))
+    monkeypatch.setattr(growing.os, "pread", lambda *a: read.append(pread(*a)) or read[-1])
     follower.look()
     assert opened == []
     _append(paths[7], ALLOC)
@@ -135,7 +135,7 @@ def test_byte_by_byte(tmp_path, follower):
 def test_a_large_log_is_read_in_turns(tmp_path, follower):
     """When time is up the rest is left to later looks, and every file has its turn."""
     paths = [_start(tmp_path, rank, *[ALLOC] * 10_000) for rank in range(3)]
-    assert all(path.stat().st_size > 2 * tail.CHUNK for path in paths)
+    assert all(path.stat().st_size > 2 * growing.CHUNK for path in paths)
     follower.look(0)
     assert (len(follower.processes), follower.behind > 0) == (1, True)
     follower.look(0)
@@ -148,7 +148,7 @@ def test_a_large_log_is_read_in_turns(tmp_path, follower):
         follower.look(0)
         looks += 1
     assert [process.summary.segments for process in follower.processes.values()] == [10_000] * 3
-    assert looks == sum(-(-path.stat().st_size // tail.CHUNK) for path in paths)
+    assert looks == sum(-(-path.stat().st_size // growing.CHUNK) for path in paths)
 
 
 # --- files that come, go and change ---
@@ -231,7 +231,7 @@ def test_a_file_that_is_replaced_between_look_and_read(tmp_path, follower, monke
         with open(os.devnull) as file:
             return fstat(file.fileno())
 
-    monkeypatch.setattr(tail.os, "fstat", another)
+    monkeypatch.setattr(growing.os, "fstat", another)
     follower.look()
     assert follower.processes == {}
     follower.look()
@@ -252,7 +252,7 @@ def test_a_file_that_is_replaced_between_look_and_read(tmp_path, follower, monke
         b'{"event": "trace.begin", "schema": "9.0"}\n',
         b'{"event": "trace.begin"}\n',
         b"\n",
-        b"x" * (LONGEST_LINE + 2 * tail.CHUNK) + b"\n",
+        b"x" * (LONGEST_LINE + 2 * growing.CHUNK) + b"\n",
     ],
 )
 def test_a_file_that_is_no_log_is_named_and_left_alone(tmp_path, follower, data):
@@ -274,7 +274,7 @@ def test_a_file_that_is_no_log_is_named_and_left_alone(tmp_path, follower, data)
     assert (follower.skipped, len(follower.processes)) == ({}, 2)
 
 
-@pytest.mark.parametrize("line", [b"NCCL WARN x", b"[1]", b"\xff", b"{" * 5000, b"y" * (LONGEST_LINE + tail.CHUNK)])
+@pytest.mark.parametrize("line", [b"NCCL WARN x", b"[1]", b"\xff", b"{" * 5000, b"y" * (LONGEST_LINE + growing.CHUNK)])
 def test_a_foreign_line_costs_itself(tmp_path, follower, line):
     """Lines around it count, and the number of such lines is shown."""
     path = _start(tmp_path, 0, ALLOC)

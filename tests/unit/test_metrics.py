@@ -23,9 +23,9 @@ import tracehook
 from tracehook.hook import facts
 from tracehook.log.event_counts import EventCounts
 from tracehook.log.journal import Journal
-from tracehook.metrics import collectives, writer
+from tracehook.metrics import writer
 from tracehook.metrics.merged import Merged
-from tracehook.metrics.readings import Sources, readings
+from tracehook.metrics.readings import Sources, by_communicator, by_path, readings
 from tracehook.metrics.series import Bounded, text
 from tracehook.metrics.table import COMMON, METRICS
 from tracehook.metrics.writer import Writer
@@ -123,7 +123,7 @@ def counted(**given):
 def test_collectives_are_summed_over_communicators():
     """Number and bytes by operation, size, path and capture, whichever communicator they were on."""
     rows = [counted(count=2, nbytes=2000), counted(count=1, nbytes=900), counted(path="copy_engine", captured=True)]
-    found = of(sources(collectives=collectives.by_path(rows)))
+    found = of(sources(collectives=by_path(rows)))
     assert found["tracehook_collectives_total", "all_reduce", "1024", "symmetric", "false"] == 3
     assert found["tracehook_collective_bytes_total", "all_reduce", "1024", "symmetric", "false"] == 2900
     assert found["tracehook_collectives_total", "all_reduce", "1024", "copy_engine", "true"] == 1
@@ -132,7 +132,7 @@ def test_collectives_are_summed_over_communicators():
 def test_collectives_of_a_communicator_are_counted():
     """Of each communicator that lives and has other ranks, also before its first call."""
     rows = [ROW | {"key": key, "size": size} for key, size in (("ab", 2), ("cd", 8), ("ef", 1))]
-    called = collectives.by_communicator([counted(comm="ab", count=3), counted(comm="ab", count=4, captured=True)])
+    called = by_communicator([counted(comm="ab", count=3), counted(comm="ab", count=4, captured=True)])
     found = of(sources(status={"communicators": rows}, called=called))
     name = "tracehook_communicator_collectives_total"
     assert {key[1]: value for key, value in found.items() if key[0] == name} == {"ab": 7, "cd": 0}
@@ -185,7 +185,7 @@ def test_all_values_are_in_the_table():
     pools = [{"pool": "shared", "device": 0, "segments": 2, "bytes": 64, "retired_bytes": 32}]
     tally = EventCounts()
     tally._missed.update([("ab", 1)])
-    now = sources(status={"communicators": rows, "pools": pools}, collectives=collectives.by_path([counted()]))
+    now = sources(status={"communicators": rows, "pools": pools}, collectives=by_path([counted()]))
     found = list(readings(now))
     for reading in found:
         assert len(reading.labels) == len(METRICS[reading.metric].labels)

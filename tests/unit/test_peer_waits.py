@@ -10,8 +10,7 @@ from unit.test_blame import ALL_REDUCE, SECOND, caller, counted
 
 from tracehook.audit import blame, live_waits, semaphores
 from tracehook.audit.called import Callers
-from tracehook.audit.finding import Finding
-from tracehook.audit.order import in_order
+from tracehook.audit.finding import Finding, in_order
 from tracehook.audit.waits import waits
 from tracehook.log.calls import READ, SIGNAL, WAIT, Call, Calls, Partner, fields_of, parse
 

@@ -7,7 +7,7 @@ import statistics
 
 import pytest
 
-from tracehook.tuning.interval import Interval, is_decided, of_median
+from tracehook.tuning.clock import Interval, is_decided, of_median
 
 MARGIN = 0.005
 

@@ -1,10 +1,18 @@
-"""What a rule found, and findings of ranks that did alike as one."""
+"""What a rule found, findings of ranks that did alike as one, and which finding is the first.
+
+A rule says of itself (``-- divergence: ...``) whether its findings show that ranks diverged:
+
+* ``always``: it compares ranks;
+* ``unless all``: they do not if all ranks, of the communicator or of the job, have a finding of the rule;
+* ``unless alike``: they do not if these findings are one (:func:`fold`);
+* ``never``: it is about one process's log or settings.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -27,7 +35,7 @@ class ProgramPlace(NamedTuple):
 class Finding:
     """Something that should not be. `ns`: nanoseconds since the job began; `ranks`: culprits first.
 
-    `advice`: what to do. `divergence`: whether it shows that ranks diverged, see order.py. `calls`: those that the
+    `advice`: what to do. `divergence`: whether it shows that ranks diverged. `calls`: those that the
     message names, each as the number of its process and its place in the order of that process.
     `places`: where ranks were in their programs.
     """
@@ -93,3 +101,31 @@ def ranges(ranks: Sequence[int]) -> str:
     begins = [0, *(place for place, (one, other) in enumerate(pairwise(ranks), 1) if other > one + 1), len(ranks)]
     runs = [ranks[begin:end] for begin, end in pairwise(begins)]
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+
+
+_LAST = 1 << 62
+
+
+def in_order(findings: Iterable[Finding]) -> list[Finding]:
+    """Return the earliest first; those of no known moment come last."""
+    return sorted(findings, key=_when)
+
+
+def first_finding(findings: Iterable[Finding]) -> Finding | None:
+    """Return the finding where things first went wrong: the earliest error, or else the earliest warning."""
+    found = list(findings)
+    errors = [finding for finding in found if finding.severity == "error"]
+    return min(errors or found, key=_when, default=None)
+
+
+def is_divergence(row: Finding, rows: Iterable[Finding], everybody: Collection[int]) -> bool:
+    """Tell whether ranks diverged: one did what another one of `everybody` did not. `rows` are folded."""
+    if row.divergence in ("always", "never"):
+        return row.divergence == "always"
+    same = [one for one in rows if (one.rule, one.comm) == (row.rule, row.comm)]
+    did = {rank for one in ([row] if row.divergence == "unless alike" else same) for rank in one.ranks}
+    return bool(did) and not set(everybody) <= did
+
+
+def _when(finding: Finding) -> tuple[int, int, str, str]:
+    return (finding.ns if finding.ns is not None else _LAST, finding.seq or 0, finding.rule, finding.message)

@@ -14,9 +14,8 @@ from tracehook.audit.group import NAMED, NamedGroup, group_in
 from tracehook.audit.live_waits import Running
 from tracehook.audit.summary import Summary
 from tracehook.log.calls import Calls, parse
-from tracehook.log.file import rank_of
+from tracehook.log.file import Participation, rank_of
 from tracehook.log.lines import parse_lines, whole_number
-from tracehook.log.participation import Participation
 from tracehook.log.ring import RingHeader
 
 QUIET_AFTER: Final = 5.0  # seconds without anything new after which a process is quiet

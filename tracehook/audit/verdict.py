@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tracehook.audit import known_bugs
-from tracehook.audit.finding import Finding, fold
-from tracehook.audit.order import first_finding, is_divergence
+from tracehook.audit.finding import Finding, first_finding, fold, is_divergence
 from tracehook.audit.rules import rules
 from tracehook.audit.store import Store
 from tracehook.known import Bearing

@@ -104,7 +104,7 @@ def _join(store: Store, verdict: Verdict, dumps: Path) -> Join:
 
 def _show(verdict: Verdict, most: int, joined: Join | None) -> None:
     from tracehook.audit import known_bugs
-    from tracehook.audit.order import first_finding
+    from tracehook.audit.finding import first_finding
     from tracehook.log.text import many
 
     seen = verdict.looked

@@ -8,10 +8,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from tracehook.log.file import began_of, job_of, launcher_job_of, rank_of
+from tracehook.log.file import Participation, began_of, job_of, launcher_job_of, rank_of
 from tracehook.log.job_id import is_made
 from tracehook.log.lines import Event, LogError, whole_number
-from tracehook.log.participation import Participation
 from tracehook.log.text import printable, ranges_of, told_ranges
 
 NO_ID: Final = "(no id)"  # stands for that of a job without one

@@ -13,8 +13,7 @@ from tracehook.hook.service import extend, service
 from tracehook.log.event_counts import EventCounts
 from tracehook.log.file_name import file_stem
 from tracehook.log.journal import SCHEMA, Journal
-from tracehook.metrics.collectives import by_communicator, by_path
-from tracehook.metrics.readings import Sources, readings
+from tracehook.metrics.readings import Sources, by_communicator, by_path, readings
 from tracehook.metrics.series import Bounded, Series, text
 from tracehook.metrics.writer import Writer
 from tracehook.nccl.counts import path_counts

@@ -1,15 +1,36 @@
-"""What the metrics of a process are now: from its status, the counts of its events, and its log."""
+"""What the metrics of a process are now: from its status, the counts of its events and collectives, and its log."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tracehook.log.event_counts import EventCounts
 from tracehook.log.tables import PROBLEMS, WARNINGS
-from tracehook.metrics.collectives import Bin
 from tracehook.metrics.table import DISAGREEMENTS, OUTCOMES, STATES
+from tracehook.nccl.counts import PathCount
+
+Bin = tuple[str, str, str, str]  # operation, bucket, path, captured
+
+
+def by_path(counts: Iterable[PathCount]) -> dict[Bin, tuple[int, int]]:
+    """Return number and bytes of all communicators together."""
+    sums: dict[Bin, list[int]] = defaultdict(lambda: [0, 0])
+    for row in counts:
+        one = sums[row.operation, str(row.bucket), row.path, "true" if row.captured else "false"]
+        one[0] += row.count
+        one[1] += row.nbytes
+    return {key: (count, nbytes) for key, (count, nbytes) in sums.items()}
+
+
+def by_communicator(counts: Iterable[PathCount]) -> dict[str, int]:
+    """Return the number of collectives by the key of their communicator."""
+    sums = Counter[str]()
+    for row in counts:
+        sums[row.comm] += row.count
+    return dict(sums)
+
 
 _KINDS = {"segments_since_ns": "local", "windows_since_ns": "window"}  # by column of a communicator
 _ACTIONS = ("register", "deregister")

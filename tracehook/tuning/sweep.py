@@ -21,8 +21,7 @@ from tracehook.hook import registration
 from tracehook.hook.groups import pointer_of
 from tracehook.settings import from_environment
 from tracehook.tuning.arms import Arm
-from tracehook.tuning.clock import Clock, calls_in_a_row, repeated, take_turns
-from tracehook.tuning.interval import is_decided, of_median
+from tracehook.tuning.clock import Clock, calls_in_a_row, is_decided, of_median, repeated, take_turns
 from tracehook.tuning.machine import hosts_of, this_machine
 from tracehook.tuning.registered import RegisteredArm, buffers_of
 from tracehook.tuning.table import Point, RegisteredPoint, Row, Table

@@ -2,7 +2,7 @@
 
 A rule begins with comment lines ``-- severity: error`` (or ``warning``), ``-- sentence: ...``, which says what is
 wrong if it selects a row, ``-- advice: ...``, which says in one sentence what to do then, and ``-- divergence: ...``
-(order.py); its name is that of the file. DuckDB takes longer to plan a small question than to answer it. So
+(finding.py); its name is that of the file. DuckDB takes longer to plan a small question than to answer it. So
 ``-- needs: EVENT, ...`` names events: the audit leaves the rule out if no log has one of them. And a rule may have two
 questions, with a line ``-- then`` between them. The audit puts what the first one selects into the table ``suspect``.
 It asks the second one only if that table has a row. A rule returns these columns:
@@ -27,9 +27,8 @@ from typing import Any
 
 from tracehook.audit import blame, stacks
 from tracehook.audit.called import job_of
-from tracehook.audit.finding import Finding
+from tracehook.audit.finding import Finding, in_order
 from tracehook.audit.limits import TooMuch
-from tracehook.audit.order import in_order
 from tracehook.audit.store import Store
 
 SEVERITIES = ("error", "warning")
@@ -48,7 +47,7 @@ class Rule:
     severity: str
     sentence: str
     advice: str
-    divergence: str  # whether a finding shows that ranks diverged: see order.py
+    divergence: str  # whether a finding shows that ranks diverged: see finding.py
     sql: str
     needs: frozenset[str] = frozenset()  # events; empty: any
     suspects: str = ""  # SQL too; empty: `sql` stands alone

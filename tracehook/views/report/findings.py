@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tracehook.audit.finding import Finding
-from tracehook.audit.order import first_finding
+from tracehook.audit.finding import Finding, first_finding
 from tracehook.audit.rules import SEVERITIES, Rule
 from tracehook.views.report.phrases import in_seconds, rank_ranges, short
 

@@ -79,13 +79,13 @@ class Caller:
     rank: int | None
     pid: int | None
     ended: bool  # in order: its log has an end
-    how: str | None  # Python ended: exit, exception, os._exit; None: it did not say
-    exception: str | None  # type and first line, if one ended it
-    signal: int | None
-    sender: int | None  # the process that sent it
-    ended_ns: int | None  # when, as far as is known
-    last_event: str | None
-    shift_ns: int  # from CLOCK_MONOTONIC to the times here
+    how: str | None = None  # Python ended: exit, exception, os._exit; None: it did not say
+    exception: str | None = None  # type and first line, if one ended it
+    signal: int | None = None
+    sender: int | None = None  # the process that sent it
+    ended_ns: int | None = None  # when, as far as is known
+    last_event: str | None = None
+    shift_ns: int = 0  # from CLOCK_MONOTONIC to the times here
     wall_ns: int = 0  # from CLOCK_MONOTONIC to the wall clock
     began_ns: int | None = None  # by CLOCK_MONOTONIC
     world_size: int | None = None
@@ -145,18 +145,6 @@ class Caller:
     def steps(self) -> dict[int, Step]:
         """The calls that are remembered, by their place in the order of the process."""
         return {step.call.order: step for step in self.in_order}
-
-    def transfer_orders(self, comm: str, peer: int, operation: str) -> list[int]:
-        """Return the places of the transfers of one kind with one peer that are remembered."""
-        calls = self.parts[comm].last_transfers
-        return [call.order for call in calls if call.root == peer and call.operation == operation]
-
-    def transfers_before(self, step: Step) -> int:
-        """Return how many transfers of this kind with this peer came before this one."""
-        peer, sends = step.call.root, step.call.operation == "send"
-        made = sum(each.sent if sends else each.received for each in self.parts[step.comm].peers if each.rank == peer)
-        orders = self.transfer_orders(step.comm, peer, step.call.operation)
-        return made - len(orders) + orders.index(step.call.order)
 
     @property
     def last_step(self) -> Step | None:

@@ -96,6 +96,11 @@ def _span(values: Iterable[str]) -> str:
     return f"{min(known, key=float)}-{max(known, key=float)}"
 
 
+def named(ranks: Sequence[int]) -> str:
+    """Return ranks, which ascend, as ``rank 3`` or ``ranks 0-3, 7, 8``."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}"
+
+
 def ranges(ranks: Sequence[int]) -> str:
     """Return ranks, which ascend, as ``0-3, 7, 8``: runs of three and more are cut short."""
     begins = [0, *(place for place, (one, other) in enumerate(pairwise(ranks), 1) if other > one + 1), len(ranks)]

@@ -107,23 +107,9 @@ class LiveWaits:
         parts = self._parts(job, read)
         processes: list[Caller] = []
         for number, (name, process) in enumerate(job.items()):
-            processes.append(
-                Caller(
-                    number=number,
-                    rank=process.rank,
-                    pid=process.pid,
-                    ended=process.ended,
-                    last_event=None,
-                    shift_ns=0,
-                    parts=parts[name],
-                    making=self._making(name),
-                    how=None,
-                    exception=None,
-                    signal=None,
-                    sender=None,
-                    ended_ns=None,
-                )
-            )
+            made = Caller(number, process.rank, process.pid, process.ended, parts=parts[name])
+            made.making = self._making(name)
+            processes.append(made)
             names.update(process.names)
         return Callers(processes, names)
 

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from tracehook.audit.called import Caller, Callers, Step
-from tracehook.audit.finding import Finding, ranges
+from tracehook.audit.finding import Finding, named
 from tracehook.audit.flight_recorder import Dump, DumpError, Frame, Recorded, RecordedGroup, find_dumps, read_dump
+from tracehook.audit.waits import transfer_numbers
 from tracehook.log.calls import Call
 
 _LATE_NS = 2_000_000_000  # a last call is noted to a tenth of a second
@@ -131,7 +132,8 @@ def _transfers(
     """Take the sends to that peer, or the receives from it, only: those of a batch may be in another order."""
     part, wanted = process.parts[step.comm], step.call
     calls = [call for call in part.last_transfers if (call.root, call.operation) == (wanted.root, wanted.operation)]
-    total = process.transfers_before(step) + len(calls) - calls.index(wanted)
+    before = transfer_numbers(process)[step.comm, wanted.operation, wanted.number]
+    total = before + len(calls) - calls.index(wanted)
     other = job.members[step.comm].get(wanted.root)
     rank = other.process.rank if other is not None else None
     peer = group.ranks.index(rank) if rank in group.ranks else wanted.root
@@ -217,8 +219,7 @@ class Join:
                 finding = each.finding
                 moment = f" at {finding.ns / _SECOND:.3f} s" if finding.ns is not None else ""
                 out.append(f"{finding.rule}{moment}, in the program:")
-            ranks = f"rank{'' if len(each.ranks) == 1 else 's'} {ranges(each.ranks)}"
-            out.append(f"  {ranks}, {each.call} ({each.told})")
+            out.append(f"  {named(each.ranks)}, {each.call} ({each.told})")
             out += [f"    {frame.function}, {frame.file}:{frame.line}" for frame in each.frames]
             out += (
                 []

@@ -23,7 +23,7 @@ from tracehook.audit.texts import Place, Texts, fill, size_of
 from tracehook.log import packing
 from tracehook.log.file import LogFile, LogPart
 from tracehook.log.lines import LogError
-from tracehook.log.text import ranges_of, told_ranges
+from tracehook.log.text import many, ranks_in_words
 
 _LARGEST: Final = 256 << 20  # bytes of logs that one task reads, or one log
 _SMALLEST: Final = 4 << 20  # below that one more task costs more than it saves
@@ -45,8 +45,7 @@ class Block:
     def about(self) -> str:
         """What is missing if it is never read."""
         ranks = {log.rank for log in self.logs if log.rank is not None}
-        told = f"rank{'s' * (len(ranks) > 1)} {told_ranges(ranges_of(ranks))}" if ranks else self.logs[0].path.name
-        return f"{len(self.logs):,} log{'s' * (len(self.logs) > 1)} ({told})"
+        return f"{many(len(self.logs), 'log')} ({ranks_in_words(ranks) if ranks else self.logs[0].path.name})"
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from itertools import groupby, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tracehook.audit.finding import Finding, ProgramPlace, ranges
+from tracehook.audit.finding import Finding, ProgramPlace, named
 from tracehook.audit.flight_recorder import Frame
 from tracehook.log.file_name import stacks_of
 
@@ -88,6 +88,5 @@ def told_places(places: Sequence[ProgramPlace]) -> list[str]:
     said = []
     for at, alike in groupby(places, key=lambda place: place[1:]):
         ranks = sorted(place.rank for place in alike)
-        who = f"rank {ranks[0]} is" if len(ranks) == 1 else f"ranks {ranges(ranks)} are"
-        said.append(f"{who} at {Path(at[0]).name}:{at[1]} in {at[2]}")
+        said.append(f"{named(ranks)} {'is' if len(ranks) == 1 else 'are'} at {Path(at[0]).name}:{at[1]} in {at[2]}")
     return said[:_MOST_TOLD]

@@ -47,7 +47,7 @@ class _Device:
 
     def __init__(self, process: Caller, comparable: Comparable, least: Mapping[str, int], stream: int = 0) -> None:
         self.process = process
-        self.numbers = _numbers(process)  # of transfers, by communicator, kind, and number of the call
+        self.numbers = transfer_numbers(process)  # of transfers, by communicator, kind, and number of the call
         forgotten = list(_forgotten(process, comparable, least, self.numbers)) if not stream else []
         self.forgotten = {(step.comm, step.call.number) for step in forgotten if not step.is_transfer}
         steps = [step for step in process.in_order if step.stream == stream and step.call.what != READ]
@@ -141,7 +141,7 @@ def _first_transfers(calls: Calls) -> Iterator[tuple[str, int, int]]:
             yield operation, peer.rank, (peer.sent if operation == "send" else peer.received) - kept[peer.rank]
 
 
-def _numbers(process: Caller) -> dict[tuple[str, str, int], int]:
+def transfer_numbers(process: Caller) -> dict[tuple[str, str, int], int]:
     """Return how many transfers of its kind, with its peer, came before each that is remembered."""
     found: dict[tuple[str, str, int], int] = {}
     for comm, calls in process.parts.items():

@@ -96,7 +96,7 @@ def _read(directory: Path, wanted: Selection, since: float = 0.0) -> _Read:
         left_out.append(selected.left_out)
         return selected.logs
 
-    def ishost_name(event: Event) -> bool:
+    def is_shown(event: Event) -> bool:
         if event["event"] == NAMED:  # on all ranks of a group alike, and with all of them in it
             comm = str(event.get("comm"))
             is_new = comm not in named
@@ -107,7 +107,7 @@ def _read(directory: Path, wanted: Selection, since: float = 0.0) -> _Read:
     read = []
     for log in read_each(directory, since, chosen, misnamed, unreadable):
         row = summarise(log)
-        log.events = [event for event in log.events if ishost_name(event)]
+        log.events = [event for event in log.events if is_shown(event)]
         read.append((log, row))
     read.sort(key=lambda pair: (pair[0].rank is None, pair[0].rank or 0))  # a rank may stand within the log
     logs, rows = [log for log, _ in read], [row for _, row in read]

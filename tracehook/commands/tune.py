@@ -23,7 +23,7 @@ from tracehook.commands.printed import console_for
 from tracehook.log.text import in_bytes
 from tracehook.nccl.effect import PAYING, Threshold
 from tracehook.settings import SettingError, from_environment, in_bytes_of
-from tracehook.tuning.table import MARGIN, Point, RegisteredPoint, Row, Table
+from tracehook.tuning.table import MARGIN, RegisteredPoint, Row, Table
 from tracehook.tuning.thresholds import thresholds
 from tracehook.views.output import replacing
 from tracehook.views.tuning_page import make_tuning_page
@@ -222,8 +222,10 @@ def _measure(chosen: dict[str, Any], out: Path, timeout: float) -> None:
         registered=chosen["registered"] if registers else [],
     )
     try:
-        with _Bar(run.rank == 0) as bar:
-            table = sweep(plan, run, bar)
+        columns = TextColumn("{task.percentage:.0f} %"), TimeElapsedColumn(), TextColumn("{task.description}")
+        with Progress(BarColumn(), *columns, console=Console(stderr=True), disable=run.rank != 0) as bar:
+            task = bar.add_task("", total=1.0)
+            table = sweep(plan, run, lambda doing, part: bar.update(task, completed=part, description=doing))
     except Exception as problem:
         text = f"{type(problem).__name__}: {' '.join(str(problem).split())}"
         run.fail(text)  # also what the ranks raise together: then nobody is left to hear it
@@ -238,30 +240,6 @@ def _measure(chosen: dict[str, Any], out: Path, timeout: float) -> None:
 def _registers_at_calls(status: Mapping[str, Any]) -> bool:
     local = from_environment()[0].local
     return status["state"] == "on" and status["memory"]["source"] == "vmm" and local in ("auto", "own")
-
-
-class _Bar:
-    """A progress bar on stderr, on one rank."""
-
-    def __init__(self, is_shown: bool) -> None:
-        columns = (
-            BarColumn(),
-            TextColumn("{task.percentage:.0f} %"),
-            TimeElapsedColumn(),
-            TextColumn("{task.description}"),
-        )
-        self._progress = Progress(*columns, console=Console(stderr=True), disable=not is_shown)
-
-    def __enter__(self) -> _Bar:
-        self._progress.start()
-        self._task = self._progress.add_task("", total=1.0)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def __call__(self, doing: str, part: float) -> None:
-        self._progress.update(self._task, completed=part, description=doing)
 
 
 def _write(table: Table, out: Path, plan: Plan) -> None:
@@ -314,11 +292,11 @@ _NEVER = Threshold(None, None)
 def tables(table: Table) -> Iterator[Shown]:
     """Yield one table for each collective, type and group: sizes below each other, ways of calling side by side."""
     for kind in sorted({kind._replace(graph=False) for kind in table.rows}):
-        yield _shown(kind, table.rows, "symmetric", lambda point, _: _cells(point, table.margin))
+        yield _shown(kind, table.rows, "symmetric", lambda point, _: point.prefers_symmetric(table.margin))
     limits = thresholds(table)
     for kind in sorted({kind._replace(graph=False) for kind in table.registered}):
         limit = limits.get(kind.operation, _NEVER)
-        yield _shown(kind, table.registered, "registered", partial(_registered_cells, limit))
+        yield _shown(kind, table.registered, "registered", partial(_is_registered, limit))
 
 
 def sentence_on_registered(table: Table) -> str:
@@ -327,9 +305,7 @@ def sentence_on_registered(table: Table) -> str:
     return f"Calls run on registered memory: {told}."
 
 
-def _shown(
-    kind: Row, table: Mapping[Row, Sequence[Any]], other: str, cells_of: Callable[[Any, bool], list[Text]]
-) -> Shown:
+def _shown(kind: Row, table: Mapping[Row, Sequence[Any]], other: str, is_chosen: Callable[[Any, bool], bool]) -> Shown:
     hosts = f" on {kind.hosts} hosts" if kind.hosts > 1 else ""
     about = ", registered" if other == "registered" else ""
     title = f"{kind.operation}, {kind.dtype}, {kind.ranks} ranks{hosts}{about}: microseconds; * is chosen"
@@ -342,27 +318,23 @@ def _shown(
             shown.add_column(column, justify="right", no_wrap=True)
     rows = [{point.nbytes: point for point in table[way]} for way in ways]
     for nbytes in sorted(set().union(*rows)):
-        cells = [cell for way, row in zip(ways, rows, strict=True) for cell in cells_of(row.get(nbytes), way.graph)]
+        cells: list[Text] = []
+        for way, row in zip(ways, rows, strict=True):
+            point = row.get(nbytes)
+            if point is None:
+                cells += [Text("-")] * 3
+                continue
+            chosen = is_chosen(point, way.graph)
+            taken = getattr(point, f"{other}_us")
+            cells += [_time(point.plain_us, not chosen), _time(taken, chosen), Text(f"{point.gain:.2f}")]
         shown.add_row(in_bytes(nbytes), *cells)
     return shown
 
 
-def _cells(point: Point | None, margin: float) -> list[Text]:
-    if point is None:
-        return [Text("-")] * 3
-    is_symmetric = point.prefers_symmetric(margin)
-    plain = _chosen(f"{point.plain_us:.1f}", not is_symmetric)
-    return [plain, _chosen(f"{point.symmetric_us:.1f}", is_symmetric), Text(f"{point.gain:.2f}")]
-
-
-def _registered_cells(limit: Threshold, point: RegisteredPoint | None, graph: bool) -> list[Text]:
-    if point is None:
-        return [Text("-")] * 3
+def _is_registered(limit: Threshold, point: RegisteredPoint, graph: bool) -> bool:
     least = limit.captured if graph else limit.eager
-    is_registered = least is not None and point.nbytes >= least
-    plain = _chosen(f"{point.plain_us:.1f}", not is_registered)
-    return [plain, _chosen(f"{point.registered_us:.1f}", is_registered), Text(f"{point.gain:.2f}")]
+    return least is not None and point.nbytes >= least
 
 
-def _chosen(text: str, is_chosen: bool) -> Text:
-    return Text(f"{text}{'*' if is_chosen else ' '}", style="bold" if is_chosen else "")
+def _time(us: float, is_chosen: bool) -> Text:
+    return Text(f"{us:.1f}{'*' if is_chosen else ' '}", style="bold" if is_chosen else "")

@@ -14,13 +14,23 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from tracehook.audit.finding import ranges
+from tracehook.audit.finding import named
 from tracehook.audit.live import Follower
 from tracehook.audit.live_process import Process, State
 from tracehook.audit.live_waits import Hang
 from tracehook.log.lines import whole_number
 from tracehook.log.tables import said
-from tracehook.log.text import host_name, in_bytes, many, natural, plural, printable, ranges_of, told_ranges
+from tracehook.log.text import (
+    host_name,
+    in_bytes,
+    many,
+    natural,
+    plural,
+    printable,
+    ranges_of,
+    ranks_in_words,
+    told_ranges,
+)
 
 
 class Concern(IntEnum):
@@ -235,7 +245,7 @@ def _told_host(host: WatchedHost) -> str:
 def names_of(processes: Sequence[Process]) -> str:
     """Name processes by their ranks, as in ``ranks 3, 5-7``, or by their number."""
     ranks = [process.summary.rank for process in processes if process.summary.rank is not None]
-    words = [f"rank{'s' if len(ranks) > 1 else ''} {told_ranges(ranges_of(ranks))}"] if ranks else []
+    words = [ranks_in_words(ranks)] if ranks else []
     words += [f"pid {process.summary.pid}" for process in processes if process.summary.rank is None][:_LINES_TOLD]
     return ", ".join(words)
 
@@ -414,7 +424,7 @@ def _hang(hang: Hang, where: str) -> str:
 
 def _many(names: Sequence[str]) -> str:
     ranks = sorted(int(name.removeprefix("rank ")) for name in names if name.startswith("rank "))
-    return f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}" if len(ranks) == len(names) else ", ".join(names)
+    return named(ranks) if len(ranks) == len(names) else ", ".join(names)
 
 
 def _remarks(follower: Follower) -> Iterator[str]:

@@ -11,7 +11,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from tracehook.log.file import Participation, began_of, job_of, launcher_job_of, rank_of
 from tracehook.log.job_id import is_made
 from tracehook.log.lines import Event, LogError, whole_number
-from tracehook.log.text import printable, ranges_of, told_ranges
+from tracehook.log.text import many, printable, ranks_in_words
 
 NO_ID: Final = "(no id)"  # stands for that of a job without one
 _MOST_TOLD = 3
@@ -92,9 +92,9 @@ class LoggedJob(Generic[P]):
         known = [_rank(process) for process in self.workers]
         without = known.count(None)
         ranks = {rank for rank in known if rank is not None}
-        words = [f"rank{'s' if len(ranks) > 1 else ''} {told_ranges(ranges_of(ranks))}"] if ranks else []
+        words = [ranks_in_words(ranks)] if ranks else []
         if without:
-            words.append(f"{without} process{'es' if without > 1 else ''} without rank")
+            words.append(f"{many(without, 'process')} without rank")
         return " and ".join(words)
 
     @property

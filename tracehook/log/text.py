@@ -74,6 +74,13 @@ def ranges_of(numbers: Iterable[int]) -> list[tuple[int, int]]:
     return ranges
 
 
+def ranks_in_words(ranks: Iterable[int], dash: str = "-") -> str:
+    """Return ranks, of which there are some, as ``rank 3`` or ``ranks 0-3, 7``."""
+    ranges = ranges_of(ranks)
+    is_one = len(ranges) == 1 and ranges[0][0] == ranges[0][1]
+    return f"rank{'' if is_one else 's'} {told_ranges(ranges, dash)}"
+
+
 def told_ranges(ranges: Sequence[tuple[int, int]], dash: str = "-") -> str:
     """Return ranges as ``0-3, 7, 9-511``; at most eight, then how many more numbers there are."""
     named = [str(first) if first == last else f"{first}{dash}{last}" for first, last in ranges[:_MOST_RANGES]]

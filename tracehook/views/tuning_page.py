@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
+from tracehook.log.text import in_bytes
 from tracehook.tuning.table import Point, Row, Table
 
 _COLOURS = {"plain": "#7f7f7f", "symmetric": "#1f77b4"}
@@ -49,17 +50,10 @@ def _picture(kind: Row, points: list[Point], margin: float) -> str:
         for column, values in enumerate((times, rates), start=1):
             trace = graph_objects.Scatter(x=sizes, y=values, mode="lines+markers", showlegend=column == 1, **style)
             figure.add_trace(trace, row=1, col=column)
-    ticks = {"type": "log", "tickvals": sizes[::4], "ticktext": [_short(size) for size in sizes[::4]]}
+    ticks = {"type": "log", "tickvals": sizes[::4], "ticktext": [in_bytes(size) for size in sizes[::4]]}
     figure.update_xaxes(**ticks)
     figure.update_yaxes(type="log", dtick=1, title="microseconds", row=1, col=1)
     figure.update_yaxes(title="GB/s", row=1, col=2)
     figure.update_layout(title=title, height=340, template="plotly_white", margin={"t": 80, "b": 40})
     html: str = figure.to_html(full_html=False, include_plotlyjs=False, config={"displayModeBar": False})
     return html
-
-
-def _short(size: int) -> str:
-    for unit, bits in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size >= 1 << bits:
-            return f"{size >> bits} {unit}"
-    return f"{size} B"

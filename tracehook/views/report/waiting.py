@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from tracehook.audit import blame
 from tracehook.audit.called import MADE, TRANSFER, Caller, Callers
-from tracehook.audit.finding import Finding, ranges
+from tracehook.audit.finding import Finding, named
 from tracehook.audit.waits import Wait, waits
 from tracehook.views.report.phrases import in_seconds, short
 
@@ -178,7 +178,7 @@ def _named(members: Sequence[Caller]) -> str:
     ranks = sorted(one.rank for one in members if one.rank is not None)
     if len(ranks) < len(members):
         return ", ".join(one.name for one in members)
-    return f"rank{'s' if len(ranks) > 1 else ''} {ranges(ranks)}"
+    return named(ranks)
 
 
 def _cut(line: str) -> str:

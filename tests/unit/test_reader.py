@@ -187,15 +187,3 @@ def test_a_directory_is_read_by_rank(tmp_path):
         (10, 1),
         (None, 2),
     ]
-
-
-def test_a_missing_directory_says_what_to_give(tmp_path):
-    """The line names the directory and the variable that it should come from."""
-    with pytest.raises(lines.LogError, match=r"none: not a directory; .*SYMM_REGISTER_LOG"):
-        reader.read_directory(tmp_path / "none")
-
-
-def test_an_empty_directory_says_what_may_be_wrong(tmp_path):
-    """Most likely the hook was not on."""
-    with pytest.raises(lines.LogError, match="SYMM_REGISTER_HOOK=1"):
-        reader.read_directory(tmp_path)

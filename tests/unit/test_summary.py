@@ -26,13 +26,6 @@ def _counts(summary):
     return counts | {name: getattr(summary.local, name) for name in ("made", "undone", "left")}
 
 
-def test_a_quiet_process_counts_nothing(tmp_path):
-    """A process that never used CUDA has a row of zeros, with its rank and pid."""
-    summary = _summary_of(tmp_path, [{"event": "trace.begin"}], rank=None)
-    assert set(_counts(summary).values()) == {0}
-    assert (summary.rank, summary.pid, summary.warnings, summary.failures) == (None, 10, 0, 0)
-
-
 def test_the_life_of_a_job(harness, events, tmp_path):
     """Segments, communicators and registrations of a real registrar add up: made is undone, dropped or left."""
     harness.create(X)
@@ -168,13 +161,6 @@ def test_the_most_of_expandable_segments(harness, events, tmp_path):
 def test_a_strange_total_breaks_nothing(tmp_path, total):
     """A log that somebody edited is still counted."""
     assert _summary_of(tmp_path, [{"event": "range.map", "total": total}]).expandable == 0
-
-
-@pytest.mark.parametrize("comm", [None, [1], "1", {}])
-def test_a_strange_communicator_breaks_nothing(tmp_path, comm):
-    """A log that somebody edited is still counted."""
-    summary = _summary_of(tmp_path, [{"event": "register.local", "comm_id": comm, "ok": True}])
-    assert summary.local.made == 1
 
 
 def test_events_of_later_versions_are_passed_over(tmp_path):

@@ -15,7 +15,7 @@ from torch.distributed import HashStore
 from tracehook.errors import PeerError
 from tracehook.ipc import connector, wire
 from tracehook.ipc.connector import Connector, PeerAddress, obstacle
-from tracehook.ipc.life import own_life
+from tracehook.ipc.events import own_life
 
 
 def made(store, rank, key=77):

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from tracehook.errors import PeerError, PeerLost
 from tracehook.ipc import wire
-from tracehook.ipc.life import own_life
+from tracehook.ipc.events import own_life
 from tracehook.ipc.link import Link
 
 LOOK_INTERVAL = 0.005  # seconds between two looks into the store

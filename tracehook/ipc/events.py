@@ -1,7 +1,9 @@
-"""Events about peers, written into the ring."""
+"""Events about peers, written into the ring, and the number that stands for this process in them and in messages."""
 
 from __future__ import annotations
 
+import os
+import secrets
 from typing import TYPE_CHECKING, NamedTuple
 
 from tracehook import _core
@@ -26,3 +28,15 @@ class PeerEvents(NamedTuple):
 def number_of(segment: int, is_pool: bool) -> int:
     """Return the number of a segment as the ring keeps it."""
     return segment | OF_POOL if is_pool else segment
+
+
+# With the pid that it belongs to: a forked child makes its own at the first request.
+_life: tuple[int, int] = (0, 0)
+
+
+def own_life() -> int:
+    """Return a random number, the same at each call. A pid cannot stand for a process: the system uses it again."""
+    global _life
+    if _life[0] != os.getpid():
+        _life = (os.getpid(), secrets.randbits(63) | 1)
+    return _life[1]

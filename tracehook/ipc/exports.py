@@ -22,8 +22,7 @@ import torch
 from tracehook._core import ipc as native
 from tracehook.errors import PeerError, PeerLost
 from tracehook.ipc import wire
-from tracehook.ipc.events import PeerEvents, number_of
-from tracehook.ipc.life import own_life
+from tracehook.ipc.events import PeerEvents, number_of, own_life
 from tracehook.ipc.link import close_files
 
 if TYPE_CHECKING:

@@ -83,7 +83,6 @@ class Journal:
         self._answered = 0
         self._finish: Callable[[], Mapping[str, Any]] | None = None  # set when the log is to end
         self._lines = 0
-        self._said: set[str] = set()
         self._said_lock = threading.Lock()  # reasons
         self.reasons: list[str] = []  # names, in the order in which they were first said
         self.texts: dict[int, Mapping[str, str]] = {}  # fields of events of exceptions, which the ring cannot hold
@@ -282,16 +281,13 @@ class Journal:
             self.reasons.append(reason.name)
         warn(f"{reason.event}: {detail + ': ' if detail else ''}{reason.advice}")
 
-    def _say_once(self, key: str, text: str) -> None:
-        if key not in self._said:
-            self._said.add(key)
-            warn(text)
-
     def _report_drops(self) -> None:
         dropped = self._core.dropped()
         if dropped > self._reported_drops:
-            lost, self._reported_drops = dropped - self._reported_drops, dropped
-            self._say_once("dropped", f"the ring was full, {lost} events are not in the log")
+            lost = dropped - self._reported_drops
+            if not self._reported_drops:
+                warn(f"the ring was full, {lost} events are not in the log")
+            self._reported_drops = dropped
             self._line("log.dropped", count=lost)
 
     def _write_calls(self, live: bool = False) -> None:

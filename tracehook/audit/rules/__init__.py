@@ -32,7 +32,6 @@ from tracehook.audit.limits import TooMuch
 from tracehook.audit.store import Store
 
 SEVERITIES = ("error", "warning")
-DIVERGENCES = ("always", "unless all", "unless alike", "never")
 _FACTS = ("severity", "sentence", "advice", "divergence")
 UNCHECKED = "this rule could not be checked"
 _NO_ROOM = "Make room on the disk of TMPDIR; if there is some, this job is too large for this rule."

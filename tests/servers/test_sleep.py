@@ -20,7 +20,9 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize("settings", [None, {}, {"SYMM_REGISTER_MEMORY": "vmm"}, {"SYMM_REGISTER_LOCAL": "all"}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [None, {}, {"SYMM_REGISTER_MEMORY": "vmm"}, {"SYMM_REGISTER_LOCAL": "all"}], ids=str
+)
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_all_memory_comes_back_and_every_collective_is_right(
     library: str, settings: dict[str, str] | None, tmp_path: Path

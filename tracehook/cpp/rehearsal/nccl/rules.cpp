@@ -34,7 +34,8 @@ constexpr std::array<RuleText, kRules> kTexts = {{
     {"L8", "the ranks differ in whether the buffer of one call is registered in effect: NCCL waits "
            "for ever, or hands over wrong data"},
     {"L9", "a collective used a registration that a message used first"},
-    {"L10", "a graph was launched whose buffer has other memory than NCCL registered in its capture"},
+    {"L10",
+     "a graph was launched whose buffer has other memory than NCCL registered in its capture"},
     {"M1", "the ranks of one operation called different things"},
     {"M2", "a buffer of an operation is not mapped"},
     {"W1", "some ranks did not register a window that others registered"},

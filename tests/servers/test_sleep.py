@@ -27,7 +27,7 @@ pytestmark = pytest.mark.skipif(
 def test_all_memory_comes_back_and_every_collective_is_right(
     library: str, settings: dict[str, str] | None, tmp_path: Path
 ) -> None:
-    """A shard of 32 MiB and its gathered form sleep: 96 MiB come back in each cycle, with the hook and (None) without."""
+    """A shard of 32 MiB and its gathered form sleep: 96 MiB come back in each cycle, also without the hook (None)."""
     log = None if settings is None else tmp_path
     env = {"FETCHED": str(FETCHED), "NCCL_GRAPH_REGISTER": "0", **(settings or {})}  # as vLLM sets it
     run = rehearse(HERE / "sleep_job.py", library, str(CYCLES), log=log, ranks=2, env=env, timeout=240 + CYCLES)

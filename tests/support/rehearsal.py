@@ -27,7 +27,7 @@ RULES_BROKEN = 86
 CHOICE = "TORCH_DIST_USE_NCCL2"
 # 1: jobs run on real devices, so a test that reads nothing of the emulation holds there too.
 ON_DEVICES = os.environ.get("REHEARSE_ON_DEVICES", "0") == "1"
-# Of the machine: its devices, what keeps NCCL and torch from NVLink multicast, and where a torch of another folder lies.
+# Of the machine: devices, what keeps NCCL and torch from NVLink multicast, and where a torch of another folder lies.
 _OF_DEVICES = (
     "CUDA_VISIBLE_DEVICES",
     "NCCL_NVLS_ENABLE",

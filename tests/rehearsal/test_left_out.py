@@ -144,19 +144,20 @@ def test_a_segment_that_is_not_left_out_and_not_registered_is_a_finding(tmp_path
     Audit(tmp_path).expect(FINDINGS, "rank 1 never registered")
 
 
-def test_what_tracehook_sets_for_nccl_is_no_choice_of_the_program(tmp_path: Path) -> None:
-    """With vmm tracehook sets NCCL_GRAPH_REGISTER=0, in a launcher too: captured calls run on registered memory."""
-    run = rehearse("captured_calls.py", ranks=2, log=tmp_path, env=VMM, torchrun=True)
+@pytest.mark.parametrize("env", [{}, {"NCCL_GRAPH_REGISTER": "0"}])
+def test_with_vmm_captured_calls_run_on_registered_memory(tmp_path: Path, env: dict[str, str]) -> None:
+    """There tracehook sets NCCL_GRAPH_REGISTER=0 itself, in a launcher too; a program that sets it says no to NCCL."""
+    run = rehearse("captured_calls.py", ranks=2, log=tmp_path, env=VMM | env, torchrun=True)
     run.assert_good()
     assert run.facts()["variable"] == "0"
     assert {event["size"] for event in run.events("register.local", 0)} == {24 * MB, 48 * MB}
     assert run.finished.lines("NCCL_GRAPH_REGISTER=0 is set") == []
 
 
-@pytest.mark.parametrize("env", [{"SYMM_REGISTER_SEGMENTS": "no-graph-pools"}, {"NCCL_GRAPH_REGISTER": "0"}])
-def test_captured_calls_run_on_the_programs_memory(tmp_path: Path, env: dict[str, str]) -> None:
+def test_captured_calls_run_on_the_programs_memory(tmp_path: Path) -> None:
     """Where segments of graphs are left out: by what all ranks of the call have alike, and not by the segment."""
-    run = rehearse("captured_calls.py", ranks=2, log=tmp_path, env=VMM | env)
+    env = VMM | {"SYMM_REGISTER_SEGMENTS": "no-graph-pools"}
+    run = rehearse("captured_calls.py", ranks=2, log=tmp_path, env=env)
     run.assert_good()
     assert run.events("register.local") == []
     assert run.facts()["gathered"] == [1.0, 2.0]

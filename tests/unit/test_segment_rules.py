@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tracehook.nccl.segment_rules import ALWAYS, LeaveOut, SegmentRule, rules_of, set_for_nccl
+from tracehook.nccl.segment_rules import ALWAYS, LeaveOut, SegmentRule, rules_of
 
 SIZE = 4096
 GRAPH = 2  # pool_kinds.def
@@ -42,23 +42,6 @@ def test_choices_are_rules_in_their_order():
 def test_only_a_zero_is_a_no(value):
     """NCCL reads anything else as on."""
     assert _names(("all",), {"NCCL_GRAPH_REGISTER": value}) == ["no-pausable", "no-own-allocators"]
-
-
-def test_what_tracehook_set_is_no_answer_of_the_program():
-    """Also in a child, which has the variable from its parent."""
-    environment = {"NCCL_LOCAL_REGISTER": "0"}
-    assert set_for_nccl(environment, {"NCCL_GRAPH_REGISTER": "0"}) == {"NCCL_GRAPH_REGISTER": "0"}
-    child = dict(environment)
-    assert set_for_nccl(child, {"NCCL_GRAPH_REGISTER": "0"}) == {}
-    said: list[str] = []
-    assert _names(("all",), child, said)[2:] == ["NCCL_LOCAL_REGISTER=0"]
-
-
-def test_a_program_keeps_its_own_value():
-    """Tracehook sets nothing over it, and marks nothing as its own."""
-    environment = {"NCCL_GRAPH_REGISTER": "0"}
-    set_for_nccl(environment, {"NCCL_GRAPH_REGISTER": "0"})
-    assert _names(("all",), environment)[2:] == ["NCCL_GRAPH_REGISTER=0"]
 
 
 @pytest.mark.parametrize("found", [LeaveOut(below=1), [LeaveOut(below=1)], (LeaveOut(below=1),)])

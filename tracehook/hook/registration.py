@@ -33,8 +33,11 @@ _rules = [ALWAYS]  # of this process, by position
 
 def choose_rules(config: Settings) -> list[SegmentRule]:
     """Read the rules by which segments are left out, once: before :func:`take_over_memory`, and before the log."""
-    registers = config.local in ("auto", "own", "all")
-    _rules[:] = segment_rules.rules_of(config.segments, os.environ, warn if registers else lambda _: None)
+    chosen = config.local in ("auto", "own")
+    registers = config.local == "all" or (chosen and (config.memory == "vmm" or ranks_of_host(os.environ) != _MOST))
+    ours = _FOR_NCCL if _sets_for_nccl(config) else {}
+    theirs = {name: value for name, value in os.environ.items() if name not in ours}
+    _rules[:] = segment_rules.rules_of(config.segments, theirs, warn if registers else lambda _: None)
     return _rules
 
 
@@ -98,16 +101,24 @@ def take_over_memory(core: Any, config: Settings, is_initialized: bool) -> str:
     if config.memory == "vmm":
         why = _hindrance(is_initialized) or str(core.replace_segment_source(True))
         if not why:
-            if ranks_of_host(os.environ) != 0:  # unknown is most often one host
-                # Else NCCL registers such memory itself in captured calls, also on some ranks only, and before 2.29
-                # one registration for messages and collectives, which hang then.
-                _set_for_nccl.update(segment_rules.set_for_nccl(os.environ, _FOR_NCCL))
+            if _sets_for_nccl(config):
+                _set_for_nccl.update({name: value for name, value in _FOR_NCCL.items() if name not in os.environ})
+                os.environ.update(_set_for_nccl)
             return ""
         warn(f"SYMM_REGISTER_MEMORY=vmm has no effect: {why}; segments come from cudaMalloc")
     if config.local == "all" or (config.local in ("auto", "own") and ranks_of_host(os.environ) != _MOST):
         with suppress(RuntimeError):  # without it, or where another library stands there, a free waits
             core.replace_segment_source(False)
     return why
+
+
+def _sets_for_nccl(config: Settings) -> bool:
+    """Whether tracehook, and not NCCL, registers for captured calls: then NCCL's variable is no answer to tracehook.
+
+    Else NCCL registers such memory itself in captured calls, also on some ranks only, and before 2.29 one registration
+    for messages and collectives, which hang then.
+    """
+    return config.memory == "vmm" and ranks_of_host(os.environ) != 0  # unknown is most often one host
 
 
 def _hindrance(is_initialized: bool) -> str:

@@ -7,7 +7,7 @@ before there is a segment (cpp/registrar/segment_rules.h).
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from textwrap import shorten
@@ -17,7 +17,6 @@ from tracehook.log.tables import MEMORIES, POOLS
 from tracehook.settings import ALL, FROM, NO_GRAPH_POOLS, NO_PAUSABLE, OWN_ALLOCATORS, in_bytes_of
 
 GROUP = "tracehook.segments"
-MARK = "TRACEHOOK_SET_FOR_NCCL"  # variables of NCCL that tracehook set: a child would take them for the program's
 _MOST = 15  # what the native side takes
 _ANY = (1 << 32) - 1
 _MOST_RANKS = (1 << 31) - 1
@@ -127,24 +126,14 @@ def rules_of(
 
 
 _LOCAL, _GRAPH = "NCCL_LOCAL_REGISTER=0", "NCCL_GRAPH_REGISTER=0"
-_WHAT = {_LOCAL: "all segments", _GRAPH: "segments of graphs, and captured calls"}
+_WHAT = {_LOCAL: "all segments", _GRAPH: "segments of graphs"}
 
 
 def refusals(environment: Mapping[str, str]) -> list[SegmentRule]:
-    """Return what the program said no to in NCCL's variables. What tracehook set for NCCL is no such answer."""
-    ours = environment.get(MARK, "").split(",")
+    """Return what the program said no to in NCCL's variables."""
     said = {name for name in ("NCCL_LOCAL_REGISTER", "NCCL_GRAPH_REGISTER") if environment.get(name, "").strip() == "0"}
     rules = (SegmentRule(_LOCAL, LeaveOut()), SegmentRule(_GRAPH, LeaveOut(pools=("graph",))))
-    return [rule for rule in rules if (name := rule.name.removesuffix("=0")) in said and name not in ours]
-
-
-def set_for_nccl(environment: MutableMapping[str, str], values: Mapping[str, str]) -> dict[str, str]:
-    """Set NCCL's variables that the program did not set, mark them as ours, and return them."""
-    new = {name: value for name, value in values.items() if name not in environment}
-    if new:
-        environment.update(new)
-        environment[MARK] = ",".join(sorted({*filter(None, environment.get(MARK, "").split(",")), *new}))
-    return new
+    return [rule for rule in rules if rule.name.removesuffix("=0") in said]
 
 
 def _installed(name: str, offered: Iterable[Any]) -> list[LeaveOut]:

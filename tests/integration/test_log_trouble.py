@@ -26,7 +26,8 @@ print("done")
 ALIVE = """import time, torch, tracehook
 from tracehook import _core
 for number in range(1, 1501):
-    _core.push("segment.alloc", segment=number, addr=number << 21, size=1 << 21, total=0, memory_kind=0, device=0)
+    kinds = {"memory_kind": 0, "pool_kind": 0, "left_out": 0}
+    _core.push("segment.alloc", segment=number, addr=number << 21, size=1 << 21, total=0, device=0, **kinds)
 for _ in range(60):
     tracehook.status()
     time.sleep(0.02)
@@ -126,7 +127,7 @@ def test_full_disk(tmp_path: Path) -> None:
 
 def test_full_disk_while_a_part_begins(tmp_path: Path) -> None:
     """Where the lines of what lives find no room, one line says so, and no half part is left."""
-    # The ring takes 4,121 KiB, and the first part 509. The next one begins with 250, for which there is no room.
+    # The ring takes 4,121 KiB, and the first part some 500. The next one begins with more than 200: there is no room.
     with _tiny(tmp_path, b"size=4750k"):
         run = _run(tmp_path, ALIVE, SYMM_REGISTER_LOG_LIMIT="8MiB")
         (line,) = run.err.splitlines()

@@ -20,7 +20,7 @@ def alone() -> Rehearsal:
 
 def test_fsdp2_with_memory_of_the_group(tmp_path: Path, alone: Rehearsal) -> None:
     """Its buffers are registered, and in the log; what torch does beside is what it does without tracehook."""
-    run = rehearse("fsdp2.py", log=tmp_path, ranks=2)
+    run = rehearse("fsdp2.py", log=tmp_path, ranks=2, env={"SYMM_REGISTER_SEGMENTS": "own-allocators"})
     # torch ends its communicator before the registrations of its own pool, with or without us.
     assert (run.status, run.broken) == (alone.status, alone.broken), run.output
     for rank in (0, 1):

@@ -3,29 +3,16 @@
 Argument: a folder, for the library of that allocator.
 """
 
-import subprocess
 import sys
-from pathlib import Path
 
 import torch
 import torch.distributed as dist
 import tracehook
 
 from common import MB, RANK, filled, start, tell
+from own_allocator import made_in
 
-SOURCE = """
-#include <stddef.h>
-typedef void* stream;
-extern "C" int cudaMalloc(void**, size_t);
-extern "C" int cudaFree(void*);
-extern "C" void* take(ptrdiff_t size, int, stream) { void* out = nullptr; cudaMalloc(&out, size); return out; }
-extern "C" void give(void* pointer, ptrdiff_t, int, stream) { cudaFree(pointer); }
-"""
-
-library = Path(sys.argv[1], f"libown{RANK}.so")
-library.with_suffix(".cpp").write_text(SOURCE)
-subprocess.run(["g++", "-shared", "-fPIC", "-o", str(library), str(library.with_suffix(".cpp"))], check=True)
-allocator = torch.cuda.memory.CUDAPluggableAllocator(str(library), "take", "give")
+allocator = made_in(sys.argv[1], f"own{RANK}")
 
 device = start()
 tensors = [filled(RANK + 1, 24, device)]

@@ -18,6 +18,7 @@ PROGRAM = """
     import torch
     from tracehook import _core
 
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may ignore it, as nohup does
     _core.make_process(sys.argv[1], 64)
     _core.note_signals()
 """

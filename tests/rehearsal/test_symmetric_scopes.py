@@ -108,6 +108,13 @@ def test_group_made_anew(run: Rehearsal) -> None:
     assert alike(run, "anew")["rounds"] == [[True, 1, 3.0, 0], [True, 1, 5.0, 0], [True, 1, 7.0, 0]]
 
 
+def test_a_rank_that_keeps_a_destroyed_group_gives_its_memory_back(tmp_path: Path) -> None:
+    """What counts is what torch has destroyed, on all ranks alike, and not when Python drops its last reference."""
+    run = play("symmetric_scopes.py", "kept_when_destroyed", log=tmp_path)
+    run.assert_good()
+    assert alike(run, "kept_when_destroyed") == {"given_back": 32 * MB, "pools": [], "sum": 3.0, "error": None}
+
+
 def test_sync_and_trim_are_refused_in_a_capture(run: Rehearsal) -> None:
     """Both raise one line in a capture, and the capture is still good."""
     found = alike(run, "in_a_capture")

@@ -192,7 +192,7 @@ class SymmetricMemory:
 
     def _pools_of(self, names: Set[str]) -> set[str]:
         """Return the pools that these groups may use, and those whose groups are gone."""
-        alive = {found.facts.name for found in self._all() if not found.is_of_torch or found.group() is not None}
+        alive = {found.facts.name for found in self._all() if found.is_in_use()}
         with self._lock:
             users = {pool: set(used) for pool, used in self._users.items()}
         unused = {SHARED_POOL} - users.keys()

@@ -121,6 +121,14 @@ class GroupRanks:
         found = self.communicator()
         return found is not None and not found.dead
 
+    def is_in_use(self) -> bool:
+        """Whether torch has the group, or its communicator lives.
+
+        All ranks answer alike after ``destroy_process_group``, whichever of them keeps a reference to the group.
+        """
+        group, known = self.group(), self._communicator
+        return (group is not None and groups.is_known(group)) or (known is not None and not known.dead)
+
     def _find(self) -> _core.Communicator | None:
         group = self.group()
         if group is not None and groups.is_known(group):

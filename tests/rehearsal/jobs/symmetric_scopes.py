@@ -350,6 +350,20 @@ def anew() -> Facts:
     return {"rounds": found}
 
 
+def kept_when_destroyed() -> Facts:
+    """Rank 1 keeps its reference to a group that is destroyed; all ranks trim then, and a scope of all comes."""
+    group = new_group()
+    tensor = symmetric(RANK + 1, group=group)
+    del tensor
+    dist.destroy_process_group(group)
+    if RANK == 0:
+        del group
+    given_back = tracehook.trim()
+    pools = tracehook.status()["pools"]
+    found, error = caught(lambda: reduced(symmetric(RANK + 1, SIZE // 2)))
+    return {"given_back": given_back, "pools": pools, "sum": found, "error": error}
+
+
 def same_name() -> Facts:
     """A group is made anew under the same name (torch derives it from the ranks); then the ranks differ in size."""
     names, errors = [], []

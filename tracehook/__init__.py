@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         sync,
         trim,
     )
+    from tracehook.symmetric_memory.rendezvous import rendezvous
     from tracehook.symmetric_memory.reserve import reserve
 
 __version__ = "0.1.0"
@@ -63,6 +64,7 @@ __all__ = [
     "pause",
     "reduce_scatter_tensor",
     "release_graphs",
+    "rendezvous",
     "reserve",
     "resume",
     "status",
@@ -89,6 +91,7 @@ _LAZY = {
     "pause": "symmetric_memory.public",
     "resume": "symmetric_memory.public",
     "release_graphs": "symmetric_memory.public",
+    "rendezvous": "symmetric_memory.rendezvous",
     "reserve": "symmetric_memory.reserve",
     "empty": "symmetric_memory.compiled",
     "all_gather": "symmetric_memory.compiled",

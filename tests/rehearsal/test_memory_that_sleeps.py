@@ -110,3 +110,18 @@ def test_a_graph_whose_memory_slept_is_named_if_nccl_registered_it(
     assert run.broken == broken, run.output
     assert run.status == (86 if broken else 0), run.output
     assert [run.facts(rank)["gathered"] for rank in range(2)] == [[1.0, 2.0]] * 2
+    noted = [len(run.events("segment.captured", rank)) for rank in range(2)]
+    assert noted == [int(register)] * 2, "what cannot be mapped is named, too: NCCL loses a handle of it"
+    audit = Audit(tmp_path)
+    if register == "1":
+        audit.expect(FINDINGS, "that NCCL itself had registered", "set NCCL_GRAPH_REGISTER=0 before the start")
+    elif not broken:
+        audit.expect(CLEAN)
+
+
+def test_a_graph_that_is_gone_before_the_memory_sleeps_is_no_finding(library: Path, tmp_path: Path) -> None:
+    """With the graph NCCL ends its registration."""
+    run = rehearse("sleeping_graph.py", str(library), SHAREABLE, "dropped", ranks=2, log=tmp_path)
+    run.assert_good()
+    assert not any(run.events("segment.captured", rank) for rank in range(2))
+    Audit(tmp_path).expect(CLEAN)

@@ -47,6 +47,7 @@ def test_warnings_are_what_a_user_must_see():
     """Without a log these events, and no others, are shown on stderr."""
     assert {event.severity for event in tables.ABOUT.values()} == {"info", "problem", "warning"}
     assert {
+        "segment.captured",
         "segment.unknown",
         "communicator.failed",
         "communicator.graphs",
@@ -64,7 +65,7 @@ def test_warnings_are_what_a_user_must_see():
 def test_the_numbers_of_a_log_are_those_of_its_format():
     """A row that moved would give old logs another meaning."""
     assert tables.EVENTS[:3] == ("trace.begin", "trace.end", "segment.alloc")
-    assert tables.EVENTS[-3:] == ("segment.map", "communicator.suspend", "communicator.resume")
+    assert tables.EVENTS[-3:] == ("communicator.suspend", "communicator.resume", "segment.captured")
     assert tables.KINDS == ("own", "observed", "off")
     assert tables.ANSWERS == ("shared", "isolated", "none") == tuple(answer.value for answer in Answer)
     assert tables.HANDLES == ("none", "runtime", "file", "fabric")

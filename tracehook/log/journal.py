@@ -29,7 +29,7 @@ class Aside(Protocol):
         """Return the events to write now, with their fields. Never raises."""
 
 
-SCHEMA = "1.21"
+SCHEMA = "1.22"
 _BATCH = 4096
 _PERIOD = 0.1  # seconds between two looks at the ring
 _CROWDED = 8  # an 8th of the ring waits: from here on the events of segments that came and went are summed

@@ -54,6 +54,12 @@ def words_of(name: str, fields: Mapping[str, Any]) -> str:
             "registered, NCCL waits for ever or hands over wrong data. Use torch's memory on all ranks, without "
             "expandable segments, or SYMM_REGISTER_MEMORY=torch"
         )
+    if name == "segment.captured":
+        return (
+            f"segment {fields.get('addr')} loses its memory (a sleep mode) while a CUDA graph lives that captured a "
+            f"call with it on communicator {fields['comm']}, and NCCL has registered it itself: the graph will read "
+            "and write the old memory, or it does not come back. Set NCCL_GRAPH_REGISTER=0 before the start"
+        )
     if name == "communicator.graphs":
         return (
             f"communicator {fields['comm']} is being ended while {fields['graphs']} CUDA graph(s) with its "

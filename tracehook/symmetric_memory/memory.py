@@ -149,7 +149,7 @@ class SymmetricMemory:
             if found.refused is None:
                 self._guarded(found, lambda: found.register(segments, sizes, ends(found)))  # noqa: B023
 
-    def _guarded(self, found: GroupWindows, act: Callable[[], int]) -> int:
+    def _guarded(self, found: GroupWindows, act: Callable[[], int | None]) -> int:
         """Run a collective act; with ``SYMM_REGISTER_GUARD=watch`` its failure, alike on all ranks, is only said."""
         try:
             count = act()
@@ -160,7 +160,7 @@ class SymmetricMemory:
             return 0
         if found.refused is not None and found.refused[0] == "no_symmetric_support":
             self._say_once(found.refused[1])
-        return count
+        return count or 0
 
     # --- the acts of all ranks that are asked for ---
 
@@ -171,6 +171,13 @@ class SymmetricMemory:
         for found in chosen:
             found.require_awake()
         return sum(self._guarded(found, lambda: found.sync(sizes)) for found in in_order(chosen))  # noqa: B023
+
+    def meet(self, found: GroupWindows, what: str, entries: Sequence[str]) -> None:
+        """Return when all ranks of a group have come to this call, with equal entries. Nothing with the guard off."""
+        self._refuse_in_capture(what, [found])
+        found.require_awake()
+        if found.guard != "off":
+            self._guarded(found, lambda: found.meet(found.connect(), what, entries))
 
     def trim(self, chosen: Sequence[GroupWindows]) -> int:
         """See :func:`tracehook.trim`."""

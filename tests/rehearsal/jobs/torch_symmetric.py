@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symm_mem
+import tracehook
 
 from common import MB, RANK, start, tell
 
@@ -27,6 +28,16 @@ def tried(act: Callable[[], object]) -> str:
 
 
 a, b = (symm_mem.empty(MB, device=device) for _ in range(2))
+for named in [what for what in ("alike", "names", "shapes", "place", "late") if what in sys.argv]:
+    # Rank 1 differs: the tensor of another name, another shape of the same bytes, another place, or no call at all.
+    other = RANK == 1 and named != "alike"
+    tensor, name = (b, "b") if other and named == "names" else (a, "a")
+    tensor = tensor.view(2, -1) if other and named == "shapes" else tensor
+    tensor = tensor[1:] if other and named == "place" else tensor
+    if other and named == "late":
+        tell(late="")
+    else:
+        tell(**{named: tried(lambda: tracehook.rendezvous(tensor, group, name=name))})  # noqa: B023
 if "swapped" in sys.argv:
     tell(swapped=tried(lambda: symm_mem.rendezvous(a if RANK == 0 else b, group)))
 if "backend" in sys.argv:

@@ -1,8 +1,9 @@
 -- severity: error
 -- sentence: A library took the memory of a segment away while it was registered: NCCL keeps the memory, or goes on to use it.
--- advice: Register nothing that a sleep mode takes away: unset TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK, set TORCH_DIST_USE_NCCL2=0, and end the program's own windows before it sleeps.
+-- advice: Register nothing that a sleep mode takes away: unset TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK, set TORCH_DIST_USE_NCCL2=0, end the program's own windows before it sleeps, and set NCCL_GRAPH_REGISTER=0 before the start if it captures such memory.
 -- divergence: unless all
 -- needs: segment.unmap
+-- segment.captured: NCCL itself registered the memory, for a captured call whose graph lives.
 -- tracehook undoes its own registrations before. A window that the program made has the address of the segment.
 WITH held AS (
     SELECT s.process, s.rank, r.comm, r.kind, s.addr, s.size, u.ns, u.seq
@@ -15,4 +16,9 @@ SELECT process, [any_value(rank)] AS ranks, comm, min(ns) AS ns, min(seq) AS seq
        format('{} lost the memory of {} ({}) while {} had {} on them', who(any_value(rank), process),
               plural(count(DISTINCT addr), 'segment'), in_bytes(sum(size)), group_of(comm),
               CASE kind WHEN 'local' THEN 'registrations' ELSE 'windows' END) AS message
-FROM held GROUP BY process, comm, kind;
+FROM held GROUP BY process, comm, kind
+UNION ALL BY NAME
+SELECT process, [rank] AS ranks, comm, ns, seq,
+       format('{} lost the memory of a segment ({}) that NCCL itself had registered with {} for a captured call, and the graph lives',
+              who(rank, process), in_bytes(size), group_of(comm)) AS message
+FROM event WHERE event = 'segment.captured';

@@ -3,13 +3,15 @@
 #include "cuda/runtime.h"
 #include "nccl/api.h"
 
+#include <cstdlib>
 #include <memory>
+#include <string_view>
 
 namespace tracehook::nccl {
 
 namespace {
 
-using Graphs = std::shared_ptr<windows::LiveGraphs>;
+using Graphs = std::shared_ptr<registrar::LiveGraphs>;
 
 // By a thread of CUDA's, which may make no call into CUDA here.
 void graph_ended(void* held) {
@@ -33,9 +35,18 @@ void hold(void* graph, Graphs* held) noexcept {
     }
 }
 
+// NCCL, too, reads it once.
+bool maps_captured_buffers() noexcept {
+    static const bool is_on = [] {
+        const char* const said = std::getenv("NCCL_GRAPH_REGISTER");
+        return said == nullptr || std::string_view(said) != "0";
+    }();
+    return is_on;
+}
+
 } // namespace
 
-void follow_graph(const registrar::Communicator& communicator, Stream stream) noexcept {
+void follow_graph(const Graphs& graphs, Stream stream) noexcept {
     const Api& real = api();
     if (real.cudaStreamGetCaptureInfo == nullptr || real.cudaUserObjectCreate == nullptr ||
         real.cudaUserObjectRelease == nullptr || real.cudaGraphRetainUserObject == nullptr) {
@@ -50,10 +61,23 @@ void follow_graph(const registrar::Communicator& communicator, Stream stream) no
     std::size_t count = 0;
     const bool known = cuda::absorbed(real.cudaStreamGetCaptureInfo(
                            stream, &status, &capture, &graph, &dependencies, &edges, &count)) == 0;
-    const auto& graphs = windows::of(communicator).graphs();
     if (known && graph != nullptr && graphs->is_new(capture)) {
         graphs->add();
         hold(graph, new Graphs(graphs));
+    }
+}
+
+void note_captured(registrar::Registrar& registrar, registrar::Communicator& communicator,
+                   std::initializer_list<const void*> buffers, Stream stream) noexcept {
+    if (!registrar.has_pausable() || communicator.identity().size < 2 || !capturing(stream) ||
+        !maps_captured_buffers()) {
+        return;
+    }
+    for (const void* buffer : buffers) {
+        if (const auto graphs =
+                registrar.captured(communicator, reinterpret_cast<std::uintptr_t>(buffer))) {
+            follow_graph(graphs, stream);
+        }
     }
 }
 

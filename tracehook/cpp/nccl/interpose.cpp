@@ -1,6 +1,7 @@
 #include "nccl/interpose.h"
 
 #include "nccl/coll_config.h"
+#include "nccl/graphs.h"
 #include "nccl/importers.h"
 #include "nccl/paying.h"
 #include "nccl/wrappers.h"
@@ -124,6 +125,7 @@ int transferred(Args... args) {
     if (entered) {
         const bool gains = pays(PayingCall::kTransfer, bytes, stream) &&
                            registrar().registers_calls(*communicator);
+        note_captured(registrar(), *communicator, {std::get<0>(arguments)}, stream);
         place_alone(registrar(), *communicator, std::get<0>(arguments), bytes, gains, stream);
     }
     return called<Real, false, Transfer, Args...>(communicator, entered, call, args...);
@@ -198,7 +200,12 @@ void place_exchanged(registrar::Communicator& communicator, const Arguments& arg
 template <Placed Number, typename Arguments>
 void move_to_registered(registrar::Communicator& communicator, const Arguments& arguments,
                         std::uint64_t kind, Stream stream) noexcept {
-    constexpr PayingCall kCall = paying_call(operation_name(Number));
+    constexpr std::string_view kName = operation_name(Number);
+    constexpr PayingCall kCall = paying_call(kName);
+    if constexpr (kName.starts_with("all_gather") || is_exchange(kName)) {
+        note_captured(registrar(), communicator, {std::get<0>(arguments), std::get<1>(arguments)},
+                      stream);
+    }
     if constexpr (kCall != PayingCall::kNone) {
         const std::size_t bytes = bytes_of(std::get<2>(arguments), std::get<3>(arguments),
                                            std::max(communicator.identity().size, 0));

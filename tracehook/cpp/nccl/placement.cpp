@@ -136,7 +136,7 @@ int check_placement(const registrar::CommunicatorPtr& found, const Call& call,
     if (look.in_window && is_captured) {
         windows.pin(look);
         if (ranks_of(communicator) > 1) { // else NCCL only copies, and waits for no graph
-            follow_graph(communicator, call.stream);
+            follow_graph(windows::of(communicator).graphs(), call.stream);
         }
     }
     return kSuccess;

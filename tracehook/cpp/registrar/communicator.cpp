@@ -103,6 +103,13 @@ void Communicator::log_foreign(std::uintptr_t address, std::size_t size) noexcep
     }
 }
 
+void Communicator::log_captured(const Segment& segment) noexcept {
+    if (!said_captured_.exchange(true, std::memory_order_relaxed)) {
+        log(make_event(row::SegmentCaptured{
+            .segment = segment.id, .addr = segment.address, .size = segment.size}));
+    }
+}
+
 bool Communicator::refuse(const std::string& why) noexcept {
     const std::string* none = nullptr;
     const auto* const kept = new std::string(why);

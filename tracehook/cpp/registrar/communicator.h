@@ -68,6 +68,7 @@ class Communicator {
     // The same: it does not wait any longer, and the segment is buried.
     void log_buried(const Segment& segment) noexcept;
     void log_foreign(std::uintptr_t address, std::size_t size) noexcept; // the first time
+    void log_captured(const Segment& segment) noexcept;                  // the first time
 
     // Where its calls are counted, by the thread inside the gate; null if there is no room.
     events::CallSlot* calls() const noexcept { return calls_counted_.get(); }
@@ -217,6 +218,7 @@ class Communicator {
     std::atomic<std::uint64_t> in_effect_{0};
     std::atomic<std::uint64_t> in_vain_{0};
     std::atomic<bool> said_foreign_{false};
+    std::atomic<bool> said_captured_{false};
     std::atomic<bool> failed_{false};
     std::atomic<bool> rests_{false}; // written under the gate's mutex, read anywhere
     std::atomic<bool> has_memory_{false};

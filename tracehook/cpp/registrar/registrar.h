@@ -17,6 +17,7 @@
 #include "registrar/gate.h"
 #include "registrar/grave.h"
 #include "registrar/ledger.h"
+#include "registrar/live_graphs.h"
 #include "registrar/patience.h"
 #include "registrar/pausable.h"
 #include "registrar/ranges.h"
@@ -83,6 +84,13 @@ class Registrar {
     // takes as long as the call that is in NCCL. False: as far as we know nothing was mapped there.
     void memory_mapped(std::uintptr_t address, std::size_t size) noexcept;
     bool memory_unmapped(std::uintptr_t address, std::size_t size) noexcept;
+    // Whether a library has mapped any memory so far.
+    bool has_pausable() const noexcept { return has_pausable_.load(std::memory_order_relaxed); }
+    // By the thread inside the gate of `communicator`: the library itself registers the memory at
+    // `address` for a captured call. Returns where to count the graph, null if no library can take
+    // that memory away. If it goes while such a graph lives, that is logged.
+    std::shared_ptr<LiveGraphs> captured(const Communicator& communicator,
+                                         std::uintptr_t address) noexcept;
 
     // --- what somebody else registers, seen by the interposer after the call ---
 
@@ -241,6 +249,7 @@ class Registrar {
                         std::unique_lock<std::mutex>& lock);
     void end_buried(const Segment& segment) noexcept;
     void log_gone(const Segment& segment, events::EventKind kind) noexcept;
+    void end_captured(const Segment& segment, events::EventKind kind) noexcept;
     void observe_born(const Segment& segment) noexcept;
     void drop_unborn(int device) noexcept;
     void log_overdue_frees(int device) noexcept;
@@ -248,8 +257,9 @@ class Registrar {
     bool is_observed(const Segment& segment) const noexcept;
     void drop_observed(const Communicator& communicator) noexcept;
 
-    mutable std::mutex mutex_; // ledger_, ranges_, pausable_, by_pointer_, ending_, next_id_,
-                               // aborts_, unborn_, freed_; comes after the allocator's lock
+    mutable std::mutex
+        mutex_; // ledger_, ranges_, pausable_, captured_, by_pointer_, ending_, next_id_,
+                // aborts_, unborn_, freed_; comes after the allocator's lock
     events::Ring& ring_;
     const MakeCompanion make_companion_;
     const Patience patience_;
@@ -259,6 +269,8 @@ class Registrar {
     Ledger ledger_;
     Ranges ranges_;
     Pausable pausable_;
+    std::map<std::pair<std::uint64_t, std::uint32_t>, std::shared_ptr<LiveGraphs>>
+        captured_; // by segment and communicator
     std::unordered_map<const void*, CommunicatorPtr> by_pointer_;
     std::unordered_map<const void*, CommunicatorPtr> ending_; // retired, and not gone
     std::uint32_t next_id_ = 1;
@@ -275,6 +287,7 @@ class Registrar {
         epoch_; // changes with by_pointer_; lets each thread cache its last find()
     Grave grave_{[this](const Segment& segment) { end_buried(segment); }};
     std::atomic<bool> registering_{true};
+    std::atomic<bool> has_pausable_{false};
     std::atomic<bool> abandoned_{false};
 };
 

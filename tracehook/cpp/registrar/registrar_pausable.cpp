@@ -11,6 +11,7 @@ void Registrar::memory_mapped(std::uintptr_t address, std::size_t size) noexcept
     if (abandoned()) {
         return;
     }
+    has_pausable_.store(true, std::memory_order_relaxed);
     const std::lock_guard guard(mutex_);
     for (const Segment& before : pausable_.mapped(address, size)) {
         const Segment segment = ledger_.allocated(
@@ -32,6 +33,38 @@ bool Registrar::memory_unmapped(std::uintptr_t address, std::size_t size) noexce
         remove_segment(segment, EventKind::kSegmentUnmap, lock);
     }
     return had_memory;
+}
+
+std::shared_ptr<LiveGraphs> Registrar::captured(const Communicator& communicator,
+                                                std::uintptr_t address) noexcept {
+    if (abandoned()) {
+        return nullptr;
+    }
+    const std::lock_guard guard(mutex_);
+    const auto segment = ledger_.at(address);
+    if (!segment || segment->memory != MemoryKind::kPausable) {
+        return nullptr;
+    }
+    auto& graphs = captured_[{segment->id, communicator.identity().id}];
+    if (graphs == nullptr) {
+        graphs = std::make_shared<LiveGraphs>();
+    }
+    return graphs;
+}
+
+void Registrar::end_captured(const Segment& segment, EventKind kind) noexcept {
+    const auto begin = captured_.lower_bound({segment.id, 0});
+    const auto end = captured_.lower_bound({segment.id + 1, 0});
+    for (auto next = begin; next != end; ++next) {
+        const auto& [of, graphs] = *next;
+        for (const auto& [pointer, communicator] : by_pointer_) {
+            if (communicator->identity().id == of.second && graphs->count() != 0 &&
+                kind == EventKind::kSegmentUnmap) {
+                communicator->log_captured(segment);
+            }
+        }
+    }
+    captured_.erase(begin, end);
 }
 
 std::vector<Segment> Registrar::segments_asleep() const {

@@ -9,8 +9,8 @@
 #pragma once
 
 #include "registrar/communicator.h"
+#include "registrar/live_graphs.h"
 #include "windows/bank.h"
-#include "windows/live_graphs.h"
 #include "windows/windows.h"
 
 #include <atomic>
@@ -37,7 +37,7 @@ class CommunicatorWindows final : public registrar::Companion {
     // the thread that wants to know. Exact while a fence is up; else a plain call may begin.
     bool in_flight(std::size_t own) const noexcept;
 
-    const std::shared_ptr<LiveGraphs>& graphs() const noexcept { return graphs_; }
+    const std::shared_ptr<registrar::LiveGraphs>& graphs() const noexcept { return graphs_; }
 
     // Any thread. Device communicators (ncclDevCommCreate) that the program has. Its kernels may
     // use any window of this communicator through one, at any time, and nobody tells us which:
@@ -109,7 +109,8 @@ class CommunicatorWindows final : public registrar::Companion {
     registrar::Communicator& communicator_;
     registrar::RegistrationCalls& calls_;
     Bank& bank_;
-    const std::shared_ptr<LiveGraphs> graphs_ = std::make_shared<LiveGraphs>();
+    const std::shared_ptr<registrar::LiveGraphs> graphs_ =
+        std::make_shared<registrar::LiveGraphs>();
     Windows table_;
     mutable std::mutex unconfirmed_mutex_; // comes before Windows::mutex_
     std::vector<Window> unconfirmed_; // count, but are not in the table: made a moment ago, or left

@@ -1,13 +1,13 @@
-// The CUDA graphs that live and have collectives of one communicator in them, on its windows.
+// The CUDA graphs that live and have collectives of one communicator in them, on certain memory.
 //
-// Any thread, without a lock. The graphs share it with the communicator, and may outlive that.
+// Any thread, without a lock. The graphs share it with its owner, and may outlive that.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 
-namespace tracehook::windows {
+namespace tracehook::registrar {
 
 class LiveGraphs {
   public:
@@ -25,4 +25,4 @@ class LiveGraphs {
     std::atomic<std::size_t> count_{0};
 };
 
-} // namespace tracehook::windows
+} // namespace tracehook::registrar

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from tracehook import ddp, fsdp, ipc, metrics
     from tracehook.errors import RegistrationError, RegistrationFailed, RegistrationMismatch, RegistrationTimeout
+    from tracehook.hook.feed import SegmentChange, Subscription, subscribe
     from tracehook.hook.status import Status
 
     # Those of `compiled`, with the signatures and the docstrings that readers of the source see.
@@ -45,7 +46,9 @@ __all__ = [
     "RegistrationFailed",
     "RegistrationMismatch",
     "RegistrationTimeout",
+    "SegmentChange",
     "Status",
+    "Subscription",
     "__version__",
     "all_gather",
     "all_gather_into_tensor",
@@ -68,6 +71,7 @@ __all__ = [
     "reserve",
     "resume",
     "status",
+    "subscribe",
     "symmetric",
     "sync",
     "trim",
@@ -83,6 +87,9 @@ _LAZY = {
     "RegistrationTimeout": "errors",
     "PoolLimitError": "symmetric_memory.pools",
     "Status": "hook.status",
+    "SegmentChange": "hook.feed",
+    "Subscription": "hook.feed",
+    "subscribe": "hook.feed",
     "symmetric": "symmetric_memory.public",
     "is_symmetric": "symmetric_memory.public",
     "explain": "symmetric_memory.public",

@@ -35,6 +35,13 @@ def test_serving_with_two_groups(tmp_path: Path) -> None:
         assert (counts.local.left, counts.failures, counts.warnings) == (0, 0, 0)
 
 
+def test_a_cache_of_registrations_takes_no_false_hit(tmp_path: Path) -> None:
+    """The driver gives an address to another segment, and the example registers that one anew."""
+    run = rehearse(EXAMPLES / "cached_registrations.py", log=tmp_path)
+    run.assert_good()
+    assert run.finished.out == "the same address: True, the same handle: False\nregistered now: 1\n"
+
+
 def test_tensor_parallelism_with_symmetric_memory(tmp_path: Path) -> None:
     """All layers share one window, registered once, and trim gives its memory back at the end."""
     run = rehearse(EXAMPLES / "symmetric_tp.py", log=tmp_path, ranks=2, torchrun=True, timeout=90)

@@ -242,5 +242,6 @@ PYBIND11_MODULE(_core, module) {
     bind_symmetric(module);
     bind_window_guard(module);
     bind_stacks(module);
+    bind_feed(module);
     bind_ipc(module);
 }

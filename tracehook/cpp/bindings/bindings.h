@@ -16,6 +16,7 @@ bool is_finalizing();
 void bind_symmetric(py::module_& module);
 void bind_window_guard(py::module_& module);
 void bind_stacks(py::module_& module);
+void bind_feed(py::module_& module);
 void bind_ipc(py::module_& core); // `_core.ipc`: what tracehook.ipc asks of the native side
 
 } // namespace tracehook::bindings

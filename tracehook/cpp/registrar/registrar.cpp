@@ -178,6 +178,9 @@ void Registrar::end_buried(const Segment& segment) noexcept {
 
 void Registrar::log_gone(const Segment& segment, EventKind kind) noexcept {
     ledger_.release_slot(segment);
+    feed_.tell(kind == EventKind::kSegmentUnmap ? TRACEHOOK_SEGMENT_UNMAPPED
+                                                : TRACEHOOK_SEGMENT_GONE,
+               segment);
     if (kind != EventKind::kSegmentUnmap && is_observed(segment)) {
         freed_.emplace_back(segment, kind);
     } else {
@@ -194,6 +197,7 @@ void Registrar::segment_freed(int device, std::uintptr_t address, std::size_t si
     if (const auto segment = ledger_.freed(device, address)) {
         remove_segment(*segment, EventKind::kSegmentFree, lock);
     } else if (const auto asleep = pausable_.freed(device, address)) {
+        feed_.tell(TRACEHOOK_SEGMENT_GONE, *asleep);
         push_gone(*asleep, EventKind::kSegmentFree);
     } else if (!ledger_.adopting()) { // else it is older than the tracker, and not in the snapshot
         push_gone({0, 0, device, address, size}, EventKind::kSegmentUnknown);
@@ -221,6 +225,21 @@ void Registrar::free_idle(int device) noexcept {
     if (!abandoned() && memory_ != nullptr) {
         grave_.work_off();
         memory_->free_idle(device);
+    }
+}
+
+std::uint64_t Registrar::subscribe(tracehook_segment_listener listener, void* user) {
+    if (abandoned()) {
+        return 0;
+    }
+    const std::lock_guard guard(mutex_);
+    return feed_.join(listener, user, ledger_.all(), pausable_.asleep());
+}
+
+void Registrar::unsubscribe(std::uint64_t subscription) noexcept {
+    if (!abandoned()) {
+        const std::lock_guard guard(mutex_);
+        feed_.leave(subscription);
     }
 }
 

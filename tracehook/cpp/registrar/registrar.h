@@ -14,6 +14,7 @@
 
 #include "registrar/aliases.h"
 #include "registrar/communicator.h"
+#include "registrar/feed.h"
 #include "registrar/gate.h"
 #include "registrar/grave.h"
 #include "registrar/ledger.h"
@@ -32,6 +33,7 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <type_traits>
 #include <unordered_map>
 #include <vector>
 
@@ -100,6 +102,11 @@ class Registrar {
     void unobserved(const CommunicatorPtr& communicator, const Observation& seen) noexcept;
     // Logs what waits for an event of the allocator that may not come any more.
     void log_overdue() noexcept;
+
+    // --- others that keep something by an address (feed_abi.h) ---
+
+    std::uint64_t subscribe(tracehook_segment_listener listener, void* user); // 0: abandoned
+    void unsubscribe(std::uint64_t subscription) noexcept;
 
     // --- communicators ---
 
@@ -208,6 +215,8 @@ class Registrar {
     CommunicatorPtr take(const void* pointer, const Communicator* only = nullptr) noexcept;
     void log_mapped(const Range& range, bool adopted) noexcept;
     template <typename Row> void log_born(const Segment& segment) noexcept {
+        constexpr bool kIsMapped = std::is_same_v<Row, events::row::SegmentMap>;
+        feed_.tell(kIsMapped ? TRACEHOOK_SEGMENT_MAPPED : TRACEHOOK_SEGMENT_BORN, segment);
         ring_.push(events::make_event(Row{.segment = segment.id,
                                           .addr = segment.address,
                                           .size = segment.size,
@@ -258,7 +267,7 @@ class Registrar {
     void drop_observed(const Communicator& communicator) noexcept;
 
     mutable std::mutex
-        mutex_; // ledger_, ranges_, pausable_, captured_, by_pointer_, ending_, next_id_,
+        mutex_; // ledger_, ranges_, pausable_, feed_, captured_, by_pointer_, ending_, next_id_,
                 // aborts_, unborn_, freed_; comes after the allocator's lock
     events::Ring& ring_;
     const MakeCompanion make_companion_;
@@ -269,6 +278,7 @@ class Registrar {
     Ledger ledger_;
     Ranges ranges_;
     Pausable pausable_;
+    Feed feed_;
     std::map<std::pair<std::uint64_t, std::uint32_t>, std::shared_ptr<LiveGraphs>>
         captured_; // by segment and communicator
     std::unordered_map<const void*, CommunicatorPtr> by_pointer_;

@@ -49,8 +49,10 @@ def communicate(group: dist.ProcessGroup, communicator: int, store: Store) -> Te
     counts: list[int] = [tracehook.sync(group), tracehook.trim(group)]
     counts += [tracehook.pause(group, graphs_are_gone=False), tracehook.resume(group)]
     tracehook.release_graphs()
-    with tracehook.subscribe() as feed:
-        print([change.address + change.bytes for change in feed.changes() if change.what == "born"])
+    feed: tracehook.Subscription = tracehook.subscribe()
+    changes: list[tracehook.SegmentChange] = feed.changes()
+    print([change.address + change.bytes for change in changes if change.what == "born"])
+    feed.close()
     tracehook.rendezvous(tensor, group, name="made")
     whole = tracehook.all_gather_into_tensor(tensor, group)
     parts: list[Tensor] = tracehook.all_gather(tensor, group)

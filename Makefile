@@ -136,7 +136,7 @@ demo: $(STAMP) ## The main job: 4 ranks on emulated devices, a table per rank, a
 test: build ## All tests that need no GPU
 	$(BIN)/python -m pytest -n 4 tests
 
-integrations: build ## SGLang, vLLM, Megatron, nccl4py and CuPy in rehearsal, with and without plug-ins (fetches 460 MB, keeps 50)
+integrations: build ## SGLang, vLLM, Megatron, nccl4py, CuPy in rehearsal; faults of nvidia-resiliency-ext (fetches 460 MB, keeps 50)
 	$(BIN)/python tests/servers/fetch.py build/servers
 	$(BIN)/python -m pytest -n 2 tests/servers
 

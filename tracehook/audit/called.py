@@ -84,6 +84,7 @@ class Caller:
     signal: int | None = None
     sender: int | None = None  # the process that sent it
     ended_ns: int | None = None  # when, as far as is known
+    alive_ns: int | None = None  # when the thread of its log last ran, if its ring says so
     last_event: str | None = None
     shift_ns: int = 0  # from CLOCK_MONOTONIC to the times here
     wall_ns: int = 0  # from CLOCK_MONOTONIC to the wall clock
@@ -251,6 +252,7 @@ def _process(row: dict[str, Any]) -> Caller:
         signal=row["signal"],
         sender=row["sender"],
         ended_ns=row["ended_ns"] if row["ended_ns"] is not None else at,
+        alive_ns=row["alive_ns"],
         last_event=row["last_event"],
         shift_ns=row["shift_ns"],
         wall_ns=_since_1970(row["began"]) - row["began_ns"] if began else 0,

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from tracehook.audit import blame, semaphores
 from tracehook.audit.called import COLLECTIVE, Caller, Callers
-from tracehook.audit.waits import Wait, waits
+from tracehook.audit.waits import Wait, by_process, waits
 from tracehook.log.calls import SLOT_BYTES, Calls, key_of, moved_of, unpack
 
 STILL_AFTER: Final = 5.0  # seconds without a call after which a rank that is ahead waits
@@ -90,7 +90,8 @@ class LiveWaits:
                 for name in job:  # what was seen some time ago and what is seen now do not make a picture
                     self.see(name, heads(name))
                 still = self._those_still(job)
-            self.hangs = _hangs(self._callers(job, slots), still, list(job)) if still else []
+            quiet = {name: self._still(name, process) for name, process in job.items()}
+            self.hangs = _hangs(self._callers(job, slots), quiet) if still else []
             self._known = (dict(self._seen), set(still))
         self._at = now
         self._next = now + max(_LOOK_EVERY, _SHARE * (time.monotonic() - begin))
@@ -149,21 +150,30 @@ class LiveWaits:
         return parts
 
 
-def _hangs(job: Callers, still: Mapping[str, float], names: Sequence[str]) -> list[Hang]:
+def _hangs(job: Callers, quiet: Mapping[str, float]) -> list[Hang]:
+    """Return the hangs. `quiet`: by process, in the order of their numbers, since when it makes no call."""
+    seconds = list(quiet.values())
     all_waits = waits(job)
     waiting = {wait.process.number for wait in all_waits}
-    found = [wait for wait in all_waits if names[wait.process.number] in still]
+    if len(seconds) <= _MOST_BLAMED:
+        causes: set[int | None] = {each.process for each in blame.findings(job) if each.rule == "rank-missing"}
+    else:  # who waits for nobody; of ranks that wait for each other in a circle, only the audit names one
+        different = {id(wait.missing): wait for wait in all_waits}.values()
+        causes = {each.number for wait in different for each in wait.missing if each.number not in waiting}
+    found = [wait for wait in all_waits if seconds[wait.process.number] >= STILL_AFTER]
+    # Whoever is waited for long enough waits perhaps itself, for less time: the cause is told with the consequence.
+    behind, seen = by_process(all_waits), {wait.process.number for wait in found}
+    for wait in found:
+        for rank in wait.missing:
+            if rank.number not in seen:
+                seen.add(rank.number)
+                found += behind.get(rank.number, [])
     by_call: dict[tuple[str, int, int, str], list[Wait]] = defaultdict(list)
     for wait in found:
         about = semaphores.told(wait) if wait.step.is_semaphore else ""
         by_call[wait.comm, wait.number, wait.step.kind, about].append(wait)
-    if len(names) <= _MOST_BLAMED:
-        causes = {(each.comm, each.process) for each in blame.findings(job) if each.rule == "rank-missing"}
-    else:  # who waits for nobody; of ranks that wait for each other in a circle, only the audit names one
-        different = {id(wait.missing): wait for wait in found}.values()
-        causes = {(wait.comm, each.number) for wait in different for each in wait.missing if each.number not in waiting}
     hung = {wait.process.number for wait in found}
-    hangs = [_hang(job, comm, alike, hung, still, names, causes) for (comm, *_), alike in by_call.items()]
+    hangs = [_hang(job, comm, alike, hung, seconds, causes) for (comm, *_), alike in by_call.items()]
     return sorted(hangs, key=lambda hang: (not hang.is_cause, hang.behind, -hang.seconds))
 
 
@@ -172,9 +182,8 @@ def _hang(
     comm: str,
     alike: Sequence[Wait],
     hung: Collection[int],
-    still: Mapping[str, float],
-    names: Sequence[str],
-    causes: Collection[tuple[str | None, int | None]],
+    quiet: Sequence[float],
+    causes: Collection[int | None],
 ) -> Hang:
     made: dict[int, list[str]] = defaultdict(list)
     if alike[0].step.kind == COLLECTIVE:
@@ -185,13 +194,15 @@ def _hang(
     is_of_peers = alike[0].step.is_semaphore
     unnamed = job.group(comm) if is_of_peers else f"communicator {comm}"
     call = semaphores.told(alike[0]) if is_of_peers else job.described(comm, alike[0].step.call)
+    if ahead := [each for each in missing.values() if any(step.call.is_ahead for step in each.in_order)]:
+        call += f", to which the device of {semaphores.named(ahead)} has not come"
     return Hang(
         group=f"group {job.names[comm]}" if comm in job.names else unnamed,
         made=dict(sorted(made.items())),
         waiting=[wait.process.name for wait in alike],
         missing=[process.name for process in missing.values()],
         call=call,
-        seconds=max(still[names[wait.process.number]] for wait in alike),
-        is_cause=any((comm, number) in causes for number in missing),
+        seconds=max(quiet[wait.process.number] for wait in alike),
+        is_cause=any(number in causes for number in missing),
         behind=sum(number in hung for number in missing),
     )

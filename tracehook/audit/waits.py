@@ -62,6 +62,12 @@ class _Device:
         """Whether it has come to the last call."""
         return self.at == len(self.units) - 1
 
+    def stands_before(self, place: int) -> bool:
+        """Whether the device has not come to these calls, for no other rank's sake. Its last calls say so, too."""
+        return place < len(self.units) and all(
+            step.call.is_ahead for unit in (self.units[place], self.units[-1]) for step in unit
+        )
+
     def has_forgotten(self, comm: str, number: int) -> bool:
         """Whether it made that collective too long ago to remember it."""
         return number < first_of(self.process.parts[comm]) and (comm, number) not in self.forgotten
@@ -198,6 +204,8 @@ class _Play:
             self._go_on(self._ready.pop())
 
     def _go_on(self, device: _Device) -> None:
+        if device.stands_before(device.at + 1):
+            return
         device.at += 1
         if device.at < len(device.units):
             device.open = list(device.units[device.at])

@@ -398,7 +398,10 @@ def _states(follower: Follower) -> str:
 
 def told_hangs(follower: Follower) -> dict[tuple[str, str], str]:
     """Return who waits for whom, in words, by group and call: at most two, the causes first."""
-    return {(hang.group, hang.call): _hang(hang, _where(hang, follower)) for hang in follower.hangs[:_HANGS]}
+    return {
+        (hang.group, hang.call): _hang(hang, _where(hang, follower), _silent(hang, follower))
+        for hang in follower.hangs[:_HANGS]
+    }
 
 
 def _where(hang: Hang, follower: Follower) -> str:
@@ -411,13 +414,25 @@ def _where(hang: Hang, follower: Follower) -> str:
     return f" on {named}" if 0 < len(hosts) <= _HOSTS_TOLD else f" on {len(hosts)} hosts"
 
 
-def _hang(hang: Hang, where: str) -> str:
+def _silent(hang: Hang, follower: Follower) -> str:
+    """Say which ranks that did not come stand still as a whole."""
+    silent = [
+        process.name
+        for process in follower.processes.values()
+        if process.name in hang.missing and process.state(follower.now)[0] is State.SILENT
+    ]
+    is_ = "is" if len(silent) == 1 else "are"
+    why = "stopped, killed, or a thread keeps the GIL"
+    return f"; {_many(silent)} {is_} silent ({why})" if silent else ""
+
+
+def _hang(hang: Hang, where: str, silent: str) -> str:
     counts = ((_many(names), many(count, "call")) for count, names in hang.made.items())
     made = "; ".join(f"{names} made {count}" for names, count in counts)
     waits = "waits" if len(hang.waiting) == 1 else "wait"
     return clean(
         f"{hang.group}: {f'{made}; ' if made else ''}{_many(hang.waiting)} {waits} for {_many(hang.missing)}{where} in "
-        f"{hang.call}, for {told_seconds(hang.seconds)}",
+        f"{hang.call}, for {told_seconds(hang.seconds)}{silent}",
         300,
     )
 

@@ -36,6 +36,7 @@ RECV: Final = _FIRST_COUNTED + 4
 # their digest the stream, 0 for the default one.
 SIGNAL, WAIT, READ = 240, 241, 242
 _OF_PEERS: Final = {SIGNAL: "signal", WAIT: "wait", READ: "read"}
+_AHEAD = 2  # of `place`: kAhead in events/calls.h
 _KEPT = 64  # calls that the line of an ended communicator has: the last ones
 
 # ncclDataType_t, and ncclRedOp_t
@@ -62,6 +63,11 @@ class Call(NamedTuple):
     def group(self) -> int:
         """A number of the ncclGroupStart that it is inside; 0: none, or not known."""
         return self.place >> 8
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether the device had not come to it when its program stood still."""
+        return bool(self.place & _AHEAD)
 
     @property
     def operation(self) -> str:

@@ -149,6 +149,19 @@ def refused() -> None:
     tell(nan=functional.embedding(torch.tensor([9], device="cuda"), weight).isnan().all().item())
 
 
+def asserted() -> None:
+    """After an assertion of a kernel every later call of CUDA fails."""
+    memory, index = torch.ones(1, device="cuda"), torch.ones(1, dtype=torch.int64, device="cuda")
+    memory[index] = 0
+    said = []
+    for _ in range(2):
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError as problem:
+            said.append(str(problem).splitlines()[0])
+    tell(said=said)
+
+
 def symmetric() -> None:
     """PyTorch's own symmetric memory: ranks read each other's buffers; what its kernels compute is NaN."""
     device = start()

@@ -16,6 +16,7 @@
 // SIGTERM and SIGABRT ask for stacks, too, before they end the process (process/last_signal.h). A
 // thread that has the GIL then fills the file in memory itself, because nobody else gets the GIL.
 #include "bindings/bindings.h"
+#include "nccl/marks.h"
 #include "process/last_signal.h"
 
 #include <algorithm>
@@ -152,7 +153,7 @@ void answer(Watch& watch, bool was_asked) {
     }
     const std::uint64_t now_ns = events::monotonic_ns();
     if (!had_gil) {
-        watch.ring.calls().look(now_ns); // the log's thread cannot
+        watch.ring.calls().look(watch.ring.looked_ns()); // the log's thread cannot, since then
         fill_buffer(watch);
         *filled = true;
     }
@@ -171,6 +172,7 @@ void run(Watch& watch) {
                 return;
             }
         }
+        nccl::look_at_marks();
         const std::uint64_t now = events::monotonic_ns();
         since = now - before > 4 * in_ns(kLook) ? now : since; // the whole process stood still
         before = now;
@@ -194,7 +196,7 @@ void run(Watch& watch) {
 // server must not keep the process.
 void ask_at_end() noexcept {
     constexpr timespec kPause{0, 10'000'000};
-    constexpr int kPauses = 150;
+    constexpr int kPauses = 300; // longer than kLook and kPatience: another thread may keep the GIL
     Watch* const watch = current.load();
     if (watch == nullptr || watch->owner != getpid()) {
         return;

@@ -27,6 +27,7 @@ Runtime load() noexcept {
     FIND(cudaDeviceSynchronize);
     FIND(cudaGetLastError);
     FIND(cudaThreadExchangeStreamCaptureMode);
+    FIND(cudaEventCreateWithFlags);
     FIND(cudaEventQuery);
     FIND(cudaEventRecord);
     FIND(cudaHostRegister);

@@ -15,6 +15,7 @@ struct Runtime {
     Function<> cudaDeviceSynchronize = nullptr;
     Function<> cudaGetLastError = nullptr;
     Function<int*> cudaThreadExchangeStreamCaptureMode = nullptr;
+    Function<void**, unsigned> cudaEventCreateWithFlags = nullptr;
     Function<void*> cudaEventQuery = nullptr;
     Function<void*, void*> cudaEventRecord = nullptr;
     Function<void*, std::size_t, unsigned> cudaHostRegister = nullptr;

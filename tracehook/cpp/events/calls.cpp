@@ -9,10 +9,12 @@
 
 namespace tracehook::events {
 
-void CallSlot::transfer_begins(std::uint32_t what, std::uint64_t count, std::int32_t peer,
-                               bool sends, std::uint32_t place, std::uint64_t stream) noexcept {
+CallRecord& CallSlot::transfer_begins(std::uint32_t what, std::uint64_t count, std::int32_t peer,
+                                      bool sends, std::uint32_t place,
+                                      std::uint64_t stream) noexcept {
     const std::uint64_t number = transfers_.load(std::memory_order_relaxed);
-    last_transfers_[number % kTransfers] = {count, stream, next_order(), what, peer, place};
+    CallRecord& made = last_transfers_[number % kTransfers];
+    made = {count, stream, next_order(), what, peer, place};
     Peer& found = peers_[static_cast<std::uint32_t>(peer) % kPeers];
     const auto wanted = static_cast<std::uint32_t>(peer) + 1;
     if (found.rank == 0) {
@@ -24,6 +26,7 @@ void CallSlot::transfer_begins(std::uint32_t what, std::uint64_t count, std::int
         ++(sends ? found.sent : found.received);
     }
     transfers_.store(number + 1, std::memory_order_release);
+    return made;
 }
 
 void CallSlot::begin(const Owner& owner, std::uint64_t now_ns) noexcept {

@@ -38,6 +38,7 @@ static_assert(sizeof(CallRecord) == 32, "the ring's file format depends on it");
 constexpr std::uint32_t placed(std::uint32_t group) noexcept {
     return 1 | group << 8;
 }
+constexpr std::uint32_t kAhead = 2; // of `place`: no device has come to it (nccl/marks.h)
 
 enum class CallSlotState : std::uint32_t {
     kFree,
@@ -55,17 +56,20 @@ class CallSlot {
     static constexpr std::size_t kPeers = 64; // with other numbers modulo this; else `crowded`
 
     // Each by the thread inside the gate: before the call goes to NCCL, and after it has come back.
-    void collective_begins(std::uint32_t what, std::uint64_t count, std::int32_t root,
-                           std::uint32_t place = 0) noexcept {
+    CallRecord& collective_begins(std::uint32_t what, std::uint64_t count, std::int32_t root,
+                                  std::uint32_t place = 0) noexcept {
         const std::uint64_t number = collectives_.load(std::memory_order_relaxed);
         digest_ = mixed(mixed(digest_ ^ what, count), static_cast<std::uint32_t>(root));
-        last_[number % kCollectives] = {count, digest_, next_order(), what, root, place};
+        CallRecord& made = last_[number % kCollectives];
+        made = {count, digest_, next_order(), what, root, place};
         collectives_.store(number + 1, std::memory_order_release);
+        return made;
     }
     void collective_returned() noexcept { add_one(collectives_returned_); }
     // `stream`: on which a call of a group of peers waits; 0: the default stream.
-    void transfer_begins(std::uint32_t what, std::uint64_t count, std::int32_t peer, bool sends,
-                         std::uint32_t place = 0, std::uint64_t stream = 0) noexcept;
+    CallRecord& transfer_begins(std::uint32_t what, std::uint64_t count, std::int32_t peer,
+                                bool sends, std::uint32_t place = 0,
+                                std::uint64_t stream = 0) noexcept;
     void transfer_returned() noexcept { add_one(transfers_returned_); }
     // A transfer that cannot be counted: who reads the slot relies on no number of this rank.
     void transfer_uncounted() noexcept {

@@ -144,13 +144,17 @@ void Ring::push(const Event& event) noexcept {
     header_->pushed.store(pushed + 1, std::memory_order_release);
 }
 
+constexpr std::uint64_t kStoodStillNs = 2'000'000'000; // the log's thread looks ten times a second
+
 void Ring::note_signal(int signal, int sender) noexcept {
     if (abandoned_.load(std::memory_order_relaxed) ||
         header_->pid != static_cast<std::uint64_t>(getpid())) {
         return;
     }
     const std::uint64_t now_ns = monotonic_ns();
-    calls_.look(now_ns);
+    const std::uint64_t looked = looked_ns();
+    // If the log's thread stood still for long, so did the program: it called nothing since.
+    calls_.look(looked != 0 && now_ns - looked > kStoodStillNs ? looked : now_ns);
     header_->sender.store(sender, std::memory_order_relaxed);
     header_->signal_ns.store(now_ns, std::memory_order_relaxed);
     header_->signal.store(static_cast<std::uint32_t>(signal), std::memory_order_release);

@@ -39,12 +39,6 @@ constexpr std::uint32_t described(std::uint32_t operation, int type, int reducti
            static_cast<std::uint32_t>(reduction) << 16;
 }
 
-// The last argument, or the one before a configuration.
-template <typename... Args> constexpr std::size_t stream_position() noexcept {
-    using Last = std::tuple_element_t<sizeof...(Args) - 1, std::tuple<Args...>>;
-    return sizeof...(Args) - (std::is_same_v<Last, const CollConfig*> ? 2 : 1);
-}
-
 std::uint64_t captured_kind(Stream stream) noexcept {
     return capturing(stream) ? events::Tally::kCaptured : 0;
 }

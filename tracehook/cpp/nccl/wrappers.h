@@ -5,10 +5,15 @@
 
 #include "nccl/abi.h"
 #include "nccl/api.h"
+#include "nccl/coll_config.h"
 #include "nccl/group.h"
+#include "nccl/marks.h"
 #include "nccl/placement.h"
 #include "registrar/registrar.h"
 #include "windows/communicator_windows.h"
+
+#include <tuple>
+#include <type_traits>
 
 namespace tracehook::nccl {
 
@@ -26,7 +31,6 @@ registrar::Registrar& registrar() noexcept;
 // What a call is counted as (events/calls.h). taken(), taken_in(): NCCL has it, or will have it at
 // the end of the thread's open group.
 struct Uncounted {
-    static void begins(events::CallSlot& /*calls*/) noexcept {}
     static void returned(events::CallSlot& /*calls*/) noexcept {}
     static void taken(events::CallSlot& /*calls*/) noexcept {}
     static void taken_in(ThreadGroup& /*group*/, const registrar::Communicator& /*of*/) noexcept {}
@@ -37,8 +41,9 @@ struct Collective {
     std::int32_t root;
     std::uint64_t kind; // see events/tally.h
     std::uint64_t nbytes;
-    void begins(events::CallSlot& calls) const noexcept {
-        calls.collective_begins(what, count, root, events::placed(ThreadGroup::mine().number()));
+    events::CallRecord& begins(events::CallSlot& calls) const noexcept {
+        return calls.collective_begins(what, count, root,
+                                       events::placed(ThreadGroup::mine().number()));
     }
     static void returned(events::CallSlot& calls) noexcept { calls.collective_returned(); }
     void taken(events::CallSlot& calls) const noexcept { calls.tally(kind, nbytes); }
@@ -51,9 +56,9 @@ struct Transfer {
     std::uint64_t count;
     std::int32_t peer;
     bool sends;
-    void begins(events::CallSlot& calls) const noexcept {
-        calls.transfer_begins(what, count, peer, sends,
-                              events::placed(ThreadGroup::mine().number()));
+    events::CallRecord& begins(events::CallSlot& calls) const noexcept {
+        return calls.transfer_begins(what, count, peer, sends,
+                                     events::placed(ThreadGroup::mine().number()));
     }
     static void returned(events::CallSlot& calls) noexcept { calls.transfer_returned(); }
     static void taken(events::CallSlot& /*calls*/) noexcept {}
@@ -61,6 +66,12 @@ struct Transfer {
         group.made_other(communicator);
     }
 };
+
+// The last argument, or the one before a configuration.
+template <typename... Args> constexpr std::size_t stream_position() noexcept {
+    using Last = std::tuple_element_t<sizeof...(Args) - 1, std::tuple<Args...>>;
+    return sizeof...(Args) - (std::is_same_v<Last, const CollConfig*> ? 2 : 1);
+}
 
 // `communicator`: the thread keeps it meanwhile. `entered`: whether we are inside its gate.
 // `lands`: the call was counted by its windows, and is in flight.
@@ -72,8 +83,11 @@ int called(const registrar::CommunicatorPtr& communicator, bool entered, const C
         return real(args...);
     }
     events::CallSlot* const calls = communicator->calls();
-    if (calls != nullptr) {
-        counted.begins(*calls);
+    if constexpr (requires { counted.begins(*calls); }) {
+        if (calls != nullptr) {
+            mark(counted.begins(*calls),
+                 std::get<stream_position<Args...>()>(std::forward_as_tuple(args...)));
+        }
     }
     const int result = real(args...);
     if (calls != nullptr) {

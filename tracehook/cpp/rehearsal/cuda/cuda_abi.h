@@ -28,6 +28,7 @@ enum Status : int {
     kIllegalState = 401,
     kNotReady = 600,
     kPeerAccessAlreadyEnabled = 704,
+    kAssert = 710,
     kHostMemoryAlreadyRegistered = 712,
     kHostMemoryNotRegistered = 713,
     kNotSupported = 801,

@@ -34,6 +34,7 @@ constexpr StatusText kTexts[] = {
      "peer access is not supported between these two devices"},
     {kPeerAccessAlreadyEnabled, "cudaErrorPeerAccessAlreadyEnabled",
      "peer access is already enabled"},
+    {kAssert, "cudaErrorAssert", "device-side assert triggered"},
     {kHostMemoryAlreadyRegistered, "cudaErrorHostMemoryAlreadyRegistered",
      "part or all of the requested memory range is already mapped"},
     {kHostMemoryNotRegistered, "cudaErrorHostMemoryNotRegistered",

@@ -27,13 +27,19 @@ std::vector<LaunchShape>& pending_launches() {
 }
 
 // A function is what a library registered, or a kernel of cudaLibraryGetKernel.
-Status launch(const void* function, void* stream) {
+Status launch(const void* function, void** arguments, void* stream) {
     const std::shared_ptr<Kernel> kernel = kernels().find(const_cast<void*>(function));
     if (kernel == nullptr && somebody_hears_of_launches()) {
         const char* const name = kernel_of_torch(function);
         tell_of_launch(name == nullptr ? "a kernel of torch" : readable(name).c_str());
     }
-    return context_call([&] { return launch_kernel(stream, kernel); });
+    return context_call([&] {
+        const Status status = launch_kernel(stream, kernel);
+        if (status == kSuccess && kernel == nullptr) {
+            spin_if_endless(function, arguments, stream);
+        }
+        return status;
+    });
 }
 
 Status occupancy(int* blocks, int block_size) {
@@ -73,21 +79,24 @@ EMU_EXPORT int __cudaGetKernel(const void** kernel, const void* function) {
     return kSuccess;
 }
 
-EMU_EXPORT int __cudaLaunchKernel(const void* function, Dim3, Dim3, void**, size_t, void* stream) {
-    return launch(function, stream);
+EMU_EXPORT int __cudaLaunchKernel(const void* function, Dim3, Dim3, void** arguments, size_t,
+                                  void* stream) {
+    return launch(function, arguments, stream);
 }
 
-EMU_EXPORT int cudaLaunchKernel(const void* function, Dim3, Dim3, void**, size_t, void* stream) {
-    return launch(function, stream);
+EMU_EXPORT int cudaLaunchKernel(const void* function, Dim3, Dim3, void** arguments, size_t,
+                                void* stream) {
+    return launch(function, arguments, stream);
 }
 
-EMU_EXPORT int cudaLaunchCooperativeKernel(const void* function, Dim3, Dim3, void**, size_t,
-                                           void* stream) {
-    return launch(function, stream);
+EMU_EXPORT int cudaLaunchCooperativeKernel(const void* function, Dim3, Dim3, void** arguments,
+                                           size_t, void* stream) {
+    return launch(function, arguments, stream);
 }
 
-EMU_EXPORT int cudaLaunchKernelExC(const LaunchShape* config, const void* function, void**) {
-    return launch(function, config->stream);
+EMU_EXPORT int cudaLaunchKernelExC(const LaunchShape* config, const void* function,
+                                   void** arguments) {
+    return launch(function, arguments, config->stream);
 }
 
 EMU_EXPORT int cudaFuncGetAttributes(FunctionAttributes* attributes, const void*) {

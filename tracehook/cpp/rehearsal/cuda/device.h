@@ -145,6 +145,10 @@ struct emu_fault {
 };
 struct emu_fault emu_fault_of(const char* call);
 
+// A kernel of this process met an assertion: from now on each call of the runtime fails that works
+// on a device.
+void emu_device_assert(void);
+
 // For tests: other faults in place of those before, whose calls count from now on; and how many
 // calls the first fault of this name has counted.
 void emu_play_faults(const char* list);

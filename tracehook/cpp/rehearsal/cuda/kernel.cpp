@@ -12,6 +12,8 @@
 #include <cstdio>
 #include <set>
 
+#include <unistd.h>
+
 namespace tracehook::rehearsal::cuda {
 namespace {
 
@@ -81,6 +83,21 @@ Status launch_kernel(void* handle, const std::shared_ptr<Kernel>& kernel) {
         ran(stream);
     }
     return kSuccess;
+}
+
+void spin_if_endless(const void* function, void** arguments, void* handle) {
+    constexpr int64_t kEndless = 1LL << 44; // cycles: more than two hours
+    if (!is_spin_kernel(function) || *static_cast<const int64_t*>(arguments[0]) < kEndless) {
+        return;
+    }
+    const std::shared_ptr<Stream> stream = StreamTable::instance().find(handle);
+    if (stream != nullptr && emu_stream_capturing(handle) == 0) {
+        stream->enqueue([] {
+            for (;;) {
+                pause();
+            }
+        });
+    }
 }
 
 int blocks_at_once(int block_size) {

@@ -39,10 +39,17 @@ struct Kernel {
 // run it: now, or whenever the graph is launched. Null: a kernel of torch.
 Status launch_kernel(void* stream, const std::shared_ptr<Kernel>& kernel = nullptr);
 
+// Kernels take no time, but what torch.cuda._sleep launches never ends if a device would run it for
+// hours; not on a stream that is captured. `arguments`: those of the launch.
+void spin_if_endless(const void* function, void** arguments, void* stream);
+
 // Remembers the kernel of torch behind a function, by the name that the compiler gave it, which
 // must stay; and that name, or null.
 void name_kernel_of_torch(const void* function, const char* name);
 const char* kernel_of_torch(const void* function);
+
+// Whether it is what torch.cuda._sleep launches.
+bool is_spin_kernel(const void* function);
 
 // "my::kernel" for the compiler's name of "void my::kernel<int>(int*)", and what is no name of C++
 // as it is.

@@ -8,6 +8,8 @@
 namespace tracehook::rehearsal::cuda {
 namespace {
 
+std::atomic<bool> asserted{false};
+
 constinit std::atomic<uint64_t> all_calls{0};
 constinit std::atomic<uint64_t> malloc_calls{0};
 constinit std::atomic<uint64_t> free_calls{0};
@@ -22,6 +24,10 @@ void count_call(const char* call) noexcept {
     } else if (std::strcmp(call, "cudaFree") == 0) {
         free_calls.fetch_add(1, std::memory_order_relaxed);
     }
+}
+
+bool has_asserted() noexcept {
+    return asserted.load(std::memory_order_relaxed);
 }
 
 Status remember(Status status) noexcept {
@@ -52,4 +58,8 @@ EMU_EXPORT uint64_t emu_call_count(const char* name) {
         return free_calls.load(std::memory_order_relaxed);
     }
     return std::strcmp(name, "any") == 0 ? all_calls.load(std::memory_order_relaxed) : 0;
+}
+
+EMU_EXPORT void emu_device_assert() {
+    tracehook::rehearsal::cuda::asserted.store(true, std::memory_order_relaxed);
 }

@@ -20,6 +20,9 @@ namespace tracehook::rehearsal::cuda {
 // `call`: its name.
 void count_call(const char* call) noexcept;
 
+// Whether emu_device_assert was called.
+bool has_asserted() noexcept;
+
 // Keeps a failure as the calling thread's last error, and returns it.
 Status remember(Status status) noexcept;
 
@@ -51,7 +54,7 @@ Status context_call(Body&& body, const char* call = __builtin_FUNCTION()) noexce
     return query_call(
         [&] {
             activate_device(current_device());
-            return body();
+            return has_asserted() ? kAssert : body();
         },
         call);
 }

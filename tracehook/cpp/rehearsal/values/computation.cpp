@@ -1,5 +1,6 @@
 #include "rehearsal/values/computation.h"
 
+#include "rehearsal/cuda/device.h"
 #include "rehearsal/values/beneath.h"
 #include "rehearsal/values/names.h"
 #include "rehearsal/values/stream.h"
@@ -7,6 +8,7 @@
 #include "rehearsal/values/uncomputed.h"
 #include "rehearsal/values/unwritten.h"
 
+#include <string>
 #include <utility>
 
 namespace tracehook::rehearsal::values {
@@ -73,6 +75,10 @@ void Computation::run() {
         return;
     } catch (const c10::Error& problem) {
         say_refused(operation_.schema().name(), problem.what_without_backtrace());
+        if (operation_.schema().name().find("index_put") != std::string::npos &&
+            dynamic_cast<const c10::IndexError*>(&problem) != nullptr) {
+            emu_device_assert(); // what is written out of bounds stops a device
+        }
     } catch (const std::exception& problem) {
         say_refused(operation_.schema().name(), problem.what());
     }

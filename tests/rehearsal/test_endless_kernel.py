@@ -1,0 +1,68 @@
+"""A device that runs one kernel without end: its rank is named, though its program made the calls that others made."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.processes import SCRIPTS, run
+from support.rehearsal import read_logs, rehearse
+
+RANKS = 3
+# Rank 1 has a kernel that never ends, before its second call; and calls behind it. Nobody looks at a result before.
+JOB = """
+import os, sys
+import torch, torch.distributed as dist
+from common import RANK, start
+
+tensor = torch.ones(4, device=start())
+dist.all_reduce(tensor)
+torch.cuda.synchronize()
+open(f"{os.path.dirname(os.environ['TEST_STORE'])}/started {RANK}", "w").close()
+if RANK == 1:
+    torch.cuda._sleep(int(sys.argv[1]))
+for _ in range(int(sys.argv[2])):
+    dist.all_reduce(tensor)
+torch.cuda.synchronize()
+dist.destroy_process_group()
+"""
+
+
+def played(folder: Path, cycles: int, calls: int) -> dict[str, Any]:
+    """Return what the audit says of the job."""
+    job, log = folder / "job.py", folder / "log"
+    job.write_text(JOB)
+    found = rehearse(
+        *("launch_and_end.py", str(RANKS), "8", "SIGTERM", str(job), str(cycles), str(calls)),
+        devices=RANKS,
+        log=log,
+        env={"PYTHONPATH": str(Path(__file__).with_name("jobs"))},
+        timeout=90,
+        cold=True,
+    )
+    assert len(read_logs(log)) == RANKS, found.output
+    return dict(json.loads(run([SCRIPTS / "tracehook", "audit", log, "--json"]).out))
+
+
+@pytest.mark.timeout(150)
+def test_the_rank_whose_device_does_not_go_on_is_named(tmp_path: Path) -> None:
+    """With the call that it made and did not come to."""
+    first = played(tmp_path, 1 << 62, 5)["first_finding"]
+    assert (first["rule"], first["ranks"]) == ("rank-missing", [1, 0, 2]), first
+    assert "rank 1 made its 2nd call of group 0" in first["message"], first
+    assert "but its device has not come to it" in first["message"], first
+
+
+@pytest.mark.timeout(150)
+def test_no_rank_is_named_if_calls_are_too_many_to_know(tmp_path: Path) -> None:
+    """Then nobody knows to which call the device came."""
+    found = played(tmp_path, 1 << 62, 100)["findings"]
+    assert {each["rule"] for each in found} == {"ended-by-others"}, found
+
+
+@pytest.mark.timeout(150)
+def test_a_kernel_that_ends_is_no_finding(tmp_path: Path) -> None:
+    """Kernels take no time in a rehearsal, but those that a device would run for hours."""
+    assert played(tmp_path, 1 << 30, 5)["clean"]

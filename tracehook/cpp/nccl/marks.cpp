@@ -1,0 +1,96 @@
+#include "nccl/marks.h"
+
+#include "cuda/runtime.h"
+#include "nccl/api.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <utility>
+
+namespace tracehook::nccl {
+
+namespace {
+
+constexpr std::size_t kKept = 64;
+constexpr unsigned kWithoutTiming = 2;
+constexpr int kNotReady = 600;
+constexpr int kStill = 2; // looks without a call, after which devices are asked
+constexpr int kStood = 4; // looks in which a device did not go on, after which it is told
+
+struct Mark {
+    std::atomic<events::CallRecord*> record{nullptr}; // null: being made, or without an event
+    std::uint32_t order = 0;                          // of the call: its record may be another's
+    void* event = nullptr;
+};
+
+std::array<Mark, kKept> marks;
+std::atomic<std::uint64_t> made{0};
+
+// An event belongs to the device that was the current one when it was made: of a process that uses
+// several, some calls have none.
+bool has_event(const cuda::Runtime& cuda, Mark& mark) noexcept {
+    return mark.event != nullptr ||
+           cuda::absorbed(cuda.cudaEventCreateWithFlags(&mark.event, kWithoutTiming)) == 0;
+}
+
+// Null if it is another call's by now.
+events::CallRecord* record_of(const Mark& mark) noexcept {
+    events::CallRecord* const record = mark.record.load(std::memory_order_acquire);
+    return record != nullptr && record->order == mark.order ? record : nullptr;
+}
+
+} // namespace
+
+void mark(events::CallRecord& record, Stream stream) noexcept {
+    const cuda::Runtime& cuda = cuda::runtime();
+    if (cuda.cudaEventRecord == nullptr || cuda.cudaEventCreateWithFlags == nullptr) {
+        return;
+    }
+    Mark& mark = marks[made.fetch_add(1, std::memory_order_relaxed) % kKept];
+    mark.record.store(nullptr, std::memory_order_relaxed);
+    if (!capturing(stream) && has_event(cuda, mark) &&
+        cuda::absorbed(cuda.cudaEventRecord(mark.event, stream)) == 0) {
+        mark.order = record.order;
+        mark.record.store(&record, std::memory_order_release);
+    }
+}
+
+void look_at_marks() noexcept {
+    static std::uint64_t before = 0;
+    static std::uint64_t stood_at = 0; // the call to which a device had not come
+    static int looks = 0;              // in which neither the program nor the device went on
+    const std::uint64_t now = made.load(std::memory_order_relaxed);
+    const std::uint64_t oldest = now - std::min<std::uint64_t>(now, kKept);
+    const cuda::Runtime& cuda = cuda::runtime();
+    if (now != before) {
+        looks = 0;
+    }
+    if (std::exchange(before, now) != now || ++looks < kStill || now == 0) {
+        return;
+    }
+    const cuda::BesideCaptures beside;
+    std::array<bool, kKept> ahead{};
+    std::uint64_t first = now;
+    for (std::uint64_t number = now; number-- > oldest;) {
+        const Mark& mark = marks[number % kKept];
+        if (record_of(mark) != nullptr &&
+            cuda::absorbed(cuda.cudaEventQuery(mark.event)) == kNotReady) {
+            ahead[number % kKept] = true;
+            first = number;
+        }
+    }
+    if (std::exchange(stood_at, first) != first) {
+        looks = kStill;
+    }
+    // Of calls before the oldest that is kept nothing is known.
+    const bool says = looks >= kStill + kStood && (first > oldest || oldest == 0);
+    for (std::uint64_t number = oldest; number < now; ++number) {
+        if (events::CallRecord* const record = record_of(marks[number % kKept])) {
+            record->place = (record->place & ~events::kAhead) |
+                            (says && ahead[number % kKept] ? events::kAhead : 0);
+        }
+    }
+}
+
+} // namespace tracehook::nccl

@@ -30,6 +30,7 @@ second = torch.empty(32 * MB, dtype=torch.uint8, device=device)
 tell(reused=second.data_ptr() == address, lives=[list(change) for change in feed.changes()], second=address)
 
 # The memory sleeps and wakes; a C library listens, too, and a second listener comes while it sleeps.
+ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL)  # they are not linked to it
 sleeper, listener = ctypes.CDLL(sys.argv[1]), ctypes.CDLL(sys.argv[2])
 native = ctypes.CDLL(_core.__file__)
 native.tracehook_subscribe.restype = ctypes.c_uint64

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from common import MB, RANK, WORLD, start, tell
 
 device = start()
+ctypes.CDLL("libcuda.so.1", mode=ctypes.RTLD_GLOBAL)  # the sleeper is not linked to it
 sleeper = ctypes.CDLL(sys.argv[1])
 sleeper.set_handle_types(int(sys.argv[2]))
 allocator = torch.cuda.memory.CUDAPluggableAllocator(sys.argv[1], "sleeper_malloc", "sleeper_free")

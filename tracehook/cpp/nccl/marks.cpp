@@ -20,7 +20,7 @@ constexpr int kStood = 4; // looks in which a device did not go on, after which 
 
 struct Mark {
     std::atomic<events::CallRecord*> record{nullptr}; // null: being made, or without an event
-    std::uint32_t order = 0;                          // of the call: its record may be another's
+    std::atomic<std::uint32_t> order{0};              // of the call: its record may be another's
     void* event = nullptr;
 };
 
@@ -37,7 +37,8 @@ bool has_event(const cuda::Runtime& cuda, Mark& mark) noexcept {
 // Null if it is another call's by now.
 events::CallRecord* record_of(const Mark& mark) noexcept {
     events::CallRecord* const record = mark.record.load(std::memory_order_acquire);
-    return record != nullptr && record->order == mark.order ? record : nullptr;
+    return record != nullptr && record->order == mark.order.load(std::memory_order_relaxed)
+               ? record : nullptr;
 }
 
 } // namespace
@@ -51,7 +52,7 @@ void mark(events::CallRecord& record, Stream stream) noexcept {
     mark.record.store(nullptr, std::memory_order_relaxed);
     if (!capturing(stream) && has_event(cuda, mark) &&
         cuda::absorbed(cuda.cudaEventRecord(mark.event, stream)) == 0) {
-        mark.order = record.order;
+        mark.order.store(record.order, std::memory_order_relaxed);
         mark.record.store(&record, std::memory_order_release);
     }
 }

@@ -134,7 +134,7 @@ void Registrar::remove_stale(int device, std::uintptr_t address, std::size_t siz
 // for. The segment is gone for the program, so nothing new uses it between this wait and the end.
 void Registrar::remove_segment(const Segment& segment, EventKind kind,
                                std::unique_lock<std::mutex>& lock) {
-    end_captured(segment, kind);
+    end_captured(segment, kind, lock);
     std::vector<CommunicatorPtr> communicators = communicators_on(segment.device);
     lock.unlock();
     const bool has_alias = aliases_.has(segment);

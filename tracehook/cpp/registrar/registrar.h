@@ -258,7 +258,8 @@ class Registrar {
                         std::unique_lock<std::mutex>& lock);
     void end_buried(const Segment& segment) noexcept;
     void log_gone(const Segment& segment, events::EventKind kind) noexcept;
-    void end_captured(const Segment& segment, events::EventKind kind) noexcept;
+    void end_captured(const Segment& segment, events::EventKind kind,
+                      std::unique_lock<std::mutex>& lock);
     void observe_born(const Segment& segment) noexcept;
     void drop_unborn(int device) noexcept;
     void log_overdue_frees(int device) noexcept;

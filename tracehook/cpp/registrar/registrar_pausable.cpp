@@ -3,6 +3,9 @@
 // would replay with it. Only what was registered before tracehook saw the library has to be undone.
 #include "registrar/registrar.h"
 
+#include <algorithm>
+#include <thread>
+
 namespace tracehook::registrar {
 
 using namespace events;
@@ -52,19 +55,35 @@ std::shared_ptr<LiveGraphs> Registrar::captured(const Communicator& communicator
     return graphs;
 }
 
-void Registrar::end_captured(const Segment& segment, EventKind kind) noexcept {
+void Registrar::end_captured(const Segment& segment, EventKind kind,
+                             std::unique_lock<std::mutex>& lock) {
+    constexpr auto kPoll = std::chrono::milliseconds(1);
+    std::vector<std::pair<std::uint32_t, std::shared_ptr<LiveGraphs>>> held;
     const auto begin = captured_.lower_bound({segment.id, 0});
     const auto end = captured_.lower_bound({segment.id + 1, 0});
     for (auto next = begin; next != end; ++next) {
-        const auto& [of, graphs] = *next;
-        for (const auto& [pointer, communicator] : by_pointer_) {
-            if (communicator->identity().id == of.second && graphs->count() != 0 &&
-                kind == EventKind::kSegmentUnmap) {
+        held.emplace_back(next->first.second, next->second);
+    }
+    captured_.erase(begin, end);
+    if (held.empty() || kind != EventKind::kSegmentUnmap) {
+        return;
+    }
+    // CUDA tells the end of a graph from a thread of its own, some time after the program's call.
+    lock.unlock();
+    const Clock::time_point until = Clock::now() + patience_.end_for_graphs;
+    const auto lives = [](const auto& each) { return each.second->count() != 0; };
+    while (std::any_of(held.begin(), held.end(), lives) && Clock::now() < until) {
+        std::this_thread::sleep_for(kPoll);
+    }
+    std::erase_if(held, [&](const auto& each) { return !lives(each); });
+    lock.lock();
+    for (const auto& [pointer, communicator] : by_pointer_) {
+        for (const auto& [of, graphs] : held) {
+            if (communicator->identity().id == of) {
                 communicator->log_captured(segment);
             }
         }
     }
-    captured_.erase(begin, end);
 }
 
 std::vector<Segment> Registrar::segments_asleep() const {

@@ -83,6 +83,14 @@ def test_a_rank_that_skips_a_scope_is_named_when_it_goes_on(tmp_path: Path) -> N
     assert both(run, "synced") == [None, None], run.output
 
 
+def test_what_is_refused_in_a_group_of_nccl_is_told_at_its_end(tmp_path: Path) -> None:
+    """After a call that fails torch leaves the group open: all later calls would wait in it, and sum up nothing."""
+    run = case("differs_in_a_group", tmp_path)
+    for rank in (0, 1):
+        assert "the ranks differ at 'placement of all_reduce'" in said(run, rank), run.output
+    assert (alike(run, "sum"), alike(run, "again")) == (3.0, [3.0, 3.0])
+
+
 def test_ranks_that_wait_for_each_other_hear_it(tmp_path: Path) -> None:
     """One ends a scope before a collective, one after it: each hears which call the other made, and the group works."""
     run = case("opposite_order", tmp_path)

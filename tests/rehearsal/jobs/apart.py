@@ -114,6 +114,20 @@ def skips() -> None:
     del kept
 
 
+def differs_in_a_group() -> None:
+    """Of two calls of one group of NCCL, each rank passes another tensor to the second."""
+    ordinary, tensors = filled(RANK + 1, 1, device), two_in_one_scope(RANK + 1, RANK + 1)
+
+    def coalesced() -> None:
+        with dist._coalescing_manager(device=device):
+            dist.all_reduce(ordinary)
+            dist.all_reduce(tensors[RANK])
+
+    attempt(coalesced)
+    torch.cuda.synchronize()
+    tell(sum=float(ordinary[0].cpu()), again=[reduced(refill(each, RANK + 1)) for each in tensors])
+
+
 def opposite_order() -> None:
     """One rank ends a scope before a collective that is new, the other one after it."""
     first = symmetric(RANK + 1)

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from audit.goldens import GOLDENS, Golden, unpack
+from audit.goldens import DIRECTORY, GOLDENS, Golden, unpack
+from tracehook import known
 from tracehook.audit import known_bugs
 from tracehook.audit.rules import check
 from tracehook.audit.store import Store
@@ -36,6 +37,17 @@ def test_a_fault_looks_like_what_its_conditions_allow(golden: Golden, tmp_path: 
     assert [found.bug.name for found in verdict.known] == LOOK_LIKE.get(golden.name, [])
     assert [one["bug"] for one in verdict.as_json()["looks_like"]] == LOOK_LIKE.get(golden.name, [])
     json.dumps(verdict.as_json())
+
+
+def test_an_abort_is_seen_by_its_signal(tmp_path: Path) -> None:
+    """A bug that ends a process by SIGABRT explains no SIGSEGV, SIGTERM or SIGKILL."""
+    with Store(unpack(DIRECTORY / "rank-failed-fault", tmp_path)) as store:
+        assert {row["signal"] for row in store.rows("FROM process WHERE signal IS NOT NULL")} == {11, 15}
+        assert not known_bugs._facts(store).seen["aborts"]
+        store.keep("process", "SELECT * REPLACE (if(signal = 11, 6, signal) AS signal) FROM process")
+        assert known_bugs._facts(store).seen["aborts"]
+    (bug,) = [one for one in known.those() if one.name == "pytorch #181610"]
+    assert bug.seen == {"aborts": True}
 
 
 def test_settings_with_commas_are_read_back() -> None:

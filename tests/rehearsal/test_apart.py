@@ -5,9 +5,11 @@ SYMM_REGISTER_TIMEOUT is half a minute, so whoever is told earlier was answered.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from support.audits import Audit
 from support.rehearsal import Rehearsal
 from support.symmetric import alike, both, play
 
@@ -39,13 +41,28 @@ def test_a_scope_and_a_collective_of_two_threads_may_come_in_any_order(tmp_path:
 
 
 def test_a_rank_that_raises_inside_a_scope_is_named_at_once(tmp_path: Path) -> None:
-    """The others hear why it does not come; the next scopes work on all."""
+    """The others hear why it does not come; the next scopes work on all. No place of a buffer is called wrong."""
     run = case("raises_inside", tmp_path)
     assert said(run, 1).startswith("ValueError"), run.output
     assert said(run, 0).startswith("RegistrationFailed"), run.output
     assert "rank 1 could not go on: ValueError: the request was cancelled" in said(run, 0)
     assert alike(run, "again") == [3.0, 3.0]
     assert both(run, "synced") == [None, None], run.output
+    audit = Audit(tmp_path, "--json")
+    assert audit.rules() == {"agreement-failed", "left-at-end"}
+    assert "rank 0 gave up a registration of windows, to which rank 1 did not come" in audit.out
+
+
+def test_a_rank_whose_wait_is_interrupted_is_named(tmp_path: Path) -> None:
+    """The other rank, which was not there yet, hears who waits no longer, and is not blamed."""
+    run = case("is_interrupted", tmp_path)
+    assert said(run, 1).startswith("InterruptedError"), run.output
+    assert "rank 1 ended its wait at 'register windows' by InterruptedError" in said(run, 0)
+    assert alike(run, "again") == 3.0
+    found = json.loads(Audit(tmp_path, "--json").out)["findings"]
+    (one,) = [each for each in found if each["rule"] == "agreement-timeout"]
+    assert one["ranks"] == [1]
+    assert one["message"].endswith("rank 1 ended its own wait in an agreement by an exception, before all ranks came")
 
 
 def test_an_allocation_that_fails_votes_no_at_once(tmp_path: Path) -> None:
@@ -64,6 +81,14 @@ def test_a_rank_that_skips_a_scope_is_named_when_it_goes_on(tmp_path: Path) -> N
     assert "rank 1 made call 1" in said(run, 0), run.output
     assert (alike(run, "sum"), alike(run, "again")) == (3.0, 3.0)
     assert both(run, "synced") == [None, None], run.output
+
+
+def test_what_is_refused_in_a_group_of_nccl_is_told_at_its_end(tmp_path: Path) -> None:
+    """After a call that fails torch leaves the group open: all later calls would wait in it, and sum up nothing."""
+    run = case("differs_in_a_group", tmp_path)
+    for rank in (0, 1):
+        assert "the ranks differ at 'placement of all_reduce'" in said(run, rank), run.output
+    assert (alike(run, "sum"), alike(run, "again")) == (3.0, [3.0, 3.0])
 
 
 def test_ranks_that_wait_for_each_other_hear_it(tmp_path: Path) -> None:

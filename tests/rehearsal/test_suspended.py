@@ -47,7 +47,10 @@ def test_random_programs_that_suspend_are_right(tmp_path: Path, seed: int) -> No
 
 
 def test_a_call_on_a_suspended_communicator_is_refused_in_one_sentence(tmp_path: Path) -> None:
-    """Without that, a kernel of NCCL would use memory that is gone. After the resume all works."""
+    """Without that, a kernel of NCCL would use memory that is gone. After the resume all works.
+
+    torch does not end a group of NCCL in which a call failed, and then all later calls of the thread would wait in it.
+    """
     run = play(tmp_path, "used")
     run.assert_good()
     for rank in range(2):

@@ -25,6 +25,7 @@ SELECT any_value(nccl) AS nccl, any_value(torch) AS torch, any_value(driver) AS 
             WHERE one.comm IN (SELECT comm FROM event WHERE event = 'register.stalled')
             GROUP BY one.process, one.comm)) AS all_came,
        (SELECT count(*) FROM event WHERE event = 'deregister.stalled') > 0 AS deregistering,
+       (SELECT count(*) FROM process WHERE signal = 6) > 0 AS aborts,
        any_value(nccl_settings) AS environment
 FROM process WHERE communicators > 0
 """

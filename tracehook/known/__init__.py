@@ -32,6 +32,7 @@ TRAITS = {  # in words, if it is so and if it is not
     "symm_mem": ("torch's symmetric memory is used", "torch's symmetric memory is not used"),
 }
 SEEN = {  # by an audit of a job that has ended
+    "aborts": ("a process ended by SIGABRT", "no process ended by SIGABRT"),
     "all_came": ("all ranks came to the window that waits", "some ranks did not come to the window that waits"),
     "deregistering": ("a deregistration waits", "no deregistration waits"),
 }

@@ -159,7 +159,9 @@ class RanksFollower:
         """On the watchdog's thread: say what the others waited for, if this rank did not come. It may wait in NCCL."""
         ranks = self._ranks()
         if ranks is not None and not self.has_come_to(verdict_key):
-            self._communicator.log("agreement.timeout", entries=0, missing_rank=ranks.facts.rank)
+            mine = ranks.facts.rank
+            for rank in [mine] if mine in verdict.missing else verdict.missing or [mine]:
+                self._communicator.log("agreement.timeout", entries=0, missing_rank=rank)
             kind = RegistrationTimeout if verdict.kind == "timeout" else RegistrationMismatch
             warn(str(kind(verdict.text)))
 

@@ -1,6 +1,7 @@
 """Ranks that do not do the same, with a long SYMM_REGISTER_TIMEOUT: what each of them hears, and how soon."""
 
 import ctypes
+import signal
 import sys
 import threading
 import time
@@ -46,6 +47,8 @@ def scope_beside_a_collective() -> None:
 
 def raises_inside() -> None:
     """One rank leaves a scope by an exception, the others come to its end."""
+    kept = symmetric(RANK + 1)
+    reduced(kept)
 
     def cancelled() -> None:
         with tracehook.symmetric():
@@ -55,6 +58,31 @@ def raises_inside() -> None:
 
     attempt(cancelled)
     tell(again=[reduced(symmetric(RANK + 1)) for _ in range(2)], synced=caught(tracehook.sync)[1])
+    del kept
+
+
+def is_interrupted() -> None:
+    """One rank waits at the end of a scope, and a handler of a signal ends its wait before the other one comes."""
+
+    def handle(*_: object) -> None:
+        raise InterruptedError("the request was cancelled")
+
+    if RANK == 1:
+        signal.signal(signal.SIGALRM, handle)
+        signal.alarm(3)
+        attempt(lambda: symmetric(1))
+        hear_of_it()
+    else:
+        hear_of_it()
+        attempt(lambda: symmetric(1))
+    tell(again=reduced(symmetric(RANK + 1)))
+
+
+def hear_of_it() -> None:
+    """Go on when the other rank has printed that the wait is over."""
+    if RANK == 0:
+        hear("ended its wait at 'register windows' by InterruptedError")
+    meet()
 
 
 def runs_out_of_memory() -> None:
@@ -84,6 +112,20 @@ def skips() -> None:
     dist.all_reduce(refill(ordinary, RANK + 1))
     tell(sum=float(ordinary[0].cpu()), again=reduced(symmetric(RANK + 1)), synced=caught(tracehook.sync)[1])
     del kept
+
+
+def differs_in_a_group() -> None:
+    """Of two calls of one group of NCCL, each rank passes another tensor to the second."""
+    ordinary, tensors = filled(RANK + 1, 1, device), two_in_one_scope(RANK + 1, RANK + 1)
+
+    def coalesced() -> None:
+        with dist._coalescing_manager(device=device):
+            dist.all_reduce(ordinary)
+            dist.all_reduce(tensors[RANK])
+
+    attempt(coalesced)
+    torch.cuda.synchronize()
+    tell(sum=float(ordinary[0].cpu()), again=[reduced(refill(each, RANK + 1)) for each in tensors])
 
 
 def opposite_order() -> None:

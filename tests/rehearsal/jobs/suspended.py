@@ -87,6 +87,13 @@ def random_program(seed: int, steps: int) -> None:
     tell(held=row()["held"], segments=tracehook.status()["segments"])
 
 
+def coalesced(*tensors: torch.Tensor) -> None:
+    """Sum the ranks in one group of NCCL."""
+    with dist._coalescing_manager(device=device):
+        for tensor in tensors:
+            dist.all_reduce(tensor)
+
+
 def used() -> None:
     """Use a communicator that is suspended."""
     symmetric, ordinary = made(True), made(False)
@@ -97,6 +104,8 @@ def used() -> None:
         "window": lambda: dist.all_reduce(symmetric),
         "ordinary": lambda: dist.all_reduce(ordinary),
         "broadcast": lambda: dist.broadcast(ordinary, 0),
+        "send": lambda: dist.send(ordinary, 1) if RANK == 0 else dist.recv(ordinary, 0),
+        "coalesced": lambda: coalesced(ordinary, symmetric),
         "scope": lambda: made(True),
         "sync": tracehook.sync,
         "trim": tracehook.trim,

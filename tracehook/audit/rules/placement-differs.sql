@@ -4,21 +4,24 @@
 -- divergence: always
 -- needs: placement.first_use
 -- Of each rank the distinct uses, in order of appearance, reduced to what has to be equal (table `operation`). Those that
--- were refused (placement.mismatch, or an agreement that failed, is the next of such events) did no harm.
+-- were refused (placement.mismatch is the next of such events) did no harm. An agreement that failed next may have been one
+-- of windows, and on some ranks only (who raises in a scope logs none): such a use counts on no rank.
 WITH whole AS (
     SELECT comm FROM communicator JOIN process USING (process) LEFT JOIN gone USING (process, comm_id)
     GROUP BY comm HAVING max(lost) = 0 AND NOT bool_or(coalesce(placements, false))),
 marked AS (
     SELECT *, lead(event) OVER (PARTITION BY process, comm_id ORDER BY seq) AS next FROM event SEMI JOIN whole USING (comm)
     WHERE event IN ('placement.first_use', 'placement.mismatch', 'agreement.timeout', 'agreement.failed')),
-used AS (
+placed AS (
     SELECT m.*, CASE o.send WHEN 'where' THEN coalesce(send_window, '') || '+' || coalesce(send_offset, 0)
                 WHEN 'whether' THEN (send_window IS NULL)::VARCHAR ELSE '' END AS send_place,
            CASE o.receive WHEN 'where' THEN coalesce(receive_window, '') || '+' || coalesce(receive_offset, 0)
                 WHEN 'whether' THEN (receive_window IS NULL)::VARCHAR ELSE '' END AS receive_place
     FROM marked m JOIN operation o USING (operation)
-    WHERE event = 'placement.first_use'
-      AND coalesce(next NOT IN ('placement.mismatch', 'agreement.timeout', 'agreement.failed'), true)),
+    WHERE event = 'placement.first_use' AND coalesce(next != 'placement.mismatch', true)),
+used AS (
+    FROM placed ANTI JOIN (FROM placed WHERE next IN ('agreement.timeout', 'agreement.failed')) AS unsure
+    USING (comm, operation, send_place, receive_place)),
 distinct_use AS (
     SELECT comm, process, comm_id, operation, config, send_place, receive_place, min(seq) AS seq, min(ns) AS ns,
            any_value(coalesce(rank, comm_rank)) AS rank, arg_min(send_window, seq) AS send_window, arg_min(send_offset, seq) AS send_offset,

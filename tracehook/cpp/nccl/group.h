@@ -47,6 +47,12 @@ class ThreadGroup {
             made_.push_back({&communicator, 0, 0});
         }
     }
+    // A call was refused. torch does not end a group whose call failed, and then all that this
+    // thread asks for next would wait in it, for ever and without a word. So of an open group only
+    // that call is left out, as if NCCL had taken it, and the end of the group says `refusal`.
+    int refused(int refusal) noexcept {
+        return open() && refusal != kSuccess ? (refusal_ = refusal, kSuccess) : refusal;
+    }
     // How many flights of the communicator the open group has; its thread need not wait for them.
     std::size_t flights(const registrar::Communicator& communicator) const noexcept;
 
@@ -60,7 +66,7 @@ class ThreadGroup {
             completed(result);
             deliver_all(registrar);
         }
-        return result;
+        return told(result);
     }
 
     // Likewise for ncclGroupSimulateEnd: it closes the group too, and looks at the registration
@@ -71,7 +77,7 @@ class ThreadGroup {
         if (outermost) {
             drop_births_of_group();
         }
-        return result;
+        return told(result);
     }
 
     // A birth that NCCL has not completed. Those of an open group are delivered at its end; those
@@ -123,12 +129,20 @@ class ThreadGroup {
         std::uint64_t nbytes;
     };
 
+    // What the end of a group returns in place of NCCL's `result`.
+    int told(int result) noexcept {
+        const int refusal = open() ? kSuccess : std::exchange(refusal_, kSuccess);
+        return refusal != kSuccess && (result == kSuccess || result == kInProgress) ? refusal
+                                                                                    : result;
+    }
+
     static std::uint32_t next_number() noexcept {
         static std::atomic<std::uint32_t> last{0};
         return last.fetch_add(1, std::memory_order_relaxed) % 0xFFFFFF + 1;
     }
 
     int depth_ = 0;
+    int refusal_ = kSuccess;
     std::uint32_t number_ = 0;
     std::vector<Made> made_;
     std::vector<registrar::CommunicatorPtr> touched_; // each with a begin_group()

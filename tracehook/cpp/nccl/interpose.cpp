@@ -81,7 +81,7 @@ int counted_collective(Args... args) {
     const registrar::CommunicatorPtr& communicator =
         registrar().find(std::get<Position>(arguments));
     if (communicator && communicator->refuses()) {
-        return check_refusal(*communicator);
+        return ThreadGroup::mine().refused(check_refusal(*communicator));
     }
     const bool entered = communicator && communicator->gate().enter(*communicator);
     if (entered) {
@@ -105,7 +105,7 @@ int transferred(Args... args) {
     const registrar::CommunicatorPtr& communicator =
         registrar().find(std::get<Position>(arguments));
     if (communicator && communicator->refuses()) {
-        return check_refusal(*communicator);
+        return ThreadGroup::mine().refused(check_refusal(*communicator));
     }
     const std::size_t bytes = bytes_of(std::get<Count>(arguments), std::get<Type>(arguments));
     const Stream stream = std::get<stream_position<Args...>()>(arguments);
@@ -242,7 +242,7 @@ int placed(Args... args) {
         return (api().*Real)(args...);
     }
     if (communicator->rests()) {
-        return check_refusal(*communicator);
+        return ThreadGroup::mine().refused(check_refusal(*communicator));
     }
     constexpr std::size_t kStream = stream_position<Args...>();
     const Stream stream = std::get<kStream>(arguments);
@@ -286,7 +286,7 @@ int placed(Args... args) {
                     ThreadGroup::mine().flights(*communicator) != 0,
                     config};
     if (const int refused = check_placement(communicator, call, checked); refused != kSuccess) {
-        return refused;
+        return ThreadGroup::mine().refused(refused);
     }
     const registrar::CommunicatorPtr& found = checked.kept ? checked.kept : communicator;
     const bool entered = found->gate().enter(*found);

@@ -116,7 +116,7 @@ template <auto Real, typename Counted, typename... Args>
 int counted_inside(const registrar::CommunicatorPtr& communicator, const Counted& counted,
                    Args... args) {
     if (communicator && communicator->refuses()) {
-        return check_refusal(*communicator);
+        return ThreadGroup::mine().refused(check_refusal(*communicator));
     }
     return called<Real, false>(
         communicator, communicator && communicator->gate().enter(*communicator), counted, args...);

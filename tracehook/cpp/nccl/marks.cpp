@@ -38,7 +38,8 @@ bool has_event(const cuda::Runtime& cuda, Mark& mark) noexcept {
 events::CallRecord* record_of(const Mark& mark) noexcept {
     events::CallRecord* const record = mark.record.load(std::memory_order_acquire);
     return record != nullptr && record->order == mark.order.load(std::memory_order_relaxed)
-               ? record : nullptr;
+               ? record
+               : nullptr;
 }
 
 } // namespace

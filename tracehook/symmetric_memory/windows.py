@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 REGISTER = "register windows"
 Make = Callable[[], tuple[int, int | None]]
 _ADVICE = {
-    REGISTER: "Let the ranks allocate alike; tracehook.trim(group), on all ranks, gives back what is not used alike",
+    REGISTER: "Let the ranks allocate alike; tracehook.trim(group), on all ranks, gives back what is not used alike. "
+    "If threads open scopes at the same time, set SYMM_REGISTER_POLICY=isolated on all ranks",
     REGISTER_OTHER: "Let all ranks register the same sizes in one order; what each rank chooses by itself, as in "
     "tuning or warm-up, has to be one choice for all",
 }

@@ -165,6 +165,7 @@ void run(Watch& watch) {
     std::uint64_t before = events::monotonic_ns();
     std::uint64_t since = before; // since when the log's thread could have looked
     bool was_silent = false;
+    nccl::look_at_marks(); // from now on calls are marked
     while (true) {
         {
             std::unique_lock lock(watch.mutex);

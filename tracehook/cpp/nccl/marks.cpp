@@ -26,6 +26,7 @@ struct Mark {
 
 std::array<Mark, kKept> marks;
 std::atomic<std::uint64_t> made{0};
+std::atomic<bool> somebody_looks{false};
 
 // An event belongs to the device that was the current one when it was made: of a process that uses
 // several, some calls have none.
@@ -45,6 +46,9 @@ events::CallRecord* record_of(const Mark& mark) noexcept {
 } // namespace
 
 void mark(events::CallRecord& record, Stream stream) noexcept {
+    if (!somebody_looks.load(std::memory_order_relaxed)) {
+        return;
+    }
     const cuda::Runtime& cuda = cuda::runtime();
     if (cuda.cudaEventRecord == nullptr || cuda.cudaEventCreateWithFlags == nullptr) {
         return;
@@ -59,6 +63,7 @@ void mark(events::CallRecord& record, Stream stream) noexcept {
 }
 
 void look_at_marks() noexcept {
+    somebody_looks.store(true, std::memory_order_relaxed);
     static std::uint64_t before = 0;
     static std::uint64_t stood_at = 0; // the call to which a device had not come
     static int looks = 0;              // in which neither the program nor the device went on

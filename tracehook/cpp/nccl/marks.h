@@ -14,7 +14,7 @@
 namespace tracehook::nccl {
 
 // By the thread that makes the call, before NCCL has it. Not on a stream that is captured. Never
-// waits.
+// waits. Nothing is done before somebody looks: without a log nobody does.
 void mark(events::CallRecord& record, Stream stream) noexcept;
 
 // By one thread, twice a second, which holds nothing: after a second without a call asks the

@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <pthread.h>
 #include <set>
 #include <stdexcept>
@@ -65,7 +66,9 @@ std::vector<std::string> Process::interpose() {
                 events::make_event(events::row::HookUnsupported{.reason = Reason::kSlotsRefused}));
         }
     });
-    return nccl::install_interposer(registrar_, torch::pausing_calls(registrar_));
+    std::vector<elf::Beside> beside = torch::pausing_calls(registrar_);
+    std::ranges::move(torch::sharing_calls(), std::back_inserter(beside));
+    return nccl::install_interposer(registrar_, beside);
 }
 
 void Process::on_segment(void* user, const th_segment_event* event) {

@@ -273,6 +273,20 @@ std::string replace_segment_source(registrar::Registrar& registrar, bool virtual
     return "";
 }
 
+std::vector<elf::Beside> sharing_calls() {
+    if (!Source::instance().replaced.load(std::memory_order_acquire)) {
+        return {};
+    }
+#define BESIDE(name)                                                                               \
+    {                                                                                              \
+        {#name, reinterpret_cast<void*>(&on_##name)},                                              \
+            []() noexcept { return reinterpret_cast<void*>(Source::instance().real.name); }        \
+    }
+    return {BESIDE(cudaIpcGetMemHandle), BESIDE(cudaIpcOpenMemHandle),
+            BESIDE(cudaIpcCloseMemHandle)};
+#undef BESIDE
+}
+
 bool is_made_elsewhere(std::uintptr_t address) noexcept {
     Source& source = Source::instance();
     if (!source.stands.load(std::memory_order_acquire)) {

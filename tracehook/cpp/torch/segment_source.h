@@ -9,7 +9,8 @@
 // With SYMM_REGISTER_MEMORY=vmm segments come from the driver's virtual memory, with a handle that
 // goes to other processes, in place of cudaMalloc. Then we stand in torch's slots, too, for what
 // works on such memory in another way (segment_sharing.cpp): legacy IPC handles
-// (torch.multiprocessing shares tensors by them) and access between the devices of a process.
+// (torch.multiprocessing shares tensors by them) and access between the devices of a process. For
+// the handles we stand in the slots of other libraries as well.
 //
 // The functions in the slots run in the allocator, with its device lock held and on any thread.
 // Nothing throws or takes the GIL. The one lock is a leaf, and is not held during a call into CUDA.
@@ -20,10 +21,12 @@
 #pragma once
 
 #include "cuda/segment_memory.h"
+#include "elf/slots.h"
 #include "registrar/registrar.h"
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 namespace tracehook::torch {
 
@@ -40,6 +43,10 @@ class SourcedMemory final : public cuda::SegmentMemory {
 // times; a forked child's registrar takes the place of its parent's. Returns "" or why all stays as
 // it is. Throws std::runtime_error if a slot cannot be written.
 std::string replace_segment_source(registrar::Registrar& registrar, bool virtual_memory);
+
+// The functions for legacy IPC handles, for the slots of other libraries than torch's: a program's
+// own kernels share torch's memory by them (custom all_reduce). Empty if segments are cudaMalloc's.
+std::vector<elf::Beside> sharing_calls();
 
 // Whether the memory there did not come through our slot, although all that torch itself allocates
 // now does: by an allocator of the program. False while we stand in no slot. In the allocator's

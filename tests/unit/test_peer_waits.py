@@ -177,7 +177,7 @@ def test_a_line_of_the_log_tells_the_same() -> None:
 
 def test_the_watch_tells_each_wait_and_names_the_group() -> None:
     """Waits for different ranks are different lines, though all wait for a first signal."""
-    hangs = live_waits._hangs(peers(3, ring((0, 1, 2), ranks=3)), dict.fromkeys("abc", 20.0), "abc")
+    hangs = live_waits._hangs(peers(3, ring((0, 1, 2), ranks=3)), dict.fromkeys("abc", 20.0))
     assert {hang.group for hang in hangs} == {"PeerGroup (ranks 0, 1, 2)"}
     assert hangs[0].is_cause
     hangs.sort(key=lambda hang: hang.waiting)

@@ -37,7 +37,7 @@ PRELUDE = """
                     self.say([type(problem).__name__, str(problem)])
                 os._exit(0)
             os.close(writer)
-            self.lines = os.fdopen(self.reader)
+            self.lines = os.fdopen(self.reader, "rb", buffering=0)  # select() sees no line that was read ahead
 
         def heard(self):
             ready, _, _ = select.select([self.lines], [], [], 80)

@@ -161,7 +161,7 @@ def _hangs(job: Callers, quiet: Mapping[str, float]) -> list[Hang]:
         different = {id(wait.missing): wait for wait in all_waits}.values()
         causes = {each.number for wait in different for each in wait.missing if each.number not in waiting}
     found = [wait for wait in all_waits if seconds[wait.process.number] >= STILL_AFTER]
-    # Whoever is waited for long enough waits perhaps itself, for less time: the cause is told with the consequence.
+    # A rank that others wait for may wait itself, for less time: the watch tells the cause with the consequence.
     behind, seen = by_process(all_waits), {wait.process.number for wait in found}
     for wait in found:
         for rank in wait.missing:

@@ -53,14 +53,14 @@ class Subscription:
 def subscribe() -> Subscription:
     """Follow the segments of the caching allocator: what came, what went, and what has other memory now.
 
-    A library that keeps something by an address (what a network card was told, a handle of another process) is wrong as
-    soon as another segment has that address. Ask :meth:`Subscription.changes` before such an entry is used: one whose
-    segment is ``gone`` or ``unmapped`` must not be.
+    Some libraries keep things by address: a registration with a network card, or a handle of another process. Such an
+    entry is wrong as soon as another segment has that address. Ask :meth:`Subscription.changes` before each use of an
+    entry. Do not use one whose segment is ``gone`` or ``unmapped``.
 
     It tells of torch's segments, those of ``MemPool`` included; not of expandable segments, and not of memory that
     torch does not know. It keeps what happened until you ask: 48 bytes a change.
 
-    Whoever must hear of a death before the memory goes listens in C (``tracehook_subscribe`` of
+    Code that must hear of a death before the memory goes listens in C (``tracehook_subscribe`` of
     ``tracehook/cpp/registrar/feed_abi.h``, exported by the file ``tracehook._core.__file__``).
 
     Raises:

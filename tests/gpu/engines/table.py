@@ -27,7 +27,7 @@ PLUGIN = {**HOOK, "SYMM_REGISTER_INTEGRATIONS": "vllm"}
 # Groups of rows: (name, options of the engine, variables).
 GROUPS: dict[str, list[tuple[str, str, dict[str, str]]]] = {
     "custom": [("off", "", {}), ("on", "", HOOK)],
-    # vLLM's own all-reduce asks cudaIpcGetMemHandle for buffers of captured graphs. CUDA refuses this memory.
+    # vLLM's own all-reduce asks cudaIpcGetMemHandle for buffers of captured graphs: CUDA refuses, tracehook gives one.
     "custom_vmm": [("on, vmm", "", VMM), ("on, vmm, eager", "--eager", VMM)],
     "nccl": [("off", "--no-custom", {}), ("on", "--no-custom", HOOK), ("on, vmm", "--no-custom", VMM)],
     "symm": [

@@ -19,10 +19,10 @@ INSTALL_TRACEHOOK = $(HIDE_CUDA) PATH="$(abspath $(BIN)):$$PATH" $(INSTALL) --no
 HOOK = $(if $(filter %+cpu,$(TORCH)),OFF,ON)
 STAMP = $(VENV)/.tracehook-$(TORCH)
 
-# docs/compatibility.md says why these: the torch with another NCCL group, the first that frees beside open pools,
-# and one without CUDA; the wheel with each that has CUDA. What is left out of the tests does the same with every torch.
+# docs/compatibility.md says why these: the torch with another NCCL group, the one that servers pin, the first that frees
+# beside open pools, and one without CUDA; the wheel with each that has CUDA. What is left out of the tests does the same with every torch.
 # KEEP= removes each venv when it has passed.
-MATRIX ?= 2.15.0 2.13.0 2.13.0+cpu
+MATRIX ?= 2.15.0 2.14.1 2.13.0 2.13.0+cpu
 MATRIX_WHEELS ?= 2.11.0 2.12.1 2.13.0 2.14.1 2.15.0
 MATRIX_TESTS_2.15.0 = tests/integration tests/rehearsal tests/emulator --deselect tests/rehearsal/test_killed_often.py \
     --deselect tests/rehearsal/test_killed_rotating.py --deselect tests/emulator/test_windows.py \
@@ -30,11 +30,12 @@ MATRIX_TESTS_2.15.0 = tests/integration tests/rehearsal tests/emulator --deselec
 MATRIX_TESTS_2.13.0 = tests/unit/test_calls.py tests/integration/test_hook_library.py tests/integration/test_build_hook.py \
     tests/emulator/test_ipc.py $(wildcard tests/rehearsal/test_symmetric_*.py) $(patsubst %,tests/rehearsal/test_%.py, \
     communicators_of_others windows_of_others pending torch_hook holes_of_torch observed expandable stand_aside failure_modes peers)
+MATRIX_TESTS_2.14.1 = $(MATRIX_TESTS_2.13.0)
 MATRIX_TESTS_2.13.0+cpu = tests/unit tests/audit/test_golden.py
 KEEP ?= yes
 
 .DEFAULT_GOAL := help
-.PHONY: help build wheel one-wheel demo test integrations frameworks aarch64 nccl-diff check docs matrix test-gpu sanitize bench lint clean
+.PHONY: help build wheel one-wheel demo test integrations frameworks aarch64 nccl-diff check tidy docs matrix release test-gpu sanitize bench lint clean
 .NOTPARALLEL:
 
 help: ## Show this list
@@ -133,8 +134,9 @@ demo: $(STAMP) ## The main job: 4 ranks on emulated devices, a table per rank, a
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python examples/demo.py demo-logs
 
 # More than there are cores: a third of the time a test waits.
-test: build ## All tests that need no GPU
-	$(BIN)/python -m pytest -n 4 tests
+test: build ## All tests that need no GPU; then how many of tracehook's Python statements they reach in their own processes
+	$(BIN)/python -m pytest -n 4 --cov=tracehook --cov-report= tests
+	@echo "coverage: $$($(BIN)/coverage report --format=total) % (Python, without the processes that tests start)"
 
 integrations: build ## SGLang, vLLM, Megatron, nccl4py, CuPy in rehearsal; faults of nvidia-resiliency-ext (fetches 460 MB, keeps 50)
 	$(BIN)/python tests/servers/fetch.py build/servers
@@ -157,6 +159,13 @@ check: build $(TOOLS) ## In two minutes: one test of every kind, types, and the 
 	    if [ -n "$$FILES" ]; then $(BIN)/ruff check $$FILES && $(BIN)/ruff format --check $$FILES; fi
 	$(BIN)/mypy
 	$(BIN)/python -m pytest -n 2 -m smoke tests
+
+# The build compiles many sources at once; so each is read once here, too. Not yet those of the rehearsal.
+tidy: build $(TOOLS) ## clang-tidy (.clang-tidy) reads the C++ of the package, in a minute
+	$(BIN)/python -c "import json; \
+	    print(*{each['file'] for each in json.load(open('$(BUILD)/compile_commands.json'))}, sep='\n')" | \
+	    grep -v -e /rehearsal/ -e /tests/ -e harness | \
+	    xargs -P 2 -n 3 $(BIN)/clang-tidy -p $(BUILD) --quiet
 
 # MkDocs reads the pages and the source, so it needs neither torch nor anything that is compiled.
 DOCS = $(VENV)/.tracehook-docs
@@ -182,6 +191,14 @@ matrix-%:
 matrix-%+cpu: $(STAMP)
 	if $(INSTALL) --dry-run --no-deps "$(EXACTLY)$*+cpu"; then $(call TRY,$*+cpu); \
 	    else echo "pip finds no torch $*+cpu here: what is promised for a torch without CUDA was not looked at" >&2; fi
+
+release: ## What a release needs: one version in the changelog and the package, no open change, then lint, docs, tests, wheels
+	@version=$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' tracehook/__init__.py); \
+	    test "$$(sed -n 's/^## \([0-9.]*\) .*/\1/p' CHANGELOG.md | head -1)" = "$$version" || \
+	        { echo "the newest version of CHANGELOG.md is not $$version" >&2; exit 2; }; \
+	    test -z "$$(git status --porcelain)" || { echo "there are changes that are not committed" >&2; exit 2; }
+	$(MAKE) lint docs test wheel $(MATRIX_WHEELS:%=wheel-%) wheel-readers wheel-types
+	@echo "dist/ has the wheels; now: git tag v$$(sed -n 's/^__version__ = "\(.*\)"/\1/p' tracehook/__init__.py)"
 
 test-gpu: build ## The tests that need real devices
 	$(BIN)/python -m pytest -m gpu tests/gpu

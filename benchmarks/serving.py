@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import resource
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -18,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 import tracehook
+from tracehook.log import threads
 
 COLLECTIVES = 6_000  # a second
 SEGMENTS = 100  # a second
@@ -28,7 +28,7 @@ HOUR = 3600.0
 
 def cpu_of_log() -> float:
     """Return how many seconds the log's thread has run."""
-    (thread,) = (thread.native_id for thread in threading.enumerate() if thread.name == "tracehook-log")
+    (thread,) = (thread.native_id for thread in threads.living() if thread.name == "tracehook-log")
     fields = Path(f"/proc/self/task/{thread}/stat").read_text().rpartition(") ")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

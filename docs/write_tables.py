@@ -1,4 +1,4 @@
-"""Write tables into log-schema.md, symmetric.md, registration.md, metrics.md and troubleshooting.md (known bugs).
+"""Write tables into log-schema.md, symmetric.md, registration.md, operations.md and failure-modes.md (known bugs).
 
 Run ``python docs/write_tables.py``. The tables come from tracehook/cpp/events, tracehook/nccl,
 tracehook/metrics/table.py and tracehook/known. A test fails when a page has others.
@@ -25,7 +25,7 @@ BEGIN_RULES = (
     "<!-- The table down to the next comment is written by docs/write_tables.py from tracehook/nccl/rules.py. -->"
 )
 END_RULES = "<!-- Here it ends. -->"
-METRICS_PAGE = PAGE.with_name("metrics.md")
+METRICS_PAGE = PAGE.with_name("operations.md")
 BEGIN_METRICS = (
     "<!-- The table down to the next comment is written by docs/write_tables.py from tracehook/metrics/table.py. -->"
 )
@@ -37,7 +37,7 @@ BEGIN_EFFECTS = (
 )
 
 
-TROUBLESHOOTING = PAGE.with_name("troubleshooting.md")
+FAILURES = PAGE.with_name("failure-modes.md")
 BEGIN_BUGS = "<!-- The table down to the next comment is written by docs/write_tables.py from tracehook/known. -->"
 
 
@@ -105,8 +105,8 @@ def _condition(bug: known.Bug, name: str) -> str:
     return known.TRAITS[name][not wanted]
 
 
-def troubleshooting_page(text: str) -> str:
-    """Return the text of troubleshooting.md with a new table."""
+def failures_page(text: str) -> str:
+    """Return the text of failure-modes.md with a new table."""
     return _between(text, BEGIN_BUGS, bugs(), END_RULES)
 
 
@@ -130,7 +130,7 @@ def symmetric_page(text: str) -> str:
 
 
 def metrics_page(text: str) -> str:
-    """Return the text of metrics.md with a new table."""
+    """Return the text of operations.md with a new table."""
     return _between(text, BEGIN_METRICS, metrics(), END_RULES)
 
 
@@ -146,7 +146,7 @@ if __name__ == "__main__":
         (SYMMETRIC, symmetric_page),
         (METRICS_PAGE, metrics_page),
         (REGISTRATION, registration_page),
-        (TROUBLESHOOTING, troubleshooting_page),
+        (FAILURES, failures_page),
     )
     for file, written in pages:
         file.write_text(written(file.read_text(encoding="utf-8")), encoding="utf-8")

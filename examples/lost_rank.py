@@ -1,6 +1,6 @@
 """A job in which one rank is killed, as by a kernel that has no memory left. The logs tell what happened.
 
-The pictures of the report in README.md and docs/report.md show this job. Without a GPU:
+The pictures of the report in README.md and docs/reading.md show this job. Without a GPU:
 
     tracehook rehearse --devices 8 --warm --log logs -- torchrun --standalone --nproc-per-node 8 examples/lost_rank.py
     tracehook audit logs

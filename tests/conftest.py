@@ -40,12 +40,12 @@ ORDER = (
 # The smoke tests: of every kind at least one.
 SMOKE = (
     "unit/test_layout.py",
-    "unit/test_registrar_order.py",
+    "unit/test_switching.py",
     "unit/test_settings.py",
     "unit/test_reader.py",
     "audit/test_golden.py::test_golden",
     "audit/test_golden.py::test_mutation_fits_the_sources",
-    "emulator/test_windows.py::test_windows_in_the_same_order",
+    "emulator/test_windows.py::test_a_scene[right-",
     "emulator/test_growth.py",
     "rehearsal/test_devices.py",
     "rehearsal/test_ends.py::test_end_with_live_groups",

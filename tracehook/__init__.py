@@ -37,10 +37,12 @@ if TYPE_CHECKING:
     )
     from tracehook.symmetric_memory.rendezvous import rendezvous
     from tracehook.symmetric_memory.reserve import reserve
+    from tracehook.views.debug_page import DebugPage
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
+    "DebugPage",
     "PoolLimitError",
     "RegistrationError",
     "RegistrationFailed",
@@ -90,6 +92,7 @@ _LAZY = {
     "SegmentChange": "hook.feed",
     "Subscription": "hook.feed",
     "subscribe": "hook.feed",
+    "DebugPage": "views.debug_page",
     "symmetric": "symmetric_memory.public",
     "is_symmetric": "symmetric_memory.public",
     "explain": "symmetric_memory.public",
@@ -118,6 +121,14 @@ def __getattr__(name: str) -> Any:
     found = getattr(importlib.import_module(f"tracehook.{_LAZY[name]}"), name)
     globals()[name] = found  # from now on as cheap as any other function of the module
     return found
+
+
+def __dir__() -> list[str]:
+    import sys
+    from importlib.util import find_spec
+
+    has_torch = sys.modules.get("torch") or find_spec("torch")
+    return __all__ if has_torch else [name for name in __all__ if name in globals()]  # help() reads what is listed
 
 
 def enable() -> None:
@@ -238,8 +249,9 @@ def attach_communicator(pointer: int, *, device: int | None = None, name: str | 
 
     """
     from tracehook.hook.service import service
+    from tracehook.symmetric_memory.handle import handle
 
-    return service().attach_communicator(pointer, device, name)
+    return service().attach_communicator(handle(pointer), device, name)
 
 
 def use_store(store: Store | None) -> None:
@@ -268,5 +280,6 @@ def detach_communicator(pointer: int) -> bool:
 
     """
     from tracehook.hook.service import service
+    from tracehook.symmetric_memory.handle import handle
 
-    return service().detach_communicator(pointer)
+    return service().detach_communicator(handle(pointer))

@@ -7,11 +7,16 @@ from __future__ import annotations
 
 import os
 
+_SWITCH = "SYMM_REGISTER_HOOK"
+
 
 def autoload() -> None:
     """Compute values if this is a rehearsal, and start the service if ``SYMM_REGISTER_HOOK`` asks for it."""
     is_rehearsal = bool(os.environ.get("TRACEHOOK_EMU_VALUES"))
-    is_on = os.environ.get("SYMM_REGISTER_HOOK", "") not in ("", "0")
+    if _SWITCH in os.environ:
+        is_on = os.environ[_SWITCH] not in ("", "0")
+    else:  # misspelt: the service says so, and does not start
+        is_on = any(name.startswith("SYMM_REGISTER_HO") for name in os.environ)
     if not is_rehearsal and not is_on:
         return
     try:
@@ -39,6 +44,10 @@ def autoload() -> None:
 
             follow()
         start_from_environment()
+        if is_rehearsal:
+            from tracehook.rehearsal import witness
+
+            witness.begin()
         from tracehook.integrations.entry import megatron
 
         megatron()

@@ -119,6 +119,7 @@ def apply(model: nn.Module, *, force_sum: bool = False, graph: bool = False) -> 
 
     """
     from torch.distributed.fsdp import FSDPModule
+    from torch.nn import Module
 
     if not hasattr(FSDPModule, "set_custom_all_gather") or not hasattr(FSDPModule, "set_custom_reduce_scatter"):
         from torch import __version__ as version
@@ -127,7 +128,7 @@ def apply(model: nn.Module, *, force_sum: bool = False, graph: bool = False) -> 
             f"tracehook.fsdp.apply: torch {version} has no FSDPModule.set_custom_all_gather and "
             "set_custom_reduce_scatter: use torch 2.11 or newer"
         )
-    sharded = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    sharded = [one for one in model.modules() if isinstance(one, FSDPModule)] if isinstance(model, Module) else []
     if not sharded:
         raise TypeError(
             f"tracehook.fsdp.apply: nothing inside of {type(model).__name__} is sharded: call fully_shard before"

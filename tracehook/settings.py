@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -157,7 +158,7 @@ class Settings:
         "SYMM_REGISTER_METRICS",
         None,
         _path,
-        "directory for one file of metrics per process, for Prometheus (docs/metrics.md); unset: none",
+        "directory for one file of metrics per process, for Prometheus (docs/operations.md#metrics); unset: none",
     )
     job: str | None = _setting(
         JOB,
@@ -275,7 +276,16 @@ def table() -> list[tuple[str, str, str]]:
     return rows
 
 
-_REPLACED = {"SYMM_REGISTER_LOCAL_MIN": "SYMM_REGISTER_SEGMENTS=from-{}"}
+_GUARD = "set SYMM_REGISTER_GUARD=on, watch or off"
+# Variables of 0.1.0.
+_REPLACED = {
+    "SYMM_REGISTER_LOCAL_MIN": "set SYMM_REGISTER_SEGMENTS=from-{}",
+    "SYMM_REGISTER_LOG_PACKED": "set SYMM_REGISTER_LOG_LIMIT, which bounds the log of a process",
+    "SYMM_REGISTER_ON_ERROR": _GUARD,
+    "SYMM_REGISTER_ON_STALL": _GUARD,
+    "SYMM_REGISTER_OTEL": "let a Collector of OpenTelemetry read the logs, as docs/operations.md shows",
+    "SYMM_REGISTER_VERIFY": _GUARD,
+}
 
 
 def from_environment(environment: Mapping[str, str] = os.environ) -> tuple[Settings, list[str]]:
@@ -298,9 +308,11 @@ def from_environment(environment: Mapping[str, str] = os.environ) -> tuple[Setti
             complaints.append(f"{variable}={text!r}: {problem}; using the default ({shown})")
     for variable in sorted(environment):
         if variable in _REPLACED:
-            complaints.append(
-                f"{variable} has no effect any more: set {_REPLACED[variable].format(environment[variable])}"
-            )
+            complaints.append(f"{variable} has no effect any more: {_REPLACED[variable].format(environment[variable])}")
         elif variable.startswith("SYMM_REGISTER_") and variable not in known:
-            complaints.append(f"{variable} is not a variable of tracehook; known are {', '.join(known)}")
+            close = difflib.get_close_matches(variable, known, n=1, cutoff=0.9)
+            all_known = f"{variable} is not a variable of tracehook; known are {', '.join(known)}"
+            complaints.append(
+                f"{variable} is not a variable of tracehook; is {close[0]} meant?" if close else all_known
+            )
     return Settings(**values), complaints

@@ -34,7 +34,7 @@ def rehearse(golden: Golden, scratch: Path) -> tuple[Path, list[str], str]:
     log, site = scratch / "log", scratch / "site"
     paths = [JOBS, site]
     site.mkdir()
-    env = TIMEOUTS | {"SYMM_REGISTER_JOB": golden.name} | golden.env
+    env = {**TIMEOUTS, "SYMM_REGISTER_JOB": golden.name, **golden.env}
     if golden.policy:
         code = (HERE / "jobs" / f"{golden.policy}.py").read_text()
         install(site, golden.policy, "1.0", {golden.policy: code}, {golden.policy: f"{golden.policy}:choose"})
@@ -43,9 +43,9 @@ def rehearse(golden: Golden, scratch: Path) -> tuple[Path, list[str], str]:
         paths.insert(0, build(golden.mutation, scratch / "mutant"))
     job, *arguments = golden.job.split()
     folder = HERE / "jobs" if (HERE / "jobs" / job).exists() else JOBS
-    line = [SCRIPTS / "tracehook", "rehearse", "--hang-timeout", str(golden.hang), "--devices", str(golden.ranks)]
+    line = [str(SCRIPTS / "tracehook"), "rehearse", "--hang-timeout", str(golden.hang), "--devices", str(golden.ranks)]
     if golden.hook:
-        line += ["--log", log]
+        line += ["--log", str(log)]
     else:
         env |= {"SYMM_REGISTER_LOG": str(log)}
     if golden.faults:
@@ -55,9 +55,9 @@ def rehearse(golden: Golden, scratch: Path) -> tuple[Path, list[str], str]:
         launcher = [torchrun, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--rdzv-id"]
         launcher += [golden.name, "--nproc-per-node", str(golden.ranks)]
     elif golden.until:
-        launcher = [sys.executable, JOBS / "launch_and_end.py", str(golden.ranks), *golden.until.split()]
+        launcher = [sys.executable, str(JOBS / "launch_and_end.py"), str(golden.ranks), *golden.until.split()]
     else:
-        launcher = [sys.executable, JOBS / "launch.py", str(golden.ranks), sys.executable]
+        launcher = [sys.executable, str(JOBS / "launch.py"), str(golden.ranks), sys.executable]
     env |= {"PYTHONPATH": ":".join(map(str, paths))}
     # By relative names: the logs hold the program's.
     finished = run([*line, "--", *launcher, job, *arguments], env, timeout=120, cwd=folder)

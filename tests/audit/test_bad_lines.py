@@ -191,6 +191,6 @@ def test_no_odd_field_ends_the_summary(logs: Path, capsys: pytest.CaptureFixture
         for path, lines in files:
             told = [lines[0], *(line | ({name: odd} if name in line else {}) for line in lines[1:])]
             path.write_text("".join(f"{json.dumps(line)}\n" for line in told))
-        for how in ({}, {"as_json": True}, {"paths": True}):
-            summary.summary(logs, **how)
+        for as_json, paths in ((False, False), (True, False), (False, True)):
+            summary.summary(logs, as_json=as_json, paths=paths)
     capsys.readouterr()

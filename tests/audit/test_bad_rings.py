@@ -12,9 +12,12 @@ from tracehook.log import ring
 
 RINGS: dict[str, tuple[bytes, tuple[str, ...]]] = {
     "no ring": (b"text" * 100, ("damaged-file", "not a tracehook ring")),
-    "cut": (ring_of(3)[:5000], ("damaged-file", "cut after 5000 bytes")),
+    "cut": (ring_of(3)[:5000], ("damaged-file", "cut after 5000 bytes, expected ")),
     "cut header": (ring_of(3)[:20], ("damaged-file", "not a tracehook ring")),
-    "other records": (ring_of().replace(b"\x60\0\0\0", b"\x61\0\0\0", 1), ("damaged-file", "97 bytes")),
+    "other records": (
+        ring_of().replace(b"\x60\0\0\0", b"\x61\0\0\0", 1),
+        ("damaged-file", "records have 97 bytes, this tracehook reads 96"),
+    ),
     "no room": (ring_of(capacity=0), ("damaged-file", "damaged header")),
     "beyond": (ring._HEADER.pack(ring.MAGIC, 4096, 96, 1 << 60, 5, 1, 0, 0, 7, 0), ("damaged-file", "cut")),
     "backwards": (ring._HEADER.pack(ring.MAGIC, 4096, 96, 16, 1, 5, 0, 0, 7, 0), ("damaged-file", "damaged header")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from support.audits import CLEAN, FINDINGS, GOLDEN, Audit, change, log_of
 
 from audit.goldens import unpack
+from tracehook.log.file_name import stacks_of
 
 BOOM = {"exception": "ValueError", "message": "boom"}
 
@@ -31,6 +33,18 @@ def test_after_an_exception_a_process_may_never_end(logs: Path) -> None:
     end(log_of(logs), {"event": "python.exception", **BOOM})
     done = Audit(logs).expect(FINDINGS, "rank 1 ended by ValueError: boom; after that it never came to its end")
     assert "no-end" not in done.out
+
+
+def test_who_says_which_rank_did_not_come_to_a_monitored_barrier_comes_first(logs: Path) -> None:
+    """The others only hear that rank 0 failed, perhaps sooner than it has told."""
+    heard = "Rank 1 successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0."
+    late = log_of(logs, 0)
+    end(log_of(logs), {"event": "python.exception", "exception": "RuntimeError", "message": heard})
+    said = {"exception": "RuntimeError", "message": "[Rank 0]: Rank 2 failed to pass monitoredBarrier in 10000 ms"}
+    end(late, {"event": "python.exception", **said})
+    change(late, lambda lines: [*lines[:-1], json.dumps(json.loads(lines[-1]) | {"t_ns": 1 << 60}).encode() + b"\n"])
+    last = Audit(logs).expect(FINDINGS).out.splitlines()[-1]
+    assert "rank 0 ended by RuntimeError: [Rank 0]: Rank 2 failed to pass monitoredBarrier" in last
 
 
 def test_an_exception_that_was_no_end_is_none(logs: Path) -> None:
@@ -75,6 +89,97 @@ def test_what_a_failure_left_is_its_consequence(tmp_path: Path, last: dict[str, 
     for rank in (0, 1):
         end(log_of(logs, rank), last)
     assert ("left-at-end" in Audit(logs, "--json").rules()) == is_left
+
+
+def raising(event: str, place: str, **more: Any) -> Callable[[list[bytes]], list[bytes]]:
+    """Return a change: an exception comes from a line of the program, just before the end of the log."""
+
+    def changed(lines: list[bytes]) -> list[bytes]:
+        last = json.loads(lines[-1])
+        told = {"event": event, "t_ns": last["t_ns"], "seq": last.get("seq", 0) + 9, **BOOM, "raised_at": place, **more}
+        return [*lines, json.dumps(told).encode() + b"\n"]
+
+    return changed
+
+
+def test_the_line_of_the_program_stands_with_its_exception(logs: Path) -> None:
+    """In words without its folder, in JSON with it."""
+    end(log_of(logs), {"event": "python.exception", **BOOM, "raised_at": "/home/me/train.py:41 in step"})
+    place = {"rank": 1, "file": "/home/me/train.py", "line": 41, "function": "step", "waits_for": None, "caller": ""}
+    Audit(logs).expect(FINDINGS, "rank 1 ended by ValueError: boom; after that it never came to its end; the exception "
+                       "came from train.py:41 in step. What to do now")  # fmt: skip
+    (finding,) = json.loads(Audit(logs, "--json").out)["findings"]
+    assert finding["places"] == [place]
+
+
+def test_ranks_whose_calls_differ_are_told_with_the_lines_where_they_were_then(tmp_path: Path) -> None:
+    """Later they are elsewhere, and are ended there."""
+    logs = unpack(GOLDEN.with_name("calls-differ"), tmp_path)
+    for rank, line in ((2, 7), (3, 6)):
+        log = log_of(logs, rank)
+        t_ns = json.loads(log.read_bytes().splitlines()[-1])["t_ns"]
+        stacks = (
+            "tracehook stacks t_ns={} main=0x0a\n"
+            'Thread 0x0a (most recent call first):\n  File "/x/t.py", line {} in f\n'
+        )
+        stacks_of(log).write_text(stacks.format(t_ns, line) + stacks.format(t_ns + 1, 99))
+    told = "; when that came out, rank 2 was at t.py:7 in f; rank 3 was at t.py:6 in f. What to do now"
+    Audit(logs).expect(FINDINGS, told)
+
+
+def test_ranks_that_others_ended_are_told_with_the_lines_where_they_were(tmp_path: Path) -> None:
+    """They may have waited for each other outside of NCCL, of which the logs know nothing more."""
+    logs = unpack(GOLDEN.with_name("ended-by-others"), tmp_path)
+    head = f"tracehook stacks t_ns={1 << 60} main=0x0a\nThread 0x0a (most recent call first):\n"
+    barrier = '  File "/a/torch/distributed/distributed_c10d.py", line 5 in barrier\n'
+    for rank, line in ((0, 7), (1, 8), (2, 8), (3, 8)):
+        inside = barrier if rank else ""
+        stacks_of(log_of(logs, rank)).write_text(f'{head}{inside}  File "/x/t.py", line {line} in f\n')
+    told = (
+        " sent; rank 0 is at t.py:7 in f; ranks 1-3 are at t.py:8 in f; ranks 1-3 were in barrier of torch.distributed"
+    )
+    Audit(logs).expect(FINDINGS, f"{told}. What to do now")
+
+
+def test_a_rank_that_a_fault_ended_is_told_with_its_line(tmp_path: Path) -> None:
+    """It wrote its stacks before it ended."""
+    logs = unpack(GOLDEN.with_name("rank-failed-fault"), tmp_path)
+    head = f"tracehook stacks t_ns={1 << 60} main=0x0a\nThread 0x0a (most recent call first):\n"
+    stacks_of(log_of(logs, 1)).write_text(f'{head}  File "/x/t.py", line 7 in f\n')
+    Audit(logs).expect(FINDINGS, "rank 1 ended by signal 11 (SIGSEGV)", "; rank 1 was at t.py:7 in f. What to do now")
+
+
+@pytest.mark.parametrize(
+    ("innermost", "told"),
+    [
+        ("/a/torch/distributed/distributed_c10d.py", "; rank 3 went on to its all_reduce of torch.distributed"),
+        ("/a/numpy/all_reduce.py", " (called at t.py:9 in main). What to do now"),
+    ],
+)
+def test_a_missing_rank_that_may_wait_for_others_is_told_so(tmp_path: Path, innermost: str, told: str) -> None:
+    """It waits itself in a collective of Gloo. The line that called a function of the program stands beside it."""
+    logs = unpack(GOLDEN.with_name("rank-missing-computes"), tmp_path)
+    t_ns = json.loads(log_of(logs, 3).read_bytes().splitlines()[-1])["t_ns"]
+    frames = ((innermost, 5, "all_reduce"), ("/x/t.py", 8, "mean"), ("/x/t.py", 9, "main"), ("/x/t.py", 99, "<module>"))
+    lines = "".join(f'  File "{file}", line {line} in {function}\n' for file, line, function in frames)
+    stacks = f"tracehook stacks t_ns={t_ns} main=0x0a\nThread 0x0a (most recent call first):\n{lines}"
+    stacks_of(log_of(logs, 3)).write_text(stacks.replace("/a/numpy", "/a/site-packages/numpy"))
+    Audit(logs).expect(FINDINGS, "; rank 3 is at t.py:8 in mean (called at t.py:9 in main)", told)
+
+
+def test_an_exception_that_ended_a_thread_of_the_missing_rank_stands_in_the_last_line(tmp_path: Path) -> None:
+    """A loader that is gone feeds its queue no more. One of another rank is no cause, and stands above alone."""
+    logs = unpack(GOLDEN.with_name("rank-missing-computes"), tmp_path)
+    change(log_of(logs, 0), raising("thread.exception", "/x/t.py:9 in save", thread_name="saver"))
+    change(log_of(logs, 3), raising("thread.exception", "/x/t.py:8 in load", thread_name="loader"))
+    last = Audit(logs).expect(FINDINGS).out.splitlines()[-1]
+    assert "(rank-missing)" in last
+    assert "; rank 3 made no other call" in last
+    assert (
+        ". This may be the cause: rank 3: ValueError ended thread loader: boom; the exception came from t.py:8 in "
+        "load. What to do now: "
+    ) in last
+    assert "saver" not in last
 
 
 def test_json_has_each_finding_and_its_advice(logs: Path) -> None:

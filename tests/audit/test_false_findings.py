@@ -55,7 +55,10 @@ def test_logs_without_a_device_prove_nothing(logs: Path) -> None:
     for rank in (0, 1):
         log_of(logs, rank).unlink()
     shutil.copy(next((DIRECTORY / "clean").glob("job.rank-.*")), logs)
-    Audit(logs).expect(UNUSABLE, "1 log without any event of a device", "nothing to prove")
+    Audit(logs).expect(UNUSABLE, "1 log without any event of a device", "nothing to prove; were the ranks started")
+    raised = {"how": "exception", "exception": "ChildFailedError", "message": "train.py FAILED", "status": 1}
+    _edit(next(logs.glob("job.rank-.*")), lambda event: event | (raised if event["event"] == "trace.end" else {}))
+    Audit(logs).expect(UNUSABLE, "nothing to prove; before that, ChildFailedError ended a process: read the stderr")
 
 
 def test_a_log_whose_beginning_is_damaged_is_a_finding(logs: Path) -> None:
@@ -69,6 +72,18 @@ def test_a_finding_names_the_file(logs: Path) -> None:
     change(log_of(logs, 1), lambda lines: lines[:-1])
     told = json.loads(Audit(logs, "--json").out)
     assert [finding["file"] for finding in told["findings"]] == [log_of(logs, 1).name]
+
+
+@pytest.mark.parametrize(("ended_by", "is_missing"), [("exception", False), ("exit", True)])
+def test_a_rank_that_raised_where_its_communicator_was_made_left_a_log(
+    logs: Path, ended_by: str, is_missing: bool
+) -> None:
+    """As where two ranks took one device. A rank that ended in order without the communicator is missing in it."""
+    _edit(log_of(logs, 1), lambda event: event if event.get("seq", 0) <= 2 and "comm" not in event else None)
+    raised = {"how": ended_by, "exception": "DistBackendError", "message": "Duplicate GPU", "status": 1}
+    _edit(log_of(logs, 1), lambda event: event | (raised if event["event"] == "trace.end" else {}))
+    said = Audit(logs).expect(FINDINGS).out
+    assert ("missing-ranks" in said) == is_missing, said
 
 
 def test_the_time_of_a_place_on_earth(logs: Path) -> None:

@@ -18,7 +18,7 @@ def test_no_field_of_a_line_is_passed_by(golden: Golden) -> None:
     """Whatever a line of a real job says is read."""
     texts = [file.read_text(errors="replace") for file in golden.path.glob("*.jsonl")]
     events = [event for text in texts for line in text.splitlines() if (event := parsed(line)) is not None]
-    read = set(fields_of({event["event"] for event in events}))
+    read = set(fields_of({str(event["event"]) for event in events}))
     own = [event for event in events if event["event"] != "trace.begin"]
     assert {name for event in own for name in event if name in FIELDS} - read == set()
 

@@ -54,7 +54,7 @@ def test_what_is_said_of_a_golden_directory_fits(golden: str) -> None:
 
 def test_what_the_doctor_says_fits() -> None:
     """With a device and without one."""
-    doctor = [SCRIPTS / "tracehook", "doctor", "--json"]
+    doctor = [str(SCRIPTS / "tracehook"), "doctor", "--json"]
     alone = run(doctor, {"SYMM_REGISTER_TIMEOUT": "30"})
     assert problems("doctor", json.loads(alone.out)) == [], alone.output
     rehearsed = run([SCRIPTS / "tracehook", "rehearse", "--", *doctor])
@@ -81,7 +81,8 @@ def samples() -> dict[str, Any]:
     frame = {"function": "main", "file": "train.py", "line": 3}
     call = {"rule": "no-end", "ns": None, "ranks": [0], "call": "all_reduce", "number": 1, "group": "0"}
     call |= {"operation": "all_reduce", "collective_seq_id": 1, "p2p_seq_id": None, "state": "completed"}
-    wait = {"group": "0", "made": [{"calls": 2, "by": ["rank 0"]}], "waiting": ["rank 0"], "missing": ["rank 1"]}
+    wait: dict[str, object] = {"group": "0"}
+    wait |= {"made": [{"calls": 2, "by": ["rank 0"]}], "waiting": ["rank 0"], "missing": ["rank 1"]}
     wait |= {"call": "all_reduce", "seconds": 7.0, "is_cause": True, "behind": 0}
     found = ("tracehook", "torch", "hook libraries", "rehearsal", "registers", "NCCL", "state", "memory")
     doctor = {"version": 1, "works": True, "self_test": "", "found": dict.fromkeys(found, "")}

@@ -34,7 +34,7 @@ def test_a_bug_is_found_again(name: str, tmp_path: Path) -> None:
     """With the bug in today's core, the job of the golden breaks the same rules, of NCCL and of the audit."""
     (golden,) = (golden for golden in GOLDENS if golden.name == name)
     try:
-        log, broken, output = rehearse(replace(golden, env=golden.env | PATIENT), tmp_path)
+        log, broken, output = rehearse(replace(golden, env={**golden.env, **PATIENT}), tmp_path)
     except NotBuiltHere as problem:
         pytest.skip(str(problem))
     assert broken == sorted(golden.broken), output

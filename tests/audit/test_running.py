@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import struct
 import subprocess
 import sys
-from datetime import UTC, datetime
+import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,17 @@ def test_a_process_that_runs_breaks_no_rule(logs: Path) -> None:
     with_begin(log_of(logs), pid=os.getpid(), time=datetime.now(UTC).isoformat())
     Audit(logs).expect(CLEAN, "Clean so far: 1 process still runs")
     assert '"running": 1' in Audit(logs, "--json").expect(CLEAN).out
+
+
+def test_a_process_runs_whoever_set_the_clock_since_it_began(logs: Path) -> None:
+    """Its ring has the new clock: the host has not started anew."""
+    hour_ago = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+    with_begin(log_of(logs), pid=os.getpid(), time=hour_ago, t_ns=time.monotonic_ns())
+    Audit(logs).expect(FINDINGS, "(no-end): rank 1 did not end in order")
+    epoch_ns = time.time_ns() - time.monotonic_ns()
+    header = struct.pack("<8sIIQQQQQQQ", b"THRING02", 4096, 96, 64, 0, 0, 0, epoch_ns, os.getpid(), time.monotonic_ns())
+    log_of(logs).with_suffix(".ring").write_bytes(header.ljust(4096 + 64 * 96, b"\0"))
+    Audit(logs).expect(CLEAN, "Clean so far: 1 process still runs")
 
 
 def test_a_process_that_has_gone_does(logs: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from support.rehearsal import RULES_BROKEN, Rehearsal, rehearse
 
 DEADLINE = 30  # seconds: every rank comes within it, also on a busy machine
@@ -15,22 +16,9 @@ def play(scene: str, **env: str) -> Rehearsal:
     return rehearse("device_communicators.py", scene, ranks=2, env=changes, timeout=40)
 
 
-def assert_alike(run: Rehearsal, **facts: object) -> None:
-    """Assert that both ranks told these facts, and that no rule was broken."""
-    run.assert_good()
-    for rank in (0, 1):
-        assert {name: run.facts(rank).get(name) for name in facts} == facts, run.output
-
-
 def assert_broken(run: Rehearsal, rule: str) -> None:
     """Assert that this rule was broken, no other, and that the status says so."""
     assert (run.broken, run.status) == ([rule], RULES_BROKEN), run.output
-
-
-def test_device_communicators_of_all_ranks_are_made() -> None:
-    """Several live at the same time; to destroy more than were made is refused."""
-    run = play("right")
-    assert_alike(run, sum=[3.0], dropped=[0, 0], window=0, again=INVALID_USAGE)
 
 
 def test_a_rank_that_does_not_come_is_named() -> None:
@@ -56,26 +44,24 @@ def test_a_window_that_goes_first_breaks_a_rule() -> None:
     assert [run.facts(rank) for rank in (0, 1)] == [{"dropped": 0, "destroyed": 0}] * 2
 
 
-def test_another_communicator_holds_no_window() -> None:
-    """A device communicator holds the windows of its own communicator alone."""
-    assert_alike(play("window_goes_beside"), dropped=0, destroyed=0)
-
-
-def test_a_group_of_calls_makes_it_at_its_end() -> None:
-    """Until then there is none to destroy."""
-    assert_alike(play("in_a_group"), early=INVALID_USAGE, ended=0, destroyed=0)
-
-
-def test_a_non_blocking_communicator_makes_it_later() -> None:
-    """The communicator is in progress meanwhile."""
-    assert_alike(play("non_blocking"), early=IN_PROGRESS, error=0, destroyed=0)
-
-
-def test_the_end_of_the_communicator_ends_it() -> None:
-    """What lives then breaks no rule, nor do the windows: NCCL takes both away itself."""
-    assert_alike(play("left_to_the_end"), ended=True)
-
-
-def test_there_is_none_without_symmetric_memory() -> None:
-    """Such a communicator refuses it at once."""
-    assert_alike(play("refused", TRACEHOOK_EMU_WINDOWS="null"), result=INVALID_USAGE)
+@pytest.mark.parametrize(
+    ("sentence", "scene", "facts"),
+    [
+        (
+            "Several live at the same time; to destroy more than were made is refused.",
+            "right",
+            {"sum": [3.0], "dropped": [0, 0], "window": 0, "again": INVALID_USAGE},
+        ),
+        ("One holds the windows of its own communicator alone.", "window_goes_beside", {"dropped": 0, "destroyed": 0}),
+        ("A group makes it at its end.", "in_a_group", {"early": INVALID_USAGE, "ended": 0, "destroyed": 0}),
+        ("A non-blocking one is in progress.", "non_blocking", {"early": IN_PROGRESS, "error": 0, "destroyed": 0}),
+        ("NCCL's own end takes it and the windows away.", "left_to_the_end", {"ended": True}),
+        ("Without symmetric memory it is refused.", "refused", {"result": INVALID_USAGE}),
+    ],
+)
+def test_what_breaks_no_rule(sentence: str, scene: str, facts: dict[str, object]) -> None:
+    """Both ranks tell these facts."""
+    run = play(scene, **({"TRACEHOOK_EMU_WINDOWS": "null"} if scene == "refused" else {}))
+    run.assert_good()
+    for rank in (0, 1):
+        assert {name: run.facts(rank).get(name) for name in facts} == facts, sentence

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from support.rehearsal import RULES_BROKEN, rehearse
@@ -62,102 +62,64 @@ def test_nvml_says_whether_there_is_a_fabric(fabric: str, state: int) -> None:
     }
 
 
-def test_memory_is_fetched_from_another_process() -> None:
-    """A descriptor taken with pidfd_getfd, as PyTorch does, is as good as one that was sent."""
-    facts = share("fetched")
-    assert facts["seen"] == 5
-    assert facts["status"] == 0
+class Scene(NamedTuple):
+    """A sentence, the job and its scene, what it tells, and on how many devices."""
+
+    sentence: str
+    job: str
+    name: str
+    facts: dict[str, Any]
+    devices: int = 1
 
 
-def test_a_device_may_have_another_number_elsewhere() -> None:
-    """Imported memory is of the same device by its number in the importer; without that device there is no import."""
-    facts = share("elsewhere", devices=2)
-    assert facts["looks"] == [2, 0, 2, 0], "the exporter's device 1 is the importer's device 0"
-    assert facts["invisible"] == INVALID_DEVICE
-    assert facts["status"] == 0
+SHARED, HANDLES, OPENED = "shared_memory.py", "memory_handles.py", "opened_memory.py"
+SCENES = (
+    Scene("A descriptor taken with pidfd_getfd, as PyTorch does, is as good as one that was sent.",
+          SHARED, "fetched", {"seen": 5, "status": 0}),
+    Scene("Imported memory is of the same device by its number in the importer; without that device there is none.",
+          SHARED, "elsewhere", {"looks": [2, 0, 2, 0], "invisible": INVALID_DEVICE, "status": 0}, devices=2),
+    Scene("Memory of ncclMemAlloc has a handle of whole granules; what another process maps outlives its being freed. "
+          "The address is used again at once.",
+          SHARED, "of_nccl",
+          {"extent": [5, 4 * MB], "seen": [6, 6], "reused": True, "fresh": 0, "used": [4 * MB, 4 * MB]}),
+    Scene("After SIGKILL of the exporter the importer reads and writes on; nothing is left when it lets go.",
+          SHARED, "exporter_killed", {"status": -9, "seen": [8, 9], "left": []}),
+    Scene("After SIGKILL of the importer the exporter's memory is as it was, and can be given back.",
+          SHARED, "importer_killed", {"status": -9, "seen": 4, "left": [], "used": 0}),
+    Scene("Children forked while threads make memory have no CUDA, and no mappings and descriptors but their own.",
+          SHARED, "forked", {"heard": [[NOT_INITIALIZED, [], 0]] * 20, "ends": [0] * 20, "seen": 2}),
+    Scene("A process may import its own memory, which then has two addresses; an exported descriptor ends at exec.",
+          HANDLES, "inside", {"seen": 3, "different": True, "cloexec": True}),
+    Scene("Memory without a handle type, foreign descriptors, stale handles and absent fabric handles are errors.",
+          HANDLES, "refused",
+          {**dict.fromkeys(("plain", "retained_plain", "cuda_malloc", "taken_twice", "unmapped"), INVALID_VALUE),
+           "kinds": [NOT_SUPPORTED, INVALID_VALUE, NOT_SUPPORTED], "foreign": [INVALID_VALUE] * 5,
+           "import_kinds": [0, NOT_SUPPORTED, INVALID_VALUE], "stale": [0, INVALID_VALUE, INVALID_VALUE]}),
+    Scene("Writing to a mapping that may be read, and reading one that nobody allowed, is a crash.",
+          HANDLES, "accesses", {"read": [0, True], "none": [0, True]}),
+    Scene("Peer access is possible between any two devices and enabled once, and memory is copied between them.",
+          HANDLES, "peers", {"can": [[0, 1], [1, 0]], "enabled": [0, 704, 101], "copied": 5}, devices=2),
+    Scene("A process that may open 64 files makes 200 handles; a mapping, and what the handle holds, are left.",
+          HANDLES, "many", {"used": 2 * MB, "left": 2}),
+    *(Scene("A tensor of PyTorch's allocator, of an expandable segment or of a pool of NCCL's memory is copied from "
+            "and to. The first tensor lies at the beginning.",
+            "shared_by_torch.py", kind,
+            {"importer": [["cuda:1", [5.0], True], []], "into": 0, "written": [6.0], "status": 0}, devices=2)
+      for kind in ("plain", "expandable", "pool")),
+    Scene("The handle of freed memory is an error, also when the address is used again; so is a dead exporter's.",
+          OPENED, "stale", {"reused": True, "stale": [INVALID_HANDLE] * 3, "renewed": 0, "dead": 205}),
+    Scene("Only cudaMalloc gives such memory, as the attribute of the pointer says; host memory has no handle either.",
+          OPENED, "refused", {"refused": [INVALID_VALUE] * 3, "capable": [False, False, True]}),
+    *(Scene("Memory may be freed once it was closed, or its user killed, although a child of the user lives on.",
+            OPENED, f"freeing {how}", {"status": 0}) for how in ("closed", "killed", "forked")),
+)  # fmt: skip
 
 
-def test_memory_of_nccl_is_shared() -> None:
-    """Memory of ncclMemAlloc has a handle of whole granules; what another process maps outlives its being freed."""
-    facts = share("of_nccl")
-    assert facts["extent"] == [5, 4 * MB]
-    assert facts["seen"] == [6, 6]
-    assert facts["reused"], "the address is used again at once"
-    assert facts["fresh"] == 0
-    assert facts["used"] == [4 * MB, 4 * MB]
-
-
-def test_memory_outlives_an_exporter_that_is_killed() -> None:
-    """After SIGKILL of the exporter the importer reads and writes on; nothing is left when it lets go."""
-    facts = share("exporter_killed")
-    assert facts["status"] == -9
-    assert facts["seen"] == [8, 9]
-    assert facts["left"] == []
-
-
-def test_an_importer_that_is_killed_leaves_nothing() -> None:
-    """After SIGKILL of the importer the exporter's memory is as it was, and can be given back."""
-    facts = share("importer_killed")
-    assert facts["status"] == -9
-    assert facts["seen"] == 4
-    assert facts["left"] == []
-    assert facts["used"] == 0
-
-
-def test_memory_is_imported_where_it_was_made() -> None:
-    """A process may import its own memory, which then has two addresses; an exported descriptor ends at exec."""
-    facts = share("inside", job="memory_handles.py")
-    assert facts == {"seen": 3, "different": True, "cloexec": True}
-
-
-def test_what_cannot_be_shared_is_refused() -> None:
-    """Memory without a handle type, foreign descriptors, stale handles and absent fabric handles are errors."""
-    facts = share("refused", job="memory_handles.py")
-    assert facts["plain"] == facts["retained_plain"] == facts["cuda_malloc"] == INVALID_VALUE
-    assert facts["kinds"] == [NOT_SUPPORTED, INVALID_VALUE, NOT_SUPPORTED]
-    assert facts["foreign"] == [INVALID_VALUE] * 5
-    assert facts["import_kinds"] == [0, NOT_SUPPORTED, INVALID_VALUE]
-    assert facts["stale"] == [0, INVALID_VALUE, INVALID_VALUE]
-    assert facts["taken_twice"] == INVALID_VALUE
-    assert facts["unmapped"] == INVALID_VALUE
-
-
-def test_access_is_what_was_allowed() -> None:
-    """Writing to a mapping that may be read, and reading one that nobody allowed, is a crash."""
-    assert share("accesses", job="memory_handles.py") == {"read": [0, True], "none": [0, True]}
-
-
-def test_devices_reach_each_other() -> None:
-    """Peer access is possible between any two devices and enabled once, and memory is copied between them."""
-    facts = share("peers", job="memory_handles.py", devices=2)
-    assert facts["can"] == [[0, 1], [1, 0]]
-    assert facts["enabled"] == [0, 704, 101]
-    assert facts["copied"] == 5
-
-
-def test_a_forked_child_has_nothing_of_it() -> None:
-    """Children forked while other threads make memory have no CUDA, and no mappings and descriptors but their own."""
-    facts = share("forked")
-    assert facts["heard"] == [[NOT_INITIALIZED, [], 0]] * 20
-    assert facts["ends"] == [0] * 20
-    assert facts["seen"] == 2
-
-
-def test_handles_are_not_limited_by_descriptors() -> None:
-    """A process that may open 64 files makes 200 handles."""
-    facts = share("many", job="memory_handles.py")
-    assert facts["used"] == 2 * MB
-    assert facts["left"] == 2, "a mapping and what the handle holds"
-
-
-@pytest.mark.parametrize("kind", ["plain", "expandable", "pool"])
-def test_tensors_are_shared(kind: str) -> None:
-    """A tensor of PyTorch's allocator, of an expandable segment or of a pool of NCCL's memory is copied from and to."""
-    facts = share(kind, job="shared_by_torch.py", devices=2)
-    assert facts["importer"] == [["cuda:1", [5.0], True], []]
-    assert facts["into"] == 0, "the first tensor lies at the beginning"
-    assert facts["written"] == [6.0]
-    assert facts["status"] == 0
+@pytest.mark.parametrize("scene", SCENES, ids=lambda scene: f"{scene.job.removesuffix('.py')}-{scene.name}")
+def test_a_scene(scene: Scene) -> None:
+    """As the sentence of the scene says: no rule is broken, and the job tells what it has."""
+    facts = share(*scene.name.split(), job=scene.job, devices=scene.devices)
+    assert {name: facts.get(name) for name in scene.facts} == scene.facts, scene.sentence
 
 
 def test_a_handle_is_opened_twice() -> None:
@@ -175,22 +137,6 @@ def test_a_handle_is_opened_twice() -> None:
     assert facts["own"] == 201, "a process does not open its own memory"
 
 
-def test_a_stale_handle_is_refused() -> None:
-    """The handle of memory that was freed is an error, also when the address is used again; so is a dead exporter's."""
-    facts = share("stale", job="opened_memory.py")
-    assert facts["reused"]
-    assert facts["stale"] == [INVALID_HANDLE] * 3
-    assert facts["renewed"] == 0
-    assert facts["dead"] == 205
-
-
-def test_only_memory_of_cuda_malloc_has_such_a_handle() -> None:
-    """Memory of ncclMemAlloc and of cuMemCreate has none, as on devices, and neither has host memory."""
-    facts = share("refused", job="opened_memory.py")
-    assert facts["refused"] == [INVALID_VALUE] * 3
-    assert facts["capable"] == [False, False, True], "as the attribute of the pointer says"
-
-
 @pytest.mark.parametrize("how", ["open", "stopped"])
 def test_freeing_what_another_process_has_open_breaks_a_rule(how: str) -> None:
     """Freeing memory that a process has open, also one that is stopped, is named, with the memory and the process."""
@@ -202,9 +148,3 @@ def test_freeing_what_another_process_has_open_breaks_a_rule(how: str) -> None:
     [line] = run.finished.lines("rule I1 broken")
     assert facts["memory"] in line
     assert f"process {facts['pid']} has it open" in line
-
-
-@pytest.mark.parametrize("how", ["closed", "killed", "forked"])
-def test_freeing_what_nobody_has_open_breaks_none(how: str) -> None:
-    """It may be freed once it was closed, or its user killed, although a child of the user lives on."""
-    assert share("freeing", how, job="opened_memory.py")["status"] == 0

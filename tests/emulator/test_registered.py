@@ -10,7 +10,6 @@ SIZE = 8 * MB
 IN_EFFECT = 0x20
 OLD, NEW = "22809", "23007"
 USED_BY = {"gather", "broadcast", "message", "exchange"}
-CALLS = [*sorted(USED_BY), "all_reduce", "reduce_scatter"]
 
 
 def play(scene: str, *arguments: str, version: str = OLD, **env: str) -> Rehearsal:
@@ -34,64 +33,46 @@ def assert_differ(run: Rehearsal, *words: str) -> None:
     assert all(word in line for word in words), line
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_memory_of_nccl_takes_effect(call: str) -> None:
-    """The record says so from the first call on that is large enough and whose buffer counts."""
-    run = play("states", "nccl", call)
+def states(*facts: int) -> dict[str, object]:
+    """Return what the scene `states` tells of three calls."""
+    return {"states": list(facts), "extent": [0, SIZE], "references": [1, 0]}
+
+
+USED, UNUSED = states(0, 0, IN_EFFECT), states(0, 0, 0)
+SCENES = [  # a sentence, the scene with its arguments, the version with settings, and what both ranks tell
+    *(
+        ("From the first call on that is large enough and whose buffer counts.", f"states nccl {call}", {}, told)
+        for call, told in (
+            *dict.fromkeys(sorted(USED_BY), USED).items(),
+            ("all_reduce", UNUSED),
+            ("reduce_scatter", UNUSED),
+        )
+    ),
+    ("Memory of a handle that can be exported is used.", "states exportable gather", {}, USED),
+    ("Other memory is not, and no rule is broken.", "states unexportable gather", {}, UNUSED),
+    ("Nor is that of cudaMalloc.", "states malloc gather", {}, UNUSED),
+    ("Without peer access nothing is used.", "states nccl message", {"NCCL_P2P_DISABLE": "1"}, UNUSED),
+    ("With this setting memory of cudaMalloc is.", "states malloc message", {"NCCL_LEGACY_CUDA_REGISTER": "1"}, USED),
+    (
+        "NCCL accepts the call, and gives no handle.",
+        "no_local_registrations",
+        {"NCCL_LOCAL_REGISTER": "0"},
+        {"handle": None},
+    ),
+    ("A collective of ranks on two hosts uses no registration in this way.", "two_hosts", {}, {"states": [0, 0, 0]}),
+    ("Before 2.29 only if the send buffer is registered too.", "send_buffer_elsewhere", {}, {"state": 0}),
+    ("From then on without it.", "send_buffer_elsewhere", {"version": NEW}, {"state": IN_EFFECT}),
+    ("A gather in a window uses none, a message does.", "in_a_window", {}, {"states": [0, IN_EFFECT]}),
+]
+
+
+@pytest.mark.parametrize(("sentence", "scene", "given", "facts"), SCENES)
+def test_what_a_registration_does(sentence: str, scene: str, given: dict[str, str], facts: dict[str, object]) -> None:
+    """As the record of NCCL says it on both ranks, without a broken rule."""
+    run = play(*scene.split(), **given)
     run.assert_good()
-    expected = IN_EFFECT if call in USED_BY else 0
     for rank in (0, 1):
-        facts = run.facts(rank)
-        assert facts["states"] == [0, 0, expected], rank
-        assert (facts["extent"], facts["references"]) == ([0, SIZE], [1, 0])
-
-
-@pytest.mark.parametrize(("kind", "expected"), [("exportable", IN_EFFECT), ("unexportable", 0), ("malloc", 0)])
-def test_the_memory_decides(kind: str, expected: int) -> None:
-    """Memory of a handle that can be exported is used; other memory is not, and no rule is broken."""
-    run = play("states", kind, "gather")
-    run.assert_good()
-    assert [run.facts(rank)["states"][-1] for rank in (0, 1)] == [expected] * 2
-
-
-@pytest.mark.parametrize(
-    ("setting", "kind", "expected"),
-    [("NCCL_P2P_DISABLE", "nccl", 0), ("NCCL_LEGACY_CUDA_REGISTER", "malloc", IN_EFFECT)],
-)
-def test_settings_of_nccl(setting: str, kind: str, expected: int) -> None:
-    """Without peer access nothing is used; with another setting memory of cudaMalloc is."""
-    run = play("states", kind, "message", **{setting: "1"})
-    run.assert_good()
-    assert run.facts()["states"][-1] == expected
-
-
-def test_local_registrations_are_off() -> None:
-    """NCCL accepts the call then, and gives no handle."""
-    run = play("no_local_registrations", NCCL_LOCAL_REGISTER="0")
-    run.assert_good()
-    assert run.facts()["handle"] is None
-
-
-def test_other_hosts_map_nothing() -> None:
-    """A collective of ranks on two hosts uses no registration in this way."""
-    run = play("two_hosts")
-    run.assert_good()
-    assert run.facts()["states"] == [0, 0, 0]
-
-
-@pytest.mark.parametrize(("version", "expected"), [(OLD, 0), (NEW, IN_EFFECT)])
-def test_the_send_buffer_of_a_gather(version: str, expected: int) -> None:
-    """Before 2.29 NCCL uses the receive buffer only if the send buffer is registered too."""
-    run = play("send_buffer_elsewhere", version=version)
-    run.assert_good()
-    assert run.facts()["state"] == expected
-
-
-def test_the_symmetric_kernel_needs_none() -> None:
-    """A gather in a window does not touch the registration of the same memory, a message does."""
-    run = play("in_a_window")
-    run.assert_good()
-    assert run.facts()["states"] == [0, IN_EFFECT]
+        assert {name: run.facts(rank)[name] for name in facts} == facts, sentence
 
 
 @pytest.mark.parametrize("call", sorted(USED_BY - {"message"}))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import pytest
 from support.rehearsal import RULES_BROKEN, Rehearsal, rehearse
 
 OLD, NEW, NEWEST = "22809", "23007", "23203"
+EACH = (OLD, NEW, NEWEST)  # a version of each kind: before 2.30.7, from then on, and from 2.32.3 on
 DEADLINE = 30  # seconds: every rank comes within it, also on a busy machine
 SHORT = 3  # seconds, where a rank does not come
 IN_VAIN = {"TRACEHOOK_EMU_WINDOW_TIMEOUT": str(SHORT)}
+NO_WINDOWS = {"TRACEHOOK_EMU_WINDOWS": "null"}
+SMALL = {"TRACEHOOK_EMU_MEMORY_GB": "1"}
 EXPANDABLE = "expandable_segments:True"
 
 
@@ -35,96 +40,152 @@ def assert_broken(run: Rehearsal, *rules: str) -> None:
     assert run.finished.orphans == 0, run.output
 
 
-@pytest.fixture(params=[OLD, NEW, NEWEST])
-def version(request: pytest.FixtureRequest) -> str:
-    """A version of each kind: before 2.30.7, from then on, and from 2.32.3 on."""
-    return str(request.param)
+every_version = pytest.mark.parametrize("version", EACH)
 
 
-def test_windows_in_the_same_order(version: str) -> None:
-    """All-reduce, all-gather and reduce-scatter on windows that all ranks registered alike are right."""
-    run = play("right", version=version)
-    run.assert_good()
-    assert both(run, "reduced") == [[3.0, 3.0]] * 2
-    assert both(run, "gathered") == [[3.0, 3.0, 3.0]] * 2
-    assert both(run, "scattered") == [[6.0, 6.0]] * 2
-    assert both(run, "dropped") == [[0, 0]] * 2
-    assert both(run, "none") == [0, 0]
+class Ranks(NamedTuple):
+    """A fact that the two ranks tell differently."""
+
+    first: Any
+    second: Any
 
 
-def test_equal_sizes_in_opposite_order(version: str) -> None:
-    """Equal windows in opposite order: all calls succeed, and each rank reduces its share with the wrong buffer."""
-    run = play("opposite_order", version=version)
-    assert_broken(run, "W16")
-    # Rank 0 adds rank 1's second buffer to its own first one, and writes the sum into that second buffer.
-    assert run.facts(0) == {"first": [201.0, 1.0], "second": [100.0, 102.0]}
-    assert run.facts(1) == {"first": [2.0, 102.0], "second": [201.0, 200.0]}
+class Scene(NamedTuple):
+    """A sentence, the scene with its arguments, the versions, the rules that are broken, and what both ranks tell."""
+
+    sentence: str
+    name: str
+    versions: tuple[str, ...]
+    rules: str
+    facts: dict[str, Any]
+    env: Mapping[str, str] = MappingProxyType({})
+    faults: str = ""
+    said: str = ""  # in the job's output
+    waits: tuple[float, float] | None = None  # for how long each rank waits
+    job: str = "windows.py"
 
 
-def test_all_gather_in_opposite_order(version: str) -> None:
-    """An all-gather into windows in opposite order writes into the other buffer of the other rank."""
-    run = play("opposite_order_gather", version=version)
-    assert_broken(run, "W16")
-    assert run.facts(0) == {"first": [1.0, 2.0], "second": [1.0, 100.0]}
-    assert run.facts(1) == {"first": [1.0, 2.0], "second": [200.0, 2.0]}
+SCENES = (
+    Scene("All-reduce, all-gather and reduce-scatter on windows that all ranks registered alike are right.",
+          "right", EACH, "",
+          {"reduced": [3.0, 3.0], "gathered": [3.0, 3.0, 3.0], "scattered": [6.0, 6.0], "dropped": [0, 0], "none": 0}),
+    Scene("Rank 0 adds rank 1's second buffer to its own first one, and writes the sum into that second buffer.",
+          "opposite_order", EACH, "W16",
+          {"first": Ranks([201.0, 1.0], [2.0, 102.0]), "second": Ranks([100.0, 102.0], [201.0, 200.0])}),
+    Scene("An all-gather into windows in opposite order writes into the other buffer of the other rank.",
+          "opposite_order_gather", EACH, "W16",
+          {"first": [1.0, 2.0], "second": Ranks([1.0, 100.0], [200.0, 2.0])}),
+    Scene("A reduce-scatter from windows in opposite order reads the other buffer of the other rank.",
+          "opposite_order_scatter", EACH, "W16", {"second": Ranks([201.0], [102.0])}),
+    Scene("A maximum, a broadcast, and a sum outside of windows are right, whatever the order of the windows.",
+          "opposite_order_ordinary", EACH, "W16", {"first": [2.0, 2.0], "second": [200.0, 200.0]}),
+    Scene("Through PyTorch, two tensors allocated in opposite order give 201 and 2 instead of 3, as on hardware.",
+          "opposite", EACH, "W16", {"first": Ranks(201.0, 2.0), "windows": 2, "undone": 2}, job="windows_of_torch.py"),
+    Scene("Until 2.30.7, windows of different sizes in opposite order fail, and no further one can be made; "
+          "the communicator still works without windows.",
+          "opposite_order_sizes", (OLD,), "W2 W12", {"results": [1, 3], "sum": [3.0]}),
+    Scene("From 2.30.7 on, such windows are paired, and nothing is said before they are used.",
+          "opposite_order_sizes", (NEW,), "", {"results": [0, 0]}),
+    Scene("Until 2.30.7, a window of 4 MB on one rank and 8 MB on the other fails on both.",
+          "larger_on_one", (OLD,), "W2", {"result": 1}),
+    Scene("From 2.30.7 on, windows may differ in size; to reach beyond the smallest is an illegal memory access.",
+          "larger_on_one", (NEW,), "W2 W16", {"result": 0, "small": [3.0, 3.0], "large": 1},
+          said="illegal memory access"),
+    Scene("Memory of cudaMalloc is refused at once.", "plain_memory", EACH, "W7", {"result": 1},
+          waits=(0, DEADLINE)),
+    Scene("An all-reduce on a window of one rank and other memory of the other hangs until the deadline, then fails.",
+          "mixed", EACH, "L7 W16", {"error": 2}, IN_VAIN, said="symmetric on some ranks only", waits=(SHORT, DEADLINE)),
+    Scene("An abort ends an all-reduce that hangs because of a window on one rank only.",
+          "mixed_aborted", (OLD,), "L7 W16", {}, waits=(0, DEADLINE)),
+    Scene("One rank deregisters a window: it does not wait, and later operations elsewhere are right.",
+          "local_deregister", EACH, "", {"sum": [3.0]}),
+    Scene("Ranks that deregister different windows before a new one break a rule, but the new one is right here.",
+          "uneven_order", EACH, "W4", {"sum": [3.0, 3.0]}),
+    Scene("Until 2.30.7, a window registered during a capture is refused, and the capture is invalidated.",
+          "during_capture", (OLD,), "W6", {"result": 1, "ended": 901}),
+    Scene("From 2.30.7 on, a window can be registered during a capture.",
+          "during_capture", (NEW,), "", {"result": 0, "ended": 0}),
+    Scene("A captured all-reduce runs at every launch of its graph, in its turn among others, with what memory holds.",
+          "captured late", EACH, "", {"sums": [3.0, 3.0, 30.0, 30.0], "doubled": [120.0], "other": [6.0]}),
+    Scene("A window that is deregistered before the graphs that use it are gone breaks a rule.",
+          "captured early", (OLD,), "W13", {}),
+    Scene("NCCL's destroy would wait for the graph without end; launched after it all the same, it does nothing.",
+          "launched_after_destroy", (OLD,), "C5 C8", {"untouched": Ranks([1.0], [2.0])}, IN_VAIN),
+    Scene("In 2.30, a window may lie on several handles: the same all-reduces are right.",
+          "expandable", (NEW,), "", {"first": 6.0}, {"PYTORCH_CUDA_ALLOC_CONF": EXPANDABLE}, job="windows_of_torch.py"),
+    Scene("In 2.27 a range that is no multiple of 2 MiB gets no window, and success; a whole one gets its window.",
+          "odd_size", ("22707",), "", {"odd": [0, None], "whole": [0, True]}),
+    Scene("A tensor across two windows of one allocation is reduced right, though it ends outside of its window.",
+          "side_by_side", EACH, "W15", {"sum": [3.0, 3.0]}),
+    Scene("The same memory can be a window of two communicators, and an abort with live windows is fine.",
+          "two_communicators", EACH, "", {"results": [0, 0], "sum": [3.0, 3.0]}),
+    Scene("The same memory can be registered twice, against the rules, and is a window until both are deregistered.",
+          "twice", EACH, "L2 W8", {"sum": [3.0, 3.0], "last": 0, "again": 3}),
+    Scene("Until 2.30.7, a rank does not exchange memory again that it has mapped: another one waits in vain.",
+          "twice_on_one", (OLD,), "W1 W8", {"result": Ranks(0, 2)}, IN_VAIN),
+    Scene("From 2.30.7 on, every registration is an exchange: what comes twice is paired with what comes second.",
+          "twice_on_one", (NEW, NEWEST), "W8", {"result": 0}),
+    Scene("Memory freed before its window is deregistered is no error at once, but a broken rule.",
+          "freed_under", EACH, "W17", {"freed": 0, "dropped": 0}),
+    Scene("A communicator that is destroyed with a live window breaks a rule, and so does deregistering afterwards.",
+          "live_at_destroy", (OLD,), "C4 C5", {"after": 4}),
+    Scene("A window of an aborted communicator is recognised on a new one that got the same address.",
+          "live_at_abort", (OLD,), "W14", {"same": True, "after": 3}),
+    Scene("A window that does not begin on 4096 bytes is refused, and no further one can be made.",
+          "misaligned", EACH, "W7 W12", {"result": 4, "poisoned": 3}),
+    Scene("A null or empty window is refused without harm, and an unknown handle is an internal error.",
+          "wrong_arguments", (OLD,), "L2", {"results": [4, 4], "unknown": 3, "fine": 0}),
+    Scene("Without symmetric support, 2.29 and later succeed with a null window.",
+          "unsupported", (NEW,), "", {"result": 0, "window": None}, NO_WINDOWS),
+    Scene("A window that is given to ncclCommDeregister breaks a rule of its own.",
+          "wrong_function", (OLD,), "W9", {"result": 5}),
+    Scene("The registration that 2.28 gives in place of a window must go to ncclCommWindowDeregister.",
+          "wrong_function", (OLD,), "W9", {"result": 0}, NO_WINDOWS),
+    Scene("Inside a group windows are made at its end, before its operations, which may use them.",
+          "in_a_group", EACH, "", {"before": [1, 1], "written": True, "sum": [3.0, 3.0], "dropped": [0, 0]}),
+    Scene("A group carries out the windows of two communicators in one order, however the ranks named them.",
+          "several_in_a_group", (OLD,), "", {"result": 0}),
+    Scene("Ranks that register a window with different flags break a rule, and NCCL does not notice.",
+          "flags_differ", (OLD,), "W3", {"result": 0}),
+    Scene("From 2.30.7 on, memory that is registered again and again takes space until there is none.",
+          "too_much", (NEW,), "W8 W10", {"results": [0, 0, 0, 0, 2]}, SMALL),
+    Scene("Until 2.30.7, and again from 2.32.3 on, memory that is registered again and again takes no more space.",
+          "too_much", (OLD, NEWEST), "W8", {"results": [0] * 5}, SMALL),
+    Scene("A window that is deregistered while an all-reduce on it has not finished breaks a rule.",
+          "in_use", EACH, "W13", {"sum": [3.0]}),
+    Scene("A registration that fails on one rank only leaves the other waiting, and both without windows.",
+          "failing_on_one", (OLD,), "W1 W12", {"first": Ranks(2, 3), "second": Ranks(2, 3)}, IN_VAIN,
+          "ncclCommWindowRegister:fail@1=3#rank1"),
+)  # fmt: skip
 
 
-def test_reduce_scatter_in_opposite_order(version: str) -> None:
-    """A reduce-scatter from windows in opposite order reads the other buffer of the other rank."""
-    run = play("opposite_order_scatter", version=version)
-    assert_broken(run, "W16")
-    assert both(run, "second") == [[201.0], [102.0]]
+@pytest.mark.parametrize(
+    ("scene", "version"),
+    [
+        pytest.param(
+            scene, version, id=f"{scene.name.replace(' ', '-')}-{version}{'-null' * (scene.env is NO_WINDOWS)}"
+        )
+        for scene in SCENES
+        for version in scene.versions
+    ],
+)
+def test_a_scene(scene: Scene, version: str) -> None:
+    """As the sentence of the scene says: the rules that are broken are these, and both ranks see what it has."""
+    run = play(*scene.name.split(), version=version, faults=scene.faults, job=scene.job, **scene.env)
+    if scene.rules:
+        assert_broken(run, *scene.rules.split())
+    else:
+        run.assert_good()
+    for rank in (0, 1):
+        expected = {name: fact[rank] if isinstance(fact, Ranks) else fact for name, fact in scene.facts.items()}
+        told = run.facts(rank)
+        assert {name: told.get(name) for name in expected} == expected, scene.sentence
+        if scene.waits is not None:
+            assert scene.waits[0] <= told["waited"] < scene.waits[1], scene.sentence
+    assert scene.said in run.output
 
 
-def test_operations_without_a_symmetric_kernel(version: str) -> None:
-    """A maximum, a broadcast, and a sum outside of windows are right, whatever the order of the windows."""
-    run = play("opposite_order_ordinary", version=version)
-    assert_broken(run, "W16")
-    assert both(run, "first") == [[2.0, 2.0]] * 2
-    assert both(run, "second") == [[200.0, 200.0]] * 2
-
-
-def test_a_pool_of_torch_in_opposite_order(version: str) -> None:
-    """Through PyTorch, two tensors allocated in opposite order give 201 and 2 instead of 3, as on hardware."""
-    run = play("opposite", version=version, job="windows_of_torch.py")
-    assert_broken(run, "W16")
-    assert both(run, "first") == [201.0, 2.0]
-    assert both(run, "windows") == [2, 2]
-    assert both(run, "undone") == [2, 2]
-
-
-def test_different_sizes_in_opposite_order_fail() -> None:
-    """Until 2.30.7, windows of 4 and 64 MB in opposite order fail on both ranks, and no further one can be made."""
-    run = play("opposite_order_sizes")
-    assert_broken(run, "W2", "W12")
-    assert both(run, "results") == [[1, 3]] * 2
-    assert both(run, "sum") == [[3.0]] * 2, "the communicator still works without windows"
-
-
-def test_different_sizes_in_opposite_order_are_paired() -> None:
-    """From 2.30.7 on, windows of 4 and 64 MB in opposite order are paired, and nothing is said before they are used."""
-    run = play("opposite_order_sizes", version=NEW)
-    run.assert_good()
-    assert both(run, "results") == [[0, 0]] * 2
-
-
-def test_one_segment_of_two_sizes_fails() -> None:
-    """Until 2.30.7, a window of 4 MB on one rank and 8 MB on the other fails on both."""
-    run = play("larger_on_one")
-    assert_broken(run, "W2")
-    assert both(run, "result") == [1, 1]
-
-
-def test_one_segment_of_two_sizes_works_as_far_as_the_smaller() -> None:
-    """From 2.30.7 on, windows may differ in size; to reach beyond the smallest is an illegal memory access."""
-    run = play("larger_on_one", version=NEW)
-    assert_broken(run, "W2", "W16")
-    assert both(run, "result") == [0, 0]
-    assert both(run, "small") == [[3.0, 3.0]] * 2
-    assert both(run, "large") == [1, 1]
-    assert "illegal memory access" in run.output
-
-
+@every_version
 def test_a_rank_that_does_not_register(version: str) -> None:
     """A rank that registers alone waits until the deadline, which names who is missing and ends the communicator."""
     run = play("one_rank_only", version=version, **IN_VAIN)
@@ -135,20 +196,13 @@ def test_a_rank_that_does_not_register(version: str) -> None:
     assert "rank(s) 0 did come, rank(s) 1 did not" in run.output
 
 
+@every_version
 def test_abort_ends_the_wait(version: str) -> None:
     """An abort from another thread ends a registration that waits, with an error and no broken rule."""
     run = play("abort_ends_the_wait", version=version)
     run.assert_good()
     assert run.facts(0)["result"] == 3
     assert 0.3 <= run.facts(0)["waited"] < DEADLINE
-
-
-def test_memory_of_cuda_malloc(version: str) -> None:
-    """Memory of cudaMalloc is refused at once."""
-    run = play("plain_memory", version=version)
-    assert_broken(run, "W7")
-    assert both(run, "result") == [1, 1]
-    assert max(both(run, "waited")) < DEADLINE
 
 
 def test_memory_of_cuda_malloc_on_one_rank() -> None:
@@ -159,73 +213,7 @@ def test_memory_of_cuda_malloc_on_one_rank() -> None:
     assert run.facts(0)["waited"] < SHORT <= run.facts(1)["waited"]
 
 
-def test_a_window_on_one_rank_only_is_used(version: str) -> None:
-    """An all-reduce on a window of one rank and ordinary memory of the other hangs until the deadline, then fails."""
-    run = play("mixed", version=version, **IN_VAIN)
-    assert_broken(run, "L7", "W16")
-    assert min(both(run, "waited")) >= SHORT
-    assert both(run, "error") == [2, 2]
-    assert "symmetric on some ranks only" in run.output
-
-
-def test_abort_ends_a_hanging_operation() -> None:
-    """An abort ends an all-reduce that hangs because of a window on one rank only."""
-    run = play("mixed_aborted")
-    assert_broken(run, "L7", "W16")
-    assert max(both(run, "waited")) < DEADLINE
-
-
-def test_deregistering_is_local(version: str) -> None:
-    """One rank deregisters a window: it does not wait, and later operations elsewhere are right."""
-    run = play("local_deregister", version=version)
-    run.assert_good()
-    assert both(run, "sum") == [[3.0]] * 2
-
-
-def test_different_windows_are_deregistered(version: str) -> None:
-    """Ranks that deregister different windows before a new one break a rule, but the new one is right here."""
-    run = play("uneven_order", version=version)
-    assert_broken(run, "W4")
-    assert both(run, "sum") == [[3.0, 3.0]] * 2
-
-
-def test_window_during_a_capture_fails() -> None:
-    """Until 2.30.7, a window registered during a capture is refused, and the capture is invalidated."""
-    run = play("during_capture")
-    assert_broken(run, "W6")
-    assert both(run, "result") == [1, 1]
-    assert both(run, "ended") == [901, 901]
-
-
-def test_window_during_a_capture_works() -> None:
-    """From 2.30.7 on, a window can be registered during a capture."""
-    run = play("during_capture", version=NEW)
-    run.assert_good()
-    assert both(run, "result") == [0, 0]
-    assert both(run, "ended") == [0, 0]
-
-
-def test_a_captured_operation_is_replayed(version: str) -> None:
-    """A captured all-reduce runs at every launch of its graph, in its turn among others, with what memory holds."""
-    run = play("captured", "late", version=version)
-    run.assert_good()
-    assert both(run, "sums") == [[3.0, 3.0, 30.0, 30.0]] * 2
-    assert both(run, "doubled") == [[120.0]] * 2
-    assert both(run, "other") == [[6.0]] * 2
-
-
-def test_a_graph_keeps_its_windows_in_use() -> None:
-    """A window that is deregistered before the graphs that use it are gone breaks a rule."""
-    assert_broken(play("captured", "early"), "W13")
-
-
-def test_a_graph_outlives_its_communicator() -> None:
-    """NCCL's destroy would wait for the graph without end; launched after it all the same, the graph does nothing."""
-    run = play("launched_after_destroy", **IN_VAIN)
-    assert_broken(run, "C5", "C8")
-    assert both(run, "untouched") == [[1.0], [2.0]]
-
-
+@every_version
 def test_two_ranks_in_one_process(version: str) -> None:
     """Two ranks of one communicator in one process make their windows in one group, and do not wait in vain."""
     env = {"TRACEHOOK_EMU_NCCL_VERSION": version, "TRACEHOOK_EMU_WINDOW_TIMEOUT": str(DEADLINE)}
@@ -242,106 +230,12 @@ def test_expandable_segment_fails_when_used() -> None:
     assert all("illegal memory access" in problem for problem in both(run, "problem")), run.output
 
 
-def test_expandable_segment_works() -> None:
-    """In 2.30, a window may lie on several handles: the same all-reduces are right."""
-    run = play("expandable", version=NEW, job="windows_of_torch.py", PYTORCH_CUDA_ALLOC_CONF=EXPANDABLE)
-    run.assert_good()
-    assert both(run, "first") == [6.0, 6.0]
-
-
 @pytest.mark.parametrize("version", ["22703", "22907"])
 def test_expandable_segment_is_refused(version: str) -> None:
     """In 2.27 and 2.29 a rank whose memory has several handles fails by itself, and says so."""
     run = play("expandable", version=version, job="windows_of_torch.py", PYTORCH_CUDA_ALLOC_CONF=EXPANDABLE)
     assert run.broken == ["W7"], run.output
     assert all("invalid argument" in problem for problem in both(run, "refused")), run.output
-
-
-def test_odd_sizes_have_no_window_in_2_27() -> None:
-    """In 2.27 a range that is no multiple of 2 MiB gets no window, and success; a whole one gets its window."""
-    run = play("odd_size", version="22707")
-    run.assert_good()
-    assert both(run, "odd") == [[0, None]] * 2
-    assert both(run, "whole") == [[0, True]] * 2
-
-
-def test_two_windows_side_by_side(version: str) -> None:
-    """A tensor across two windows of one allocation is reduced right, though it ends outside of its window."""
-    run = play("side_by_side", version=version)
-    assert_broken(run, "W15")
-    assert both(run, "sum") == [[3.0, 3.0]] * 2
-
-
-def test_one_memory_on_two_communicators(version: str) -> None:
-    """The same memory can be a window of two communicators, and an abort with live windows is fine."""
-    run = play("two_communicators", version=version)
-    run.assert_good()
-    assert both(run, "results") == [[0, 0]] * 2
-    assert both(run, "sum") == [[3.0, 3.0]] * 2
-
-
-def test_one_memory_twice_on_one_communicator(version: str) -> None:
-    """The same memory can be registered twice, against the rules, and is a window until both are deregistered."""
-    run = play("twice", version=version)
-    assert_broken(run, "L2", "W8")
-    assert both(run, "sum") == [[3.0, 3.0]] * 2
-    assert both(run, "last") == [0, 0]
-    assert both(run, "again") == [3, 3]
-
-
-def test_one_memory_twice_on_one_rank_only() -> None:
-    """Until 2.30.7, a rank does not exchange memory again that it has mapped: one that has another waits in vain."""
-    run = play("twice_on_one", **IN_VAIN)
-    assert_broken(run, "W1", "W8")
-    assert both(run, "result") == [0, 2]
-
-
-@pytest.mark.parametrize("version", [NEW, NEWEST])
-def test_one_memory_twice_on_one_rank_only_is_paired(version: str) -> None:
-    """From 2.30.7 on, every registration is an exchange: memory registered twice is paired with what comes second."""
-    run = play("twice_on_one", version=version)
-    assert_broken(run, "W8")
-    assert both(run, "result") == [0, 0]
-
-
-def test_memory_freed_under_a_window(version: str) -> None:
-    """Memory freed before its window is deregistered is no error at once, but a broken rule."""
-    run = play("freed_under", version=version)
-    assert_broken(run, "W17")
-    assert both(run, "freed") == [0, 0]
-    assert both(run, "dropped") == [0, 0]
-
-
-def test_windows_left_at_destroy() -> None:
-    """A communicator that is destroyed with a live window breaks a rule, and so does deregistering afterwards."""
-    run = play("live_at_destroy")
-    assert_broken(run, "C4", "C5")
-    assert both(run, "after") == [4, 4]
-
-
-def test_a_dead_window_on_a_new_communicator() -> None:
-    """A window of an aborted communicator is recognised on a new one that got the same address."""
-    run = play("live_at_abort")
-    assert_broken(run, "W14")
-    assert both(run, "same") == [True, True]
-    assert both(run, "after") == [3, 3]
-
-
-def test_misaligned_window(version: str) -> None:
-    """A window that does not begin on 4096 bytes is refused, and no further one can be made."""
-    run = play("misaligned", version=version)
-    assert_broken(run, "W7", "W12")
-    assert both(run, "result") == [4, 4]
-    assert both(run, "poisoned") == [3, 3]
-
-
-def test_wrong_arguments() -> None:
-    """A null or empty window is refused without harm, and an unknown handle is an internal error."""
-    run = play("wrong_arguments")
-    assert_broken(run, "L2")
-    assert both(run, "results") == [[4, 4]] * 2
-    assert both(run, "unknown") == [3, 3]
-    assert both(run, "fine") == [0, 0]
 
 
 def test_no_symmetric_support() -> None:
@@ -355,45 +249,6 @@ def test_no_symmetric_support() -> None:
         assert facts["sum"] == [3.0, 3.0]
 
 
-def test_no_symmetric_support_is_null() -> None:
-    """Without symmetric support, 2.29 and later succeed with a null window."""
-    run = play("unsupported", version=NEW, TRACEHOOK_EMU_WINDOWS="null")
-    run.assert_good()
-    assert both(run, "result") == [0, 0]
-    assert both(run, "window") == [None, None]
-
-
-def test_a_window_given_to_the_wrong_function() -> None:
-    """A window that is given to ncclCommDeregister breaks a rule of its own."""
-    run = play("wrong_function")
-    assert_broken(run, "W9")
-    assert both(run, "result") == [5, 5]
-
-
-def test_a_local_registration_in_place_of_a_window_given_to_the_wrong_function() -> None:
-    """The registration that 2.28 gives in place of a window must go to ncclCommWindowDeregister."""
-    run = play("wrong_function", TRACEHOOK_EMU_WINDOWS="null")
-    assert_broken(run, "W9")
-    assert both(run, "result") == [0, 0]
-
-
-def test_windows_in_a_group(version: str) -> None:
-    """Inside a group windows are made at its end, before its operations, which may use them."""
-    run = play("in_a_group", version=version)
-    run.assert_good()
-    assert both(run, "before") == [[1, 1]] * 2
-    assert both(run, "written") == [True, True]
-    assert both(run, "sum") == [[3.0, 3.0]] * 2
-    assert both(run, "dropped") == [[0, 0]] * 2
-
-
-def test_two_communicators_in_one_group() -> None:
-    """A group carries out the windows of two communicators in one order, however the ranks named them."""
-    run = play("several_in_a_group")
-    run.assert_good()
-    assert both(run, "result") == [0, 0]
-
-
 def test_non_blocking_communicator() -> None:
     """On a non-blocking communicator a registration is in progress, and nothing else may be called meanwhile."""
     run = play("non_blocking", faults="ncclCommWindowRegister:in_progress@*=300ms")
@@ -405,48 +260,12 @@ def test_non_blocking_communicator() -> None:
     assert min(both(run, "seconds")) >= 0.3
 
 
-def test_different_flags() -> None:
-    """Ranks that register a window with different flags break a rule, and NCCL does not notice."""
-    run = play("flags_differ")
-    assert_broken(run, "W3")
-    assert both(run, "result") == [0, 0]
-
-
-def test_more_windows_than_a_device_has_memory() -> None:
-    """From 2.30.7 on, memory that is registered again and again takes space until there is none."""
-    run = play("too_much", version=NEW, TRACEHOOK_EMU_MEMORY_GB="1")
-    assert_broken(run, "W8", "W10")
-    assert both(run, "results") == [[0, 0, 0, 0, 2]] * 2
-
-
-@pytest.mark.parametrize("version", [OLD, NEWEST])
-def test_one_memory_takes_its_space_once(version: str) -> None:
-    """Until 2.30.7, and again from 2.32.3 on, memory that is registered again and again takes no more space."""
-    run = play("too_much", version=version, TRACEHOOK_EMU_MEMORY_GB="1")
-    assert_broken(run, "W8")
-    assert both(run, "results") == [[0] * 5] * 2
-
-
+@every_version
 def test_windows_of_a_communicator_that_was_shrunk(version: str) -> None:
     """After a shrink that ended its work, the old communicator gives back its windows: NCCL asks for no state."""
     run = play("shrunk", version=version)
     run.assert_good()
     assert (run.facts(0)["device_side"], run.facts(0)["window"]) == (0, 0)
-
-
-def test_a_window_is_deregistered_while_it_is_used(version: str) -> None:
-    """A window that is deregistered while an all-reduce on it has not finished breaks a rule."""
-    run = play("in_use", version=version)
-    assert_broken(run, "W13")
-    assert both(run, "sum") == [[3.0]] * 2
-
-
-def test_injected_failure_on_one_rank() -> None:
-    """A registration that fails on one rank only leaves the other waiting, and both without windows."""
-    run = play("failing_on_one", faults="ncclCommWindowRegister:fail@1=3#rank1", **IN_VAIN)
-    assert_broken(run, "W1", "W12")
-    assert both(run, "first") == [2, 3]
-    assert both(run, "second") == [2, 3]
 
 
 def test_injected_delay_on_one_rank() -> None:

@@ -54,16 +54,13 @@ class FailingStore:
 
         return call
 
-    def clone(self) -> Any:
-        """Return another connection."""
-        return FailingStore(groups.cloned_store(self._inner))
-
 
 def install() -> None:
     """Let all of tracehook's connections be such ones."""
 
-    def cloned(store: Any) -> Any:
-        return store.clone() if isinstance(store, FailingStore) else FailingStore(groups.cloned_store(store))
+    def cloned(store: Any, patience: float = 0.0) -> Any:
+        inner = store._inner if isinstance(store, FailingStore) else store
+        return FailingStore(groups.cloned_store(inner, patience))
 
     below = groups.below
     for module in (store_session, store_worker, watchdog):

@@ -35,7 +35,7 @@ from tracehook.rehearsal.faults import calls
 FOLDER = Path(sys.argv[1])
 STEPS = os.environ["TEST_STEPS"].split()
 HARD = 150.0
-patience = LONG
+patience: float = LONG
 LITTLE = 40.0  # seconds for a turn in which nothing fails
 groups.timeout = lambda _: patience
 
@@ -146,7 +146,7 @@ class Turn:
 def used() -> int:
     """Return the bytes of the device that are in use."""
     free, total = torch.cuda.mem_get_info(device)
-    return total - free
+    return int(total - free)
 
 
 def clean(name: str) -> dict[str, Any]:

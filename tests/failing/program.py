@@ -121,9 +121,11 @@ class Program:
                     group.signal(rank)
                 for rank in others:
                     group.wait(rank)
-                    for tensor in theirs[rank]:
+                    shared = theirs[rank]
+                    assert isinstance(shared, list)
+                    for tensor in shared:
                         self._expect(tensor.get(), rank)
-        del mine, pooled, theirs, tensor
+        del mine, pooled, theirs, shared, tensor
         deadline = time.monotonic() + self.patience.total_seconds()
         while EXPORTS.held()[0] and time.monotonic() < deadline:
             time.sleep(0.001)  # else the ranks' pools have other memory in the next scope

@@ -21,7 +21,7 @@ def install(folder: Path) -> None:
         own = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
         # By addsitedir, because tracehook itself is there by a .pth file.
         (own / "below.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
-    pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-compile", "-r", WANTED]
+    pip = [str(python), "-m", "pip", "--disable-pip-version-check", "install", "-q", "--no-compile", "-r", str(WANTED)]
     # DeepSpeed comes as sources, and would compile its operators at once. It needs none of them here.
     subprocess.run(pip, env=os.environ | {"DS_BUILD_OPS": "0"}, check=True)
 

@@ -1,4 +1,4 @@
-"""Tests on real devices: skipped where torch sees none. Several ranks need as many devices."""
+"""Marks and skips the tests on real devices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def ranks() -> int:
     """Return the number of ranks of a job: one per device, at least two."""
-    count = torch.cuda.device_count()
+    count = int(torch.cuda.device_count())
     if count < 2:
         pytest.skip(f"needs two CUDA devices, torch sees {count}")
     return count

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -34,7 +35,7 @@ class Result:
         """Counts per process."""
         return [summarise(log) for log in self.logs]
 
-    def events(self, name: str) -> list[dict]:
+    def events(self, name: str) -> list[dict[str, Any]]:
         """Every event of that name, of all processes."""
         return [event for log in self.logs for event in log.events if event["event"] == name]
 

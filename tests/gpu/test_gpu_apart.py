@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_gpu_symmetric import play, told
+
+from gpu.test_gpu_symmetric import play, told
 
 SOON = 6.0  # seconds; SYMM_REGISTER_TIMEOUT is 30
 

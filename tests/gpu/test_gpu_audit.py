@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from launch import ROOT, launch
-from test_gpu_symmetric import play, told
-
+from gpu.launch import ROOT, launch
+from gpu.test_gpu_symmetric import play, told
 from tracehook.audit.finding import first_finding
 from tracehook.audit.rules import check
 from tracehook.audit.store import Store

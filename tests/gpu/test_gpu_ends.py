@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from launch import IS_NCCL2, JOBS, launch
+from pathlib import Path
 
-_TORCH_HOOK = "TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK"
+from gpu.launch import IS_NCCL2, JOBS, launch
 
 
-def test_allocation_after_destroy_works_where_torchs_own_hook_raises(ranks, tmp_path) -> None:
+def test_allocation_after_destroy_works_where_torchs_own_hook_raises(ranks: int, tmp_path: Path) -> None:
     """After destroy_process_group, the stock group's hook makes torch.empty raise; with ours it works."""
-    torchs = launch(JOBS / "after_destroy.py", ranks, None, **{_TORCH_HOOK: "1"})
+    torchs = launch(JOBS / "after_destroy.py", ranks, None, TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK="1")
     ours = launch(JOBS / "after_destroy.py", ranks, tmp_path)
 
     assert ["fine" if IS_NCCL2 else "DistBackendError"] * ranks == torchs.values("outcome"), torchs.output
@@ -17,7 +17,7 @@ def test_allocation_after_destroy_works_where_torchs_own_hook_raises(ranks, tmp_
     assert [0] * ranks == [counts.local.left for counts in ours.summaries]
 
 
-def test_a_watchdog_abort_ends_the_ranks_and_is_in_the_log(ranks, tmp_path) -> None:
+def test_a_watchdog_abort_ends_the_ranks_and_is_in_the_log(ranks: int, tmp_path: Path) -> None:
     """A rank that never arrives: the others abort in time, and their logs say so.
 
     The stock group ends the process then; `nccl2` lets it end by itself, with status 0.

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from launch import JOBS, ROOT, Result, launch
+
+from gpu.launch import JOBS, ROOT, Result, launch
 
 
 def assert_complete(result: Result, ranks: int) -> None:
@@ -17,7 +20,7 @@ def assert_complete(result: Result, ranks: int) -> None:
         assert counts.local.made > 0, counts
 
 
-def test_the_tour_ends_with_nothing_left(ranks, tmp_path) -> None:
+def test_the_tour_ends_with_nothing_left(ranks: int, tmp_path: Path) -> None:
     """Groups, splits, aborts and ends leave no registration behind, and each key stands in the log of each member."""
     result = launch(ROOT / "examples" / "tour.py", ranks // 2 * 2, tmp_path, SYMM_REGISTER_CHECK="1")
 
@@ -32,14 +35,14 @@ def test_the_tour_ends_with_nothing_left(ranks, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("script", ["train_ddp.py", "serve_tp_dp.py"])
-def test_an_example_runs(ranks, tmp_path, script) -> None:
+def test_an_example_runs(ranks: int, tmp_path: Path, script: str) -> None:
     """The examples run unchanged with the hook on."""
     result = launch(ROOT / "examples" / script, ranks // 2 * 2, tmp_path)
 
     assert_complete(result, ranks // 2 * 2)
 
 
-def test_every_registration_has_a_handle(ranks, tmp_path) -> None:
+def test_every_registration_has_a_handle(ranks: int, tmp_path: Path) -> None:
     """NCCL takes every segment for good: no registration is without effect."""
     result = launch(JOBS / "features.py", ranks, tmp_path)
 
@@ -48,7 +51,7 @@ def test_every_registration_has_a_handle(ranks, tmp_path) -> None:
     assert [event for event in result.events("register.local") if not event.get("effective", True)] == []
 
 
-def test_fsdp2_losses_are_equal_with_and_without_the_hook(ranks, tmp_path) -> None:
+def test_fsdp2_losses_are_equal_with_and_without_the_hook(ranks: int, tmp_path: Path) -> None:
     """Registration changes no number: the losses of FSDP2 are equal to the last bit."""
     plain = launch(JOBS / "fsdp2.py", ranks, None)
     hooked = launch(JOBS / "fsdp2.py", ranks, tmp_path)
@@ -58,14 +61,14 @@ def test_fsdp2_losses_are_equal_with_and_without_the_hook(ranks, tmp_path) -> No
     assert plain.values("loss") == hooked.values("loss")
 
 
-def test_non_blocking_communicators_are_registered_once_ready(ranks, tmp_path) -> None:
+def test_non_blocking_communicators_are_registered_once_ready(ranks: int, tmp_path: Path) -> None:
     """With TORCH_NCCL_USE_COMM_NONBLOCKING=1 the same job registers, and leaves nothing."""
     result = launch(ROOT / "examples" / "train_ddp.py", ranks, tmp_path, TORCH_NCCL_USE_COMM_NONBLOCKING="1")
 
     assert_complete(result, ranks)
 
 
-def test_a_model_compiled_by_inductor_is_reduced_in_windows(ranks, tmp_path) -> None:
+def test_a_model_compiled_by_inductor_is_reduced_in_windows(ranks: int, tmp_path: Path) -> None:
     """One graph gives what the layers give without a compiler, in windows, with NCCL's symmetric kernels."""
     count = 2 if ranks < 4 else 4  # what divides the layers' widths
     result = launch(JOBS / "compiled_layer.py", count, tmp_path, timeout=300, NCCL_NVLS_ENABLE="0")

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from launch import JOBS, launch
+
+from gpu.launch import JOBS, launch
 
 
 def test_explain_names_the_path_that_runs(ranks: int, tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launch import JOBS, launch
-from test_gpu_audit import audited
-from test_gpu_symmetric import play, told
+
+from gpu.launch import JOBS, launch
+from gpu.test_gpu_audit import audited
+from gpu.test_gpu_symmetric import play, told
 
 ALL = 6  # repetitions in the job
 

@@ -6,13 +6,15 @@ import json
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
-from launch import JOBS, launch
 from support.processes import SCRIPTS, run
-from test_gpu_symmetric import CASES, told
 
-VMM = {"SYMM_REGISTER_MEMORY": "vmm", "SYMM_REGISTER_LOCAL": "auto"}
+from gpu.launch import JOBS, launch
+from gpu.test_gpu_symmetric import CASES, told
+
+VMM: dict[str, Any] = {"SYMM_REGISTER_MEMORY": "vmm", "SYMM_REGISTER_LOCAL": "auto"}
 PATH = os.pathsep.join(filter(None, [str(CASES), os.environ.get("PYTHONPATH", "")]))
 
 
@@ -56,7 +58,7 @@ def test_torch_shares_tensors_with_a_child(tmp_path: Path) -> None:
 @pytest.mark.parametrize("memory", ["torch", "vmm"])
 def test_a_free_beside_a_split_of_another_rank(tmp_path: Path, memory: str) -> None:
     """Two ranks as threads: the segment that the busy communicator holds is buried, and goes when the split is over."""
-    env = {"SYMM_REGISTER_MEMORY": memory, "SYMM_REGISTER_LOCAL": "all", "PYTHONPATH": PATH}
+    env: dict[str, Any] = {"SYMM_REGISTER_MEMORY": memory, "SYMM_REGISTER_LOCAL": "all", "PYTHONPATH": PATH}
     result = launch(CASES / "threads_of_ranks.py", 1, tmp_path, "ncclCommSplit", **env)
     [facts] = told(result, 1)
     assert (facts["done"], facts["freed"]) == ([True, True], [[0, 0]]), result.output

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launch import IS_NCCL2, ROOT, Result, launch
+
+from gpu.launch import IS_NCCL2, ROOT, Result, launch
 
 CASES = ROOT / "tests" / "rehearsal" / "jobs"
 TIMEOUT = 5

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
-from launch import JOBS, launch
+from gpu.launch import JOBS, launch
 
 
-def test_fsdp2_trains_alike_on_symmetric_kernels(ranks, tmp_path) -> None:
+def test_fsdp2_trains_alike_on_symmetric_kernels(ranks: int, tmp_path: Path) -> None:
     """With tracehook's buffers the losses are those without, and all-gathers are symmetric kernels; so are its sums."""
     result = launch(JOBS / "fsdp_dropin.py", ranks, tmp_path, timeout=170, NCCL_NVLS_ENABLE="0")
 

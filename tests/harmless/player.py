@@ -91,7 +91,7 @@ class Player:
         assert memory is not None
         memory._settings = own
         memory._pool_choice = type(memory._pool_choice)([self.around.policy], memory.push)
-        handshake.this_host = lambda: f"host {self.around.hosts[RANK]}"
+        handshake.this_host = lambda: f"host {self.around.hosts[RANK]}"  # type: ignore[assignment]  # nothing clears it
         store = surroundings.make_store(self.around, self.control, name, RANK, self.folder)
         limit = timedelta(seconds=self.patience)
         dist.init_process_group(

@@ -50,7 +50,7 @@ class Program:
 
 def _groups(chance: random.Random, ranks: int, is_bound: bool) -> dict[str, tuple[tuple[int, ...], ...]]:
     everyone = tuple(range(ranks))
-    made = {"world": (everyone,), "twin": (everyone,)}
+    made: dict[str, tuple[tuple[int, ...], ...]] = {"world": (everyone,), "twin": (everyone,)}
     mixed = chance.sample(everyone, ranks)
     cut = chance.randint(1, ranks)
     parts = tuple(tuple(sorted(part)) for part in (mixed[:cut], mixed[cut:]) if part)

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.processes import environment, forked, python
+from support.processes import environment, forked, python, run
 
 LOADED = (
     "import sys, torch; print(sorted(n for n in sys.modules if n.startswith('tracehook')), torch.cuda.is_initialized())"
@@ -36,6 +36,15 @@ def test_on_starts_without_cuda(tmp_path: Path) -> None:
     assert (run.status, run.err) == (0, "")
     assert len(list(tmp_path.glob("*.jsonl"))) == 1
     assert list(tmp_path.glob("*.ring")) == []
+
+
+def test_a_module_of_the_program_is_not_taken_for_one_of_python(tmp_path: Path) -> None:
+    """Many programs have a `secrets.py` beside them: it runs when they import it, and not before."""
+    Path(tmp_path, "secrets.py").write_text("raise ValueError('before its time')\n")
+    Path(tmp_path, "train.py").write_text("import torch; print('trained')\n")
+    settings = {"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(tmp_path / "logs")}
+    trained = run([sys.executable, tmp_path / "train.py"], settings, 100)
+    assert (trained.status, trained.out, trained.err) == (0, "trained\n", ""), trained.output
 
 
 @pytest.mark.parametrize("hints", ["", "operation='all_reduce', nbytes=8"])
@@ -114,6 +123,7 @@ def test_enable_with_the_variable_set(tmp_path: Path) -> None:
 def test_many_threads_enable_at_once(tmp_path: Path) -> None:
     """Eight threads that call `enable()` at the same moment start one service."""
     code = """import threading, torch, tracehook
+from tracehook.log.threads import living
 gate = threading.Barrier(8)
 failures = []
 def work():
@@ -125,7 +135,7 @@ def work():
 threads = [threading.Thread(target=work) for _ in range(8)]
 [t.start() for t in threads]
 [t.join() for t in threads]
-print(failures, sum(t.name == "tracehook-log" for t in threading.enumerate()))
+print(failures, sum(t.name == "tracehook-log" for t in living()))
 """
     run = forked(code, env={"SYMM_REGISTER_LOG": str(tmp_path)})
     assert run.out == "[] 1\n", run.output

@@ -28,12 +28,21 @@ def test_value_that_means_nothing(variable: str, value: str, expected: str, defa
 
 
 def test_unknown_variable() -> None:
-    """A variable with our prefix that is none of ours is named, with those that are."""
+    """A variable with our prefix that is none of ours is named, with the one that is meant."""
     run = forked("import torch", env={"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOGS": "logs"})
     assert run.status == 0
     assert len(run.err.splitlines()) == 1, run.output
     assert "SYMM_REGISTER_LOGS is not a variable of tracehook" in run.err
-    assert "SYMM_REGISTER_LOG," in run.err
+    assert "is SYMM_REGISTER_LOG meant?" in run.err
+
+
+@pytest.mark.parametrize("name", ["SYMM_REGISTER_HOK", "SYMM_REGISTER_HOOKS"])
+def test_the_switch_itself_is_misspelt(name: str) -> None:
+    """One line has the right name, and the hook stays off. Nothing is said if the right one is there, too, and off."""
+    run = forked("import torch, tracehook; print(tracehook.status()['state'])", env={name: "1"})
+    assert (run.status, run.out) == (0, "off\n"), run.output
+    assert run.err == f"tracehook: {name} is not a variable of tracehook; is SYMM_REGISTER_HOOK meant?\n"
+    assert forked("import torch", env={name: "1", "SYMM_REGISTER_HOOK": "0"}).err == ""
 
 
 def test_everything_at_once() -> None:

@@ -20,14 +20,14 @@ def commands() -> list[str]:
     return [entry["command"] for path in found for entry in json.loads(path.read_text())]
 
 
-def test_headers_come_from_packages_or_the_project(commands) -> None:
+def test_headers_come_from_packages_or_the_project(commands: list[str]) -> None:
     """Every include folder is the project's, Python's or a package's: none is a system CUDA toolkit."""
     folders = {folder for line in commands for folder in re.findall(r"-(?:I|isystem) ?(\S+)", line)}
     foreign = [folder for folder in folders if "cuda" in folder.lower() and "site-packages" not in folder]
     assert [folder for folder in foreign if not Path(folder).is_relative_to(ROOT)] == []
 
 
-def test_only_the_hook_library_sees_torch(commands) -> None:
+def test_only_the_hook_library_sees_torch(commands: list[str]) -> None:
     """Torch's headers are on the command lines of what lies in cpp/torch: the hook library, and computed values."""
     with_torch = [line for line in commands if re.search(r"site-packages/torch/include", line)]
     sources = {Path(line.split()[-1]) for line in with_torch}

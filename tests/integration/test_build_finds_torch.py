@@ -33,7 +33,7 @@ def test_a_build_without_torch_fails(tmp_path: Path) -> None:
     """CMake stops, with one line: what was seen, what was expected, and what to do."""
     pybind11 = pytest.importorskip("pybind11")
     python = make_venv(tmp_path / "venv", [])
-    line = ["cmake", "-S", ROOT, "-B", tmp_path / "build", f"-DPython_EXECUTABLE={python}", "-DSKBUILD=ON"]
+    line = ["cmake", "-S", str(ROOT), "-B", str(tmp_path / "build"), f"-DPython_EXECUTABLE={python}", "-DSKBUILD=ON"]
     if not (SCRIPTS / "cmake").exists():
         pytest.skip("there is no cmake beside this interpreter")
     env = {"PATH": f"{SCRIPTS}:{os.environ['PATH']}"}

@@ -67,18 +67,13 @@ def test_run_sets_the_variables(tmp_path: Path) -> None:
     assert finished.status == 0
 
 
-def test_run_passes_on_what_is_not_its_own() -> None:
-    """Options after the command belong to the command, also those that `run` has itself."""
+@pytest.mark.parametrize("command", ["run", "rehearse"])
+def test_what_is_not_its_own_is_passed_on(command: str) -> None:
+    """Options after the command belong to the command, also those that `run` and `rehearse` have themselves."""
     code = "import sys; print(sys.argv[1:])"
-    finished = _tracehook("run", "--", sys.executable, "-c", code, "--log", "x", "--help", "--", "-y")
-    assert finished.out == "['--log', 'x', '--help', '--', '-y']\n", finished.output
-
-
-def test_rehearse_passes_on_what_is_not_its_own() -> None:
-    """The same for `rehearse`."""
-    code = "import sys; print(sys.argv[1:])"
-    finished = _tracehook("rehearse", "--", sys.executable, "-c", code, "--log", "x", "--devices", "--", "-y")
-    assert finished.out.splitlines()[0] == "['--log', 'x', '--devices', '--', '-y']", finished.output
+    given = ["--log", "x", "--help", "--devices", "--", "-y"]
+    finished = _tracehook(command, "--", sys.executable, "-c", code, *given)
+    assert finished.out.splitlines()[0] == str(given), finished.output
 
 
 @pytest.mark.parametrize("command", ["run", "rehearse"])
@@ -110,20 +105,42 @@ def test_command_that_cannot_run(tmp_path: Path, command: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["run", "rehearse"])
+def test_a_file_of_python_is_no_command(tmp_path: Path, command: str) -> None:
+    """The one line says how to run it."""
+    program = tmp_path / "train.py"
+    program.touch()
+    finished = _tracehook(command, program)
+    assert finished.status == 127, finished.output
+    (line,) = finished.err.splitlines()
+    assert line.endswith(f"tracehook {command} -- python {program}")
+
+
+def test_the_last_line_of_a_failed_rehearsal_is_what_to_do(tmp_path: Path) -> None:
+    """The audit of its logs, if it has logs; else how to get them. Of one that went well there is no such line."""
+    fails = [sys.executable, "-c", "import torch; torch.ones(2, device='cuda'); raise SystemExit(3)"]
+    logs = tmp_path / "of this job"
+    finished = _warmly("rehearse", "--log", logs, "--", *fails)
+    assert (finished.status, finished.err.splitlines()[-1]) == (
+        3,
+        f"rehearsal: exit status 3; now: tracehook audit '{logs}'",
+    )
+    assert "with --log DIR" in _tracehook("rehearse", "--", "false").err.splitlines()[-1]
+    assert _tracehook("rehearse", "--", "true").err == ""
+
+
+def test_a_full_disk_is_one_line() -> None:
+    """Where the output goes, not where the logs lie."""
+    finished = run(["sh", "-c", f"{TRACEHOOK} --version > /dev/full"], {})
+    assert (finished.status, finished.err) == (2, "tracehook: cannot write the output: No space left on device\n")
+
+
+@pytest.mark.parametrize("command", ["run", "rehearse"])
 @pytest.mark.parametrize("rest", [(), ("--",)])
 def test_no_command(command: str, rest: tuple[str, ...]) -> None:
     """Without a command the exit status is 2, with what was expected."""
     finished = _tracehook(command, *rest)
     assert finished.status == 2
     assert "no command" in finished.err
-
-
-@pytest.mark.parametrize("devices", ["0", "65", "many"])
-def test_bad_number_of_devices(devices: str) -> None:
-    """A number of devices that cannot be is refused before anything runs."""
-    finished = _tracehook("rehearse", "--devices", devices, "--", "no-such-command")
-    assert finished.status == 2
-    assert "--devices" in finished.err
 
 
 @pytest.mark.parametrize("command", ["run", "rehearse"])
@@ -144,6 +161,13 @@ def test_rehearse_shows_devices() -> None:
     assert finished.out == "3\nrehearsal: no rule broken\n", finished.output
 
 
+def test_a_command_that_fails_is_no_success(tmp_path: Path) -> None:
+    """The last lines say so, also where no process came to a call that could break a rule."""
+    finished = _tracehook("rehearse", "--", sys.executable, tmp_path / "nothere.py")
+    assert finished.status == 2, finished.output
+    assert finished.out == "rehearsal: no rule broken, but the command failed\n", finished.output
+
+
 def test_broken_rule() -> None:
     """A job that breaks a rule has status 86 and the rule by name, though the job itself ended with 0."""
     finished = _tracehook("rehearse", "--", sys.executable, JOBS / "breaks_a_rule.py")
@@ -156,19 +180,23 @@ def test_broken_rule() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "told"),
+    ("option", "value", "told"),
     [
-        ("ncclAllReduce:vanish@1", "cannot read 'ncclAllReduce:vanish@1': write CALL:fail@N=RESULT"),
-        ("ncclAllReduce:slow@1", "cannot read 'ncclAllReduce:slow@1'"),
-        ("ncclAllReduce:fail@1,", "cannot read ''"),
-        ("ncclAlReduce:fail@1", "the emulation has no call ncclAlReduce: is ncclAllReduce meant?"),
+        *(("--devices", value, "--devices") for value in ("0", "65", "many")),
+        ("--faults", "ncclAllReduce:vanish@1", "cannot read 'ncclAllReduce:vanish@1': write CALL:fail@N=RESULT"),
+        ("--faults", "ncclAllReduce:slow@1", "cannot read 'ncclAllReduce:slow@1'"),
+        ("--faults", "ncclAllReduce:fail@1,", "cannot read ''"),
+        ("--faults", "ncclAlReduce:fail@1", "the emulation has no call ncclAlReduce: is ncclAllReduce meant?"),
+        ("--nccl", "newest", "expected a version such as 2.30.7"),
+        ("--memory", "much", "expected bytes"),
+        ("--memory", "1000MiB", "expected whole GiB"),
     ],
 )
-def test_a_fault_that_cannot_be_played_is_refused(fault: str, told: str) -> None:
-    """Before anything starts: a job without the fault would pass, and show nothing."""
-    finished = _tracehook("rehearse", "--faults", fault, "--", "echo", "ran")
+def test_what_cannot_be_rehearsed_is_refused(option: str, value: str, told: str) -> None:
+    """Before anything starts: a job without the fault, for instance, would pass, and show nothing."""
+    finished = _tracehook("rehearse", option, value, "--", "echo", "ran")
     assert finished.status == 2, finished.output
-    assert told in finished.lines("tracehook rehearse:")[0]
+    assert told in " ".join(finished.err.split())
     assert "ran" not in finished.out
 
 
@@ -181,22 +209,6 @@ def test_the_options_of_a_rehearsal_choose_what_is_played() -> None:
     finished = _tracehook("rehearse", "--nccl", "2.27.7", "--memory", "80GiB", "--", sys.executable, "-c", code)
     assert finished.status == 0, finished.output
     assert "22707 80" in finished.out
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "told"),
-    [
-        ("--nccl", "newest", "expected a version such as 2.30.7"),
-        ("--memory", "much", "expected bytes"),
-        ("--memory", "1000MiB", "expected whole GiB"),
-    ],
-)
-def test_options_that_mean_nothing_are_refused(option: str, value: str, told: str) -> None:
-    """Before anything starts."""
-    finished = _tracehook("rehearse", option, value, "--", "echo", "ran")
-    assert finished.status == 2
-    assert told in " ".join(finished.err.split())
-    assert "ran" not in finished.out
 
 
 def test_a_job_that_takes_too_long_is_ended() -> None:

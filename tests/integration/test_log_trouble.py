@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.processes import Finished, forked
+from support.processes import SCRIPTS, Finished, forked
+from support.processes import run as run_command
 from support.rehearsal import read_logs
 
 from tracehook.log import reader
@@ -139,6 +141,12 @@ def test_full_disk_while_a_part_begins(tmp_path: Path) -> None:
         assert names.count("segment.alloc") == 1500
         assert log.recovered > 0, "the newest events are in the ring"
         assert names[-1] == "hook.enable"
+        said = run_command([SCRIPTS / "tracehook", "audit", tmp_path], timeout=60).out
+        name = f"pid {log.begin['pid']}"
+        assert re.search(
+            rf"First finding.*\(log-stopped\): the log of {name} could not be written any more: No space left", said
+        )
+        assert "no-end" not in said, "the process ended in order, and the ring knows that"
 
 
 def test_file_taken_away(tmp_path: Path) -> None:

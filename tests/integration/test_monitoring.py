@@ -38,7 +38,7 @@ def test_the_dashboard_has_metrics_and_labels_that_exist() -> None:
 def test_the_page_names_every_alert() -> None:
     """And no other; the rules have only metrics that exist."""
     rules = (MONITORING / "alerts.yml").read_text()
-    page = (EXAMPLES.parent / "docs" / "metrics.md").read_text()
+    page = (EXAMPLES.parent / "docs" / "operations.md").read_text()
     alerts = [line.partition("alert: ")[2] for line in rules.splitlines() if "alert: " in line]
     assert [line.split("`")[1] for line in page.splitlines() if line.startswith("| `Tracehook")] == alerts
     _known(rules)

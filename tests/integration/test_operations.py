@@ -23,9 +23,9 @@ from support.rehearsal import EXAMPLES, ROOT
 
 from tracehook import versions
 from tracehook.commands import app
-from tracehook.commands.logs_options import UNUSABLE
+from tracehook.commands.printed import UNUSABLE
+from tracehook.commands.started import CANNOT_RUN
 from tracehook.log.reader import read_directory
-from tracehook.settings import table
 
 PAGE = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 TRACEHOOK = SCRIPTS / "tracehook"
@@ -41,7 +41,7 @@ COMMANDS = {
 
 def documented(command: str) -> set[int]:
     """Return the statuses that the table gives a command."""
-    rows = re.findall(rf"^\| `{command}` \| (\d+) \| \S.* \|$", PAGE, re.MULTILINE)
+    rows = re.findall(rf"^\| (?:`\S+`, )*`{command}`(?:, `\S+`)* \| (\d+) \| \S.* \|$", PAGE, re.MULTILINE)
     assert len(rows) == len(set(rows)), f"{command} has a status twice"
     return {int(number) for number in rows}
 
@@ -60,8 +60,10 @@ def in_code(module: Any) -> set[int]:
         called = ast.unparse(node.func)
         if called in ("typer.Exit", "os._exit", "sys.exit", "SystemExit"):
             found |= {status for part in node.args for status in _values(part, module, assigned)}
-        elif called in ("typer.BadParameter", "readable"):
+        elif called in ("typer.BadParameter", "readable", "refuse", "command_of"):
             found.add(UNUSABLE)
+        elif called == "cannot_run":
+            found.add(CANNOT_RUN)
     return found - {0}
 
 
@@ -89,7 +91,8 @@ def test_the_table_has_the_statuses_of_a_command(command: str) -> None:
 
 def test_the_table_has_all_commands() -> None:
     """And no other ones; where a command takes the status of another, the table says so."""
-    listed = re.findall(r"^\| `([\w-]+)` \| (\d+|any other) \|", PAGE, re.MULTILINE)
+    rows = re.findall(r"^\| (`[\w-]+`(?:, `[\w-]+`)*) \| (\d+|any other) \|", PAGE, re.MULTILINE)
+    listed = [(name, status) for names, status in rows for name in re.findall(r"`([\w-]+)`", names)]
     assert {name for name, _ in listed} == set(COMMANDS) - {name for name in COMMANDS if not in_code(COMMANDS[name])}
     assert {name for name, status in listed if status == "any other"} == {"run", "rehearse"}
 
@@ -101,12 +104,6 @@ def test_the_table_has_all_commands() -> None:
 def test_a_status_is_as_the_table_says(status: int, command: tuple[str, ...]) -> None:
     """Of a command line that is wrong, and of a directory that is not there."""
     assert run([TRACEHOOK, *command]).status == status
-
-
-def test_a_signal_of_a_rehearsed_command_becomes_a_status() -> None:
-    """As a shell has it: 128 and its number."""
-    done = run([TRACEHOOK, "rehearse", "--", "bash", "-c", "kill -TERM $$"])
-    assert done.status == 128 + signal.SIGTERM, done.output
 
 
 # --- schemas ---
@@ -138,22 +135,6 @@ def stub(folder: Path, name: str, text: str) -> None:
 def of_path(folder: Path) -> str:
     """Return a PATH with a folder in front."""
     return f"{folder}:{SCRIPTS}:/usr/bin:/bin"
-
-
-@pytest.mark.parametrize("heading", ["Slurm", "SGLang", "vLLM"])
-def test_a_shell_takes_the_recipe(heading: str) -> None:
-    """Bash finds no error in it."""
-    found = blocks("bash", heading)
-    assert found
-    for text in found:
-        done = run(["bash", "-n", "-c", text])
-        assert (done.status, done.err) == (0, ""), done.output
-
-
-def test_variables_of_the_page_exist() -> None:
-    """Those of tracehook."""
-    known = {variable for variable, _, _ in table()}
-    assert set(re.findall(r"SYMM_REGISTER_[A-Z_]+", PAGE)) <= known
 
 
 SRUN = """#!/usr/bin/env bash

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import browser
@@ -34,7 +35,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[browser.Page]
         yield page
 
 
-def _write(directory: Path, ranks: int, events: int, **begin: object) -> Path:
+def _write(directory: Path, ranks: int, events: int, **begin: Any) -> Path:
     write_job(directory / "logs", ranks, events, **begin)
     return _report(directory)
 

@@ -71,3 +71,60 @@ def test_a_fault_ends_the_program(tmp_path: Path) -> None:
     """It comes again at its own instruction."""
     command = [sys.executable, "-c", _text("ctypes.string_at(8)"), str(tmp_path / "ring")]
     assert subprocess.run(command, timeout=100, check=False).returncode == -signal.SIGSEGV
+
+
+def test_a_signal_that_the_program_blocks_waits_for_the_program(tmp_path: Path) -> None:
+    """A program may wait for its signals in one place (`sigwait`): the threads of tracehook are no way around that."""
+    script = """
+        import os, signal, threading
+        import torch
+        from tracehook.hook import background
+        from tracehook.log import threads
+
+        mine = {signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1}
+        thread = background.start(background, threading.Event().wait, "tracehook-waits")
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, mine) == set()
+        assert {each.name for each in threads.living()} >= {"tracehook-log", "tracehook-metrics", thread.name}
+        for number in mine:
+            os.kill(os.getpid(), number)
+        print({signal.sigwait(mine) for _ in mine} == mine, flush=True)
+        os._exit(0)
+    """
+    settings = {"HOOK": "1", "LOG": str(tmp_path / "logs"), "METRICS": str(tmp_path / "metrics")}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        # One thread of OpenBLAS: others would take the signals.
+        env=os.environ
+        | {f"SYMM_REGISTER_{name}": value for name, value in settings.items()}
+        | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "True\n", "")
+
+
+def test_the_program_may_have_its_stacks_written_at_any_signal_of_its_own(tmp_path: Path) -> None:
+    """By faulthandler, which tracehook uses, too, and which keeps one registration for each signal."""
+    script = """
+        import faulthandler, os, signal, sys
+        import torch
+
+        for number in (signal.SIGUSR1, signal.SIGUSR2, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1)):
+            with open(sys.argv[1], "w+") as file:
+                faulthandler.register(number, file=file)
+                os.kill(os.getpid(), number)
+                file.seek(0)
+                assert "most recent call first" in file.read(), number
+                faulthandler.unregister(number)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script), str(tmp_path / "stacks")],
+        env=os.environ | {"SYMM_REGISTER_HOOK": "1", "SYMM_REGISTER_LOG": str(tmp_path / "logs")},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -51,7 +51,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
     return _see(directory / "logs", directory / "trace.pftrace")
 
 
-def test_every_slice_arrives(seen):
+def test_every_slice_arrives(seen: Seen) -> None:
     """Name, time and duration of each slice and instant are those that were written."""
     written, (slices, *_), _ = seen
     expected = Counter((one.name, one.start, one.end - one.start) for one in written.written + written.instants)
@@ -60,7 +60,7 @@ def test_every_slice_arrives(seen):
 
 
 @pytest.mark.parametrize("job", ["clean", "no-end", "window-order"])
-def test_a_job_that_ran_arrives(tmp_path, job):
+def test_a_job_that_ran_arrives(tmp_path: Path, job: str) -> None:
     """What real jobs logged has a slice for each process, communicator, segment and registration, in Perfetto too."""
     logs = ROOT / "tests" / "audit" / "golden" / job
     with Store(logs) as store:
@@ -77,7 +77,7 @@ def test_a_job_that_ran_arrives(tmp_path, job):
     assert problems == []
 
 
-def test_counters_and_processes_arrive(seen):
+def test_counters_and_processes_arrive(seen: Seen) -> None:
     """So do the values of the counters, and the processes with their names."""
     written, (_, counters, processes, *_), _ = seen
     values = [value for series in written.counters.values() for _, value in series]
@@ -85,18 +85,18 @@ def test_counters_and_processes_arrive(seen):
     assert [row["name"] for row in processes] == [f"rank {rank} (host0, {1000 + rank})" for rank in range(8)]
 
 
-def test_nothing_is_wrong_with_the_file(seen):
+def test_nothing_is_wrong_with_the_file(seen: Seen) -> None:
     """Perfetto counts no error and no loss."""
     assert seen[1][3] == []
 
 
-def test_findings_arrive_with_their_messages(seen):
+def test_findings_arrive_with_their_messages(seen: Seen) -> None:
     """The messages of the rules are arguments of the instants."""
     assert sorted(row["message"] for row in seen[1][4]) == sorted(seen[2])
     assert seen[2]
 
 
-def test_times_are_known_as_wall_times(seen):
+def test_times_are_known_as_wall_times(seen: Seen) -> None:
     """Perfetto can show the time of day."""
     written, tables, _ = seen
     assert tables[5] == [{"n": len(written.written) + len(written.instants)}]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.audits import Audit
@@ -16,7 +17,7 @@ from support.symmetric import alike, both, play
 SOON = 25.0  # seconds: two are promised, and a machine may be busy; a time-out would take 30
 
 
-def case(name: str, log: Path, *broken: str, **env: str) -> Rehearsal:
+def case(name: str, log: Path, *broken: str, **env: Any) -> Rehearsal:
     """Run one case, in which these rules of NCCL are broken."""
     run = play("apart.py", name, log=log, **env)
     assert run.broken == list(broken), run.output

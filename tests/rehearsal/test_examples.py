@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import pytest
 from support.audits import CLEAN, FINDINGS, Audit
 from support.packages import install
-from support.rehearsal import EXAMPLES, rehearse
+from support.processes import SCRIPTS, run
+from support.rehearsal import CHOICE, EXAMPLES, rehearse
 
 from tracehook.audit.summary import summarise
 
@@ -112,3 +115,22 @@ def test_a_job_that_loses_a_rank(tmp_path: Path) -> None:
     )
     assert run.status == 1, run.output
     Audit(tmp_path).expect(FINDINGS, "(rank-failed): rank 2 ended without a word: SIGKILL")
+
+
+def changing(text: str) -> str:
+    """Return text of a session without what is another one each time: keys of communicators, and seconds."""
+    return re.sub(r"\b\d+(\.\d+)? s\b", "TIME", re.sub(r"\b[0-9a-f]{16}\b", "KEY", text))
+
+
+def test_the_recorded_session_is_what_is_said(tmp_path: Path) -> None:
+    """examples/session.txt, line by line; three dots stand for any lines, and within a line for any text."""
+    shutil.copytree(EXAMPLES, tmp_path / "examples")
+    recorded = changing((EXAMPLES / "session.txt").read_text())
+    env = {"PATH": f"{SCRIPTS}:/usr/bin:/bin", CHOICE: "0"}
+    said = ""
+    for command in re.findall(r"^\$ (.+)$", recorded, re.MULTILINE):
+        done = run(["bash", "-c", f"{command} 2>&1"], env, 120, cwd=tmp_path)
+        said += f"$ {command}\n{changing(done.out)}"
+    lines = [".*".join(map(re.escape, line.split("..."))) + "\n" for line in recorded.splitlines()]
+    pattern = "".join("(?:.*\n)*?" if line == ".*\n" else line for line in lines)
+    assert re.fullmatch(pattern, said), said

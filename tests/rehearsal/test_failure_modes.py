@@ -23,7 +23,7 @@ def version(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def case(name: str, log: Path, *more: str, version: str = OLD, **env: str) -> Rehearsal:
+def case(name: str, log: Path, *more: str, version: str = OLD, **env: Any) -> Rehearsal:
     """Run one case, and an ordinary collective after it."""
     return play("symmetric_cases.py", name, *(more or ("works",)), log=log, version=version, **env)
 

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 from audit.goldens import audit
+from support.faulty import draw
 from support.played import Played
 from support.rehearsal import JOBS, rehearse
-
-from rehearsal.jobs.faulty import draw
 
 MOST = 4  # ranks
 RULES = ("rank-missing", "calls-differ")

@@ -21,7 +21,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Rehearsal:
     libraries = []
     for name in ("sleeper", "listener"):
         libraries.append(str(folder / f"lib{name}.so"))
-        compiler = ["g++", "-std=c++17", "-shared", "-fPIC", "-I", ROOT / "tracehook" / "cpp"]
+        compiler = ["g++", "-std=c++17", "-shared", "-fPIC", "-I", str(ROOT / "tracehook" / "cpp")]
         subprocess.run([*compiler, "-o", libraries[-1], JOBS / f"{name}.cpp"], check=True)
     played = rehearse("feed.py", *libraries, log=folder / "log", hook=False)
     played.assert_good()

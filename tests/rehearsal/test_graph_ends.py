@@ -7,6 +7,7 @@ So ncclCommFinalize, ncclCommDestroy and ncclCommAbort do (`localPersistentRefs`
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.rehearsal import Rehearsal
@@ -21,7 +22,7 @@ def version(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def end(case: str, log: Path, version: str, **env: str) -> Rehearsal:
+def end(case: str, log: Path, version: str, **env: Any) -> Rehearsal:
     """Run one case; the capture was right in each."""
     run = play("graph_ends.py", case, log=log, version=version, **env)
     assert (alike(run, "sum"), alike(run, "windows")) == (3.0, 1)

@@ -5,10 +5,14 @@ HANGS is the number of seeds, HANGS_FROM the first one.
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
 import re
+import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -32,6 +36,32 @@ def told(finished: Finished) -> list[str]:
     """Return who waits for whom."""
     mark = "rehearsal: hang: "
     return [line.removeprefix(mark) for line in finished.err.splitlines() if line.startswith(mark)]
+
+
+def test_a_job_that_is_told_to_end_hangs_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ranks end one after the other, and who waits meanwhile waits for one that had to end."""
+    looks: list[bool] = []
+    command = importlib.import_module("tracehook.commands.rehearse")
+    monkeypatch.setattr(command, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(command, "find_hang", lambda *_: looks.append((tmp_path / "told").exists()))
+    job = (
+        "import pathlib, signal, sys, time\n"
+        "def end(*_): pathlib.Path('told').touch(); time.sleep(0.5); sys.exit(3)\n"
+        "signal.signal(signal.SIGTERM, end); pathlib.Path('ready').touch(); time.sleep(60)\n"
+    )
+
+    def tell() -> None:
+        while not (tmp_path / "ready").exists() or not looks:
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.chdir(tmp_path)
+    teller = threading.Thread(target=tell)
+    teller.start()
+    assert command._run([sys.executable, "-c", job], dict(os.environ), tmp_path, (0, 60), None) == (3, None)
+    teller.join()
+    assert looks
+    assert not any(looks)
 
 
 @pytest.mark.timeout(150)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ DEFAULT = "nccl2" if BY_ITSELF else "stock"
 both_groups = pytest.mark.parametrize("group", ["stock", pytest.param("nccl2", marks=needs_nccl2)])
 STOCK = {"TORCH_DIST_USE_NCCL2": "0"}
 EVERYWHERE = {"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1"}  # the stock group registers all segments
-EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+EXPANDABLE: dict[str, Any] = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 HANG = 3  # seconds after which the emulation ends what would hang in NCCL for ever
 HANGS = {"TRACEHOOK_EMU_WINDOW_TIMEOUT": str(HANG)}
 TIMEOUT = 2  # SYMM_REGISTER_TIMEOUT where a rank does not come
@@ -188,7 +189,7 @@ def test_expandable_segments_are_said(tmp_path: Path, when: str) -> None:
 @pytest.mark.parametrize("when", ["filled", "empty"])
 def test_symmetric_memory_with_expandable_segments(tmp_path: Path, when: str) -> None:
     """A pool of expandable segments gets windows that NCCL dies of, or none if it was registered while empty."""
-    env = {**EXPANDABLE, "TRACEHOOK_EMU_NCCL_VERSION": OLD}
+    env: dict[str, Any] = {**EXPANDABLE, "TRACEHOOK_EMU_NCCL_VERSION": OLD}
     by_torch, by_tracehook = play("symmetric_expandable", when, log=tmp_path, **env)
     if when == "filled":
         assert_broken(by_torch, "W7")

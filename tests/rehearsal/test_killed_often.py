@@ -1,4 +1,7 @@
-"""A rank is killed at a moment that nobody chose, 200 times: no event is lost, and the audit says who and with what."""
+"""A rank is killed at a moment that nobody chose: no event is lost, and the audit says who and with what.
+
+TRACEHOOK_TEST_KILLS: how many rounds; docs/verification.md has the figures of 200.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,9 @@ from tracehook.audit.rules import check
 from tracehook.audit.store import Store
 from tracehook.log import ring
 
-KILLS = int(os.environ.get("TRACEHOOK_TEST_KILLS", "200"))
+KILLS = int(os.environ.get("TRACEHOOK_TEST_KILLS", "40"))
 SEED = int(os.environ.get("TRACEHOOK_TEST_SEED", "1"))
-AT_ONCE = 20  # rounds of one process: each killed rank leaves a ring of 6 MiB
+AT_ONCE = 10  # rounds of one process: each killed rank leaves a ring of 6 MiB
 QUICK = {
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
     "TORCH_NCCL_ENABLE_MONITORING": "0",

@@ -15,9 +15,9 @@ from tracehook.audit.rules import check
 from tracehook.audit.store import Store
 from tracehook.log import reader
 
-KILLS = int(os.environ.get("TRACEHOOK_TEST_ROTATION_KILLS", "12"))
+KILLS = int(os.environ.get("TRACEHOOK_TEST_ROTATION_KILLS", "6"))
 SEED = int(os.environ.get("TRACEHOOK_TEST_SEED", "1"))
-AT_ONCE = 6  # rounds of one process
+AT_ONCE = 3  # rounds of one process
 LIMIT = 8 << 20  # bytes
 LONGEST_STEP = 400  # events
 BLOCK = 512  # bytes, of st_blocks

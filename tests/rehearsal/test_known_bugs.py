@@ -69,3 +69,10 @@ def test_doctor_names_bugs_that_bear_on_a_job_or_may(tmp_path: Path) -> None:
     assert "nccl 2.28, sends first" in certain
     [window] = [bug for bug in told["bugs"] if bug["bug"] == "nccl #2379"]
     assert window["if"] == ["there are windows"]
+
+
+def test_bugs_that_cannot_be_read_keep_no_hook_from_the_allocator(tmp_path: Path) -> None:
+    """The list is read when CUDA comes up, and is no part of what the hook does."""
+    run = rehearse("cannot_import.py", log=tmp_path)
+    assert (run.status, run.finished.err) == (0, ""), run.output
+    assert run.facts() == {"state": "on", "reasons": []}

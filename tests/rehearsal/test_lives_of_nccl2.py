@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.audits import CLEAN, FINDINGS, Audit
@@ -21,7 +22,7 @@ both = pytest.mark.parametrize("backend", [NCCL2, pytest.param(LEGACY, id="stock
 
 
 # What would only make the end of a collective that hangs slow; and the process goes on after it.
-WATCHDOG = {
+WATCHDOG: dict[str, Any] = {
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "2",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
     "TORCH_NCCL_ENABLE_MONITORING": "0",

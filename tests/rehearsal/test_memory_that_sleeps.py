@@ -44,7 +44,7 @@ def play(library: Path, log: Path, *arguments: str, hook: bool = True, **env: st
 @pytest.mark.parametrize("settings", [{}, {"SYMM_REGISTER_MEMORY": "vmm"}, {"SYMM_REGISTER_LOCAL": "all"}], ids=str)
 @pytest.mark.parametrize("types", [PRIVATE, SHAREABLE])
 def test_random_programs_that_sleep_are_right(
-    library: Path, tmp_path: Path, types: str, settings: dict[str, str], seed: int
+    library: Path, tmp_path: Path, types: str, settings: dict[str, Any], seed: int
 ) -> None:
     """No rule of NCCL is broken, nothing of the pool is registered, and the audit has no finding."""
     run = play(library, tmp_path, types, str(seed), STEPS, **settings)
@@ -60,6 +60,16 @@ def test_random_programs_that_sleep_are_right(
         assert not registered & changed, run.output
         assert "pausable" not in {kinds.get(segment) for segment in registered}, run.output
     Audit(tmp_path).expect(CLEAN, "stayed unregistered, because a library can take the memory away")
+
+
+@pytest.mark.parametrize("types", [PRIVATE, SHAREABLE])
+def test_memory_that_sleeps_is_shared_with_no_peer(library: Path, tmp_path: Path, types: str) -> None:
+    """A peer would go on to read what was there, and keep it from coming back. Ordinary tensors are shared then."""
+    run = play(library, tmp_path, types, "0", "2", "share")
+    run.assert_good()
+    for rank in range(2):
+        assert "a library can take its memory away" in run.facts(rank)["refused"]
+        assert run.facts(rank)["shared"] == 2.0 - rank
 
 
 def test_what_was_registered_before_tracehook_knew_of_it_is_undone_before_it_sleeps(

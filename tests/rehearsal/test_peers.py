@@ -142,7 +142,7 @@ def test_memory_of_symmetric_pools(tmp_path: Path, ranks: int) -> None:
     assert {event["handle"] for event in run.events("ipc.export") if "pool_segment" in event} == {"file"}
 
 
-EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+EXPANDABLE: dict[str, Any] = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 FABRIC = EXPANDABLE | {"TRACEHOOK_EMU_FABRIC": "1"}
 
 
@@ -166,7 +166,7 @@ def test_memory_of_expandable_segments(tmp_path: Path, ranks: int, env: dict[str
 
 
 @pytest.mark.parametrize("env", [EXPANDABLE, FABRIC])
-def test_memory_of_many_allocations(tmp_path: Path, env: dict[str, str]) -> None:
+def test_memory_of_many_allocations(tmp_path: Path, env: dict[str, Any]) -> None:
     """More handles than a message holds: the first and the last are where they belong."""
     run = play(tmp_path, "many_allocations", **env)
     for rank in (0, 1):

@@ -1,4 +1,4 @@
-"""Memory that other streams still use when the program gives it back: places do not depend on the device's timing."""
+"""Places of the tensors of scopes: they depend neither on the time that devices take, nor on the driver's addresses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ JOB = "pending.py"
 
 
 @pytest.mark.parametrize("seed", ["1", "2"])
-@pytest.mark.parametrize("case", ["side_stream", "sends", "asynchronous", "inside", "other_thread", "nested"])
+@pytest.mark.parametrize("case", ["side_stream", "sends", "asynchronous", "inside", "other_thread", "nested", "equal"])
 def test_places_do_not_depend_on_the_device(tmp_path: Path, case: str, seed: str) -> None:
     """Ranks whose devices take different times get the same places, and use memory again."""
     run = play(JOB, case, seed, log=tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ def play(case: str, log: Path | None, faults: str = "", version: str = "22809", 
     return rehearse("reports_of_users.py", case, str(hang + 1), log=log, ranks=2, faults=faults, env=env, timeout=90)
 
 
-def alone(case: str, *rules: str, faults: str = "", hang: int = LONG) -> list[dict[str, object]]:
+def alone(case: str, *rules: str, faults: str = "", hang: int = LONG) -> list[dict[str, Any]]:
     """Play a case without tracehook; these rules of NCCL are broken. Return what both ranks told."""
     run = play(case, None, faults, hang=hang)
     assert (run.status, run.broken) == (RULES_BROKEN, sorted(rules)), run.output
@@ -57,7 +58,7 @@ def assert_other_places(text: str) -> None:
     """Assert that it says which rank's buffer lies in which window, and what to do."""
     assert "the ranks differ at 'placement of all_reduce'" in text
     assert "rank 0 wants 'send buffer in window 0 at byte 0'; rank 1 wants 'send buffer in window 1 at byte 0'" in text
-    assert "that they allocate and free in one order" in text
+    assert "allocate and free the tensors of scopes in one order" in text
 
 
 def assert_swap_was_found(run: Rehearsal) -> None:

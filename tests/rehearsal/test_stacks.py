@@ -1,6 +1,6 @@
 """Ranks that hang: rehearsals, the audit and `tracehook stacks` name the line of the program where each rank is.
 
-The command is that of docs/troubleshooting.md.
+The command is that of docs/failure-modes.md.
 """
 
 from __future__ import annotations
@@ -44,13 +44,15 @@ def main():
     time.sleep(1)
     open(f"{os.path.dirname(os.environ['TEST_STORE'])}/started {RANK}", "w").close()
     step(sys.argv[1])
-    dist.all_reduce(tensor)
+    if sys.argv[1] == "skip" and RANK != 1: dist.all_reduce(tensor[:2]); torch.cuda.synchronize()
+    dist.all_reduce(tensor)  # again
     torch.cuda.synchronize()
     dist.destroy_process_group()
 
 
 main()
 """
+SKIPPED = 'if sys.argv[1] == "skip" and RANK != 1: dist.all_reduce(tensor[:2]); torch.cuda.synchronize()'
 
 
 def rehearsed(folder: Path, how: str, ranks: int, limit: float, end: tuple[str, str] = ("60", "SIGTERM")) -> Finished:
@@ -59,7 +61,7 @@ def rehearsed(folder: Path, how: str, ranks: int, limit: float, end: tuple[str, 
     job.write_text(JOB)
     options = ["--devices", str(ranks), "--hang-timeout", str(limit), "--log", str(folder / "log")]
     launched = ["launch_and_end.py", str(ranks), *end, str(job), how, str(folder / "go")]
-    command = [SCRIPTS / "tracehook", "rehearse", *options, "--", sys.executable, *launched]
+    command = [str(SCRIPTS / "tracehook"), "rehearse", *options, "--", sys.executable, *launched]
     return run(command, {"PYTHONPATH": str(JOBS)}, timeout=90, cwd=JOBS)
 
 
@@ -81,15 +83,19 @@ def test_a_hang_is_told_with_the_lines_of_the_program(tmp_path: Path) -> None:
     assert "SIGUSR2 came" not in finished.output
     sleeps = f"rank 1 is at job.py:{line_of('time.sleep(60)')} in step"
     holds = f"rank 2 is at job.py:{line_of('ctypes.PyDLL(None).sleep(60)')} in step"
-    assert f"rehearsal: {sleeps}\nrehearsal: {holds}\n" in finished.err, finished.output
+    called = f" (called at job.py:{line_of('step(sys.argv[1])')} in main)"
+    assert f"rehearsal: {sleeps}{called}\nrehearsal: {holds}{called}\n" in finished.err, finished.output
     found = audited(tmp_path / "log")["findings"]
     hung = next(each for each in found if each["rule"] == "ranks-hung")
-    assert f"; {sleeps}; {holds}; rank 0 is at job.py:" in hung["message"]
+    told = f"; {sleeps}{called}; {holds}{called}; rank 0 is at job.py:"
+    assert told in hung["message"]
     assert hung["places"][0] == {
         "rank": 1,
         "file": str(tmp_path / "job.py"),
         "line": line_of("time.sleep(60)"),
         "function": "step",
+        "waits_for": None,
+        "caller": called.removeprefix(" (called at ").removesuffix(")"),
     }
     missing = {each["ranks"][0]: each["message"] for each in found if each["rule"] == "rank-missing"}
     assert {rank for rank, message in missing.items() if f"; rank {rank} is at job.py:" in message} == {1, 2}
@@ -104,9 +110,23 @@ def test_ranks_that_a_launcher_ends_say_where_they_were(tmp_path: Path) -> None:
     assert f"rank 2 is at job.py:{line_of('ctypes.PyDLL(None).sleep(60)')} in step" in missing[2], found
 
 
-@pytest.mark.parametrize("signal", ["SIGTERM", "SIGABRT"])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_that_call_different_things_are_told_with_the_lines_of_their_calls(tmp_path: Path, ranks: int) -> None:
+    """Rank 1 skips a call. The last line of the audit has the lines, and of two ranks it accuses none."""
+    rehearsed(tmp_path, "skip", ranks, 0)
+    said = audited(tmp_path / "log")
+    first = said["first_finding"]
+    assert first["rule"] == "calls-differ", said
+    assert first["ranks"][0] == (1 if ranks == 3 else 0), said
+    assert ("their calls cannot tell which of them is wrong" in said["sentence"]) == (ranks == 2)
+    skipped = [f"job.py:{line_of('dist.all_reduce(tensor)  # again') + more} in main" for more in (0, 1)]
+    assert any(line in said["sentence"] for line in skipped), said
+    assert f"job.py:{line_of(SKIPPED)} in main" in said["sentence"], said
+
+
+@pytest.mark.parametrize("signal", ["SIGTERM", "SIGABRT", "SIGSEGV"])
 def test_a_signal_that_ends_a_rank_leaves_stacks_and_ends_it_soon(tmp_path: Path, signal: str) -> None:
-    """As torch's watchdog ends a rank whose collective hangs. The rank dies of that signal."""
+    """As torch's watchdog ends a rank whose collective hangs, or a fault. The rank dies of that signal."""
     rehearsed(tmp_path, "hang", 3, 0, ("3", signal))
     logs = {log.rank: log for log in read_logs(tmp_path / "log")}
     assert [logs[rank].signal for rank in range(3)] == [int(Signals[signal])] * 3

@@ -14,7 +14,7 @@ JOB = "symmetric_beside.py"
 ERROR = None if FREES_BESIDE_POOLS else "OutOfMemoryError"
 
 
-def _one(name: str, log: Path, **env: str) -> Any:
+def _one(name: str, log: Path, **env: Any) -> Any:
     run = play(JOB, name, log=log, **env)
     run.assert_good()
     return alike(run, name)

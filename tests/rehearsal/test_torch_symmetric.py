@@ -1,4 +1,4 @@
-"""torch's own symmetric memory in a rehearsal: what docs/comparison.md says of it is so, with torch 2.11."""
+"""torch's own symmetric memory in a rehearsal: what docs/registration.md says of it is so, with torch 2.11."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from support.rehearsal import RULES_BROKEN, rehearse
 
 pytestmark = pytest.mark.skipif(
-    not metadata.version("torch").startswith("2.11."), reason="docs/comparison.md speaks of torch 2.11"
+    not metadata.version("torch").startswith("2.11."), reason="docs/registration.md speaks of torch 2.11"
 )
 
 

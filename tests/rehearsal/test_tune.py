@@ -114,9 +114,9 @@ def test_bad_arguments_are_one_line(arguments: list[str], told: str) -> None:
 
 def test_it_starts_a_process_for_each_device(tmp_path: Path) -> None:
     """Without a launcher."""
-    command = [SCRIPTS / "tracehook", "tune", *QUICK, "--operations", "all_gather", "--mode", "eager"]
-    line = [SCRIPTS / "tracehook", "rehearse", "--devices", "2", "--", *command, "--out", tmp_path / "t.json"]
-    ran = run(line, {"PATH": f"{SCRIPTS}:{os.environ['PATH']}"}, timeout=90)
+    command = [str(SCRIPTS / "tracehook"), "tune", *QUICK, "--operations", "all_gather", "--mode", "eager"]
+    rehearsed = [str(SCRIPTS / "tracehook"), "rehearse", "--devices", "2", "--", *command]
+    ran = run([*rehearsed, "--out", tmp_path / "t.json"], {"PATH": f"{SCRIPTS}:{os.environ['PATH']}"}, timeout=90)
     assert ran.status == 0, ran.output
     assert set(load(tmp_path / "t.json").rows) == {Row("all_gather", "bfloat16", False, 2, 1)}
 
@@ -153,8 +153,8 @@ def _windows(log: Path) -> int:
 
 def test_control_c_ends_it_without_a_stack_trace(tmp_path: Path) -> None:
     """Exit status 130, all processes end, and there is no table."""
-    tune_for_long = [SCRIPTS / "tracehook", "tune", "--samples", "5000", "--out", tmp_path / "t.json"]
-    command = ["rehearse", "--devices", "2", "--log", tmp_path / "log", "--", *tune_for_long]
+    tune_for_long = [str(SCRIPTS / "tracehook"), "tune", "--samples", "5000", "--out", str(tmp_path / "t.json")]
+    command = ["rehearse", "--devices", "2", "--log", str(tmp_path / "log"), "--", *tune_for_long]
     with (tmp_path / "told").open("w") as told:
         started = subprocess.Popen(
             [SCRIPTS / "tracehook", *command],

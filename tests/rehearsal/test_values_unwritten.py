@@ -17,7 +17,7 @@ def play(case: str, ranks: int = 0, **variables: str) -> Rehearsal:
     return run
 
 
-def facts(case: str, **variables: str) -> dict[str, Any]:
+def facts(case: str, **variables: Any) -> dict[str, Any]:
     """Return what a case tells."""
     return play(case, **variables).facts()
 

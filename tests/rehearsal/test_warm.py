@@ -212,7 +212,7 @@ def _command(*arguments: str | Path, **env: str) -> Finished:
 
 def test_the_command_says_what_was_forked(tmp_path: Path) -> None:
     """``--warm`` starts torchrun and its ranks warm, and says how many."""
-    torchrun = [SCRIPTS / "torchrun", "--standalone", "--nproc-per-node", "2"]
+    torchrun = [str(SCRIPTS / "torchrun"), "--standalone", "--nproc-per-node", "2"]
     finished = _command("--devices", "2", "--warm", "--log", tmp_path, "--", *torchrun, JOBS / "plain.py")
     assert finished.status == 0, finished.output
     assert "warm start: 3 processes were forked, 0 started cold\n" in finished.out
@@ -223,8 +223,8 @@ def test_ranks_are_warm_when_torchrun_chooses_their_threads(tmp_path: Path) -> N
     """Torchrun sets OMP_NUM_THREADS for them if nobody has, after torch was imported."""
     job = tmp_path / "threads.py"
     job.write_text("import os, torch; print(os.environ['OMP_NUM_THREADS'], torch.get_num_threads())")
-    torchrun = [SCRIPTS / "torchrun", "--standalone", "--nproc-per-node", "2"]
-    command = ["env", "-u", "OMP_NUM_THREADS", SCRIPTS / "tracehook", "rehearse", "--devices", "2", "--warm", "--"]
+    torchrun = [str(SCRIPTS / "torchrun"), "--standalone", "--nproc-per-node", "2"]
+    command = ["env", "-u", "OMP_NUM_THREADS", str(SCRIPTS / "tracehook"), "rehearse", "--devices", "2", "--warm", "--"]
     finished = run([*command, *torchrun, job], timeout=120)
     assert finished.status == 0, finished.output
     assert finished.out.count("1 1\n") == 2, finished.output

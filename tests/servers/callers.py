@@ -120,7 +120,7 @@ def main() -> None:
     torch.cuda.set_device(RANK)
     store = dist.FileStore(os.environ["TEST_STORE"], WORLD)
     dist.init_process_group("cpu:gloo,cuda:nccl", store=store, rank=RANK, world_size=WORLD)
-    caller = {"nccl4py": ByNccl4py, "cupy": ByCupy}[WHO]()
+    caller = ByNccl4py() if WHO == "nccl4py" else ByCupy()
     tell(known=[(row["rank"], row["size"], row["device"]) for row in tracehook.status()["communicators"]])
     buffers = [caller.buffer(COUNT * (1 + (IS_ODD and CASE == "unequal"))), caller.buffer(COUNT)]
     raised = ""

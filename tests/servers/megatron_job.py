@@ -78,7 +78,7 @@ def sharded(later: bool = False) -> None:
     """Shard a model with Megatron-FSDP, and take a step with it; register its buffers as they are made, or `later`."""
     from megatron.core.distributed.fsdp.src.megatron_fsdp import fully_shard
 
-    module = sys.modules[fully_shard.__module__]
+    module: Any = sys.modules[fully_shard.__module__]
     config = module.DistributedDataParallelConfig
     module.DistributedDataParallelConfig = functools.partial(config, fsdp_manual_registration=later)
     mesh = init_device_mesh("cuda", (WORLD,), mesh_dim_names=("dp",))

@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +22,7 @@ is_symmetric = getattr(
 )
 
 
-def windows() -> dict[str, Any]:
+def windows() -> Mapping[str, Any]:
     """Return what tracehook knows of the communicator's windows."""
     (row,) = tracehook.status()["windows"]
     return row

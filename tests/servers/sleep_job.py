@@ -44,6 +44,8 @@ def vllm() -> tuple[Region, Callable[[], None], Callable[[], None]]:
 
     file = f"{FETCHED}/vllm/cumem_allocator.abi3.so"
     spec = importlib.util.spec_from_file_location("cumem_allocator", file)
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     handles: dict[int, tuple[int, int, int, int]] = {}
@@ -92,7 +94,7 @@ gave_back: list[int] = []
 def free_memory() -> int:
     """Return how many bytes the device has free."""
     torch.cuda.synchronize()
-    return torch.cuda.mem_get_info()[0]
+    return int(torch.cuda.mem_get_info()[0])
 
 
 def use() -> None:

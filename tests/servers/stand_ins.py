@@ -59,6 +59,8 @@ def load_inline(
     if not is_python_module:
         return str(target)
     found = importlib.util.spec_from_file_location(name, target)
+    assert found is not None
+    assert found.loader is not None
     made = importlib.util.module_from_spec(found)
     found.loader.exec_module(made)
     return made
@@ -148,7 +150,7 @@ def megatron() -> None:
 def logger(name: str) -> logging.Logger:
     """Return a logger that has vLLM's one more method."""
     made = logging.getLogger(name)
-    made.info_once = made.info
+    made.info_once = made.info  # type: ignore[attr-defined]  # the method that loggers lack
     return made
 
 

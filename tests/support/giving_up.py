@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from support.together import PATIENCE
 from tracehook.agreement import rounds
 from tracehook.agreement.agreement import Agreement
 from tracehook.agreement.store_worker import run
 from tracehook.errors import RegistrationTimeout
 
+PATIENCE = 20.0  # seconds after which something that should have happened has not
 LONG = 3 * PATIENCE  # seconds; who returns sooner has heard it from another rank
 
 

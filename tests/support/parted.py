@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from tracehook.log.bound import Bound
 from tracehook.log.parts import Parts
@@ -92,7 +93,7 @@ class Program:
         """What all files take."""
         return sum(file.stat().st_size for file in self.folder.iterdir())
 
-    def read(self) -> list[dict[str, object]]:
+    def read(self) -> list[dict[str, Any]]:
         """Return the events that are left."""
         (log,) = read_directory(self.folder)
         return log.events

@@ -1,4 +1,4 @@
-"""Plays a program of ``jobs/faulty.py`` as hosts and streams do, until nothing moves: what is logged of it."""
+"""Plays a program of ``faulty.py`` as hosts and streams do, until nothing moves: what is logged of it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from rehearsal.jobs.faulty import Act, Program
-
+from support.faulty import Act, Program
 from tracehook.audit.called import Caller, Callers
 from tracehook.log.calls import Call, Calls, Making, Partner
 

@@ -17,10 +17,9 @@ FINDS = {  # a command, and a word of what it prints
     "summary --paths {logs}": "path",
     "watch --once {logs}": "ended",
     "audit {logs}": "Clean",
-    "report {logs} --output {out}/report.html": "report.html",
-    "timeline {logs} --output {out}/trace.pftrace": "trace.pftrace",
+    "report {logs} -o {out}/report.html": "report.html",
+    "timeline {logs} -o {out}/trace.pftrace": "trace.pftrace",
     "export {logs} {out}/parquet": "of logs",
-    "audit {out}/parquet": "Clean",
 }
 REFUSES = {  # a command that needs torch, its exit status, and a word of its line
     "doctor": (1, "torch"),

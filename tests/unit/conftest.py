@@ -121,6 +121,7 @@ class FakeCore:
         self.drained = 0
         self.lost = 0
         self.ring_removed = 0
+        self.log_error, self.log_ended = 0, False
         self._seq = 0
 
     def push(self, event: str, **given: int) -> None:
@@ -156,6 +157,14 @@ class FakeCore:
     def remove_ring_file(self) -> None:
         """Take note."""
         self.ring_removed += 1
+
+    def stop_log(self, error: int) -> None:
+        """Take note."""
+        self.log_error = error
+
+    def end_stopped_log(self) -> None:
+        """Take note."""
+        self.log_ended = True
 
     def ring_file(self, capacity: int = 64) -> bytes:
         """Return the bytes of a ring file that holds the events not yet taken."""

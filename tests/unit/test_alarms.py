@@ -164,7 +164,7 @@ def test_who_is_in_the_round_itself_does_not_ask_the_store_whether_it_is_over(kn
                 asked.append(name)
                 return getattr(store, name)
 
-        watch._look_at_others(Noting())  # type: ignore[arg-type]
-        watch._look_at_others(Noting())  # type: ignore[arg-type]
+        watch._look_at_others(Noting())
+        watch._look_at_others(Noting())
         assert ("check" in asked) == knows
         assert store.check(["p/1/verdict"]) == knows

@@ -9,9 +9,10 @@ import textwrap
 # The first exit function runs last: what is alive then may come back from the store when there is no interpreter.
 FIRST = """
     import atexit, threading
+    from tracehook.log import threads
 
     def left():
-        print([thread.name for thread in threading.enumerate() if thread.name.startswith("tracehook")])
+        print([thread.name for thread in threads.living()])
 
     atexit.register(left)
 """

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import pytest
 
 from tracehook.audit import blame
-from tracehook.audit.called import Caller, Callers
+from tracehook.audit.called import Caller, Callers, see_until_now
+from tracehook.audit.finding import Finding, in_order
 from tracehook.audit.waits import waits
 from tracehook.log.calls import RECV, SEND, Call, Calls, Making, Partner
 
@@ -140,6 +142,19 @@ def test_a_process_that_stood_still_before_it_was_killed_may_have_been_stopped(a
     assert ("a stop (SIGSTOP): the others lived 8 s longer" in finding.message) == told
 
 
+def test_a_killed_rank_does_not_compute_though_the_others_were_killed_later() -> None:
+    """A server kills what waited for it: nobody ended in order, and the first one died long before."""
+    made = job(4, pairs(4), lambda rank: ["tp", "world"] if rank == 3 else ["tp", "world", "tp", "world"])
+    for process in made.processes:
+        process.signal = process.sender = None
+    made.processes[3].alive_ns = made.processes[3].ended_ns = 2 * SECOND
+    (finding,) = blame.findings(made)
+    assert (finding.rule, finding.ranks[0]) == ("rank-missing", 3)
+    assert "something killed it (SIGKILL) or stopped it (SIGSTOP), or code in C kept the GIL" in finding.message
+    assert "another rank lived 8 s longer" in finding.message
+    assert "it computes" not in finding.message
+
+
 def test_a_process_without_a_thread_of_python_does_not_compute() -> None:
     """The thread of its log stood still until the end."""
     made = job(4, pairs(4), lambda rank: ["tp", "world"] if rank == 3 else ["tp", "world", "tp", "world"])
@@ -162,15 +177,6 @@ def test_a_last_call_that_was_not_counted_is_not_named() -> None:
     assert "computes" not in finding.message
 
 
-def test_a_rank_that_calls_nothing_more_is_named() -> None:
-    """The others wait for it, or for one that does."""
-    found = blame.findings(
-        job(4, pairs(4), lambda rank: ["tp", "world"] if rank == 3 else ["tp", "world", "tp", "world"])
-    )
-    assert [finding.ranks[0] for finding in found] == [3]
-    assert "rank 3 made no other call" in found[0].message
-
-
 @pytest.mark.parametrize(("after", "named"), [(SECOND // 5, []), (30 * SECOND, [3])])
 def test_a_wait_that_had_just_begun_when_another_rank_failed_is_no_hang(after: int, named: list[int]) -> None:
     """In every moment of a job somebody waits for somebody; whoever waits longer waits for a reason."""
@@ -185,6 +191,131 @@ def test_of_two_groups_in_the_opposite_order_the_rank_that_differs_from_most_is_
     step = ["tp", "cp", "tp", "cp", "world"]
     found = blame.findings(job(6, pairs(6), lambda rank: step + (["cp", "tp"] if rank == 3 else ["tp", "cp"])))
     assert [finding.ranks[0] for finding in found] == [3]
+
+
+def test_a_culprit_comes_before_the_waits_that_a_rehearsal_saw() -> None:
+    """Of a circle a rehearsal sees who waits for whom, and its order accuses nobody: the calls tell who is wrong."""
+    step = ["tp", "cp", "tp", "cp", "world"]
+    circle = job(6, pairs(6), lambda rank: step + (["cp", "tp"] if rank == 3 else ["tp", "cp"]))
+
+    def first(made: Callers, missing: int) -> Finding:
+        seen = [Finding("ranks-hung", "error", "", (missing, 3), None, None, SECOND // 2, None)]
+        return in_order([*seen, *blame.after_hang(made, seen, blame.findings(made))])[0]
+
+    assert (first(circle, 2).rule, first(circle, 2).ranks[0]) == ("rank-missing", 3)
+    both = ["tp", "cp"]
+    alike = job(2, pairs(2), lambda rank: [*both, "cp", "tp"] if rank else [*both, "tp", "cp", "tp"])
+    assert "wait for each other, and their calls cannot tell" in first(alike, 0).message
+    absent = job(2, pairs(2), lambda rank: both if rank else [*both, "tp"])
+    assert first(absent, 1).rule == "ranks-hung"  # rank 1 waits nowhere
+
+
+def test_calls_that_differ_come_before_the_refusal_of_each_call() -> None:
+    """Of two ranks a rehearsal names the one that is first to hear of it, and the calls cannot tell who is wrong."""
+    seen = [Finding("rule-broken", "error", "", (0,), "tp", None, SECOND, None)]
+    differ = Finding("calls-differ", "error", "", (0, 1), "tp", None, 2 * SECOND, None)
+    elsewhere = replace(differ, comm="cp")
+    assert [each.ns for each in blame.before_refusals(seen, [differ, elsewhere])] == [SECOND - 1, 2 * SECOND]
+    assert blame.before_refusals([], [differ]) == [differ]
+
+
+@pytest.mark.parametrize(("ranks", "named"), [(4, (0, 1, 2, 3)), (2, (1, 0))])
+def test_of_a_call_that_most_ranks_ended_without_the_few_that_made_it_are_named(
+    ranks: int, named: tuple[int, ...]
+) -> None:
+    """As rank 0 alone saves a checkpoint. Of two ranks the one that ended may have ended too early."""
+    made = job(ranks, pairs(ranks), lambda rank: ["world"] * (3 if rank else 4))
+    for rank in range(1, ranks):
+        made.processes[rank].ended, made.processes[rank].how = True, "exit"
+        made.processes[rank].signal = made.processes[rank].sender = None
+    (finding,) = blame.findings(Callers(made.processes, {}))
+    assert (finding.rule, finding.ranks) == ("rank-missing", named)
+    if ranks > 2:
+        assert "rank 0 waits in the 4th call, all_reduce of 1,024 float32, sum" in finding.message
+        assert "; ranks 1, 2 and 3, which are more, made 3 calls and ended in order" in finding.message
+
+
+def in_group_calls(made: Callers, functions: dict[int, str]) -> Callers:
+    """Let the stacks of some ranks say that their hosts are in functions of torch.distributed."""
+    for rank, function in functions.items():
+        made.processes[rank].group_call = function
+    return made
+
+
+@pytest.mark.parametrize(
+    ("calls", "functions", "culprit", "told"),
+    [
+        ((3, 3, 4, 3), {0: "barrier", 1: "barrier", 3: "barrier"}, 2, "wait in barrier, and rank 2 did not come there"),
+        ((4, 4, 3, 4), {2: "barrier"}, 2, "went on to its barrier of torch.distributed, outside of NCCL"),
+        ((3, 4, 3, 3), {0: "all_gather", 3: "all_gather"}, 2, "rank 2 made no other call"),
+    ],
+)
+def test_ranks_that_wait_without_nccl_are_part_of_the_chain(
+    calls: tuple[int, ...], functions: dict[int, str], culprit: int, told: str
+) -> None:
+    """As in a barrier of Gloo, or a checkpoint that only some ranks save: who waits there is not at its end."""
+    made = in_group_calls(job(4, {"world": [[0, 1, 2, 3]]}, lambda rank: ["world"] * calls[rank]), functions)
+    (finding,) = blame.findings(made)
+    assert finding.ranks[0] == culprit
+    assert told in finding.message
+
+
+def test_of_two_ranks_one_of_which_waits_without_nccl_both_are_named() -> None:
+    """One forgot the barrier, or the other one the collective."""
+    made = in_group_calls(job(2, {"world": [[0, 1]]}, lambda rank: ["world"] * (3 + rank)), {0: "barrier"})
+    (finding,) = blame.findings(made)
+    assert set(finding.ranks) == {0, 1}
+    assert "their calls cannot tell which of them is wrong" in finding.message
+
+
+def test_a_rank_whose_calls_were_not_all_counted_may_wait_in_nccl() -> None:
+    """It is in a barrier, which may be one of a communicator that nobody counted."""
+    made = in_group_calls(job(3, {"world": [[0, 1, 2]]}, lambda rank: ["world"] * (3 + (rank == 2))), {0: "barrier"})
+    made.processes[0].uncounted = 1
+    assert {finding.ranks[0] for finding in blame.findings(made)} == {0, 1}
+
+
+def test_a_server_that_waits_for_work_without_nccl_hangs_for_nobody() -> None:
+    """Its ranks wait for the first one, which waits for requests: no rank waits in NCCL."""
+    made = in_group_calls(job(3, {"world": [[0, 1, 2]]}, lambda _: ["world"] * 3), {1: "broadcast", 2: "broadcast"})
+    assert blame.findings(made) == []
+
+
+@pytest.mark.parametrize(("interrupted_ns", "named"), [(20 * SECOND, [2]), (SECOND + 1, [])])
+def test_who_is_interrupted_by_control_c_in_a_hang_is_still_who_hangs(interrupted_ns: int, named: list[int]) -> None:
+    """Only it can hear it: the others wait in NCCL until the launcher kills them, which is no fault of theirs.
+
+    If nobody waited before, Control-C is all that happened.
+    """
+    made = job(4, {"world": [[0, 1, 2, 3]]}, lambda rank: ["world"] * (3 if rank == 2 else 4))
+    for process in made.processes:
+        process.signal = process.sender = None
+        process.ended_ns = process.alive_ns = 50 * SECOND
+    who = made.processes[2]
+    who.ended, who.how, who.exception, who.ended_ns = True, "exception", "KeyboardInterrupt", interrupted_ns
+    assert [(each.rule, each.ranks[0]) for each in blame.findings(made)] == [("rank-missing", rank) for rank in named]
+
+
+@pytest.mark.parametrize(("after", "told"), [(-SECOND, True), (5 * SECOND, False)])
+def test_who_destroyed_the_communicator_before_does_not_merely_compute(after: int, told: bool) -> None:
+    """What it destroyed at its end is no cause."""
+    made = job(3, {"world": [[0, 1, 2]]}, lambda rank: ["world"] * (3 if rank == 1 else 4))
+    made.processes[1].destroyed_ns["world0"] = SECOND + after
+    (finding,) = blame.findings(made)
+    assert ("before, it destroyed this communicator" in finding.message) == told
+
+
+def test_of_a_job_that_runs_nobody_was_last_seen() -> None:
+    """It waits so far; and a process that is there was not killed."""
+    made = job(4, {"world": [[0, 1, 2, 3]]}, lambda rank: ["world"] * (3 if rank == 2 else 4))
+    for process in made.processes:
+        process.signal, process.runs = None, True
+        process.alive_ns = process.ended_ns = SECOND if process.rank == 2 else 10 * SECOND
+    see_until_now(made.processes)
+    (finding,) = blame.findings(made)
+    assert finding.message.count("for 9.0 s so far") == 2
+    assert "no thread of Python ran for 9 s: it was stopped (SIGSTOP), or C code keeps the GIL" in finding.message
+    assert "last seen" not in finding.message
 
 
 def test_of_two_ranks_alone_both_are_named() -> None:
@@ -207,6 +338,21 @@ def test_who_alone_can_be_wrong_is_named() -> None:
     groups = {"world": [[0, 1, 2, 3]], "three": [[0, 1, 2], [3]]}
     found = blame.findings(job(4, groups, lambda rank: ["world", "three"] if rank == 2 else ["world", "world"]))
     assert [finding.ranks[0] for finding in found] == [2]
+
+
+def test_a_device_would_go_on_behind_the_call_in_which_it_waits() -> None:
+    """Rank 2 exchanged with rank 0, and not with rank 1. If rank 0 had come, rank 1 would still wait for rank 2.
+
+    For rank 2 would wait for rank 1 then, in the call behind, to which its device has not come.
+    """
+    groups = {"world": [[0, 1, 2, 3]], "one": [[0, 2], [1, 3]], "other": [[1, 2], [0, 3]]}
+    own = {1: ["other"], 2: ["one"]}
+    made = job(4, groups, lambda rank: ["world", *own.get(rank, []), "world"])
+    for rank in range(4):
+        ahead(made, rank, 3)
+    (finding,) = blame.findings(Callers(made.processes, {}))
+    assert finding.ranks[0] == 2
+    assert "cannot tell" not in finding.message
 
 
 @pytest.mark.parametrize("skipped", [3, 7, 12])
@@ -280,6 +426,7 @@ def test_who_does_not_come_to_where_a_communicator_is_made_is_named(parent: str)
     (finding,) = blame.findings(Callers(found.processes, {}))
     assert finding.ranks == (2, 0, 1, 3)
     assert "ranks 0, 1 and 3 wait in the making of a communicator, and rank 2 did not come there" in finding.message
+    assert "(ranks )" not in finding.message
 
 
 def test_who_is_missing_is_not_guessed() -> None:

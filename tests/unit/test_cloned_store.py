@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gc
+import socket
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from collections.abc import Iterator
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -86,10 +89,45 @@ def test_a_store_that_has_ended_is_not_waited_for(server: Server) -> None:
     assert time.monotonic() - began < SOON
 
 
+def test_sockets_of_python_that_the_program_has_taken_away_matter_to_nobody(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch has connections of its own; tests of programs refuse those of Python, with an error of any class."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise LookupError("no connections here")
+
+    monkeypatch.setattr(socket, "create_connection", refuse)
+    assert cloned_store(server.store).add("calls", 1) == 1
+
+
+def test_a_store_that_ends_while_it_is_reached_is_not_waited_for(server: Server) -> None:
+    """Its port still answered when tracehook looked, and no longer when torch connects."""
+    own = StoreSessions().at(server.store).workers.store
+    assert own is not None
+    server.kill()
+    with socket.socket() as port:
+        port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        port.bind(("127.0.0.1", server.store.port))
+        port.listen()
+
+        def answer_once() -> None:
+            port.accept()[0].close()
+            port.close()
+
+        last = threading.Thread(target=answer_once)
+        last.start()
+        began = time.monotonic()
+        with pytest.raises(RuntimeError, match=r"no store is at 127.0.0.1:\d+"):
+            cloned_store(own, LONG)
+        last.join(SOON)
+    assert time.monotonic() - began < SOON
+
+
 def test_a_counter_survives_a_broken_connection() -> None:
     """A connection to a store that was broken once stays so, while the store lives."""
     store = dist.HashStore()
-    workers = StoreWorkers(Broken(Broken(), store))  # type: ignore[arg-type]
+    workers = StoreWorkers(Broken(Broken(), store))
     assert [workers.count("born", SOON), workers.count("born", SOON)] == [1, 2]
 
 
@@ -109,6 +147,21 @@ def test_nobody_holds_a_store_that_has_no_group() -> None:
     thread.join(SOON)
     assert meeting.watchdog.has_ended
     assert meetings._sessions == {}
+
+
+def test_a_store_that_ends_before_the_first_look_is_left_in_silence(
+    server: Server, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Rank 0 has the store, destroys its groups as all do, and ends; at a broken connection torch writes a warning."""
+    session = StoreSessions().at(server.store)
+    server.kill()
+    del server.store
+    session.watchdog.watch("key", SimpleNamespace(is_over=lambda: True))
+    thread = session.watchdog._thread
+    assert thread is not None
+    thread.join(SOON)
+    assert session.watchdog.has_ended
+    assert capfd.readouterr().err == ""
 
 
 def test_the_watch_of_a_store_that_has_ended_ends_at_once(server: Server) -> None:

@@ -39,15 +39,26 @@ def _segments_with_windows(harness):
     return [row.id for row in harness.pool_segments() if row.windows]
 
 
-def test_windows_are_pinned_until_the_last_is_destroyed(harness, member):
-    """Two live: one that is destroyed leaves the other."""
-    assert not _pinned(member)
-    for _ in range(2):
-        harness.create_device_communicator(member)
-    harness.destroy_device_communicator(member)
-    assert (_pinned(member), member.device_communicators) == (True, 1)
-    harness.destroy_device_communicator(member)
-    assert (_pinned(member), member.device_communicators) == (False, 0)
+def test_windows_are_pinned_until_the_last_is_destroyed(harness, member, events):
+    """What NCCL refused to make does not live, and what it refused to destroy does; one made before is not counted."""
+    create, destroy = harness.create_device_communicator, harness.destroy_device_communicator
+    steps = [
+        (destroy, 0, 0), (create, 0, 1), (create, REFUSED, 1), (create, 0, 2), (destroy, 0, 1), (destroy, REFUSED, 1),
+        (destroy, 0, 0), (create, REFUSED, 0),
+    ]  # fmt: skip
+    for act, result, lives in steps:
+        act(member, result)
+        (row,) = harness.communicators()
+        assert (_pinned(member), member.device_communicators, row["device_communicators"]) == (lives > 0, lives, lives)
+    told = [
+        (event["event"], event["ok"], event.get("error"), event["device_communicators"])
+        for event in events()
+        if event["event"].startswith("device_communicator.")
+    ]
+    assert told == [
+        (f"device_communicator.{'create' if act == create else 'destroy'}", not result, result or None, lives)
+        for act, result, lives in steps
+    ]
 
 
 def test_the_end_of_all_graphs_does_not_unpin(harness, member):
@@ -62,50 +73,6 @@ def test_windows_of_other_communicators_are_free(harness, create):
     first, second = create(X), create(Y)
     harness.create_device_communicator(first)
     assert (_pinned(first), _pinned(second)) == (True, False)
-
-
-def test_one_that_nccl_refused_pins_nothing(harness, member):
-    """It does not live."""
-    harness.create_device_communicator(member, REFUSED)
-    assert (_pinned(member), member.device_communicators) == (False, 0)
-
-
-def test_one_that_could_not_be_destroyed_lives_on(harness, member):
-    """NCCL refused, so kernels may still have it."""
-    harness.create_device_communicator(member)
-    harness.destroy_device_communicator(member, REFUSED)
-    assert member.device_communicators == 1
-
-
-def test_the_end_of_an_unknown_one_is_not_counted(harness, member):
-    """It was made before tracehook was enabled: those made since are all that count."""
-    harness.destroy_device_communicator(member)
-    harness.create_device_communicator(member)
-    assert member.device_communicators == 1
-
-
-def test_status_has_the_number(harness, member):
-    """As each communicator has its own."""
-    harness.create_device_communicator(member)
-    (row,) = harness.communicators()
-    assert row["device_communicators"] == 1
-
-
-def test_each_is_logged_with_how_many_live(harness, member, events):
-    """What NCCL refused has its error."""
-    harness.create_device_communicator(member)
-    harness.create_device_communicator(member, REFUSED)
-    harness.destroy_device_communicator(member)
-    told = [
-        (event["event"], event["ok"], event.get("error"), event["device_communicators"])
-        for event in events()
-        if event["event"].startswith("device_communicator.")
-    ]
-    assert told == [
-        ("device_communicator.create", True, None, 1),
-        ("device_communicator.create", False, REFUSED, 1),
-        ("device_communicator.destroy", True, None, 0),
-    ]
 
 
 def test_a_destroy_leaves_the_windows_to_nccl(harness, member, events):

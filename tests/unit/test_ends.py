@@ -103,16 +103,6 @@ def test_retire_deregisters_everything(harness, calls_of, events):
     assert [row["registrations"] for row in events("communicator.retire")] == [5]
 
 
-def test_a_dead_communicator_never_sees_another_event(harness, calls_of):
-    """After retire or kill, segments come and go without a call."""
-    for pointer, end in ((X, harness.retire), (CHILD, harness.kill)):
-        harness.create(pointer)
-        end(pointer)
-        harness.alloc(0, 0x10000, 4 * KIB)
-        harness.free(0, 0x10000, 4 * KIB)
-        assert (calls_of(pointer), harness.collective(pointer)) == ([], False)
-
-
 @pytest.mark.parametrize("first", ["retire", "kill"])
 @pytest.mark.parametrize("second", ["retire", "kill"])
 def test_a_communicator_ends_once(harness, calls_of, events, first, second):
@@ -133,20 +123,6 @@ def test_the_end_of_an_unknown_communicator_is_ignored(harness, events):
 
 
 # --- pointers are reused ---
-
-
-def test_a_reused_pointer_is_a_new_communicator(harness):
-    """The same address after an end has a new id and starts with what lives now."""
-    ids = []
-    for end in (harness.retire, harness.kill, harness.retire):
-        harness.create(X)
-        harness.alloc(0, 0x10000, 4 * KIB)
-        (row,) = harness.communicators()
-        ids.append(row["id"])
-        assert row["held"] == 1
-        end(X)
-        harness.free(0, 0x10000, 4 * KIB)
-    assert ids == sorted(set(ids))
 
 
 def test_a_pointer_that_comes_again_without_an_end_drops_the_old_communicator(harness, calls_of, events):

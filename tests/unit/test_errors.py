@@ -9,12 +9,12 @@ import pytest
 
 from tracehook import errors
 
-KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RuntimeError)]
+KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors._Advised)]
 PUBLIC = [kind for kind in KINDS if not kind.__name__.startswith("_")]
 
 
 @pytest.mark.parametrize("kind", PUBLIC)
-def test_an_exception_ends_with_what_to_do(kind: type[RuntimeError]) -> None:
+def test_an_exception_ends_with_what_to_do(kind: type[errors._Advised]) -> None:
     """With the advice of its class, or with its own; and with none after a text that has it."""
     assert re.fullmatch(r"[A-Za-z][^.]*[^. ](\.[^. ]+[^.]*)*", kind.ADVICE)
     assert str(kind("it failed")) == f"it failed. {kind.ADVICE}"
@@ -24,7 +24,7 @@ def test_an_exception_ends_with_what_to_do(kind: type[RuntimeError]) -> None:
 
 
 @pytest.mark.parametrize("kind", PUBLIC)
-def test_an_exception_goes_to_another_process_whole(kind: type[RuntimeError]) -> None:
+def test_an_exception_goes_to_another_process_whole(kind: type[errors._Advised]) -> None:
     """Pickled and back it says the same."""
     error = kind("it failed")
     error.advice = "Mend it"

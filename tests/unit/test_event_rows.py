@@ -22,7 +22,8 @@ ROOT = Path(tracehook.__file__).parent
 IN_THE_RING = [event for event, about in ABOUT.items() if not about.is_line]
 OF_HEAD = set(records.Record._fields) - {"own"}
 PUSHES = ("push", "_push", "log", "write")  # functions that write events: the event's name comes first
-CHOSEN = {"REASONS[number].event": ("hook.unsupported", "hook.conflict")}  # names that no literal says
+# Names that no literal says.
+CHOSEN: dict[str, tuple[str, ...]] = {"REASONS[number].event": ("hook.unsupported", "hook.conflict")}
 ADDED = {"write": {"peer"}}  # what the function itself adds
 OF_SQL = {
     "BIGINT": int,
@@ -100,7 +101,7 @@ def test_an_event_shows_the_fields_of_its_row(event: str) -> None:
         name, fields = records.fields_of(record)
         assert name == event
         found |= {field: type(value) for field, value in fields.items() if value is not None}
-    of_journal = {"exception", "message", "thread_name"} if "exception" in about.fields else set()
+    of_journal = {"exception", "message", "thread_name", "raised_at"} if "exception" in about.fields else set()
     assert found.keys() - {"seq", "t_ns"} == wanted.keys() - of_journal
     mixed = {"send_window", "receive_window"}
     assert {field: kind for field, kind in wanted.items() if field in found and field not in mixed} == {

@@ -7,6 +7,7 @@ import runpy
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from support.records import packed
@@ -17,7 +18,7 @@ from tracehook.log.journal import Journal
 from tracehook.policies import Answer
 
 COMMON = {name for name, field in TABLE.items() if field.is_common}
-TEXTS = {"exception", "message", "thread_name"}  # which the journal adds to what the ring has
+TEXTS = {"exception", "message", "raised_at", "thread_name"}  # which the journal adds to what the ring has
 DOCS = Path(__file__).parents[2] / "docs"
 ROOM = files("tracehook") / "cpp" / "events"
 
@@ -65,7 +66,7 @@ def test_warnings_are_what_a_user_must_see():
 def test_the_numbers_of_a_log_are_those_of_its_format():
     """A row that moved would give old logs another meaning."""
     assert tables.EVENTS[:3] == ("trace.begin", "trace.end", "segment.alloc")
-    assert tables.EVENTS[-3:] == ("communicator.suspend", "communicator.resume", "segment.captured")
+    assert tables.EVENTS[-3:] == ("communicator.resume", "segment.captured", "clock.jumped")
     assert tables.KINDS == ("own", "observed", "off")
     assert tables.ANSWERS == ("shared", "isolated", "none") == tuple(answer.value for answer in Answer)
     assert tables.HANDLES == ("none", "runtime", "file", "fabric")
@@ -109,17 +110,16 @@ def test_a_reason_of_a_later_version_keeps_its_number():
 # --- fields and sentences ---
 
 
-def test_the_lines_of_the_journal_have_the_fields_that_their_rows_name(core, tmp_path):
+def test_the_lines_of_the_journal_have_the_fields_that_their_rows_name(core, tmp_path, monkeypatch):
     """It writes the end and the losses itself, and adds to an exception what the ring cannot hold."""
-    written = []
-    journal = Journal(core, tmp_path / "a.jsonl", {})
-    journal._write_line = lambda event, fields: written.append((event, set(fields))) or True
+    journal, write = Journal(core, tmp_path / "a.jsonl", {}), Mock(return_value=True)
+    monkeypatch.setattr(journal, "_write_line", write)
     core.drop(3)
     core.push("thread.exception", texts=1)
     journal.texts[1] = dict.fromkeys(TEXTS, "")
     counts = {"segments": 0, "bytes": 0, "communicators": 0}
-    journal.close(lambda: counts | {"how": "exception", "exception": "", "message": "", "status": 1})
-    assert {event: fields - COMMON for event, fields in written} == {
+    journal.close(lambda: counts | {"how": "exception", "exception": "", "message": "", "raised_at": "", "status": 1})
+    assert {event: set(fields) - COMMON for event, fields in (call.args for call in write.mock_calls)} == {
         event: set(tables.ABOUT[event].fields) - COMMON for event in ("thread.exception", "log.dropped", "trace.end")
     }
 

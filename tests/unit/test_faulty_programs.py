@@ -9,7 +9,7 @@ import os
 from collections import Counter
 
 import pytest
-from rehearsal.jobs.faulty import draw
+from support.faulty import draw
 from support.played import Played
 
 from tracehook.audit import blame

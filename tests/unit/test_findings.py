@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tracehook.audit.finding import Finding, first_finding, fold, in_order, is_divergence, ranges
+from tracehook.audit.finding import Finding, cause_of, first_finding, fold, in_order, is_divergence, ranges
 
 
 def found(message: str, *ranks: int, rule: str = "a", **more: object) -> Finding:
@@ -93,3 +93,24 @@ def test_the_earliest_error_comes_first() -> None:
     assert first_finding([warning]) is warning
     assert first_finding([]) is None
     assert in_order([unknown, error, warning]) == [warning, error, unknown]
+
+
+@pytest.mark.parametrize(
+    ("first", "message", "ranks", "is_cause"),
+    [
+        ("calls-differ", "rank 1 ended by OutOfMemoryError: CUDA out of memory", (1,), True),
+        ("rank-missing", "rank 1 ended by ValueError: bad batch", (1,), True),
+        ("rank-missing", "rank 0 ended by ValueError: bad batch", (0,), False),
+        ("calls-differ", "rank 1 ended by DistBackendError: NCCL error, invalid usage", (1,), False),
+        ("rank-missing", "rank 1 ended by RuntimeError: [/pytorch/third_party/gloo/x.cc:1] Timed out", (1,), False),
+        ("calls-differ", "ranks 0, 1 ended by ValueError: NaN", (0, 1), False),
+        ("exit-status", "rank 1 ended by ValueError: bad batch", (1,), False),
+    ],
+)
+def test_an_exception_of_its_own_may_be_why_a_rank_called_something_else(
+    first: str, message: str, ranks: tuple[int, ...], is_cause: bool
+) -> None:
+    """On its way out, in a ``finally``, it called what the others did not. What others caused is no cause."""
+    differs = found("rank 1 differs", 1, 0, rule=first)
+    raised = found(message, *ranks, rule="ended-by-exception", ns=9000)
+    assert (cause_of(differs, [differs, raised]) is raised) == is_cause

@@ -5,12 +5,16 @@ import json
 import os
 import re
 import struct
+import subprocess
+import sys
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
 
 from tracehook.audit import live, live_process
+from tracehook.audit.alive import own_host
 from tracehook.audit.live import Follower
 from tracehook.audit.live_process import QUIET_AFTER, State
 from tracehook.commands import watch_table
@@ -97,39 +101,35 @@ def test_only_what_is_new_is_read(tmp_path, follower, monkeypatch):
     """A look opens the files that have grown and no others, and reads their new bytes."""
     paths = [_start(tmp_path, rank, *[ALLOC] * 50) for rank in range(20)]
     follower.look()
-    opened, read = [], []
-    open_file, pread = os.open, os.pread
-    monkeypatch.setattr(growing.os, "open", lambda path, *a: opened.append(path) or open_file(path, *a))
-    monkeypatch.setattr(growing.os, "pread", lambda *a: read.append(pread(*a)) or read[-1])
+    opened, pread = Mock(wraps=os.open), os.pread
+    read: list[bytes] = []
+
+    def noted(*where):
+        read.append(pread(*where))
+        return read[-1]
+
+    monkeypatch.setattr(os, "open", opened)
+    monkeypatch.setattr(os, "pread", noted)
     follower.look()
-    assert opened == []
+    assert opened.mock_calls == []
     _append(paths[7], ALLOC)
     follower.look()
-    assert (opened, read[-1], len(read)) == ([paths[7]], _lines(ALLOC), 2)
+    assert ([call.args[0] for call in opened.mock_calls], read[-1], len(read)) == ([paths[7]], _lines(ALLOC), 2)
     assert len(read[0]) <= 128  # whether it is the same file still
 
 
-@pytest.mark.parametrize("cut", [1, 5, 40, -2, -1])
-def test_a_torn_line_is_waited_for(tmp_path, follower, cut):
-    """Wherever a write was cut, the line counts once it is whole, and not before."""
-    path = _start(tmp_path, 0)
-    line = _lines(ALLOC)
-    _append(path, data=line[:cut])
-    follower.look()
-    assert (_only(follower).summary.segments, _only(follower).foreign) == (0, 0)
-    _append(path, data=line[cut:] + line)
-    follower.look()
-    assert (_only(follower).summary.segments, _only(follower).foreign) == (2, 0)
-
-
-def test_byte_by_byte(tmp_path, follower):
-    """However small the pieces are that arrive, also of the first line, the result is that of the whole."""
+def test_a_line_counts_once_it_is_whole(tmp_path, follower):
+    """However small the pieces are that arrive, also of the first line, it counts then and not before."""
     path = tmp_path / "a.jsonl"
-    for byte in _lines(BEGIN, ALLOC, REFUSED):
+    written = b""
+    for byte in _lines(BEGIN, ALLOC, REFUSED, ALLOC):
+        written += bytes([byte])
         _append(path, data=bytes([byte]))
         follower.look()
-    process = _only(follower)
-    assert (process.summary.segments, process.alerts, process.foreign) == (1, 1, 0)
+        if whole := written.count(b"\n"):
+            process = _only(follower)
+            assert (process.summary.segments, process.alerts) == [(0, 0), (1, 0), (1, 1), (2, 1)][whole - 1]
+            assert process.foreign == 0
 
 
 def test_a_large_log_is_read_in_turns(tmp_path, follower):
@@ -176,34 +176,17 @@ def test_what_is_no_directory_is_an_error(tmp_path, clock):
         Follower(tmp_path / "file", clock).look()
 
 
-def test_a_replaced_file_is_read_from_its_beginning(tmp_path, follower):
-    """Another file of the same name, also a longer one, is another log: the counts begin anew."""
-    path = _start(tmp_path, 0, ALLOC, ALLOC)
+@pytest.mark.parametrize(("before", "how", "after"), [(2, "renamed", 7), (1, "written", 3), (9, "written", 1)])
+def test_another_file_of_the_same_name_is_another_log(tmp_path, follower, before, how, after):
+    """One that took its place, or was made anew with the same inode, longer or shorter: the counts begin anew."""
+    path = _start(tmp_path, 0, *[ALLOC] * before)
     follower.look()
-    other = tmp_path / "other"
-    other.write_bytes(_lines(BEGIN | {"rank": 5, "pid": 50}, *[ALLOC] * 7))
-    other.rename(path)
-    follower.look()
-    assert (_only(follower).summary.rank, _only(follower).summary.segments) == (5, 7)
-
-
-def test_a_file_that_was_removed_and_made_anew(tmp_path, follower):
-    """Also where the new one has the inode of the old one and is longer."""
-    path = _start(tmp_path, 0, ALLOC)
-    follower.look()
-    path.write_bytes(_lines(BEGIN | {"t_ns": 5}, *[ALLOC] * 3))
-    follower.look()
-    follower.look()
-    assert _only(follower).summary.segments == 3
-
-
-def test_a_cut_file_is_read_from_its_beginning(tmp_path, follower):
-    """A file that is shorter than what was read of it was written anew."""
-    path = _start(tmp_path, 0, *[ALLOC] * 9)
-    follower.look()
-    path.write_bytes(_lines(BEGIN | {"rank": 5}, ALLOC))
-    follower.look()
-    assert (_only(follower).summary.rank, _only(follower).summary.segments) == (5, 1)
+    place = tmp_path / "other" if how == "renamed" else path
+    place.write_bytes(_lines(BEGIN | {"rank": 5, "pid": 50, "t_ns": 5}, *[ALLOC] * after))
+    place.rename(path)
+    for _ in range(2):
+        follower.look()
+    assert (_only(follower).summary.rank, _only(follower).summary.segments) == (5, after)
 
 
 def test_a_file_that_goes_is_gone(tmp_path, follower):
@@ -231,7 +214,7 @@ def test_a_file_that_is_replaced_between_look_and_read(tmp_path, follower, monke
         with open(os.devnull) as file:
             return fstat(file.fileno())
 
-    monkeypatch.setattr(growing.os, "fstat", another)
+    monkeypatch.setattr(os, "fstat", another)
     follower.look()
     assert follower.processes == {}
     follower.look()
@@ -408,6 +391,20 @@ def test_a_process_that_looks_is_alive(tmp_path, follower, clock, core):
     follower.look()
     assert _only(follower).state(clock.now) == (State.SILENT, pytest.approx(41))
     assert "silent 41 s" in _render(follower)
+
+
+@pytest.mark.parametrize(("host", "state"), [(own_host(), State.GONE), ("elsewhere", State.SILENT)])
+def test_a_process_that_this_host_has_no_more_is_gone(tmp_path, follower, clock, core, host, state):
+    """Of another host's process the watch only knows that it looks no more."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    path = tmp_path / f"job.rank0.host.{ended.pid}.jsonl"
+    _append(path, BEGIN | {"rank": 0, "pid": ended.pid, "host": host}, ALLOC)
+    looked = _ring_of(core, 1, 1, looked_ns=5 * 10**9, epoch_ns=(WALL - 305) * 10**9)
+    path.with_suffix(".ring").write_bytes(looked)
+    follower.look()
+    assert _only(follower).state(clock.now) == (state, 300)
+    assert follower.all_ended == (state is State.GONE)
 
 
 def test_when_a_killed_process_was_last_alive(tmp_path, follower, clock, core):

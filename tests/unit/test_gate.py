@@ -10,7 +10,7 @@ def test_a_segment_that_comes_during_a_collective_is_registered_when_it_ends(har
     """The event returns at once and calls nothing; who leaves the gate registers, once."""
     harness.create(X)
     collective = background(harness.collective, X, 400_000)
-    addresses = []
+    addresses: list[int] = []
 
     def comes_too_late():
         addresses.append(0x1000 * (len(addresses) + 1))
@@ -135,18 +135,6 @@ def test_a_communicator_in_progress_gets_its_segments_later(harness, calls_of, e
     assert len(events("communicator.ready")) == 1
 
 
-def test_a_collective_finds_everything_registered(harness, calls_of):
-    """Entering the gate is what registers the rest, so no collective sees an unregistered live segment."""
-    harness.set_in_progress(X, True)
-    harness.create(X)
-    harness.alloc(0, 0x10000, 4 * KIB)
-    harness.alloc(0, 0x20000, 4 * KIB)
-    harness.free(0, 0x10000, 4 * KIB)
-    harness.set_in_progress(X, False)
-    assert harness.collective(X) is True
-    assert calls_of(X) == [("register", 0x20000)]
-
-
 def test_parent_and_child_share_one_gate(harness, calls_of, busy_gate):
     """Communicators that share resources are served one at a time; an unrelated one is not held up by them."""
     harness.create(X)
@@ -156,12 +144,3 @@ def test_parent_and_child_share_one_gate(harness, calls_of, busy_gate):
         harness.alloc(0, 0x10000, 4 * KIB)
         assert [calls_of(pointer) for pointer in (X, CHILD, 3)] == [[], [], [("register", 0x10000)]]
     assert [calls_of(pointer) for pointer in (X, CHILD)] == [[("register", 0x10000)]] * 2
-
-
-def test_the_end_of_a_parent_leaves_its_child_at_work(harness, calls_of):
-    """The gate outlives whoever made it."""
-    harness.create(X)
-    harness.create(CHILD, parent=X)
-    harness.retire(X)
-    harness.alloc(0, 0x10000, 4 * KIB)
-    assert (calls_of(X), calls_of(CHILD)) == ([], [("register", 0x10000)])

@@ -24,7 +24,7 @@ def _group(backend: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("backend", "text"),
-    [(ProcessGroupNCCL2(), "a ProcessGroupNCCL2 that does not give its communicator"), (ProcessGroupGloo(), "no NCCL")],
+    [(ProcessGroupNCCL2(), "a ProcessGroupNCCL2 that does not tell its communicator"), (ProcessGroupGloo(), "no NCCL")],
 )
 def test_why_there_are_no_windows(backend: object, text: str) -> None:
     """A group of NCCL whose communicator torch does not give is told apart from one without NCCL."""
@@ -39,4 +39,4 @@ def test_a_group_without_a_backend_for_cuda() -> None:
         raise RuntimeError("no backend for cuda")
 
     with pytest.raises(RuntimeError, match="group 8 has no NCCL backend"):
-        groups.facts(SimpleNamespace(group_name="8", _get_backend=without))  # type: ignore[arg-type]
+        groups.facts(SimpleNamespace(group_name="8", _get_backend=without))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import socket
+from pathlib import Path
+
 import pytest
 
 from tracehook.agreement.handshake import RankPlace, domain, greeting, this_host
@@ -31,4 +35,18 @@ def test_a_host_is_what_nccl_takes_for_one(monkeypatch: pytest.MonkeyPatch) -> N
     this_host.cache_clear()
     monkeypatch.setenv("NCCL_HOSTID", "elsewhere")
     assert (this_host(), own != "elsewhere") == ("elsewhere", True)
+    this_host.cache_clear()
+
+
+def test_a_boot_that_a_container_hides_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules of a container may refuse what lies below /proc/sys: then the name of the host has to do."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "stat", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.delenv("NCCL_HOSTID", raising=False)
+    this_host.cache_clear()
+    assert this_host() == f"{socket.gethostname()} "
     this_host.cache_clear()

@@ -39,12 +39,13 @@ def wait(
     group: str = "ab",
     name: str = "",
     number: int = 0,
+    call: str = "",
 ) -> None:
     """Write what a rank says that waits."""
     told = {
         "rank": rank,
         "pid": pids[rank],
-        "call": f"ncclAllReduce of 4 float32, sum (collective {number or rank + 1})",
+        "call": call or f"ncclAllReduce of 4 float32, sum (collective {number or rank + 1})",
         "communicator": group * 16,
         "key": group[::-1] * 8,
         "group": name,
@@ -53,6 +54,27 @@ def wait(
         "missing": [[each, pids[each]] for each in missing],
     }
     (folder / f"wait.{pids[rank]}.1.json").write_text(json.dumps(told))
+
+
+def test_messages_of_several_pairs_are_several_calls(tmp_path: Path, pids: list[int]) -> None:
+    """Each pair counts its messages, and who waits for whom is told of each."""
+    for rank, missing in ((0, 1), (1, 2), (2, 1)):
+        wait(tmp_path, pids, rank, [missing], 20, call="ncclRecv of 4 float32 (message 4)")
+    found = find_hang(tmp_path, LIMIT)
+    assert found is not None
+    assert sorted(call.ranks for call in found.calls) == [(1, 0, 2), (2, 1)]
+
+
+def test_a_rank_that_calls_what_more_ranks_ended_without_is_named_first(tmp_path: Path, pids: list[int]) -> None:
+    """Most ranks are right. Of two, the one that ended may have ended too early."""
+    wait(tmp_path, pids, 0, [3, 3], 20)  # two ranks, of one process that is gone
+    found = find_hang(tmp_path, LIMIT)
+    assert found is not None
+    assert found.calls[0].ranks == (0, 3, 3)
+    wait(tmp_path, pids, 0, [3], 20)
+    found = find_hang(tmp_path, LIMIT)
+    assert found is not None
+    assert found.calls[0].ranks == (3, 0)
 
 
 def test_a_circle_is_a_hang_after_five_seconds(tmp_path: Path, pids: list[int]) -> None:

@@ -41,10 +41,10 @@ def test_an_entry_is_whole(bug: known.Bug) -> None:
 
 
 def test_the_page_shows_the_list() -> None:
-    """docs/troubleshooting.md is what docs/write_tables.py writes."""
+    """docs/failure-modes.md is what docs/write_tables.py writes."""
     docs = Path(__file__).parents[2] / "docs"
-    page = (docs / "troubleshooting.md").read_text()
-    assert runpy.run_path(str(docs / "write_tables.py"))["troubleshooting_page"](page) == page
+    page = (docs / "failure-modes.md").read_text()
+    assert runpy.run_path(str(docs / "write_tables.py"))["failures_page"](page) == page
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,14 @@ import io
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from audit.goldens import DIRECTORY, unpack
 from rich.console import Console
 
-from tracehook.audit import live, live_waits
+from tracehook.audit import live_waits
 from tracehook.audit.live import Follower
 from tracehook.commands import watch_table
 from tracehook.log.calls import HEAD_BYTES
@@ -25,7 +26,7 @@ def _follow(name: str, scratch: Path, monkeypatch: pytest.MonkeyPatch, after: fl
     directory = unpack(DIRECTORY / name, scratch)
     headers = [read_header(path) for path in directory.glob("*.ring")]
     now = max(header.epoch_ns + header.looked_ns for header in headers) / 1e9 + after
-    monkeypatch.setattr(live.time, "time", lambda: now)
+    monkeypatch.setattr(time, "time", lambda: now)
     follower = Follower(directory)
     follower.look()
     console = Console(width=400, file=io.StringIO(), record=True)
@@ -116,7 +117,7 @@ def test_the_host_of_the_rank_that_did_not_come(tmp_path: Path, monkeypatch: pyt
         log.write_text(re.sub('"host": ?"[^"]*"', f'"host":"node{rank // 4}"', text, count=1))
     headers = [read_header(path) for path in directory.glob("*.ring")]
     now = max(header.epoch_ns + header.looked_ns for header in headers) / 1e9 + 2.0
-    monkeypatch.setattr(live.time, "time", lambda: now)
+    monkeypatch.setattr(time, "time", lambda: now)
     follower = Follower(directory)
     follower.look()
     told = list(watch_table.told_hangs(follower).values())
@@ -134,7 +135,7 @@ def test_only_slots_that_were_ever_taken_are_read(tmp_path: Path) -> None:
 
 def test_a_job_that_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever called all, and ended, waits for nobody."""
-    monkeypatch.setattr(live.time, "time", lambda: 0.0)
+    monkeypatch.setattr(time, "time", lambda: 0.0)
     follower = Follower(unpack(DIRECTORY / "clean", tmp_path))
     follower.look()
     assert follower.hangs == []

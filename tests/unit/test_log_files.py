@@ -39,7 +39,7 @@ def test_a_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     logs = tmp_path / "logs"
     logs.mkdir()
     (logs / f"{file_name.file_stem(None)}.jsonl").symlink_to(victim)
-    monkeypatch.setattr(file_name.Path, "glob", lambda *_: [])
+    monkeypatch.setattr(Path, "glob", lambda *_: [])
     path, descriptor = file_name.make_log(logs, None)
     os.write(descriptor, b"line\n")
     os.close(descriptor)

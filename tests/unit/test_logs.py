@@ -2,13 +2,14 @@
 
 import json
 import os
+import socket
 from datetime import UTC, datetime, timedelta
 
 import pytest
-import structlog
 
 from tracehook.log import file_name
 from tracehook.log import journal as logs
+from tracehook.log import parts as file_parts
 from tracehook.log.tables import REASONS
 
 COMM = {"comm": 0xABC, "comm_id": 1, "comm_seq": 7, "comm_rank": 3, "device": 0}
@@ -116,22 +117,6 @@ def test_the_end_has_the_counts(core, journal):
     assert core.ring_removed == 1
 
 
-def test_the_thread_writes_by_itself(core, journal, until):
-    """Nobody has to ask for a line to be written."""
-    journal.start()
-    core.push("segment.alloc", **SEGMENT)
-    until(lambda: core.drained == 1)
-    journal.close(dict)
-
-
-def test_structlog_is_not_configured(core, journal):
-    """The configuration of structlog belongs to the application."""
-    core.push("segment.alloc", **SEGMENT)
-    journal.flush()
-    journal.close(dict)
-    assert structlog.is_configured() is False
-
-
 def test_a_forked_child_leaves_the_file_to_its_parent(core, journal):
     """After letting go, the child writes nothing more to the parent's log."""
     path = journal.path
@@ -143,12 +128,48 @@ def test_a_forked_child_leaves_the_file_to_its_parent(core, journal):
 
 def test_the_name_of_a_log(monkeypatch):
     """Job, rank, host and process make it unique on shared storage; odd characters of the job's id are replaced."""
-    monkeypatch.setattr(file_name.socket, "gethostname", lambda: "node-7")
+    monkeypatch.setattr(socket, "gethostname", lambda: "node-7")
     stem = file_name.file_stem("a/b c", {"RANK": "3"})
     assert stem == f"a_b_c.rank3.node-7.{os.getpid()}"
     assert file_name.file_stem("12", {}) == f"12.rank-.node-7.{os.getpid()}"
     assert file_name.file_stem(None, {}) == f"job.rank-.node-7.{os.getpid()}"
     assert len(file_name.file_stem("x" * 300, {})) < 200, "a file's name has at most 255 bytes"
+
+
+def test_who_cannot_hear_of_a_birth_does_not_end_the_log(core, tmp_path, capsys):
+    """What it loads then may be out of reach, after chroot or a change of the user: one line says so."""
+
+    def hear():
+        raise ImportError("No module named 'tomllib'")
+
+    journal = logs.Journal(core, tmp_path / "a.jsonl", {}, at_birth=hear)
+    for _ in range(2):
+        core.push("communicator.pending", **COMM, ranks=8)
+    assert journal.flush() == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == "tracehook: this process does not hear what other ranks ask: No module named 'tomllib'"
+
+
+def test_a_program_may_replace_json_dumps(core, journal, monkeypatch):
+    """With an indent of its own, for example, which would tear our lines apart."""
+    monkeypatch.setattr(json, "dumps", lambda *_, **__: "{\n}")
+    core.push("register.local", **COMM, **SEGMENT)
+    assert journal.flush() == 1
+    assert [line["event"] for line in _lines_of(journal)] == ["trace.begin", "register.local"]
+
+
+def test_an_error_of_any_class_ends_the_log_and_not_its_thread(core, journal, capsys, monkeypatch):
+    """An audit hook of the program may refuse to open files, and raise what it likes."""
+
+    def refuse(*_):
+        raise LookupError("not allowed here")
+
+    monkeypatch.setattr(file_parts.Parts, "write", refuse)
+    for _ in range(2):
+        core.push("register.local", **COMM, **SEGMENT)
+        assert journal.flush() == 0
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"tracehook: no log from here on, {journal.path}: not allowed here; the job goes on"
 
 
 def test_a_reason_is_said_once(core, journal, capsys):
@@ -219,3 +240,21 @@ def test_nothing_is_said_aside_at_the_end(core, tmp_path):
     journal.start()
     journal.close(dict)
     assert [line["event"] for line in _lines_of(journal)] == ["trace.begin", "communicator.ready", "trace.end"]
+
+
+def test_an_object_of_the_program_may_end_on_the_thread_of_the_log_and_ask_for_the_status(core, tmp_path):
+    """Python's garbage collector runs on any thread: what it calls there must not wait for what that thread writes."""
+
+    class Asking:
+        def hear(self, *_):
+            log.flush()
+
+        def look(self):
+            return ()
+
+    log = logs.Journal(core, tmp_path / "a.jsonl", {"rank": 0, "pid": 1}, aside=Asking())
+    core.push("register.local", **COMM, **SEGMENT, duration_ns=2500)
+    log.start()
+    log.flush()
+    log.close(dict)
+    assert [line["event"] for line in _lines_of(log)] == ["trace.begin", "register.local", "trace.end"]

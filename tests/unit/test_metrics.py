@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import runpy
@@ -11,6 +12,8 @@ import time
 import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -21,7 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import tracehook
 from tracehook.hook import facts
-from tracehook.log.event_counts import EventCounts
+from tracehook.log.event_counts import EventCounts, Missed
 from tracehook.log.journal import Journal
 from tracehook.metrics import writer
 from tracehook.metrics.merged import Merged
@@ -184,7 +187,7 @@ def test_all_values_are_in_the_table():
     rows = [ROW | {"memory": {"suspendable": 5, "suspended": 0, "persistent": 2}}]
     pools = [{"pool": "shared", "device": 0, "segments": 2, "bytes": 64, "retired_bytes": 32}]
     tally = EventCounts()
-    tally._missed.update([("ab", 1)])
+    tally._missed[Missed("ab", 1)] += 1
     now = sources(status={"communicators": rows, "pools": pools}, collectives=by_path([counted()]))
     found = list(readings(now))
     for reading in found:
@@ -246,17 +249,17 @@ def test_the_file_is_written_at_once_and_at_the_end(tmp_path):
 
 def test_a_fault_is_said_once_and_tried_again(tmp_path, capsys, until):
     """The file comes as soon as it can be written."""
-    path, tries, said = tmp_path / file_name(), [], []
+    path, make, said = tmp_path / file_name(), Mock(return_value=b""), io.StringIO()
     path.mkdir()  # so that no file can take its place
-    writer = Writer(path, lambda: bytes(tries.append(path) or 0), period=0.01)
+    writer = Writer(path, make, period=0.01)
     writer.start()
-    until(lambda: said.append(capsys.readouterr().err) or any(said))
-    enough = len(tries) + 5
-    until(lambda: len(tries) > enough)
+    until(lambda: said.write(capsys.readouterr().err) > 0)
+    enough = make.call_count + 5
+    until(lambda: make.call_count > enough)
     path.rmdir()
     until(path.is_file)
     writer.finish()
-    lines = "".join([*said, capsys.readouterr().err]).splitlines()
+    lines = (said.getvalue() + capsys.readouterr().err).splitlines()
     assert len(lines) == 1
     assert str(path) in lines[0]
     assert "tracehook tries again" in lines[0]
@@ -264,7 +267,7 @@ def test_a_fault_is_said_once_and_tried_again(tmp_path, capsys, until):
 
 def test_a_file_system_that_stands_still_holds_nobody_up(tmp_path):
     """The end of the process waits for its last file for two seconds, and no longer."""
-    stands, free = SimpleNamespace(begun=False), []
+    stands, free = SimpleNamespace(begun=False), list[bool]()
 
     def wait():
         stands.begun = True
@@ -340,9 +343,9 @@ def test_the_collector_of_a_directory_can_be_registered(tmp_path):
 
 def test_the_program_of_the_page_serves_the_files(tmp_path):
     """Word for word, but for the port and the directory, which may come later."""
-    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
-    program = re.search(r"```python\n(from prometheus_client import start.*?)thread\.join", page, re.DOTALL)[1]
-    directory, found = tmp_path / "metrics", {}
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(from prometheus_client import start.*?)thread\.join", page, re.DOTALL)
+    directory, found = tmp_path / "metrics", dict[str, Any]()
     exec(program.replace("9427", "0").replace("/shared/metrics", str(directory)), found)
     directory.mkdir()
     (directory / file_name(0)).write_bytes(text(Bounded().of(readings(sources()), PLACE)))
@@ -361,7 +364,7 @@ def test_without_prometheus_client_the_collector_says_what_to_install(monkeypatc
 
 
 def test_the_page_has_the_table():
-    """docs/metrics.md is what docs/write_tables.py writes."""
+    """docs/operations.md is what docs/write_tables.py writes."""
     docs = Path(__file__).parents[2] / "docs"
-    page = (docs / "metrics.md").read_text(encoding="utf-8")
+    page = (docs / "operations.md").read_text(encoding="utf-8")
     assert runpy.run_path(str(docs / "write_tables.py"))["metrics_page"](page) == page

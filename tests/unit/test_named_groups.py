@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tracehook.audit.group import NamedGroup, group_in, groups_of
-from tracehook.audit.live import Process
+from tracehook.audit.live_process import Process
 from tracehook.audit.summary import summarise
 from tracehook.commands.watch_table import alert
 from tracehook.log.reader import ProcessLog, read_process

@@ -110,7 +110,8 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
                 if group.is_made
             }
 
-    c10d = SimpleNamespace(_world=World())
+    no_group = SimpleNamespace(WORLD=None)
+    c10d = SimpleNamespace(_world=World(), GroupMember=no_group)
     monkeypatch.setattr(group_names, "_c10d", lambda: c10d)
     return made
 
@@ -126,6 +127,30 @@ def test_a_communicator_is_logged_with_its_group(torch: Torch) -> None:
     assert set(line[1]) - {"comm", "comm_id"} == set(ABOUT["communicator.group"].fields)
     assert namer.known(1) is not None
     assert torch.look(100.0) == []
+
+
+def test_a_communicator_that_leaves_ranks_of_its_group_out_is_told(
+    torch: Torch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ranks that make their groups in another order each get a part of the communicator. Each group has one."""
+    torch.add("0", "default_pg", 1, [0, 1, 2], torch.birth(1, rank=1, size=3))
+    torch.add("1", "", 1, [0, 1, 2], torch.birth(2, rank=0, size=1))
+    torch.add("2", "", 1, [0, 1], torch.birth(3, rank=0, size=1))
+    assert [(fields["comm_id"], fields["group"]) for _, fields in torch.look()] == [(1, "0"), (2, "1"), (3, "2")]
+    told = capsys.readouterr().err
+    assert "group 1 (ranks 0-2) has a communicator of 1 rank: the ranks did not call new_group in one order" in told
+    assert told.count("call new_group on all ranks of the job") == 2
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_communicator_that_torch_did_not_make_leaves_no_rank_out(torch: Torch, size: int) -> None:
+    """It may live while torch makes a group that has no communicator yet, or none at once: no line, no wrong name."""
+    torch.add("0", "default_pg", 1, [0, 1, 2], torch.birth(1, rank=1, size=3))
+    torch.birth(2, rank=0, size=size)
+    torch.add("1", "", 0, [1, 2, 3, 4]).is_made = False
+    assert [fields["comm_id"] for _, fields in torch.look()] == [1]
+    torch.groups[-1].is_made, torch.groups[-1].bound_device_id = True, None
+    assert torch.look(1.0) == []
 
 
 @pytest.mark.parametrize("text", ["undefined", "default_pg", "default_pg:split:0", "undefined:split:3", ""])

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
-from support.pages import Block, blocks_of, problem_of
+from support.pages import PAGES, ROOT, Block, blocks_of, problem_of
 
 
 def only(text: str) -> Block:
@@ -67,3 +68,15 @@ def test_a_block_knows_its_place() -> None:
     assert (block.name, block.title, block.text) == ("docs/x.md:4", "a.py", "x\n")
     assert block.runs("in a shell")
     assert block.fails_with == "a sentence"
+
+
+FIRST = ["getting-started.md", "symmetric.md", "failure-modes.md", "operations.md"]
+
+
+def test_the_front_of_the_house_stays_small() -> None:
+    """A README of at most 120 lines, at most 18 pages, and before all others in the navigation those that suffice."""
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+    assert len(PAGES) <= 1 + 18
+    assert len((ROOT / "docs" / "design.md").read_text(encoding="utf-8").splitlines()) <= 350
+    listed = re.findall(r"([\w-]+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert listed[:5] == ["index.md", *FIRST]

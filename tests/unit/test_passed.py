@@ -18,13 +18,20 @@ def crowded(harness: _testing.Harness) -> _testing.Harness:
     return harness
 
 
+def summary_of(crowded: _testing.Harness) -> tuple[bytes, int, int, tuple[int, int, int, int, int]]:
+    """Return the events that stay, how many were read, the last one's number, and what the others come to."""
+    found = crowded.peek_summed(1000, 1)
+    assert found is not None
+    return found
+
+
 def test_what_came_and_went_is_summed(crowded: _testing.Harness) -> None:
     """Its events are taken out, and counted; what lives keeps its events, in their order."""
     crowded.alloc(0, 1 << 30, MIB)
     for number in range(1, 11):
         crowded.alloc(0, number << 21, 2 * MIB)
         crowded.free(0, number << 21, 2 * MIB)
-    data, read, last, summed = crowded.peek_summed(1000, 1)
+    data, read, last, summed = summary_of(crowded)
     kept = list(unpack(data))
     assert summed == (40, 10, 20 * MIB, 10, 0)
     assert read == 2 + 40
@@ -37,7 +44,7 @@ def test_a_life_that_is_cut_by_the_batch_stays(crowded: _testing.Harness) -> Non
     crowded.alloc(0, 1 << 21, MIB)
     crowded.mark_drained(2)
     crowded.free(0, 1 << 21, MIB)
-    data, read, _, summed = crowded.peek_summed(100, 1)
+    data, read, _, summed = summary_of(crowded)
     assert summed == (0, 0, 0, 0, 0)
     assert len(list(unpack(data))) == read == 2
 
@@ -50,7 +57,7 @@ def test_ranges_that_came_and_went_are_summed(crowded: _testing.Harness) -> None
     crowded.map(0, 1 << 21, 2 * MIB)
     crowded.map(0, 1 << 22, 2 * MIB)
     crowded.unmap(0, 1 << 22, MIB)
-    data, read, _, summed = crowded.peek_summed(100, 1)
+    data, read, _, summed = summary_of(crowded)
     assert summed == (10, 0, 0, 0, 5)
     assert read == 13
     assert len(list(unpack(data))) == 3
@@ -61,7 +68,7 @@ def test_a_range_whose_mapping_is_in_the_log_already_stays(crowded: _testing.Har
     crowded.map(0, 1 << 21, 2 * MIB)
     crowded.mark_drained(1)
     crowded.unmap(0, 1 << 21, 2 * MIB)
-    data, _, _, summed = crowded.peek_summed(100, 1)
+    data, _, _, summed = summary_of(crowded)
     assert summed[0] == 0
     assert len(list(unpack(data))) == 1
 
@@ -71,7 +78,7 @@ def test_a_life_with_a_refused_call_stays(crowded: _testing.Harness) -> None:
     crowded.fail_after(1, 0)
     crowded.alloc(0, 1 << 21, MIB)
     crowded.free(0, 1 << 21, MIB)
-    data, read, _, summed = crowded.peek_summed(100, 1)
+    data, read, _, summed = summary_of(crowded)
     assert summed[0] == 0
     assert len(list(unpack(data))) == read
 

@@ -17,6 +17,7 @@ from tracehook.log.ring import read_slots
 from tracehook.log.tallies import DOMAINS, SETTINGS, Surroundings, Tallies, Tally, tally_of
 from tracehook.nccl import paths
 from tracehook.nccl.counts import PathCount, counted, path_of_tally
+from tracehook.nccl.rules import OPERATIONS
 
 VERSIONS = (22707, 22809, 22907, 23007)
 KB, MB = 1 << 10, 1 << 20
@@ -39,8 +40,7 @@ def told(*rows: Tally, domain: str = "one_host", policy: int = 0, capability: in
 
 def named(*arguments: Any, **more: Any) -> tuple[str, ...]:
     """Return the path with each version."""
-    around = {name: more.pop(name) for name in ("domain", "policy", "capability") if name in more}
-    around |= {name: more.pop(name) for name in SETTINGS if name in more}
+    around = {name: more.pop(name) for name in ("domain", "policy", "capability", *SETTINGS) if name in more}
     row = tally(*arguments, **more)
     return tuple(path_of_tally(row, told(row, **around), version) for version in VERSIONS)
 
@@ -48,7 +48,7 @@ def named(*arguments: Any, **more: Any) -> tuple[str, ...]:
 @pytest.mark.parametrize("captured", [False, True])
 @pytest.mark.parametrize("nbytes", [1, 3 * KB, 64 * MB])
 @pytest.mark.parametrize("windows", ["none", "send", "receive", "both"])
-@pytest.mark.parametrize("operation", sorted(paths.OPERATIONS - {"send", "recv"}))
+@pytest.mark.parametrize("operation", sorted(OPERATIONS - {"send", "recv"}))
 def test_each_key_has_the_path_of_the_table(operation: str, windows: str, nbytes: int, captured: bool) -> None:
     """What explain says of such a call is what its count is called; where only NCCL knows, unknown."""
     for version, domain, reduction in itertools.product(VERSIONS, DOMAINS, ("sum", "avg", "max", "premul_sum")):
@@ -137,8 +137,8 @@ def slot(*entries: tuple[int, ...], around: int = 0) -> bytes:
 
 def test_a_kind_is_read_as_it_was_packed() -> None:
     """Names without _config and _in_place; flags in the order of tally.h."""
-    common = {"operation": "all_gather", "dtype": "bfloat16", "reduction": "avg"}
-    sizes = {"bucket": 1024, "count": 2, "nbytes": 3000, "least": 1400, "most": 1600}
+    common: dict[str, Any] = {"operation": "all_gather", "dtype": "bfloat16", "reduction": "avg"}
+    common |= {"bucket": 1024, "count": 2, "nbytes": 3000, "least": 1400, "most": 1600}
     for flags, windows, group, captured in (
         (0, "none", "alone", False),
         (1, "send", "alone", False),
@@ -147,7 +147,7 @@ def test_a_kind_is_read_as_it_was_packed() -> None:
         (3 | 8, "both", "grouped", False),
         (8 | 16, "none", "alike", False),
     ):
-        wanted = Tally(**common, windows=windows, group=group, captured=captured, **sizes)
+        wanted = Tally(**common, windows=windows, group=group, captured=captured)
         assert tally_of(packed(flags=flags), 2, 3000, 1400, 1600) == wanted
     assert tally_of(packed(bucket=0), 1, 0, 0, 0).bucket == 0
     assert tally_of(packed(bucket=1), 1, 1, 1, 1).bucket == 1

@@ -64,126 +64,116 @@ def test_the_windows_that_each_version_needs(case: tuple[str, str, int]) -> None
     assert tuple(kind(operation, windows, nbytes, version=version) for version in VERSIONS) == WINDOWS[case]
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("operation", ["all_reduce", "reduce_scatter"])
-@pytest.mark.parametrize(
-    ("dtype", "wanted"),
-    [
-        ("float32", S),
-        ("torch.bfloat16", S),
-        ("float16", S),
-        ("float8_e4m3fn", S),
-        ("complex64", S),
-        ("float64", P),
-        ("complex128", P),
-        ("int32", P),
-        ("int64", P),
-        ("uint8", P),
-        ("bool", P),
-    ],
-)
-def test_the_types_that_are_reduced(version: int, operation: str, dtype: str, wanted: str) -> None:
-    """Floats of 32 bits and fewer have symmetric kernels, in all versions."""
-    assert ask(operation, dtype=dtype, version=version) == (wanted, "in_windows" if wanted == S else "dtype")
+FLOATS = ("float32", "torch.bfloat16", "float16", "float8_e4m3fn", "complex64")
+OTHER_TYPES = ("float64", "complex128", "int32", "int64", "uint8", "bool")
+REDUCING = ("all_reduce", "reduce_scatter")
+BLACKWELL: dict[str, Any] = {"operation": "all_gather", "capability": 100, "itemsize": 4}
+BETWEEN: dict[str, Any] = {"operation": "all_to_all", "domain": "several", "policy": 2}
+BY_VERSION: list[tuple[str, dict[str, Any], tuple[str, str, str, str]]] = [
+    ("2.27 takes only a collective that is alone in its group", {"grouped": True}, (P, S, S, S)),
+    ("from 2.29.2 on kernels need direct NVLink", {"domain": "peers"}, (S, S, P, P)),
+    ("from 2.30.3 on the average has one", {"reduction": "ReduceOp.AVG"}, (P, P, P, S)),
+    ("from 2.29 on there are kernels between domains", {"operation": "all_gather", "domain": "several"}, (P, P, D, D)),
+    ("between domains", {"operation": "all_gather", "windows": "receive", "domain": "several"}, (P, P, P, P)),
+    ("between domains", {"operation": "reduce_scatter", "domain": "several"}, (P, P, S, S)),
+    ("between domains", {"operation": "reduce_scatter", "windows": "send", "domain": "several"}, (P, P, S, S)),
+    ("between domains", {"operation": "reduce_scatter", "windows": "receive", "domain": "several"}, (P, P, P, P)),
+    ("none between domains for all_reduce", {"domain": "several"}, (P, P, P, P)),
+    (
+        "from 2.29.2 on LL kernels without windows",
+        {"windows": "none", "nbytes": KB, "settings": {"NCCL_SYM_NOWIN_ENABLE": "1"}},
+        (P, P, D, D),
+    ),
+    ("more than 8 Mi elements on Blackwell are copied", BLACKWELL | {"nbytes": 33 * MB}, (S, S, C, C)),
+    ("8 Mi elements are not", BLACKWELL | {"nbytes": 32 * MB}, (S, S, S, S)),
+    (
+        "a setting changes the number",
+        BLACKWELL | {"nbytes": 32 * MB, "settings": {"NCCL_SYM_CE_THRESHOLD": "1024"}},
+        (S, S, C, C),
+    ),
+    *(
+        (
+            "policy zero: from 2.28.3 on with both windows, from 2.29.2 on with the receive window",
+            {"operation": operation, "windows": windows, "nbytes": 256 * MB, "policy": 2},
+            (S if (operation, windows) == ("all_gather", "both") else P, *since),
+        )
+        for operation in ("all_gather", "all_to_all", "gather", "scatter")
+        for windows, since in (("both", (C, C, C)), ("receive", (P, C, C)), ("send", (P, P, P)))
+    ),
+]
 
 
-def test_all_gather_takes_every_type() -> None:
-    """Nothing is added there."""
-    assert {kind("all_gather", dtype=dtype) for dtype in ("int64", "float64", "bool")} == {S}
+@pytest.mark.parametrize(("rule", "call", "wanted"), BY_VERSION)
+def test_a_rule_that_versions_have_differently(rule: str, call: dict[str, Any], wanted: tuple[str, ...]) -> None:
+    """Each of VERSIONS has the kind of its column."""
+    assert tuple(kind(**call, version=version) for version in VERSIONS) == wanted, rule
 
 
-@pytest.mark.parametrize("reduction", ["min", "max", "product", "premul_sum"])
-def test_the_reductions_without_a_symmetric_kernel(reduction: str) -> None:
-    """All but the sum, and the average in newer versions."""
-    assert {ask(reduction=reduction, version=version) for version in VERSIONS} == {(P, "reduction")}
+ALL = [
+    *((S, "in_windows", {"dtype": dtype, "operation": operation}) for dtype in FLOATS for operation in REDUCING),
+    *((P, "dtype", {"dtype": dtype, "operation": operation}) for dtype in OTHER_TYPES for operation in REDUCING),
+    *((P, "reduction", {"reduction": reduction}) for reduction in ("min", "max", "product", "premul_sum")),
+    (D, "domain", {"domain": None}),
+    (P, "dtype", {"domain": None, "dtype": "int32"}),
+]
 
 
-def test_the_average_is_symmetric_from_2_30_3_on() -> None:
-    """Before, NCCL multiplies first, for which there is no symmetric kernel."""
-    kinds = [kind(reduction="ReduceOp.AVG", version=version) for version in (*VERSIONS[:3], 23003)]
-    assert kinds == [P, P, P, S]
+@pytest.mark.parametrize(("wanted", "reason", "call"), ALL)
+def test_a_rule_of_all_versions(wanted: str, reason: str, call: dict[str, Any]) -> None:
+    """Floats of 32 bits and fewer are reduced, by a sum; an unknown domain matters only where the rest would do."""
+    assert {ask(**call, version=version) for version in VERSIONS} == {(wanted, reason)}
 
 
-def test_64_gib_are_too_many() -> None:
-    """The bytes of all ranks count, but for all_reduce."""
-    assert ask("all_gather", nbytes=8 * GB) == (P, "size")
-    assert kind("all_gather", nbytes=8 * GB - 1) == S
-    assert kind("all_reduce", nbytes=8 * GB) == S
-    assert ask("all_reduce", nbytes=64 * GB) == (P, "size")
+ONE = {"NCCL_SYM_KERNEL": "AllReduce_AGxLL_R"}
+NEWEST: list[tuple[str, str | None, dict[str, Any]]] = [
+    *((S, None, {"operation": "all_gather", "dtype": dtype}) for dtype in ("int64", "float64", "bool")),
+    (P, "size", {"operation": "all_gather", "nbytes": 8 * GB}),  # 64 GiB of all ranks together
+    (S, None, {"operation": "all_gather", "nbytes": 8 * GB - 1}),
+    (S, None, {"nbytes": 8 * GB}),
+    (P, "size", {"nbytes": 64 * GB}),
+    (P, "windows", {"windows": "send", "nbytes": KB, "grouped": True}),  # a group has no LL kernels
+    (S, "in_windows", {"operation": "all_gather", "windows": "receive", "nbytes": KB, "grouped": True}),
+    (
+        P,
+        "setting",
+        {"operation": "reduce_scatter", "domain": "several", "settings": {"NCCL_SYM_GIN_KERNELS_ENABLE": "0"}},
+    ),
+    *((P, "setting", {"settings": {name: "0"}}) for name in ("NCCL_WIN_ENABLE", "NCCL_CUMEM_ENABLE")),
+    *(
+        (S, "in_windows", {"settings": {name: value}})
+        for name in ("NCCL_WIN_ENABLE", "NCCL_CUMEM_ENABLE")
+        for value in ("1", "what")
+    ),
+    (P, "setting", {"operation": "all_gather", "settings": ONE}),
+    (D, "setting", {"settings": ONE}),
+    (S, "in_windows", {"settings": {"NCCL_SYM_KERNEL": "^"}}),
+    (S, None, {"policy": 2}),  # the copy engine reduces nothing
+    (S, None, {"operation": "reduce_scatter", "policy": 2}),
+    (C, None, {"operation": "all_to_all", "settings": {"NCCL_CTA_POLICY": "2"}}),
+    (C, None, {"operation": "all_to_all", "settings": {"NCCL_CTA_POLICY": "efficiency|zero"}}),
+    (P, None, {"operation": "all_to_all", "settings": {"NCCL_CTA_POLICY": "0"}, "policy": 2}),
+    (D, "large", {"operation": "all_gather", "capability": None}),
+    (P, "version", {"version": 22605}),
+    (P, "empty", {"nbytes": 0}),
+    (P, "one_rank", {"ranks": 1}),
+    (S, None, {"operation": "all_gather_into_tensor"}),  # torch's names
+    (S, None, {"operation": "reduce_scatter_tensor"}),
+    (P, None, {"operation": "all_to_all_single"}),
+    (D, "cost_model", {"nbytes": NEVER_LL - 1, "version": 22902}),  # short messages, also with both windows
+    (S, None, {"nbytes": NEVER_LL, "version": 22902}),
+    (S, None, {"nbytes": KB, "version": 22907}),  # 2.29.7 mended that
+    (S, None, {"reduction": "avg", "version": 23003}),
+    *((P, "operation", {**BETWEEN, "version": version}) for version in VERSIONS[:3]),
+    (D, "domain", {**BETWEEN, "version": VERSIONS[3]}),  # from 2.30.7 on NCCL may copy between domains
+]
 
 
-@pytest.mark.parametrize(("version", "wanted"), list(zip(VERSIONS, (P, S, S, S), strict=True)))
-def test_a_collective_in_a_group(version: int, wanted: str) -> None:
-    """2.27 has symmetric kernels only for a collective that is alone in its group."""
-    assert kind(grouped=True, version=version) == wanted
-
-
-def test_a_group_has_no_ll_kernels() -> None:
-    """What would be left to an LL kernel is plain in a group."""
-    assert ask("all_reduce", "send", KB, grouped=True) == (P, "windows")
-    assert ask("all_gather", "receive", KB, grouped=True) == (S, "in_windows")
-
-
-@pytest.mark.parametrize(("version", "wanted"), list(zip(VERSIONS, (S, S, P, P), strict=True)))
-def test_peers_without_nvlink(version: int, wanted: str) -> None:
-    """From 2.29.2 on symmetric kernels need direct NVLink."""
-    assert kind(domain="peers", version=version) == wanted
-
-
-def test_nobody_knows_the_domain() -> None:
-    """Where windows and type would do, the path depends on the domain; where they do not, it is plain."""
-    assert {ask(domain=None, version=version) for version in VERSIONS} == {(D, "domain")}
-    assert ask(domain=None, dtype="int32") == (P, "dtype")
-
-
-@pytest.mark.parametrize(
-    ("operation", "windows", "wanted"),
-    [
-        ("all_reduce", "both", (P, P, P, P)),
-        ("all_gather", "both", (P, P, D, D)),
-        ("all_gather", "receive", (P, P, P, P)),
-        ("reduce_scatter", "both", (P, P, S, S)),
-        ("reduce_scatter", "send", (P, P, S, S)),
-        ("reduce_scatter", "receive", (P, P, P, P)),
-    ],
-)
-def test_between_domains(operation: str, windows: str, wanted: tuple[str, ...]) -> None:
-    """From 2.29 on there are kernels between NVLink domains, none of them for all_reduce."""
-    assert tuple(kind(operation, windows, domain="several", version=version) for version in VERSIONS) == wanted
-
-
-def test_between_domains_without_gin_kernels() -> None:
-    """A setting switches them off."""
-    found = ask("reduce_scatter", domain="several", settings={"NCCL_SYM_GIN_KERNELS_ENABLE": "0"})
-    assert found == (P, "setting")
-
-
-@pytest.mark.parametrize("setting", ["NCCL_WIN_ENABLE", "NCCL_CUMEM_ENABLE"])
-def test_settings_that_switch_symmetric_memory_off(setting: str) -> None:
-    """They are the reason, whatever else there is; another value is none."""
-    assert ask(settings={setting: "0"}) == (P, "setting")
-    assert ask(settings={setting: "1"}) == ask(settings={setting: "what"}) == (S, "in_windows")
-
-
-def test_a_kernel_that_is_asked_for() -> None:
-    """NCCL_SYM_KERNEL leaves other operations without a symmetric kernel."""
-    assert ask("all_gather", settings={"NCCL_SYM_KERNEL": "AllReduce_AGxLL_R"}) == (P, "setting")
-    assert ask("all_reduce", settings={"NCCL_SYM_KERNEL": "AllReduce_AGxLL_R"}) == (D, "setting")
-    assert ask("all_reduce", settings={"NCCL_SYM_KERNEL": "^"}) == (S, "in_windows")
-
-
-def test_kernels_without_windows() -> None:
-    """NCCL_SYM_NOWIN_ENABLE=1 lets LL kernels run for short messages, from 2.29.2 on."""
-    settings = {"NCCL_SYM_NOWIN_ENABLE": "1"}
-    kinds = [kind(windows="none", nbytes=KB, version=version, settings=settings) for version in VERSIONS]
-    assert kinds == [P, P, D, D]
-
-
-def test_2_29_2_asks_the_cost_model_with_both_windows_too() -> None:
-    """Short messages may be plain although both buffers lie in windows; 2.29.7 mended that."""
-    assert ask(nbytes=NEVER_LL - 1, version=22902) == (D, "cost_model")
-    assert kind(nbytes=NEVER_LL, version=22902) == S
-    assert kind(nbytes=KB, version=22907) == S
+@pytest.mark.parametrize(("wanted", "reason", "call"), NEWEST)
+def test_a_rule_of_one_version(wanted: str, reason: str | None, call: dict[str, Any]) -> None:
+    """Of 2.29.7, unless the call says another one."""
+    found = ask(**call)
+    assert found[0] == wanted
+    assert reason in (None, found[1])
 
 
 @pytest.mark.parametrize(
@@ -202,54 +192,6 @@ def test_what_2_29_2_began(call: dict[str, Any], before: str, since: str) -> Non
     assert (kind(**call, version=22809), kind(**call, version=22902)) == (before, since)
 
 
-@pytest.mark.parametrize("operation", ["all_gather", "all_to_all", "gather", "scatter"])
-@pytest.mark.parametrize(("windows", "wanted"), [("both", (C, C, C)), ("receive", (P, C, C)), ("send", (P, P, P))])
-def test_policy_zero_copies(operation: str, windows: str, wanted: tuple[str, ...]) -> None:
-    """From 2.28.3 on the copy engine takes them with both windows, from 2.29.2 on with the receive window."""
-    found = [kind(operation, windows, 256 * MB, version=version, policy=2) for version in VERSIONS]
-    assert found == [S if (operation, windows) == ("all_gather", "both") else P, *wanted]
-
-
-def test_policy_zero_leaves_reductions_alone() -> None:
-    """The copy engine adds nothing."""
-    assert kind("all_reduce", policy=2) == kind("reduce_scatter", policy=2) == S
-
-
-def test_the_setting_of_the_policy_overrides_the_configuration() -> None:
-    """It has a number, or from 2.29 on names."""
-    assert kind("all_to_all", settings={"NCCL_CTA_POLICY": "2"}) == C
-    assert kind("all_to_all", settings={"NCCL_CTA_POLICY": "efficiency|zero"}) == C
-    assert kind("all_to_all", settings={"NCCL_CTA_POLICY": "0"}, policy=2) == P
-
-
-def test_policy_zero_between_domains() -> None:
-    """From 2.30.7 on NCCL may copy there too, with both windows."""
-    found = [ask("all_to_all", domain="several", policy=2, version=version) for version in VERSIONS]
-    assert found == [(P, "operation")] * 3 + [(D, "domain")]
-
-
-@pytest.mark.parametrize(("version", "wanted"), list(zip(VERSIONS, (S, S, C, C), strict=True)))
-def test_a_large_all_gather_on_blackwell(version: int, wanted: str) -> None:
-    """More than 8 Mi elements are copied, whatever the policy; a setting changes the number."""
-    call: dict[str, Any] = {"capability": 100, "itemsize": 4, "version": version}
-    assert kind("all_gather", nbytes=33 * MB, **call) == wanted
-    assert kind("all_gather", nbytes=32 * MB, **call) == S
-    assert kind("all_gather", nbytes=32 * MB, settings={"NCCL_SYM_CE_THRESHOLD": "1024"}, **call) == wanted
-
-
-def test_a_large_all_gather_on_an_unknown_device() -> None:
-    """The path depends on the device."""
-    assert ask("all_gather", capability=None) == (D, "large")
-
-
-@pytest.mark.parametrize(
-    ("more", "reason"), [({"version": 22605}, "version"), ({"nbytes": 0}, "empty"), ({"ranks": 1}, "one_rank")]
-)
-def test_where_there_is_nothing_to_choose(more: dict[str, int], reason: str) -> None:
-    """An old NCCL, no bytes, or one rank: plain."""
-    assert ask(**more) == (P, reason)
-
-
 def test_one_host_stands_for_nvlink_and_says_so() -> None:
     """From 2.29.2 on, where NVLink matters, the sentence names what is taken for granted."""
     call: dict[str, Any] = {"sends_in_window": True, "receives_in_window": True, "nbytes": MB, "ranks": 2}
@@ -259,14 +201,8 @@ def test_one_host_stands_for_nvlink_and_says_so() -> None:
     assert "taken for granted" not in old.text
 
 
-def test_torchs_names_are_known() -> None:
-    """The functions of torch.distributed stand for NCCL's calls."""
-    assert kind("all_gather_into_tensor") == kind("reduce_scatter_tensor") == S
-    assert kind("all_to_all_single") == P
-
-
 @pytest.mark.parametrize("more", [{"operation": "add"}, {"reduction": "mean"}, {"domain": "here"}])
-def test_what_the_table_does_not_know(more: dict[str, str]) -> None:
+def test_what_the_table_does_not_know(more: dict[str, Any]) -> None:
     """A ValueError names it, and what is known."""
     with pytest.raises(ValueError, match=r"is '(add|mean|here)': give one of \w+, "):
         ask(**more)

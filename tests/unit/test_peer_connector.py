@@ -16,6 +16,7 @@ from tracehook.errors import PeerError
 from tracehook.ipc import connector, wire
 from tracehook.ipc.connector import Connector, PeerAddress, obstacle
 from tracehook.ipc.events import own_life
+from tracehook.ipc.link import Link
 
 
 def made(store, rank, key=77):
@@ -31,7 +32,7 @@ def store():
 
 def meet(ranks, wanted):
     """Let the ranks look until each has the links it wants; return them by rank."""
-    links = {place: {} for place in ranks}
+    links: dict[Connector, dict[int, Link]] = {place: {} for place in ranks}
     deadline = time.monotonic() + 10
     while any(set(wanted[place]) - set(links[place]) for place in ranks):
         assert time.monotonic() < deadline, "they never met"

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tracehook._core import ipc
 from tracehook.errors import PeerError
-from tracehook.ipc import handles, wire
+from tracehook.ipc import wire
 from tracehook.ipc.handles import ReceivedHandles
 from tracehook.ipc.wire import Flag, HandleKind, Kind, Offer
 
@@ -17,6 +18,9 @@ OFFER = Offer(5, 0, 7, 4 << 20, 0, 16, HandleKind.FILE, 7, int(Flag.WRITABLE), b
 
 class Allocations:
     """What was imported, and whether it was released."""
+
+    made: list[Allocations]
+    most: int
 
     def __init__(self, device):
         self.device, self.held, self.opened = device, [], []
@@ -49,9 +53,9 @@ class Allocations:
 @pytest.fixture(autouse=True)
 def made(monkeypatch):
     """Stand in for the native side; return all that was made."""
-    found = []
+    found: list[Allocations] = []
     stand_in = type("Made", (Allocations,), {"made": found, "most": 1000})
-    monkeypatch.setattr(handles.native, "Allocations", stand_in)
+    monkeypatch.setattr(ipc, "Allocations", stand_in)
     return found
 
 

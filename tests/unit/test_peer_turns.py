@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from tracehook.ipc import outbox, wire
 from tracehook.ipc.inbox import Inbox
 from tracehook.ipc.link import Link
 from tracehook.ipc.peer import Peer
+from tracehook.ipc.tables import EXPORTS
 from tracehook.ipc.wire import Form, Kind, Offer, Reached
 
 
@@ -21,7 +23,8 @@ class Sides:
 
     def __init__(self):
         self.there, here = map(Link, socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET), (0, 1))
-        self.peer = Peer(here, "peers of group 0", SimpleNamespace(write=lambda *_, **__: None, calls=None))
+        events: Any = SimpleNamespace(write=lambda *_, **__: None, calls=None)
+        self.peer = Peer(here, "peers of group 0", events)
         self.inbox = Inbox("peers of group 0", torch.device("cpu"))
         for link in (self.there, here):
             link.start(0)
@@ -38,7 +41,8 @@ class Sides:
         """Return which tensor rank 0 takes in an exchange; None if nothing has come."""
         self.peer.number = number
         came, result = self.inbox.take(self.peer, Reached.GIVEN)
-        return result.shape[0] if came else None
+        assert not isinstance(result, list)
+        return result.shape[0] if came and result is not None else None
 
 
 @pytest.fixture
@@ -90,9 +94,9 @@ def test_a_peer_that_gave_up_in_the_middle(sides, monkeypatch):
             raise PeerError("the memory is gone")
         link.send(data)
 
-    monkeypatch.setattr(outbox.EXPORTS, "send", fails)
-    mine = SimpleNamespace(link=sides.there, number=4, about="peers of group 0", rank=0)
-    outgoing = SimpleNamespace(form=Form.LIST, offers=[offer] * (wire.OFFERS_OF_A_MESSAGE + 1), loans=[None] * 65)
+    monkeypatch.setattr(EXPORTS, "send", fails)
+    mine: Any = SimpleNamespace(link=sides.there, number=4, about="peers of group 0", rank=0)
+    outgoing: Any = SimpleNamespace(form=Form.LIST, offers=[offer] * (wire.OFFERS_OF_A_MESSAGE + 1), loans=[None] * 65)
     with pytest.raises(
         PeerError, match="peers of group 0: a tensor cannot be shared with rank 0: the memory is gone"
     ) as raised:
@@ -127,7 +131,7 @@ def test_what_all_have_counts_for_the_pair_too(sides):
 def test_a_peer_that_gives_up_after_its_part(sides):
     """Both raise in this exchange, and a third rank hears who began; the next exchange is whole."""
     sides.gives(5, 1)
-    mine = SimpleNamespace(link=sides.there, number=5, about="peers of group 0", rank=0)
+    mine: Any = SimpleNamespace(link=sides.there, number=5, about="peers of group 0", rank=0)
     outbox.refuse([mine], 1, PeerError("peers of group 0: it cannot be mapped"))
     assert sides.takes(5) == 1
     with pytest.raises(PeerError, match="peers of group 0: rank 1 gave up: it cannot be mapped") as raised:
@@ -139,7 +143,7 @@ def test_a_peer_that_gives_up_after_its_part(sides):
 
 def test_a_peer_that_gives_up_before_they_are_connected(sides):
     """The refusal of the next exchange ends the wait for a connection; one of an earlier exchange does not."""
-    mine = SimpleNamespace(link=sides.there, number=5, about="peers of group 0", rank=0)
+    mine: Any = SimpleNamespace(link=sides.there, number=5, about="peers of group 0", rank=0)
     outbox.refuse([mine], 1, ValueError("no"))
     sides.inbox.read(sides.peer)
     assert sides.peer.obstacle().text == "peers of group 0: rank 1 gave up: no"
@@ -150,7 +154,7 @@ def test_a_peer_that_gives_up_before_they_are_connected(sides):
 def test_a_peer_that_gives_up_again_and_again_is_heard_in_its_order(sides):
     """It does not wait for this rank, whose next exchange is about the first thing that it refused."""
     for number, why in ((5, "first"), (6, "second")):
-        mine = SimpleNamespace(link=sides.there, number=number, about="peers of group 0", rank=0)
+        mine: Any = SimpleNamespace(link=sides.there, number=number, about="peers of group 0", rank=0)
         outbox.refuse([mine], 1, ValueError(why))
     sides.inbox.read(sides.peer)
     for number, why in ((4, "first"), (5, "second")):

@@ -44,7 +44,7 @@ def test_a_newer_minor_version_is_taken():
 def test_an_exchange_is_cut_into_messages(count):
     """Any number of tensors goes in messages of bounded size, each with what tells that it is not the last."""
     offers = [OFFER._replace(loan=number) for number in range(count)]
-    found = []
+    found: list[Offer] = []
     for data, here in wire.exchange_messages(9, Form.LIST, offers):
         head = wire.unpack_head(data)
         assert (head.kind, head.form, head.number, head.total) == (Kind.EXCHANGE, Form.LIST, 9, count)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tracehook.log import ring
+from tracehook.log.file import open_log
 
 BEGIN = """
 import atexit, os, sys, threading
@@ -44,13 +44,18 @@ class Ended:
         if (directory / "a.ring").exists():
             # A killed process may have written a line whose event the ring still has.
             logged = {event.get("seq") for event in self.events}
-            left = map(ring.told_by, ring.read_file(directory / "a.ring").records)
-            self.events += [{"event": name, **fields} for name, fields in left if fields["seq"] not in logged]
+            left = open_log([directory / "a.jsonl"], directory).events_left()
+            self.events += [event for event in left if event.get("seq") not in logged]
 
     def told(self, event: str = "trace.end") -> dict[str, Any]:
         """Return what the one event of that name says of the end."""
         (found,) = (one for one in self.events if one["event"] == event)
         return {key: found[key] for key in ("how", "exception", "message", "status", "thread_name") if key in found}
+
+    def raised_at(self, event: str) -> str | None:
+        """Return where the exception of the one event of that name was raised, without the folder."""
+        (found,) = (one for one in self.events if one["event"] == event)
+        return str(found["raised_at"]).rpartition("/")[2] if "raised_at" in found else None
 
 
 BOOM = {"how": "exception", "exception": "ValueError", "message": "boom", "status": 1}
@@ -64,6 +69,53 @@ def test_an_exception_is_named(tmp_path: Path) -> None:
     assert ended.status == 1
     assert ended.err.count("Traceback") == 1
     assert "program_end.py" not in ended.err
+
+
+def test_of_an_error_of_nccl_its_own_words_come_first(tmp_path: Path) -> None:
+    """They name the ranks; torch's first line only says where it called NCCL."""
+    ended = Ended(
+        tmp_path,
+        """
+        raise RuntimeError("NCCL error in: x.cpp:93, invalid usage\\nncclInvalidUsage: wrong.\\nLast error:\\n"
+                           "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000")
+        """,
+    )
+    said = (
+        "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000 (NCCL error in: x.cpp:93, invalid usage)"
+    )
+    assert ended.told()["message"] == said
+
+
+def test_the_line_of_the_program_is_told(tmp_path: Path) -> None:
+    """Of the whole program, of a thread, and of one that the program caught; not a line of a library that raised."""
+    program = "import json\ndef load(text): return json.loads(text)\n"
+    line = len(BEGIN.splitlines()) + 2  # of `load`
+    ended = Ended(tmp_path, program + "load('{')")
+    assert ended.raised_at("python.exception") == f"program.py:{line} in load"
+    assert ended.raised_at("trace.end") == f"program.py:{line} in load"
+    (tmp_path / "a.jsonl").unlink()
+    ended = Ended(tmp_path, program + "thread = threading.Thread(target=load, args='{'); thread.start(); thread.join()")
+    assert ended.raised_at("thread.exception") == f"program.py:{line} in load"
+    (tmp_path / "a.jsonl").unlink()
+    ended = Ended(tmp_path, program + "try: load('{')\nexcept ValueError: sys.exit(3)")
+    assert ended.raised_at("trace.end") == f"program.py:{line} in load"
+    (tmp_path / "a.jsonl").unlink()
+    assert Ended(tmp_path, "sys.exit(3)").raised_at("trace.end") is None
+
+
+def test_an_exception_is_told_of_a_process_that_is_killed_before_its_log_has_it(tmp_path: Path) -> None:
+    """As a launcher does with the ranks that are left, a tenth of a second after one failed."""
+    ended = Ended(
+        tmp_path,
+        """
+        import signal
+        journal.stop_thread()  # it comes too late
+        sys.excepthook = lambda *raised, ours=sys.excepthook: (ours(*raised), os.kill(os.getpid(), signal.SIGKILL))
+        raise ValueError("boom")
+        """,
+    )
+    assert ended.status == -signal.SIGKILL
+    assert ended.told("python.exception") == {"exception": "ValueError", "message": "boom"}
 
 
 @pytest.mark.parametrize("calls_ours", [True, False])
@@ -193,6 +245,24 @@ def test_os_exit_leaves_its_status_in_the_ring(tmp_path: Path, argument: str, st
     assert "trace.end" not in {event["event"] for event in ended.events}
 
 
+@pytest.mark.parametrize("calls_ours", [True, False])
+def test_an_exception_is_told_once_where_a_hook_of_the_program_calls_os_exit(tmp_path: Path, calls_ours: bool) -> None:
+    """As programs do that want no hanging end; also if it does not call our hook."""
+    ended = Ended(
+        tmp_path,
+        f"""
+        before = sys.excepthook
+        def hook(*raised):
+            if {calls_ours}: before(*raised)
+            os._exit(1)
+        sys.excepthook = hook
+        raise ValueError("boom")
+        """,
+    )
+    assert ended.told("python.exception") == {"exception": "ValueError", "message": "boom"}
+    assert ended.told("python.exit") == {"status": 1}
+
+
 @pytest.mark.parametrize("call", ["execv(sys.executable,", "execvpe('python3',", "execlp('true',"])
 def test_a_program_that_another_one_replaces_says_so_in_the_ring(tmp_path: Path, call: str) -> None:
     """But not a program that was not there."""
@@ -262,3 +332,36 @@ def test_an_interactive_line_ends_nothing(tmp_path: Path) -> None:
     """The interpreter goes on after an exception there."""
     ended = Ended(tmp_path, 'raise ValueError("boom")', "-i")  # and reads an empty stdin
     assert ended.told()["how"] == "exit"
+
+
+@pytest.mark.parametrize("name", ["os._exit", "os.execv", "os.execve", "sys.exit", "sys.excepthook"])
+def test_what_is_wrapped_goes_to_another_process_as_before(tmp_path: Path, name: str) -> None:
+    """A pool of processes may be asked to `os._exit`: whoever reads the pickle finds its own one."""
+    ended = Ended(tmp_path, f"import pickle; assert pickle.loads(pickle.dumps({name})) is {name}")
+    assert (ended.status, ended.err) == (0, "")
+
+
+def test_a_program_may_ask_what_takes_a_descriptor(tmp_path: Path) -> None:
+    """Python keeps a set of the functions that do."""
+    ended = Ended(tmp_path, "assert os.execve in os.supports_fd")
+    assert (ended.status, ended.err) == (0, "")
+
+
+def test_the_standard_hooks_count_as_such(tmp_path: Path) -> None:
+    """Consoles ask for that before they print an exception themselves; and what is set back tells still."""
+    ended = Ended(
+        tmp_path,
+        """
+        import code
+        class Console(code.InteractiveInterpreter):
+            def write(self, text): print(text.splitlines()[-1])
+        Console().runsource("1 / 0")
+        assert threading.excepthook is threading.__excepthook__
+        sys.excepthook = print
+        sys.excepthook = sys.__excepthook__
+        raise ValueError("boom")
+        """,
+    )
+    assert ended.told("python.exception") == {"exception": "ValueError", "message": "boom"}
+    assert ended.out == "ZeroDivisionError: division by zero\n"
+    assert ended.err.count("Traceback") == 1

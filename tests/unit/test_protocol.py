@@ -9,6 +9,7 @@ history in which the ranks do not come level again ends with ranks that wait for
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Generator
 from typing import Any, NamedTuple
 
@@ -90,7 +91,7 @@ class Model:
         self.counts_twice = counts_twice
         self.said = greeting(RankPlace("host"), {}) if greets else {}
         self.topologies = [RoundTopology("p", rank, len(lives), "group", 1.0) for rank in range(len(lives))]
-        self.known: dict[tuple[int, tuple[Any, ...]], Any] = {}
+        self.known: dict[tuple[int, tuple[Any, ...]], Operation | list[Outcome]] = {}
         self.last: dict[tuple[int, tuple[Any, ...]], bool] = {}
 
     def steps(self, rank: int) -> Generator[Operation, Any, list[Outcome]]:
@@ -118,7 +119,7 @@ class Model:
             steps = self.steps(rank)
             for answer in (None, *heard):
                 steps.send(answer)
-            self.last[key] = steps.gi_frame.f_locals["call"] == LAST
+            self.last[key] = inspect.getgeneratorlocals(steps)["call"] == LAST
         return self.last[key]
 
     def moves(self, state: State) -> list[State]:

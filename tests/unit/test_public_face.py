@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import pydoc
 import subprocess
 import sys
 from pathlib import Path
 from typing import get_type_hints
 
 import pytest
+import typer.main
+from typer.testing import CliRunner
 
 import tracehook
+from tracehook.commands import app
 from tracehook.hook import facts
 from tracehook.hook import status as status_types
 from tracehook.hook.status import Status
@@ -75,3 +80,56 @@ def test_logs_are_read_without_torch(command: str, status: int, words: str) -> N
     )
     assert (done.returncode, "Traceback" in done.stderr) == (status, False), done
     assert words in done.stdout + done.stderr
+
+
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_the_short_help_is_the_help(command: str) -> None:
+    """Nothing of it is cut at 80 columns; a command that starts another says where that one stands."""
+    asked = [CliRunner().invoke(app, [*command.split(), option], env={"COLUMNS": "80"}) for option in ("-h", "--help")]
+    short, long = asked
+    assert (short.exit_code, short.output) == (0, long.output)
+    usage, *lines = long.output.splitlines()
+    assert not [line for line in lines if line.endswith(("…", "..."))]
+    assert ("-- COMMAND" in usage) == (command in ("run", "rehearse"))
+
+
+def test_options_of_several_commands_have_one_form() -> None:
+    """The same directory, and the same short and long names of what a command writes."""
+    of_all = [parameter for command in COMMANDS.values() for parameter in command.params]
+    assert {one.metavar for one in of_all if one.name == "directory"} == {"DIR"}
+    writes = [tuple(one.opts) for one in of_all if one.name in ("out", "output") and one.param_type_name == "option"]
+    assert writes == [("--out", "-o")] * 3
+
+
+@pytest.mark.parametrize("right", ["symmetric", "status", "fsdp"])
+def test_a_misspelt_name_is_answered_with_the_right_one(right: str) -> None:
+    """As Python does for names that a module shows."""
+    name = right[:-1]
+    done = subprocess.run(
+        [sys.executable, "-c", f"import tracehook; tracehook.{name}"], capture_output=True, text=True, check=False
+    )
+    assert done.stderr.splitlines()[-1].endswith(f"has no attribute '{name}'. Did you mean: '{right}'?")
+
+
+def test_the_module_shows_its_public_names() -> None:
+    """For an interpreter that completes them, also those that nobody used yet; and no others."""
+    assert sorted(dir(tracehook)) == sorted(tracehook.__all__)
+
+
+def test_help_needs_no_torch() -> None:
+    """Where torch is not installed, the module shows what is there without it."""
+    code = "import sys; sys.modules['torch'] = None; import tracehook, pydoc; print(pydoc.render_doc(tracehook))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "enable() -> " in pydoc.plain(done.stdout)
+
+
+def test_a_scope_that_does_nothing_is_a_context_manager_as_any_other() -> None:
+    """Also for code that looks its methods up, as `ExitStack` does."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(tracehook.symmetric(disabled=True))
+    stack.enter_context(tracehook.symmetric(disabled=True))
+    assert not stack.__exit__(KeyError, KeyError(), None)  # it swallows nothing

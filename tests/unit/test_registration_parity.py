@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch.distributed as dist
 
+from tracehook.log.tables import KINDS
 from tracehook.symmetric_memory import registration_parity as parity
 
 KEY = 7
@@ -41,7 +42,7 @@ class _Ranks:
         monkeypatch.setattr(parity, "warn", lambda text: self.said.append((self.rank, text)))
 
     def row(self) -> dict[str, object]:
-        own = parity.KINDS.index("own")
+        own = KINDS.index("own")
         return {"key": KEY, "size": 2, "rank": self.rank, "local": own, "failed": 0, "pointer": 1, "id": 1}
 
     def pass_to(self, end: float) -> None:

@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from test_layout import HOUSE, MODULES
+
+from unit.test_layout import HOUSE, MODULES
 
 CPP = HOUSE / "cpp"
 ROOF = CPP / "rehearsal"

@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 from support.generated_logs import write_job
-from typer.testing import CliRunner
 
 pytest.importorskip("duckdb")
 pytest.importorskip("plotly")
 
 from tracehook.audit.store import Store
-from tracehook.commands import app
 from tracehook.views.report import make_page, page, phrases
 
 _HOSTILE = (
@@ -203,26 +201,3 @@ def test_many_ranks_stay_readable(tmp_path: Path) -> None:
 def test_missing_ranks(present: Any, world: int, expected: tuple[int, str]) -> None:
     """Ranks without a log are told as ranges, and never counted one by one."""
     assert expected == phrases.missing_ranks(present, world)
-
-
-def test_the_command_writes_the_page(job: Path, tmp_path: Path) -> None:
-    """The command says where the page is and how big."""
-    output = tmp_path / "out.html"
-    result = CliRunner().invoke(app, ["report", str(job), "-o", str(output)])
-    assert result.exit_code == 0, result.output
-    assert output.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
-    assert " MB" in result.stdout
-
-
-@pytest.mark.parametrize("case", ["no directory", "no log", "unwritable", "no such job"])
-def test_what_cannot_be_done_is_one_line(job: Path, tmp_path: Path, case: str) -> None:
-    """Each error is one line on stderr, with exit status 2."""
-    (tmp_path / "empty").mkdir()
-    directory = {"no directory": tmp_path / "none", "no log": tmp_path / "empty"}.get(case, job)
-    output = tmp_path / ("none/out.html" if case == "unwritable" else "out.html")
-    more = ["--job", "other"] if case == "no such job" else []
-    result = CliRunner().invoke(app, ["report", str(directory), "-o", str(output), *more])
-    assert result.exit_code == 2
-    assert len(result.stderr.strip().splitlines()) == 1
-    assert result.stderr.strip().startswith("tracehook report: ")
-    assert not output.exists()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -23,7 +26,7 @@ def mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a table of mounts, to be written, which is taken for that of this process."""
     table = tmp_path / "mountinfo"
     monkeypatch.setattr(ring_place, "_MOUNTS", table)
-    monkeypatch.setattr(ring_place.tempfile, "gettempdir", lambda: str(tmp_path / "local"))
+    monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path / "local"))
     (tmp_path / "local").mkdir()
     return table
 
@@ -110,7 +113,7 @@ def test_only_the_ring_of_that_process_is_read(tmp_path: Path, changes: dict[str
     ring = tmp_path / "a.ring"
     code = "import sys; from tracehook import _core; _core.make_process(sys.argv[1], 8); import os; print(os.getpid())"
     made = python(code, str(ring))
-    begin = {"ring": str(ring), "host": ring_place.socket.gethostname(), "pid": int(made.out)}
+    begin = {"ring": str(ring), "host": socket.gethostname(), "pid": int(made.out)}
     assert ring_place.named_by(begin) == ring
     assert ring_place.named_by(begin | changes) is None
 
@@ -118,5 +121,5 @@ def test_only_the_ring_of_that_process_is_read(tmp_path: Path, changes: dict[str
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     """Nobody writes into it."""
     pipe = tmp_path / "a.ring"
-    ring_place.os.mkfifo(pipe)
-    assert ring_place.named_by({"ring": str(pipe), "host": ring_place.socket.gethostname(), "pid": 1}) is None
+    os.mkfifo(pipe)
+    assert ring_place.named_by({"ring": str(pipe), "host": socket.gethostname(), "pid": 1}) is None

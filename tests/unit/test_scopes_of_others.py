@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -28,10 +29,11 @@ class Living:
 
 def test_another_thread_makes_a_scope_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """To forget scopes of communicators that ended does not mind that another thread makes scopes."""
-    made = SimpleNamespace()
+    made: Any = SimpleNamespace()
     memory = SimpleNamespace(chosen=lambda *_: (Living(),), scope=lambda *_: made)
     monkeypatch.setattr(state, "memory", lambda: memory)
-    monkeypatch.setattr(state, "scopes_of_others", known := {(1, False, ()): (made, Ended())})
+    known: dict[object, object] = {(1, False, ()): (made, Ended())}
+    monkeypatch.setattr(state, "scopes_of_others", known)
     monkeypatch.setattr(public, "scopes_of_others", known)
     assert public._scope_of(None, 4096, False, (None, None, None)) is made
     assert (1, False, ()) not in known

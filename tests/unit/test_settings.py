@@ -98,19 +98,28 @@ def test_a_bad_value_is_named_and_the_default_used(variable, text, expected):
 
 
 def test_a_typing_error_in_a_name_is_noticed():
-    """A variable with our prefix that is none of ours is named, together with those that exist."""
-    settings, complaints = _read(HOK="1", HOOK="1")
+    """A variable with our prefix that is none of ours is named: with the one that is meant, or with all that exist."""
+    settings, (first, line) = _read(HOK="1", HOOK="1", ZZZ="1")
     assert settings == Settings(hook=True)
-    (line,) = complaints
-    assert line.startswith("SYMM_REGISTER_HOK is not a variable of tracehook; known are SYMM_REGISTER_HOOK, ")
+    assert first == "SYMM_REGISTER_HOK is not a variable of tracehook; is SYMM_REGISTER_HOOK meant?"
+    assert line.startswith("SYMM_REGISTER_ZZZ is not a variable of tracehook; known are SYMM_REGISTER_HOOK, ")
     assert all(variable in line for variable, _, _ in table())
 
 
-def test_a_setting_that_was_replaced_is_told_with_its_new_spelling():
-    """One line has the new variable, with the value that does what the old one did."""
-    settings, complaints = _read(LOCAL_MIN="20MiB")
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("LOCAL_MIN", "20MiB", "set SYMM_REGISTER_SEGMENTS=from-20MiB"),
+        ("LOG_PACKED", "1", "set SYMM_REGISTER_LOG_LIMIT, which bounds the log of a process"),
+        ("ON_STALL", "abort", "set SYMM_REGISTER_GUARD=on, watch or off"),
+        ("VERIFY", "0", "set SYMM_REGISTER_GUARD=on, watch or off"),
+    ],
+)
+def test_a_setting_that_was_replaced_is_told_with_its_new_spelling(name: str, value: str, told: str):
+    """One line has the new variable, with the value that does what the old one did if there is one."""
+    settings, complaints = _read(**{name: value})
     assert settings == Settings()
-    assert complaints == ["SYMM_REGISTER_LOCAL_MIN has no effect any more: set SYMM_REGISTER_SEGMENTS=from-20MiB"]
+    assert complaints == [f"SYMM_REGISTER_{name} has no effect any more: {told}"]
 
 
 def test_every_complaint_is_a_line_of_its_own():
@@ -136,7 +145,7 @@ def test_a_home_that_does_not_exist_is_a_complaint():
 def test_settings_are_frozen():
     """What the environment said when the process started does not change."""
     with pytest.raises(FrozenInstanceError):
-        Settings().hook = True
+        Settings().hook = True  # type: ignore[misc]
 
 
 def test_the_table_lists_every_setting_once():

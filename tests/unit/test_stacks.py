@@ -12,7 +12,7 @@ import pytest
 from support.processes import run
 
 from tracehook.audit.finding import ProgramPlace
-from tracehook.audit.stacks import program_line, told_places
+from tracehook.audit.stacks import ProgramLine, program_line, told_places
 from tracehook.log.file_name import stacks_of, stem_of
 
 MAIN, OTHER = 0x7F102A1C4840, 0x7E0F5F4FE6C0
@@ -70,6 +70,43 @@ def test_the_main_thread_comes_first_wherever_it_stands(tmp_path: Path) -> None:
     assert line_in(tmp_path, stacks(5, thread(MAIN))) == ""
 
 
+LOOP = tuple(
+    frame(f"/venv/lib/python3.11/{file}", 1, function)
+    for file, function in (
+        ("threading.py", "wait"),
+        ("site-packages/torch/utils/data/dataloader.py", "_try_get_data"),
+        ("site-packages/torch/utils/data/dataloader.py", "__next__"),
+    )
+)
+WORKERS = "child 7 {} pt_data_worker\nchild 8 {} pt_data_worker\nchild 9 T python3\n"
+
+
+@pytest.mark.parametrize(
+    ("states", "told"),
+    [
+        ("SS", "its data loader (workers pid 7, 8 run)"),
+        ("TS", "its data loader (worker pid 7 is stopped)"),
+        ("TZ", "its data loader (worker pid 8 is gone; worker pid 7 is stopped)"),
+    ],
+)
+def test_a_main_thread_inside_a_data_loader_waits_for_its_workers(tmp_path: Path, states: str, told: str) -> None:
+    """With those that do not run; other children do not matter."""
+    file = tmp_path / "job.rank0.host.1.stacks"
+    head, _, threads = stacks(5, thread(OTHER, LOADER), thread(MAIN, *LOOP, STEP)).partition("\n")
+    file.write_text(f"{head}\n{WORKERS.format(*states)}{threads}")
+    found = program_line(file)
+    assert found == ProgramLine("step", "/job/train.py", 41, told)
+
+
+def test_a_main_thread_that_reads_the_data_itself_waits_for_no_worker(tmp_path: Path) -> None:
+    """Without workers the data set runs inside the data loader: its line is that of the program."""
+    file = tmp_path / "job.rank0.host.1.stacks"
+    file.write_text(stacks(5, thread(MAIN, LOADER, *LOOP[1:], STEP)))
+    assert program_line(file) == ProgramLine("load", "/job/data.py", 7, caller="train.py:41 in step")
+    file.write_text(stacks(5, thread(MAIN, *LOOP[2:], STEP)))
+    assert program_line(file) == ProgramLine("step", "/job/train.py", 41)
+
+
 def test_a_thread_with_a_name_is_read(tmp_path: Path) -> None:
     """Python 3.14 writes the name behind the number."""
     text = stacks(5, thread(MAIN, STEP)).replace(" (most", " [python3] (most")
@@ -112,6 +149,8 @@ def test_ranks_at_one_line_are_told_together_and_not_more_than_four_lines() -> N
     at = {rank: ProgramPlace(rank, "/job/train.py", 57 if rank < 4 else 41, "main") for rank in range(8)}
     said = told_places([at[7], at[0], at[1], at[2]])
     assert said == ["rank 7 is at train.py:41 in main", "ranks 0-2 are at train.py:57 in main"]
+    waits = [ProgramPlace(rank, "/job/train.py", 41, "main", "its data loader") for rank in (2, 5)]
+    assert told_places(waits) == ["ranks 2, 5 wait for its data loader at train.py:41 in main"]
     many = [ProgramPlace(rank, "train.py", rank, "main") for rank in range(9)]
     assert len(told_places(many)) == 4
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tracehook._testing import Harness
-from tracehook.log.records import unpack
+from tracehook.log.records import fields_of, unpack
 
 PAGE = 4096
 DEVICES = st.integers(0, 1)
@@ -59,6 +60,11 @@ class _Registrar(RuleBasedStateMachine):
         self.on = True
         self.seen = 0
         self.on_the_other_side: dict[int, dict[int, int]] = {}
+        self.ids: set[int] = set()  # of segments; those of communicators
+        self.communicator_ids: list[int] = []
+        self.told: Counter[str] = Counter()  # how many events of these names there must be
+        self.freed: list[tuple[int, int]] = []  # during adoptions: device and page
+        self.unknown: list[int] = []  # addresses of which the log must say that nobody saw their allocation or free
 
     @initialize(pointer=POINTERS, device=DEVICES)
     def begin(self, pointer: int, device: int) -> None:
@@ -85,6 +91,12 @@ class _Registrar(RuleBasedStateMachine):
         """Without what is just being freed: who holds that still depends on how far the free has come."""
         going = self.waiting[device].going if device in self.waiting else set()
         return {address: size for address, size in held.items() if address not in going}
+
+    def born(self, device: int, address: int) -> None:
+        """Take note of the new segment's id, which no other had."""
+        (number,) = (row.id for row in self.harness.segments() if (row.device, row.address) == (device, address))
+        assert number not in self.ids
+        self.ids.add(number)
 
     def settle_all(self, device: int) -> None:
         for model in self.communicators.values():
@@ -143,11 +155,14 @@ class _Registrar(RuleBasedStateMachine):
             return
         address, size = page * PAGE, length * PAGE
         stale = self.overlapping(device, address, size)
+        self.unknown += stale
+        self.told["segment.alloc"] += 1
 
         def returned() -> None:
             for other in stale:
                 self.go(device, other)
             self.live[device][address] = size
+            self.born(device, address)
             if self.tombstones is not None:
                 self.tombstones.discard((device, address))
             self.settle_all(device)
@@ -165,8 +180,13 @@ class _Registrar(RuleBasedStateMachine):
             if address in self.live[device]:
                 self.go(device, address)
 
+        if address in self.live[device]:
+            self.told["segment.free"] += 1
+        elif self.tombstones is None:
+            self.unknown.append(address)
         if self.tombstones is not None:
             self.tombstones.add((device, address))
+            self.freed.append((device, page))
         self.call(device, {address}, lambda: self.harness.free(device, address, size), returned)
 
     @precondition(lambda self: self.tombstones is None)
@@ -182,10 +202,18 @@ class _Registrar(RuleBasedStateMachine):
             return
         address, size = page * PAGE, length * PAGE
         self.harness.adopt(device, address, size)
-        if (device, address) in self.tombstones or self.overlapping(device, address, size):
+        if (device, address) in (self.tombstones or ()) or self.overlapping(device, address, size):
             return
         self.live[device][address] = size
+        self.told["segment.adopt"] += 1
+        self.born(device, address)
         self.settle_all(device)
+
+    @precondition(lambda self: self.tombstones is not None and self.freed)
+    @rule(which=st.integers(0, 3), length=LENGTHS)
+    def adopt_what_was_freed(self, which: int, length: int) -> None:
+        """In this adoption, of which a tombstone tells, or in an earlier one."""
+        self.adopt(*self.freed[-1 - which % len(self.freed)], length)
 
     @precondition(lambda self: self.tombstones is not None)
     @rule()
@@ -197,7 +225,7 @@ class _Registrar(RuleBasedStateMachine):
 
     @rule(pointer=POINTERS, device=DEVICES, parent=st.none() | POINTERS)
     def create(self, pointer: int, device: int, parent: int | None) -> None:
-        known = self.communicators.get(parent) if parent != pointer else None
+        known = self.communicators.get(parent or 0) if parent != pointer else None
         if known is not None:
             device = known.device
         if pointer in self.communicators and self.communicators[pointer].slow:
@@ -205,8 +233,11 @@ class _Registrar(RuleBasedStateMachine):
             self.every_call_makes_sense()
         self.harness.fail_after(pointer, 1 << 30)
         self.harness.set_in_progress(pointer, False)
-        self.harness.create(pointer, device=device, parent=parent if known is not None else 0)
+        self.harness.create(pointer, device=device, parent=(parent or 0) if known is not None else 0)
         self.on_the_other_side[pointer] = {}
+        (number,) = (row["id"] for row in self.harness.communicators() if row["pointer"] == pointer)
+        assert number > max(self.communicator_ids, default=0)
+        self.communicator_ids.append(number)
         self.communicators[pointer] = Model(device, parent)
         self.log_overdue(self.communicators[pointer])
         self.collect()  # of the one that had the pointer before
@@ -262,7 +293,14 @@ class _Registrar(RuleBasedStateMachine):
     @rule()
     def switch_twice(self) -> None:
         self.switch()
+        self.every_call_makes_sense()
         self.switch()
+
+    @rule()
+    def switch_to_what_it_is(self) -> None:
+        before = len(self.harness.calls()), self.harness.peek(1 << 14)
+        self.harness.set_registering(self.on)
+        assert (len(self.harness.calls()), self.harness.peek(1 << 14)) == before
 
     # --- what must be true after each of these ---
 
@@ -280,7 +318,9 @@ class _Registrar(RuleBasedStateMachine):
         for pointer, verb, address, size, result in calls[self.seen :]:
             held = self.on_the_other_side[pointer]  # a call after a kill has no such row
             if verb == "register":
-                assert address not in held
+                assert self.on
+                assert pointer in self.communicators
+                assert not any(other < address + size and address < other + length for other, length in held.items())
                 if result == 0:
                     held[address] = size
             else:
@@ -313,8 +353,14 @@ class _Registrar(RuleBasedStateMachine):
         self.check_events()
 
     def check_events(self) -> None:
-        """Every event of the history is in the ring, numbered without a gap, also per communicator."""
+        """Every event of the history is in the ring, numbered without a gap, also per communicator; and no others."""
         records = list(unpack(self.harness.peek(1 << 14)))
+        events = [(name, fields) for name, fields in map(fields_of, records)]
+        found = Counter(name for name, _ in events)
+        assert {name: found[name] for name in self.told} == self.told
+        assert sorted(int(row["addr"], 16) for name, row in events if name == "segment.unknown") == sorted(self.unknown)
+        failed = [row["comm_id"] for name, row in events if name == "communicator.failed"]
+        assert len(failed) == len(set(failed))
         assert [record.seq for record in records] == list(range(1, len(records) + 1))
         for comm in {record.comm_id for record in records if record.comm_id}:
             numbers = [record.comm_seq for record in records if record.comm_id == comm]

@@ -35,14 +35,6 @@ def test_a_full_disk_at_the_start_is_one_line(core, capsys):
     assert (core.drained, core.ring_removed, journal.failed) == (0, 0, "/dev/full: No space left on device")
 
 
-def test_a_directory_that_does_not_exist_is_one_line(core, tmp_path, capsys):
-    """A log that cannot be opened does not stop the job."""
-    journal = logs.Journal(core, tmp_path / "none" / "a.jsonl", {})
-    journal.close(dict)
-    assert capsys.readouterr().err.count("\n") == 1
-    assert "No such file or directory" in journal.failed
-
-
 def test_a_disk_that_fills_up_loses_nothing(tmp_path):
     """When writing fails in the middle, what was written is marked, the rest stays in the ring, and stderr says so."""
     script = """
@@ -92,7 +84,7 @@ def test_a_closed_stderr_is_no_error(monkeypatch):
 
 def test_a_warning_is_one_write(monkeypatch):
     """Ranks share a terminal: where stderr is unbuffered, a second write for the end of the line lets lines mix."""
-    writes = []
+    writes: list[str] = []
     monkeypatch.setattr(sys, "stderr", SimpleNamespace(write=writes.append, flush=lambda: None))
     warn("something")
     assert writes == ["tracehook: something\n"]
@@ -195,14 +187,14 @@ def test_the_end_waits_for_a_slow_disk(core, tmp_path, monkeypatch):
     write = Parts.write
 
     def slow(file, data):
-        time.sleep(0.05)
+        time.sleep(0.1)
         write(file, data)
 
     monkeypatch.setattr(Parts, "write", slow)
-    monkeypatch.setattr(logs, "_PATIENCE", 0.3)
+    monkeypatch.setattr(logs, "_PATIENCE", 2.0)
     journal = logs.Journal(core, tmp_path / "a.jsonl", {})
     journal.start()
-    for _ in range(20):
+    for _ in range(30):
         core.push("segment.alloc", **SEGMENT)
     journal.close(dict)
     assert (tmp_path / "a.jsonl").read_bytes().splitlines()[-1].startswith(b'{"event":"trace.end"')

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from tracehook.commands import app
@@ -49,6 +50,17 @@ def test_processes_in_trouble_are_named(tmp_path: Path) -> None:
     rows = [line.split() for line in summary(tmp_path) if re.match(r"node", line)]
     assert [row[:3] for row in rows] == [["node0", "7", "1007"], ["node8", "66", "1066"], ["node3", "30", "1030"]]
     assert [row[-1] for row in rows] == ["ended", "lost", "open"]
+
+
+@pytest.mark.parametrize(("last", "advised"), [([END], True), ([], False)])
+def test_only_a_job_that_ended_well_gets_advice_about_its_memory(
+    tmp_path: Path, last: list[dict[str, object]], advised: bool
+) -> None:
+    """Of a job that hung or was killed, it would lead away from the cause."""
+    pending = {"event": "communicator.pending", "seq": 2, "comm": "abc", "comm_id": 1, "ranks": 2, "at_calls": True}
+    for rank in range(2):
+        write(tmp_path, rank, 2, ALLOC | {"memory_kind": "cudaMalloc"}, pending, *([END] if rank == 0 else last))
+    assert any("set SYMM_REGISTER_MEMORY=vmm" in line for line in summary(tmp_path)) == advised
 
 
 def test_very_many_in_trouble_are_not_all_shown(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tracehook.hook.service import Service
 from tracehook.symmetric_memory import public, state
 
 NO_NCCL = "no NCCL is loaded in this process: torch was built without it, or not imported yet"
-CUDA_TENSOR: Any = SimpleNamespace(device=SimpleNamespace(type="cuda"))
+CUDA_TENSOR: Any = SimpleNamespace(device=SimpleNamespace(type="cuda"), data_ptr=int)
 
 
 def explained(monkeypatch: pytest.MonkeyPatch, service: Service) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +17,9 @@ from tracehook.symmetric_memory import verification
 from tracehook.symmetric_memory.testimony import MOST, read
 from tracehook.symmetric_memory.verification import CHANNEL, Verification
 
-WINDOW, ORDINARY = (1, 0), (0, None)
+Place = tuple[int, int | None]  # window and offset of a buffer
+WINDOW: Place = (1, 0)
+ORDINARY: Place = (0, None)
 KEPT = 4  # uses that a rank remembers; digests it has of all calls
 
 
@@ -48,7 +51,7 @@ class Communicator:
 
     dead = False
 
-    def __init__(self, places: list[tuple[int, int | None]]) -> None:
+    def __init__(self, places: list[Place]) -> None:
         self._places = places
         self.calls = len(places)
         self._digests: list[int] = []
@@ -73,15 +76,19 @@ class Communicator:
         return ("all_reduce", self._places[call], self._places[call], []) if known else None
 
 
-def _verdict(*ranks: list[tuple[int, int | None]], last: int) -> tuple[RoundVerdict, Store]:
+def _verification(communicator: Any, topology: RoundTopology) -> Verification:
+    return Verification(communicator, topology)
+
+
+def _verdict(*ranks: list[Place], last: int) -> tuple[RoundVerdict, Store]:
     store = Store()
     facts = {"channel": CHANNEL, "call": last, "first": 0, "last": last}
     alarm = Alarm("c", 0, "communicator c", "digests", [], (), "verdict", facts)
     parts = [
-        Verification(Communicator(places), RoundTopology("p", rank, len(ranks), "communicator c", 0))
+        _verification(Communicator(places), RoundTopology("p", rank, len(ranks), "communicator c", 0))
         for rank, places in enumerate(ranks)
     ]
-    answers = [part.answer(alarm, store) for part in reversed(parts)]  # type: ignore[arg-type]
+    answers = [part.answer(alarm, store) for part in reversed(parts)]
     assert isinstance(answers[-1], RoundVerdict)
     return answers[-1], store
 
@@ -130,13 +137,14 @@ class Everywhere:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, ranks: int, calls: int) -> None:
         self.now = 0.0
-        monkeypatch.setattr(verification.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
         self.store = CountingStore()
         self.ranks = ranks
         self.places = [calls * [WINDOW] for _ in range(ranks)]
+        self.communicators = [Communicator(places) for places in self.places]
         self.verifications = [
-            Verification(Communicator(places), RoundTopology("p", rank, ranks, "c", 0))
-            for rank, places in enumerate(self.places)
+            _verification(communicator, RoundTopology("p", rank, ranks, "c", 0))
+            for rank, communicator in enumerate(self.communicators)
         ]
 
     def step(self, order: Sequence[int]) -> Alarm | None:
@@ -145,7 +153,7 @@ class Everywhere:
         alarms = []
         for rank in order:
             self.store.reader = rank
-            alarms.append(self.verifications[rank].step(self.store))  # type: ignore[arg-type]
+            alarms.append(self.verifications[rank].step(self.store))
         assert [alarm for rank, alarm in zip(order, alarms, strict=True) if rank != 0 and alarm] == []
         return next(filter(None, alarms), None)
 
@@ -154,7 +162,7 @@ class Everywhere:
         for _ in range(10):
             for rank in order:
                 self.store.reader = rank
-                verdict = self.verifications[rank].answer(alarm, self.store)  # type: ignore[arg-type]
+                verdict = self.verifications[rank].answer(alarm, self.store)
                 if verdict is not None:
                     assert rank == 0
                     return verdict
@@ -214,11 +222,11 @@ def test_equal_ranks_raise_no_alarm_and_grow_silent(monkeypatch: pytest.MonkeyPa
         for rank in order:
             made = numbers.choice([0, 1, 5, 700])
             everywhere.places[rank].extend([WINDOW] * made)
-            everywhere.verifications[rank]._communicator.calls += made
+            everywhere.communicators[rank].calls += made
     most_calls = max(map(len, everywhere.places))
     for rank in order:
         everywhere.places[rank].extend([WINDOW] * (most_calls - len(everywhere.places[rank])))
-        everywhere.verifications[rank]._communicator.calls = most_calls
+        everywhere.communicators[rank].calls = most_calls
     for _ in range(3):
         assert everywhere.step(order) is None
     assert everywhere.verifications[0]._same == most_calls - 1
@@ -240,5 +248,5 @@ def test_only_rank_0_reads_and_it_removes_what_it_reads(monkeypatch: pytest.Monk
 
 def test_many_ranks_take_samples_less_often() -> None:
     """Rank 0 reads at most `MOST_AT_ONCE` samples in a period."""
-    periods = [Verification(Communicator([]), RoundTopology("p", 0, n, "c", 0))._period for n in (2, 128, 1024)]
+    periods = [_verification(Communicator([]), RoundTopology("p", 0, n, "c", 0))._period for n in (2, 128, 1024)]
     assert periods == [verification.PERIOD, verification.PERIOD, 8 * verification.PERIOD]

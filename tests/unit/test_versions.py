@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
+import tracehook
 from tracehook import versions
 from tracehook.hook import library as hook_library
 from tracehook.log.tables import rows as rows_of
@@ -13,6 +15,13 @@ from tracehook.rehearsal import emulation
 
 TRAITS = [row[1:] for row in rows_of("nccl/traits.def")]
 DOCUMENT = Path(__file__).parents[2] / "docs" / "compatibility.md"
+
+
+def test_the_changelog_begins_with_the_version_of_the_package() -> None:
+    """A release needs no other place for its number."""
+    text = (Path(__file__).parents[2] / "CHANGELOG.md").read_text()
+    newest = next(line for line in text.splitlines() if line.startswith("## "))
+    assert newest.startswith(f"## {tracehook.__version__} (")
 
 
 def _dotted(nccl: int) -> str:
@@ -91,15 +100,15 @@ def test_every_row_is_true_of_some_nccl() -> None:
 def test_a_rehearsal_has_the_nccl_of_the_installed_torch(tmp_path, monkeypatch) -> None:
     """Unless the environment names another, or there is no torch."""
     monkeypatch.setattr(emulation, "directory", lambda: tmp_path)
-    monkeypatch.setattr(emulation.metadata, "version", lambda _: "2.15.0")
+    monkeypatch.setattr(metadata, "version", lambda _: "2.15.0")
     name = "TRACEHOOK_EMU_NCCL_VERSION"
     assert emulation.environment(1, tmp_path, base={})[name] == "23007"
     assert emulation.environment(1, tmp_path, base={name: "22809"})[name] == "22809"
 
     def missing(package: str) -> str:
-        raise emulation.metadata.PackageNotFoundError(package)
+        raise metadata.PackageNotFoundError(package)
 
-    monkeypatch.setattr(emulation.metadata, "version", missing)
+    monkeypatch.setattr(metadata, "version", missing)
     assert name not in emulation.environment(1, tmp_path, base={})
 
 

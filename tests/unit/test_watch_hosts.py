@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
@@ -385,9 +386,10 @@ print(len(follower.processes), follower.skipped)
 def test_a_later_look_opens_no_log_that_has_not_grown(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all folders: only rings are opened, each once."""
     follower = job.follow()
-    opened: list[str] = []
-    open_file = os.open
-    monkeypatch.setattr(os, "open", lambda path, *how: opened.append(str(path)) or open_file(path, *how))
+    opened = Mock(wraps=os.open)
+    monkeypatch.setattr(os, "open", opened)
     job.clock.now += 1
     follower.look()
-    assert sorted(opened) == sorted(str(log.with_suffix(".ring")) for log in job.logs)
+    assert sorted(str(call.args[0]) for call in opened.mock_calls) == sorted(
+        str(log.with_suffix(".ring")) for log in job.logs
+    )

@@ -54,67 +54,6 @@ def windows(make):
 # --- registering ---
 
 
-def test_windows_are_numbered_in_order(windows):
-    """The ordinals follow the order of registration, whatever the addresses are."""
-    ids = [windows.segment()[0] for _ in range(3)]
-    windows.member.register_windows([ids[2], ids[0], ids[1]])
-    assert windows.member.confirm_windows()
-    assert windows.ordinals() == {ids[2]: 0, ids[0]: 1, ids[1]: 2}
-
-
-def test_an_ordinal_is_never_used_again(windows):
-    """A window that comes after one has gone gets a new number, also on the same segment."""
-    windows.add()
-    segment, _ = windows.segment()
-    for _ in range(2):
-        windows.member.register_windows([segment])
-        windows.member.confirm_windows()
-        assert windows.member.deregister_windows([segment]) == 1
-    windows.member.register_windows([segment])
-    windows.member.confirm_windows()
-    assert windows.ordinals() == {1: 0, 2: 3}
-
-
-def test_nothing_is_usable_before_the_confirmation(windows):
-    """A registered window counts at the bank, but no buffer lies in it until all ranks have it."""
-    segment, address = windows.segment()
-    windows.member.register_windows([segment])
-    assert windows.harness.pool_segments()[0].windows == 1
-    assert (windows.member.windows(), windows.member.missing([segment])) == ([], [segment])
-    assert not windows.member.holds(address, 1)
-    windows.member.confirm_windows()
-    assert (windows.member.missing([segment]), windows.member.holds(address, 1)) == ([], True)
-
-
-def test_what_is_dropped_gets_no_number(windows):
-    """Windows that were not confirmed are deregistered, and the next one gets their ordinal."""
-    segment, _ = windows.segment()
-    windows.member.register_windows([segment])
-    assert windows.member.drop_windows() == 1
-    assert (windows.harness.held(X), windows.harness.pool_segments()[0].windows) == ([], 0)
-    windows.add()
-    assert windows.ordinals() == {2: 0}
-
-
-def test_the_first_failure_ends_it(windows):
-    """After a window that was refused none is tried; the outcomes tell where it was."""
-    ids = [windows.segment()[0] for _ in range(3)]
-    windows.harness.fail_after(X, 1)
-    assert windows.member.register_windows(ids) == [(0, True), (1, False)]
-    assert [row.windows for row in windows.harness.pool_segments()] == [1, 0, 0]
-    assert windows.member.drop_windows() == 1
-    assert [row.windows for row in windows.harness.pool_segments()] == [0, 0, 0]
-
-
-def test_a_segment_that_is_gone_is_not_registered(windows):
-    """If one of the segments does not exist any more, the library is not called at all."""
-    segment, _ = windows.segment()
-    gone, address = windows.segment()
-    windows.harness.give_back(address)
-    assert windows.member.register_windows([segment, gone]) == []
-    assert (windows.harness.calls(), windows.harness.pool_segments()[0].windows) == ([], 0)
-
-
 def test_a_dead_communicator_registers_nothing(windows):
     """After its end every act of a communicator returns, and does nothing."""
     segment, _ = windows.segment()
@@ -135,15 +74,6 @@ def test_the_end_empties_the_table(windows, end):
     assert (windows.member.windows(), windows.member.holds(address, 1)) == ([], False)
     assert [row.windows for row in windows.harness.pool_segments()] == [0, 0]
     assert len([row for row in windows.harness.calls() if row[1] == "deregister"]) == (2 if end == "retire" else 0)
-
-
-def test_only_what_is_there_is_deregistered(windows):
-    """Segments without a window are passed over, and none is deregistered twice."""
-    windows.add()
-    other, _ = windows.segment()
-    assert windows.member.deregister_windows([other, 1, 1, 99]) == 1
-    assert windows.member.deregister_windows([1]) == 0
-    assert windows.harness.pool_segments()[0].windows == 0
 
 
 # --- places ---

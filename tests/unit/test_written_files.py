@@ -40,6 +40,15 @@ class TestCommand:
         ]
         assert list(tmp_path.iterdir()) == []
 
+    def test_what_cannot_be_read(self, command, log, tmp_path):
+        """Another directory, and a job that is not in it: one line, status 2, and no file."""
+        for what in ([str(tmp_path / "none")], [str(log), "--job", "other"]):
+            result = CliRunner().invoke(app, [command, *what, "-o", str(tmp_path / "out")])
+            assert result.exit_code == 2
+            (line,) = result.stderr.strip().splitlines()
+            assert line.startswith(f"tracehook {command}: ")
+            assert not (tmp_path / "out").exists()
+
     def test_a_place_that_cannot_be_written(self, command, log, tmp_path):
         """It is said in one line, with the path that was given."""
         for target, why in (("absent/out", "No such file or directory"), ("logs", "is there, and is no regular file")):
@@ -52,7 +61,8 @@ class TestCommand:
         (tmp_path / "out").write_text("old")
         result = CliRunner().invoke(app, [command, str(log), "-o", str(tmp_path / "out")])
         assert result.exit_code == 0, result.output
-        assert (tmp_path / "out").read_bytes() != b"old"
+        assert (tmp_path / "out").read_bytes().startswith(b"<!DOCTYPE html>" if command == "report" else b"\n")
+        assert " MB" in result.stdout or command == "timeline"
         assert sorted(file.name for file in tmp_path.iterdir()) == ["logs", "out"]
 
 

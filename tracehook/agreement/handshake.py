@@ -27,8 +27,11 @@ class RankPlace(NamedTuple):
 @functools.cache
 def this_host() -> str:
     """Return what names this host among those of the job, as NCCL does: ``NCCL_HOSTID``, or its name and its boot."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    return os.environ.get("NCCL_HOSTID") or f"{socket.gethostname()} {boot.read_text() if boot.exists() else ''}"
+    try:
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8")
+    except OSError:  # not there, or kept from containers
+        boot_id = ""
+    return os.environ.get("NCCL_HOSTID") or f"{socket.gethostname()} {boot_id}"
 
 
 def greeting(place: Sequence[str], settings: Mapping[str, str]) -> dict[str, Any]:

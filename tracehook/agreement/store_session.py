@@ -6,15 +6,22 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tracehook.agreement.store_worker import StoreWorkers, token
 from tracehook.agreement.watchdog import LOOK, Listener, Watchdog
 from tracehook.hook import background
 from tracehook.hook.groups import below, cloned_store, stores
+from tracehook.log import threads
 
 if TYPE_CHECKING:
     from torch.distributed import Store
+
+
+# The time-out of our own connections, and so of each try to make one anew. Between two tries tracehook looks whether
+# the store has ended. All waits have time-outs of their own.
+_CONNECTS = timedelta(seconds=5)
 
 
 class StoreSession(NamedTuple):
@@ -49,7 +56,7 @@ class StoreSessions:
         self.beginning = threading.Lock()
         self.begun: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self._lock = threading.RLock()  # for moments; a watchdog takes it under its own, nothing is taken under it
-        self._listening: threading.Thread | None = None
+        self._listening: threads.Thread | None = None
         self._over = threading.Event()
 
     def listen(self) -> None:
@@ -61,8 +68,8 @@ class StoreSessions:
     def _listen(self) -> None:
         try:
             while not self._over.is_set():
-                # A store may have ended, and its group will; or it is just now unable.
-                with contextlib.suppress(RuntimeError):
+                # A store may have ended, and its group will; or it is just now unable. One in Python raises anything.
+                with contextlib.suppress(Exception):
                     found = list(stores())
                     for store in found:
                         self.at(store).watchdog.start()
@@ -98,6 +105,7 @@ class StoreSessions:
                     self._known[store] = name
                     return found
             own = cloned_store(base)  # the program may end its store while the session exists
+            own.set_timeout(_CONNECTS)
             watchdog = Watchdog(
                 own,
                 lambda key: self._know(key, self._sessions[name]),
@@ -105,6 +113,7 @@ class StoreSessions:
                 self._forget_ended,
                 self._listeners(),
                 self._patience,
+                name,
             )
             made = StoreSession(name, StoreWorkers(own), watchdog)
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 # Seconds after the deadline when a store that has not answered counts as gone. Not fewer: when the wait of a TCPStore
 # runs out of time, torch writes a warning and looks up names for it; a bad name server makes that take many seconds.
 GRACE = 30.0
+# Seconds in which a store that is there may answer late: what torch gives a store by default.
+_PATIENCE = 300.0
 LONGEST_POLL_INTERVAL = 0.25
 # Seconds by which a rank waits longer than the one before it: so that the first writes the time-out, not all at once.
 TURN = 0.001
@@ -178,14 +180,14 @@ class StoreWorker:
         own: Store | None = None
         while task := tasks.get():
             try:
-                own = own or cloned_store(shared)
+                own = own or cloned_store(shared, _PATIENCE)
                 try:
                     verdict = task.run(own)
                 except RuntimeError as failure:  # perhaps of the connection alone; each operation may be made twice
                     if task.abandoned:
                         raise
                     try:
-                        own = cloned_store(shared)
+                        own = cloned_store(shared, _PATIENCE)
                     except RuntimeError:
                         raise failure from None  # the store is gone
                     verdict = task.run(own)

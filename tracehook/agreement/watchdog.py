@@ -20,6 +20,7 @@ from tracehook.agreement.store_worker import peeked, run, token
 from tracehook.agreement.verdicts import RoundVerdict
 from tracehook.hook import background
 from tracehook.hook.groups import cloned_store
+from tracehook.log import threads
 from tracehook.log.stderr import warn
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class Watchdog:
     alarm is about and that is not watched: it calls :meth:`watch` if this process has it. `is_left` tells whether no
     group has the store any more: then the watchdog ends with the last communicator, and calls `on_end`. `listeners`,
     by channel, compare something else at the same store. `patience`: seconds after which a rank that waits says so.
+    `name`: the token of the store, by which the watchdog knows it again.
     """
 
     def __init__(
@@ -86,10 +88,11 @@ class Watchdog:
         on_end: Callable[[], None] = lambda: None,
         listeners: Mapping[str, Listener] | None = None,
         patience: float = 60.0,
+        name: str = "",
     ) -> None:
         self._store = store
         self._know = know
-        self._own_name = ""  # the token of the store; empty until the watchdog has read it
+        self._own_name = name
         self._is_replaced = False  # another store is at its port
         self._is_left = is_left
         self._on_end = on_end
@@ -106,7 +109,7 @@ class Watchdog:
         self._raised: dict[int, str] = {}  # of self._waiting, those about which there is an alarm; see _raise()
         self._said: set[int] = set()  # of self._waiting, those of which a line said who is missing
         self._feed = AlarmFeed()
-        self._thread: threading.Thread | None = None
+        self._thread: threads.Thread | None = None
 
     def watch(self, key: str, subject: Subject) -> None:
         """Look after communicator `key`."""
@@ -152,7 +155,6 @@ class Watchdog:
             try:
                 if store is None:
                     store = self._connected()
-                self._own_name = self._own_name or token(store)
                 self._look_after_own(store)
                 # Whoever asked looks for answers more often.
                 is_due = time.monotonic() >= due or self._has_asked()

@@ -13,7 +13,7 @@ from tracehook.log.lines import Event, whole_number
 from tracehook.log.text import encodable
 
 _ALIVE_FOR: Final = 5.0  # seconds since a process of another host last looked at its ring
-_CLOCK_STEP: Final = timedelta(minutes=1)  # how far the wall clock may have been set since a log began
+_CLOCK_STEP: Final = timedelta(minutes=1)  # how far the wall clock may have been set since a log began, or drifts
 
 
 def own_host() -> str:
@@ -21,10 +21,12 @@ def own_host() -> str:
     return encodable(socket.gethostname())
 
 
-def lives(begin: Event) -> bool:
+def lives(begin: Event, epoch_ns: int = 0) -> bool:
     """Whether the process of a log that begins so, and has no end, runs on this host.
 
     Its number may be another's by now: psutil (extra ``audit``) tells, and without it the number alone counts.
+    `epoch_ns`: the wall clock minus the monotonic one when the process was last alive, as its ring has it. If that is
+    the same now, the host has not started anew since, and the monotonic clock tells, whoever set the other one.
     """
     pid = whole_number(begin.get("pid"), 1 << 31)
     if pid is None or begin.get("host") != own_host():
@@ -42,7 +44,12 @@ def lives(begin: Event) -> bool:
     except (psutil.Error, ValueError, OverflowError):
         return False
     began = began_of(begin)
-    return began is None or created <= began + _CLOCK_STEP
+    if began is None or created <= began + _CLOCK_STEP:
+        return True
+    epoch = timedelta(microseconds=(time.time_ns() - time.monotonic_ns()) // 1000)
+    is_same = abs(epoch - timedelta(microseconds=epoch_ns // 1000)) < _CLOCK_STEP
+    since_boot = timedelta(microseconds=(whole_number(begin.get("t_ns")) or 0) // 1000)
+    return is_same and created - datetime(1970, 1, 1) <= epoch + since_boot + _CLOCK_STEP
 
 
 def still_runs(log: LogFile) -> bool:
@@ -50,6 +57,6 @@ def still_runs(log: LogFile) -> bool:
     if log.ended or (log.left is not None and log.left.signal):
         return False
     if log.begin.get("host") == own_host():
-        return lives(log.begin)
+        return lives(log.begin, log.left.epoch_ns if log.left is not None else 0)
     left = log.left
     return left is not None and time.time() - (left.epoch_ns + left.looked_ns) / 1e9 < _ALIVE_FOR

@@ -16,11 +16,12 @@ import signal
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 
 from tracehook.audit import semaphores
-from tracehook.audit.called import MADE, Caller, Callers, Member, Step
+from tracehook.audit.called import COLLECTIVE, HOST, MADE, Caller, Callers, Member, Step
 from tracehook.audit.chains import ends
-from tracehook.audit.finding import Finding
+from tracehook.audit.finding import OUTSIDE, Finding
 from tracehook.audit.programs import by_number, culprits, is_behind
 from tracehook.audit.semaphores import named
 from tracehook.audit.waits import Wait, by_process, given_up, waits
@@ -32,7 +33,8 @@ RULES = {
     "calls-differ": (
         "error",
         "The ranks of a communicator made different calls under one number.",
-        "Compare what the named ranks do before that call; all ranks of a group have to make the same calls.",
+        "Compare what the named ranks do before that call, because all ranks of a group have to make the same calls; "
+        "`tracehook audit --flight-recorder` prints the line of each call.",
         "always",
     ),
     "rank-failed": (
@@ -54,6 +56,7 @@ _SECOND = 1_000_000_000
 _STILL = 5  # seconds
 _MARGIN = 20  # calls
 _MOST_TOLD = 6  # waits of a circle
+_UNDECIDED = "their calls cannot tell which of them is wrong"
 
 
 def with_last_call(job: Callers, found: Sequence[Finding]) -> list[Finding]:
@@ -82,17 +85,37 @@ def after_hang(job: Callers, seen: Iterable[Finding], concluded: Sequence[Findin
     """Return what we conclude of ranks that wait, not before the hang that a rehearsal itself saw: it knew more.
 
     But of signals of peers it knows nothing: a finding stays if it first names a rank that waits for one, or owes it.
+    And if the first rank that it names waits, too, it only saw that: another culprit, or that nobody can tell, stays.
     """
-    began = min((each.ns for each in seen if each.rule == "ranks-hung" and each.ns is not None), default=0)
-    unsent = [wait for wait in waits(job) if semaphores.is_unsent(wait)] if began else []
+    hangs = [each for each in seen if each.rule == "ranks-hung" and each.ns is not None]
+    began = min((each.ns or 0 for each in hangs), default=0)
+    waited = waits(job) if began else []
+    unsent = [wait for wait in waited if semaphores.is_unsent(wait)]
     of_signals = {each.rank for wait in unsent for each in (wait.process, *wait.missing)}
+    waiting = {wait.process.rank for wait in waited}
+    named_first = [each.ranks[0] for each in hangs if each.ns == began and each.ranks and each.ranks[0] in waiting]
 
     def placed(found: Finding) -> Finding:
-        if began and found.ranks and found.ranks[0] in of_signals:
+        is_other = named_first and (found.ranks[:1] != tuple(named_first[:1]) or _UNDECIDED in found.message)
+        if began and found.ranks and (is_other or found.ranks[0] in of_signals):
             return replace(found, ns=min(found.ns or began, began - 1))
         return replace(found, ns=max(found.ns, began + 1)) if found.ns is not None else found
 
     return [placed(each) if each.rule == "rank-missing" else each for each in concluded]
+
+
+def before_refusals(seen: Iterable[Finding], concluded: Sequence[Finding]) -> list[Finding]:
+    """Return what we conclude; that calls differ comes before what a rehearsal says of each rank whose call it refused.
+
+    It knows whose call is the odd one, or that nobody can tell.
+    """
+    refused = [each for each in seen if each.rule == "rule-broken" and each.ns is not None]
+
+    def placed(found: Finding) -> Finding:
+        moments = [each.ns - 1 for each in refused if each.comm == found.comm and each.ns is not None]
+        return replace(found, ns=min([*moments, *([found.ns] if found.ns is not None else [])], default=None))
+
+    return [placed(each) if each.rule == "calls-differ" else each for each in concluded]
 
 
 def findings(job: Callers) -> list[Finding]:
@@ -130,10 +153,13 @@ def _differences(job: Callers, waiting: Mapping[int, Sequence[Wait]]) -> list[Fi
         texts = {place: job.described(comm, call) for place, call in made.items() if call is not None and is_first}
         odd = _odd_places(job, members, texts, waiting)
         order = sorted(texts, key=lambda place: (place not in odd, place))
-        told = "; ".join(f"{members[place].process.name} made {texts[place]}" for place in order)
-        about = told or "that call is too long ago to name it"
+        alike = [(text, [members[place].process for place in its]) for text, its in groupby(order, texts.__getitem__)]
+        about = "; ".join(f"{named(its)} made {text}" for text, its in alike) or "that call is too long ago to name it"
         if len(order) > 1 and not odd:
-            about += "; their calls cannot tell which of them is wrong"
+            about += f"; {_UNDECIDED}"
+        elif 2 * len(odd) < len(order):
+            wrong = named([members[place].process for place in order[: len(odd)]])
+            about += f"; {wrong} {'differs' if len(odd) == 1 else 'differ'} from the others"
         out.append(
             _finding(
                 "calls-differ",
@@ -215,10 +241,10 @@ def _failure_of(process: Caller, job: Callers) -> str:
     if process.signal:
         return f"ended by signal {process.signal} ({_signal_name(process.signal)})"
     others = [other for other in job.processes if other is not process]
-    if not process.parts:
+    if not process.parts or process.runs:
         return ""  # its ring is not here, or is older than these counts
-    if not any(other.was_ended or other.ended or other.how for other in others):
-        return ""  # all were killed, or all still run
+    if not any(other.was_ended or other.ended or other.how for other in others) or job.was_killed_later(process):
+        return ""  # all were killed, or all still run, or whoever ended others ended it in the end
     how = "ended without a word: SIGKILL (the kernel's, where memory ran out), _exit"
     if seconds := _stood_still(process, max((other.ended_ns or 0 for other in others), default=0)):
         return f"{how}, a log that could not be written, or a stop (SIGSTOP): the others lived {seconds:.0f} s longer"
@@ -242,11 +268,19 @@ def _missing(job: Callers, found: Sequence[Finding], waited: Sequence[Wait]) -> 
         for missing in wait.missing:
             waited_for[missing.number].append(wait)
     blamed = {rank for each in found for rank in each.ranks}
-    failed_ns = min((p.ended_ns for p in job.processes if p.failed and p.ended_ns is not None), default=None)
+    over = (p.ended_ns for p in job.processes if p.failed or p.was_interrupted)
+    failed_ns = min((ns for ns in over if ns is not None), default=None)
     out = []
     of_number = {process.number: process for process in job.processes}
+    done: set[int] = set()
+    for its in _those_of_few(waited):
+        if not _had_just_begun(its, failed_ns):
+            out.append(_told_few(job, its))
+            done |= {process.number for process in its[0].missing}
     for end in ends(by_number(waiting)):
-        circle = [of_number[number] for number in end]
+        circle = [of_number[number] for number in end if number not in done]
+        if not circle:
+            continue
         suspects = circle if len(circle) == 1 else culprits(job, circle, waiting)
         # Who ended by itself is named for that; that others wait for it follows.
         if any(process.failed or (process.rank is not None and process.rank in blamed) for process in suspects):
@@ -261,6 +295,33 @@ def _missing(job: Callers, found: Sequence[Finding], waited: Sequence[Wait]) -> 
         else:
             out.append(_told_circle(job, suspects, waiting))
     return out
+
+
+def _those_of_few(waited: Sequence[Wait]) -> list[list[Wait]]:
+    """Return the waits in calls that fewer ranks made than ended in order without them: most ranks are right."""
+    by_call: dict[tuple[str, int], list[Wait]] = defaultdict(list)
+    for wait in waited:
+        if wait.step.kind == COLLECTIVE:
+            by_call[wait.comm, wait.number].append(wait)
+    return [
+        its
+        for its in by_call.values()
+        if len(its[0].missing) > len(its)
+        and all(each.ended and each.how == "exit" and not each.failed for each in its[0].missing)
+        and len({each.parts[its[0].comm].collectives for each in its[0].missing}) == 1
+    ]
+
+
+def _told_few(job: Callers, its: Sequence[Wait]) -> Finding:
+    first, few = its[0], [wait.process for wait in its]
+    what = f"{_ordinal(first.number + 1)} call, {job.described(first.comm, first.step.call)}"
+    message = (
+        f"{job.group(first.comm)}: {named(few)} {'waits' if len(few) == 1 else 'wait'} in the {what}"
+        f"{_since(first.process)}; {named(first.missing)}, which are more, made {first.made} {_kind(first)} and ended "
+        "in order"
+    )
+    steps = [(wait.process, wait.step.call) for wait in its]
+    return _finding("rank-missing", message, [*few, *first.missing], first.comm, first.process.moved_ns, steps)
 
 
 def _is_too_far_apart(slow: Caller, its: Sequence[Wait], waiting: Mapping[int, Sequence[Wait]]) -> bool:
@@ -304,7 +365,7 @@ def _told_circle(job: Callers, circle: Sequence[Caller], waiting: Mapping[int, S
     waits_ = [wait for process in circle for wait in waiting[process.number]]
     told = "; ".join(_told_wait(job, wait) for wait in waits_[:_MOST_TOLD])
     more = f"; and {len(waits_) - _MOST_TOLD} more wait" if len(waits_) > _MOST_TOLD else ""
-    message = f"{named(circle)} wait for each other, and their calls cannot tell which of them is wrong: {told}{more}"
+    message = f"{named(circle)} wait for each other, and {_UNDECIDED}: {told}{more}"
     if semaphores.are_all(waits_):
         message = (
             f"{named(circle)} wait for each other in PeerGroup.wait, for signals that nobody sent: "
@@ -319,20 +380,21 @@ def _told_circle(job: Callers, circle: Sequence[Caller], waiting: Mapping[int, S
 def _told_missing(job: Callers, culprit: Caller, its: Sequence[Wait], waits_of_it: Sequence[Wait] | None) -> Finding:
     own = waits_of_it[0] if waits_of_it else None
     # Of several groups the smallest says most.
-    first = min(
-        its, key=lambda wait: (len(job.members.get(wait.comm, ())), wait.process.moved_ns or 0, wait.process.rank or 0)
-    )
+    first = min(its, key=lambda wait: (job.size_of(wait.comm), wait.process.moved_ns or 0, wait.process.rank or 0))
     ranks = sorted({wait.process for wait in its if wait.comm == first.comm}, key=lambda each: each.rank or 0)
     wait = "waits" if len(ranks) == 1 else "wait"
     if first.step.is_semaphore:
         told = f"{first.process.name} waits in {semaphores.told(first)}"
-    elif first.step.kind == MADE:
-        told = f"{named(ranks)} {wait} in the making of a communicator, and {culprit.name} did not come there"
+    elif first.step.kind in (MADE, HOST):
+        where = first.step.function or "the making of a communicator"
+        told = f"{named(ranks)} {wait} in {where}, and {culprit.name} did not come there"
     else:
         what = f"{job.described(first.comm, first.step.call)} ({in_bytes(first.step.call.nbytes)})"
         told = f"{culprit.name} came to {first.made} {_kind(first)}, {named(ranks)} {wait} in the "
         told += f"{_ordinal(first.number + 1)}, {what}"
-    message = f"{job.group(first.comm)}: {told}{_since(first.process)}; {_doing(job, culprit, own)}"
+    message = (
+        f"{job.group(first.comm)}: {told}{first.comm and _since(first.process)}; {_doing(job, culprit, own, first)}"
+    )
     last = own.step if own is not None else culprit.last_step
     steps = [(culprit, last.call if last else None)]
     steps += [(wait.process, wait.step.call) for wait in its if wait.comm == first.comm]
@@ -350,11 +412,12 @@ def _advised(found: Finding, its: Sequence[Wait]) -> Finding:
 def _kind(wait: Wait) -> str:
     if not wait.step.is_transfer:
         return "calls" if wait.made != 1 else "call"
-    return f"{'receives' if wait.step.call.operation == 'send' else 'sends'} with {wait.process.name}"
+    kind = "receive" if wait.step.call.operation == "send" else "send"
+    return f"{kind}{'s' if wait.made != 1 else ''} with {wait.process.name}"
 
 
-def _doing(job: Callers, culprit: Caller, own: Wait | None) -> str:
-    """Say what the culprit does instead."""
+def _doing(job: Callers, culprit: Caller, own: Wait | None, other: Wait) -> str:
+    """Say what the culprit does instead of coming to where another one waits."""
     if own is not None:
         if own.step.is_semaphore:
             return f"{culprit.name} waits in {semaphores.told(own)}"
@@ -371,19 +434,24 @@ def _doing(job: Callers, culprit: Caller, own: Wait | None) -> str:
         )
     last = culprit.last_step
     after = f" after its {_ordinal(last.call.number + 1)} call of {job.group(last.comm)}" if last else ""
-    said = f"; the last thing that it logged was {culprit.last_event}" if culprit.last_event else ""
-    does = "it computes, or waits outside of NCCL"
+    said = culprit.last_said(other.comm, other.process.moved_ns)
+    does = OUTSIDE
+    others_ns = max((other.ended_ns or 0 for other in job.processes), default=0)
     if culprit.signal and _stood_still(culprit, culprit.ended_ns or 0):
         does = "no thread of Python ran, because code in C kept the GIL, or somebody had stopped the process"
+    elif not (culprit.signal or culprit.how) and (seconds := _stood_still(culprit, others_ns)):
+        does = "something killed it (SIGKILL) or stopped it (SIGSTOP), or code in C kept the GIL: another rank lived "
+        does += f"{seconds:.0f} s longer"
+        if culprit.runs:
+            does = f"no thread of Python ran for {seconds:.0f} s: it was stopped (SIGSTOP), or C code keeps the GIL"
     return f"{culprit.name} made no other call{after}{quiet}: {does}{said}"
 
 
 def _since(process: Caller) -> str:
     if process.moved_ns is None or process.ended_ns is None or process.ended_ns < process.moved_ns:
         return ""
-    # Of a process that runs, or was killed, it is only known when it was last alive.
-    how = "ended" if process.ended or process.how or process.signal else "was last seen"
-    return f", for {(process.ended_ns - process.moved_ns) / _SECOND:.1f} s until it {how}"
+    how = "until it ended" if process.ended or process.how or process.signal else "until it was last seen"
+    return f", for {(process.ended_ns - process.moved_ns) / _SECOND:.1f} s {'so far' if process.runs else how}"
 
 
 # --- words ---
@@ -397,6 +465,8 @@ def _told_wait(job: Callers, wait: Wait) -> str:
 
 def _told(job: Callers, step: Step) -> str:
     """Return words such as ``12th call of group tp_1 (...), all_reduce of 1,024 float32, sum``."""
+    if step.kind == HOST:
+        return f"{step.function} of torch.distributed, outside of NCCL"
     if step.kind == MADE:
         return f"making of a communicator by NCCL, for {job.group(step.comm)}"
     return f"{_ordinal(step.call.number + 1)} call of {job.group(step.comm)}, {job.described(step.comm, step.call)}"
@@ -413,7 +483,7 @@ def _finding(
     ranks = tuple(dict.fromkeys(process.rank for process in processes if process.rank is not None))
     severity, _, advice, divergence = RULES[rule]
     first = processes[0].number if processes else None
-    calls = tuple((process.number, call.order) for process, call in steps if call is not None and not call.is_of_peers)
+    calls = tuple((process.number, call.order) for process, call in steps if call and call.is_of_nccl)
     return Finding(rule, severity, message, ranks, comm, first, ns, None, advice, divergence, calls)
 
 

@@ -9,17 +9,20 @@ from __future__ import annotations
 import functools
 import signal
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tracehook.log.calls import MAKING, Call, Calls, parse
+from tracehook.audit.stacks import program_line
+from tracehook.log.calls import MAKING, ON_HOST, Call, Calls, parse
+from tracehook.log.file_name import stacks_of
 
 if TYPE_CHECKING:  # watch reads no database
     from tracehook.audit.store import Store
 
-COLLECTIVE, TRANSFER, MADE = range(3)  # what the number of a call counts
+COLLECTIVE, TRANSFER, MADE, HOST = range(4)  # what the number of a call counts; of HOST, nothing
 BY_OTHERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # how launchers and operators end processes
 
 
@@ -36,6 +39,7 @@ class Member(NamedTuple):
         return last[place] if 0 <= place < len(last) else None
 
 
+_MEANWHILE = 1_000_000_000  # nanoseconds; when a rank came to a call is known to a tenth of a second
 _DEFAULT_STREAM = 1  # CUDA's own number of it
 
 
@@ -46,10 +50,13 @@ class Step(NamedTuple):
     role: int  # the communicator's number in its process: programs that are alike make them in one order
     call: Call
     is_transfer: bool
+    function: str = ""  # of torch.distributed, in which the host waits
 
     @property
     def kind(self) -> int:
         """What its number counts."""
+        if self.call.what == ON_HOST:
+            return HOST
         return MADE if self.call.what == MAKING else TRANSFER if self.is_transfer else COLLECTIVE
 
     @property
@@ -93,6 +100,9 @@ class Caller:
     parts: dict[str, Calls] = field(default_factory=dict)  # by communicator
     making: list[Calls] = field(default_factory=list)  # communicators that NCCL is making, and waits for other ranks
     aborted_ns: dict[str, int] = field(default_factory=dict)  # when the program aborted communicators
+    destroyed_ns: dict[str, int] = field(default_factory=dict)
+    stacks: Path | None = None  # where it may have written the stacks of its threads
+    runs: bool = False  # still
     uncounted: int = 0  # communicators whose calls were not counted: others lived, as many as are counted at a time
 
     def gave_up(self, comm: str) -> bool:
@@ -100,6 +110,13 @@ class Caller:
         calls = self.parts[comm]
         went_on = any(other.born_ns > calls.moved_ns for other in self.parts.values())
         return calls.aborted and ((self.ended and self.how != "exception") or went_on)
+
+    def last_said(self, comm: str, waited_ns: int | None) -> str:
+        """Say that it ended a communicator itself, before another rank waited there; or what its log has last."""
+        for how, when in (("aborted", self.aborted_ns.get(comm)), ("destroyed", self.destroyed_ns.get(comm))):
+            if when is not None and waited_ns is not None and when < waited_ns + _MEANWHILE:
+                return f"; before, it {how} this communicator"
+        return f"; the last thing that it logged was {self.last_event}" if self.last_event else ""
 
     def take(self, calls: Calls) -> None:
         """Add a communicator, or one that is being made."""
@@ -119,9 +136,14 @@ class Caller:
         return self.signal in BY_OTHERS and self.sender not in (None, self.pid)
 
     @property
+    def was_interrupted(self) -> bool:
+        """Whether somebody pressed Control-C."""
+        return self.exception is not None and self.exception.startswith("KeyboardInterrupt")
+
+    @property
     def failed(self) -> bool:
-        """Whether Python said that it ended otherwise than in order."""
-        return self.how in ("exception", "os._exit") or self.exception is not None
+        """Whether Python said that it ended otherwise than in order, for itself."""
+        return (self.how in ("exception", "os._exit") or self.exception is not None) and not self.was_interrupted
 
     @functools.cached_property
     def remembered_since(self) -> int:
@@ -147,6 +169,15 @@ class Caller:
         """The calls that are remembered, by their place in the order of the process."""
         return {step.call.order: step for step in self.in_order}
 
+    @functools.cached_property
+    def group_call(self) -> str:
+        """The function of torch.distributed in which its host was after its last call into NCCL, if that is known."""
+        if self.stacks is None:
+            return ""
+        since = (self.moved_ns or 0) - self.shift_ns
+        at = program_line(self.stacks, since)
+        return at.group_call if at is not None else ""
+
     @property
     def last_step(self) -> Step | None:
         """The last call into NCCL; None if there was none, or if it may be one that was not counted."""
@@ -167,6 +198,8 @@ class Callers:
     processes: list[Caller]
     names: dict[str, str]  # by communicator: what messages call it, if a group of torch stands for it
     members: dict[str, dict[int, Member]] = field(default_factory=dict)  # by communicator and rank in it
+    standing: set[int] | None = None  # processes whose devices have not come to their calls, and wait for nobody there
+    in_functions: dict[str, list[Caller]] = field(default_factory=dict)  # of torch.distributed, outside of NCCL
 
     def __post_init__(self) -> None:
         found: dict[str, dict[int, Member]] = defaultdict(dict)
@@ -182,14 +215,31 @@ class Callers:
             if len(members) > 1 and not any(member.calls.adopted for member in members.values()):
                 yield comm, members
 
+    @functools.cached_property
+    def told_to_end_ns(self) -> int | None:
+        """When others, or Control-C, ended the first process."""
+        told = (each.ended_ns for each in self.processes if each.was_ended or each.was_interrupted)
+        return min((ns for ns in told if ns is not None), default=None)
+
+    def was_killed_later(self, process: Caller) -> bool:
+        """Whether a process that was killed still lived when others had been told to end: it did not do so in time."""
+        told, alive = self.told_to_end_ns, process.ended_ns
+        return told is not None and alive is not None and alive > told + _MEANWHILE
+
     def group(self, comm: str) -> str:
         """Name a communicator for a person: its group, if that has a name, and its global ranks."""
         members = self.members.get(comm, {})
         ranks = [members[place].process.rank for place in sorted(members)]
-        told = f" (ranks {', '.join(map(str, ranks))})" if None not in ranks else ""
+        told = f" (ranks {', '.join(map(str, ranks))})" if ranks and None not in ranks else ""
         if self.is_of_peers(comm):
             return f"PeerGroup{told}"
+        if not comm:
+            return "torch.distributed outside of NCCL"
         return self.names.get(comm) or f"communicator {comm}{told}"
+
+    def size_of(self, comm: str) -> int:
+        """Return how many ranks it has; all of the job if it is no communicator, but torch.distributed."""
+        return len(self.members.get(comm, ())) if comm else len(self.processes)
 
     def is_of_peers(self, comm: str) -> bool:
         """Whether that is a group of peers, of which NCCL knows nothing."""
@@ -205,13 +255,17 @@ class Callers:
 def job_of(store: Store) -> Callers:
     """Read the processes of a job, and what they called."""
     processes = {row["process"]: _process(row) for row in store.rows(_PROCESSES)}
+    for number, process in processes.items():
+        process.stacks = stacks_of(store.directory.logs[number].path)
+    see_until_now(processes.values())
     for row in store.rows("SELECT * FROM event WHERE event = 'communicator.calls'"):
         calls = parse(row)
         if calls is not None and row["process"] in processes:
             processes[row["process"]].take(calls)
-    for row in store.rows("SELECT process, comm, ns FROM event WHERE event = 'communicator.abort' AND ns IS NOT NULL"):
-        if row["process"] in processes:
-            processes[row["process"]].aborted_ns[row["comm"]] = row["ns"]
+    for row in store.rows(_COMMUNICATORS_ENDED):
+        if (its := processes.get(row["process"])) is not None:
+            ended_ns = its.aborted_ns if row["event"] == "communicator.abort" else its.destroyed_ns
+            ended_ns[row["comm"]] = row["ns"]
     for row in store.rows(_UNCOUNTED):
         if processes[row["process"]].parts:  # else its ring is not here
             processes[row["process"]].uncounted = row["uncounted"]
@@ -219,10 +273,23 @@ def job_of(store: Store) -> Callers:
     return Callers(wanted, _names(store))
 
 
+def see_until_now(processes: Collection[Caller]) -> None:
+    """Let all that run be seen until one of them was: one that somebody stopped still stands where it stood."""
+    running = [process for process in processes if process.runs]
+    now_ns = max((process.alive_ns for process in running if process.alive_ns is not None), default=None)
+    for process in running:
+        process.ended_ns = now_ns
+
+
 _PROCESSES = """
     SELECT process.*, (SELECT arg_max(event.event, event.seq) FROM event
                        WHERE event.process = process.process AND seq IS NOT NULL) AS last_event
     FROM process WHERE NOT helper ORDER BY process
+"""
+
+_COMMUNICATORS_ENDED = """
+    SELECT process, event, comm, ns FROM event
+    WHERE event IN ('communicator.abort', 'communicator.retire') AND ns IS NOT NULL
 """
 
 
@@ -258,6 +325,7 @@ def _process(row: dict[str, Any]) -> Caller:
         wall_ns=_since_1970(row["began"]) - row["began_ns"] if began else 0,
         began_ns=row["began_ns"] if began else None,
         world_size=row["world_size"],
+        runs=row["runs"],
     )
 
 

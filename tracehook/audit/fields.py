@@ -49,4 +49,5 @@ BEGIN: Final = (
     "nccl_settings",
     "emulated",
     "argv",
+    "program",
 )

@@ -17,18 +17,23 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
+WAITS = ("rank-missing", "ranks-hung")
+DIFFER = ("calls-differ", "rule-broken")
+OUTSIDE = "it computes, or waits outside of NCCL"
 _OWN = re.compile(r"\b\d+\.\d{3}(?= m?s\b)| at 0x[0-9a-f]+")  # times and addresses, each process's own
 _VERBS = {"was": "were", "is": "are", "has": "have"}
 _VERB = re.compile(rf"^(ranks [\d, -]+) ({'|'.join(_VERBS)})\b")
 
 
 class ProgramPlace(NamedTuple):
-    """Where a rank was in its program."""
+    """Where a rank was in its program, and for what it waited there, if that is known."""
 
     rank: int
     file: str
     line: int
     function: str
+    waits_for: str | None = None
+    caller: str = ""  # where the program called that function, as ``train.py:41 in step``; empty: from outside of one
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,7 @@ def ranges(ranks: Sequence[int]) -> str:
 
 
 _LAST = 1 << 62
+_OF_GROUPS = re.compile(r"\bDist\w*Error\b|NCCL|gloo")  # exceptions that tell a rank of the fault of another one
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
@@ -121,6 +127,23 @@ def first_finding(findings: Iterable[Finding]) -> Finding | None:
     found = list(findings)
     errors = [finding for finding in found if finding.severity == "error"]
     return min(errors or found, key=_when, default=None)
+
+
+def cause_of(first: Finding, rows: Iterable[Finding]) -> Finding | None:
+    """Return an exception of the rank that the first finding names first, if it may be the cause.
+
+    It ended a thread, which the rank may need. Or it ended the rank, which made its last calls on the way out, as in a
+    ``finally``. Of an end only what was before can be the cause; of a wait, whenever it was.
+    """
+    for row in rows:
+        if row is first or not first.ranks or first.ranks[0] not in row.ranks:
+            continue
+        if row.rule == "thread-exception" and (first.rule in WAITS or _when(row) <= _when(first)):
+            return row
+        is_own = len(row.ranks) == 1 and not _OF_GROUPS.search(row.message)
+        if row.rule == "ended-by-exception" and first.rule in (*WAITS, *DIFFER) and is_own:
+            return row
+    return None
 
 
 def is_divergence(row: Finding, rows: Iterable[Finding], everybody: Collection[int]) -> bool:

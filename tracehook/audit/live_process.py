@@ -29,6 +29,7 @@ class State(StrEnum):
     QUIET = "quiet"  # nothing new: it computes, waits or hangs
     STUCK = "stuck"  # events wait in its ring and are not written: its log cannot be
     SILENT = "silent"  # its journal does not look at the ring any more: it was killed or stopped, or keeps the GIL
+    GONE = "gone"  # and there is no such process on this host any more: it was killed, or called os._exit
     ENDED = "ended"
     NO_END = "no trace.end"  # quiet, and its ring is gone
 
@@ -57,6 +58,7 @@ class Process:
         self._drained_at = self._looked_at = now
         self._seen_at = now
         self._ring: RingHeader | None = None
+        self._is_gone = False
         self._samples: deque[tuple[float, int, int]] = deque()
 
     @property
@@ -111,6 +113,7 @@ class Process:
         before, self._ring = self._ring, header
         if header is None:
             return
+        self.summary.ended |= header.log_ended == 1
         self.dropped = max(self.dropped, header.dropped)
         if before is None and header.looked_ns:
             # By the wall clock, and so only until we see it look: another host's clock may differ.
@@ -121,6 +124,8 @@ class Process:
             self._news_at = now
         if before is not None and (header.drained != before.drained or not self.waiting):
             self._drained_at = now
+        if header.looked_ns and now - self._looked_at >= QUIET_AFTER and self.host == own_host():
+            self._is_gone = not lives(self.begin, header.epoch_ns)
 
     def sample(self, now: float) -> None:
         """Remember the counts of now, for the rates."""
@@ -143,7 +148,7 @@ class Process:
         if self.summary.ended:
             return State.ENDED, max(0.0, now - self._news_at)
         if self._ring and self._ring.looked_ns and seen_at - self._looked_at >= QUIET_AFTER:
-            return State.SILENT, now - self._looked_at
+            return State.GONE if self._is_gone else State.SILENT, now - self._looked_at
         if self.waiting and seen_at - self._drained_at >= QUIET_AFTER:
             return State.STUCK, now - self._drained_at
         quiet = max(0.0, now - self._news_at)
@@ -155,8 +160,12 @@ class Process:
         """Whether its log has an end, or its process is gone. The latter can be seen on its own host only."""
         if self.summary.ended:
             return True
-        is_still = self.state(now)[0] in (State.SILENT, State.NO_END)
-        return is_still and self.host == own_host() and not lives(self.begin)
+        state = self.state(now)[0]
+        return state is State.GONE or (
+            state is State.NO_END
+            and self.host == own_host()
+            and not lives(self.begin, self._ring.epoch_ns if self._ring else 0)
+        )
 
     @property
     def numbers(self) -> tuple[int, int, int, int, int, int, int]:

@@ -171,6 +171,8 @@ def _hangs(job: Callers, quiet: Mapping[str, float]) -> list[Hang]:
     by_call: dict[tuple[str, int, int, str], list[Wait]] = defaultdict(list)
     for wait in found:
         about = semaphores.told(wait) if wait.step.is_semaphore else ""
+        if wait.step.is_transfer:  # those of several pairs of ranks have the same number
+            about = f"{job.described(wait.comm, wait.step.call)} {semaphores.named(wait.missing)}"
         by_call[wait.comm, wait.number, wait.step.kind, about].append(wait)
     hung = {wait.process.number for wait in found}
     hangs = [_hang(job, comm, alike, hung, seconds, causes) for (comm, *_), alike in by_call.items()]
@@ -194,7 +196,8 @@ def _hang(
     is_of_peers = alike[0].step.is_semaphore
     unnamed = job.group(comm) if is_of_peers else f"communicator {comm}"
     call = semaphores.told(alike[0]) if is_of_peers else job.described(comm, alike[0].step.call)
-    if ahead := [each for each in missing.values() if any(step.call.is_ahead for step in each.in_order)]:
+    still = [each for each in missing.values() if each.number not in hung]  # of the others the calls wait behind calls
+    if ahead := [each for each in still if any(step.call.is_ahead for step in each.in_order)]:
         call += f", to which the device of {semaphores.named(ahead)} has not come"
     return Hang(
         group=f"group {job.names[comm]}" if comm in job.names else unnamed,

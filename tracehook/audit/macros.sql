@@ -69,3 +69,30 @@ CREATE OR REPLACE MACRO peer_memory(m) AS
 CREATE OR REPLACE MACRO nccl_error(number) AS format('NCCL error {}', number) || coalesce(
     ' (' || ['unhandled CUDA error', 'unhandled system error', 'internal error', 'invalid argument', 'invalid usage',
              'remote process exited, or network error', 'in progress'][number] || ')', '');
+
+-- What a rule returns of facts of the first lines that differ: of each, in the largest communicator in which it does. The text of
+-- a program is compared with others of the same path: a trainer and a server may share a communicator.
+CREATE OR REPLACE MACRO unlike(names) AS TABLE
+WITH told AS (
+    SELECT process, rank, argv, what, value FROM (FROM process WHERE communicators > 0)
+    UNPIVOT INCLUDE NULLS (value FOR what IN (tracehook, torch, cuda, nccl, allocator, policy, local_min, segments, segment_memory, guard, python, driver, program))
+    WHERE list_contains(names, what)),
+named AS (
+    SELECT * REPLACE (CASE what WHEN 'program' THEN format('the text of {}|{}', argv, value[:8]) ELSE what END AS what,
+                      CASE what WHEN 'program' THEN value[-8:] ELSE value END AS value)
+    FROM told WHERE what != 'program' OR value IS NOT NULL),
+-- What is alike in the whole job is alike in each of its communicators.
+unlike AS (
+    SELECT what FROM named GROUP BY what HAVING count(DISTINCT value) + CASE WHEN count(value) < count(*) THEN 1 ELSE 0 END > 1),
+kind AS (
+    SELECT comm, what, coalesce(value, 'unknown') AS value, list(named.rank ORDER BY named.rank) AS ranks, count(*) AS n,
+           CASE WHEN count(named.rank) = count(*) THEN rank_list(list(named.rank ORDER BY named.rank))
+                ELSE plural(count(*), 'process') END AS whom
+    FROM named SEMI JOIN unlike USING (what) JOIN (SELECT DISTINCT process, comm FROM communicator) USING (process) GROUP BY comm, what, value),
+difference AS (
+    SELECT comm, what, sum(n) AS size, arg_min(ranks, n) AS odd,
+           string_agg(format('{} on {}', CASE value WHEN '' THEN 'unset' ELSE value[:80] END, whom), '; ' ORDER BY n DESC, value) AS told
+    FROM kind GROUP BY comm, what HAVING count(*) > 1)
+SELECT NULL AS process, arg_max(odd, (size, comm)) AS ranks, NULL AS comm, 0 AS ns, NULL AS seq,
+       format('{} is {}', split_part(what, '|', 1), arg_max(told, (size, comm))) AS message
+FROM difference GROUP BY what;

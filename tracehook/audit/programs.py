@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from tracehook.audit.called import MADE, Caller, Callers
+from tracehook.audit.called import HOST, MADE, Caller, Callers
 from tracehook.audit.chains import go_on
 from tracehook.audit.semaphores import readers
 from tracehook.audit.waits import Wait, by_process, waits_without
@@ -172,7 +172,8 @@ def _open_since(job: Callers, waiting: Mapping[int, Sequence[Wait]]) -> dict[int
     """Return of each process the last call to which all came, in its order: until there nobody was wrong."""
     since = dict.fromkeys((process.number for process in job.processes), 0)
     stuck = {
-        number: min(wait.step.call.order + (wait.step.kind == MADE) for wait in its) for number, its in waiting.items()
+        number: min(wait.step.call.order + (wait.step.kind in (MADE, HOST)) for wait in its)
+        for number, its in waiting.items()
     }
     for members in job.members.values():
         if len(members) == len(job.processes):

@@ -7,6 +7,7 @@ clock, between hosts by the wall clock at the beginning of the logs.
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
@@ -138,7 +139,8 @@ class Store:
             f"{', '.join(f'{name} VARCHAR' for name in BEGIN)}, began TIMESTAMP, "
             "began_ns BIGINT, shift_ns BIGINT, ended BOOLEAN, runs BOOLEAN, torn BOOLEAN, ring BOOLEAN, "
             "ring_dropped UBIGINT, alive_ns BIGINT, signal INTEGER, sender BIGINT, signal_ns BIGINT, "
-            "foreign_lines INTEGER, foreign_at VARCHAR, complaint VARCHAR, from_seq BIGINT, proof_ns BIGINT)"
+            "foreign_lines INTEGER, foreign_at VARCHAR, complaint VARCHAR, from_seq BIGINT, proof_ns BIGINT, "
+            "log_stopped VARCHAR, log_stopped_ns BIGINT)"
         )
         foreign = self._foreign()
         rows = []
@@ -160,6 +162,7 @@ class Store:
                     *_signal(log.left),
                     *(bad, ", ".join(islice(named, _NAMED_LINES)), encodable(log.complaint)),
                     *_proof(log, clocks[process]),
+                    *_stop(log.left, clocks[process]),
                 )
             )
         lines_table.add_rows(database, "process", rows)
@@ -227,6 +230,14 @@ def _signal(left: RingFile | None) -> tuple[int | None, int | None, int | None]:
     return left.signal, left.sender or None, left.signal_ns if left.signal_ns < LATEST else None
 
 
+def _stop(left: RingFile | None, shift_ns: int) -> tuple[str | None, int | None]:
+    """Return why a process could not write its log any more, and since when."""
+    if left is None or not left.log_error:
+        return None, None
+    why = os.strerror(left.log_error) if left.log_error > 0 else "stderr of the process says why"
+    return why, left.log_stopped_ns + shift_ns if left.log_stopped_ns < LATEST else None
+
+
 def _text(value: object) -> str | None:
     if isinstance(value, list):
         return encodable(",".join(map(str, value)))
@@ -234,4 +245,4 @@ def _text(value: object) -> str | None:
 
 
 def _sql(name: str) -> str:
-    return files("tracehook.audit").joinpath(name).read_text()
+    return files("tracehook.audit").joinpath(name).read_text(encoding="utf-8")

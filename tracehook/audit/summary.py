@@ -201,7 +201,7 @@ def end_of(counts: Summary, log: ProcessLog) -> str:
         return signal.Signals(log.signal).name if log.signal in _SIGNALS else f"signal {log.signal}"
     if log.begin.get("host") != own_host():
         return "killed" if log.has_ring else "open"
-    return "runs" if lives(log.begin) else "killed"
+    return "runs" if lives(log.begin, log.epoch_ns) else "killed"
 
 
 def launchers(rows: Sequence[Summary]) -> set[int]:

@@ -119,7 +119,7 @@ class Texts:
 
     def _write_ring(self, process: int, log: LogFile) -> Path:
         path = self._scratch / f"ring-{process}.jsonl"
-        with path.open("w") as out:
+        with path.open("w", encoding="utf-8") as out:
             out.writelines(json.dumps(event) + "\n" for event in log.events_left())
         return path
 

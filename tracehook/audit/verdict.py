@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from tracehook.audit import known_bugs
-from tracehook.audit.finding import Finding, first_finding, fold, is_divergence
+from tracehook.audit.finding import Finding, cause_of, first_finding, fold, is_divergence
 from tracehook.audit.rules import rules
 from tracehook.audit.store import Store
 from tracehook.known import Bearing
@@ -98,12 +98,12 @@ class Verdict:
             kind = "divergence" if self.diverged else "finding"
             moment = f"at {first.ns / 1e9:.3f} s" if first.ns is not None else "at no known moment"
             stop = "" if first.message.endswith((".", "!", "?")) else "."
-            return f"First {kind}, {moment} ({first.rule}): {first.message}{stop} What to do now: {first.advice}"
+            cause = f" This may be the cause: {before.message}." if (before := cause_of(first, self.rows)) else ""
+            return f"First {kind}, {moment} ({first.rule}): {first.message}{stop}{cause} What to do now: {first.advice}"
         if self.others:
             there = "is" if self.others == 1 else "are"
             return f"No finding {self.asked}; there {there} {many(self.others, 'other finding')}."
         seen = self.looked
-        mapped = f", and {many(seen.mappings, 'mapping')} of peers' memory," if seen.mappings else ""
         if seen.proof_from is not None:
             return f"Clean from {seen.proof_from[:19]} UTC on: what the logs tell keeps {len(rules())} rules."
         if seen.running:
@@ -111,10 +111,13 @@ class Verdict:
                 f"Clean so far: {many(seen.running, 'process')} still "
                 f"{'runs' if seen.running == 1 else 'run'}, and no rule of {len(rules())} is broken.{self._effect}"
             )
+        made = [many(seen.registrations, "registration"), many(seen.windows, "window")]
+        if seen.mappings:
+            made.append(f"{many(seen.mappings, 'mapping')} of peers' memory")
         return (
-            f"Clean: {many(seen.registrations, 'registration')} and {many(seen.windows, 'window')} of "
-            f"{many(seen.segments, 'segment')} with {many(seen.communicators, 'communicator')} on "
-            f"{many(seen.ranks, 'rank')}{mapped} were made and undone as {len(rules())} rules demand.{self._effect}"
+            f"Clean: {' and '.join(made)} on {many(seen.ranks, 'rank')}, made and undone in order: none of "
+            f"{len(rules())} rules is broken "
+            f"({many(seen.segments, 'segment')}, {many(seen.communicators, 'communicator')}).{self._effect}"
         )
 
     @property
@@ -171,7 +174,7 @@ def judge(store: Store, findings: Sequence[Finding], wanted: Filter) -> Verdict:
     Raises :class:`LogError` if the logs hold nothing of what is asked for, or nothing that could be proved.
     """
     place = store.directory.path
-    processes = store.rows("SELECT file, rank, used_cuda FROM process ORDER BY process")
+    processes = store.rows("SELECT file, rank, used_cuda, exception FROM process ORDER BY process")
     keys = store.rows("SELECT DISTINCT comm FROM communicator")
     known = {row["rank"] for row in processes} | {rank for finding in findings for rank in finding.ranks}
     if unknown := sorted(set(wanted.ranks) - known):
@@ -180,10 +183,11 @@ def judge(store: Store, findings: Sequence[Finding], wanted: Filter) -> Verdict:
         if not any(str(row["comm"]).startswith(begins) for row in keys):
             raise LogError(f"{place}: no communicator's key begins with {begins!r}")
     if not findings and not any(row["used_cuda"] for row in processes):
-        raise LogError(
-            f"{place}: {many(len(processes), 'log')} without any event of a device, so there is nothing to prove; were "
-            "the ranks started with SYMM_REGISTER_HOOK=1, and did they use CUDA yet?"
-        )
+        why = "were the ranks started with SYMM_REGISTER_HOOK=1, and did they use CUDA yet?"
+        if raised := next((row["exception"] for row in processes if row["exception"]), None):
+            why = f"before that, {raised} ended a process: read the stderr of the job"
+        none = f"{place}: {many(len(processes), 'log')} without any event of a device, so there is nothing to prove"
+        raise LogError(f"{none}; {why}")
     asked = tuple(finding for finding in findings if wanted.accepts(finding))
     folded = fold(findings)
     rows = tuple(row for row in folded if wanted.accepts(row))

@@ -7,6 +7,9 @@ forgotten are taken for done, but the first that some rank did not make: there t
 
 NCCL makes a communicator on the host, which waits there for all ranks.
 
+If some rank waits in NCCL, another one may wait for it in a function of torch.distributed without NCCL: in a barrier of
+Gloo, or where ranks gather the objects of a checkpoint.
+
 Of peers, a stream waits for a signal until the other rank's stream comes to it, and with a signal until the other rank
 has waited for the one before. What order the calls on several streams take is not known. So each stream goes by itself,
 and so do the calls into NCCL, which have streams of their own.
@@ -15,17 +18,18 @@ and so do the calls into NCCL, which have streams of their own.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tracehook.audit.called import Caller, Callers, Member, Step
-from tracehook.log.calls import FORGOTTEN, MAKING, READ, RECV, SEND, Call, Calls
+from tracehook.log.calls import FORGOTTEN, MAKING, ON_HOST, READ, RECV, SEND, Call, Calls
 
 Comparable = Mapping[str, Mapping[int, Member]]  # by communicator and rank in it
 Devices = Mapping[int, "_Device"]  # by the number of the process
 _CODES = {"send": SEND, "recv": RECV}
 _ANSWER = {"send": "recv", "recv": "send", "signal": "wait", "wait": "signal"}
 _SENDING = ("send", "signal")
+_OF_TWO = ("send", "recv", "isend", "irecv", "batch_isend_irecv", "destroy_process_group")  # or of one rank
 Transfer = tuple[str, int, int, int]  # communicator, who sends, who receives, and the how manieth of these two
 Passed = tuple[str, str, int, int, int]  # what a stream came past, a signal or a wait, as a Transfer
 
@@ -165,7 +169,11 @@ class _Play:
     """All devices go as far as they can."""
 
     def __init__(self, job: Callers, without: Caller | None = None) -> None:
-        """Play. `without`: a process for which nobody waits, as if it did whatever the others want."""
+        """Play. `without`: a process for which nobody waits, as if it did whatever the others want.
+
+        Then the device of a rank that really waits goes on behind that wait, to calls to which it has not come yet.
+        """
+        self.standing = job.standing if without is not None else None  # whose devices run something else; None: ask all
         self.comparable = {
             comm: {place: each for place, each in members.items() if each.process is not without}
             for comm, members in job.comparable()
@@ -204,7 +212,8 @@ class _Play:
             self._go_on(self._ready.pop())
 
     def _go_on(self, device: _Device) -> None:
-        if device.stands_before(device.at + 1):
+        may_stand = self.standing is None or device.process.number in self.standing
+        if may_stand and device.stands_before(device.at + 1):
             return
         device.at += 1
         if device.at < len(device.units):
@@ -332,11 +341,15 @@ def waits(job: Callers) -> list[Wait]:
     if not waiting:
         return []
     play = _Play(job)
+    standing = (device for device in play.streams if not device.open and device.stands_before(device.at + 1))
+    job.standing = {device.process.number for device in standing}
     numbers = {process.number for process in waiting}
     devices = (device for device in play.streams if device.process.number in numbers)
     stuck = ((device, step, play.missing(device, step)) for device in devices for step in device.open)
     found = [play.wait(*each) for each in stuck if each[-1]]
-    return found + [wait for process in waiting for each in process.making if (wait := _making(job, process, each))]
+    found += [wait for process in waiting for each in process.making if (wait := _making(job, process, each))]
+    job.in_functions = _in_functions(waiting, by_process(found)) if found else {}
+    return found + list(_on_hosts(job))
 
 
 def waits_without(job: Callers, without: Caller) -> list[Wait]:
@@ -346,7 +359,35 @@ def waits_without(job: Callers, without: Caller) -> list[Wait]:
     found = [play.wait(*each) for each in stuck if each[-1]]
     others = [process for process in job.processes if process is not without]
     making = (_making(job, process, each) for process in others for each in process.making)
-    return found + [wait for wait in making if wait and any(each is not without for each in wait.missing)]
+    found += [wait for wait in making if wait and any(each is not without for each in wait.missing)]
+    return found + list(_on_hosts(job, without))
+
+
+def _in_functions(processes: Iterable[Caller], in_nccl: Collection[int]) -> dict[str, list[Caller]]:
+    """Return whose hosts are in functions of torch.distributed without NCCL, as in a barrier of Gloo."""
+    there: dict[str, list[Caller]] = defaultdict(list)
+    for process in processes:
+        # Where not all calls were counted, it may wait in one of NCCL.
+        is_known = not process.uncounted and not any(calls.adopted for calls in process.parts.values())
+        if is_known and process.number not in in_nccl and process.group_call not in ("", *_OF_TWO):
+            there[process.group_call].append(process)
+    return there
+
+
+def _on_hosts(job: Callers, without: Caller | None = None) -> Iterator[Wait]:
+    """Yield who waits in such a function. For whom is not known.
+
+    For all who are not in it: who waits for fewer waits for some of these.
+    """
+    for function, its in job.in_functions.items():
+        there = {process.number for process in its}
+        others = (each for each in job.processes if each is not without and each.rank is not None)
+        missing = tuple(each for each in others if each.number not in there)
+        for process in its if missing else ():
+            last = process.in_order[-1].call.order if process.in_order else 0
+            step = Step("", 0, Call(-1, ON_HOST, 0, -1, last), False, function)
+            if process is not without:
+                yield Wait(process, "", step, 0, missing, 0, True)
 
 
 def given_up(job: Callers) -> list[Wait]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import platform
 from typing import Annotated
 
@@ -23,12 +24,15 @@ from tracehook.commands import (
     tune,
     watch,
 )
+from tracehook.commands.printed import UNUSABLE
 
 app = typer.Typer(
     name="tracehook",
-    help="Keeps GPU memory segments registered with the NCCL communicators that use them.",
+    help="Follows what a PyTorch job does with NCCL, on every rank: rehearse it, log it, and find out what is wrong.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
@@ -49,8 +53,9 @@ def _options(
 
 # Options after the command are the command's own, also without `--` before it.
 _PASS_ON = {"allow_extra_args": True, "allow_interspersed_args": False}
-app.command("run", context_settings=_PASS_ON)(run.run)
-app.command("rehearse", context_settings=_PASS_ON)(rehearse.rehearse)
+_BEFORE_ANOTHER = "[OPTIONS] -- COMMAND ..."
+app.command("run", context_settings=_PASS_ON, options_metavar=_BEFORE_ANOTHER)(run.run)
+app.command("rehearse", context_settings=_PASS_ON, options_metavar=_BEFORE_ANOTHER)(rehearse.rehearse)
 app.command("doctor")(doctor.doctor)
 app.command("build-hook")(build_hook.build_hook)
 app.command("tune")(tune.tune)
@@ -64,11 +69,8 @@ app.command("report")(report.report)
 app.command("timeline")(timeline.timeline)
 
 
-_UNUSABLE = 2
-
-
 def main() -> None:
-    """Run the command line. A package that is missing is one line, and exit status 2."""
+    """Run the command line. A package that is missing, or a full disk, is one line, and exit status 2."""
     try:
         app()
     except ImportError as problem:
@@ -78,5 +80,9 @@ def main() -> None:
             text = str(problem)
         else:
             raise
-        typer.echo(f"tracehook: {text}", err=True)
-        raise SystemExit(_UNUSABLE) from None
+    except OSError as problem:
+        if problem.errno != errno.ENOSPC:
+            raise
+        text = f"cannot write the output: {problem.strerror}"
+    typer.echo(f"tracehook: {text}", err=True)
+    raise SystemExit(UNUSABLE)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tracehook.commands.logs_options import Job, LogDirectory, Since, plain, readable, selection, tell
+from tracehook.commands.logs_options import AsJson, Job, LogDirectory, Since, plain, readable, selection, tell
 
 if TYPE_CHECKING:
     from tracehook.audit.finding import Finding
@@ -26,15 +26,20 @@ _MOST_BUGS = 3  # that are named
 
 def audit(
     directory: LogDirectory,
-    rank: Annotated[list[int] | None, typer.Option(help="Only findings about this global rank (repeatable).")] = None,
+    rank: Annotated[
+        list[int] | None, typer.Option(metavar="RANK", help="Only findings about this global rank (repeatable).")
+    ] = None,
     comm: Annotated[
-        list[str] | None, typer.Option(help="Only findings about communicators whose key begins so (repeatable).")
+        list[str] | None,
+        typer.Option(metavar="KEY", help="Only findings about communicators whose key begins so (repeatable)."),
     ] = None,
     allow_incomplete: Annotated[
         bool, typer.Option("--allow-incomplete", help="Ranks that left no log are no finding.")
     ] = False,
-    max_findings: Annotated[int, typer.Option(min=0, help="Findings shown of each rule, the earliest; 0: all.")] = 5,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
+    max_findings: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Findings shown of each rule, the earliest; 0: all.")
+    ] = 5,
+    as_json: AsJson = False,
     job: Job = None,
     since: Since = None,
     flight_recorder: Annotated[
@@ -54,9 +59,11 @@ def audit(
         ),
     ] = None,
 ) -> None:
-    """Tell from the logs of all ranks whether every buffer was registered where and when it had to be.
+    """Tell from the logs of all ranks what is wrong.
 
-    Exit status 0: no findings; 1: findings; 2: it cannot use the directory or Ray; 3: a worker of Ray died at each try.
+    It proves that every buffer was registered where and when it had to be, or says which was not. It names the ranks
+    that did not agree, and the rank that a hang waited for. Exit status 0: no findings; 1: findings; 2: it cannot
+    use the directory or Ray; 3: a worker of Ray died at each try.
     """
     with readable("audit"):
         from tracehook.audit.rules import check

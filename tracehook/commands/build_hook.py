@@ -27,12 +27,11 @@ _FLAGS = (
 
 
 def build_hook() -> None:
-    """Compile the hook library for the installed torch, from its headers, and keep it beside the others.
+    """Compile the hook library for the installed torch.
 
-    It needs a C++20 compiler (CXX, or g++) and the CUDA headers as packages.
-    tracehook never does this by itself: an unknown torch may have changed what
-    the library relies on. Run `tracehook doctor` afterwards.
-    Exit status 1 if it cannot compile the library.
+    It takes the headers of torch, and keeps the library beside the others. It needs a C++20 compiler (CXX, or g++)
+    and the CUDA headers as packages. tracehook never does this by itself: an unknown torch may have changed what
+    the library relies on. Run `tracehook doctor` afterwards. Exit status 1 if it cannot compile the library.
     """
     folder = library.directory() / "_hooks"
     minor, includes = _located(folder / "source" / "torch" / "locate.py")
@@ -49,7 +48,9 @@ def build_hook() -> None:
 
 def _located(script: Path) -> tuple[str, list[Path]]:
     """Return the minor of the installed torch, and the folders with its headers and CUDA's."""
-    found = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, encoding="utf-8", errors="replace", check=False
+    )
     if found.returncode:
         _fail(found.stderr.strip().removeprefix("tracehook: "))
     if not found.stdout.strip():
@@ -65,7 +66,7 @@ def _compile(source: Path, includes: list[Path], made: Path) -> None:
     libraries = includes[0].parent / "lib"
     command = [*compiler, *_FLAGS, f"-I{source}", *(part for folder in includes for part in ("-isystem", str(folder)))]
     command += [str(source / "torch" / "hook.cpp"), f"-L{libraries}", "-lc10", "-lc10_cuda", "-o", str(made)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
         _fail(f"{Path(compiler[0]).name} failed: {lines[0] if lines else done.returncode}")

@@ -14,6 +14,7 @@ from rich.text import Text
 
 import tracehook
 from tracehook import known, settings, versions
+from tracehook.commands.logs_options import AsJson
 from tracehook.commands.printed import console_for
 from tracehook.hook import known_bugs, library, nccl_library, registrants
 from tracehook.log.tables import MEMORIES
@@ -25,18 +26,17 @@ _WITHOUT_TORCH = "not installed: tracehook reads logs here; to follow a job, ins
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
+    as_json: AsJson = False,
     job: Annotated[
         bool, typer.Option("--job", help="Also name known bugs that bear on a job started here, or may.")
     ] = False,
 ) -> None:
-    """Show versions and settings, and test the hook: it allocates and frees one segment, and expects two events.
+    """Show versions and settings, and test the hook.
 
-    With two GPUs or more it also times a call on registered memory, in two
-    processes, and prints the gain. With --job it names known bugs of NCCL,
-    PyTorch and others that bear on a job with this environment.
-    Exit status 0 if the hook works here, else 1 (the last row of the table says
-    why).
+    It allocates and frees one segment, and expects two events. With two GPUs or more it also times a call on
+    registered memory, in two processes, and prints the gain. With --job it names known bugs of NCCL, PyTorch and
+    others that bear on a job with this environment. Exit status 0 if the hook works here, else 1 (the last row of
+    the table says why).
     """
     # Before the test, which begins a job if there is a log, and leaves its id in the environment.
     changed = {variable: os.environ[variable] for variable, _, _ in settings.table() if variable in os.environ}

@@ -14,10 +14,11 @@ def export(
     directory: LogDirectory,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="The folder of the Parquet files.")],
 ) -> None:
-    """Write the logs in DIR as Parquet files into OUT, in place of those of an earlier export.
+    """Write the logs of jobs as Parquet files.
 
-    OUT/event.parquet has a row for each event, and OUT/process.parquet one for each process, of all jobs in DIR.
-    If somebody kills the command, OUT has no half file. Exit status 2 if DIR holds no log.
+    They take the place of those of an earlier export. OUT/event.parquet has a row for each event, and
+    OUT/process.parquet one for each process, of all jobs in DIR. If somebody kills the command, OUT has no half
+    file. Exit status 2 if DIR holds no log.
     """
     with readable("export"):
         from tracehook.audit.export import export as write

@@ -5,22 +5,17 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from tracehook.commands.logs_options import LogDirectory, Since, plain, readable, selection
+from tracehook.commands.logs_options import AsJson, LogDirectory, Since, plain, readable, selection
 from tracehook.log.jobs import told_time
 
 
-def jobs(
-    directory: LogDirectory,
-    since: Since = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
-) -> None:
-    """List the jobs whose logs are in a directory, the newest last, with program, time and ranks.
+def jobs(directory: LogDirectory, since: Since = None, as_json: AsJson = False) -> None:
+    """List the jobs whose logs are in a directory.
 
-    Exit status 2 if the directory holds no log.
+    The newest is the last. Each has its program, time and ranks. Exit status 2 if the directory holds no log.
     """
     with readable("jobs"):
         from tracehook.audit.selection import jobs_in

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tracehook.commands.printed import refuse
 from tracehook.log.lines import LogError
 from tracehook.log.text import printable
 
 if TYPE_CHECKING:
     from tracehook.audit.selection import Selection
-
-UNUSABLE = 2  # exit status
 
 LogDirectory = Annotated[Path, typer.Argument(metavar="DIR", help="The directory that SYMM_REGISTER_LOG named.")]
 Job = Annotated[
@@ -29,11 +28,14 @@ Job = Annotated[
     ),
 ]
 All = Annotated[bool, typer.Option("--all", help="Also show launchers: processes that have no rank and use no device.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")]
 Since = Annotated[
     datetime | None,
     typer.Option(
+        metavar="TIME",
         formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S%z"],
-        help="Only processes that began at or after this time (UTC, unless it names a zone), for several runs.",
+        help="Only processes that began at or after this time, such as 2026-11-27 or 2026-11-27T09:30:00+0100 (UTC, "
+        "unless it names a zone).",
     ),
 ]
 
@@ -60,11 +62,11 @@ def readable(command: str) -> Iterator[None]:
         with _tidy_when_terminated():
             yield
     except LogError as problem:
-        _give_up(command, plain(str(problem)))
+        refuse(command, plain(str(problem)))
     except ModuleNotFoundError as problem:
-        _give_up(command, f"needs {problem.name}: pip install 'tracehook[audit]'")
+        refuse(command, f"needs {problem.name}: pip install 'tracehook[audit]'")
     except OSError as problem:
-        _give_up(command, plain(f"{problem.filename or 'the disk'}: {problem.strerror or problem}"))
+        refuse(command, plain(f"{problem.filename or 'the disk'}: {problem.strerror or problem}"))
 
 
 @contextlib.contextmanager
@@ -75,11 +77,6 @@ def _tidy_when_terminated() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _give_up(command: str, why: str) -> None:
-    typer.echo(f"tracehook {command}: {why}", err=True)
-    raise typer.Exit(UNUSABLE) from None
 
 
 def plain(text: str, most: int = 2000) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import signal
 import subprocess
 import tempfile
@@ -20,11 +21,12 @@ import typer
 from tracehook import settings
 from tracehook.audit.stacks import place_of, program_line, told_places
 from tracehook.commands import summary as summary_command
-from tracehook.hook import job, log_begin
+from tracehook.commands.printed import refuse
+from tracehook.commands.started import cannot_run, command_of, log_of
+from tracehook.hook import job
 from tracehook.log import stacks
 from tracehook.log.directory import find_logs
 from tracehook.log.file_name import stacks_of
-from tracehook.log.folders import of_this_host
 from tracehook.log.lines import LogError
 from tracehook.rehearsal import consequences, emulation, gpus, own_log, unhooked, warm
 from tracehook.rehearsal import values as computed
@@ -39,37 +41,46 @@ _GRACE_SECONDS = 5.0  # from SIGTERM to SIGKILL
 
 def rehearse(
     context: typer.Context,
-    devices: Annotated[int, typer.Option(min=1, max=64, help="Emulated devices on this machine.")] = 1,
+    devices: Annotated[int, typer.Option(min=1, max=64, metavar="N", help="Emulated devices on this machine.")] = 1,
     log: Annotated[
         Path | None,
         typer.Option(
-            help="Switch the hook on, write logs into this directory, and print a row for each rank at the end."
+            metavar="DIR",
+            help="Switch the hook on, write logs into this directory, and print a row for each rank at the end.",
         ),
     ] = None,
     faults: Annotated[
         str,
         typer.Option(
-            help="Let calls fail or take long, e.g. 'ncclCommRegister:fail@3=1,ncclAllReduce:slow@*=50ms#rank1'."
+            metavar="FAULTS",
+            help="Let calls fail or take long, such as ncclCommRegister:fail@3=1 (several, separated by commas).",
         ),
     ] = "",
-    nccl: Annotated[str, typer.Option(help="Version of NCCL to emulate, such as 2.30.7; default: that of torch.")] = "",
-    gpu: Annotated[str, typer.Option(help=f"Kind of device to emulate: {', '.join(gpus.NAMES)}.")] = "",
+    nccl: Annotated[
+        str, typer.Option(metavar="VERSION", help="Version of NCCL to emulate, such as 2.30.7; default: that of torch.")
+    ] = "",
+    gpu: Annotated[str, typer.Option(metavar="NAME", help=f"Kind of device to emulate: {', '.join(gpus.NAMES)}.")] = "",
     memory: Annotated[
-        str, typer.Option(help="Memory of a device, such as 80GiB (default: that of --gpu, or 64GiB).")
+        str, typer.Option(metavar="SIZE", help="Memory of a device, such as 80GiB (default: that of --gpu, or 64GiB).")
     ] = "",
     values: Annotated[
         str,
         typer.Option(
-            help="Compute tensors of up to this number of elements on the host, such as 1e8 (default 2^24), or off."
+            metavar="NUMBER",
+            help="Compute tensors of up to this number of elements on the host, such as 1e8 (default 2^24), or off.",
         ),
     ] = "",
     timeout: Annotated[
-        float, typer.Option(min=0, help="End the job after this number of seconds, with exit status 124; 0: never.")
+        float,
+        typer.Option(
+            min=0, metavar="SECONDS", help="End the job after this number of seconds, with exit status 124; 0: never."
+        ),
     ] = 0,
     hang_timeout: Annotated[
         float,
         typer.Option(
             min=0,
+            metavar="SECONDS",
             help="End the job if a rank waits in a call for this number of seconds, or sooner if ranks wait for each "
             "other; 0: never.",
         ),
@@ -78,11 +89,11 @@ def rehearse(
         bool, typer.Option("--warm", help="Import torch once, and fork the processes of the job from there.")
     ] = False,
 ) -> None:
-    """Run a command without a GPU: tracehook rehearse --devices 4 -- torchrun ... train.py.
+    """Run a command without a GPU.
 
-    The same PyTorch runs on emulated CUDA devices and an emulated NCCL.
-    Collectives move and compute real data. The host computes PyTorch's
-    operations. Other kernels do nothing.
+    Such as: tracehook rehearse --devices 4 -- torchrun ... train.py. The same PyTorch runs on emulated CUDA devices
+    and an emulated NCCL. Collectives move and compute real data. The host computes PyTorch's operations. Other
+    kernels do nothing.
 
     Exit status 86: a call broke a rule of NCCL; the command names it at the end.
     Exit status 87: ranks waited for each other, or longer than --hang-timeout;
@@ -93,26 +104,17 @@ def rehearse(
     Exit status 2: it could not start the job, or cannot use the directory of --log.
     Else it is the status of the job's command.
     """
-    command = context.args
-    if not command:
-        raise typer.BadParameter("no command; expected: tracehook rehearse [OPTIONS] -- COMMAND ...")
-    log = of_this_host(log) if log is not None else None
-    unusable = log_begin.why_unusable(log) if log is not None else ""
-    if unusable:
-        typer.echo(f"tracehook rehearse: --log {unusable}; nothing was started", err=True)
-        raise typer.Exit(2)
+    command = command_of(context)
+    log = log_of("rehearse", log)
     if gpu and gpus.named(gpu) is None:
-        names = ", ".join(gpus.NAMES)
-        typer.echo(f"tracehook rehearse: --gpu {gpu!r}: expected one of {names}; nothing was started", err=True)
-        raise typer.Exit(2)
+        refuse("rehearse", f"--gpu {gpu!r}: expected one of {', '.join(gpus.NAMES)}; nothing was started")
     faults = faults or os.environ.get("TRACEHOOK_EMU_FAULTS", "")
     with tempfile.TemporaryDirectory(prefix="tracehook-rehearsal-", ignore_cleanup_errors=True) as scratch:
         try:
             emulation.require_cuda_build()
             problem = problem_of(faults) if faults else ""
             if problem:
-                typer.echo(f"tracehook rehearse: --faults: {problem}; nothing was started", err=True)
-                raise typer.Exit(2)
+                refuse("rehearse", f"--faults: {problem}; nothing was started")
             environment = emulation.environment(devices, Path(scratch), faults) | _played(nccl, memory, gpu, values)
             with _interpreter(environment, devices, warm_start) as python:
                 if log is not None:
@@ -125,8 +127,7 @@ def rehearse(
                 started = time.time()
                 status, hang = _run(command, environment, Path(scratch), (timeout, hang_timeout), log)
         except (emulation.NoEmulation, warm.NoWarmStart) as none:
-            typer.echo(f"tracehook rehearse: {none}", err=True)
-            raise typer.Exit(2) from None
+            refuse("rehearse", str(none))
         broken = emulation.violations(Path(scratch))
         not_computed = computed.uncomputed(Path(scratch))
         in_vain = emulation.registered_in_vain(Path(scratch))
@@ -150,14 +151,28 @@ def rehearse(
         typer.echo(f"rehearsal: {in_vain}", err=True)
     if no_hook:
         typer.echo(f"rehearsal: {no_hook}", err=True)
-    _report(broken, hang)
+    _report(broken, hang, status)
     if any(map(consequences.is_own, broken)):
         status = RULES_BROKEN
     elif broken and status == RULES_BROKEN:
         status = 1  # a rank's own, which does not know that another one failed first
     elif no_hook and status == 0:
         status = NO_HOOK
-    raise typer.Exit(HANGS if hang else status)
+    if hang:
+        status = HANGS
+    if status:
+        _tell_next(status, log, _logs(log, environment))
+    raise typer.Exit(status)
+
+
+def _tell_next(status: int, log: Path | None, logs: Path | None) -> None:
+    """Say last what to do about a rehearsal that failed."""
+    if logs is not None:
+        typer.echo(f"rehearsal: exit status {status}; now: tracehook audit {shlex.quote(str(logs))}", err=True)
+    elif log is None:
+        typer.echo(
+            f"rehearsal: exit status {status}; with --log DIR, tracehook audit DIR names the first fault", err=True
+        )
 
 
 def _logs(log: Path | None, environment: dict[str, str]) -> Path | None:
@@ -240,10 +255,13 @@ def _run(
     try:
         process = subprocess.Popen(command, env=environment)
     except OSError as problem:
-        typer.echo(f"tracehook rehearse: cannot run {command[0]!r}: {problem.strerror}", err=True)
-        raise typer.Exit(127) from None
+        cannot_run("rehearse", command[0], problem)
+
+    is_told = False  # to end: who waits then waits for ranks that were ended first
 
     def pass_on(number: int, _: FrameType | None) -> None:
+        nonlocal is_told
+        is_told = True
         process.send_signal(number)
 
     # Control-C reaches the command too, which decides how to end; we only wait for it. The others reach us alone.
@@ -255,7 +273,7 @@ def _run(
             with contextlib.suppress(subprocess.TimeoutExpired):
                 status = process.wait(_LOOK_SECONDS if limit or longest else None)
                 break
-            hang = find_hang(scratch, limit) if limit else None
+            hang = find_hang(scratch, limit) if limit and not is_told else None
             if hang:
                 _tell_places(_logs(log, environment), hang, scratch)
                 status = _end(process, hang.pids, scratch)
@@ -299,12 +317,12 @@ def _end(process: subprocess.Popen[bytes], ranks: Iterable[int], scratch: Path) 
     return process.wait()
 
 
-def _report(broken: list[dict[str, Any]], hang: Standstill | None) -> None:
+def _report(broken: list[dict[str, Any]], hang: Standstill | None, status: int) -> None:
     for line in hang.lines if hang else ():
         typer.echo(f"rehearsal: hang: {line}", err=True)
     if not broken:
         if not hang:
-            typer.echo("rehearsal: no rule broken")
+            typer.echo(f"rehearsal: no rule broken{', but the command failed' if status else ''}")
         return
     own = [row for row in broken if consequences.is_own(row)]
     followed = [row for row in broken if not consequences.is_own(row)]

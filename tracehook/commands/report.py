@@ -12,13 +12,15 @@ from tracehook.commands.logs_options import Job, LogDirectory, Since, readable, 
 
 def report(
     directory: LogDirectory,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path("report.html"),
+    output: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page to write.")] = Path(
+        "report.html"
+    ),
     job: Job = None,
     since: Since = None,
 ) -> None:
-    """Write one HTML page from the logs of a job: findings, memory over time, cost, pools.
+    """Write one HTML page from the logs of a job.
 
-    The page needs no network and no other file.
+    It has findings, memory over time, cost and pools. The page needs no network and no other file.
     Exit status 2 if it cannot use the directory or cannot write the page.
     """
     with readable("report"):

@@ -15,12 +15,11 @@ LEFT = 1  # exit status: a process did not answer, or none runs
 
 
 def stacks(directory: LogDirectory, job: Job = None, since: Since = None) -> None:
-    """Print where each rank of a running job is in its program: its innermost line. For the processes of this host.
+    """Print where each rank of a running job is in its program.
 
-    The stacks of all threads of these processes lie beside their logs then, and
-    the audit quotes them. It needs no debugger, and disturbs no process.
-    Exit status 1 if a process did not answer, or none runs on this host.
-    Exit status 2 if the directory holds no log.
+    It prints the innermost line of each process of this host. The stacks of all threads of these processes lie
+    beside their logs then, and the audit quotes them. It needs no debugger, and disturbs no process. Exit status 1
+    if a process did not answer, or none runs on this host. Exit status 2 if the directory holds no log.
     """
     with readable("stacks"):
         from tracehook.audit.alive import own_host, still_runs
@@ -41,7 +40,8 @@ def stacks(directory: LogDirectory, job: Job = None, since: Since = None) -> Non
             if log not in told or not file.is_file():
                 typer.echo(f"tracehook stacks: {name} wrote no stacks within {PATIENCE:g} s", err=True)
             elif frame := program_line(file, began_ns):
-                typer.echo(plain(f"{name}: {frame.file}:{frame.line} in {frame.function}"))
+                waits = f", waits for {frame.waits_for}" if frame.waits_for else ""
+                typer.echo(plain(f"{name}: {frame.file}:{frame.line} in {frame.function}{waits}"))
             else:
                 typer.echo(plain(f"{name}: in no line of the program; all of its stack: {file}"))
     if not here:

@@ -17,7 +17,7 @@ from rich.text import Text
 from tracehook.audit.group import NAMED, NamedGroup, group_in, groups_of
 from tracehook.audit.selection import NEWEST, Selection, select
 from tracehook.audit.summary import Summary, launchers, summarise
-from tracehook.commands.logs_options import All, Job, LogDirectory, Since, plain, readable, selection, tell
+from tracehook.commands.logs_options import All, AsJson, Job, LogDirectory, Since, plain, readable, selection, tell
 from tracehook.commands.printed import console_for
 from tracehook.log.directory import Directory
 from tracehook.log.file import LogFile
@@ -51,7 +51,7 @@ class _Read:
 def summary(
     directory: LogDirectory,
     show_all: All = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
+    as_json: AsJson = False,
     paths: Annotated[
         bool, typer.Option("--paths", help="Count collectives instead, by the path that NCCL took for them.")
     ] = False,
@@ -59,9 +59,9 @@ def summary(
     job: Job = None,
     since: Since = None,
 ) -> None:
-    """Count segments, communicators and registrations of each process, from the logs of a job.
+    """Count segments and registrations of each process.
 
-    Exit status 2 if the directory holds no log.
+    Of the logs of a job, a row for each process. Exit status 2 if the directory holds no log.
     """
     with readable("summary"):
         read = _read(directory, selection(job, since))
@@ -163,7 +163,8 @@ def _remarks(rows: list[Summary], hidden: int) -> list[str]:
         lines.append(f"NCCL used {many(used, 'local registration')} of all that were made")
     if in_vain := sum(row.in_vain for row in rows):
         lines.append(f"NCCL cannot use {many(in_vain, 'local registration')}: they only cost time")
-    if left_out := sum(row.left_out for row in rows):
+    # It is advice for a job that works: of one that does not, the audit says what to do.
+    if (left_out := sum(row.left_out for row in rows)) and all(row.end == "ended" for row in rows):
         lines.append(
             f"{many(left_out, 'segment')} unregistered, because NCCL cannot map memory of cudaMalloc into other "
             "processes of the host: set SYMM_REGISTER_MEMORY=vmm"

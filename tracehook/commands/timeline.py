@@ -12,14 +12,17 @@ from tracehook.commands.logs_options import All, Job, LogDirectory, Since, plain
 
 def timeline(
     directory: LogDirectory,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The trace to write.")] = Path("trace.pftrace"),
+    output: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The trace to write.")] = Path(
+        "trace.pftrace"
+    ),
     show_all: All = False,
     job: Job = None,
     since: Since = None,
 ) -> None:
-    """Draw segments, communicators and registrations of all ranks over time, for https://ui.perfetto.dev.
+    """Draw what all ranks did over time.
 
-    Exit status 2 if it cannot use the directory or cannot write the file.
+    The trace has segments, communicators and registrations. https://ui.perfetto.dev shows it. Exit status 2 if it
+    cannot use the directory or cannot write the file.
     """
     with readable("timeline"):
         from tracehook.audit.rules import check

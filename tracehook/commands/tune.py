@@ -19,7 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table as Shown
 from rich.text import Text
 
-from tracehook.commands.printed import console_for
+from tracehook.commands.printed import console_for, refuse
 from tracehook.log.text import in_bytes
 from tracehook.nccl.effect import PAYING, Threshold
 from tracehook.settings import SettingError, from_environment, in_bytes_of
@@ -41,48 +41,80 @@ _GRACE_SECONDS = 5.0
 def tune(
     ranks: Annotated[
         int | None,
-        typer.Option(min=1, help="Number of processes to start; default: one for each GPU. Not under torchrun."),
+        typer.Option(
+            min=1, metavar="N", help="Number of processes to start; default: one for each GPU. Not under torchrun."
+        ),
     ] = None,
     out: Annotated[
-        Path, typer.Option(help="Table to write, as JSON. A page with pictures stands beside it (.html).")
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="Table to write, as JSON. A page with pictures (.html) stands beside it.",
+        ),
     ] = Path("tuned.json"),
     groups: Annotated[
         list[str] | None,
         typer.Option(
-            help="More groups to measure, such as tp=4: groups of 4 neighbours, all at work at once (repeatable)."
+            metavar="NAME=SIZE",
+            help="More groups to measure, such as tp=4: groups of 4 neighbours, all at work at once (repeatable).",
         ),
     ] = None,
-    operations: Annotated[str, typer.Option(help="Collectives, separated by commas.")] = _OPERATIONS,
+    operations: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMES", show_default=_OPERATIONS.replace(",", ", "), help="Collectives, separated by commas."
+        ),
+    ] = _OPERATIONS,
     registered: Annotated[
         str,
         typer.Option(
-            help="Calls to measure on registered memory, too, separated by commas. They need SYMM_REGISTER_MEMORY=vmm."
+            metavar="NAMES",
+            show_default=_REGISTERED.replace(",", ", "),
+            help="Calls to measure on registered memory, too, separated by commas. They need SYMM_REGISTER_MEMORY=vmm.",
         ),
     ] = _REGISTERED,
     dtypes: Annotated[
-        str, typer.Option(help="torch's names of the elements' types, separated by commas.")
+        str, typer.Option(metavar="NAMES", help="torch's names of the elements' types, separated by commas.")
     ] = "bfloat16",
-    mode: Annotated[str, typer.Option(help="graph (replays of CUDA graphs), eager, or both.")] = "graph,eager",
-    smallest: Annotated[str, typer.Option(help="Smallest size of the larger buffer, such as 1KiB.")] = "1KiB",
-    largest: Annotated[str, typer.Option(help="Largest size of the larger buffer, such as 1GiB.")] = "1GiB",
+    mode: Annotated[
+        str, typer.Option(metavar="MODE", help="graph (replays of CUDA graphs), eager, or both.")
+    ] = "graph,eager",
+    smallest: Annotated[
+        str, typer.Option(metavar="SIZE", help="Smallest size of the larger buffer, such as 1KiB.")
+    ] = "1KiB",
+    largest: Annotated[
+        str, typer.Option(metavar="SIZE", help="Largest size of the larger buffer, such as 1GiB.")
+    ] = "1GiB",
     samples: Annotated[
         int,
-        typer.Option(min=3, help="Repetitions of each size; more if it is undecided by then which memory is faster."),
+        typer.Option(
+            min=3, metavar="N", help="Repetitions of each size; more if it is undecided by then which memory is faster."
+        ),
     ] = 60,
     budget: Annotated[
-        float, typer.Option(min=0, help="Seconds after which no further pass over undecided sizes begins.")
+        float,
+        typer.Option(min=0, metavar="SECONDS", help="Seconds after which no further pass over undecided sizes begins."),
     ] = 40,
     margin: Annotated[
-        float, typer.Option(min=0, max=0.5, help="Choose symmetric memory if it is faster by more than this fraction.")
+        float,
+        typer.Option(
+            min=0,
+            max=0.5,
+            metavar="FRACTION",
+            help="Choose symmetric memory if it is faster by more than this fraction.",
+        ),
     ] = MARGIN,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds that a rank may stay behind the others.")] = 30,
+    timeout: Annotated[
+        float, typer.Option(min=1, metavar="SECONDS", help="Seconds that a rank may stay behind the others.")
+    ] = 30,
 ) -> None:
-    """Find out where symmetric memory is faster on this machine, and write a table for SYMM_REGISTER_POLICY=measured.
+    """Find out where symmetric memory is faster on this machine.
 
-    Alone it starts one process for each GPU. Under torchrun (torchrun ... -m
-    tracehook tune) it is one of the ranks.
-    Exit status 1 if ranks failed or have wrong results, 2 if it cannot start in
-    this way, 130 after Control-C.
+    It writes a table for SYMM_REGISTER_POLICY=measured. Alone it starts one process for each GPU. Under torchrun
+    (torchrun ... -m tracehook tune) it is one of the ranks. Exit status 1 if ranks failed or have wrong results, 2
+    if it cannot start in this way, 130 after Control-C.
     """
     lists = {"operations": operations, "registered": registered, "dtypes": dtypes, "mode": mode}
     plan = _plan(lists, (smallest, largest), groups or [], samples, margin)
@@ -270,8 +302,7 @@ def _write(table: Table, out: Path, plan: Plan) -> None:
 
 
 def _refuse(text: str) -> NoReturn:
-    typer.echo(f"tracehook tune: {text}", err=True)
-    raise typer.Exit(2)
+    refuse("tune", text)
 
 
 def _ended(doing: str) -> NoReturn:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -18,35 +17,37 @@ from rich.live import Live
 
 from tracehook.audit.live import Follower
 from tracehook.commands import watch_table
-from tracehook.commands.logs_options import All, Job, tell
-from tracehook.commands.printed import console_for
+from tracehook.commands.logs_options import All, AsJson, Job, LogDirectory, tell
+from tracehook.commands.printed import console_for, refuse
 from tracehook.commands.watch_table import Changes, alert, clean, hosts_of, nothing, picture, sentence, told_hangs
 
 _MOST_ALERTS = 20  # that are told of one look
 
 
 def watch(
-    directory: Annotated[Path, typer.Argument(help="The directory that SYMM_REGISTER_LOG named; may not exist yet.")],
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks at the files.")] = 1.0,
+    directory: LogDirectory,
+    interval: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="Seconds between two looks at the files.")
+    ] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Print one table and end.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Watch on when all processes have ended.")] = False,
     show_all: All = False,
-    as_json: Annotated[bool, typer.Option("--json", help="With --once: print everything as one JSON object.")] = False,
+    as_json: AsJson = False,
     ranks: Annotated[
         bool, typer.Option("--ranks", help="A row for each process, also of a job on several hosts.")
     ] = False,
     job: Job = None,
 ) -> None:
-    """Show what the processes of a running job do, until all have ended or Control-C.
+    """Show what the processes of a running job do.
 
-    It only reads the job's files. If stdout is no terminal, it prints a line at each interval. Exit status 2 if it
-    cannot read the directory, or, with --once, if the directory holds no log.
+    It ends when all have ended, or with Control-C. It only reads the job's files, and waits for a directory that
+    does not exist yet. If stdout is no terminal, it prints a line at each interval. --json prints one object and
+    ends, as --once does with its table. Exit status 2 if it cannot read the directory, or, with --once or --json,
+    if the directory holds no log.
     """
-    if as_json and not once:
-        raise typer.BadParameter("--json is for one look; expected --once with it")
     follower = Follower(directory, job=job, show_all=show_all)
     try:
-        if once:
+        if once or as_json:
             _show_once(follower, as_json, not ranks)
         elif sys.stdout.isatty() and not Console().is_dumb_terminal:
             _show_live(follower, interval, keep, not ranks)
@@ -55,8 +56,7 @@ def watch(
     except OSError as problem:
         if isinstance(problem, BrokenPipeError):
             raise
-        typer.echo(f"tracehook watch: {clean(str(directory))}: {problem.strerror or problem}", err=True)
-        raise typer.Exit(2) from None
+        refuse("watch", f"{clean(str(directory))}: {problem.strerror or problem}")
     except KeyboardInterrupt:
         return
 
@@ -64,8 +64,7 @@ def watch(
 def _show_once(follower: Follower, as_json: bool, by_host: bool) -> None:
     follower.look()
     if not follower.processes:
-        typer.echo(f"tracehook watch: {nothing(follower)}", err=True)
-        raise typer.Exit(2)
+        refuse("watch", nothing(follower))
     if as_json:
         tell("watch", follower.left_out)
         typer.echo(json.dumps(watch_table.as_json(follower), indent=1))

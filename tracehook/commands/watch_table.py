@@ -43,8 +43,13 @@ class Concern(IntEnum):
     NONE = 4
 
 
-_OF_STATE = {State.STUCK: Concern.STUCK, State.SILENT: Concern.SILENT, State.NO_END: Concern.NO_END}
-_FROM_WORST = (State.STUCK, State.SILENT, State.NO_END, State.QUIET, State.RUNNING, State.ENDED)
+_OF_STATE = {
+    State.STUCK: Concern.STUCK,
+    State.GONE: Concern.SILENT,
+    State.SILENT: Concern.SILENT,
+    State.NO_END: Concern.NO_END,
+}
+_FROM_WORST = (State.STUCK, State.GONE, State.SILENT, State.NO_END, State.QUIET, State.RUNNING, State.ENDED)
 
 
 @dataclass
@@ -103,8 +108,8 @@ def _place(host: WatchedHost) -> tuple[object, ...]:
 
 
 COLUMNS = ("segs", "bytes", "comms", "held", "ev/s", "reg/s", "warn", "ring", "dropped")  # of numbers
-_STYLES = {State.STUCK: "red", State.SILENT: "red", State.NO_END: "red", State.QUIET: "yellow", State.ENDED: "dim"}
-_WITH_SECONDS = (State.QUIET, State.STUCK, State.SILENT)
+_STYLES = dict.fromkeys(_OF_STATE, "red") | {State.QUIET: "yellow", State.ENDED: "dim"}
+_WITH_SECONDS = (State.QUIET, State.STUCK, State.SILENT, State.GONE)
 
 
 def numbers(processes: Collection[Process]) -> list[str]:
@@ -251,7 +256,7 @@ def names_of(processes: Sequence[Process]) -> str:
 
 
 def _host_as_json(host: WatchedHost) -> dict[str, Any]:
-    """Return what ``--json`` prints of a host (docs/watch.md)."""
+    """Return what ``--json`` prints of a host (schemas/watch.json)."""
     return {
         "host": host.name,
         "processes": len(host.processes),
@@ -264,6 +269,10 @@ def _host_as_json(host: WatchedHost) -> dict[str, Any]:
 
 _LINES_AROUND = 9  # of the terminal, that are no rows of processes
 _HANGS = 2  # that are shown
+_STAND_STILL = {
+    State.SILENT: "stopped, killed, or a thread keeps the GIL",
+    State.GONE: "its process ended without a last line in its log",
+}
 _LINES_ABOUT_JOBS = 3  # more, that the sentence about other jobs may take
 _HOSTS_TOLD = 2  # of ranks that others wait for
 
@@ -311,7 +320,7 @@ def sentence(follower: Follower) -> str:
 
 
 def as_json(follower: Follower) -> dict[str, Any]:
-    """Return what ``watch --once --json`` prints (docs/watch.md)."""
+    """Return what ``watch --once --json`` prints (schemas/watch.json)."""
     shown = sorted(follower.processes.items(), key=lambda item: by_rank(item[1]))
     return {
         "version": 1,
@@ -415,15 +424,16 @@ def _where(hang: Hang, follower: Follower) -> str:
 
 
 def _silent(hang: Hang, follower: Follower) -> str:
-    """Say which ranks that did not come stand still as a whole."""
-    silent = [
-        process.name
-        for process in follower.processes.values()
-        if process.name in hang.missing and process.state(follower.now)[0] is State.SILENT
-    ]
-    is_ = "is" if len(silent) == 1 else "are"
-    why = "stopped, killed, or a thread keeps the GIL"
-    return f"; {_many(silent)} {is_} silent ({why})" if silent else ""
+    """Say which ranks that did not come stand still as a whole, or are gone."""
+    said = ""
+    for state, why in _STAND_STILL.items():
+        its = [
+            process.name
+            for process in follower.processes.values()
+            if process.name in hang.missing and process.state(follower.now)[0] is state
+        ]
+        said += f"; {_many(its)} {'is' if len(its) == 1 else 'are'} {state} ({why})" if its else ""
+    return said
 
 
 def _hang(hang: Hang, where: str, silent: str) -> str:

@@ -15,6 +15,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from tracehook.log import threads
+
 END = 5.0  # seconds that the exit waits for all threads together
 
 
@@ -30,11 +32,11 @@ class _Background:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # for moments; nothing is taken under it
-        self._workers: weakref.WeakKeyDictionary[threading.Thread, weakref.ref[Worker]] = weakref.WeakKeyDictionary()
+        self._workers: weakref.WeakKeyDictionary[threads.Thread, weakref.ref[Worker]] = weakref.WeakKeyDictionary()
         self._is_over = False
 
-    def start(self, worker: Worker, run: Callable[..., None], name: str, *arguments: Any) -> threading.Thread | None:
-        thread = threading.Thread(target=run, name=name, args=arguments, daemon=True)
+    def start(self, worker: Worker, run: Callable[..., None], name: str, *arguments: Any) -> threads.Thread | None:
+        thread = threads.Thread(run, name, *arguments)
         with self._lock:
             if self._is_over:
                 return None
@@ -60,7 +62,7 @@ class _Current:
     threads = _Background()
 
 
-def start(worker: Worker, run: Callable[..., None], name: str, *arguments: Any) -> threading.Thread | None:
+def start(worker: Worker, run: Callable[..., None], name: str, *arguments: Any) -> threads.Thread | None:
     """Start a thread of `worker`, which never keeps the process alive; None if none can begin any more."""
     return _Current.threads.start(worker, run, name, *arguments)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import socket
+import time
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,10 +17,13 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup, Store
 
 
+NO_GROUP = "there is no process group yet: call torch.distributed.init_process_group first"
 _USUAL_TIMEOUT = 600.0  # seconds: of torch's groups with NCCL
+_BETWEEN_TRIES = 0.1  # seconds
 _REACHED = 1.0  # seconds within which a machine answers, or torch shall find out
 # What a machine answers that has no store, and what this one says of addresses that it cannot reach, such as IPv6's.
 _NOBODY_THERE = {errno.ECONNREFUSED, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EHOSTUNREACH, errno.ENETUNREACH}
+_asked: weakref.WeakSet[Any] = weakref.WeakSet()  # backends that told their communicator; see _ask_for_pointer()
 
 
 class Found(NamedTuple):
@@ -89,7 +94,11 @@ _chosen_store: Any = None
 
 def use_store(store: Store | None) -> None:
     """See :func:`tracehook.use_store`."""
+    from torch.distributed import Store
+
     global _chosen_store
+    if store is not None and not isinstance(store, Store):
+        raise TypeError(f"tracehook.use_store: expected a torch.distributed.Store or None, got {store!r}")
     _chosen_store = store
 
 
@@ -124,7 +133,7 @@ def stores() -> list[Any]:
     return [store for store in found if store is not None]
 
 
-def timeout(backend: Any) -> float:
+def timeout(backend: Any, /) -> float:
     """Return the seconds that torch lets a call of a group wait; of another backend than NCCL's the usual ones."""
     set_by_torch = getattr(getattr(backend, "options", None), "_timeout", None)
     return set_by_torch.total_seconds() if set_by_torch is not None else _USUAL_TIMEOUT
@@ -135,14 +144,20 @@ def resolve(group: ProcessGroup | Sequence[ProcessGroup] | None) -> tuple[Proces
     import torch.distributed as dist
 
     if not any_exists():
-        raise RuntimeError("tracehook: there is no process group yet: call torch.distributed.init_process_group first")
+        raise RuntimeError(f"tracehook: {NO_GROUP}")
     if group is None:
         default = dist.group.WORLD
         return (default,) if default is not None else ()
-    given = group if isinstance(group, Sequence) else (group,)
+    given = (group,) if isinstance(group, str) or not isinstance(group, Sequence) else group
     members = [one if one is not None else dist.group.WORLD for one in given]
     outside: Any = dist.GroupMember.NON_GROUP_MEMBER
-    return tuple(member for member in members if member is not outside and member is not None)
+    found = tuple(member for member in members if member is not outside and member is not None)
+    for one in found:
+        if not isinstance(one, dist.ProcessGroup):
+            raise TypeError(
+                f"tracehook: expected a process group, such as dist.new_group(...) or mesh.get_group(...), got {one!r}"
+            )
+    return found
 
 
 def facts(group: ProcessGroup) -> GroupFacts:
@@ -156,7 +171,7 @@ def facts(group: ProcessGroup) -> GroupFacts:
 def _why_no_nccl(group: ProcessGroup) -> str:
     backend = _cuda_backend(group)
     if backend is not None and registrants.registers_itself(backend):
-        return f"has a {type(backend).__name__} that does not give its communicator, which it does from torch 2.15 on"
+        return f"has a {type(backend).__name__} that does not tell its communicator"
     return "has no NCCL backend"
 
 
@@ -246,7 +261,7 @@ def _communicators(backend: Any) -> list[tuple[int, int]]:
 
 def _pointer(backend: Any) -> int:
     try:
-        return int(backend._comm_ptr())
+        return _ask_for_pointer(backend)
     except RuntimeError:
         return 0  # aborted, or ended otherwise: nothing to adopt
 
@@ -254,16 +269,33 @@ def _pointer(backend: Any) -> int:
 def _is_aborted(backend: Any) -> bool:
     # The stock group's answer for what was aborted is an error, and 0 for what it did not make yet.
     try:
-        backend._comm_ptr()
+        _ask_for_pointer(backend)
     except RuntimeError:
-        return True
+        return hasattr(backend, "_comm_ptr") or backend in _asked
     return False
+
+
+def _ask_for_pointer(backend: Any) -> int:
+    if hasattr(backend, "_comm_ptr"):
+        return int(backend._comm_ptr())
+    # nccl2 of torch 2.14 hides its communicator. But its memory_stats() asks NCCL about it, and our wrapper sees that.
+    from tracehook import _core
+
+    _core.take_asked_about()
+    backend.memory_stats()
+    pointer = _core.take_asked_about()
+    if pointer:
+        _asked.add(backend)
+    return pointer
 
 
 def _nccl_backend(group: Any) -> Any | None:
     """Return the backend of a group that can tell its communicator; None if it has none."""
     backend = _cuda_backend(group)
-    return backend if hasattr(backend, "_comm_ptr") else None
+    tells = hasattr(backend, "_comm_ptr") or (
+        registrants.registers_itself(backend) and hasattr(backend, "memory_stats")
+    )
+    return backend if tells else None
 
 
 def _cuda_backend(group: Any) -> Any | None:
@@ -277,20 +309,27 @@ def _cuda_backend(group: Any) -> Any | None:
     return getattr(backend, "wrapped_pg", backend)
 
 
-def cloned_store(store: Store) -> Store:
+def cloned_store(store: Store, patience: float = 0.0) -> Store:
     """Return a copy of `store` with a separate connection. A wait on the copy blocks no other user of the store.
 
+    torch tries to reach a store until the time-out of `store`. With `patience` (seconds) it tries again as long as
+    somebody listens there: a store may end just after it was found there, and another one may answer late.
+
     Raises:
-        RuntimeError: the store has ended. torch would try to reach it until the time-out of the store.
+        RuntimeError: the store has ended.
 
     """
-    _require_listener(below(store))
-    try:
-        return store.clone()
-    except (AttributeError, RuntimeError):
-        if _is_server(below(store)):
-            raise
-        return store  # one that is written in Python may have no clone
+    end = time.monotonic() + patience
+    while True:
+        _require_listener(below(store))
+        try:
+            return store.clone()
+        except (AttributeError, RuntimeError) as problem:
+            if not _is_server(below(store)):
+                return store  # one that is written in Python may have no clone
+            if isinstance(problem, AttributeError) or time.monotonic() >= end:
+                raise
+        time.sleep(_BETWEEN_TRIES)
 
 
 def below(store: Any) -> Any:
@@ -310,8 +349,8 @@ def _require_listener(store: Any) -> None:
         if errno.ECONNREFUSED in numbers and numbers <= _NOBODY_THERE:
             at = f"{store.host}:{store.port}"
             raise RuntimeError(f"no store is at {at}: {failed.exceptions[-1]}") from failed
-    except OSError:
-        pass  # whether that matters torch finds out
+    except Exception:
+        pass  # whether that matters torch finds out; the program may have put its own things into Python's sockets
 
 
 def _is_server(store: Any) -> bool:

@@ -81,7 +81,7 @@ def _registers(config: Settings, ranks_of_host: int | None) -> bool | None:
 
 def _driver() -> str | None:
     try:
-        found = re.search(r"\b\d{3}\.\d+(?:\.\d+)?\b", _DRIVER.read_text())
+        found = re.search(r"\b\d{3}\.\d+(?:\.\d+)?\b", _DRIVER.read_text(encoding="utf-8", errors="replace"))
     except OSError:
         return None
     return found[0] if found else None

@@ -34,7 +34,7 @@ def _order(minor: str) -> tuple[int, ...]:
     return tuple(int(part) for part in minor.split(".") if part.isdigit())
 
 
-def path_for(torch_version: str) -> Path | None:
+def path_for(torch_version: str, /) -> Path | None:
     """Return the library for `torch_version`; None if there is none."""
     path = directory() / "_hooks" / f"libtracehook_torch{minor_of(torch_version)}.so"
     return path if path.exists() else None

@@ -6,6 +6,7 @@ import os
 import platform
 import socket
 import sys
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -83,8 +84,18 @@ def begin_fields(
         "log_limit": config.log_limit or 0,
         **known_bugs.surroundings(),
         "emulated": "TRACEHOOK_EMU_DEVICES" in environment,
+        "program": _program(),
         "argv": [encodable(part) for part in sys.argv[:1]],
     }
+
+
+def _program() -> str | None:
+    """Return digests of the path of the program and of its text; None if it is no file."""
+    try:
+        path = Path(sys.modules["__main__"].__file__ or "").absolute()
+        return f"{zlib.crc32(os.fsencode(path)):08x} {zlib.crc32(path.read_bytes()):08x}"
+    except (AttributeError, KeyError, OSError, ValueError):
+        return None
 
 
 def _number(text: str) -> int | None:

@@ -16,6 +16,7 @@ from typing import Any
 from tracehook.hook import group_names
 from tracehook.hook.group_names import GroupName
 from tracehook.log.stderr import warn
+from tracehook.log.text import many, ranks_in_words
 
 MOST_TRIES = 8  # for one communicator, in about a minute; then no group of torch stands behind it
 _FIRST = 0.5  # seconds between the first two tries; each later pause is twice as long
@@ -144,17 +145,44 @@ class Namer:
         A group that is bound to a device makes its communicator at once, so the order of both is the same.
         """
         one = self._seen[number]
-        alike = [other for other in alive if other in self._seen and self._seen[other].is_like(one)]
+        seen = [other for other in alive if other in self._seen]
+        if (in_order := self._with_fewer_ranks(seen)) is not None:
+            return in_order[seen.index(number)]
+        alike = [other for other in seen if self._seen[other].is_like(one)]
         groups = [group for group in _groups() if one.may_be_of(group)]
         is_certain = len(groups) == 1 or all(group.bound_device_id is not None for group in groups)
         if len(groups) != len(alike) or not is_certain or any(group in self._shunned for group in groups):
             return None
         return groups[alike.index(number)]
 
+    def _with_fewer_ranks(self, seen: list[int]) -> list[Any] | None:
+        """Return the groups of all communicators if some of these leave ranks of their groups out.
+
+        That is certain only where each group is whole, is bound to a device, and has a communicator.
+        """
+        groups = _groups()
+        sizes = [(self._seen[number].ranks or 0, group.size()) for number, group in zip(seen, groups, strict=False)]
+        if len(seen) != len(groups) or not any(0 < ranks < size for ranks, size in sizes):
+            return None
+        is_whole = all(
+            group.bound_device_id is not None and group not in self._shunned and group_names.name_of(group).members
+            for group in groups
+        )
+        return groups if is_whole and all(0 < ranks <= size for ranks, size in sizes) else None
+
     def _line(self, number: int, group: Any, name: GroupName) -> Line:
         one = self._unnamed.pop(number)
         self._named[number] = weakref.ref(group)
         _known[number] = name
+        if one.ranks is not None and one.ranks < group.size():
+            members = f" ({ranks_in_words(name.members)})" if name.members else ""
+            place = group_names.own_place()
+            where = f"on rank {place[0]} " if place is not None else ""
+            warn(
+                f"{where}group {name.label}{members} has a communicator of {many(one.ranks, 'rank')}: the ranks did "
+                "not call new_group in one order, or not with the same ranks, so collectives of this group leave ranks "
+                "out; call new_group on all ranks of the job, in one order, with the same lists of ranks"
+            )
         fields = {"group": name.name, "desc": name.desc, "members": list(name.members)}
         return "communicator.group", {"comm": one.comm, "comm_id": number, **fields}
 

@@ -13,7 +13,11 @@ _MAKERS = {b"mscclpp": "MSCCL++", b"uccl": "UCCL"}
 
 def loaded(maps: Path = Path("/proc/self/maps")) -> list[Path]:
     """Return the files of this process that are called after NCCL and hold code, without NCCL's plug-ins."""
-    mapped = (line.split(maxsplit=5) for line in maps.read_text().splitlines() if "nccl" in line)
+    mapped = (
+        line.split(maxsplit=5)
+        for line in maps.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        if "nccl" in line
+    )
     files = {Path(fields[5]) for fields in mapped if len(fields) == 6 and "x" in fields[1]}
     return sorted(file for file in files if "nccl" in file.name and not file.name.startswith("libnccl-"))
 

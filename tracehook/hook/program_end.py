@@ -18,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import json
 import os
 import signal
 import sys
@@ -26,12 +27,15 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Never
 
+from tracehook.log.program_files import is_of_program
 from tracehook.log.text import encodable
 
 if TYPE_CHECKING:
     from tracehook.log.journal import Journal
 
 _MOST = 300  # characters of a message
+_OF_NCCL = "\nLast error:\n"  # after it, what NCCL said last
+_MOST_LEFT = 150  # in the ring, which has room for 2,048 bytes; escaped, a character is six or twelve
 _numbers = itertools.count(1)
 
 
@@ -41,6 +45,7 @@ class _Followed:
     core: ModuleType | None = None
     journal: Journal | None = None
     asked: dict[str, Any] | None = None  # by sys.exit
+    told: BaseException | None = None  # that ends the program
     has_hooks = False
 
 
@@ -82,36 +87,72 @@ def _uncaught() -> BaseException | None:
 
 def _told(problem: BaseException) -> dict[str, str]:
     try:
-        message = str(problem).strip().partition("\n")[0][:_MOST]
+        message = _message(str(problem).strip())[:_MOST]
     except Exception:  # of the program's own class
         message = ""
-    return {"exception": encodable(type(problem).__name__), "message": encodable(message)}
+    told = {"exception": encodable(type(problem).__name__), "message": encodable(message)}
+    if place := _raised_at(problem):
+        told |= {"raised_at": encodable(place)}
+    return told
+
+
+def _message(text: str) -> str:
+    """Return the first line; of torch's errors of NCCL, what NCCL itself said stands before it."""
+    first = text.partition("\n")[0]
+    said = text.partition(_OF_NCCL)[2].strip().partition("\n")[0]
+    return f"{said} ({first})" if said else first
+
+
+def _raised_at(problem: BaseException) -> str:
+    """Return the innermost line of the program in its traceback, such as ``/x/train.py:41 in step``, or nothing."""
+    found, trace = "", problem.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if is_of_program(code.co_filename):
+            found = f"{code.co_filename}:{trace.tb_lineno} in {code.co_name}"
+        trace = trace.tb_next
+    return found
 
 
 def _tell(problem: BaseException, **more: str) -> None:
     core, journal = _Followed.core, _Followed.journal
     if core is not None and journal is not None:
         with contextlib.suppress(Exception):  # the program's own hook comes next
-            number = next(_numbers)
-            journal.texts[number] = _told(problem) | more
+            number, texts = next(_numbers), _told(problem) | more
+            journal.texts[number] = texts
+            if not more:  # a launcher may kill the ranks that are left before the log's thread has written the texts
+                core.leave_words(json.dumps(texts | {"message": texts["message"][:_MOST_LEFT]}).encode())
             core.push("thread.exception" if more else "python.exception", texts=number)
+
+
+def _tell_end(problem: BaseException) -> None:
+    if problem is not _Followed.told:
+        _Followed.told = problem
+        _tell(problem)
 
 
 def _chain_hooks() -> None:
     of_program, of_threads = sys.excepthook, threading.excepthook
 
+    @functools.wraps(of_program)
     def excepthook(*raised: Any) -> None:
         problem = _uncaught()
         if problem is not None and problem is raised[1]:
-            _tell(problem)
+            _tell_end(problem)
         of_program(*raised)
 
+    @functools.wraps(of_threads)
     def thread_excepthook(raised: threading.ExceptHookArgs) -> None:
         if raised.exc_value is not None and not isinstance(raised.exc_value, SystemExit):
             name = raised.thread.name if raised.thread is not None else ""
             _tell(raised.exc_value, thread_name=encodable(name))
         of_threads(raised)
 
+    # A library may ask whether the program has set a hook: it gets the answer that it would get without us.
+    if of_program is sys.__excepthook__:
+        sys.__excepthook__ = excepthook
+    if of_threads is threading.__excepthook__:
+        threading.__excepthook__ = thread_excepthook
     sys.excepthook, threading.excepthook = excepthook, thread_excepthook
 
 
@@ -133,6 +174,9 @@ def _wrap_exits() -> None:
 
     sys.exit, os._exit = ask_to_exit, exit_now
     os.execv, os.execve = _telling(os.execv), _telling(os.execve)  # all others call these
+    os.supports_fd.add(os.execve)
+    for wrapped in (exit_now, os.execv, os.execve):
+        wrapped.__module__ = "os"  # where pickles look; theirs is posix
 
 
 def _telling(replace: Callable[..., Never]) -> Callable[..., Never]:
@@ -149,6 +193,8 @@ def _telling(replace: Callable[..., Never]) -> Callable[..., Never]:
 def _tell_left(status: int) -> None:
     with contextlib.suppress(Exception):
         if _Followed.core is not None:
+            if status and (problem := _uncaught()) is not None:  # a hook of the program, which did not call ours
+                _tell_end(problem)
             _Followed.core.push("python.exit", status=status)
 
 

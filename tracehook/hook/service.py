@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import os
 import threading
@@ -157,7 +158,8 @@ class Service:
                     self._done_attaching = True
                     self._attach_to_allocator(str(torch.__version__))
                     groups.adopt_existing(self._native())
-                    known_bugs.warn_of_dangers(self.settings, str(torch.__version__), self._native().nccl_version())
+                    with contextlib.suppress(Exception):  # its files may be out of reach by now
+                        known_bugs.warn_of_dangers(self.settings, str(torch.__version__), self._native().nccl_version())
         except Exception as problem:
             self._note("attach_failed", str(problem))
 
@@ -261,8 +263,6 @@ class Service:
         """See :func:`tracehook.attach_communicator`."""
         import torch
 
-        if pointer == 0:
-            raise ValueError("the communicator's pointer is 0: it was not created yet")
         # Before our lock: asking may bring CUDA up, and torch then calls _attach() under a lock of its own.
         index = device if device is not None else torch.cuda.current_device()
         with self._lock:

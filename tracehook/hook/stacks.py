@@ -8,7 +8,7 @@ import threading
 from pathlib import Path
 from types import ModuleType
 
-from tracehook.log.file_name import stacks_of
+from tracehook.log.file_name import above_streams, stacks_of
 from tracehook.log.stderr import warn
 
 SILENCE = 30.0  # seconds in which the log's thread did not run
@@ -17,7 +17,7 @@ SILENCE = 30.0  # seconds in which the log's thread did not run
 def begin(core: ModuleType, log: Path, silence: float = SILENCE) -> None:
     """Write the stacks whenever somebody asks, from now on, or nobody gets the GIL for `silence`. No file before."""
     try:
-        buffer = os.memfd_create("tracehook-stacks")
+        buffer = above_streams(os.memfd_create("tracehook-stacks"))
     except OSError as problem:
         warn(f"this process can write no stacks: no file in memory ({problem.strerror})")
         return

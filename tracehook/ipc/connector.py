@@ -291,6 +291,6 @@ def obstacle(mine: PeerAddress, peer: PeerAddress) -> str:
 
 def _text(path: str) -> str:
     try:
-        return Path(path).read_text().strip()
+        return Path(path).read_text(encoding="utf-8").strip()
     except OSError:
         return "unknown"

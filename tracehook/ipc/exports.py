@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from tracehook.ipc.link import Link
 
+PAUSABLE = "pausable"  # the kind of a segment whose library can take its memory away
 ALLOCATIONS = "allocations"  # the kind of an export that is no segment
 _ALONE = 2  # what sys.getrefcount says of an object that only the loan refers to
 _VIEW = "Share a plain tensor, or a view of it with another shape and type"
@@ -183,6 +184,11 @@ class Exports:
         found = native.segment_of(tensor.data_ptr())
         if found is not None:
             kind, segment, base, size, device = found
+            if kind == PAUSABLE:
+                raise PeerError(
+                    "a library can take its memory away and put other memory there, which a peer would not see",
+                    advice="Copy it into ordinary memory, and share that",
+                )
             return (kind, segment), base, size, device
         address = storage.data_ptr()
         if self._is_of_peer(address):

@@ -24,6 +24,7 @@ from tracehook.ipc.events import PeerEvents
 from tracehook.ipc.inbox import Inbox
 from tracehook.ipc.peer_table import PeerTable
 from tracehook.ipc.tables import EXPORTS, IMPORTS
+from tracehook.log import threads
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -88,6 +89,9 @@ class PeerGroup:
         self._peers = PeerTable(self._connector, self._inbox, self._monitor.add, events, self.size, self.device)
         self._peers.timeout = timeout if timeout is not None else running.settings.timeout
         _GROUPS.add(self)
+
+    def __repr__(self) -> str:
+        return f"<PeerGroup: {self.about}, rank {self.rank} of {self.size}, {self.device}>"
 
     # --- exchanging ---
 
@@ -318,7 +322,7 @@ class PeerMonitor:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._lock = threading.Lock()  # table work only
         self._peers: list[Peer] = []
-        self._thread: threading.Thread | None = None
+        self._thread: threads.Thread | None = None
         self._is_over = False
 
     def add(self, peer: Peer) -> None:

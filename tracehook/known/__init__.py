@@ -127,7 +127,7 @@ def those() -> tuple[Bug, ...]:
     found = []
     for file in files("tracehook.known").iterdir():
         if file.name.endswith(".toml"):
-            for told in tomllib.loads(file.read_text())["bug"]:
+            for told in tomllib.loads(file.read_text(encoding="utf-8"))["bug"]:
                 lists = {name: tuple(told[name]) for name in ("rules", "also") if name in told}
                 found.append(Bug(**{**told, **lists}))
     return tuple(sorted(found, key=lambda bug: bug.name))

@@ -28,6 +28,7 @@ WITH_TALLIES: Final = SLOT_BYTES + 257 * 40  # of all slots since schema 1.19; o
 _FREE, _TAKEN, _LIVE, _BORN = 0, 1, 2, 5
 _MADE, _LOGGED, _MOVED, _SURROUNDINGS = 9, 13, 15, 17  # places in _HEAD; _MADE: transfers
 MAKING: Final = 1 << 25  # what no slot has: instead of a call, NCCL makes a communicator
+ON_HOST: Final = 1 << 26  # nor this: the host waits for other ranks in a function of torch.distributed, without NCCL
 FORGOTTEN: Final = 1 << 24  # added to a call that is too long ago to tell more of it
 _FIRST_COUNTED = 128  # kFirstCounted in nccl/interpose.cpp
 SEND: Final = _FIRST_COUNTED + 3
@@ -95,6 +96,11 @@ class Call(NamedTuple):
         """Whether a group of peers was called, and not NCCL."""
         return self.what in _OF_PEERS
 
+    @property
+    def is_of_nccl(self) -> bool:
+        """Whether it is a call into NCCL, of which a Flight Recorder may know more."""
+        return not self.is_of_peers and self.what != ON_HOST
+
     def described(self, root: str = "") -> str:
         """Say what was called, in words. `root`: what to call the root or peer, instead of its rank in the group."""
         if self.is_of_peers:
@@ -108,7 +114,7 @@ class Call(NamedTuple):
             parts.append(REDUCTIONS[reduction] if reduction < len(REDUCTIONS) else "premul_sum")
         if self.takes_root:
             name = root or f"rank {self.root} of the group"
-            parts.append({"send": "to ", "receive": "from "}.get(self.operation, "root ") + name)
+            parts.append({"send": "to ", "recv": "from "}.get(self.operation, "root ") + name)
         return ", ".join(parts)
 
 

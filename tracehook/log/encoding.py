@@ -19,5 +19,7 @@ try:
 except ImportError:
     import json
 
+    _text = json.JSONEncoder(separators=(",", ":")).encode  # found now: the program may replace json.dumps
+
     def _encode(value: Any) -> bytes:
-        return json.dumps(value, separators=(",", ":")).encode()
+        return _text(value).encode()

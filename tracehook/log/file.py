@@ -132,7 +132,7 @@ class LogFile:
             if record.seq < last:
                 continue
             name, fields = ring.told_by(record)
-            yield {"event": name, **fields}
+            yield {"event": name, **fields, **(self.left.words if name == "python.exception" else {})}
         for found, slot in calls.unlogged(self.left.slots):
             yield {"event": "communicator.calls", "t_ns": found.moved_ns, **calls.fields_of(found)}
             if (counted := tallies.unpack(slot, {})) is not None:
@@ -201,7 +201,7 @@ def open_log(paths: Sequence[Path], scratch: Path) -> LogFile:
         tail = file.read()
     whole, newline, rest = tail.rpartition(b"\n")
     end = parse_line(whole.rstrip().rpartition(b"\n")[2]) if newline else None
-    ended = end is not None and end["event"] == "trace.end"
+    ended = (end is not None and end["event"] == "trace.end") or (left is not None and left.log_ended == 1)
     log = LogFile(first, parts, parts[0].begin, ended, left=left, complaint=complaint)
     log.torn = bool(rest) or not newline
     log.cut_event = log.torn and parse_line(rest) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import itertools
 import os
 import re
@@ -19,6 +20,7 @@ _NO_JOB = "job"
 _NEW = ".new"
 STACKS = ".stacks"
 PACKED = (".gz", ".zst")
+_OTHERS = 3  # the first descriptor behind stdin, stdout and stderr
 _LONGEST_JOB = 100  # characters; a file's name has 255 bytes
 
 
@@ -55,8 +57,25 @@ def make_log(directory: Path, job: str | None) -> tuple[Path, int]:
 
 def new_file(path: Path) -> int:
     """Make a file to append to; return its descriptor. Raises OSError if anything has this name already."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_APPEND | os.O_CLOEXEC
-    return os.open(path, flags, 0o644)
+    return opened(path, os.O_CREAT | os.O_EXCL)
+
+
+def opened(path: Path, more: int = 0) -> int:
+    """Open a file to append to; return its descriptor. Raises OSError."""
+    return above_streams(os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_APPEND | os.O_CLOEXEC | more, 0o644))
+
+
+def above_streams(fd: int) -> int:
+    """Return a descriptor of ours that is none of stdin, stdout and stderr, which the program may have closed.
+
+    Code in C would write into our file.
+    """
+    if fd >= _OTHERS:
+        return fd
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _OTHERS)
+    finally:
+        os.close(fd)
 
 
 def stem_of(name: str) -> str:

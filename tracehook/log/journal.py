@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
-from tracehook.log import calls, records, tallies
+from tracehook.log import calls, records, tallies, threads
 from tracehook.log.bound import NO_BOUND, Bound
 from tracehook.log.encoding import dumps
 from tracehook.log.event_counts import EventCounts
@@ -29,11 +29,12 @@ class Aside(Protocol):
         """Return the events to write now, with their fields. Never raises."""
 
 
-SCHEMA = "1.22"
+SCHEMA = "1.23"
 _BATCH = 4096
 _PERIOD = 0.1  # seconds between two looks at the ring
 _CROWDED = 8  # an 8th of the ring waits: from here on the events of segments that came and went are summed
 _CROWD_PERIOD = 0.005  # seconds to the next look after a crowd
+_JUMP = 1_000_000_000  # nanoseconds by which the wall clock differs from the clock of the events all at once
 _PATIENCE = 5.0  # seconds in which the thread must have written a line, for others to wait on for it
 
 
@@ -45,8 +46,8 @@ class Journal:
     """Drains the ring into one log file, or, without a directory, into warnings on stderr.
 
     One instance per process, one thread of its own. `core` is the native module (or anything with ``peek(limit)``,
-    ``mark_drained(count)``, ``dropped()`` and ``take_calls(live)``). If writing fails, for example on a full disk, it
-    says so once on stderr and stops writing; the job goes on, and the newest events stay in the ring.
+    ``mark_drained(count)``, ``dropped()``, ``take_calls(live)`` and ``stop_log(error)``). If writing fails, for example
+    on a full disk, it says so once on stderr and stops; the job goes on, and the newest events stay in the ring.
 
     Once the thread was started, it alone writes: the file server may be dead, and whoever calls must not hang with it.
 
@@ -77,7 +78,7 @@ class Journal:
         self._file: Parts | None = None
         self._logger: Any = None
         self._lock = threading.Lock()  # one drain at a time
-        self._thread: threading.Thread | None = None
+        self._thread: threads.Thread | None = None
         self._turn = threading.Condition()  # the next four
         self._asked = 0  # flushes
         self._answered = 0
@@ -90,6 +91,7 @@ class Journal:
         # Events that stay in the ring, because the file cannot be written, but whose warnings were said.
         self._told = 0
         self._was_crowded = False
+        self._wall_ns = time.time_ns() - time.monotonic_ns()  # of the wall clock at 0 of the events' clock; last look
         self._stopped = False
         self._closed = False
         self.failed: str | None = None
@@ -101,7 +103,7 @@ class Journal:
         try:
             self._file = Parts(path, descriptor, bound)
             self._file.begin(first)
-        except (OSError, ValueError, TypeError) as problem:
+        except Exception as problem:
             self._give_up(problem)
 
     def _new_logger(self) -> Any:
@@ -119,8 +121,8 @@ class Journal:
         )
 
     def start(self) -> None:
-        """Start the thread. A daemon: it never keeps the interpreter from ending."""
-        self._thread = threading.Thread(target=self._run, name="tracehook-log", daemon=True)
+        """Start the thread. It never keeps the interpreter from ending."""
+        self._thread = threads.Thread(self._run, "tracehook-log")
         self._thread.start()
 
     def stop_thread(self) -> None:
@@ -149,6 +151,7 @@ class Journal:
                     self._end(finish)
                 else:
                     self._look_aside()
+                    self._look_at_clock()
             with self._turn:
                 self._answered = asked
                 self._turn.notify_all()
@@ -161,16 +164,28 @@ class Journal:
                 self.facts["rank"] = fields["rank"]
             self._line(event, **fields)
 
+    def _look_at_clock(self) -> None:
+        """Log that somebody set the wall clock: readers tell by it when things were, and compare hosts."""
+        before = time.monotonic_ns()
+        wall_ns = time.time_ns() - before
+        if time.monotonic_ns() - before > _JUMP // 10:
+            return  # the thread stood still in between
+        step, self._wall_ns = wall_ns - self._wall_ns, wall_ns
+        if abs(step) >= _JUMP:
+            self._line("clock.jumped", seconds=round(step / 1e9))
+
     def written(self) -> int | None:
         """Return how many bytes the log has got so far, with what it threw away; None without one."""
         return self._file.written if self._file is not None else None
 
     def _has_thread(self) -> bool:
         thread = self._thread
-        return thread is not None and thread.is_alive() and thread is not threading.current_thread()
+        return thread is not None and thread.is_alive() and not thread.is_current()
 
     def flush(self) -> int:
         """Write everything that is in the ring now. Returns the number of events that the caller wrote itself."""
+        if self._thread is not None and self._thread.is_current():
+            return 0  # an object of the program has ended here, in the middle of a line perhaps
         if not self._has_thread():
             with self._lock:
                 return 0 if self._closed else self._drain()
@@ -259,7 +274,7 @@ class Journal:
         try:
             self._logger.info(name, **fields)
             self._file.remember(name, fields)
-        except (OSError, ValueError, TypeError) as problem:  # the disk, or text that JSON cannot hold
+        except Exception as problem:  # the disk, text that JSON cannot hold, an audit hook of the program
             self._give_up(problem)
             return False
         self._lines += 1
@@ -269,9 +284,16 @@ class Journal:
         if name in ("hook.unsupported", "hook.conflict"):
             self.say_reason(Reason(name, fields["reason"], fields["advice"]))
         elif name == "communicator.pending" and fields.get("ranks", 2) > 1:
-            self._at_birth()
+            self._tell_of_birth()
         elif text := words_of(name, fields):
             warn(text)
+
+    def _tell_of_birth(self) -> None:
+        try:
+            self._at_birth()
+        except Exception as problem:  # what it loads is there no more (chroot, another user): the log goes on
+            self._at_birth = lambda: None
+            warn(f"this process does not hear what other ranks ask: {problem}")
 
     def say_reason(self, reason: Reason, detail: str = "") -> None:
         """Say on stderr, the first time, why the hook stands aside and what to do."""
@@ -308,6 +330,7 @@ class Journal:
         path = self.path if self._file is None else self._file.path
         self.failed = f"{path}: {getattr(problem, 'strerror', None) or problem}"
         self._file = self._logger = None
+        self._core.stop_log(getattr(problem, "errno", None) or -1)
         warn(f"no log from here on, {self.failed}; the job goes on")
 
     def close(self, finish: Callable[[], Mapping[str, Any]]) -> None:
@@ -324,7 +347,7 @@ class Journal:
                 "is its file server alive?"
             )
             return
-        if self._thread is not None and self._thread is not threading.current_thread():
+        if self._thread is not None and not self._thread.is_current():
             self._thread.join(_PATIENCE)  # it has nothing left to do
         with self._lock:
             if not self._closed:
@@ -338,6 +361,8 @@ class Journal:
         self._closed = True
         if complete and self._file is not None:
             self._core.remove_ring_file()
+        elif self.failed is not None:
+            self._core.end_stopped_log()
 
     def abandon(self) -> None:
         """In a forked child: the file and the thread are the parent's; forget them without touching either."""

@@ -6,6 +6,7 @@ A part begins with a checkpoint: the first line of the log, with its number, and
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections import deque
@@ -16,7 +17,7 @@ from typing import Any, Final
 
 from tracehook.log.bound import NO_BOUND, Bound
 from tracehook.log.encoding import dumps
-from tracehook.log.file_name import new_file, new_name_of, part_name
+from tracehook.log.file_name import new_file, new_name_of, opened, part_name
 from tracehook.log.living import Living
 from tracehook.log.text import in_bytes
 
@@ -30,6 +31,11 @@ class NoRoom(OSError):
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def _inode_of(fd: int) -> tuple[int, int]:
+    found = os.fstat(fd)
+    return found.st_dev, found.st_ino
 
 
 class Parts:
@@ -48,7 +54,8 @@ class Parts:
     ) -> None:
         self.path = path
         self.number = 1
-        self._fd = new_file(path) if descriptor is None else descriptor
+        self.descriptor = new_file(path) if descriptor is None else descriptor
+        self._inode = _inode_of(self.descriptor)
         self._limit = bound.limit
         self._clock = clock  # of the events
         self._most = self._share(0)
@@ -73,9 +80,10 @@ class Parts:
 
     def write(self, line: bytes) -> None:
         """Write a line, into a new part if this one is full."""
+        self._find_again()
         if self._size + len(line) > self._most and self._size > 0:
             self.rotate()
-        self._write(self._fd, line)
+        self._write(self.descriptor, line)
         self._size += len(line)
         self._last = line
 
@@ -133,14 +141,25 @@ class Parts:
             os.close(fd)
             unfinished.unlink(missing_ok=True)
             raise
-        os.close(self._fd)
-        self._fd, self._size, self.path = fd, len(text), path
+        os.close(self.descriptor)
+        self.descriptor, self._inode, self._size, self.path = fd, _inode_of(fd), len(text), path
 
     def _share(self, living: int) -> int:
         """Return how many bytes a part may have: enough for what lives, and for as much news."""
         if self._limit is None:
             return 1 << 62
         return min(max(self._limit // _PARTS, 2 * living + _SLACK), (self._limit - _SLACK) // 2)
+
+    def _find_again(self) -> None:
+        """Open the file anew if the program has closed our descriptor, and has perhaps another file of the number."""
+        with contextlib.suppress(OSError):
+            if _inode_of(self.descriptor) == self._inode:
+                return
+        fd = opened(self.path)
+        if _inode_of(fd) != self._inode:
+            os.close(fd)
+            raise OSError("another file has its name")
+        self.descriptor = fd
 
     @staticmethod
     def _write(fd: int, data: bytes) -> None:

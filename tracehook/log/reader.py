@@ -33,6 +33,7 @@ class ProcessLog:
     rank_of_group: int | None = None  # from its first group, if the launcher said none
     signal: int = 0  # that ended it; 0: none is known
     has_ring: bool = False
+    epoch_ns: int = 0  # wall clock minus monotonic clock, as the ring has it
 
     @property
     def rank(self) -> int | None:
@@ -118,7 +119,7 @@ def _read_file(file: LogFile) -> ProcessLog:
     if log.ended and log.events:
         log.dropped = whole_number(log.events[-1].get("dropped")) or 0
     if file.left is not None:
-        log.signal, log.has_ring = file.left.signal, True
+        log.signal, log.has_ring, log.epoch_ns = file.left.signal, True, file.left.epoch_ns
         log.dropped = max(log.dropped, file.left.dropped)
     seen = {whole_number(event.get("seq")) for event in log.events}
     # What a line sums was in the ring until the line was written.

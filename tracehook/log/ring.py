@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,8 +21,10 @@ _HEADER = struct.Struct("<8sIIQQQQQQQ")
 # What it has since schema 1.10: the signal that ends the process, its sender, when; slots of calls, bytes of each
 _ENDING = struct.Struct("<IiQII")
 _STACKS = struct.Struct("<II")  # how often somebody asked for stacks; the question that was answered last
+_STOPPED = struct.Struct("<iIQ")  # why the log stopped, whether the process ended in order, and when the log stopped
 STACKS_ASKED = _HEADER.size + _ENDING.size  # place in the file
-OWN_BYTES = STACKS_ASKED + _STACKS.size  # of the header
+OWN_BYTES = STACKS_ASKED + _STACKS.size + _STOPPED.size  # of the header, without the words at its end
+_WORDS = struct.Struct("<I2048s")  # what ended the program: bytes, JSON
 _TAKEN_BYTES = 16  # of a slot of calls, state, number and key of the communicator: zero only until the first one
 
 
@@ -54,6 +57,9 @@ class RingHeader(NamedTuple):
     call_slot_bytes: int = 0
     stacks_asked: int = 0
     stacks_told: int = 0
+    log_error: int = 0  # errno with which the log stopped; -1: it had none; 0: the log did not stop
+    log_ended: int = 0  # 1: the process came to its end in order, and could not log that
+    log_stopped_ns: int = 0
     is_old: bool = False  # its records are those of ring_old.py
 
 
@@ -70,6 +76,10 @@ class RingFile(NamedTuple):
     sender: int = 0
     signal_ns: int = 0
     slots: tuple[bytes, ...] = ()  # of calls: see calls.py and tallies.py
+    log_error: int = 0  # these three: see RingHeader
+    log_ended: int = 0
+    log_stopped_ns: int = 0
+    words: Mapping[str, str] = {}  # fields of the event `python.exception`, whose record has no texts
 
 
 def told_by(record: Any) -> tuple[str, dict[str, Any]]:
@@ -130,7 +140,8 @@ def header_in(path: str | Path, data: bytes) -> RingHeader:
     data = data.ljust(OWN_BYTES, b"\0")
     ending = _ENDING.unpack_from(data, _HEADER.size)
     stacks = _STACKS.unpack_from(data, STACKS_ASKED)
-    header = RingHeader(header_bytes, *rest, *ending, *stacks)._replace(is_old=data[:8] == _OLD_MAGIC)
+    stopped = _STOPPED.unpack_from(data, STACKS_ASKED + _STACKS.size)
+    header = RingHeader(header_bytes, *rest, *ending, *stacks, *stopped)._replace(is_old=data[:8] == _OLD_MAGIC)
     capacity, pushed, drained = header.capacity, header.pushed, header.drained
     if capacity == 0 or not drained <= pushed <= drained + capacity:
         raise RingError(f"{path}: damaged header ({drained} of {pushed} events drained, room for {capacity})")
@@ -167,7 +178,20 @@ def _read(path: Path, file: FileIO) -> RingFile:
         whole = SLOT_BYTES + size  # more than there is
         slots = tuple(_slot(file.fileno(), at, now, whole) for at in range(start, now.header_bytes, size))
     ending = (now.signal, now.sender, now.signal_ns)
-    return RingFile(now.pid, now.epoch_ns, now.dropped, now.drained, left, now.looked_ns, *ending, slots)
+    file.seek(OWN_BYTES)
+    words = _words_in(file.read(_WORDS.size))
+    stopped = (now.log_error, now.log_ended, now.log_stopped_ns)
+    about = (now.pid, now.epoch_ns, now.dropped, now.drained)
+    return RingFile(*about, left, now.looked_ns, *ending, slots, *stopped, words)
+
+
+def _words_in(data: bytes) -> dict[str, str]:
+    try:
+        size, text = _WORDS.unpack(data)
+        words = json.loads(text[:size])
+    except (struct.error, ValueError):
+        return {}
+    return {name: str(word) for name, word in words.items()} if isinstance(words, dict) else {}
 
 
 def read_heads(path: str | Path) -> tuple[RingHeader, list[bytes]]:

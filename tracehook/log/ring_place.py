@@ -1,13 +1,13 @@
-"""Where the ring of a log lies: beside it, or on a local file system if the log is on a network one.
+"""Where the ring of a log lies: beside it, or elsewhere if the log's file system is a network one, or copies on write.
 
 The allocator's callback writes into the ring's memory. If a file server has to answer first, the callback waits for it.
+A file system that copies on write needs new room for what is written again. If it is full, the write is a SIGBUS.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import secrets
 import socket
 import tempfile
 from collections.abc import Mapping
@@ -20,11 +20,13 @@ from tracehook.log.ring import MOST_EVENTS, RingError, read_header
 from tracehook.log.text import encodable
 
 _MOUNTS = Path("/proc/self/mountinfo")
-_NETWORK = frozenset(
+_UNFIT = frozenset(
     (
         "9p",
         "afs",
+        "bcachefs",
         "beegfs",
+        "btrfs",
         "ceph",
         "cifs",
         "gpfs",
@@ -48,11 +50,11 @@ _LOCAL_FUSE = ("fuse.fuse-overlayfs",)  # the root of containers
 def choose(log: Path) -> Path:
     """Return where to make the ring of this log."""
     beside = log.with_suffix(".ring")
-    if _is_local(log.parent):
+    if _is_fit(log.parent):
         return beside
     for folder in (Path(tempfile.gettempdir()), Path("/dev/shm")):
-        if _is_local(folder) and os.access(folder, os.W_OK):
-            return folder / f"{log.stem}.{secrets.token_hex(8)}.ring"
+        if _is_fit(folder) and os.access(folder, os.W_OK):
+            return folder / f"{log.stem}.{os.urandom(8).hex()}.ring"
     return beside
 
 
@@ -84,16 +86,16 @@ def named_by(begin: Mapping[str, Any]) -> Path | None:
     return path if is_its else None
 
 
-def _is_local(folder: Path) -> bool:
+def _is_fit(folder: Path) -> bool:
     kind = _kind_of(folder)
     is_fuse = kind.startswith("fuse.") and kind not in _LOCAL_FUSE
-    return kind not in _NETWORK and not is_fuse
+    return kind not in _UNFIT and not is_fuse
 
 
 def _kind_of(folder: Path) -> str:
     """Return the name of the file system of a folder; empty if the system does not say."""
     try:
-        lines = _MOUNTS.read_text(errors="surrogateescape").splitlines()
+        lines = _MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
         real = folder.resolve()
     except OSError:
         return ""

@@ -1,4 +1,4 @@
-"""Numbers of a process for Prometheus; see docs/metrics.md.
+"""Numbers of a process for Prometheus; see docs/operations.md.
 
 Loaded only if metrics are asked for: ``import tracehook`` does not load it.
 """
@@ -23,7 +23,7 @@ def collector(directory: str | os.PathLike[str]) -> Collector:
             all processes with a file there, as they stand in the files at each collection.
 
     Returns:
-        a collector. Names, labels and units of its metrics: docs/metrics.md.
+        a collector. Names, labels and units of its metrics: docs/operations.md.
 
     Raises:
         ImportError: prometheus_client is not installed.

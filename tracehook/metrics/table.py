@@ -1,4 +1,4 @@
-"""The metrics, once: name, kind, labels and meaning. The table in docs/metrics.md is made from this one."""
+"""The metrics, once: name, kind, labels and meaning. The table in docs/operations.md is made from this one."""
 
 from __future__ import annotations
 

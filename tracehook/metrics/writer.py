@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tracehook.hook.log_begin import why_unusable
+from tracehook.log import threads
 from tracehook.log.stderr import warn
 
 PERIOD = 15.0  # seconds between two files
@@ -48,8 +49,7 @@ class Writer:
         self._is_ending = threading.Event()
         self._has_warned = False
         self._swept: float | None = None
-        # A daemon: it never keeps the interpreter from ending.
-        self._thread = threading.Thread(target=self._run, name="tracehook-metrics", daemon=True)
+        self._thread = threads.Thread(self._run, "tracehook-metrics")
 
     def start(self) -> None:
         """Start the thread, whose first file comes at once."""

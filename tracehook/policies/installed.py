@@ -25,7 +25,10 @@ class PolicyEntry:
 
 def find(names: Sequence[str]) -> list[PolicyEntry]:
     """Load the policies of these names, and no others. One entry a name; a missing one has a `problem`."""
-    offered = _offered()
+    try:
+        offered = _offered()
+    except Exception as problem:  # the files of some installed package, or how the program lets Python read files
+        return [PolicyEntry(name, f"cannot be looked up: {in_one_line(problem)}") for name in names]
     missing = f"not installed; installed are {', '.join(sorted(offered)) or 'none'}"
     return [_load(name, offered[name]) if name in offered else PolicyEntry(name, problem=missing) for name in names]
 

@@ -47,7 +47,9 @@ class Failure:
 
 def failed_windows(scratch: Path) -> list[Failure]:
     """Return the windows that could not be made, as the processes of a rehearsal left them in `scratch`."""
-    lines = [line for path in scratch.glob("failures.*.jsonl") for line in path.read_text().splitlines()]
+    lines = [
+        line for path in scratch.glob("failures.*.jsonl") for line in path.read_text(encoding="utf-8").splitlines()
+    ]
     rows = []
     for line in lines:
         try:

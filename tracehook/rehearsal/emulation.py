@@ -116,7 +116,7 @@ def violations(scratch: Path) -> list[dict[str, Any]]:
     """Return the broken rules that the processes of a rehearsal left in `scratch`, oldest process first."""
     found = []
     for path in sorted(scratch.glob("violations.*.jsonl")):
-        for line in path.read_text().splitlines():
+        for line in path.read_text(encoding="utf-8").splitlines():
             try:
                 found.append(json.loads(line))
             except ValueError:
@@ -132,7 +132,7 @@ def registered_in_vain(scratch: Path) -> str:
     names = ("registered_cuda_malloc", "registered_not_exportable")
     total: Counter[str] = Counter()
     for path in scratch.glob("summary.*.jsonl"):
-        for line in path.read_text().splitlines():
+        for line in path.read_text(encoding="utf-8").splitlines():
             with contextlib.suppress(ValueError):
                 row = json.loads(line)
                 total.update({name: row.get(name, 0) for name in names})

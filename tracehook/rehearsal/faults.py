@@ -42,5 +42,5 @@ def problem_of(faults: str) -> str:
 
 def not_played(faults: str, scratch: Path) -> list[str]:
     """Return the faults of a list that no process came to, by what the emulation left in its directory."""
-    played = {line for path in scratch.glob("played.*") for line in path.read_text().splitlines()}
+    played = {line for path in scratch.glob("played.*") for line in path.read_text(encoding="utf-8").splitlines()}
     return [item for item in dict.fromkeys(faults.split(",")) if item not in played]

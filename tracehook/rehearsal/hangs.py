@@ -110,14 +110,14 @@ def is_of(scratch: Path, pid: int) -> bool:
     A number may by now belong to another process.
     """
     try:
-        return f"{scratch}/" in Path(f"/proc/{pid}/maps").read_text(errors="replace")
+        return f"{scratch}/" in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
 
 
 def _read(path: Path) -> LongWait | None:
     try:
-        told: dict[str, Any] = json.loads(path.read_text())
+        told: dict[str, Any] = json.loads(path.read_bytes())
         return LongWait(
             RankId(told["rank"], told["pid"]),
             told["call"],
@@ -134,7 +134,7 @@ def _read(path: Path) -> LongWait | None:
 
 def _lives(pid: int) -> bool:
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
@@ -166,9 +166,10 @@ def _told(hanging: Sequence[LongWait], waits: Sequence[LongWait]) -> list[StuckC
     by_pid: Mapping[int, list[LongWait]] = defaultdict(list)
     for wait in waits:
         by_pid[wait.who.pid].append(wait)
-    calls: dict[tuple[str, str], list[LongWait]] = defaultdict(list)
+    calls: dict[tuple[str, str, tuple[RankId, ...]], list[LongWait]] = defaultdict(list)
     for wait in hanging:
-        calls[wait.communicator, wait.call].append(wait)
+        # Messages of several pairs of ranks have the same number.
+        calls[wait.communicator, wait.call, wait.missing if "(message " in wait.call else ()].append(wait)
     suspects = _suspects(hanging)
 
     def consequence(same: Sequence[LongWait]) -> tuple[bool, bool, bool, int, int, float]:
@@ -187,7 +188,9 @@ def _told(hanging: Sequence[LongWait], waits: Sequence[LongWait]) -> list[StuckC
 
 def _stuck_call(same: Sequence[LongWait], by_pid: Mapping[int, Sequence[LongWait]]) -> StuckCall:
     longest = max(same, key=lambda wait: wait.seconds)
-    ranks = [each.rank for each in longest.missing] + sorted(wait.who.rank for wait in same)
+    missing, waiting = [each.rank for each in longest.missing], sorted(wait.who.rank for wait in same)
+    is_of_few = len(missing) > len(waiting) and not any(_lives(each.pid) for each in longest.missing)
+    ranks = waiting + missing if is_of_few else missing + waiting  # of ranks that ended, most are right
     since_ns = time.monotonic_ns() - int(longest.seconds * _SECOND)
     known = tuple(rank for rank in ranks if rank >= 0)
     return StuckCall(_sentence(same, by_pid), longest.key, known, since_ns)

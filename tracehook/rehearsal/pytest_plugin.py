@@ -46,7 +46,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     command += ["--", sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(devices)]
     command += ["-m", "tracehook.rehearsal.body", str(path), pyfuncitem.function.__qualname__, arguments.hex()]
     environment = {"OMP_NUM_THREADS": "1"} | os.environ  # torchrun sets that too, but with a banner
-    ran = subprocess.run(command, capture_output=True, text=True, errors="replace", cwd=path.parent, env=environment)
+    ran = subprocess.run(
+        command, capture_output=True, encoding="utf-8", errors="replace", cwd=path.parent, env=environment
+    )
     sys.stdout.write(ran.stdout)
     if ran.returncode:
         pytest.fail(f"rehearsal on {devices} ranks: {_report(ran.returncode, ran.stderr.splitlines())}", pytrace=False)

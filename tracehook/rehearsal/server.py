@@ -277,7 +277,9 @@ def _descendants(root: int) -> dict[int, int]:
     parents, sessions = {}, {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            state, parent, _, session = path.read_text().rpartition(")")[2].split()[:4]
+            state, parent, _, session = (
+                path.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[:4]
+            )
             if state not in "ZX":
                 parents[int(path.parent.name)] = int(parent)
                 sessions[int(path.parent.name)] = int(session)

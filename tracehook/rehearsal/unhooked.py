@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -22,7 +23,7 @@ _FIRST_LINES = 2000  # of a log: the hook attaches when CUDA comes up
 
 def told(scratch: Path, directory: Path) -> str:
     """Return in one line in which processes the hook did not start, and what to do; "" if it did in all."""
-    marks = (mark for mark in scratch.glob(f"{_MARK}*") if mark.read_text() == str(directory.absolute()))
+    marks = (mark for mark in scratch.glob(f"{_MARK}*") if mark.read_bytes() == os.fsencode(directory.absolute()))
     made = {int(mark.name.removeprefix(_MARK)) for mark in marks}
     if not made:
         return ""
@@ -55,7 +56,7 @@ def _is_unattached(logs: Iterable[Path]) -> bool:
     for path in logs:
         if path.suffix != ".jsonl":
             continue
-        with path.open(errors="replace") as lines:
+        with path.open(encoding="utf-8", errors="replace") as lines:
             for line in itertools.islice(lines, _FIRST_LINES):
                 if '"hook.unsupported"' in line and _reason(line) in _NOT_ATTACHED:
                     return True

@@ -71,7 +71,7 @@ def uncomputed(scratch: Path) -> str:
     """Return in one line what the processes of a rehearsal did not compute, by the files that they left; "" if all."""
     names: dict[str, set[str]] = defaultdict(set)
     for path in scratch.glob("uncomputed.*"):
-        for line in path.read_text().splitlines():
+        for line in path.read_text(encoding="utf-8").splitlines():
             reason, _, name = line.partition(" ")
             names[reason].add(name)
     beside = names.pop("kernel", None)

@@ -31,10 +31,10 @@ class Warm:
         folder = Path(self._folder.name)
         self.socket = folder / "socket"
         self.python = python_of(self.socket)
-        self.python.write_text(_script(self.socket))
+        self.python.write_text(_script(self.socket), encoding="utf-8")
         self.python.chmod(0o700)
         code = "import sys; from tracehook.rehearsal import server; server.main(sys.argv[1], sys.argv[2:])"
-        with (folder / "errors").open("w+") as errors:
+        with (folder / "errors").open("w+", encoding="utf-8", errors="replace") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", code, str(self.socket), *preload],
                 env=dict(environment),

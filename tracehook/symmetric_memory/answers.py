@@ -63,7 +63,14 @@ def path_without_windows(asked: Asked, answer: Explanation) -> Path:
 
 
 def local(tensor: Any) -> Any:
-    """Return what has memory of its own on this rank: of a DTensor the local tensor, else the tensor itself."""
+    """Return the local tensor of a DTensor, and any other tensor as it is.
+
+    Raises:
+        TypeError: it is no tensor.
+
+    """
+    if not hasattr(tensor, "data_ptr"):
+        raise TypeError(f"tracehook: expected a tensor, got {tensor!r}")
     return getattr(tensor, "_local_tensor", tensor)
 
 

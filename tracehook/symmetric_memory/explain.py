@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tracehook import _core
+from tracehook.hook.groups import NO_GROUP, any_exists
 from tracehook.nccl.paths import Path, path_of
 from tracehook.policies.base import Answer
 from tracehook.symmetric_memory.answers import ENDED, Asked, Explanation, path_without_windows, span
@@ -30,7 +31,7 @@ def explain(
 
 def _explained(tensor: torch.Tensor, nbytes: int, found: GroupWindows | None, pools: Pools) -> Explanation:
     if found is None:
-        return _no("no_communicator", "this rank is no member of the group")
+        return _no("no_communicator", "this rank is no member of the group" if any_exists() else NO_GROUP)
     address, about = tensor.data_ptr(), found.about
     if tensor.device.index != found.facts.device:
         return _no("other_device", f"the tensor is on {tensor.device}, {about} on cuda:{found.facts.device}")

@@ -22,10 +22,9 @@ def handle(communicator: Any) -> int:
 
     """
     found = _handle(communicator)
-    if not found:
-        raise ValueError(
-            f"tracehook: {type(communicator).__name__} has no NCCL communicator: make the communicator before"
-        )
+    if found <= 0:
+        what = communicator if isinstance(communicator, int) else type(communicator).__name__
+        raise ValueError(f"tracehook: {what} has no NCCL communicator: make the communicator before")
     return found
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from tracehook.hook.groups import all_gather_single, reduce_scatter_single
+from tracehook.symmetric_memory.answers import local
 from tracehook.symmetric_memory.public import symmetric
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ def all_reduce(tensor: Tensor, group: ProcessGroup | None = None, op: Any = None
     """
     import torch.distributed as dist
 
+    local(tensor)
     flat = empty(tensor.numel(), group=group, dtype=tensor.dtype, device=tensor.device, operation="all_reduce")
     out = flat.view(tensor.shape)
     out.copy_(tensor.detach())
@@ -138,6 +140,7 @@ def all_gather_into_tensor(
     """
     import torch.distributed as dist
 
+    local(shard)
     ranks = dist.get_world_size(group)
     lengths = _lengths(sizes, ranks, shard.shape[0])
     shape = (sum(lengths), *shard.shape[1:])
@@ -155,6 +158,7 @@ def all_gather(shard: Tensor, group: ProcessGroup | None = None, sizes: Sequence
     """Return the shards of all ranks as a list of views of the result of :func:`all_gather_into_tensor`; see there."""
     import torch.distributed as dist
 
+    local(shard)
     lengths = _lengths(sizes, dist.get_world_size(group), shard.shape[0])
     return list(all_gather_into_tensor(shard, group, sizes).split(lengths))
 
@@ -182,6 +186,7 @@ def reduce_scatter_tensor(
     """
     import torch.distributed as dist
 
+    local(whole)
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
     if sizes is None and whole.shape[0] % ranks:
         raise ValueError(

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from tracehook.symmetric_memory.windows import GroupWindows
 
 _ADVICE = (
-    "Let all ranks pass as many elements, of tensors that they allocate and free in one order: then the same buffer "
-    "lies in the same window on each"
+    "On all ranks pass the same number of elements, and allocate and free the tensors of scopes in one order, between "
+    "the same scopes: then the same buffer lies in the same window on each"
 )
 
 

@@ -86,8 +86,7 @@ class Pools:
         """Return which threads are in scopes, the longest first."""
         threads = {thread.native_id: thread.name for thread in threading.enumerate()}
         threads[os.getpid()] = threading.main_thread().name  # whose native_id is the parent's after a fork
-        with self._lock:
-            pairs = list(self._pairs.items())
+        pairs = list(self._pairs.items())  # no lock: a signal's handler may ask in the middle of anything
         found = [
             OpenScope(self._owners[owner], name, device, threads.get(thread, f"thread {thread}"), depth, seconds)
             for (name, device), pair in pairs

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from tracehook.hook import groups as group_names
 from tracehook.hook import registration
 from tracehook.hook.service import service
+from tracehook.nccl.paths import check_names
 from tracehook.symmetric_memory import state
 from tracehook.symmetric_memory.answers import Asked, Explanation, local, path_without_windows, span
 from tracehook.symmetric_memory.handle import handle
@@ -72,8 +73,8 @@ def symmetric(
         dtype: a hint for policies: torch's name of the elements' type, such as ``"bfloat16"``.
 
     Raises:
-        TypeError: `communicator` is no communicator.
-        ValueError: `communicator` has no handle yet, or the program gave a group too.
+        TypeError: `group` or `communicator` is none, or a hint has another type.
+        ValueError: `communicator` has no handle yet, or the program gave a group too; or `operation` is none.
         RuntimeError: tracehook does not know the communicator, or its ranks have no store.
 
     At its end the scope raises
@@ -123,6 +124,7 @@ def _scope(group: Groups, graph: bool, hints: Hints) -> Scope | NoScope:
     scope = scopes.get(key)
     if scope is not None and scope.belongs_to(groups):
         return scope
+    _require_hints(*hints)
     windows = [memory.windows(member) for member in groups]
     made = memory.scope(windows, groups, graph, hints) or _outside(groups)
     if len(scopes) >= _MOST_SCOPES:  # a size hint that is another one each time
@@ -144,6 +146,7 @@ def _scope_of(group: Groups, communicator: Any, graph: bool, hints: Hints) -> Sc
     known = scopes_of_others.get(key)
     if known is not None and group is None and known[1].lives():  # addresses are used again
         return known[0]
+    _require_hints(*hints)
     (windows,) = memory.chosen(group, communicator)
     made = memory.scope([windows], (), graph, hints) or _outside(())
     for old, (_, found) in list(scopes_of_others.items()):  # other threads make scopes meanwhile
@@ -153,6 +156,15 @@ def _scope_of(group: Groups, communicator: Any, graph: bool, hints: Hints) -> Sc
         scopes_of_others.clear()
     scopes_of_others[key] = made, windows
     return made
+
+
+def _require_hints(operation: str | None, nbytes: int | None, dtype: str | None) -> None:
+    if operation is not None:
+        check_names(operation, "sum")
+    if nbytes is not None and not isinstance(nbytes, int):
+        raise TypeError(f"tracehook: nbytes is {nbytes!r}: expected a number of bytes, such as 1 << 20")
+    if dtype is not None and not isinstance(dtype, str):
+        raise TypeError(f"tracehook: dtype is {dtype!r}: expected torch's name of a type, such as 'bfloat16'")
 
 
 def _group_is_gone(number: int) -> None:
@@ -181,6 +193,9 @@ def is_symmetric(tensor: Tensor, group: ProcessGroup | None = None, *, communica
         group: a process group with an NCCL backend; the default group if None.
         communicator: instead of a group: see :func:`symmetric`.
 
+    Raises:
+        TypeError: `tensor` is no tensor, or `group` no process group.
+
     """
     if communicator is not None:
         tensor = local(tensor)
@@ -198,12 +213,12 @@ def is_symmetric(tensor: Tensor, group: ProcessGroup | None = None, *, communica
 
 
 def _is_symmetric(tensor: Tensor, group: ProcessGroup | None) -> bool:
+    mine = local(tensor)
     found = Switch.memory.holder(group) if Switch.memory is not None and tensor.is_cuda else None
     if found is None:
         return False
     if group is not None:
         holders[id(group)] = (weakref.ref(group), found)
-    mine = local(tensor)
     return bool(found(mine.data_ptr(), span(mine)))
 
 
@@ -241,11 +256,13 @@ def explain(
         a named tuple (symmetric, reason, text), with the path and the local registration as attributes.
 
     Raises:
+        TypeError: `tensor` is no tensor.
         ValueError: `operation` or `reduction` has none of these names.
 
     """
     tensor = local(tensor)
-    asked = Asked(operation, dtype, reduction, local(other)) if operation is not None else None
+    second = local(other) if other is not None else None
+    asked = Asked(operation, dtype, reduction, second) if operation is not None else None
     memory = Switch.memory
     unavailable = Switch.unavailable if Switch.host is not None else None
     if tensor.device.type != "cuda":

@@ -78,7 +78,11 @@ class Registrations:
     def hear(self, told: Sequence[Any]) -> None:
         """Take what a rank, perhaps this one, says of itself."""
         notice = Notice(*told)
-        self._theirs[notice.key, notice.rank] = _Theirs(notice)
+        known = self._theirs.get((notice.key, notice.rank))
+        if known is not None and known.notice == notice:
+            known.heard = time.monotonic()  # _say() said the notice already, or says it soon
+        else:
+            self._theirs[notice.key, notice.rank] = _Theirs(notice)
 
     def _changes(self, store: Store, rows: dict[str, dict[str, Any]]) -> Iterator[Notice]:
         now = time.monotonic()

@@ -35,15 +35,16 @@ def reserve(
         small_nbytes: bytes for tensors of up to 1 MiB.
 
     Raises:
-        ValueError: a number is negative.
+        ValueError: a number of bytes is negative, or no whole number.
         PoolLimitError: the pools would pass ``SYMM_REGISTER_POOL_LIMIT``.
         torch.OutOfMemoryError: the device has no such piece. The other ranks raise a RegistrationFailed that says so.
 
     """
     import torch
 
-    if nbytes < 0 or small_nbytes < 0:
-        raise ValueError(f"tracehook.reserve: expected bytes, got {nbytes} and small_nbytes={small_nbytes}")
+    for given in (nbytes, small_nbytes):
+        if not isinstance(given, int) or given < 0:
+            raise ValueError(f"tracehook.reserve: expected bytes, got {given!r}: give a whole number, such as 1 << 30")
     large = [max(nbytes, _SMALL + 1)] if nbytes else []
     sizes = large + [_SMALL] * -(-small_nbytes // _SMALL)
     with symmetric(group, communicator=communicator, graph=graph):

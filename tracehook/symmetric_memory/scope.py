@@ -37,8 +37,11 @@ class NoScope:
 
     __slots__ = ()
     # Builtins that take what a `with` statement passes: half the price of methods written in Python.
-    __enter__: Any = int
+    __enter__: Any = bool
     __exit__: Any = "".format
+
+    def __repr__(self) -> str:
+        return "<scope of tracehook.symmetric that does nothing>"
 
     def give_back_cache(self) -> bool:
         """Return False: torch has done so by itself."""
@@ -62,6 +65,10 @@ class Scope:
         self._finish = left_to_python(finish)
         self._graph = graph
         self.refs = tuple(weakref.ref(group) for group in groups)
+
+    def __repr__(self) -> str:
+        names = [group.group_name for ref in self.refs if (group := ref()) is not None]
+        return f"<scope of tracehook.symmetric: {', '.join(f'group {name}' for name in names) or 'no group of torch'}>"
 
     def belongs_to(self, groups: Sequence[ProcessGroup]) -> bool:
         """Whether it was made for these very groups: ids are reused, objects are not."""

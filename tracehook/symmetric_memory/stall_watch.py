@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tracehook.hook import background
+from tracehook.log import threads
 from tracehook.log.stderr import warn
 
 
@@ -23,7 +24,7 @@ class StallWatch:
         self._report = report
         self._changed = threading.Condition()
         self._running: dict[object, tuple[Any, float]] = {}
-        self._thread: threading.Thread | None = None
+        self._thread: threads.Thread | None = None
         self._is_over = False
 
     @contextlib.contextmanager

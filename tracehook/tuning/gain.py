@@ -32,7 +32,7 @@ def measured() -> str:
                 [sys.executable, "-m", "tracehook", "tune", *options, "--out", str(out)],
                 env=settings,
                 capture_output=True,
-                text=True,
+                encoding="utf-8",
                 timeout=SECONDS,
                 check=False,
             )

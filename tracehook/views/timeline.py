@@ -236,7 +236,7 @@ def _portions(processes: Iterable[dict[str, Any]]) -> Iterator[tuple[int, int]]:
 
 
 def _query(name: str) -> str:
-    return files("tracehook.views").joinpath("timeline_tracks", f"{name}.sql").read_text()
+    return files("tracehook.views").joinpath("timeline_tracks", f"{name}.sql").read_text(encoding="utf-8")
 
 
 def _name_of(row: dict[str, Any]) -> str:

@@ -1,9 +1,9 @@
 """A pool policy that looks for a table which is not there."""
 
-from tracehook.policies import Answer
+from tracehook.policies import Answer, Request
 
 TABLE: dict[str, Answer] = {}
 
 
-def choose(request):
+def choose(request: Request) -> Answer:
     return TABLE[request.groups[0]]

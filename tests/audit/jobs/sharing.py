@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from common import RANK, filled, start
 from tracehook.errors import PeerTimeout
-from tracehook.ipc import PeerGroup
+from tracehook.ipc import PeerGroup, PeerTensor
 from tracehook.ipc.tables import EXPORTS, IMPORTS
 
 PEER = 1 - RANK
@@ -22,7 +22,9 @@ def meet() -> None:
 def left() -> None:
     """Nobody closes the group, or lets go of what came from the peer."""
     group = PeerGroup()
-    kept.append((group, group.exchange({PEER: filled(RANK, 24, device)})[PEER].tensor))
+    theirs = group.exchange({PEER: filled(RANK, 24, device)})[PEER]
+    assert isinstance(theirs, PeerTensor)
+    kept.append((group, theirs.tensor))
     meet()
 
 
@@ -44,7 +46,6 @@ def careless() -> None:
             export = EXPORTS._loans[mine.untyped_storage()._cdata].export
             export.links.clear()
             EXPORTS._ask_and_drop(export)
-            group._peers.by_rank[PEER].last_sent = None
             del mine
             torch.cuda.empty_cache()
         meet()
@@ -62,7 +63,7 @@ def forgetful() -> None:
         meet()
 
 
-kept = []
+kept: list[object] = []
 device = start()
 globals()[sys.argv[1]]()
 dist.destroy_process_group()

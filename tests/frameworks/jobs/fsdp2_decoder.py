@@ -102,7 +102,8 @@ def build_model(mesh: DeviceMesh, is_compiled: bool) -> Decoder:
         if is_compiled:
             layer.compile()
         fully_shard(layer, mesh=mesh["dp"], mp_policy=policy)
-    return fully_shard(model, mesh=mesh["dp"], mp_policy=policy)
+    sharded: Decoder = fully_shard(model, mesh=mesh["dp"], mp_policy=policy)
+    return sharded
 
 
 def main(how: str) -> None:

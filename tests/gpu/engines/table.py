@@ -1,4 +1,4 @@
-"""Run vllm_engine.py with tracehook off and on, and print a table: tokens, times, memory, audit.
+"""Run the engines of vLLM and SGLang with tracehook off and on, and print a table: tokens, times, memory, audit.
 
 Each row is one way to run the engine. The first row of a group is its baseline: the same engine without tracehook.
 All rows of a group run once in every round, so that a slow minute of the machine meets all of them.
@@ -24,7 +24,7 @@ HERE = Path(__file__).parent
 HOOK = {"SYMM_REGISTER_HOOK": "1"}
 VMM = {**HOOK, "SYMM_REGISTER_MEMORY": "vmm"}
 PLUGIN = {**HOOK, "SYMM_REGISTER_INTEGRATIONS": "vllm"}
-# Groups of rows: (name, options of the engine, variables).
+# Groups of rows: (name, options of the engine, variables). A group that begins with "sglang" runs sglang_engine.py.
 GROUPS: dict[str, list[tuple[str, str, dict[str, str]]]] = {
     "custom": [("off", "", {}), ("on", "", HOOK)],
     # vLLM's own all-reduce asks cudaIpcGetMemHandle for buffers of captured graphs: CUDA refuses, tracehook gives one.
@@ -47,6 +47,16 @@ GROUPS: dict[str, list[tuple[str, str, dict[str, str]]]] = {
     "sleep2": [("off", "--sleep --level 2", {}), ("on", "--sleep --level 2", HOOK)],
     "core": [("off", "--core-process", {}), ("on", "--core-process", HOOK)],
     "killed": [("on", "--core-process --kill-after 1.0", HOOK)],
+    "sglang_custom": [("off", "", {}), ("on", "", HOOK), ("on, vmm", "", VMM)],
+    "sglang_nccl": [("off", "--no-custom", {}), ("on", "--no-custom", HOOK), ("on, vmm", "--no-custom", VMM)],
+    "sglang_symm": [
+        ("off, SGLang's windows", "--no-custom --symm", {}),
+        ("on, SGLang's windows", "--no-custom --symm", HOOK),
+        ("on, plug-in", "--no-custom --symm", {**HOOK, "SYMM_REGISTER_INTEGRATIONS": "sglang"}),
+    ],
+    "sglang_sleep": [("off", "--sleep", {}), ("on", "--sleep", HOOK)],
+    "sglang_pieces": [("off", "--no-custom --piecewise", {}), ("on", "--no-custom --piecewise", HOOK)],
+    "sglang_killed": [("on", "--kill-after 1.0", HOOK)],
 }
 NOTES = (
     "Failed to compile NCCL",
@@ -114,7 +124,8 @@ def engine(row: Row, turn: int, lane: str, given: argparse.Namespace) -> dict[st
     (scratch / "lock").unlink(missing_ok=True)  # of a compilation that was killed: the next one would wait for ever
     variables["TMPDIR"] = str(scratch)
     options = [*row.options, "--tp", str(len(lane.split(","))), *given.engine.split()]
-    command = [*given.python.split(), str(HERE / "vllm_engine.py"), *options]
+    script = "sglang_engine.py" if row.group.startswith("sglang") else "vllm_engine.py"
+    command = [*given.python.split(), str(HERE / script), *options]
     begin = time.monotonic()
     with (at / "output").open("w") as output:
         process = subprocess.Popen(
@@ -140,7 +151,7 @@ def engine(row: Row, turn: int, lane: str, given: argparse.Namespace) -> dict[st
         f"{result.get('error', '')}",
         flush=True,
     )
-    if status != 0 and row.group != "killed":
+    if status != 0 and not row.group.endswith("killed"):
         wrong = [line[:240] for line in text.splitlines() if "Error" in line or "error" in line]
         print("\n".join(f"    {line}" for line in [*wrong[:4], "...", *text.splitlines()[-6:]]), flush=True)
     return result
@@ -268,7 +279,7 @@ def main() -> None:
                 return
             chosen = [row for row in rows if row.group == group]
             for row in chosen if turn % 2 == 0 else reversed(chosen):
-                if group in ("killed", "sleep2", "custom_vmm") and turn > 0:
+                if turn > 0 and group.endswith(("killed", "sleep2", "custom_vmm")):
                     continue
                 if time.monotonic() - begin > given.budget:
                     print(f"{row.label}.{turn}: no time left", flush=True)

@@ -14,7 +14,7 @@ CONTAINER = 0xBA55ED50
 PTX, MACHINE = 1, 2
 
 
-def entries(data: bytes, at: int, end: int) -> list[tuple[int, int, int, int]]:
+def entries(data: bytearray, at: int, end: int) -> list[tuple[int, int, int, int]]:
     """Return (kind, architecture, offset, bytes) of the entries of a container."""
     found = []
     while at < end:

@@ -8,25 +8,27 @@ import tempfile
 import time
 import zipfile
 from pathlib import Path
+from typing import BinaryIO
 
 
 class Joined(io.RawIOBase):
     """Files one after the other."""
 
     def __init__(self, files: list[Path]) -> None:
-        self.files, self.now = files, None
+        self.files = files
+        self.now: BinaryIO | None = None
 
     def readable(self) -> bool:
         """Say yes."""
         return True
 
-    def readinto(self, buffer: memoryview) -> int:
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # what zstandard and tarfile give
         """Read on, in the next file where one ends."""
         while self.now is not None or self.files:
             if self.now is None:
                 self.now = self.files.pop(0).open("rb")
-            if count := self.now.readinto(buffer):
-                return count
+            if count := self.now.readinto(buffer):  # type: ignore[attr-defined]  # files have it
+                return int(count)
             self.now = None
         return 0
 

@@ -13,12 +13,15 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 VOCABULARY = 32000
 PROMPT = 24
 CAPTURED = [1, 2, 4, 8, 16, 32, 64, 128]
-CONFIGURATION = {
+CONFIGURATION: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
     "model_type": "llama",
     "hidden_act": "silu",
@@ -187,11 +190,16 @@ def generate(llm: object, batch: int, tokens: int) -> tuple[str, float]:
     outputs = llm.generate(prompts(batch), greedy, use_tqdm=False)  # type: ignore[attr-defined]
     seconds = time.perf_counter() - begin
     found = [list(output.outputs[0].token_ids) for output in outputs]
+    return digest(found, tokens), seconds
+
+
+def digest(found: list[list[int]], tokens: int) -> str:
+    """Return what the tokens of a batch are, if they can be right."""
     if any(len(each) != tokens for each in found):
-        raise RuntimeError(f"batch {batch}: lengths {sorted({len(each) for each in found})}, expected {tokens}")
-    if batch > 1 and len({tuple(each) for each in found}) == 1 and not os.environ.get("TEST_EMULATED"):
-        raise RuntimeError(f"batch {batch}: all prompts gave the same tokens")
-    return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:16], seconds
+        raise RuntimeError(f"lengths {sorted({len(each) for each in found})}, expected {tokens}")
+    if len(found) > 1 and len({tuple(each) for each in found}) == 1 and not os.environ.get("TEST_EMULATED"):
+        raise RuntimeError(f"all {len(found)} prompts gave the same tokens")
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:16]
 
 
 def workers(llm: object) -> list[dict[str, object]]:
@@ -199,11 +207,11 @@ def workers(llm: object) -> list[dict[str, object]]:
     return llm.collective_rpc("where")  # type: ignore[attr-defined,no-any-return]
 
 
-def timed(llm: object, options: argparse.Namespace) -> dict[str, dict[str, object]]:
+def timed(run: Callable[[int, int], tuple[str, float]], options: argparse.Namespace) -> dict[str, dict[str, object]]:
     """Generate each batch several times; the first time warms up and is not counted."""
     found: dict[str, dict[str, object]] = {}
     for batch in map(int, options.batches.split(",")):
-        runs = [generate(llm, batch, options.tokens) for _ in range(options.repeats + 1)]
+        runs = [run(batch, options.tokens) for _ in range(options.repeats + 1)]
         seconds = [each for _, each in runs[1:]]
         found[str(batch)] = {
             "sha": sorted({sha for sha, _ in runs}),
@@ -294,7 +302,7 @@ def main() -> None:
         print("KILLED", json.dumps(victim), flush=True)
         options.repeats = 1000  # it ends by the kill
     try:
-        result["batches"] = timed(llm, options)
+        result["batches"] = timed(partial(generate, llm), options)
         if options.sleep:
             result["sleep"] = slept(llm, options)
         result["workers"] = workers(llm)

@@ -34,7 +34,7 @@ def step(tokens: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return tokens, reduced
 
 
-@torch.library.custom_op("program::fill", mutates_args=("out",))
+@torch.library.custom_op("program::fill", mutates_args=("out",))  # type: ignore[untyped-decorator]  # torch is Any here
 def fill(tokens: torch.Tensor, out: torch.Tensor) -> None:
     """Write in place, as a kernel of the program."""
     out.copy_(tokens)

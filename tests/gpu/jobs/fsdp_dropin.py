@@ -10,6 +10,7 @@ import statistics
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # the same sums in each run
 
@@ -89,10 +90,12 @@ def train(force_sum: bool | None) -> tuple[list[float], list[torch.Tensor], dict
 
 def difference(one: torch.Tensor, other: torch.Tensor) -> float:
     """Return the largest difference, as a part of the largest number."""
-    return ((one - other).abs().max() / one.abs().max()).item()
+    return float((one - other).abs().max() / one.abs().max())
 
 
-def compared(losses: torch.Tensor, parameters: list[torch.Tensor], first: tuple) -> dict[str, object]:
+def compared(
+    losses: torch.Tensor, parameters: list[torch.Tensor], first: tuple[torch.Tensor, list[torch.Tensor]]
+) -> dict[str, Any]:
     """Compare with the first arm on all ranks: NaN is equal to nothing, so a run that diverges fails."""
     pairs = [*zip(first[1], parameters, strict=True)]
     facts = torch.tensor(

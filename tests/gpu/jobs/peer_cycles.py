@@ -24,9 +24,10 @@ for _ in range(5):
     dist.barrier()
     with PeerGroup() as group:
         theirs = group.exchange({peer: [plain, pooled] for peer in peers})
-        got = [[view.get()[-1].item() for view in theirs[peer]] for peer in peers]
+        shared = [found for found in theirs.values() if isinstance(found, list)]
+        got = [[view.get()[-1].item() for view in views] for views in shared]
         dist.barrier()
-    del theirs
+    del theirs, shared
     torch.cuda.synchronize()
     dist.barrier()
     maps = len(Path("/proc/self/maps").read_text().splitlines())

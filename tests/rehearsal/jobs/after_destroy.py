@@ -12,7 +12,7 @@ dist.destroy_process_group()
 
 for name, act in (
     ("allocation", lambda: torch.empty(256 * MB, dtype=torch.uint8, device=device)),
-    ("empty_cache", lambda: torch.cuda.empty_cache()),
+    ("empty_cache", torch.cuda.empty_cache),
 ):
     del tensor
     try:

@@ -65,7 +65,7 @@ def ended(kind: str, address: int) -> None:
 def types_of(handle: c_uint64) -> int:
     properties = Properties()
     must(cuda.cuMemGetAllocationPropertiesFromHandle(byref(properties), handle))
-    return properties.handle_types
+    return int(properties.handle_types)
 
 
 def held() -> int:

@@ -1,6 +1,7 @@
 """Ranks that do not do the same, with a long SYMM_REGISTER_TIMEOUT: what each of them hears, and how soon."""
 
 import ctypes
+import functools
 import signal
 import sys
 import threading
@@ -153,7 +154,7 @@ def goes_on_after_mixed() -> None:
     else:
         dist.all_reduce(inside)  # and rank 0 never comes
         hear("no rank makes another call on this communicator")
-    tell(errors=[raised(lambda tensor=tensor: dist.all_reduce(tensor)) for tensor in more])
+    tell(errors=[raised(functools.partial(dist.all_reduce, tensor)) for tensor in more])
     if RANK != 0:
         hear("which no abort ends")
     else:

@@ -10,13 +10,13 @@ import os
 import random
 import socket
 import sys
-import threading
 import time
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 import tracehook
+from tracehook.log import threads
 
 from common import RANK, WORLD, tell
 from symmetric_tools import reduced, symmetric
@@ -42,7 +42,7 @@ def is_listening(port: int) -> bool:
 
 def watches() -> int:
     """Return how many threads look for alarms: the one of the first life has no store any more."""
-    return sum(thread.name == "tracehook-watchdog" for thread in threading.enumerate())
+    return sum(thread.name == "tracehook-watchdog" for thread in threads.living())
 
 
 def begin(port: int) -> None:

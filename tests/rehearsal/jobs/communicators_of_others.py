@@ -58,7 +58,7 @@ torch.cuda.synchronize()
 tell(sum=float(tensor[0].cpu()))
 del more
 torch.cuda.empty_cache()
-tell(shrunk=known(), attached=tracehook.attach_communicator(group.comm.value, device=RANK))
+tell(shrunk=known(), attached=tracehook.attach_communicator(group.comm.value or 0, device=RANK))
 raw.meet("end")
 if isinstance(group, ByLibrary):
     must(group.end())

@@ -2,6 +2,8 @@
 
 import sys
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,9 +26,9 @@ def said(tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> list[o
     return [rows[:, 0].tolist(), tracehook.is_symmetric(tensor, group)]
 
 
-def compiled(function, **options):
+def compiled(function: Callable[..., Any]) -> Any:
     """Return the function as one graph, with what writes in place made anew, as every compiler's backend has it."""
-    return torch.compile(function, **{"backend": "aot_eager", "fullgraph": True, **options})
+    return torch.compile(function, backend="aot_eager", fullgraph=True)
 
 
 def layer() -> None:

@@ -28,7 +28,8 @@ if "apply" in marks:
 steps: list[list[bool]] = []
 
 
-def ask(state, bucket):  # without types: DDP compares them with its own, and finds text where a server started the job
+# Without types: DDP compares them with its own, and finds text where a server started the job.
+def ask(state, bucket):  # type: ignore[no-untyped-def]
     """Do what DDP does without a hook, and ask whether the bucket lies in a window."""
     steps[-1].append(tracehook.is_symmetric(bucket.buffer()))
     return allreduce_hook(state, bucket)

@@ -1,5 +1,6 @@
 """What ranks do right and wrong with device communicators, without torch; the first argument says which."""
 
+import ctypes
 import sys
 import threading
 import time
@@ -9,7 +10,7 @@ from raw import RANK, Group, allocate, meet, must, nccl, read, tell, until
 group = Group()
 
 
-def device_communicator(of: Group = group) -> object:
+def device_communicator(of: Group = group) -> ctypes.Array[ctypes.c_char]:
     """Create one that must succeed."""
     made = of.make_device_communicator()
     must(of.result)

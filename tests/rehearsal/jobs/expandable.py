@@ -60,7 +60,7 @@ inside.copy_(filled(1, 4, device))
 dist.all_reduce(inside)
 said = tracehook.explain(pieces[-1])
 tell(reason=said.reason, text=said.text, symmetric=tracehook.is_symmetric(inside), sum=inside.cpu()[0].item())
-before = None
+before = []
 pieces.clear()
 torch.cuda.empty_cache()
 compare("freed")

@@ -10,7 +10,9 @@ import torch
 import torch.distributed as dist
 
 from common import RANK, start
-from faulty import Act, draw
+
+sys.path.append(str(Path(__file__).parents[2]))
+from support.faulty import Act, draw
 
 PROGRAM = draw(int(sys.argv[1]), int(sys.argv[2]))
 device = start(seconds=600)

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import sys
 import traceback
+from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
@@ -18,7 +19,7 @@ def child_says(**facts: object) -> None:
     os.write(1, f"fact 99 {json.dumps(facts)}\n".encode())
 
 
-def in_child(act) -> int:
+def in_child(act: Callable[[], object]) -> int:
     """Fork, run `act` in the child, and return the child's exit status."""
     pid = os.fork()
     if pid == 0:

@@ -17,7 +17,7 @@ def on_device(value: float) -> torch.Tensor:
 
 
 def value(tensor: torch.Tensor) -> float:
-    return tensor.cpu()[-1].item()
+    return float(tensor.cpu()[-1])
 
 
 def copies() -> None:

@@ -63,7 +63,7 @@ def made(scope: Scope, value: float = 0, size_mb: float = 32) -> torch.Tensor:
 def reduced(tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> float:
     """Return the first element of the sum, which may be wrong."""
     dist.all_reduce(tensor, group=group)
-    return tensor[0].item()
+    return float(tensor[0])
 
 
 def tell_calls() -> None:

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+from collections.abc import Callable
 from ctypes import byref, c_int, c_uint, c_uint64, c_void_p
 
 from common import tell
@@ -17,7 +18,7 @@ class Dim3(ctypes.Structure):
     _fields_ = (("x", c_uint), ("y", c_uint), ("z", c_uint))
 
 
-def named(name: bytes) -> ctypes._CFuncPtr:
+def named(name: bytes) -> Callable[..., int]:
     """Return a function of the driver as the runtime hands it out."""
     address, found = c_void_p(), c_int()
     must(runtime.cudaGetDriverEntryPoint(name, byref(address), c_uint64(0), byref(found)))
@@ -34,7 +35,7 @@ def loaded() -> tuple[c_void_p, c_void_p]:
 
 def launch(kernel: c_void_p, stream: c_void_p, *shape: c_uint) -> int:
     """Return what the driver says to a launch."""
-    return cuda.cuLaunchKernel(kernel, *(shape or SHAPE), stream, None, None)
+    return int(cuda.cuLaunchKernel(kernel, *(shape or SHAPE), stream, None, None))
 
 
 early = c_void_p()

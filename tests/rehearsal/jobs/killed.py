@@ -14,7 +14,9 @@ tensor = filled(RANK + 1, 24, device)
 dist.all_reduce(tensor)
 torch.cuda.synchronize()
 if RANK == WORLD - 1:
-    service()._journal.stop_thread()  # so that the ring alone has what comes now
+    journal = service()._journal
+    assert journal is not None
+    journal.stop_thread()  # so that the ring alone has what comes now
     last = [torch.empty(size * MB, dtype=torch.uint8, device=device) for size in (48, 50, 52)]
     tell(sizes=[part.untyped_storage().nbytes() for part in last], pid=os.getpid())
     os.kill(os.getpid(), signal.SIGKILL)

@@ -50,7 +50,7 @@ class Notes:
 
     def steps(self) -> int:
         """Return how many steps were noted."""
-        return _COUNT.unpack_from(self._memory)[0]
+        return int(_COUNT.unpack_from(self._memory)[0])
 
     def last(self) -> dict[str, int] | None:
         """Return the last note, if there is one."""

@@ -14,11 +14,11 @@ import re
 import signal
 import struct
 import sys
-import threading
 import time
 import traceback
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import torch
 
@@ -58,14 +58,14 @@ class Notes:
 
 
 class Executioner:
-    """Kills this process at a line of a rotation of its log, on the log's thread. A trace function for threads."""
+    """Kills this process at a line of a rotation of its log, on the log's thread. A trace function."""
 
     def __init__(self, rotation: int, line: int) -> None:
         self._rotations = rotation
         self._lines = line
         self._rotating = 0  # depth of calls
 
-    def __call__(self, frame: FrameType, _: str, __: object) -> object:
+    def __call__(self, frame: FrameType, _: str, __: object) -> Any:
         """Look at a call."""
         if not self._rotating and frame.f_code.co_qualname != "Parts.rotate":
             return None
@@ -74,7 +74,7 @@ class Executioner:
             self._rotations -= 1
         return self._within
 
-    def _within(self, _: FrameType, event: str, __: object) -> object:
+    def _within(self, _: FrameType, event: str, __: object) -> Any:
         if event == "return":
             self._rotating -= 1
             if self._rotating == 0 and self._rotations == 0:
@@ -108,10 +108,26 @@ def work(notes: Notes, chance: random.Random) -> None:
         time.sleep(PAUSE)
 
 
+def trace_rotations(executioner: Executioner) -> None:
+    """Have the log's thread, of which `threading` does not know, traced while it begins a part."""
+    from tracehook.log.parts import Parts
+
+    rotate = Parts.rotate
+
+    def traced(parts: Parts) -> None:
+        sys.settrace(executioner)
+        try:
+            rotate(parts)
+        finally:
+            sys.settrace(None)
+
+    Parts.rotate = traced  # type: ignore[method-assign,assignment]
+
+
 def be_program(notes: Notes, seed: str, directory: Path, executioner: Executioner | None) -> None:
     """Become a process as a launcher would start it, and never return."""
     if executioner is not None:
-        threading.settrace(executioner)
+        trace_rotations(executioner)
     os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "SYMM_REGISTER_LOG": str(directory)}
     status = 0
     try:

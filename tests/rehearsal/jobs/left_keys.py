@@ -5,6 +5,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -35,10 +36,11 @@ def became(true: Callable[[], bool]) -> bool:
 
 def has_posted(group: dist.ProcessGroup) -> bool:
     """Whether this rank has posted what it used with the group; or heard it from all, as rank 0 does."""
-    verification = state.memory().windows(group)._uses._follower._verification
+    memory: Any = state.memory()
+    verification = memory.windows(group)._uses._follower._verification
     if verification is None:
         return False
-    return verification._same >= 0 if RANK == 0 else verification._calls >= 0
+    return bool((verification._same if RANK == 0 else verification._calls) >= 0)
 
 
 device, store = connect()

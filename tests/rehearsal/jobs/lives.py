@@ -25,6 +25,7 @@ device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
 torch.cuda.set_device(device)
 board = dist.FileStore(os.environ["TEST_STORE"] + ".board", WORLD)
 board.set_timeout(timedelta(seconds=40))
+kept: torch.Tensor
 
 
 def begin(bind: bool = True, **options: object) -> None:
@@ -58,7 +59,7 @@ def meet(place: str) -> None:
 def summed(tensor: torch.Tensor, group: dist.ProcessGroup | None) -> float:
     """Return the sum over the ranks of a group."""
     dist.all_reduce(tensor, group=group)
-    return tensor.cpu()[-1].item()
+    return float(tensor.cpu()[-1])
 
 
 def scope(group: dist.ProcessGroup | None) -> list[object]:
@@ -75,7 +76,7 @@ def memory() -> bool:
     held = torch.cuda.memory_reserved()
     del fresh
     torch.cuda.empty_cache()
-    return held - torch.cuda.memory_reserved() >= 40 * MB
+    return bool(held - torch.cuda.memory_reserved() >= 40 * MB)
 
 
 def works(name: str, group: dist.ProcessGroup | None = None, scopes: bool = True) -> None:

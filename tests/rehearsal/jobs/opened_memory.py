@@ -128,7 +128,7 @@ def stale() -> None:
         process.link.say(handle.hex())
         answer, _ = process.link.hear()
         assert isinstance(answer, list)
-        return answer[0]
+        return int(answer[0])
 
     pointer = allocated()
     handle = handle_of(pointer)

@@ -44,7 +44,7 @@ def run(operation: Any, sample: Any, device: str, needs_gradients: bool) -> list
     """Return the results, and the gradients of all inputs that have one."""
     arguments = tree_map(lambda value: on(device, value), (sample.input, sample.args, sample.kwargs))
     kwargs = arguments[2] | ({"device": device} if "device" in arguments[2] else {})
-    results = tree_leaves(operation(arguments[0], *arguments[1], **kwargs))
+    results: list[Any] = tree_leaves(operation(arguments[0], *arguments[1], **kwargs))
     if not needs_gradients:
         return results
     differentiable = [each for each in results if isinstance(each, torch.Tensor) and each.requires_grad]

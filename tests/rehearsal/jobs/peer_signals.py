@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from tracehook import _core
-from tracehook.ipc import PeerGroup
+from tracehook.ipc import PeerGroup, PeerTensor
 
 from common import RANK, WORLD, filled, start, tell
 
@@ -32,12 +32,13 @@ def both_wait_first(peers: PeerGroup) -> None:
 def ring(peers: PeerGroup) -> None:
     """Give the right neighbour a tensor, and take the left one's."""
     mine = filled(RANK, 1, device)
-    theirs = peers.exchange({RIGHT: mine, LEFT: None} if RIGHT != LEFT else {RIGHT: mine})
+    theirs = peers.exchange({RIGHT: mine, LEFT: None} if RIGHT != LEFT else {RIGHT: mine})[LEFT]
+    assert isinstance(theirs, PeerTensor)
     # Of two ranks, a channel for each tensor: else a signal that tells "you may read" answers the wait for "was read".
     to_right, to_left = (RANK, LEFT) if WORLD == 2 else (0, 0)
     for _ in range(2):
         peers.signal(RIGHT, to_right)
-        copied = theirs[LEFT].get() if RANK in WRONG else peers.get(theirs[LEFT], channel=to_left)
+        copied = theirs.get() if RANK in WRONG else peers.get(theirs, channel=to_left)
         peers.wait(RIGHT, to_right)
     if WRONG:
         let_end()

@@ -1,12 +1,14 @@
 """Peers that map each other's memory; each argument is one case, in their order."""
 
 import contextlib
+import functools
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -66,6 +68,16 @@ def said(attempt: Callable[[], object]) -> list[str]:
     return []
 
 
+def one_of(found: object) -> PeerTensor:
+    assert isinstance(found, PeerTensor)
+    return found
+
+
+def all_of(found: object) -> list[PeerTensor]:
+    assert isinstance(found, list)
+    return found
+
+
 def repetitions() -> None:
     """Tensors at an offset, new ones each time: all peers get them, and put into them."""
     got, put = [], []
@@ -76,10 +88,10 @@ def repetitions() -> None:
             meet()
             given = {peer: [mine, box] for peer in OTHERS}
             theirs = group.exchange(given, writable=True)
-            got.append([value(theirs[peer][0]) - 100 * turn for peer in OTHERS])
+            got.append([value(all_of(theirs[peer])[0]) - 100 * turn for peer in OTHERS])
             source = filled(1000 * turn + RANK, 1, device)[:1000]
             for peer in OTHERS:
-                theirs[peer][1].tensor[1000 * RANK : 1000 * (RANK + 1)].copy_(source)
+                all_of(theirs[peer])[1].tensor[1000 * RANK : 1000 * (RANK + 1)].copy_(source)
             meet()
             put.append([value(box[1000 * peer : 1000 * (peer + 1)]) - 1000 * turn for peer in OTHERS])
             if RANK == 0 and turn == 3:
@@ -95,7 +107,9 @@ def same_address() -> None:
         for turn in range(3):
             mine = filled(10 * turn + RANK, 32, device)
             torch.cuda.synchronize()
-            places.append((mine.data_ptr(), native.segment_of(mine.data_ptr())[1]))
+            place = native.segment_of(mine.data_ptr())
+            assert place is not None
+            places.append((mine.data_ptr(), place[1]))
             theirs = group.exchange(dict.fromkeys(OTHERS, mine))
             values.append([value(theirs[peer]) - 10 * turn for peer in OTHERS])
             address = mine.data_ptr()
@@ -138,7 +152,7 @@ def batch() -> None:
             else {RIGHT: [first, second, *others, narrow, bits]}
         )
         if WORLD == 2:
-            one, two, empty, turned, part, scalar, half, flags = theirs[LEFT]
+            one, two, empty, turned, part, scalar, half, flags = all_of(theirs[LEFT])
             tell(values=[value(one), value(two)], same=one.tensor.data_ptr() == two.tensor.data_ptr())
             tell(empty=list(empty.tensor.shape), scalar=scalar.get().item(), strides=turned.tensor.stride())
             tell(turned=turned.tensor.t().clone().tolist(), part=[part.tensor[row].clone().tolist() for row in (0, 1)])
@@ -146,7 +160,7 @@ def batch() -> None:
             tell(flags=flags.get().cpu().tolist(), nbytes=[one.nbytes, empty.nbytes, half.nbytes])
         meet()
         again = group.exchange({RIGHT: [second, first], LEFT: None} if WORLD > 2 else {RIGHT: [second, first]})
-        tell(again=[value(one) for one in again[LEFT] or []], nothing=again[RIGHT] is None)
+        tell(again=[value(one) for one in all_of(again[LEFT] or [])], nothing=again[RIGHT] is None)
         meet()
 
 
@@ -183,7 +197,7 @@ def refusals() -> None:
     texts = {}
     with PeerGroup() as group:
         good = filled(1, 1, device)
-        bad = {
+        bad: dict[str, Any] = {
             "cpu": torch.zeros(4),
             "text": "tensor",
             "sparse": torch.eye(3).to_sparse().to(device),
@@ -191,8 +205,8 @@ def refusals() -> None:
         }
         for name, tensor in bad.items():
             given = good if RANK else tensor
-            texts[name] = said(lambda given=given: group.exchange({RIGHT: given, LEFT: given}))
-        theirs = group.exchange({RIGHT: good, LEFT: good})[LEFT]
+            texts[name] = said(functools.partial(group.exchange, {RIGHT: given, LEFT: given}))
+        theirs = one_of(group.exchange({RIGHT: good, LEFT: good})[LEFT])
         given = good if RANK else theirs.tensor
         texts["of_peer"] = said(lambda: group.exchange({RIGHT: given, LEFT: given}))
         texts["self"] = said(lambda: group.exchange({RANK: good}))
@@ -225,7 +239,7 @@ def pools() -> None:
             if turn == 1:
                 tell(returned=all_returned(group, len(OTHERS)))
                 meet()
-    tell(values=values, kind=place[0])
+    tell(values=values, kind=place and place[0])
 
 
 def allocations() -> None:
@@ -237,7 +251,7 @@ def allocations() -> None:
         torch.cuda.synchronize()
         place, base = native.segment_of(wide.data_ptr()), wide.data_ptr()
         given = [wide[4096:].view(torch.float32), *small]
-        theirs = group.exchange({RIGHT: given, LEFT: given}, writable=True)[LEFT]
+        theirs = all_of(group.exchange({RIGHT: given, LEFT: given}, writable=True)[LEFT])
         mapped = IMPORTS.mapped()
         tell(place=place, got=[value(one) for one in theirs], mapped=mapped)
         meet()
@@ -257,7 +271,7 @@ def allocations() -> None:
         again = torch.empty(50 * MB, dtype=torch.uint8, device=device)
         again.view(torch.float32).copy_(filled(200 + RANK, 50, device).view(-1))
         torch.cuda.synchronize()
-        new = group.exchange({RIGHT: again, LEFT: again})[LEFT]
+        new = one_of(group.exchange({RIGHT: again, LEFT: again})[LEFT])
         tell(address=again.data_ptr() == base, new=value(new.tensor.view(torch.float32)))
         meet()
 
@@ -270,7 +284,7 @@ def many_allocations() -> None:
         for number, end in enumerate(ends):
             end.fill_(0).copy_(filled(10 * RANK + number, 1, device))
         torch.cuda.synchronize()
-        theirs = group.exchange({RIGHT: wide, LEFT: wide})[LEFT].tensor
+        theirs = one_of(group.exchange({RIGHT: wide, LEFT: wide})[LEFT]).tensor
         tell(ends=[value(theirs[part].clone().view(torch.float32)) for part in (slice(0, MB), slice(-MB, None))])
         meet()
         del theirs
@@ -281,7 +295,7 @@ def freed_while_imported() -> None:
     with PeerGroup() as group:
         mine = filled(RANK + 1, 32, device)
         torch.cuda.synchronize()
-        theirs = group.exchange({RIGHT: mine, LEFT: mine})[LEFT]
+        theirs = one_of(group.exchange({RIGHT: mine, LEFT: mine})[LEFT])
         kept = theirs.tensor[3:] if RANK else None
         address = mine.data_ptr()
         meet()
@@ -310,7 +324,7 @@ def release() -> None:
     with PeerGroup() as group:
         mine = filled(RANK + 1, 32, device)
         torch.cuda.synchronize()
-        theirs = group.exchange({RIGHT: mine, LEFT: mine})[LEFT]
+        theirs = one_of(group.exchange({RIGHT: mine, LEFT: mine})[LEFT])
         before = value(theirs)
         meet()
         tell(released=[group.release(mine), group.release(mine)], before=before)
@@ -329,7 +343,7 @@ def two_groups() -> None:
     torch.cuda.synchronize()
     with PeerGroup() as second:
         with PeerGroup() as first:
-            one, two = first.exchange({RIGHT: mine, LEFT: mine})[LEFT], second.exchange({RIGHT: mine, LEFT: mine})[LEFT]
+            one, two = (one_of(each.exchange({RIGHT: mine, LEFT: mine})[LEFT]) for each in (first, second))
             tell(values=[value(one), value(two)], same=one.tensor.data_ptr() == two.tensor.data_ptr())
             tell(mapped=IMPORTS.mapped())
             meet()
@@ -343,8 +357,8 @@ def cost() -> None:
         mine = filled(RANK + 1, 2, device)
         torch.cuda.synchronize()
         given = {RIGHT: mine, LEFT: mine}
-        first = group.exchange(given)[LEFT].tensor.data_ptr()
-        same = all(group.exchange(given)[LEFT].tensor.data_ptr() == first for _ in range(200))
+        first = one_of(group.exchange(given)[LEFT]).tensor.data_ptr()
+        same = all(one_of(group.exchange(given)[LEFT]).tensor.data_ptr() == first for _ in range(200))
         taken = []
         for _ in range(1000):
             if RANK == 0:
@@ -376,10 +390,10 @@ def semaphores() -> None:
     with PeerGroup() as group:
         box = filled(-1, 1, device)
         torch.cuda.synchronize()
-        there = group.exchange({RIGHT: box, LEFT: box}, writable=True)[RIGHT]
+        there = one_of(group.exchange({RIGHT: box, LEFT: box}, writable=True)[RIGHT])
         tell(put=turns(group, box, there, 8, 100))
         mine = filled(0, 1, device)
-        theirs = group.exchange({RIGHT: mine, LEFT: mine})[LEFT]
+        theirs = one_of(group.exchange({RIGHT: mine, LEFT: mine})[LEFT])
         got = []
         for turn in range(8):
             mine.copy_(filled(turn + RANK, 1, device))
@@ -396,7 +410,7 @@ def captured() -> None:
     with PeerGroup() as group:
         box, source, copied = filled(-1, 1, device), filled(0, 1, device), filled(0, 1, device)
         torch.cuda.synchronize()
-        there = group.exchange({RIGHT: box, LEFT: box}, writable=True)[RIGHT]
+        there = one_of(group.exchange({RIGHT: box, LEFT: box}, writable=True)[RIGHT])
         outside = turns(group, box, there, 2, 50)
         graph = torch.cuda.CUDAGraph()
         large = filled(RANK, 32, device)
@@ -454,7 +468,7 @@ def cut_off() -> None:
     for _ in range(5):
         group.wait(victim)
         group.wait(victim, 9)
-    copied = theirs[victim].get()
+    copied = one_of(theirs[victim]).get()
     store.set(f"{RANK} waits", "")
     begin = time.monotonic()
     torch.cuda.synchronize()
@@ -462,7 +476,7 @@ def cut_off() -> None:
     tell(
         texts={
             "exchange": said(lambda: group.exchange({victim: box})),
-            "get": said(theirs[victim].get),
+            "get": said(one_of(theirs[victim]).get),
             "signal": said(lambda: group.signal(victim)),
         }
     )
@@ -547,7 +561,7 @@ def forked() -> None:
     child = os.fork()
     if child == 0:
         other = OTHERS[0]
-        texts = [said(lambda: group.exchange({other: mine})), said(group.poll), said(theirs[other].get)]
+        texts = [said(lambda: group.exchange({other: mine})), said(group.poll), said(one_of(theirs[other]).get)]
         group.close()
         links = [peer.link.fileno() for peer in group._peers.by_rank.values()]
         tell(child={"texts": texts, "links": links})
@@ -600,7 +614,7 @@ def nothing_left() -> None:
     with PeerGroup() as group:
         for _ in range(3):
             theirs = group.exchange({peer: [mine, pooled, words] for peer in OTHERS})
-        tell(values=[value(theirs[peer][0]) for peer in OTHERS], more=len(mapped_files()[0]) - len(maps))
+        tell(values=[value(all_of(theirs[peer])[0]) for peer in OTHERS], more=len(mapped_files()[0]) - len(maps))
         meet()
     del theirs
     tell(maps=len(mapped_files()[0]) - len(maps))

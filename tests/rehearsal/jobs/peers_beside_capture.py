@@ -7,7 +7,7 @@ import time
 import torch
 import torch.distributed as dist
 import tracehook
-from tracehook.ipc import PeerGroup
+from tracehook.ipc import PeerGroup, PeerTensor
 from tracehook.ipc.tables import IMPORTS
 
 from common import RANK, capture_beside, filled, start, tell
@@ -36,8 +36,9 @@ device = start()
 with PeerGroup() as group:
     mine = born()
     torch.cuda.synchronize()
-    theirs = group.exchange({OTHER: mine})
-    copied = theirs[OTHER].get()
+    theirs = group.exchange({OTHER: mine})[OTHER]
+    assert isinstance(theirs, PeerTensor)
+    copied = theirs.get()
     tell(value=float(copied[0].cpu()))
     before = IMPORTS.mapped()
     began, end = threading.Event(), threading.Event()

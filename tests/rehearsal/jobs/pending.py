@@ -148,6 +148,20 @@ def nested() -> None:
         del outer, inner, tensor
 
 
+def equal() -> None:
+    """Blocks of one size are free in several segments, whose addresses come in another order on each rank."""
+    tracehook.reserve(0, small_nbytes=8 << 20)
+    for rows in (3, 700, 960):
+        held: list[torch.Tensor] = []
+        for _ in range(2):
+            with tracehook.symmetric():
+                held += [made(rows) for _ in range(3)]
+            for tensor in held:
+                reduced(tensor)
+            program.shuffle(held)
+            del held[2:], tensor
+
+
 def beside_a_pool() -> None:
     """A scope inside of the program's own use_mem_pool, where not every torch looks for the end of a use."""
     pool = torch.cuda.MemPool()
@@ -189,7 +203,18 @@ def stuck() -> None:
 
 {
     each.__name__: each
-    for each in (side_stream, sends, asynchronous, inside, other_thread, nested, beside_a_pool, own_events, stuck)
+    for each in (
+        side_stream,
+        sends,
+        asynchronous,
+        inside,
+        other_thread,
+        nested,
+        equal,
+        beside_a_pool,
+        own_events,
+        stuck,
+    )
 }[CASE]()
 tell(places=places, distinct=len({tuple(place) for place in places}))
 if CASE != "beside_a_pool":

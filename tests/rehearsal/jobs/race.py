@@ -7,6 +7,8 @@ import random
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -23,12 +25,13 @@ over = threading.Event()
 making = threading.Lock()  # torch's table of groups has no lock of its own
 
 
-def loop(name: str, act) -> threading.Thread:
+def loop(name: str, *acts: Callable[[], object]) -> threading.Thread:
     def body() -> None:
         rounds[name] = 0
         try:
             while not over.is_set():
-                act()
+                for act in acts:
+                    act()
                 rounds[name] += 1
         except Exception as problem:
             failures.append(f"{name}: {type(problem).__name__}: {problem}")
@@ -37,7 +40,7 @@ def loop(name: str, act) -> threading.Thread:
     return threading.Thread(target=body, name=name)
 
 
-def allocate(device: int):
+def allocate(device: int) -> Callable[[], None]:
     chance = random.Random(device)
 
     def act() -> None:
@@ -53,7 +56,7 @@ def allocate(device: int):
     return act
 
 
-def reduce(device: int):
+def reduce(device: int) -> Callable[[], None]:
     tensor = filled(1, 0.01, f"cuda:{device}")
 
     def act() -> None:
@@ -64,7 +67,7 @@ def reduce(device: int):
     return act
 
 
-def reduce_on_both():
+def reduce_on_both() -> Callable[[], None]:
     pair = [filled(1, 0.01, "cuda:0"), filled(1, 0.01, "cuda:1")]
 
     def act() -> None:
@@ -74,7 +77,7 @@ def reduce_on_both():
     return act
 
 
-def come_and_go(device: int, end: str):
+def come_and_go(device: int, end: str) -> Callable[[], None]:
     tensor = filled(1, 0.01, f"cuda:{device}")
 
     def act() -> None:
@@ -103,10 +106,10 @@ threads = [
     loop("reduce both", reduce_on_both()),
     loop("destroy", come_and_go(0, "destroy")),
     loop("another", come_and_go(1, "abort" if "abort" in sys.argv else "destroy")),
-    loop("status", lambda: (tracehook.status(), time.sleep(0.01))),
+    loop("status", tracehook.status, partial(time.sleep, 0.01)),
 ]
 if "switch" in sys.argv:
-    threads.append(loop("switch", lambda: (tracehook.disable(), tracehook.enable(), time.sleep(0.02))))
+    threads.append(loop("switch", tracehook.disable, tracehook.enable, partial(time.sleep, 0.02)))
 for thread in threads:
     thread.start()
 # A slow or busy machine makes few rounds in that time.

@@ -24,12 +24,15 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 import tracehook
 from tracehook.hook import groups
+from tracehook.settings import Settings
 from tracehook.symmetric_memory import state
 
 from common import MB, RANK, WORLD, tell
@@ -120,7 +123,7 @@ class Run:
         self.outcome = Outcome()
         self.index = 0
         self.tensors: dict[int, torch.Tensor] = {}
-        self.contents: dict[tuple[int, int], list[int]] = {}  # by tensor and slot, one value for each chunk
+        self.contents: dict[tuple[int, int], list[float]] = {}  # by tensor and slot, one value for each chunk
         self.groups: dict[str, dist.ProcessGroup] = {}
         self.ranks: dict[str, list[int]] = {}
         for name in schedule.groups:
@@ -337,7 +340,7 @@ class Run:
         if rescue.has_aborted:
             raise Left
 
-    def check(self, tensors: object, step: Collect | None = None) -> None:
+    def check(self, tensors: Iterable[int], step: Collect | None = None) -> None:
         """Compare tensors with what they have to hold."""
         for tensor in tensors:
             for slot in range(2):
@@ -391,7 +394,7 @@ class Run:
         return left
 
 
-def meet(key: str, word: object) -> list:
+def meet(key: str, word: object) -> list[Any]:
     """Wait for all ranks; return what each has said."""
     store.set(f"{key} {RANK}", json.dumps(word))
     if store.add(f"{key} came", 1) == WORLD:
@@ -457,7 +460,7 @@ def held() -> dict[str, int]:
     }
 
 
-def one_seed(seed: int, divergence: str | None, settings: object) -> tuple[str, list[str], bool]:
+def one_seed(seed: int, divergence: str | None, settings: Settings) -> tuple[str, list[str], bool]:
     """Play and judge one seed; return how it ended, what was wrong, and whether the devices of all ranks are free."""
     schedule = draw(seed, WORLD, RULES, divergence)
     run = Run(schedule)
@@ -490,7 +493,9 @@ divergence = {"some": None, "none": ""}.get(chosen, chosen)
 if divergence in MAY_HANG and not RULES.hangs:
     raise SystemExit(f"{divergence!r} needs 'hangs'")
 tracehook.trim()  # makes the memory, and the windows of the default group
-memory = state.Switch.memory
+found = state.Switch.memory
+assert found is not None
+memory = found
 settings = memory._settings
 ended: Counter[str] = Counter()
 failures: dict[int, list[str]] = {}

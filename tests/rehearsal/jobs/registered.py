@@ -57,7 +57,7 @@ def deregister(handle: ctypes.c_void_p) -> None:
 
 
 def state(handle: ctypes.c_void_p) -> int:
-    return Head.from_address(handle.value or 0).state
+    return int(Head.from_address(handle.value or 0).state)
 
 
 def gather(memory: int, count: int, stream: ctypes.c_void_p | None = None) -> None:

@@ -7,7 +7,7 @@ import tracehook
 from common import MB, RANK, filled, nccl_calls, start, tell
 
 device = start()
-made, told = {}, ""
+made, told = {}, None
 for size in (1, 2, 4):  # MiB of the output
     part, whole = filled(RANK + 1, size / 2, device), torch.zeros(size * MB // 4, device=device)
     before = nccl_calls("ncclCommRegister")

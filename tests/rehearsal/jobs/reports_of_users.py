@@ -7,7 +7,7 @@ Arguments: the case, and the seconds after which a collective counts as one that
 import ctypes
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -165,17 +165,15 @@ def out_of_memory(before: bool) -> None:
 def other_addresses(used: bool) -> None:
     """Tensors get windows in one order, and have addresses in another one on rank 1; both ranks use a free one again.
 
-    The pool is torch's own, for its default group. Torch's `rendezvous` registers in the same way, but it also wants
-    a communicator for kernels, which is not emulated. `used`: both tensors were used before.
+    The emulated driver gives them in another order on each device. The pool is torch's own, for its default group.
+    Torch's `rendezvous` registers in the same way, but it also wants a communicator for kernels, which is not emulated.
+    `used`: both tensors were used before.
     """
     torch_symmetric_memory.set_backend("NCCL")
     dist.all_reduce(filled(1, 1, device))
     comm = ctypes.c_void_p(dist.group.WORLD._get_backend(device)._comm_ptr())
-    filler = raw.allocate(SIZE) if RANK else 0
     with torch.cuda.use_mem_pool(torch_symmetric_memory.get_mem_pool(device)):
-        tensors = [empty()]
-        raw.must(nccl.ncclMemFree(filler) if filler else 0)
-        tensors.append(empty())
+        tensors = [empty(), empty()]
         tell(ascending=tensors[0].data_ptr() < tensors[1].data_ptr())
         for number in range(2):
             where = ctypes.c_void_p(tensors[number].data_ptr()), ctypes.c_size_t(SIZE * MB)
@@ -197,7 +195,7 @@ def other_addresses(used: bool) -> None:
             dist.all_reduce(again)
 
 
-CASES = {
+CASES: dict[str, Callable[[], object]] = {
     "other_warm_ups": lambda: other_warm_ups(used=False),
     "other_warm_ups_known": lambda: other_warm_ups(used=True),
     "other_tactics": lambda: other_tactics(spare=0),

@@ -241,9 +241,9 @@ def _swap(step: Step, _: int, chance: random.Random, __: _Drawing) -> list[Step]
 def _size(step: Step, _: int, chance: random.Random, __: _Drawing) -> list[Step] | None:
     if not isinstance(step, Enter):
         return None
-    place = chance.choice([place for place, part in enumerate(step.body) if isinstance(part, Make)])
+    place, made = chance.choice([(place, part) for place, part in enumerate(step.body) if isinstance(part, Make)])
     body = list(step.body)
-    body[place] = replace(body[place], size=chance.choice([size for size in SIZES if size != body[place].size]))
+    body[place] = replace(made, size=chance.choice([size for size in SIZES if size != made.size]))
     return [replace(step, body=tuple(body))]
 
 
@@ -274,7 +274,7 @@ def _other_tensor(step: Step, index: int, chance: random.Random, drawn: _Drawing
     other = chance.choice(others)
     if step.source == step.target:
         return [replace(step, source=other, target=other)]
-    return [replace(step, **{side: other})]
+    return [replace(step, source=other) if side == "source" else replace(step, target=other)]
 
 
 def _known_tensor(step: Step, index: int, chance: random.Random, drawn: _Drawing) -> list[Step] | None:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 PYTHON = os.environ.get("PYTHON_EXEC", sys.executable)  # as torchrun has it: of a warm start
@@ -20,7 +21,7 @@ PATIENCE = 120.0  # seconds for the processes to start; a seed takes a second or
 SEED = 10.0
 
 
-def played(ranks: int, first: int, count: int, arguments: list[str]) -> tuple[int, list[dict[str, object]]]:
+def played(ranks: int, first: int, count: int, arguments: list[str]) -> tuple[int, list[dict[str, Any]]]:
     """Play seeds until one leaves a device busy; return the status, and what rank 0 told."""
     job = [PYTHON, str(HERE / "random_schedule.py"), str(first), str(count), *arguments]
     command = [sys.executable, str(HERE / "launch.py"), str(ranks), *job]

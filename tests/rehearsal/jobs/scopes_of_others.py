@@ -3,6 +3,8 @@
 import ctypes
 import os
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import SimpleNamespace
 
 import torch
@@ -23,7 +25,7 @@ def reduced(tensor: torch.Tensor, value: float) -> float:
     return float(tensor[0].cpu())
 
 
-def refusal(act: object, *given: object, **named: object) -> str:
+def refusal(act: Callable[..., object], *given: object, **named: object) -> str:
     """Return what a call raises."""
     try:
         act(*given, **named)
@@ -88,7 +90,7 @@ def bad() -> None:
     tell(ended=refusal(symmetric, communicator=group.comm), entered=refusal(enter, scope))
 
 
-def enter(scope: object) -> None:
+def enter(scope: AbstractContextManager[None]) -> None:
     """Make a tensor in a scope."""
     with scope:
         torch.empty(4 * MB, device="cuda")

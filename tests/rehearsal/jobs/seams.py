@@ -181,6 +181,6 @@ elif CASE == "two_launches":
     dist.init_process_group("nccl", store=of_launch, rank=RANK if is_trainer else 0, world_size=ranks)
 else:
     device = start(waits=True)
-{"formats": versions}.get(CASE, globals().get(CASE))()
+(versions if CASE == "formats" else globals()[CASE])()
 if CASE not in ("versions", "formats"):
     dist.destroy_process_group()

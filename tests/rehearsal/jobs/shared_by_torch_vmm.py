@@ -7,7 +7,7 @@ import tracehook
 from common import filled, tell
 
 
-def child(given, told):
+def child(given: multiprocessing.Queue, told: multiprocessing.Queue) -> None:
     big, small = given.get(), given.get()
     big.copy_(filled(4, 32, "cuda:0"))
     torch.cuda.synchronize()

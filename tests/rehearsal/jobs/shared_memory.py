@@ -59,7 +59,7 @@ def fabric() -> None:
     """Given by 64 bytes, without a descriptor."""
 
     def importer(link: Link) -> None:
-        shared = bytes(link.hear()[0])
+        shared = bytes(link.hear()[0])  # type: ignore[call-overload]  # a list of bytes
         status, handle = take_fabric(shared)
         must(status)
         address = mapped(handle)

@@ -2,7 +2,7 @@
 
 Arguments: the library of sleeper.cpp ("compile": made here); its handle types (0: nobody else can map the memory, 1: by
 file descriptors); a seed; the number of steps; "late", if tracehook begins when the first tensors are there; "asleep",
-if these sleep then.
+if these sleep then; "share", to offer one to a peer.
 """
 
 import ctypes
@@ -81,7 +81,7 @@ def use(tensor: torch.Tensor, gathered: torch.Tensor) -> None:
 def free_memory() -> int:
     """Return how many bytes the device has free."""
     torch.cuda.synchronize()
-    return torch.cuda.mem_get_info()[0]
+    return int(torch.cuda.mem_get_info()[0])
 
 
 def sleep_and_wake(times: int) -> None:
@@ -100,6 +100,16 @@ def sleep_and_wake(times: int) -> None:
 
 asleep: list[int] = []
 pairs = [(pausable(LARGE), pausable(LARGE * WORLD))]
+if "share" in sys.argv[5:]:
+    with tracehook.ipc.PeerGroup() as peers:
+        try:
+            tell(refused="", shared=peers.exchange({1 - RANK: fill(pairs[0][0])}))
+        except tracehook.ipc.PeerError as problem:
+            tell(refused=str(problem))
+        found = peers.exchange({1 - RANK: fill(ordinary(LARGE))})[1 - RANK]
+        assert isinstance(found, tracehook.ipc.PeerTensor)
+        tell(shared=found.get()[0].item())
+        del found
 if "late" in sys.argv[5:]:
     if "asleep" in sys.argv[5:]:
         sleeper.fall_asleep()

@@ -37,7 +37,7 @@ group = dist.new_group([0], device_id=device)
 with tracehook.symmetric(group):
     pass
 _, communicator = made_by_hand()
-tracehook.attach_communicator(communicator.value, name="by hand")
+tracehook.attach_communicator(communicator.value or 0, name="by hand")
 # Before the hang: torch answers under the GIL, when it can lock the communicator.
 of_torch = dist.group.WORLD._get_backend(device)._comm_ptr()
 torch.cuda.synchronize()
@@ -131,7 +131,7 @@ def trim() -> None:
 
 
 def detach() -> None:
-    tracehook.detach_communicator(communicator.value)
+    tracehook.detach_communicator(communicator.value or 0)
 
 
 def detach_what_hangs() -> None:

@@ -3,6 +3,7 @@
 import ctypes
 import random
 import sys
+from collections.abc import Callable
 from ctypes import c_int, c_void_p
 
 import torch
@@ -100,7 +101,7 @@ def used() -> None:
     check([symmetric, ordinary], "before")
     assert nccl.ncclCommSuspend(communicator, MEMORY) == 0
     said = {}
-    for name, act in {
+    acts: dict[str, Callable[[], object]] = {
         "window": lambda: dist.all_reduce(symmetric),
         "ordinary": lambda: dist.all_reduce(ordinary),
         "broadcast": lambda: dist.broadcast(ordinary, 0),
@@ -109,7 +110,8 @@ def used() -> None:
         "scope": lambda: made(True),
         "sync": tracehook.sync,
         "trim": tracehook.trim,
-    }.items():
+    }
+    for name, act in acts.items():
         try:
             act()
             said[name] = ""

@@ -168,6 +168,7 @@ def capture() -> None:
         return out
 
     out = attempt(record)
+    assert out is not None
     reason = tracehook.explain(out).reason
     graph.replay()
     torch.cuda.synchronize()
@@ -241,6 +242,7 @@ def freed_while_registered() -> None:
     before = windows()
     del tensor
     memory = state.Switch.memory
+    assert memory is not None
     memory._pools.release_cache(device.index, {"shared"})
     retired = tracehook.status()["pools"][0]["retired_bytes"]
     again = symmetric(RANK + 1)

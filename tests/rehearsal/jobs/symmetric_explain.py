@@ -2,6 +2,7 @@
 
 import os
 import sys
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -10,7 +11,7 @@ import tracehook
 from common import MB, RANK, WORLD, start, tell
 from symmetric_tools import SIZE, caught, empty, in_vain, meet, symmetric
 
-answers: dict[str, list[object]] = {}
+answers: dict[str, object] = {}
 
 
 def ask(name: str, tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> None:
@@ -66,7 +67,7 @@ def lazy() -> None:
     tell(pointer=pointer)
 
 
-def ask_path(name: str, tensor: torch.Tensor, group: dist.ProcessGroup | None = None, **call: object) -> None:
+def ask_path(name: str, tensor: torch.Tensor, group: dist.ProcessGroup | None = None, **call: Any) -> None:
     """Tell which path explain names, and that it says of the tensor what it says without an operation."""
     answer = tracehook.explain(tensor, group, **call)
     same = tuple(answer) == tuple(tracehook.explain(tensor, group))

@@ -22,7 +22,7 @@ def listed(tensor: torch.Tensor) -> list[float]:
     values = tensor.cpu()
     assert values.shape[1:] == (WIDTH,), values.shape
     assert bool((values == values[:, :1]).all()), values
-    return values[:, 0].tolist()
+    return list(values[:, 0].tolist())
 
 
 def gathered(group: dist.ProcessGroup | None, lengths: list[int], given: bool) -> dict[str, object]:
@@ -37,7 +37,9 @@ def gathered(group: dist.ProcessGroup | None, lengths: list[int], given: bool) -
     }
 
 
-def scattered(group: dist.ProcessGroup | None, lengths: list[int], given: bool, op=None) -> dict[str, object]:
+def scattered(
+    group: dist.ProcessGroup | None, lengths: list[int], given: bool, op: dist.ReduceOp | None = None
+) -> dict[str, object]:
     """Return this rank's part of the sum: rank r gives row i + r."""
     whole = (torch.arange(sum(lengths), dtype=torch.float32) + RANK)[:, None].expand(-1, WIDTH).contiguous().to(device)
     part = tracehook.reduce_scatter_tensor(whole, group, lengths if given else None, op)

@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -34,7 +35,8 @@ def nothing_new() -> Facts:
     group = new_group()
     tensor = symmetric(RANK + 1, group=group)
     del tensor
-    found = state.Switch.memory.windows(group)
+    memory: Any = state.memory()
+    found = memory.windows(group)
     names = ("ncclCommWindowRegister", "ncclCommWindowDeregister", "ncclAllReduce", "ncclCommRegister")
     before = (found._plans.trips, found._uses.trips, *map(nccl_calls, names))
     for _ in range(1000):
@@ -98,6 +100,15 @@ def several_groups() -> Facts:
     }
 
 
+def at_once(work: Callable[[int], None], count: int) -> None:
+    """Run it on as many threads."""
+    workers = [threading.Thread(target=work, args=(index,)) for index in range(count)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+
+
 def threads() -> Facts:
     """A scope on each of four threads at once, each for a group of its own, again and again."""
     groups = [new_group() for _ in range(4)]
@@ -117,17 +128,45 @@ def threads() -> Facts:
         except Exception as problem:
             errors.append(f"{type(problem).__name__}: {problem}")
 
-    workers = [threading.Thread(target=work, args=(index,)) for index in range(len(groups))]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    at_once(work, len(groups))
     torch.cuda.synchronize()
     return {
         "errors": errors,
         "symmetric": [[tracehook.is_symmetric(t, g) for t in ts] for g, ts in zip(groups, kept, strict=True)],
         "sums": [[reduced(refill(t, RANK + 1), g) for t in ts[:2]] for g, ts in zip(groups, kept, strict=True)],
     }
+
+
+def threads_by_turns() -> Facts:
+    """Two threads with a group and a stream each. Another one is first to make its tensors on each rank."""
+    groups = [new_group(), new_group()]
+    sums: list[list[float]] = [[], []]
+    errors: list[str] = []
+    turns = [threading.Event() for _ in groups]
+    turns[RANK].set()
+
+    def make(index: int) -> list[torch.Tensor]:
+        kept = []
+        for number in range(4):
+            with tracehook.symmetric(groups[index]):
+                kept.append(torch.empty(1000 * (1 + number + 7 * index), device=device))
+        return kept
+
+    def work(index: int) -> None:
+        torch.cuda.set_device(device)
+        turns[index].wait(30)
+        try:
+            # The end of the first scope waits for the other rank, whose threads take their turns the other way round.
+            with torch.cuda.stream(torch.cuda.Stream()):
+                with tracehook.symmetric(groups[index]):
+                    first = torch.empty(1000 * (1 + index), device=device)
+                    turns[1 - index].set()
+                sums[index] += [reduced(refill(tensor, RANK + 1), groups[index]) for tensor in [first, *make(index)]]
+        except Exception as problem:
+            errors.append(f"{type(problem).__name__}: {problem}")
+
+    at_once(work, len(groups))
+    return {"errors": errors, "sums": sums, "pools": sorted(row["pool"] for row in tracehook.status()["pools"])}
 
 
 def other_thread() -> Facts:
@@ -213,7 +252,7 @@ def tasks() -> Facts:
         other = asyncio.create_task(request(groups[1], second, asyncio.Event()))
         raised = await asyncio.gather(one, return_exceptions=True)
         other.cancel()
-        return raised + await asyncio.gather(other, return_exceptions=True)
+        return [*raised, *await asyncio.gather(other, return_exceptions=True)]
 
     raised = [type(problem).__name__ for problem in asyncio.run(both())]
     return {"raised": raised, "state": _state(), "sum": reduced(symmetric(RANK + 1, group=groups[0]), groups[0])}
@@ -391,7 +430,7 @@ def after_abort() -> Facts:
             other.append(empty())
 
     error = caught(enter)[1]
-    facts = {"error": error, "symmetric": [tracehook.is_symmetric(tensor, group) for tensor in other]}
+    facts: Facts = {"error": error, "symmetric": [tracehook.is_symmetric(tensor, group) for tensor in other]}
     facts["reason"] = caught(lambda: tracehook.explain(other[0], group).reason)
     facts["works"] = works()
     return facts

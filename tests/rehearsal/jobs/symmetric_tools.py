@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -14,6 +14,7 @@ from tracehook.hook import groups
 
 from common import MB, RANK, WORLD, nccl_calls, tell
 
+T = TypeVar("T")
 SIZE = 32  # MiB: a segment of its own in torch's allocator
 REHEARSAL = "TRACEHOOK_EMU_DEVICES" in os.environ
 IN_VAIN = os.environ.get("TEST_IN_VAIN")  # seconds
@@ -47,7 +48,7 @@ def two_in_one_scope(first: float, second: float, sizes: Sequence[int] = (SIZE, 
     return [refill(tensor, value) for tensor, value in zip(made, (first, second), strict=True)]
 
 
-def caught(act: Callable[[], object]) -> tuple[object, list[str] | None]:
+def caught(act: Callable[[], T]) -> tuple[T | None, list[str] | None]:
     """Run; return the result, and class and text of what was raised."""
     try:
         result = act()
@@ -57,7 +58,7 @@ def caught(act: Callable[[], object]) -> tuple[object, list[str] | None]:
     return result, None
 
 
-def attempt(act: Callable[[], object]) -> object:
+def attempt(act: Callable[[], T]) -> T | None:
     """Run; tell what was raised, after how many seconds, and which calls reached NCCL."""
     calls = reached()
     begin = time.monotonic()
@@ -154,7 +155,7 @@ def in_vain_once_agreed(group: dist.ProcessGroup | None = None) -> None:
         are_all_here = compare(*arguments)
         memory._stalls._limit = float(IN_VAIN)
         groups.timeout = lambda _: float(IN_VAIN)
-        return are_all_here
+        return bool(are_all_here)
 
     found._plans.compare = agreed
 

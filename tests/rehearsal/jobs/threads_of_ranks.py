@@ -61,9 +61,12 @@ at_first = room()
 spare = [torch.empty(SIZE, dtype=torch.uint8, device=f"cuda:{index}") for index in (0, 1)]
 for index in (0, 1):
     torch.cuda.synchronize(index)
-done, freed, asked = [False, False], [], []
+done = [False, False]
+freed: list[list[int]] = []
+asked: list[bool] = []
 communicators = [ctypes.c_void_p(), ctypes.c_void_p()]
-took, ends = [], threading.Event()
+took: list[float] = []
+ends = threading.Event()
 
 
 def split(communicator: ctypes.c_void_p, rank: int) -> None:
@@ -91,7 +94,7 @@ def init(_: ctypes.c_void_p, rank: int) -> None:
 def collective(communicator: ctypes.c_void_p, _: int) -> None:
     memory = ctypes.c_void_p()
     must(nccl.ncclMemAlloc(ctypes.byref(memory), 2 * MB))
-    must(nccl.ncclAllReduce(memory, memory, MB, FLOAT, SUM, communicator, None))
+    must(nccl.ncclAllReduce(memory, memory, MB // 2, FLOAT, SUM, communicator, None))
     torch.cuda.synchronize()
     must(nccl.ncclMemFree(memory))
 

@@ -1,4 +1,4 @@
-"""Memory of torch's own symmetric memory, on two ranks: what docs/comparison.md says of it."""
+"""Memory of torch's own symmetric memory, on two ranks: what docs/registration.md says of it."""
 
 import os
 import sys

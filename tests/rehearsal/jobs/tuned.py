@@ -41,10 +41,12 @@ def check(arm: Arm, operation: str, wait: Callable[[], None]) -> str:
     return _check(arm, operation, wait)
 
 
-Arm.check = check
+Arm.check = check  # type: ignore[method-assign,assignment]  # mypy takes `arm` for a name that callers may give
 start()
 if FAULT == "counts":
-    _measure, _is_decided, measured = sweep._Runner.measure, sweep._Runner.is_decided, Counter()
+    runners: Any = sweep._Runner
+    _measure, _is_decided = runners.measure, runners.is_decided
+    measured: Counter[int] = Counter()
 
     def measure(runner: Any, operation: str, graph: bool, nbytes: int, times: int) -> None:
         """Count."""
@@ -53,9 +55,9 @@ if FAULT == "counts":
 
     def is_decided(runner: Any, graph: bool, operation: str, nbytes: int) -> bool:
         """Leave the others to the noise."""
-        return nbytes != UNDECIDED and _is_decided(runner, graph, operation, nbytes)
+        return nbytes != UNDECIDED and bool(_is_decided(runner, graph, operation, nbytes))
 
-    sweep._Runner.measure, sweep._Runner.is_decided = measure, is_decided
+    runners.measure, runners.is_decided = measure, is_decided
     atexit.register(lambda: print(f"measured {dict(measured)}", flush=True))
 if FAULT == "twice":
     end, dist.destroy_process_group = dist.destroy_process_group, lambda: None
@@ -69,6 +71,6 @@ if FAULT == "twice":
         time.sleep(0.02 * run.rank)
         return _tell(run, mine)
 
-    TunerRun.tell = tell_late
+    TunerRun.tell = tell_late  # type: ignore[method-assign,assignment]  # likewise
     sys.argv += ["--operations", "all_gather"]
 main()

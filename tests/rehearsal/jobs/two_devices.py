@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from common import MB, filled, start, tell
 
-moved = []
+moved: list[list[object]] = []
 
 
 def watch(step: str, expected: int) -> None:

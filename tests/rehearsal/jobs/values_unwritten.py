@@ -243,7 +243,9 @@ def peers() -> None:
     with PeerGroup() as group:
         mine = memory_with_old_values()
         torch.cuda.synchronize()
-        theirs = group.exchange({OTHER: [mine]}, writable=True)[OTHER][0]
+        views = group.exchange({OTHER: [mine]}, writable=True)[OTHER]
+        assert isinstance(views, list)
+        theirs = views[0]
         unread = nan(theirs.tensor[PART])
         dist.barrier()
         theirs.tensor[PART].copy_(torch.full((1000,), RANK + 1.0))

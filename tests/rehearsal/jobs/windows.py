@@ -117,7 +117,7 @@ def plain_memory(both: bool = True) -> None:
     memory = ctypes.c_void_p()
     must(cuda.cudaMalloc(ctypes.byref(memory), 4 << 20))
     begun = time.monotonic()
-    group.window(memory.value if both or RANK == 0 else allocate(4), 4)
+    group.window(memory.value or 0 if both or RANK == 0 else allocate(4), 4)
     tell(result=group.result, waited=time.monotonic() - begun)
 
 

@@ -25,7 +25,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from tracehook.audit import blame, stacks
+from tracehook.audit import blame, kernel_log, stacks
 from tracehook.audit.called import job_of
 from tracehook.audit.finding import Finding, in_order
 from tracehook.audit.limits import TooMuch
@@ -56,7 +56,7 @@ class Rule:
 def rules() -> tuple[Rule, ...]:
     """Return all rules, in the order of their names. Those of :mod:`blame` have no SQL."""
     found = [file for file in files("tracehook.audit.rules").iterdir() if file.name.endswith(".sql")]
-    parsed = [_parse(file.name, file.read_text()) for file in found]
+    parsed = [_parse(file.name, file.read_text(encoding="utf-8")) for file in found]
     analysed = [Rule(name, *facts, "") for name, facts in blame.RULES.items()]
     return tuple(sorted(parsed + analysed, key=lambda rule: rule.name))
 
@@ -86,7 +86,8 @@ def check(store: Store) -> list[Finding]:
     blamed = blame.findings(job)
     if not any(each.severity == "error" for each in (*out, *blamed)):
         blamed += blame.given_up_findings(job)
-    return in_order(stacks.quote(store, blame.with_last_call(job, out) + blame.after_hang(job, out, blamed)))
+    blamed = blame.before_refusals(out, blame.after_hang(job, out, blamed))
+    return in_order(kernel_log.quote(store, stacks.quote(store, blame.with_last_call(job, out) + blamed)))
 
 
 def apply_rule(store: Store, rule: Rule) -> list[Finding]:

@@ -12,11 +12,13 @@ WITH refused AS (
               AND NOT EXISTS (FROM registration r WHERE r.process = event.process AND r.comm_id = event.comm_id
                               AND r.kind = 'window' AND r.memory = p.pool_segment AND r.made_seq < event.seq
                               AND coalesce(r.undone_seq > event.seq, true))) AS bare
-    FROM event WHERE event = 'agreement.mismatch')
-SELECT NULL AS process, list(coalesce(rank, comm_rank) ORDER BY comm_rank) AS ranks, comm, min(ns) AS ns, NULL AS seq,
+    FROM event WHERE event = 'agreement.mismatch'),
+-- The odd one comes first: most ranks are right.
+counted AS (SELECT *, count(*) OVER (PARTITION BY comm, nth, bare) AS alike FROM refused)
+SELECT NULL AS process, list(coalesce(rank, comm_rank) ORDER BY alike, comm_rank) AS ranks, comm, min(ns) AS ns, NULL AS seq,
        format('{}: the ranks ', group_of(comm)) ||
        CASE WHEN count(bare) = 0 THEN 'had used windows at different places, or were at different points of the program'
        ELSE 'did not agree on what to register, so nothing was; memory without a window: ' ||
-            string_agg(format('{} on {}', coalesce(bare, 'none'), who(coalesce(rank, comm_rank), process)), '; ' ORDER BY comm_rank)
+            string_agg(format('{} on {}', coalesce(bare, 'none'), who(coalesce(rank, comm_rank), process)), '; ' ORDER BY alike, comm_rank)
        END AS message
-FROM refused GROUP BY comm, nth;
+FROM counted GROUP BY comm, nth;

@@ -1,6 +1,6 @@
 -- severity: warning
 -- sentence: Another process ended this one by a signal, as launchers do with the ranks that are left after a failure.
--- advice: Look at the first finding; this is what followed it, or a scheduler or a person ended the job.
+-- advice: Look at the findings before this one: they are the cause; if there are none, a scheduler or a person ended the job.
 -- divergence: unless all
 SELECT CASE WHEN count(*) = 1 THEN any_value(process) END AS process, list(rank ORDER BY rank) AS ranks, NULL AS comm,
        max(signal_ns + shift_ns) AS ns, NULL AS seq,

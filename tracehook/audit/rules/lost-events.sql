@@ -14,4 +14,4 @@ SELECT process, [rank] AS ranks, NULL AS comm, coalesce(gap.ns, dropped.ns) AS n
                                           file, dropped)
        ELSE format('{} found the ring full and {} dropped', plural(dropped, 'event'), CASE dropped WHEN 1 THEN 'was' ELSE 'were' END)
        END || coalesce(format(', the first between {} and {}', before, next), '') AS message
-FROM gap FULL JOIN dropped USING (process) JOIN process USING (process);
+FROM gap FULL JOIN dropped USING (process) JOIN process USING (process) WHERE log_stopped IS NULL;

@@ -30,6 +30,7 @@ SELECT NULL, coalesce(global, []), comm, ns, NULL,
 FROM (SELECT partial.*, CASE WHEN len(members) > 0 THEN list_transform(missing, lambda r: members[r + 1]) END AS global
       FROM partial LEFT JOIN communicator_group USING (comm)) AS partial, torn
 WHERE torn.logs = 0 AND NOT EXISTS (FROM absent WHERE len(missing) > 0)
-  -- A process that was killed may have been about to join; of that tells no-end.
-  AND len(missing) > (SELECT count(*) FROM process p WHERE NOT p.ended AND (p.used_cuda OR p.rank IS NOT NULL) AND NOT p.helper
+  -- A process that was killed, or raised, may have been about to join; of that tell no-end and ended-by-exception.
+  AND len(missing) > (SELECT count(*) FROM process p WHERE (NOT p.ended OR p.how = 'exception')
+                      AND (p.used_cuda OR p.rank IS NOT NULL) AND NOT p.helper
                       AND NOT EXISTS (FROM communicator c WHERE c.process = p.process AND c.comm = partial.comm));

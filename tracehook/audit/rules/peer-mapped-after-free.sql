@@ -1,6 +1,6 @@
 -- severity: error
 -- sentence: Memory went back to the driver while a peer had it mapped, or was mapped by a peer after that.
--- advice: Keep the shared tensor until the PeerGroup is closed (docs/ipc.md); if the program did, report it with the logs.
+-- advice: Keep the shared tensor until the PeerGroup is closed; if the program did, report it with the logs.
 -- divergence: unless all
 -- needs: ipc.open
 -- Ranks that map each other's memory are on one host, so their clocks are one.

@@ -1,6 +1,6 @@
 -- severity: error
 -- sentence: A collective used windows at different places on different ranks: its results, and what it overwrote, are wrong.
--- advice: Let all ranks allocate and free in one order inside their scopes, and leave SYMM_REGISTER_GUARD at its default, which refuses such calls.
+-- advice: Let all ranks allocate and free the tensors of scopes in one order, between the same scopes, and leave SYMM_REGISTER_GUARD at its default, which refuses such calls.
 -- divergence: always
 -- needs: placement.first_use
 -- Of each rank the distinct uses, in order of appearance, reduced to what has to be equal (table `operation`). Those that

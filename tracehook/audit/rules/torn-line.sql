@@ -5,4 +5,4 @@
 SELECT process, [rank] AS ranks, NULL AS comm, last_ns AS ns, NULL AS seq,
        format('{}: the last line of {} is cut{}', who(rank, process), file,
               CASE WHEN ring THEN '; its event was read from the ring' ELSE ', and there is no ring beside it' END) AS message
-FROM process WHERE torn;
+FROM process WHERE torn AND log_stopped IS NULL;

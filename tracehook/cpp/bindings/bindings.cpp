@@ -206,7 +206,12 @@ void bind_process(py::module_& module) {
     module.def("mark_drained", [](std::size_t count) { process().ring().mark_drained(count); });
     module.def("let_go", [](std::size_t count) { process().ring().let_go(count); });
     module.def("dropped", [] { return process().ring().dropped(); });
+    module.def("leave_words", [](const py::bytes& words) {
+        process().ring().leave_words(std::string_view(words));
+    });
     module.def("remove_ring_file", [] { process().ring().remove_file(); });
+    module.def("stop_log", [](int error) { process().ring().stop_log(error); });
+    module.def("end_stopped_log", [] { process().ring().end_stopped_log(); });
     // The tests' event source: what the allocator would have said.
     module.def(
         "inject",

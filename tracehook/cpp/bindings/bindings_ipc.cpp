@@ -23,8 +23,9 @@ py::object segment_of(std::uintptr_t address) {
         return py::make_tuple("pool", pool->id, pool->address, pool->size, pool->device);
     }
     if (const auto segment = process().registrar().segment_at(address)) {
-        return py::make_tuple("segment", segment->id, segment->address, segment->size,
-                              segment->device);
+        const bool pausable = segment->memory == registrar::MemoryKind::kPausable;
+        return py::make_tuple(pausable ? "pausable" : "segment", segment->id, segment->address,
+                              segment->size, segment->device);
     }
     return py::none();
 }
@@ -165,6 +166,7 @@ void bind_errors(py::module_& module) {
     // Never destroyed: the translator may still be asked while the interpreter ends.
     static const py::handle type =
         py::exception<ipc::CudaError>(module, "CudaError", PyExc_RuntimeError).release();
+    // NOLINTNEXTLINE(performance-unnecessary-value-param): pybind11 wants this signature.
     py::register_exception_translator([](std::exception_ptr thrown) {
         try {
             if (thrown) {

@@ -282,8 +282,9 @@ void bind_member(py::module_& module) {
 void say_unsettled(int device) {
     const std::string text =
         "device " + std::to_string(device) + " still uses memory of a symmetric pool that the " +
-        "program gave back more than 10 s ago (record_stream, a send): this scope does without " +
-        "it, so its tensors may lie elsewhere than on other ranks";
+        "program freed more than 10 s ago (record_stream, a send). This scope does without it, " +
+        "so its tensors may lie elsewhere than on other ranks. Let the other rank receive before " +
+        "the scope, or free the tensor after it on all ranks";
     try {
         py::module_::import("tracehook.log.stderr").attr("warn")(text);
     } catch (const py::error_already_set&) {
@@ -412,6 +413,8 @@ void bind_symmetric(py::module_& module) {
     });
     module.def("release_idle", [] { return process().bank().release_idle(); }, NoGil());
     module.def("can_suspend", &nccl::can_suspend);
+    module.def("take_asked_about",
+               [] { return reinterpret_cast<std::uintptr_t>(nccl::take_asked_about()); });
     module.def("last_refusal", [] { return process().bank().last_refusal(); });
     nccl::set_introduction(&introduce);
     nccl::set_call_agreement(&agree_on_calls);

@@ -178,6 +178,7 @@ py::list communicators(const registrar::Registrar& registrar, bool look) {
 
 std::vector<registrar::SegmentRule> rules_of(const std::vector<RuleRow>& rows) {
     std::vector<registrar::SegmentRule> rules;
+    rules.reserve(rows.size());
     for (const auto& [pools, memories, below, least, most, one_host, across] : rows) {
         rules.push_back({pools, memories, below, least, most, one_host, across});
     }

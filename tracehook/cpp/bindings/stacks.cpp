@@ -13,8 +13,12 @@
 // The handler writes into a file in memory, because a file server may be dead; what writes into
 // the file beside the log holds neither the GIL nor a lock.
 //
-// SIGTERM and SIGABRT ask for stacks, too, before they end the process (process/last_signal.h). A
-// thread that has the GIL then fills the file in memory itself, because nobody else gets the GIL.
+// With the stacks go the children of the process: a rank may wait for one, such as a worker of a
+// data loader.
+//
+// SIGTERM, SIGABRT and faults (SIGSEGV) ask for stacks, too, before they end the process
+// (process/last_signal.h). A thread that has the GIL then fills the file in memory itself, because
+// nobody else gets the GIL.
 #include "bindings/bindings.h"
 #include "nccl/marks.h"
 #include "process/last_signal.h"
@@ -27,6 +31,7 @@
 #include <csignal>
 #include <cstdio>
 #include <ctime>
+#include <dirent.h>
 #include <fcntl.h>
 #include <memory>
 #include <mutex>
@@ -46,6 +51,9 @@ using Handler = void (*)(int);
 constexpr auto kLook = 500ms;    // between two looks at the ring
 constexpr auto kPatience = 2s;   // for the GIL
 constexpr off_t kMost = 1 << 20; // bytes of a file, and of the stacks of one moment
+// A program that registers the signal with faulthandler itself would get no handler, because
+// faulthandler takes it for registered. So it is one that nothing sends.
+constexpr int kUnused = SIGSTKFLT;
 
 struct Watch {
     events::Ring& ring;
@@ -92,12 +100,33 @@ void fill_buffer(const Watch& watch) {
     }
 }
 
+// One line for each child of this process: its number, its state as /proc has it, its name. Without
+// the GIL and any lock.
+std::string children() {
+    std::string said;
+    const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/proc"), &closedir);
+    while (const dirent* const entry = folder ? readdir(folder.get()) : nullptr) {
+        const std::string path = "/proc/" + std::string(entry->d_name) + "/stat";
+        const std::unique_ptr<FILE, int (*)(FILE*)> file(fopen(path.c_str(), "re"), &fclose);
+        int pid = 0;
+        int parent = 0;
+        char state = 0;
+        std::array<char, 64> name{};
+        if (file &&
+            fscanf(file.get(), "%d (%63[^)]) %c %d", &pid, name.data(), &state, &parent) == 4 &&
+            parent == getpid()) {
+            said += "child " + std::to_string(pid) + " " + state + " " + name.data() + "\n";
+        }
+    }
+    return said;
+}
+
 // Without the GIL and any lock; may wait for a file server. Only the thread of `watch` calls it.
 void save(const Watch& watch, std::uint64_t at_ns) {
-    std::array<char, 128> head{};
-    const int length =
-        std::snprintf(head.data(), head.size(), "tracehook stacks t_ns=%llu main=0x%016lx\n",
-                      static_cast<unsigned long long>(at_ns), watch.main_thread);
+    std::array<char, 128> first{};
+    std::snprintf(first.data(), first.size(), "tracehook stacks t_ns=%llu main=0x%016lx\n",
+                  static_cast<unsigned long long>(at_ns), watch.main_thread);
+    const std::string head = first.data() + children();
     const int file =
         open(watch.path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (file < 0) {
@@ -109,7 +138,7 @@ void save(const Watch& watch, std::uint64_t at_ns) {
     if (goes && now.st_size + size > kMost) {
         goes = ftruncate(file, 0) == 0; // the newest stacks say most
     }
-    goes = goes && write(file, head.data(), static_cast<std::size_t>(length)) == length;
+    goes = goes && write(file, head.data(), head.size()) == static_cast<ssize_t>(head.size());
     std::array<char, 4096> piece{};
     for (off_t done = 0; goes && done < size;) {
         const auto wanted =
@@ -193,9 +222,10 @@ void run(Watch& watch) {
     }
 }
 
-// On the thread that a signal ends. The file is written by the thread of `watch`: a dead file
-// server must not keep the process.
-void ask_at_end() noexcept {
+// On the thread that a signal ends, or that is about to report a failure: the stacks of this moment
+// count. The file is written by the thread of `watch`: a dead file server must not keep the
+// process.
+void ask_and_wait() noexcept {
     constexpr timespec kPause{0, 10'000'000};
     constexpr int kPauses = 300; // longer than kLook and kPatience: another thread may keep the GIL
     Watch* const watch = current.load();
@@ -215,7 +245,10 @@ void ask_at_end() noexcept {
 
 // The handler that `register_handler` sets for a signal that nobody uses; null if there is none.
 std::pair<int, Handler> borrow_handler(const py::function& register_handler) {
-    int signal = SIGRTMAX;
+    int signal = kUnused;
+    if (!is_default(signal)) {
+        signal = SIGRTMAX;
+    }
     while (signal > SIGRTMIN && !is_default(signal)) {
         --signal;
     }
@@ -256,7 +289,7 @@ bool watch_stacks(const std::string& path, int buffer, unsigned long main_thread
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
     current.store(begun ? watch : nullptr);
-    process::set_last_act(&ask_at_end);
+    process::set_last_act(&ask_and_wait);
     return begun;
 }
 
@@ -278,6 +311,10 @@ void bind_stacks(py::module_& module) {
         "thread they are written if nobody gets the GIL. `register` has faulthandler handle a "
         "signal");
     module.def("ask_stacks", [] { process().ring().ask_stacks(); });
+    module.def(
+        "stacks_witness", [] { return reinterpret_cast<std::uintptr_t>(&ask_and_wait); },
+        "Address of a function without arguments that has the stacks written, and waits for that; "
+        "any thread");
     // Before the interpreter ends: its threads' stacks go then.
     module.def("end_stacks", &end_stacks, NoGil());
 }

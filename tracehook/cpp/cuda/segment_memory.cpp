@@ -1,6 +1,7 @@
 #include "cuda/segment_memory.h"
 
 #include "cuda/device_wait.h"
+#include "cuda/held_memory.h"
 #include "cuda/runtime.h"
 #include "cuda/virtual_memory.h"
 
@@ -20,35 +21,6 @@ constexpr int kHasVirtualMemory = 102;
 constexpr int kHasDescriptors = 103;
 constexpr int kHasRdma = 110;
 
-// One reference to memory.
-class Held {
-  public:
-    Held() = default;
-    explicit Held(std::uintptr_t address) noexcept {
-        const auto& driver = virtual_memory();
-        is_held_ = driver.passes_memory() && driver.cuMemRetainAllocationHandle(
-                                                 &memory, reinterpret_cast<void*>(address)) == 0;
-    }
-    ~Held() {
-        if (is_held_) {
-            virtual_memory().cuMemRelease(memory);
-        }
-    }
-    Held(const Held&) = delete;
-    Held& operator=(const Held&) = delete;
-
-    // After a call that has filled `memory`; returns what that call returned.
-    int holds(int status) noexcept {
-        is_held_ = status == kSuccess;
-        return status;
-    }
-    explicit operator bool() const noexcept { return is_held_; }
-    Memory memory = 0;
-
-  private:
-    bool is_held_ = false;
-};
-
 bool has(int attribute, int device) noexcept {
     int value = 0;
     const auto& driver = virtual_memory();
@@ -56,35 +28,23 @@ bool has(int attribute, int device) noexcept {
            driver.cuDeviceGetAttribute(&value, attribute, device) == kSuccess && value != 0;
 }
 
-Access access_of(int device) noexcept {
-    return {{1, device}, kReadWrite};
-}
-
 // Maps the memory at an address of its own. Nothing is left if it fails.
 int map(std::uintptr_t* address, Memory memory, std::size_t size, int device,
         std::span<const int> also) noexcept {
-    const auto& driver = virtual_memory();
     std::uintptr_t place = 0;
-    int status = driver.cuMemAddressReserve(&place, size, 0, 0, 0);
+    int status = virtual_memory().cuMemAddressReserve(&place, size, 0, 0, 0);
     if (status != kSuccess) {
-        return status;
-    }
-    status = driver.cuMemMap(place, size, 0, memory, 0);
-    if (status != kSuccess) {
-        driver.cuMemAddressFree(place, size);
         return status;
     }
     const Access own = access_of(device);
-    status = driver.cuMemSetAccess(place, size, &own, 1);
+    status = map_at(place, memory, size, {&own, 1});
     for (std::size_t i = 0; status == kSuccess && i < also.size(); ++i) {
-        status = allow_access(place, size, also[i]);
+        if (status = allow_access(place, size, also[i]); status != kSuccess) {
+            unmap(place, size);
+        }
     }
-    if (status != kSuccess) {
-        unmap(place, size);
-        return status;
-    }
-    *address = place;
-    return kSuccess;
+    *address = status == kSuccess ? place : *address;
+    return status;
 }
 
 } // namespace
@@ -100,7 +60,7 @@ registrar::MemoryKind SegmentMemory::kind_of(std::uintptr_t address) noexcept {
         is_legacy != 0) {
         return registrar::MemoryKind::kPlain;
     }
-    const Held held(address);
+    const HeldMemory held(address);
     Properties properties;
     if (!held) {
         return registrar::MemoryKind::kPlain;
@@ -122,7 +82,7 @@ bool SegmentMemory::has_memory(std::uintptr_t address) noexcept {
 std::uintptr_t SegmentMemory::map_again(const registrar::Segment& segment) noexcept {
     const auto& driver = virtual_memory();
     const BesideCaptures relaxed;
-    const Held held(segment.address);
+    const HeldMemory held(segment.address);
     std::uintptr_t base = 0;
     std::size_t size = 0;
     // Only where the segment is one whole allocation does NCCL map the right memory.
@@ -156,7 +116,7 @@ int allocate_shareable(std::uintptr_t* address, std::size_t size, int device,
     properties.handle_types = kPosixFile;
     properties.location.id = device;
     properties.flags[kRdma] = has(kHasRdma, device) ? 1 : 0;
-    Held held;
+    HeldMemory held;
     const int status = held.holds(virtual_memory().cuMemCreate(&held.memory, size, &properties, 0));
     return status != kSuccess ? status : map(address, held.memory, size, device, also);
 }
@@ -173,7 +133,7 @@ int allow_access(std::uintptr_t address, std::size_t size, int device) noexcept 
 }
 
 int export_descriptor(std::uintptr_t address) noexcept {
-    const Held held(address);
+    const HeldMemory held(address);
     int descriptor = -1;
     return held && virtual_memory().cuMemExportToShareableHandle(&descriptor, held.memory,
                                                                  kPosixFile, 0) == kSuccess
@@ -187,7 +147,7 @@ int map_descriptor(std::uintptr_t* address, int descriptor, std::size_t size, in
         return kInvalidValue;
     }
     const BesideCaptures relaxed;
-    Held held;
+    HeldMemory held;
     const int status = held.holds(driver.cuMemImportFromShareableHandle(
         &held.memory, reinterpret_cast<void*>(static_cast<std::intptr_t>(descriptor)), kPosixFile));
     return status != kSuccess ? status : map(address, held.memory, size, device, {});

@@ -33,6 +33,7 @@ VirtualMemory load_virtual_memory() noexcept {
     FIND(cuMemMap);
     FIND(cuMemUnmap);
     FIND(cuMemSetAccess);
+    FIND(cuMemGetAccess);
     FIND(cuMemRelease);
     FIND(cuMemGetAddressRange_v2);
     FIND(cuMemGetAllocationPropertiesFromHandle);

@@ -49,6 +49,7 @@ struct VirtualMemory {
         nullptr;
     Function<std::uintptr_t, std::size_t> cuMemUnmap = nullptr;
     Function<std::uintptr_t, std::size_t, const Access*, std::size_t> cuMemSetAccess = nullptr;
+    Function<unsigned long long*, const Location*, std::uintptr_t> cuMemGetAccess = nullptr;
     Function<Memory> cuMemRelease = nullptr;
     Function<std::uintptr_t*, std::size_t*, std::uintptr_t> cuMemGetAddressRange_v2 = nullptr;
     Function<Properties*, Memory> cuMemGetAllocationPropertiesFromHandle = nullptr;

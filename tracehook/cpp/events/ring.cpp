@@ -16,6 +16,7 @@ namespace tracehook::events {
 namespace {
 
 constexpr std::size_t kPage = 4096; // of the header alone
+static_assert(sizeof(RingHeader) <= kPage);
 
 // Pages are there from the beginning: a push() in the allocator's callback must not be the one that
 // faults them in.
@@ -160,11 +161,21 @@ void Ring::note_signal(int signal, int sender) noexcept {
     header_->signal.store(static_cast<std::uint32_t>(signal), std::memory_order_release);
 }
 
+void Ring::leave_words(std::string_view words) noexcept {
+    if (abandoned_.load(std::memory_order_relaxed) || words.size() > sizeof header_->words ||
+        header_->words_bytes.load(std::memory_order_relaxed) != 0) {
+        return;
+    }
+    std::memcpy(header_->words, words.data(), words.size());
+    header_->words_bytes.store(static_cast<std::uint32_t>(words.size()), std::memory_order_release);
+}
+
 std::size_t Ring::peek(std::span<Event> out, std::size_t skip) noexcept {
     if (abandoned_.load(std::memory_order_relaxed)) {
         return 0;
     }
     const std::uint64_t now_ns = monotonic_ns();
+    header_->epoch_ns.store(clock_ns(CLOCK_REALTIME) - now_ns, std::memory_order_relaxed);
     header_->looked_ns.store(now_ns, std::memory_order_relaxed);
     calls_.look(now_ns);
     const std::uint64_t first = header_->drained.load(std::memory_order_relaxed) + skip;
@@ -188,6 +199,19 @@ void Ring::let_go(std::size_t count) noexcept {
     if (!abandoned_.load(std::memory_order_relaxed)) {
         header_->dropped.fetch_add(count, std::memory_order_relaxed);
         mark_drained(count);
+    }
+}
+
+void Ring::stop_log(int error) noexcept {
+    if (!abandoned_.load(std::memory_order_relaxed)) {
+        header_->log_stopped_ns.store(monotonic_ns(), std::memory_order_relaxed);
+        header_->log_error.store(error, std::memory_order_release);
+    }
+}
+
+void Ring::end_stopped_log() noexcept {
+    if (!abandoned_.load(std::memory_order_relaxed)) {
+        header_->log_ended.store(1, std::memory_order_release);
     }
 }
 

@@ -16,6 +16,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace tracehook::events {
 
@@ -30,7 +31,9 @@ struct RingHeader {
     std::atomic<std::uint64_t>
         drained; // records that also stand in the log; those in [drained, pushed) do not
     std::atomic<std::uint64_t> dropped; // events that found the ring full, or made room in it
-    std::uint64_t epoch_ns;             // CLOCK_REALTIME minus CLOCK_MONOTONIC at the start
+    // CLOCK_REALTIME minus CLOCK_MONOTONIC when the consumer last looked: somebody may set the
+    // clock.
+    std::atomic<std::uint64_t> epoch_ns;
     std::uint64_t pid;
     // When the consumer last looked, about ten times a second: how long the process was alive.
     std::atomic<std::uint64_t> looked_ns;
@@ -46,6 +49,15 @@ struct RingHeader {
     // `log/stacks.py`), and which of these questions it answered last. Zero in older files.
     std::atomic<std::uint32_t> stacks_asked;
     std::atomic<std::uint32_t> stacks_told;
+    // Why the log cannot be written any more (errno; -1: no error of the system; 0: it can be),
+    // whether the process came to its end in order after that, and since when. Zero in older files.
+    std::atomic<std::int32_t> log_error;
+    std::atomic<std::uint32_t> log_ended;
+    std::atomic<std::uint64_t> log_stopped_ns;
+    // What ended the program: the texts of its event `python.exception`, as JSON. The log may not
+    // have them yet. Written once; 0 bytes: none. Zero in older files.
+    std::atomic<std::uint32_t> words_bytes;
+    char words[2048];
 };
 
 class Ring {
@@ -95,6 +107,9 @@ class Ring {
     void tell_stacks(std::uint32_t asked) noexcept {
         header_->stacks_told.store(asked, std::memory_order_release);
     }
+    // The consumer. What it cannot write into the log, a reader of the file gets to know.
+    void stop_log(int error) noexcept;
+    void end_stopped_log() noexcept;
     const std::string& error() const noexcept { return error_; }
     CallTable& calls() noexcept { return calls_; }
     // Any thread. Null if every slot is taken: the communicator's calls are not counted then. Who
@@ -105,6 +120,9 @@ class Ring {
 
     // Async-signal-safe. Says what ends this process; does nothing in a forked child.
     void note_signal(int signal, int sender) noexcept;
+
+    // Any thread that has the GIL. Keeps the first words that fit; does nothing in a forked child.
+    void leave_words(std::string_view words) noexcept;
 
     // Removes the file: everything in it stands in the log.
     void remove_file() noexcept;

@@ -22,6 +22,7 @@ struct Mark {
     std::atomic<events::CallRecord*> record{nullptr}; // null: being made, or without an event
     std::atomic<std::uint32_t> order{0};              // of the call: its record may be another's
     void* event = nullptr;
+    int device = -1; // of the event
 };
 
 std::array<Mark, kKept> marks;
@@ -31,8 +32,21 @@ std::atomic<bool> somebody_looks{false};
 // An event belongs to the device that was the current one when it was made: of a process that uses
 // several, some calls have none.
 bool has_event(const cuda::Runtime& cuda, Mark& mark) noexcept {
-    return mark.event != nullptr ||
-           cuda::absorbed(cuda.cudaEventCreateWithFlags(&mark.event, kWithoutTiming)) == 0;
+    if (mark.event == nullptr &&
+        cuda::absorbed(cuda.cudaEventCreateWithFlags(&mark.event, kWithoutTiming)) == 0) {
+        mark.device = current_device();
+    }
+    return mark.event != nullptr;
+}
+
+// On the event's device, whose context the program has made. A new thread stands on device 0, and a
+// question asked there makes a context of 524 MiB (seen on H200s).
+bool is_ready(const cuda::Runtime& cuda, const Mark& mark) noexcept {
+    if (current_device() != mark.device && cuda::absorbed(cuda.cudaSetDevice(mark.device)) != 0) {
+        return true;
+    }
+    const cuda::BesideCaptures beside;
+    return cuda::absorbed(cuda.cudaEventQuery(mark.event)) != kNotReady;
 }
 
 // Null if it is another call's by now.
@@ -45,18 +59,18 @@ events::CallRecord* record_of(const Mark& mark) noexcept {
 
 } // namespace
 
+bool marks_are_looked_at() noexcept {
+    return somebody_looks.load(std::memory_order_relaxed);
+}
+
 void mark(events::CallRecord& record, Stream stream) noexcept {
-    if (!somebody_looks.load(std::memory_order_relaxed)) {
-        return;
-    }
     const cuda::Runtime& cuda = cuda::runtime();
     if (cuda.cudaEventRecord == nullptr || cuda.cudaEventCreateWithFlags == nullptr) {
         return;
     }
     Mark& mark = marks[made.fetch_add(1, std::memory_order_relaxed) % kKept];
     mark.record.store(nullptr, std::memory_order_relaxed);
-    if (!capturing(stream) && has_event(cuda, mark) &&
-        cuda::absorbed(cuda.cudaEventRecord(mark.event, stream)) == 0) {
+    if (has_event(cuda, mark) && cuda::absorbed(cuda.cudaEventRecord(mark.event, stream)) == 0) {
         mark.order.store(record.order, std::memory_order_relaxed);
         mark.record.store(&record, std::memory_order_release);
     }
@@ -69,20 +83,20 @@ void look_at_marks() noexcept {
     static int looks = 0;              // in which neither the program nor the device went on
     const std::uint64_t now = made.load(std::memory_order_relaxed);
     const std::uint64_t oldest = now - std::min<std::uint64_t>(now, kKept);
-    const cuda::Runtime& cuda = cuda::runtime();
     if (now != before) {
         looks = 0;
     }
     if (std::exchange(before, now) != now || ++looks < kStill || now == 0) {
         return;
     }
-    const cuda::BesideCaptures beside;
+    // Whoever made the marks has found the runtime. At the first look this thread would find it,
+    // and a program that forks meanwhile would have a child that waits for that for ever.
+    const cuda::Runtime& cuda = cuda::runtime();
     std::array<bool, kKept> ahead{};
     std::uint64_t first = now;
     for (std::uint64_t number = now; number-- > oldest;) {
         const Mark& mark = marks[number % kKept];
-        if (record_of(mark) != nullptr &&
-            cuda::absorbed(cuda.cudaEventQuery(mark.event)) == kNotReady) {
+        if (record_of(mark) != nullptr && !is_ready(cuda, mark)) {
             ahead[number % kKept] = true;
             first = number;
         }

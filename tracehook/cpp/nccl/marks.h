@@ -13,8 +13,11 @@
 
 namespace tracehook::nccl {
 
-// By the thread that makes the call, before NCCL has it. Not on a stream that is captured. Never
-// waits. Nothing is done before somebody looks: without a log nobody does.
+// Whether somebody looks: without a log nobody does, and no call needs a mark.
+bool marks_are_looked_at() noexcept;
+
+// By the thread that makes the call, before NCCL has it, on a stream that is not captured. Never
+// waits.
 void mark(events::CallRecord& record, Stream stream) noexcept;
 
 // By one thread, twice a second, which holds nothing: after a second without a call asks the

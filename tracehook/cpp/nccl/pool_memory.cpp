@@ -1,6 +1,7 @@
 #include "nccl/pool_memory.h"
 
 #include "cuda/device_wait.h"
+#include "cuda/rising_addresses.h"
 #include "cuda/runtime.h"
 #include "nccl/api.h"
 #include "nccl/traits.h"
@@ -15,11 +16,17 @@ namespace {
 
 std::atomic<windows::Bank*> target{nullptr};
 
+cuda::RisingAddresses& addresses() {
+    static cuda::RisingAddresses* const made = new cuda::RisingAddresses; // outlives all threads
+    return *made;
+}
+
 void* allocate(std::size_t size) {
     void* memory = nullptr;
     const int result = api().ncclMemAlloc(&memory, size);
     if (result == kSuccess) {
-        return memory;
+        const std::uintptr_t rising = addresses().add(reinterpret_cast<std::uintptr_t>(memory));
+        return rising != 0 ? reinterpret_cast<void*>(rising) : memory;
     }
     // NCCL leaves the error of the runtime behind. Its next call on this thread would find it, and
     // fail for it, in the middle of a collective.
@@ -28,7 +35,8 @@ void* allocate(std::size_t size) {
 }
 
 int release(void* memory) {
-    return api().ncclMemFree(memory);
+    const std::uintptr_t own = addresses().remove(reinterpret_cast<std::uintptr_t>(memory));
+    return api().ncclMemFree(reinterpret_cast<void*>(own));
 }
 
 void synchronize() {

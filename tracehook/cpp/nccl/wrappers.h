@@ -45,6 +45,8 @@ struct Collective {
         return calls.collective_begins(what, count, root,
                                        events::placed(ThreadGroup::mine().number()));
     }
+    // Asked already, for `kind`.
+    bool is_captured(Stream) const noexcept { return (kind & events::Tally::kCaptured) != 0; }
     static void returned(events::CallSlot& calls) noexcept { calls.collective_returned(); }
     void taken(events::CallSlot& calls) const noexcept { calls.tally(kind, nbytes); }
     void taken_in(ThreadGroup& group, const registrar::Communicator& communicator) const {
@@ -60,6 +62,7 @@ struct Transfer {
         return calls.transfer_begins(what, count, peer, sends,
                                      events::placed(ThreadGroup::mine().number()));
     }
+    static bool is_captured(Stream stream) noexcept { return capturing(stream); }
     static void returned(events::CallSlot& calls) noexcept { calls.transfer_returned(); }
     static void taken(events::CallSlot& /*calls*/) noexcept {}
     static void taken_in(ThreadGroup& group, const registrar::Communicator& communicator) {
@@ -85,8 +88,12 @@ int called(const registrar::CommunicatorPtr& communicator, bool entered, const C
     events::CallSlot* const calls = communicator->calls();
     if constexpr (requires { counted.begins(*calls); }) {
         if (calls != nullptr) {
-            mark(counted.begins(*calls),
-                 std::get<stream_position<Args...>()>(std::forward_as_tuple(args...)));
+            events::CallRecord& record = counted.begins(*calls);
+            const Stream stream =
+                std::get<stream_position<Args...>()>(std::forward_as_tuple(args...));
+            if (marks_are_looked_at() && !counted.is_captured(stream)) {
+                mark(record, stream);
+            }
         }
     }
     const int result = real(args...);

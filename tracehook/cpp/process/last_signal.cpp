@@ -32,7 +32,7 @@ void note(int number, siginfo_t* info, void* /*context*/) {
         process->ring().note_signal(number, was_sent ? info->si_pid : 0);
     }
     const auto act = last_act.load(std::memory_order_acquire);
-    if (act != nullptr && (number == SIGTERM || number == SIGABRT)) {
+    if (act != nullptr && number != SIGHUP) {
         act();
     }
     struct sigaction standard{};

@@ -9,8 +9,9 @@
 
 namespace tracehook::process {
 
-// Runs on the thread that SIGTERM or SIGABRT ends the process on, after the note: a launcher ends
-// the ranks that are left, torch's watchdog a rank that hangs. Async-signal-safe, and soon over.
+// Runs on the thread that a signal other than SIGHUP ends the process on, after the note: a
+// launcher ends the ranks that are left, torch's watchdog a rank that hangs, a fault the rank's own
+// program. Async-signal-safe, and soon over.
 void set_last_act(void (*act)() noexcept) noexcept;
 
 // Once for each process; the handlers stay. They write to the ring of Process::current().

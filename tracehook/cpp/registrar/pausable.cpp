@@ -55,6 +55,7 @@ std::optional<Segment> Pausable::freed(int device, std::uintptr_t address) {
 
 std::vector<Segment> Pausable::asleep() const {
     std::vector<Segment> all;
+    all.reserve(asleep_.size());
     for (const auto& [place, segment] : asleep_) {
         all.push_back(segment);
     }

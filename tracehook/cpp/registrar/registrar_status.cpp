@@ -9,6 +9,7 @@ std::vector<CommunicatorPtr> Registrar::communicators() const {
     }
     const std::lock_guard guard(mutex_);
     std::vector<CommunicatorPtr> communicators;
+    communicators.reserve(by_pointer_.size());
     for (const auto& [pointer, communicator] : by_pointer_) {
         communicators.push_back(communicator);
     }

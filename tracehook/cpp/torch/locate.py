@@ -55,7 +55,7 @@ def nothing_to_compile_for(own: Path | None) -> NoReturn:
 def minor_of(root: Path) -> str:
     """Return ``2.11`` for a folder with torch 2.11.0."""
     try:
-        text = (root / "version.py").read_text()
+        text = (root / "version.py").read_text(encoding="utf-8")
     except OSError as problem:
         fail(f"{root}: {problem.strerror}: {problem.filename}; expected the folder `torch` of a wheel")
     version = _VERSION.search(text)

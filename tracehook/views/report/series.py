@@ -45,7 +45,7 @@ class Span:
 
 def sql(name: str) -> str:
     """Return the SQL of a file of this package."""
-    return files("tracehook.views.report").joinpath(name).read_text()
+    return files("tracehook.views.report").joinpath(name).read_text(encoding="utf-8")
 
 
 def find_places(store: Store) -> list[Place]:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tracehook.audit import blame
-from tracehook.audit.called import MADE, TRANSFER, Caller, Callers
+from tracehook.audit.called import HOST, MADE, TRANSFER, Caller, Callers
 from tracehook.audit.finding import Finding, named
 from tracehook.audit.waits import Wait, waits
 from tracehook.views.report.phrases import in_seconds, short
@@ -88,10 +88,11 @@ def _waiting_box(job: Callers, waiting: Sequence[Wait], culprits: Collection[int
     members = [wait.process for wait in waiting]
     kind = first.step.call.operation if first.step.kind == TRANSFER else "call"
     place = "where NCCL makes a child" if first.step.kind == MADE else f"in {kind} {first.number + 1}"
+    is_on_host = first.step.kind == HOST
     lines = [
         _named(members),
-        f"{place} of {groups[first.comm]}",
-        *([job.described(first.comm, first.step.call)] if first.step.kind != MADE else []),
+        f"in {first.step.function}, outside of NCCL" if is_on_host else f"{place} of {groups[first.comm]}",
+        *([job.described(first.comm, first.step.call)] if first.step.kind not in (MADE, HOST) else []),
         f"since {in_seconds(_earliest(members))}, waits for {_named(first.missing)}",
     ]
     is_culprit = first.process.rank in culprits

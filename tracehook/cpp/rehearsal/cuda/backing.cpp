@@ -38,10 +38,23 @@ Backing::Backing() : capacity_(device_capacity() / kGranularity * kGranularity) 
     }
 }
 
-std::optional<uint64_t> Backing::take(size_t size) {
+std::optional<uint64_t> Backing::take(size_t size, bool last) {
     const std::lock_guard lock(mutex_);
-    const auto fit = std::find_if(free_.begin(), free_.end(),
-                                  [size](const auto& range) { return range.second >= size; });
+    const auto fits = [size](const auto& range) { return range.second >= size; };
+    if (last) {
+        const auto from_end = std::find_if(free_.rbegin(), free_.rend(), fits);
+        if (from_end == free_.rend()) {
+            return std::nullopt;
+        }
+        const auto range = std::prev(from_end.base());
+        const uint64_t offset = range->first + range->second - size;
+        range->second -= size;
+        if (range->second == 0) {
+            free_.erase(range);
+        }
+        return offset;
+    }
+    const auto fit = std::find_if(free_.begin(), free_.end(), fits);
     if (fit == free_.end()) {
         return std::nullopt;
     }
@@ -89,10 +102,17 @@ void Backing::discharge(size_t size, int device) {
 }
 
 void Backing::unmap(void* address, size_t size) {
-    mmap(address, size, PROT_NONE, kReservation | MAP_FIXED, -1, 0);
+    static_cast<void>(mmap(address, size, PROT_NONE, kReservation | MAP_FIXED, -1, 0));
 }
 
-void* Backing::reserve(size_t size, size_t alignment) {
+void* Backing::reserve(size_t size, size_t alignment, void* wanted) {
+    if (wanted != nullptr) {
+        void* const there =
+            mmap(wanted, size, PROT_NONE, kReservation | MAP_FIXED_NOREPLACE, -1, 0);
+        if (there != MAP_FAILED) {
+            return there;
+        }
+    }
     void* const raw = mmap(nullptr, size + alignment, PROT_NONE, kReservation, -1, 0);
     if (raw == MAP_FAILED) {
         return nullptr;

@@ -27,8 +27,9 @@ class Backing {
     // The one of this process, made at first use and never destroyed.
     static Backing& instance();
 
-    // A range of `size` bytes (a multiple of kGranularity). None if the file is full.
-    std::optional<uint64_t> take(size_t size);
+    // A range of `size` bytes (a multiple of kGranularity), the first that fits or the last. None
+    // if the file is full.
+    std::optional<uint64_t> take(size_t size, bool last = false);
 
     // Gives a range back and its pages to the system. The range must not be mapped any more.
     void give_back(uint64_t offset, size_t size);
@@ -45,8 +46,9 @@ class Backing {
     // Takes away what is mapped at `address`: an access then faults.
     static void unmap(void* address, size_t size);
 
-    // Addresses that nothing else will use, without memory. Null if there are none.
-    static void* reserve(size_t size, size_t alignment);
+    // Addresses that nothing else will use, without memory; from `wanted` on if it is not null and
+    // those are free. Null if there are none.
+    static void* reserve(size_t size, size_t alignment, void* wanted = nullptr);
 
     int file() const { return file_; }
 

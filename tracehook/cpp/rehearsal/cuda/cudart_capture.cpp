@@ -73,7 +73,7 @@ EMU_EXPORT int cudaStreamGetCaptureInfo(void* handle, int* status, unsigned long
 }
 
 EMU_EXPORT int cudaThreadExchangeStreamCaptureMode(int* mode) {
-    return query_call([&] {
+    return context_call([&] {
         if (!is_mode(*mode)) {
             return kInvalidValue;
         }

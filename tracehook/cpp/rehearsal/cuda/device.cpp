@@ -23,7 +23,7 @@ namespace {
 using Function = void (*)(void*);
 
 // Each launch holds the argument until its work is done; so does the node.
-Node::Launch replay(Function work, Function launched, std::shared_ptr<void> argument) {
+Node::Launch replay(Function work, Function launched, const std::shared_ptr<void>& argument) {
     return [=](const std::shared_ptr<Stream>& stream) {
         launched(argument.get());
         stream->enqueue([work, argument] { work(argument.get()); });

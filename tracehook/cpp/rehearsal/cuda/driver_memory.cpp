@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include <sys/mman.h>
 
@@ -69,6 +70,13 @@ int with_memory(uint64_t handle, Body&& body, const char* call = __builtin_FUNCT
         call);
 }
 
+// Whether all of what ncclMemAlloc gave gets one other address, which serves from then on.
+bool is_moved(const Physical& memory, size_t offset, size_t size) {
+    const std::vector<Allocation> mapped = Memory::instance().mappings_of(memory);
+    return offset == 0 && size == memory.size() && mapped.size() == 1 &&
+           mapped.front().kind == Kind::kOwned;
+}
+
 // Makes a handle of the memory that `find` finds.
 template <typename Find>
 int make_handle(uint64_t* handle, Find&& find, const char* call = __builtin_FUNCTION()) {
@@ -95,11 +103,11 @@ EMU_EXPORT int cuMemGetAllocationGranularity(size_t* granularity, const Allocati
     return kSuccess;
 }
 
-EMU_EXPORT int cuMemAddressReserve(uintptr_t* address, size_t size, size_t alignment, uintptr_t,
-                                   unsigned long long) {
+EMU_EXPORT int cuMemAddressReserve(uintptr_t* address, size_t size, size_t alignment,
+                                   uintptr_t wanted, unsigned long long) {
     return on_memory([&] {
-        *address =
-            reinterpret_cast<uintptr_t>(Backing::reserve(size, std::max(alignment, kGranularity)));
+        *address = reinterpret_cast<uintptr_t>(
+            Backing::reserve(size, std::max(alignment, kGranularity), at(wanted)));
         return *address == 0 ? kMemoryAllocation : kSuccess;
     });
 }
@@ -135,7 +143,7 @@ EMU_EXPORT int cuMemMap(uintptr_t address, size_t size, size_t offset, uint64_t 
     return with_memory(handle, [&](const Physical::Pointer& memory) {
         const bool fits = size != 0 && offset <= memory->size() && size <= memory->size() - offset;
         const bool aligned = (address | size | offset) % kGranularity == 0;
-        if (memory->mark_mapped()) {
+        if (memory->mark_mapped() && !is_moved(*memory, offset, size)) {
             // By a second address, perhaps.
             Unwritten::instance().open_to_others(*memory);
         }
@@ -163,6 +171,22 @@ EMU_EXPORT int cuMemSetAccess(uintptr_t address, size_t size, const AccessDescri
             }
         }
         return count == 0 ? kInvalidValue : kSuccess;
+    });
+}
+
+// The location has the layout of an AccessDescription without its last field.
+EMU_EXPORT int cuMemGetAccess(unsigned long long* access, const int* location, uintptr_t address) {
+    return on_memory([&]() -> int {
+        const auto allocation = Memory::instance().find(at(address), 1);
+        if (!is_device(location[0], location[1]) || !allocation || !allocation->has_handle) {
+            return kInvalidValue;
+        }
+        const uint64_t bit = 1ULL << location[1];
+        const bool own = allocation->kind == Kind::kOwned; // of ncclMemAlloc: for all devices
+        *access = own || (allocation->writers & bit) != 0 ? 3
+                  : (allocation->readers & bit) != 0      ? 1
+                                                          : 0;
+        return kSuccess;
     });
 }
 

@@ -40,7 +40,9 @@ void* Memory::allocate(size_t size, int device, bool has_handle) {
     if (physical == nullptr) {
         return nullptr;
     }
-    const std::optional<uint64_t> place = has_handle ? backing.take(mapped) : physical->offset();
+    // As addresses of the driver: in another order on each device.
+    const std::optional<uint64_t> place =
+        has_handle ? backing.take(mapped, device % 2 != 0) : physical->offset();
     if (!place) {
         return nullptr;
     }

@@ -105,6 +105,7 @@ class Collective {
                        "operation %llu: this rank calls %s, rank %d calls %s",
                        static_cast<unsigned long long>(operation_.sequence),
                        described(mine()).c_str(), rank, described(other).c_str());
+                call_witness();
                 communicator_.fail(kInvalidUsage, "the ranks called different operations");
                 return false;
             }

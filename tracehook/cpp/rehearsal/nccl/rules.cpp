@@ -1,9 +1,11 @@
 #include "rules.h"
 
+#include "exports.h"
 #include "naming.h"
 #include "settings.h"
 
 #include <array>
+#include <atomic>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -63,6 +65,8 @@ struct Book {
     std::array<std::uint64_t, kRules> counts{};
     std::map<std::uint64_t, std::string> failed; // why windows failed, by key of the communicator
 };
+
+std::atomic<void (*)()> witness{nullptr};
 
 Book& book() {
     static Book& kept = *new Book; // never destroyed: a late thread may still report
@@ -144,6 +148,12 @@ void report(Rule rule, const Subject& subject, const char* format, ...) {
     }
 }
 
+void call_witness() {
+    if (const auto see = witness.load()) {
+        see();
+    }
+}
+
 void note_failed_window(const Subject& subject, const std::string& why) {
     if (!settings().records) {
         return;
@@ -206,3 +216,8 @@ void forget_violations() {
 }
 
 } // namespace tracehook::rehearsal::nccl
+
+// What call_witness() calls from now on.
+TRACEHOOK_EXPORTED void emu_nccl_set_witness(void (*see)()) {
+    tracehook::rehearsal::nccl::witness.store(see);
+}

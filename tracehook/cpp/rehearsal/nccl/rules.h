@@ -67,6 +67,10 @@ struct Subject {
 void report(Rule rule, const Subject& subject, const char* format, ...)
     __attribute__((format(printf, 3, 4)));
 
+// Has tracehook write where the program is (emu_nccl_set_witness), and waits for that. Before a
+// call fails: the program is still near it. Any thread, holding nothing of this room.
+void call_witness();
+
 // Notes that a window could not be made on the communicator, and why. Rules that this leads to are
 // named as its consequences, and are not counted as violations. The first failure is kept.
 void note_failed_window(const Subject& subject, const std::string& why);

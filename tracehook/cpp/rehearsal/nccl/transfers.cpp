@@ -77,6 +77,7 @@ class Transfer {
                    static_cast<unsigned long long>(operation_.sequence), operation_.peer,
                    described(letter.count, letter.type).c_str(),
                    described(operation_.count, operation_.type).c_str());
+            call_witness();
             communicator_.fail(kInvalidUsage, "sender and receiver differ");
         } else if (!letter.readable ||
                    (operation_.block() != 0 &&

@@ -1,0 +1,78 @@
+"""What a program hears that gives a public function the wrong thing: one line, with what was seen and expected."""
+
+from __future__ import annotations
+
+import pytest
+from support.rehearsal import Rehearsal, rehearse
+
+NO_GROUP = "RuntimeError: tracehook: there is no process group yet: call torch.distributed.init_process_group first"
+NO_MEMBER = "TypeError: tracehook: expected a process group, such as dist.new_group(...) or mesh.get_group(...), got "
+OPERATION = "ValueError: tracehook: the operation is 'all_reduse': give one of all_gather, all_reduce, "
+BYTES = "ValueError: tracehook.reserve: expected bytes, got "
+COMMUNICATOR = "TypeError: tracehook: str is no communicator: expected an ncclComm_t as int or "
+NO_TENSOR = "TypeError: tracehook: expected a tensor, got "
+ON_DEVICE = "torch.ones(2, device='cuda')"
+BEFORE = {
+    "tracehook.symmetric()": NO_GROUP,
+    "tracehook.sync()": NO_GROUP,
+    "tracehook.empty(2)": NO_GROUP,
+    "tracehook.ipc.PeerGroup()": NO_GROUP,
+    "tracehook.is_symmetric('x')": f"{NO_TENSOR}'x'",
+    f"tracehook.explain({ON_DEVICE}).text": "'there is no process group yet: call",
+}
+AFTER = {
+    "tracehook.symmetric('tp')": f"{NO_MEMBER}'tp'",
+    "tracehook.symmetric([dist.group.WORLD, 1])": f"{NO_MEMBER}1",
+    "tracehook.symmetric(operation='all_reduse')": OPERATION,
+    "tracehook.symmetric(communicator=4096, operation='all_reduse')": OPERATION,
+    "tracehook.symmetric(nbytes='1MiB')": "TypeError: tracehook: nbytes is '1MiB': expected a number of bytes",
+    "tracehook.symmetric(dtype=torch.half)": "TypeError: tracehook: dtype is torch.float16: expected torch's name ",
+    "tracehook.symmetric()": "<scope of tracehook.symmetric: group 0>",
+    "tracehook.symmetric(disabled=True)": "<scope of tracehook.symmetric that does nothing>",
+    "tracehook.reserve('1GiB')": f"{BYTES}'1GiB'",
+    "tracehook.reserve(1.5)": f"{BYTES}1.5",
+    "tracehook.reserve(1, small_nbytes=-1)": f"{BYTES}-1",
+    "tracehook.reserve(1, 'tp')": NO_MEMBER,
+    "tracehook.sync('tp')": NO_MEMBER,
+    "tracehook.trim('tp')": NO_MEMBER,
+    "tracehook.pause(3)": NO_MEMBER,
+    "tracehook.empty(2, group='tp')": NO_MEMBER,
+    "tracehook.ipc.PeerGroup('tp')": NO_MEMBER,
+    "tracehook.ipc.PeerGroup()": "<PeerGroup: peers of group 0, rank 0 of 1, cuda:0>",
+    f"tracehook.explain({ON_DEVICE}, 'tp')": NO_MEMBER,
+    f"tracehook.is_symmetric({ON_DEVICE}, 'tp')": NO_MEMBER,
+    f"tracehook.all_reduce({ON_DEVICE}, 'tp')": NO_MEMBER,
+    "tracehook.explain(3)": f"{NO_TENSOR}3",
+    "tracehook.is_symmetric(3)": f"{NO_TENSOR}3",
+    "tracehook.is_symmetric([1], communicator=4096)": f"{NO_TENSOR}[1]",
+    "tracehook.all_reduce(3)": f"{NO_TENSOR}3",
+    "tracehook.all_gather('x')": f"{NO_TENSOR}'x'",
+    "tracehook.all_gather_into_tensor(None)": f"{NO_TENSOR}None",
+    "tracehook.reduce_scatter_tensor(3)": f"{NO_TENSOR}3",
+    "tracehook.rendezvous(3)": f"{NO_TENSOR}3",
+    "tracehook.attach_communicator(0)": "ValueError: tracehook: 0 has no NCCL communicator",
+    "tracehook.attach_communicator(-5)": "ValueError: tracehook: -5 has no NCCL communicator",
+    "tracehook.attach_communicator('x')": COMMUNICATOR,
+    "tracehook.detach_communicator('x')": COMMUNICATOR,
+    "tracehook.use_store('x')": "TypeError: tracehook.use_store: expected a torch.distributed.Store or None, got 'x'",
+    "tracehook.fsdp.apply(None)": "TypeError: tracehook.fsdp.apply: nothing inside of NoneType is sharded",
+    "tracehook.ddp.apply(None)": "TypeError: tracehook.ddp.apply: expected a DistributedDataParallel, got NoneType",
+}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Rehearsal:
+    """Evaluate all expressions in one process."""
+    found = rehearse("wrong_arguments.py", *BEFORE, "GROUP", *AFTER, log=tmp_path_factory.mktemp("logs"))
+    found.assert_good()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("when", "expression"), [*(("before", one) for one in BEFORE), *(("after", one) for one in AFTER)]
+)
+def test_one_line_says_it(run: Rehearsal, when: str, expression: str) -> None:
+    """Before there is a process group, and after."""
+    told = run.facts()[when][expression]
+    assert told.startswith({"before": BEFORE, "after": AFTER}[when][expression])
+    assert len(told.splitlines()) == 1

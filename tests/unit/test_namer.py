@@ -73,10 +73,10 @@ class Torch:
         self.rows = [row for row in self.rows if row["id"] != number]
         self.namer.hear(f"communicator.{how}", {"comm_id": number})
 
-    def look(self, later: float = 0.0) -> list[tuple[str, dict[str, Any]]]:
+    def look(self, later: float = 0.0, asked: bool = False) -> list[tuple[str, dict[str, Any]]]:
         """Let time pass and look."""
         self.now += later
-        return list(self.namer.look())
+        return list(self.namer.look(asked))
 
     # --- the native core ---
 
@@ -127,6 +127,16 @@ def test_a_communicator_is_logged_with_its_group(torch: Torch) -> None:
     assert set(line[1]) - {"comm", "comm_id"} == set(ABOUT["communicator.group"].fields)
     assert namer.known(1) is not None
     assert torch.look(100.0) == []
+
+
+def test_whoever_asks_does_not_wait_for_the_next_try(torch: Torch) -> None:
+    """A look between the birth of a communicator and the entry of its group finds none; asking uses up no try."""
+    pointer = torch.birth(1, rank=1, size=2)
+    assert [torch.look() for _ in range(2)] == [[], []]
+    assert [torch.look(asked=True) for _ in range(2 * namer.MOST_TRIES)] == [[]] * 2 * namer.MOST_TRIES
+    torch.add("7", "mesh_tp", 1, PAIR, pointer)
+    assert torch.look() == []
+    assert len(torch.look(asked=True)) == 1
 
 
 def test_a_communicator_that_leaves_ranks_of_its_group_out_is_told(

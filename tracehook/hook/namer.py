@@ -98,14 +98,14 @@ class Namer:
             if ended is not None and not self._is_over:
                 self._shunned.update(group for group in _groups() if ended.may_be_of(group))
 
-    def look(self) -> Iterator[Line]:
-        """Yield the lines that the log gets now. Never raises."""
+    def look(self, asked: bool = False) -> Iterator[Line]:
+        """Yield the lines that the log gets now; with `asked` also for what is not due. Never raises."""
         if self._is_over:
             return
         try:
             now = self._clock()
             yield from self._rank(now)
-            yield from self._names(now)
+            yield from self._names(now, asked)
         except Exception as problem:  # torch's side of this is private, and the job comes first
             self._is_over = True
             warn(f"the log has no more names of groups, looking for them failed: {type(problem).__name__}: {problem}")
@@ -119,8 +119,8 @@ class Namer:
             self._has_rank = True
             yield "rank.known", dict(zip(("rank", "world_size"), place, strict=True))
 
-    def _names(self, now: float) -> Iterator[Line]:
-        due = {number: one for number, one in self._unnamed.items() if one.ready and one.due <= now}
+    def _names(self, now: float, asked: bool) -> Iterator[Line]:
+        due = {number: one for number, one in self._unnamed.items() if one.ready and (asked or one.due <= now)}
         if not due:
             return
         alive = sorted(row["id"] for row in self._core.communicators())
@@ -134,6 +134,8 @@ class Namer:
                     else:
                         yield self._line(number, group, name)
         for number, one in due.items():
+            if one.due > now:
+                continue  # a program that asks often has no fewer tries
             one.tries += 1
             one.due = now + _FIRST * 2 ** (one.tries - 1)
             if one.tries >= MOST_TRIES:

@@ -25,8 +25,11 @@ class Aside(Protocol):
     def hear(self, event: str, fields: Mapping[str, Any]) -> None:
         """Take an event: of the ring, or a line without a `seq`. Never waits, never raises."""
 
-    def look(self) -> Iterable[tuple[str, dict[str, Any]]]:
-        """Return the events to write now, with their fields. Never raises."""
+    def look(self, asked: bool) -> Iterable[tuple[str, dict[str, Any]]]:
+        """Return the events to write now, with their fields. Never raises.
+
+        `asked`: somebody waits for the log, so what was put off for a while is looked for now.
+        """
 
 
 SCHEMA = "1.23"
@@ -150,7 +153,7 @@ class Journal:
                 if finish is not None:
                     self._end(finish)
                 else:
-                    self._look_aside()
+                    self._look_aside(asked > self._answered)
                     self._look_at_clock()
             with self._turn:
                 self._answered = asked
@@ -158,8 +161,8 @@ class Journal:
             if finish is not None:
                 return
 
-    def _look_aside(self) -> None:
-        for event, fields in self._aside.look() if self._aside is not None else ():
+    def _look_aside(self, asked: bool) -> None:
+        for event, fields in self._aside.look(asked) if self._aside is not None else ():
             if event == "rank.known":
                 self.facts["rank"] = fields["rank"]
             self._line(event, **fields)

@@ -212,7 +212,7 @@ class Aside:
         if event == "communicator.ready":
             self.heard.append((event, fields["comm_id"]))
 
-    def look(self, asked):
+    def look(self, *_):
         """Name one."""
         if self.heard:
             yield "communicator.group", {"comm_id": self.heard.pop()[1], "group": "3"}
@@ -249,7 +249,7 @@ def test_an_object_of_the_program_may_end_on_the_thread_of_the_log_and_ask_for_t
         def hear(self, *_):
             log.flush()
 
-        def look(self, asked):
+        def look(self, *_):
             return ()
 
     log = logs.Journal(core, tmp_path / "a.jsonl", {"rank": 0, "pid": 1}, aside=Asking())

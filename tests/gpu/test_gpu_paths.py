@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,8 @@ def test_explain_names_the_path_that_runs(ranks: int, tmp_path: Path) -> None:
     """For each operation, type, choice of windows and size the profiler shows the kernel of that path."""
     result = launch(JOBS / "path_of_collectives.py", ranks, tmp_path, timeout=300, NCCL_NVLS_ENABLE="0")
 
-    rows = [json.loads(line) for line in result.output.splitlines() if line.startswith("{")]
     assert result.status == 0, result.output
+    rows = result.rows
     assert rows[-1]["rows"] == len(rows) - 1 == 108, result.output
     assert [row for row in rows[:-1] if not row["agrees"]] == []
     # Else a job in which nothing has a window, or nothing runs, would agree too.
@@ -32,8 +31,8 @@ def test_the_counts_of_paths_are_the_kernels_that_run(
     """
     result = launch(JOBS / "paths_counted.py", ranks, tmp_path, *where, timeout=300, NCCL_NVLS_ENABLE="0")
 
-    rows = [json.loads(line) for line in result.output.splitlines() if line.startswith("{")]
     assert result.status == 0, result.output
+    rows = result.rows
     assert (rows[-1]["rows"], rows[-1]["inexact"], rows[-1]["differ"]) == (len(rows) - 1, 0, 0), result.output
     assert len(rows) - 1 == 3 * 2 * 10 * 2
     assert {row["counted"][0][2] for row in rows[:-1]} >= paths, result.output

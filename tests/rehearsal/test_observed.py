@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.audits import CLEAN, Audit
 from support.rehearsal import Rehearsal, rehearse
-from support.torch_versions import BY_ITSELF, LEGACY, needs_any_nccl2, needs_nccl2
+from support.torch_versions import BY_ITSELF, LEGACY, needs_nccl2
 
 NCCL2 = "TORCH_DIST_USE_NCCL2"  # 1: backend "nccl" is the group that registers by itself, if torch has it
 TORCH_HOOK = {"TORCH_NCCL_USE_TENSOR_REGISTER_ALLOCATOR_HOOK": "1"}
@@ -34,12 +34,9 @@ def registered(run: Rehearsal, rank: int) -> Counter[tuple[int, int]]:
     return Counter((event["segment"], event["comm_id"]) for event in run.events("register.local", rank))
 
 
-@needs_any_nccl2
+@needs_nccl2
 def test_torch_that_registers_by_itself_is_recorded(tmp_path: Path) -> None:
-    """Each segment is registered once with each communicator of its time, by torch, and the log has all of it.
-
-    nccl2 of 2.14 hands its communicator out to nobody: what it asks NCCL tells it.
-    """
+    """Each segment is registered once with each communicator of its time, by torch, and the log has all of it."""
     run = play(tmp_path, "nccl", **{NCCL2: "1"})
     assert run.broken == [], run.output
     for rank in (0, 1):

@@ -21,6 +21,7 @@ PASSED_BY = {
     "ncclGetVersion": "asks for a number",
     "ncclMemAlloc": "memory of its own, which the allocator's events name where it gets into a pool",
     "ncclMemFree": "the memory of ncclMemAlloc",
+    "ncclCommMemStats": "asks for numbers, as tracehook does",
     "ncclCommQueryProperties": "asks for numbers",
     "ncclResetDebugInit": "about NCCL's own log",
     "ncclResetDebugInitInternal": "about NCCL's own log",
@@ -50,10 +51,7 @@ TYPES = {
     "ncclDevComm_t": "DevComm",
     "size_t": "std::size_t",
     "unsigned int": "unsigned",
-    "uint64_t": "std::uint64_t",
-    **dict.fromkeys(
-        ("ncclDataType_t", "ncclRedOp_t", "ncclResult_t", "ncclScalarResidence_t", "ncclCommMemStat_t"), "int"
-    ),
+    **dict.fromkeys(("ncclDataType_t", "ncclRedOp_t", "ncclResult_t", "ncclScalarResidence_t"), "int"),
 }
 _ROW = re.compile(r"^(GUARDED|COUNTED|TRANSFER|PLACED|LIFECYCLE)\((nccl\w+)(?:, )?(.*)\)$", re.MULTILINE)
 _OTHER_COLUMNS = {"GUARDED": 1, "COUNTED": 5, "TRANSFER": 5, "PLACED": 6, "LIFECYCLE": 0}

@@ -6,7 +6,7 @@ from torch.distributed import distributed_c10d
 
 from tracehook import versions
 
-# That of 2.14 hands out no communicator and is none by default; of it, needs_any_nccl2 is tested.
+# That of 2.14 hands out no communicator, and its groups have no symmetric memory.
 BY_ITSELF = hasattr(getattr(distributed_c10d, "ProcessGroupNCCL2", None), "_comm_ptr")
 LEGACY = "nccl-legacy" if BY_ITSELF else "nccl"  # the stock group
 needs_nccl2 = pytest.mark.skipif(

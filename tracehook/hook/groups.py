@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import socket
 import time
-import weakref
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +22,6 @@ _BETWEEN_TRIES = 0.1  # seconds
 _REACHED = 1.0  # seconds within which a machine answers, or torch shall find out
 # What a machine answers that has no store, and what this one says of addresses that it cannot reach, such as IPv6's.
 _NOBODY_THERE = {errno.ECONNREFUSED, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT, errno.EHOSTUNREACH, errno.ENETUNREACH}
-_asked: weakref.WeakSet[Any] = weakref.WeakSet()  # backends that told their communicator; see _ask_for_pointer()
 
 
 class Found(NamedTuple):
@@ -169,10 +167,18 @@ def facts(group: ProcessGroup) -> GroupFacts:
 
 
 def _why_no_nccl(group: ProcessGroup) -> str:
+    return (
+        f"has a {type(_cuda_backend(group)).__name__} of torch 2.14" if keeps_tensors(group) else "has no NCCL backend"
+    )
+
+
+def keeps_tensors(group: ProcessGroup) -> bool:
+    """Whether torch keeps the tensors of this group's calls until a later call finds the device done.
+
+    The ranks would get different places then. It is so with nccl2 of torch 2.14, which tells no communicator either.
+    """
     backend = _cuda_backend(group)
-    if backend is not None and registrants.registers_itself(backend):
-        return f"has a {type(backend).__name__} that does not tell its communicator"
-    return "has no NCCL backend"
+    return registrants.registers_itself(backend) and not hasattr(backend, "_comm_ptr")
 
 
 def facts_of_any(group: ProcessGroup) -> GroupFacts:
@@ -261,7 +267,7 @@ def _communicators(backend: Any) -> list[tuple[int, int]]:
 
 def _pointer(backend: Any) -> int:
     try:
-        return _ask_for_pointer(backend)
+        return int(backend._comm_ptr())
     except RuntimeError:
         return 0  # aborted, or ended otherwise: nothing to adopt
 
@@ -269,33 +275,16 @@ def _pointer(backend: Any) -> int:
 def _is_aborted(backend: Any) -> bool:
     # The stock group's answer for what was aborted is an error, and 0 for what it did not make yet.
     try:
-        _ask_for_pointer(backend)
+        backend._comm_ptr()
     except RuntimeError:
-        return hasattr(backend, "_comm_ptr") or backend in _asked
+        return True
     return False
-
-
-def _ask_for_pointer(backend: Any) -> int:
-    if hasattr(backend, "_comm_ptr"):
-        return int(backend._comm_ptr())
-    # nccl2 of torch 2.14 hides its communicator. But its memory_stats() asks NCCL about it, and our wrapper sees that.
-    from tracehook import _core
-
-    _core.take_asked_about()
-    backend.memory_stats()
-    pointer = _core.take_asked_about()
-    if pointer:
-        _asked.add(backend)
-    return pointer
 
 
 def _nccl_backend(group: Any) -> Any | None:
     """Return the backend of a group that can tell its communicator; None if it has none."""
     backend = _cuda_backend(group)
-    tells = hasattr(backend, "_comm_ptr") or (
-        registrants.registers_itself(backend) and hasattr(backend, "memory_stats")
-    )
-    return backend if tells else None
+    return backend if hasattr(backend, "_comm_ptr") else None
 
 
 def _cuda_backend(group: Any) -> Any | None:

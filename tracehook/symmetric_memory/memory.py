@@ -17,7 +17,7 @@ from tracehook.hook import groups
 from tracehook.log.stderr import warn
 from tracehook.log.text import in_bytes
 from tracehook.symmetric_memory import stuck, suspension
-from tracehook.symmetric_memory.answers import Asked, Explanation
+from tracehook.symmetric_memory.answers import Asked, Explanation, say_once
 from tracehook.symmetric_memory.explain import explain
 from tracehook.symmetric_memory.handle import handle
 from tracehook.symmetric_memory.others import OtherCommunicators
@@ -116,6 +116,17 @@ class SymmetricMemory:
                 weakref.finalize(group, self._groups.pop, id(group), None)
             return found
 
+    def leaves_out(self, group: ProcessGroup) -> str:
+        """Return why the scopes of a group give ordinary memory, which is said once; "" if they do not."""
+        if not groups.keeps_tensors(group):
+            return ""
+        text = (
+            f"group {group.group_name} has no symmetric memory, because nccl2 of torch 2.14 frees tensors of its calls "
+            "at another point on each rank: set TORCH_DIST_USE_NCCL2=0, or take torch 2.15"
+        )
+        say_once(text)
+        return text
+
     def chosen(self, group: Any, communicator: Any) -> list[GroupWindows]:
         """Return the windows of the groups that are meant, or of a communicator that torch did not make.
 
@@ -124,7 +135,7 @@ class SymmetricMemory:
 
         """
         if communicator is None:
-            return [self.windows(one) for one in groups.resolve(group)]
+            return [self.windows(one) for one in groups.resolve(group) if not self.leaves_out(one)]
         if group is not None:
             raise ValueError("tracehook: a group and a communicator were given: give one of them")
         pointer = handle(communicator)
@@ -251,6 +262,8 @@ class SymmetricMemory:
         if communicator is not None:
             return explain(tensor, nbytes, self.chosen(group, communicator)[0], self._pools, asked)
         resolved = groups.resolve(group) if groups.any_exists() else ()
+        if resolved and (why := self.leaves_out(resolved[0])):
+            return Explanation(False, "no_symmetric_support", why)
         return explain(tensor, nbytes, self.windows(resolved[0]) if resolved else None, self._pools, asked)
 
     def status(self) -> dict[str, Any]:

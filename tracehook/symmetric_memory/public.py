@@ -125,8 +125,9 @@ def _scope(group: Groups, graph: bool, hints: Hints) -> Scope | NoScope:
     if scope is not None and scope.belongs_to(groups):
         return scope
     _require_hints(*hints)
-    windows = [memory.windows(member) for member in groups]
-    made = memory.scope(windows, groups, graph, hints) or _outside(groups)
+    windows = [memory.windows(member) for member in groups if not memory.leaves_out(member)]
+    whole = len(windows) == len(groups)
+    made = (memory.scope(windows, groups, graph, hints) if whole else None) or _outside(groups)
     if len(scopes) >= _MOST_SCOPES:  # a size hint that is another one each time
         scopes.clear()
     scopes[key] = made

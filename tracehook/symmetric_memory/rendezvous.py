@@ -52,5 +52,6 @@ def rendezvous(tensor: Tensor, group: ProcessGroup | None = None, *, name: str =
             f"shape {list(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}",
             f"{storage.nbytes()} bytes, from byte {tensor.storage_offset() * tensor.element_size()} on",
         ]
-        memory.meet(memory.chosen(group, None)[0], "rendezvous", brought)
+        for found in memory.chosen(group, None):
+            memory.meet(found, "rendezvous", brought)
     return symm_mem.rendezvous(tensor, dist.group.WORLD if group is None else group)

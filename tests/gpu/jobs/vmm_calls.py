@@ -20,6 +20,11 @@ torch.cuda.synchronize()
 before = torch.cuda.memory_reserved()  # of this process: other jobs may run on these devices
 
 
+def say(text: str) -> None:
+    """Print a line, whole: ranks print beside each other."""
+    os.write(1, f"rank={RANK} {text}\n".encode())
+
+
 def calls() -> None:
     """Gather from all ranks and send to the next one, eager and in a graph."""
     part, whole = torch.full((SIZE,), RANK + 1.0, device=device), torch.empty(WORLD * SIZE, device=device)
@@ -38,7 +43,7 @@ def calls() -> None:
         return ",".join(str(int(value)) for value in found)
 
     exchange()
-    print(f"rank={RANK} eager={shown()}")
+    say(f"eager={shown()}")
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         exchange()
@@ -46,7 +51,7 @@ def calls() -> None:
         part.fill_(RANK + 10.0 * (number + 1))
         graph.replay()
         torch.cuda.synchronize()
-        print(f"rank={RANK} replay={shown()}")
+        say(f"replay={shown()}")
     graph.reset()
 
 
@@ -54,5 +59,5 @@ calls()
 torch.cuda.synchronize()
 torch.cuda.empty_cache()
 dist.barrier(device_ids=[device.index])
-print(f"rank={RANK} kept={torch.cuda.memory_reserved() - before}", flush=True)
+say(f"kept={torch.cuda.memory_reserved() - before}")
 dist.destroy_process_group()

@@ -162,6 +162,21 @@ def equal() -> None:
             del held[2:], tensor
 
 
+def calls() -> None:
+    """The program gives up what a call has used, without a wait for the device."""
+    source = torch.full((1 << 20,), RANK + 1.0).to(device)
+    for number in range(4 * ROUNDS):
+        result = tracehook.all_reduce(source)
+        busy(torch.cuda.current_stream())
+        if number % 3 == 0:
+            again = tracehook.all_reduce(result)
+        if number % 7 == 0:
+            del again, result
+    torch.cuda.synchronize()
+    result = tracehook.all_reduce(source)
+    tell(sum=float(result.cpu()[-1]), symmetric=tracehook.explain(result).symmetric, tried=tracehook.trim() >= 0)
+
+
 def beside_a_pool() -> None:
     """A scope inside of the program's own use_mem_pool, where not every torch looks for the end of a use."""
     pool = torch.cuda.MemPool()
@@ -212,6 +227,7 @@ def stuck() -> None:
         nested,
         equal,
         beside_a_pool,
+        calls,
         own_events,
         stuck,
     )

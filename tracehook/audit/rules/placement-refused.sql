@@ -1,6 +1,6 @@
 -- severity: error
 -- sentence: The ranks were about to use windows at different places, or different configurations; the call was not made, or made without windows.
--- advice: Let all ranks allocate and free the tensors of scopes in one order, between the same scopes; if configurations differ, give the call one on all ranks.
+-- advice: Let all ranks allocate and free the tensors of scopes in one order, between the same scopes, and wait() for each work of async_op=True before its tensors go; if configurations differ, give the call one on all ranks.
 -- divergence: always
 -- needs: placement.mismatch
 WITH placed AS (

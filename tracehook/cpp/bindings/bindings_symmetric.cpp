@@ -413,8 +413,6 @@ void bind_symmetric(py::module_& module) {
     });
     module.def("release_idle", [] { return process().bank().release_idle(); }, NoGil());
     module.def("can_suspend", &nccl::can_suspend);
-    module.def("take_asked_about",
-               [] { return reinterpret_cast<std::uintptr_t>(nccl::take_asked_about()); });
     module.def("last_refusal", [] { return process().bank().last_refusal(); });
     nccl::set_introduction(&introduce);
     nccl::set_call_agreement(&agree_on_calls);

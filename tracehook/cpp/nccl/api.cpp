@@ -61,6 +61,7 @@ Api load() {
     assign(api.ncclCommUserRank, nccl_symbol(nccl, "ncclCommUserRank"));
     assign(api.ncclCommCuDevice, nccl_symbol(nccl, "ncclCommCuDevice"));
     assign(api.ncclGetVersion, nccl_symbol(nccl, "ncclGetVersion"));
+    assign(api.ncclCommMemStats, nccl_symbol(nccl, "ncclCommMemStats"));
     assign(api.ncclMemAlloc, nccl_symbol(nccl, "ncclMemAlloc"));
     assign(api.ncclMemFree, nccl_symbol(nccl, "ncclMemFree"));
     assign(api.ncclGetLastError, nccl_symbol(nccl, "ncclGetLastError"));

@@ -23,6 +23,7 @@ struct Api {
     Function<const Comm, int*> ncclCommUserRank = nullptr;
     Function<const Comm, int*> ncclCommCuDevice = nullptr;
     Function<int*> ncclGetVersion = nullptr;
+    Function<Comm, int, std::uint64_t*> ncclCommMemStats = nullptr; // 2.29.7
     Function<void**, std::size_t> ncclMemAlloc = nullptr;
     Function<void*> ncclMemFree = nullptr;
     const char* (*ncclGetLastError)(Comm) = nullptr;

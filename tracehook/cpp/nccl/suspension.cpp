@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <thread>
-#include <utility>
 
 namespace tracehook::nccl {
 
@@ -44,18 +43,7 @@ int finished(Comm comm, int result) {
     return result;
 }
 
-thread_local Comm asked_about = nullptr;
-
 } // namespace
-
-int on_ncclCommMemStats(Comm comm, int statistic, std::uint64_t* value) {
-    asked_about = comm;
-    return api().ncclCommMemStats(comm, statistic, value);
-}
-
-Comm take_asked_about() noexcept {
-    return std::exchange(asked_about, nullptr);
-}
 
 int on_ncclCommSuspend(Comm comm, int flags) {
     const registrar::CommunicatorPtr communicator = registrar().find(comm);

@@ -7,14 +7,9 @@
 // without memory. So we refuse such calls (registrar::Communicator::refuses).
 #pragma once
 
-#include "nccl/abi.h"
 #include "registrar/communicator.h"
 
 namespace tracehook::nccl {
-
-// The communicator about whose memory a library asked NCCL last on this thread (ncclCommMemStats),
-// null if it asked about none since the last call of this function.
-Comm take_asked_about() noexcept;
 
 // Whether the loaded NCCL can.
 bool can_suspend() noexcept;

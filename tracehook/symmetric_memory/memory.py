@@ -38,6 +38,12 @@ if TYPE_CHECKING:
 Ends = Callable[[GroupWindows], int]  # how many scopes of a group ended since its last call
 
 
+_KEEPS_TENSORS = (
+    "groups of nccl2 of torch 2.14 have no symmetric memory, because it frees tensors of calls at another point on "
+    "each rank: set TORCH_DIST_USE_NCCL2=0, or take torch 2.15"
+)
+
+
 class SymmetricMemory:
     """See :func:`tracehook.symmetric`. One for each process; any thread."""
 
@@ -120,12 +126,8 @@ class SymmetricMemory:
         """Return why the scopes of a group give ordinary memory, which is said once; "" if they do not."""
         if not groups.keeps_tensors(group):
             return ""
-        text = (
-            f"group {group.group_name} has no symmetric memory, because nccl2 of torch 2.14 frees tensors of its calls "
-            "at another point on each rank: set TORCH_DIST_USE_NCCL2=0, or take torch 2.15"
-        )
-        say_once(text)
-        return text
+        say_once(_KEEPS_TENSORS)
+        return _KEEPS_TENSORS
 
     def chosen(self, group: Any, communicator: Any) -> list[GroupWindows]:
         """Return the windows of the groups that are meant, or of a communicator that torch did not make.

@@ -124,6 +124,15 @@ def test_a_process_that_no_abort_frees_is_ended(tmp_path: Path, handling: str) -
     assert run.facts(1).get("ended_by_itself", False) == is_left
 
 
+def test_a_process_whose_abort_does_not_come_back_is_ended(tmp_path: Path) -> None:
+    """So no rank stays for ever, also without a launcher that ends it with the others."""
+    run = play("apart.py", "stands_in_an_abort", log=tmp_path)
+    (line,) = run.finished.lines("torch's abort of the group does not come back: this process ends in 2 s")
+    assert run.finished.err.count("most recent call first") >= 2, run.output
+    assert [run.facts(rank).get("ended_by_itself") for rank in range(2)] == [None, None]
+    assert "SYMM_REGISTER_GUARD=on" in line
+
+
 def test_a_rank_that_was_late_to_the_first_scope_is_aborted_too(tmp_path: Path) -> None:
     """An alarm made its watch begin the rounds of the communicator, before its group did."""
     run = case("was_late_once", tmp_path)

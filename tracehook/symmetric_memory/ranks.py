@@ -5,6 +5,7 @@ from __future__ import annotations
 import faulthandler
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from tracehook.policies.base import Answer
 
 BEGINNING = Post("compare", "begin to compare", [])  # as far as messages go
+ABORT = 60.0  # seconds in which torch's abort of a group comes back, if it ever does
 LAST_WORDS = 10.0  # seconds that a process has to end by itself before it is ended, if its kernel never ends
 
 
@@ -253,14 +255,25 @@ class GroupRanks:
         self._is_apart = True
         if divergence.is_in_windows(communicator, verdict.data):
             # torch's abort would wait for the kernel, and all calls of the group for torch's abort.
-            self._end_process()
+            self._end_process("this rank waits in a symmetric kernel of NCCL, which no abort ends")
         else:
             warn(f"aborting {self.about}: another rank made another call (SYMM_REGISTER_GUARD=on)")
+            is_back = threading.Event()
+            background.start(self, self._end_unless, "tracehook-abort", is_back)
             group.abort()
+            is_back.set()
 
-    def _end_process(self) -> None:
+    def _end_unless(self, is_back: threading.Event) -> None:
+        """End the process if the abort stands: that of nccl2 waits for a call that waits for another rank."""
+        deadline = time.monotonic() + ABORT
+        while time.monotonic() < deadline:
+            if is_back.is_set() or _is_ending.wait(ABORT / 100):
+                return
+        self._end_process("torch's abort of the group does not come back")
+
+    def _end_process(self, why: str) -> None:
         """End what no abort ends, as torch does at its own time-outs, so that the launcher can go on."""
-        stands = f"{self.about}: this rank waits in a symmetric kernel of NCCL, which no abort ends"
+        stands = f"{self.about}: {why}"
         if os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING") == "0":
             warn(f"{stands}: end this process (TORCH_NCCL_ASYNC_ERROR_HANDLING=0)")
             return

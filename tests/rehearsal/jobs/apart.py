@@ -175,6 +175,18 @@ def stands_in_a_kernel() -> None:
     tell(ended_by_itself=True)
 
 
+def stands_in_an_abort() -> None:
+    """The same, and torch's abort does not come back on the rank that needs it."""
+    ranks.ABORT, ranks.LAST_WORDS = 1.0, 2.0
+    dist.ProcessGroup.abort = lambda _: time.sleep(40)  # type: ignore[method-assign]
+    inside, outside = symmetric(RANK + 1), filled(RANK + 1, SIZE, device)
+    reduced(inside)
+    dist.all_reduce(outside if RANK == 0 else inside)
+    hear("does not come back" if RANK == 0 else "which no abort ends")
+    time.sleep(20)
+    tell(ended_by_itself=True)
+
+
 def raised(act: Callable[[], object]) -> str | None:
     """Run without a wait for the device, where a collective may hang; return the text of what was raised."""
     try:

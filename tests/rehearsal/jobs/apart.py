@@ -178,7 +178,7 @@ def stands_in_a_kernel() -> None:
 def stands_in_an_abort() -> None:
     """The same, and torch's abort does not come back on the rank that needs it."""
     ranks.ABORT, ranks.LAST_WORDS = 1.0, 2.0
-    dist.ProcessGroup.abort = lambda _: time.sleep(40)  # type: ignore[method-assign]
+    dist.ProcessGroup.abort = lambda _: time.sleep(40)
     inside, outside = symmetric(RANK + 1), filled(RANK + 1, SIZE, device)
     reduced(inside)
     dist.all_reduce(outside if RANK == 0 else inside)

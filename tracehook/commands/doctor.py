@@ -35,8 +35,8 @@ def doctor(
 
     It allocates and frees one segment, and expects two events. With two GPUs or more it also times a call on
     registered memory, in two processes, and prints the gain. With --job it names known bugs of NCCL, PyTorch and
-    others that bear on a job with this environment. Exit status 0 if the hook works here, else 1 (the last row of
-    the table says why).
+    others that bear on a job with this environment. Exit status 0 if the hook works here, else 1 (the row
+    self-test says why).
     """
     # Before the test, which begins a job if there is a log, and leaves its id in the environment.
     changed = {variable: os.environ[variable] for variable, _, _ in settings.table() if variable in os.environ}

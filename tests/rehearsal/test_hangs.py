@@ -29,7 +29,7 @@ HANGS = 87
 def rehearse(*job: str, devices: int, limit: float) -> Finished:
     """Run a launcher's job as the command does."""
     command = ["rehearse", "--devices", str(devices), "--hang-timeout", str(limit), "--", sys.executable, *job]
-    return run([SCRIPTS / "tracehook", *command], {"PYTHONPATH": str(JOBS)}, timeout=120, cwd=JOBS)
+    return run([SCRIPTS / "tracehook", *command], {"PYTHONPATH": str(JOBS)}, timeout=240, cwd=JOBS)
 
 
 def told(finished: Finished) -> list[str]:
@@ -64,7 +64,7 @@ def test_a_job_that_is_told_to_end_hangs_no_more(tmp_path: Path, monkeypatch: py
     assert not any(looks)
 
 
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + SEEDS))
 def test_the_rank_that_the_others_wait_for_is_in_the_first_line(seed: int) -> None:
     """A skipped collective, two groups in the opposite order, a send without a receive, a rank that never comes."""

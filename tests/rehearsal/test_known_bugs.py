@@ -29,14 +29,14 @@ def named(log: Path) -> list[str]:
 
 def test_a_window_for_which_all_wait_looks_like_a_lost_message(tmp_path: Path) -> None:
     """All ranks are in ncclCommWindowRegister, and it does not come back for longer than the time-out."""
-    slow = {"SYMM_REGISTER_TIMEOUT": "1"}
+    slow = {"SYMM_REGISTER_TIMEOUT": "3"}
     run = rehearse(
         "symmetric_scopes.py",
         "nested_same",
         ranks=2,
         log=tmp_path,
         env=slow,
-        faults="ncclCommWindowRegister:slow@1=4000ms",
+        faults="ncclCommWindowRegister:slow@1=6000ms",
     )
     assert "register.stalled" in {event["event"] for log in run.logs for event in log.events}, run.output
     assert named(tmp_path) == ["nccl #2379"]

@@ -192,6 +192,7 @@ def test_a_seed_that_leaves_a_device_busy_is_the_last_of_its_processes() -> None
         *("schedules_on_devices.py", "2", "4", "6", "some", "hangs", "threads", "stuck", "patient"),
         devices=2,
         env=variables("first-use") | {"SYMM_REGISTER_HOOK": "1"},
+        timeout=150,
     )
     told = json.loads(next(line for line in run.finished.out.splitlines() if line.startswith("{")))
     assert told["starts"] == 3, run.output

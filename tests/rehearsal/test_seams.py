@@ -27,7 +27,7 @@ def assert_unhurt(run: Rehearsal) -> None:
 
 def test_a_rank_that_is_late_to_a_barrier_is_waited_for(tmp_path: Path) -> None:
     """As without tracehook: a scope that was used before gives no later call another deadline."""
-    run = play(tmp_path, "late_to_a_barrier")
+    run = play(tmp_path, "late_to_a_barrier", SYMM_REGISTER_TIMEOUT="3")
     assert_unhurt(run)
     for rank in (0, 1):
         assert (run.facts(rank)["first"], run.facts(rank)["then"], run.facts(rank)["again"]) == (3.0, 3.0, 3.0)
@@ -63,7 +63,7 @@ def test_a_fence_holds_for_as_long_as_a_rank_is_late(tmp_path: Path) -> None:
 @pytest.mark.parametrize("daemon", ["libuv", "old"])
 def test_the_store_may_have_any_daemon(tmp_path: Path, daemon: str, prefixes: tuple[str, ...]) -> None:
     """Without libuv the daemon wakes nobody for a key of compare_set, and no agreement waits longer for that."""
-    run = play(tmp_path, "stores", daemon, *prefixes)
+    run = play(tmp_path, "stores", daemon, *prefixes, SYMM_REGISTER_TIMEOUT="20")
     assert_unhurt(run)
     for rank in (0, 1):
         assert run.facts(rank)["symmetric"]
@@ -116,7 +116,7 @@ def test_a_group_that_leaves_a_rank_out_moves_no_other_groups_places(tmp_path: P
 
 def test_launches_with_one_common_group_meet_at_its_store(tmp_path: Path) -> None:
     """Their default groups are other ones, with other stores and ranks: a scope of the common group is right."""
-    run = play(tmp_path, "two_launches", ranks=3)
+    run = play(tmp_path, "two_launches", ranks=3, SYMM_REGISTER_TIMEOUT="20")
     assert_unhurt(run)
     assert run.facts(0)["sums"] == [3.0, 6.0] * 3
     assert run.facts(2)["sums"] == [6.0] * 3

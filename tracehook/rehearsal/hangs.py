@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from tracehook.audit.chains import breaking, ends
 
 _SURE_AFTER = 5.0
+_MOMENT = 1.0  # seconds: ranks that came to such a wait together are named together
 _MOST_LINES = 8
 _SECOND = 1e9
 
@@ -96,7 +97,8 @@ def find_hang(scratch: Path, limit: float, sure_after: float = _SURE_AFTER) -> S
     waits = [wait for path in scratch.glob("wait.*.json") if (wait := _read(path)) is not None]
     waits = [wait for wait in waits if _lives(wait.who.pid)]
     sure = [wait for wait in _stuck(waits) if wait.seconds >= min(sure_after, limit)]
-    hanging = _stuck(sure) or [wait for wait in waits if wait.seconds >= limit]
+    is_late = any(wait.seconds >= limit for wait in waits)
+    hanging = _stuck(sure) or [wait for wait in waits if is_late and wait.seconds >= limit - min(_MOMENT, limit / 2)]
     if not hanging:
         return None
     calls = _told(hanging, waits)

@@ -37,11 +37,15 @@ def scope_beside_a_collective() -> None:
     """One thread ends a scope, another one makes a collective: in opposite order on the ranks."""
     ordinary = filled(RANK + 1, SIZE, device)
     acts = [lambda: dist.all_reduce(ordinary), lambda: tell(made=symmetric(RANK + 1).numel())]
-    for act in acts if RANK == 0 else acts[::-1]:
-        thread = threading.Thread(target=lambda act=act: tell(error=caught(act)[1]))
+    threads = [
+        threading.Thread(target=lambda act=act: tell(error=caught(act)[1]))
+        for act in (acts if RANK == 0 else acts[::-1])
+    ]
+    for thread in threads:
         thread.start()
         time.sleep(0.5)
-    thread.join()
+    for thread in threads:
+        thread.join()
     torch.cuda.synchronize()
     tell(sum=float(ordinary[0].cpu()), later=reduced(symmetric(RANK + 1)), synced=caught(tracehook.sync)[1])
 
@@ -70,7 +74,7 @@ def is_interrupted() -> None:
 
     if RANK == 1:
         signal.signal(signal.SIGALRM, handle)
-        signal.alarm(3)
+        signal.alarm(6)
         attempt(lambda: symmetric(1))
         hear_of_it()
     else:

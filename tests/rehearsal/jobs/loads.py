@@ -15,6 +15,11 @@ from common import RANK, start
 FAULT = sys.argv[1]
 
 
+def started() -> None:
+    """From now on the launcher counts."""
+    Path(os.environ["TEST_STORE"]).with_name(f"started {RANK}").touch()
+
+
 class Numbers(Dataset[torch.Tensor]):  # type: ignore[misc]  # torch is Any to mypy
     """One tensor an item."""
 
@@ -23,6 +28,7 @@ class Numbers(Dataset[torch.Tensor]):  # type: ignore[misc]  # torch is Any to m
 
     def __getitem__(self, number: int) -> torch.Tensor:
         if RANK == 1 and number == 4:
+            started()
             match FAULT:
                 case "stopped":
                     os.kill(os.getpid(), signal.SIGSTOP)
@@ -42,6 +48,7 @@ def train() -> None:
 
 device = start(600)
 dist.all_reduce(torch.ones(4, device=device))
-Path(os.environ["TEST_STORE"]).with_name(f"started {RANK}").touch()
+if RANK != 1:
+    started()
 train()
 dist.destroy_process_group()

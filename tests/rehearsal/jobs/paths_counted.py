@@ -186,5 +186,6 @@ device = start()
 dist.all_reduce(torch.zeros(1, device=device))
 {"sizes": sizes, "groups": groups, "threads": threads, "many": many, "killed": killed}[sys.argv[1]]()
 torch.cuda.synchronize()
+tracehook.status()  # the groups have names in the log before they end
 dist.destroy_process_group()
 tell(rank=RANK, at_end=sum(row.count for row in path_counts()))

@@ -12,7 +12,7 @@ from tracehook.symmetric_memory import registered_calls
 from common import MB, RANK, WORLD, filled, start, tell
 
 VARIABLE, VALUE, WHAT = sys.argv[1:]
-registered_calls.LONGEST = 3.0
+registered_calls.LONGEST = 3.0 if VARIABLE == "-" else 10.0  # there somebody answers
 if RANK == 1 and VARIABLE != "-":
     os.environ[VARIABLE] = VALUE
 if RANK == 0 or VARIABLE != "-":

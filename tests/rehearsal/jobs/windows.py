@@ -144,7 +144,7 @@ def mixed(seconds_to_abort: float = 0) -> None:
 
 
 def mixed_aborted() -> None:
-    mixed(0.3)
+    mixed(2.0)
 
 
 def local_deregister() -> None:

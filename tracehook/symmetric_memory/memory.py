@@ -123,7 +123,7 @@ class SymmetricMemory:
             return found
 
     def leaves_out(self, group: ProcessGroup) -> str:
-        """Return why the scopes of a group give ordinary memory, which is said once; "" if they do not."""
+        """Return why a group has no symmetric memory, or "" if it may have some. tracehook prints the reason once."""
         if not groups.keeps_tensors(group):
             return ""
         say_once(_KEEPS_TENSORS)

@@ -260,8 +260,10 @@ class GroupRanks:
             warn(f"aborting {self.about}: another rank made another call (SYMM_REGISTER_GUARD=on)")
             is_back = threading.Event()
             background.start(self, self._end_unless, "tracehook-abort", is_back)
-            group.abort()
-            is_back.set()
+            try:
+                group.abort()
+            finally:  # also where it raises, as that of a group that has ended
+                is_back.set()
 
     def _end_unless(self, is_back: threading.Event) -> None:
         """End the process if the abort stands: that of nccl2 waits for a call that waits for another rank."""

@@ -121,8 +121,14 @@ def test_enable_with_the_variable_set(tmp_path: Path) -> None:
 
 
 def test_many_threads_enable_at_once(tmp_path: Path) -> None:
-    """Eight threads that call `enable()` at the same moment start one service."""
-    code = """import threading, torch, tracehook
+    """Eight threads that call `enable()` at the same moment start one service, however long it takes to be made."""
+    code = """import threading, time, torch, tracehook
+from tracehook import settings
+read = settings.from_environment
+def slowly():
+    time.sleep(0.3)
+    return read()
+settings.from_environment = slowly
 from tracehook.log.threads import living
 gate = threading.Barrier(8)
 failures = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import os
 import threading
 import time
@@ -25,6 +24,7 @@ from tracehook.hook import (
 )
 from tracehook.hook.extension import EXTENSIONS, Extension, tell_of_birth
 from tracehook.hook.namer import Namer
+from tracehook.hook.once import Once
 from tracehook.log import ring_place
 from tracehook.log.journal import Journal
 from tracehook.log.stderr import warn
@@ -351,7 +351,7 @@ class Service:
             self._journal.abandon()
 
 
-@functools.cache
+@Once
 def service() -> Service:
     """Return the service of this process; makes it, from the environment, at the first call."""
     config, complaints = settings.from_environment()
@@ -366,7 +366,7 @@ def service() -> Service:
 def extend(extension: Extension) -> None:
     """Have `extension` follow the service of this process, which need not exist yet."""
     EXTENSIONS.append(extension)
-    if service.cache_info().currsize and service().is_enabled:
+    if service.is_made and service().is_enabled:
         service().tell(extension)
 
 

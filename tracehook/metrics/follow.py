@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import time
 from collections.abc import Mapping
 from typing import Any
 
 from tracehook.hook.extension import Extension, Host
+from tracehook.hook.once import Once
 from tracehook.hook.service import extend, service
 from tracehook.log.event_counts import EventCounts
 from tracehook.log.file_name import file_stem
@@ -83,7 +83,7 @@ class Followed(Extension):
         )
 
 
-@functools.cache
+@Once
 def follow() -> Followed:
     """Return what follows the service; it does so from the first call on."""
     followed = Followed()

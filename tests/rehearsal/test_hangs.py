@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
+from support.audits import Audit
 from support.processes import SCRIPTS, Finished, run
 from support.rehearsal import JOBS
 
@@ -26,9 +27,10 @@ FAULTS = ("skip", "order", "receive", "compute")
 HANGS = 87
 
 
-def rehearse(*job: str, devices: int, limit: float) -> Finished:
+def rehearse(*job: str, devices: int, limit: float, log: Path | None = None) -> Finished:
     """Run a launcher's job as the command does."""
-    command = ["rehearse", "--devices", str(devices), "--hang-timeout", str(limit), "--", sys.executable, *job]
+    options = ["--devices", str(devices), "--hang-timeout", str(limit), *(["--log", str(log)] if log else [])]
+    command = ["rehearse", *options, "--", sys.executable, *job]
     return run([SCRIPTS / "tracehook", *command], {"PYTHONPATH": str(JOBS)}, timeout=240, cwd=JOBS)
 
 
@@ -129,6 +131,45 @@ def test_a_rank_that_does_not_come_to_where_a_group_is_made(tmp_path: Path) -> N
     (line,) = told(finished)
     assert line.startswith("ranks 0, 2 wait in ncclCommSplit (split 1) of communicator"), finished.output
     assert "rank 1 did not come, and waits in no other call" in line
+
+
+MADE = """
+import os, sys, time
+import torch, torch.distributed as dist
+from common import RANK
+torch.cuda.set_device(RANK)
+store = dist.FileStore(os.environ["TEST_STORE"], 3)
+dist.init_process_group("nccl", store=store, rank=RANK, world_size=3)  # no device: a communicator at the first call
+group = None
+if sys.argv[1] == "part":
+    dist.all_reduce(torch.ones(4, device="cuda"))
+    group = dist.new_group([1, 2])
+if RANK == 2:
+    time.sleep(60)
+if group is None or RANK == 1:
+    dist.all_reduce(torch.ones(4, device="cuda"), group=group)
+dist.barrier()
+"""
+
+
+@pytest.mark.parametrize(
+    ("whose", "waiting", "missing"),
+    [("all", "ranks 0, 1 wait", "rank 2"), ("part", "rank 1 waits", "rank 1 of this communicator")],
+)
+def test_a_rank_that_does_not_come_to_a_first_call(whose: str, waiting: str, missing: str, tmp_path: Path) -> None:
+    """The first call of a group makes its communicator, and NCCL waits there for ever. The audit names the rank."""
+    job = tmp_path / "made.py"
+    job.write_text(MADE)
+    finished = rehearse(
+        "launch_and_end.py", "3", "60", "SIGTERM", str(job), whose, devices=3, limit=5, log=tmp_path / "log"
+    )
+    assert finished.status == HANGS, finished.output
+    line, *others = told(finished)
+    assert re.match(rf"{waiting} in ncclCommInitRank\w* of communicator", line), finished.output
+    assert line.endswith(f"; {missing} did not come"), finished.output
+    assert not [other for other in others if "rank 1 did not come, and waits in no other call" in other]
+    last = Audit(tmp_path / "log").out.splitlines()[-1]
+    assert "rank 2 did not come" in last, last
 
 
 NAMED = """

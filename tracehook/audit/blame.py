@@ -85,19 +85,19 @@ def after_hang(job: Callers, seen: Iterable[Finding], concluded: Sequence[Findin
     """Return what we conclude of ranks that wait, not before the hang that a rehearsal itself saw: it knew more.
 
     But of signals of peers it knows nothing: a finding stays if it first names a rank that waits for one, or owes it.
-    And if the first rank that it names waits, too, it only saw that: another culprit, or that nobody can tell, stays.
+    And if the first rank that it names waits, too, or has no name, another culprit, or that nobody can tell, stays.
     """
     hangs = [each for each in seen if each.rule == "ranks-hung" and each.ns is not None]
+    unnamed = {each.comm for each in hangs if not each.ranks}  # it knew nothing of a rank that did not come there
     began = min((each.ns or 0 for each in hangs), default=0)
     waited = waits(job) if began else []
-    unsent = [wait for wait in waited if semaphores.is_unsent(wait)]
-    of_signals = {each.rank for wait in unsent for each in (wait.process, *wait.missing)}
+    of_signals = {each.rank for wait in waited if semaphores.is_unsent(wait) for each in (wait.process, *wait.missing)}
     waiting = {wait.process.rank for wait in waited}
     named_first = [each.ranks[0] for each in hangs if each.ns == began and each.ranks and each.ranks[0] in waiting]
 
     def placed(found: Finding) -> Finding:
         is_other = named_first and (found.ranks[:1] != tuple(named_first[:1]) or _UNDECIDED in found.message)
-        if began and found.ranks and (is_other or found.ranks[0] in of_signals):
+        if began and found.ranks and (is_other or found.comm in unnamed or found.ranks[0] in of_signals):
             return replace(found, ns=min(found.ns or began, began - 1))
         return replace(found, ns=max(found.ns, began + 1)) if found.ns is not None else found
 

@@ -11,7 +11,7 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,15 +25,29 @@ _SECOND = 1e9
 
 @dataclass(frozen=True)
 class RankId:
-    """A process of the job. `rank`: its rank in the job, -1 if the launcher gave it none."""
+    """A process of the job. `rank`: its rank in the job, -1 if the launcher gave it none.
+
+    Of a rank that has not come to where its communicator is made, only `place` is known, its rank in the communicator.
+    Then `pid` is 0, and `rank` is -1 unless the communicator has all ranks of the job.
+    """
 
     rank: int
     pid: int
+    place: int = -1
 
     @property
     def name(self) -> str:
         """What to call it."""
-        return f"rank {self.rank}" if self.rank >= 0 else f"pid {self.pid}"
+        if self.rank >= 0:
+            return f"rank {self.rank}"
+        return f"pid {self.pid}" if self.pid else f"rank {self.place} of this communicator"
+
+    @property
+    def number(self) -> str:
+        """How a list of ranks has it."""
+        if self.rank >= 0:
+            return str(self.rank)
+        return str(self.pid) if self.pid else "?"
 
 
 @dataclass(frozen=True)
@@ -95,14 +109,14 @@ def find_hang(scratch: Path, limit: float, sure_after: float = _SURE_AFTER) -> S
 
     """
     waits = [wait for path in scratch.glob("wait.*.json") if (wait := _read(path)) is not None]
-    waits = [wait for wait in waits if _lives(wait.who.pid)]
+    waits = _identified([wait for wait in waits if _lives(wait.who.pid)])
     sure = [wait for wait in _stuck(waits) if wait.seconds >= min(sure_after, limit)]
     is_late = any(wait.seconds >= limit for wait in waits)
     hanging = _stuck(sure) or [wait for wait in waits if is_late and wait.seconds >= limit - min(_MOMENT, limit / 2)]
     if not hanging:
         return None
     calls = _told(hanging, waits)
-    pids = frozenset(each.pid for wait in waits for each in wait.members)
+    pids = frozenset(each.pid for wait in waits for each in wait.members if each.pid)
     return Standstill(calls[:_MOST_LINES], max(0, len(calls) - _MOST_LINES), pids)
 
 
@@ -134,7 +148,20 @@ def _read(path: Path) -> LongWait | None:
         return None  # the wait has just ended
 
 
+def _identified(waits: Sequence[LongWait]) -> list[LongWait]:
+    """Return the waits with the processes of ranks that one of them knows and another does not."""
+    known = {each.rank: each for wait in waits for each in (wait.who, *wait.members) if each.pid and each.rank >= 0}
+
+    def found(ranks: Sequence[RankId]) -> tuple[RankId, ...]:
+        return tuple(each if each.pid else known.get(each.rank, each) for each in ranks)
+
+    return [replace(wait, members=found(wait.members), missing=found(wait.missing)) for wait in waits]
+
+
 def _lives(pid: int) -> bool:
+    """Whether a process lives; one that nobody knows (0) may."""
+    if not pid:
+        return True
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -193,6 +220,8 @@ def _stuck_call(same: Sequence[LongWait], by_pid: Mapping[int, Sequence[LongWait
     missing, waiting = [each.rank for each in longest.missing], sorted(wait.who.rank for wait in same)
     is_of_few = len(missing) > len(waiting) and not any(_lives(each.pid) for each in longest.missing)
     ranks = waiting + missing if is_of_few else missing + waiting  # of ranks that ended, most are right
+    if any(each.rank < 0 and not each.pid for each in longest.missing):
+        ranks = missing  # those that wait are no substitute for one of which only its place is known
     since_ns = time.monotonic_ns() - int(longest.seconds * _SECOND)
     known = tuple(rank for rank in ranks if rank >= 0)
     return StuckCall(_sentence(same, by_pid), longest.key, known, since_ns)
@@ -200,7 +229,7 @@ def _stuck_call(same: Sequence[LongWait], by_pid: Mapping[int, Sequence[LongWait
 
 def _sentence(same: Sequence[LongWait], by_pid: Mapping[int, Sequence[LongWait]]) -> str:
     first = max(same, key=lambda wait: wait.seconds)
-    members = ", ".join(str(member.rank if member.rank >= 0 else member.pid) for member in first.members)
+    members = ", ".join(member.number for member in first.members)
     who, verb = _names([wait.who for wait in same]), "waits" if len(same) == 1 else "wait"
     missing = "; ".join(_doing(rank, by_pid[rank.pid]) for rank in first.missing) or "all came, and none goes on"
     group = f", group {first.group}" if first.group else ""
@@ -212,6 +241,8 @@ def _sentence(same: Sequence[LongWait], by_pid: Mapping[int, Sequence[LongWait]]
 def _doing(missing: RankId, its: Sequence[LongWait]) -> str:
     if not _lives(missing.pid):
         return f"{missing.name} has ended"
+    if not missing.pid:
+        return f"{missing.name} did not come"
     if not its:
         return f"{missing.name} did not come, and waits in no other call: it computes, or waits outside of NCCL"
     elsewhere = "; ".join(f"{wait.call} of {wait.where}" for wait in its)

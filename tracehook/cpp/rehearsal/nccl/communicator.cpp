@@ -3,6 +3,7 @@
 #include "calls.h"
 #include "process_end.h"
 #include "settings.h"
+#include "waiting.h"
 
 #include <chrono>
 #include <cstdio>
@@ -50,8 +51,9 @@ void Communicator::settle(Key key, int rank, int ranks) {
     meeting_ = std::make_unique<Rendezvous>(key, rank, ranks, [this] { return stopped(); });
 }
 
-Result Communicator::join() {
-    const auto [result, text] = meeting_->join(device_, settings().host, settings().init_timeout);
+Result Communicator::join(const std::string& call) {
+    const WaitScope waiting(*this, [&] { return call; }, [this] { return meeting_->missing(); });
+    const auto [result, text] = meeting_->join(device_, settings().host);
     if (result != kSuccess) {
         if (!stopped()) {
             std::fprintf(stderr, "rehearsal: communicator of %d ranks, rank %d: %s\n", ranks_,

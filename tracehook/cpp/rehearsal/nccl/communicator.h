@@ -61,7 +61,8 @@ class Communicator {
     int ranks() const { return ranks_; }
 
     // Waits for the other ranks. The state does not change: who called decides when it is ready.
-    Result join();
+    // `call`: what the program called to make it.
+    Result join(const std::string& call);
     Rendezvous& meeting() { return *meeting_; }
     const Rendezvous& meeting() const { return *meeting_; }
 

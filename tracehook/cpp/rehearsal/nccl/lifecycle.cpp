@@ -130,7 +130,9 @@ Result create(const Entry& entry, Comm* out, Key key, Name name, int ranks, int 
         std::make_shared<Communicator>(emu_current_device(), is_blocking(config, true));
     child->settle(key, rank, ranks);
     child->call_it(std::move(name));
-    return submit_birth(entry, child, out, [child] { return child->join(); }, true);
+    return submit_birth(
+        entry, child, out, [child, call = std::string(entry.call())] { return child->join(call); },
+        true);
 }
 
 Result split(const Entry& entry, int color, int key, Comm* out, const Config* config) {
@@ -154,7 +156,7 @@ Result split(const Entry& entry, int color, int key, Comm* out, const Config* co
         const Standing standing = standing_of(choices, parent->rank());
         child->settle(parent->key().child("split", number, std::to_string(color)), standing.rank,
                       standing.ranks);
-        return child->join();
+        return child->join("ncclCommSplit");
     };
     return submit_birth(entry, child, out, join, color != kSplitNoColor);
 }
@@ -189,7 +191,9 @@ Result shrink(const Entry& entry, std::vector<int> excluded, Comm* out, const Co
                                  parent->children(), config));
     child->settle(parent->key().child("shrink", parent->next_shrink(), names),
                   parent->rank() - before, parent->ranks() - static_cast<int>(excluded.size()));
-    return submit_birth(entry, child, out, [child] { return child->join(); }, true);
+    return submit_birth(
+        entry, child, out, [child, call = std::string(entry.call())] { return child->join(call); },
+        true);
 }
 
 Key grow_key(const Communicator& parent) {
@@ -209,7 +213,9 @@ Result grow(const Entry& entry, int ranks, Comm* out, const Config* config) {
         std::make_shared<Communicator>(parent->device(), is_blocking(config, parent->blocking()));
     child->settle(key, parent->rank(), ranks);
     child->call_it(std::move(name));
-    return submit_birth(entry, child, out, [child] { return child->join(); }, true);
+    return submit_birth(
+        entry, child, out, [child, call = std::string(entry.call())] { return child->join(call); },
+        true);
 }
 
 Result suspend(const Entry& entry) {

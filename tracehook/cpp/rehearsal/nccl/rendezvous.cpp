@@ -105,8 +105,7 @@ std::string Rendezvous::map() {
     return "";
 }
 
-std::pair<Result, std::string> Rendezvous::join(int device, std::size_t host,
-                                                std::chrono::milliseconds timeout) {
+std::pair<Result, std::string> Rendezvous::join(int device, std::size_t host) {
     if (const std::string error = map(); !error.empty()) {
         return {kSystemError, error};
     }
@@ -135,16 +134,10 @@ std::pair<Result, std::string> Rendezvous::join(int device, std::size_t host,
     }
     ring();
 
-    const auto deadline = std::chrono::steady_clock::now() + timeout;
-    const bool running = wait(
-        [&] { return header_->joined == ranks || std::chrono::steady_clock::now() >= deadline; });
+    wait([&] { return header_->joined == ranks; });
     complete_ = header_->joined == ranks;
-    if (!running) {
-        return {kInternalError, "aborted while waiting for the other ranks"};
-    }
     if (!complete_) {
-        return {kSystemError, "gave up waiting for rank(s) " + missing_ranks() + " after " +
-                                  std::to_string(timeout.count() / 1000) + " s"};
+        return {kInternalError, "aborted while waiting for the other ranks"};
     }
     for (int other = 0; other < ranks_; ++other) {
         if (other != rank_ && place(other).device == device && place(other).host == host) {
@@ -156,14 +149,14 @@ std::pair<Result, std::string> Rendezvous::join(int device, std::size_t host,
     return {kSuccess, ""};
 }
 
-std::string Rendezvous::missing_ranks() const {
-    std::string names;
+std::vector<int> Rendezvous::missing() const {
+    std::vector<int> found;
     for (int rank = 0; rank < ranks_; ++rank) {
         if (place(rank).settled == 0) {
-            names += (names.empty() ? "" : ", ") + std::to_string(rank);
+            found.push_back(rank);
         }
     }
-    return names;
+    return found;
 }
 
 void Rendezvous::post(Lane lane, std::uint64_t sequence, const void* payload, std::size_t size) {
@@ -184,6 +177,9 @@ void Rendezvous::pass(Lane lane, std::uint64_t sequence) {
 
 Rendezvous::Member Rendezvous::member(int rank) const {
     const Place& found = place(rank);
+    if (found.settled == 0) {
+        return {0, -1, 0};
+    }
     return {static_cast<int>(found.process.load()), static_cast<int>(found.job_rank),
             found.machine};
 }

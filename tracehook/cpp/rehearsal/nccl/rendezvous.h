@@ -15,12 +15,12 @@
 #include "naming.h"
 
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace tracehook::rehearsal::nccl {
 
@@ -40,10 +40,11 @@ class Rendezvous {
     Rendezvous(const Rendezvous&) = delete;
     Rendezvous& operator=(const Rendezvous&) = delete;
 
-    // Returns when all ranks have come, or with an error and its text. `device` and `host` are for
-    // the others.
-    std::pair<Result, std::string> join(int device, std::size_t host,
-                                        std::chrono::milliseconds timeout);
+    // Returns when all ranks have come, or with an error and its text; like NCCL it waits for ever.
+    // `device` and `host` are for the others.
+    std::pair<Result, std::string> join(int device, std::size_t host);
+    // Who has not come to join() yet.
+    std::vector<int> missing() const;
 
     void post(Lane lane, std::uint64_t sequence, const void* payload, std::size_t size);
     bool await_posted(Lane lane, std::uint64_t sequence) const {
@@ -54,8 +55,8 @@ class Rendezvous {
     bool await_passed(Lane lane, std::uint64_t sequence) const {
         return await_all(lane, Mark::kPassed, sequence);
     }
-    // Who a rank is: its process, its rank in the job (-1: it has none), and its emulated host.
-    // After join().
+    // Who a rank is: its process (0: it has not come to join() yet, and nothing is known of it),
+    // its rank in the job (-1: it has none), and its emulated host.
     struct Member {
         int process;
         int rank;
@@ -90,7 +91,6 @@ class Rendezvous {
     LaneMarks& marks(Lane lane, int rank) const;
     Mailbox& mailbox(int from, int to) const;
     std::string map();
-    std::string missing_ranks() const;
     bool await_all(Lane lane, Mark mark, std::uint64_t sequence) const;
 
     std::string path_;

@@ -39,7 +39,6 @@ Settings read() {
     if (!settings.records) {
         settings.directory = directory_for_meeting();
     }
-    settings.init_timeout = std::chrono::seconds(number("TRACEHOOK_EMU_INIT_TIMEOUT", 120));
     const std::string rules = text("TRACEHOOK_EMU_RULES");
     settings.rules = rules == "abort" ? RuleMode::kAbort
                      : rules == "off" ? RuleMode::kOff
@@ -55,6 +54,7 @@ Settings read() {
     settings.peer_to_peer = number("NCCL_P2P_DISABLE", 0) != 1 && cuda::gpu().peers;
     settings.legacy_register = number("NCCL_LEGACY_CUDA_REGISTER", 0) != 0;
     settings.rank = number("RANK", -1);
+    settings.world = number("WORLD_SIZE", 0);
     settings.host =
         std::hash<std::string>()(text("NCCL_HOSTID") + "|" + text("CUDA_VISIBLE_DEVICES"));
     // One fabric joins the devices of all hosts.

@@ -20,10 +20,6 @@ struct Settings {
     std::string directory;
     bool records = false;
 
-    // TRACEHOOK_EMU_INIT_TIMEOUT, seconds (120): how long a rank waits for the others of its
-    // communicator.
-    std::chrono::milliseconds init_timeout{120000};
-
     // TRACEHOOK_EMU_RULES: report (default), abort (at the first violation) or off.
     RuleMode rules = RuleMode::kReport;
 
@@ -56,6 +52,8 @@ struct Settings {
 
     // RANK: the rank of this process in the job, -1 when unset.
     int rank = -1;
+    // WORLD_SIZE: how many ranks the job has, 0 when unset.
+    int world = 0;
 
     // What makes device 0 of two processes the same device: both see the same devices of the same
     // host.

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdio>
+#include <numeric>
 #include <unistd.h>
 #include <utility>
 
@@ -28,11 +29,21 @@ void replace(const std::string& path, const std::string& text) {
     }
 }
 
-std::string list_of(const std::vector<Rendezvous::Member>& members) {
+// A rank in the communicator, as the reader knows it. Of one that has not come to where the
+// communicator is made only this number is known. All ranks of the job together keep theirs.
+std::string described(const Communicator& communicator, int rank) {
+    const Rendezvous::Member member = communicator.meeting().member(rank);
+    const bool is_world =
+        communicator.ranks() == settings().world && communicator.rank() == settings().rank;
+    const int known = member.process == 0 && is_world ? rank : member.rank;
+    return "[" + std::to_string(known) + ", " + std::to_string(member.process) +
+           (member.process == 0 ? ", " + std::to_string(rank) : "") + "]";
+}
+
+std::string list_of(const Communicator& communicator, const std::vector<int>& ranks) {
     std::string text;
-    for (const Rendezvous::Member& member : members) {
-        text += (text.empty() ? "" : ", ") + std::string("[") + std::to_string(member.rank) + ", " +
-                std::to_string(member.process) + "]";
+    for (const int rank : ranks) {
+        text += (text.empty() ? "" : ", ") + described(communicator, rank);
     }
     return "[" + text + "]";
 }
@@ -74,22 +85,17 @@ void WaitScope::write() {
         path_ = settings().directory + "/wait." + std::to_string(getpid()) + "." +
                 std::to_string(++count) + ".json";
     }
-    const Rendezvous& meeting = communicator_.meeting();
-    std::vector<Rendezvous::Member> members, missing;
-    for (int rank = 0; rank < communicator_.ranks(); ++rank) {
-        members.push_back(meeting.member(rank));
-    }
-    for (const int rank : missing_()) {
-        missing.push_back(members[rank]);
-    }
+    std::vector<int> all(static_cast<std::size_t>(communicator_.ranks()));
+    std::iota(all.begin(), all.end(), 0);
     const std::chrono::nanoseconds since = began_.time_since_epoch();
     const Name& name = communicator_.name();
     replace(path_, "{\"rank\": " + std::to_string(settings().rank) +
                        ", \"pid\": " + std::to_string(getpid()) + ", \"communicator\": \"" +
                        communicator_.key().text() + "\", \"key\": \"" + key_text(name.key) +
                        "\", \"group\": \"" + escaped(name.given) + "\", \"call\": \"" + what_() +
-                       "\", \"since_ns\": " + std::to_string(since.count()) + ", \"members\": " +
-                       list_of(members) + ", \"missing\": " + list_of(missing) + "}\n");
+                       "\", \"since_ns\": " + std::to_string(since.count()) +
+                       ", \"members\": " + list_of(communicator_, all) +
+                       ", \"missing\": " + list_of(communicator_, missing_()) + "}\n");
 }
 
 } // namespace tracehook::rehearsal::nccl

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tracehook.log.stderr import warn
+from tracehook.log.stderr import say_once
 from tracehook.settings import from_environment
 from tracehook.symmetric_memory.state import Switch
 
 VARIABLE = "SYMM_REGISTER_INTEGRATIONS"
-_said: set[str] = set()
 
 
 def is_chosen(framework: str) -> bool:
@@ -26,13 +25,6 @@ def is_chosen(framework: str) -> bool:
             "SYMM_REGISTER_HOOK=1 too"
         )
     return Switch.host is not None
-
-
-def say_once(text: str) -> None:
-    """Say one line on stderr, unless this process has said it before."""
-    if text not in _said:
-        _said.add(text)
-        warn(text)
 
 
 def say_replaced(framework: str, module: str, names: Sequence[str]) -> None:

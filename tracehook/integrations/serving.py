@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from tracehook import _core
-from tracehook.integrations.choice import say_once
+from tracehook.log.stderr import say_once
 from tracehook.symmetric_memory import state
 from tracehook.symmetric_memory.public import symmetric, sync
 from tracehook.symmetric_memory.scope import NO_SCOPE, NoScope, Scope

@@ -30,13 +30,18 @@ def number_of(segment: int, is_pool: bool) -> int:
     return segment | OF_POOL if is_pool else segment
 
 
-# With the pid that it belongs to: a forked child makes its own at the first request.
-_life: tuple[int, int] = (0, 0)
+class _Life:
+    number = 0
+
+
+def _begin_life() -> None:
+    _Life.number = secrets.randbits(63) | 1
 
 
 def own_life() -> int:
     """Return a random number, the same at each call. A pid cannot stand for a process: the system uses it again."""
-    global _life
-    if _life[0] != os.getpid():
-        _life = (os.getpid(), secrets.randbits(63) | 1)
-    return _life[1]
+    return _Life.number
+
+
+_begin_life()
+os.register_at_fork(after_in_child=_begin_life)

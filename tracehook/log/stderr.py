@@ -19,6 +19,19 @@ def warn(text: str) -> None:
         return
 
 
+_MOST_SAID = 1000
+_said: dict[str, object] = {}
+
+
+def say_once(text: str) -> bool:
+    """Say one line on stderr, the first time in this process. Return whether it was."""
+    mine = object()
+    is_first = len(_said) < _MOST_SAID and _said.setdefault(text, mine) is mine  # one step: threads may say it at once
+    if is_first:
+        warn(text)
+    return is_first
+
+
 def words_of(name: str, fields: Mapping[str, Any]) -> str:
     """Return what stderr says of an event, which is a warning; nothing of most events."""
     if name == "communicator.failed":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tracehook.log.stderr import warn
 from tracehook.nccl.paths import PLAIN, Path, check_names
 
 if TYPE_CHECKING:
@@ -80,19 +79,3 @@ def span(tensor: Tensor) -> int:
         return 0
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return int((last + 1) * tensor.element_size())
-
-
-_MOST_SAID = 1000
-_said: set[str] = set()
-
-
-def say_once(text: str) -> bool:
-    """Say one line on stderr, the first time. Return whether it was.
-
-    Each refusal of a call says its own: torch puts lines of its own before ours, and others seldom show ours at all.
-    """
-    if text not in _said and len(_said) < _MOST_SAID:
-        _said.add(text)
-        warn(text)
-        return True
-    return False

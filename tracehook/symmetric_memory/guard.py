@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tracehook.log.stderr import say_once
 from tracehook.symmetric_memory import state
-from tracehook.symmetric_memory.answers import say_once
 from tracehook.symmetric_memory.ranks_follower import REGISTER_OTHER
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ import torch
 from tracehook import _core
 from tracehook.errors import RegistrationError
 from tracehook.hook import groups
-from tracehook.log.stderr import warn
+from tracehook.log.stderr import say_once, warn
 from tracehook.log.text import in_bytes
 from tracehook.symmetric_memory import stuck, suspension
-from tracehook.symmetric_memory.answers import Asked, Explanation, say_once
+from tracehook.symmetric_memory.answers import Asked, Explanation
 from tracehook.symmetric_memory.explain import explain
 from tracehook.symmetric_memory.handle import handle
 from tracehook.symmetric_memory.others import OtherCommunicators
@@ -172,7 +172,7 @@ class SymmetricMemory:
             warn(f"{problem}; going on without these windows (SYMM_REGISTER_GUARD={found.guard})")
             return 0
         if found.refused is not None and found.refused[0] == "no_symmetric_support":
-            self._say_once(found.refused[1])
+            say_once(found.refused[1])
         return count or 0
 
     # --- the acts of all ranks that are asked for ---
@@ -348,11 +348,6 @@ class SymmetricMemory:
         _, communicator = subject
         communicator.log_waiting()
         stuck.tell()
-
-    def _say_once(self, text: str, said: set[str] = set()) -> None:  # noqa: B006
-        if text not in said:
-            said.add(text)
-            warn(text)
 
 
 class ScopeEnd:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tracehook.errors import RegistrationError, RegistrationMismatch, RegistrationTimeout
+from tracehook.log.stderr import say_once
 from tracehook.symmetric_memory import divergence
-from tracehook.symmetric_memory.answers import say_once
 from tracehook.symmetric_memory.divergence import Place
 from tracehook.symmetric_memory.ranks_follower import UNSURE
 

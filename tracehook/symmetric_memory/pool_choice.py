@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence, Set
 
+from tracehook.log.stderr import say_once
 from tracehook.nccl.effect import PAYING, Threshold
 from tracehook.policies.base import Answer, Request
 from tracehook.policies.chooser import Chooser
-from tracehook.symmetric_memory.answers import say_once
 from tracehook.symmetric_memory.windows import GroupWindows
 
 SHARED_POOL = "shared"

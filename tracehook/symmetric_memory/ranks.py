@@ -19,10 +19,10 @@ from tracehook.agreement.verdicts import Post
 from tracehook.errors import RegistrationError
 from tracehook.hook import background, groups, registrants
 from tracehook.hook.job import attempt
-from tracehook.log.stderr import warn
+from tracehook.log.stderr import say_once, warn
 from tracehook.settings import Settings, shared
 from tracehook.symmetric_memory import divergence
-from tracehook.symmetric_memory.answers import ENDED, say_once
+from tracehook.symmetric_memory.answers import ENDED
 from tracehook.symmetric_memory.ranks_follower import RanksFollower, key_of
 from tracehook.symmetric_memory.surroundings import place
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tracehook.agreement.handshake import GUARD, GUARDS
 from tracehook.agreement.verdicts import RoundVerdict
 from tracehook.errors import RegistrationMismatch, RegistrationTimeout
-from tracehook.log.stderr import warn
+from tracehook.log.stderr import say_once, warn
 from tracehook.symmetric_memory import divergence
-from tracehook.symmetric_memory.answers import say_once
 from tracehook.symmetric_memory.verification import CHANNEL, Verification
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from tracehook.errors import RegistrationError
 from tracehook.hook import registration
+from tracehook.log.stderr import say_once
 from tracehook.symmetric_memory import state
-from tracehook.symmetric_memory.answers import say_once
 
 if TYPE_CHECKING:
     from tracehook._core import Communicator

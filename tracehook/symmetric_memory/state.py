@@ -48,6 +48,7 @@ scopes: dict[Any, Scope] = {}
 scopes_of_others: dict[Any, tuple[Scope, GroupWindows]] = {}  # of communicators that torch did not make
 holders: dict[int, tuple[weakref.ref[Any], Any]] = {}  # by id of the group: what tells whether it has a window
 _making = threading.Lock()  # one SymmetricMemory for each process; taken with none of ours held
+_beginning = threading.Lock()  # and one of its sessions; for a moment
 
 
 def memory() -> SymmetricMemory | None:
@@ -92,19 +93,21 @@ def _drop_holder(group: ProcessGroup | None) -> None:
 
 
 def _sessions() -> StoreSessions:
-    if Switch.sessions is None:
-        from tracehook.agreement.store_session import StoreSessions
-        from tracehook.symmetric_memory import registration_parity, stuck
+    """Return those of this process: the program asks for them at its first scope, and the log's thread at a birth."""
+    from tracehook.agreement.store_session import StoreSessions
+    from tracehook.symmetric_memory import registration_parity, stuck
 
-        host = Switch.host
-        patience = host.settings.timeout if host is not None else 60.0
+    host = Switch.host
+    patience = host.settings.timeout if host is not None else 60.0
 
-        def listeners() -> Mapping[str, Listener]:
-            parity = registration_parity.listeners(lambda: host.switched if host is not None else 0.0)
-            return {**parity, **stuck.listeners()}
+    def listeners() -> Mapping[str, Listener]:
+        parity = registration_parity.listeners(lambda: host.switched if host is not None else 0.0)
+        return {**parity, **stuck.listeners()}
 
-        Switch.sessions = StoreSessions(_know, listeners, patience)
-    return Switch.sessions
+    with _beginning:
+        if Switch.sessions is None:
+            Switch.sessions = StoreSessions(_know, listeners, patience)
+        return Switch.sessions
 
 
 def _know(key: str, session: StoreSession) -> None:
@@ -143,9 +146,9 @@ class _Extension(Extension):
 
     def abandon(self) -> None:
         """In a forked child: everything here belongs to the parent."""
-        global _making
+        global _making, _beginning
         self.disabled()
-        _making = threading.Lock()
+        _making, _beginning = threading.Lock(), threading.Lock()
         Switch.memory = Switch.sessions = None
         holders.clear()
 

@@ -136,7 +136,8 @@ def test_ranks_that_others_ended_are_told_with_the_lines_where_they_were(tmp_pat
         inside = barrier if rank else ""
         stacks_of(log_of(logs, rank)).write_text(f'{head}{inside}  File "/x/t.py", line {line} in f\n')
     told = (
-        " sent; rank 0 is at t.py:7 in f; ranks 1-3 are at t.py:8 in f; ranks 1-3 were in barrier of torch.distributed"
+        " sent; rank 0 is at t.py:7 in f; ranks 1-3 are at t.py:8 in f; ranks 1-3 were in barrier of torch.distributed,"
+        " and may have waited for rank 0, which was in no such function"
     )
     Audit(logs).expect(FINDINGS, f"{told}. What to do now")
 

@@ -65,12 +65,20 @@ def test_messages_of_several_pairs_are_several_calls(tmp_path: Path, pids: list[
     assert sorted(call.ranks for call in found.calls) == [(1, 0, 2), (2, 1)]
 
 
+def test_a_rank_that_owes_both_halves_of_an_exchange_is_named_once(tmp_path: Path, pids: list[int]) -> None:
+    """A group of a send and a receive waits for the same rank twice."""
+    wait(tmp_path, pids, 0, [1, 1], 20, call="ncclSend of 4 float32 (message 4)")
+    found = find_hang(tmp_path, 10)
+    assert found is not None
+    assert found.lines[0].count("rank 1 did not come") == 1
+
+
 def test_a_rank_that_calls_what_more_ranks_ended_without_is_named_first(tmp_path: Path, pids: list[int]) -> None:
     """Most ranks are right. Of two, the one that ended may have ended too early."""
-    wait(tmp_path, pids, 0, [3, 3], 20)  # two ranks, of one process that is gone
+    wait(tmp_path, [*pids, pids[3]], 0, [3, 4], 20)  # two ranks, of one process that is gone
     found = find_hang(tmp_path, LIMIT)
     assert found is not None
-    assert found.calls[0].ranks == (0, 3, 3)
+    assert found.calls[0].ranks == (0, 3, 4)
     wait(tmp_path, pids, 0, [3], 20)
     found = find_hang(tmp_path, LIMIT)
     assert found is not None

@@ -161,8 +161,12 @@ def _with_stacks(
                 if rank == finding.ranks[0] and OUTSIDE in finding.message and at.group_call:
                     outside = f"; rank {rank} is in {at.group_call} of torch.distributed there: if it waits for other "
                     outside += "ranks, one of them may be wrong"
-    for function, ranks in in_functions.items():  # they may have waited for a rank that was not
+    for function, ranks in in_functions.items():
         outside += f"; {named(sorted(ranks))} {'was' if len(ranks) == 1 else 'were'} in {function} of torch.distributed"
+    elsewhere = {place.rank for place in places}.difference(*in_functions.values())
+    if len(in_functions) == 1 and 0 < 2 * len(elsewhere) < len(places):
+        was = "which was in no such function" if len(elsewhere) == 1 else "which were in no such function"
+        outside += f", and may have waited for {named(sorted(elsewhere))}, {was}"
     told = told_places(places, ("was", "were") if finding.rule in (*DIFFER, _ENDED[1]) else ("is", "are"))
     # With the same words fold() makes the findings of all ranks one.
     if finding.rule == "rule-broken" and len(finding.ranks) == 1:

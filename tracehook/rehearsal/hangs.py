@@ -139,7 +139,7 @@ def _read(path: Path) -> LongWait | None:
             told["call"],
             told["communicator"],
             tuple(RankId(*member) for member in told["members"]),
-            tuple(RankId(*member) for member in told["missing"]),
+            tuple(dict.fromkeys(RankId(*member) for member in told["missing"])),  # a send and a receive of one
             time.monotonic() - told["since_ns"] / _SECOND,
             told["key"],
             told["group"],

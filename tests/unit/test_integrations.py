@@ -14,6 +14,7 @@ import pytest
 
 from tracehook.integrations import choice, entry, megatron, sglang, vllm
 from tracehook.integrations.replacing import replace, when_imported
+from tracehook.log import stderr
 from tracehook.symmetric_memory.scope import NoScope
 from tracehook.symmetric_memory.state import Switch
 
@@ -32,7 +33,7 @@ NAMES = [
 def clean(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Leave neither finders nor modules behind."""
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
-    monkeypatch.setattr(choice, "_said", set())
+    monkeypatch.setattr(stderr, "_said", {})
     monkeypatch.setattr(entry, "_seen", set())
     before = set(sys.modules)
     yield

@@ -65,6 +65,7 @@ class Link:
 
     def __init__(self, peer):
         self.peer = peer
+        self.ended = None
         self.sent = []
 
     def send(self, data, files=(), _timeout=0):

@@ -217,7 +217,8 @@ class StoreWorkers:
     def carry_out(self, task: Task) -> Any:
         """Run the steps on a worker that is free, or on a new one; raises what the store raises."""
         worker = self._take()
-        self._running.add(task)
+        with self._lock:
+            self._running.add(task)
         worker.submit(task)
         try:
             outcome = task.outcome.get(timeout=max(0.0, task.deadline - time.monotonic()) + GRACE)
@@ -249,9 +250,9 @@ class StoreWorkers:
 
     def end_soon(self) -> None:
         """At exit: give up every wait."""
-        for task in list(self._running):
-            task.abandoned = True
         with self._lock:
-            workers = list(self._all)
+            workers, running = list(self._all), list(self._running)
+        for task in running:
+            task.abandoned = True
         for worker in workers:
             worker.end()

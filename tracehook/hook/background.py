@@ -8,6 +8,7 @@ still run has no end of its own. The log's own threads are older than that, and 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import threading
 import time
@@ -53,7 +54,8 @@ class _Background:
             self._is_over = True
             running = [(thread, worker) for thread, worker in self._workers.items() if thread.is_alive()]
         for worker in {found for _, reference in running if (found := reference()) is not None}:
-            worker.end_soon()
+            with contextlib.suppress(Exception):  # the others are to end too, and the log is to be closed
+                worker.end_soon()
         for thread, _ in running:
             thread.join(max(0.0, deadline - time.monotonic()))
 

@@ -44,7 +44,10 @@ class Service:
         self.settings = config
         # Held while starting and switching. Never by the allocator's callback or the interposer, which are native.
         self._lock = threading.RLock()
-        self._switching = threading.Lock()  # one switch or detach at a time; taken with no other lock held
+        # Whoever enables it second returns when it is enabled; taken with no other lock held.
+        self._enabling = threading.RLock()
+        # One switch or detach at a time; a signal's handler may ask for another one meanwhile.
+        self._switching = threading.RLock()
         self.switched = 0.0  # when registrations were switched on or off last
         self._core: ModuleType | None = None
         self._journal: Journal | None = None
@@ -62,6 +65,10 @@ class Service:
         """Start, or switch registration on again; see :func:`tracehook.enable`."""
         import torch
 
+        with self._enabling:
+            self._enable(torch)
+
+    def _enable(self, torch: Any) -> None:
         with self._lock:
             if self._forked and self._parent_attached:
                 raise RuntimeError(
@@ -338,8 +345,7 @@ class Service:
 
     def after_fork_in_child(self) -> None:
         """Let go of everything that belongs to the parent. The native side has done so already."""
-        self._lock = threading.RLock()
-        self._switching = threading.Lock()
+        self._lock, self._enabling, self._switching = threading.RLock(), threading.RLock(), threading.RLock()
         self.is_enabled = False
         program_end.forget()
         for extension in EXTENSIONS:

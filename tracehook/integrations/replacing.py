@@ -22,7 +22,7 @@ def replace(module: ModuleType, wanted: Mapping[str, Any]) -> list[str]:
     there = [name for name in wanted if hasattr(module, name)]
     for name in there:
         old, new = getattr(module, name), wanted[name]
-        for holder in [module, *(other for other in sys.modules.values() if isinstance(other, ModuleType))]:
+        for holder in [module, *(other for other in list(sys.modules.values()) if isinstance(other, ModuleType))]:
             for found in [key for key, value in list(vars(holder).items()) if value is old]:
                 setattr(holder, found, new)
     return there

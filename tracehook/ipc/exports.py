@@ -210,6 +210,8 @@ class Exports:
 
     def _lend(self, link: Link, loan: Loan, timeout: float) -> None:
         """Record that the peer has this loan, and send it the handles of its export if it lacks them."""
+        if link.ended is not None:  # the thread that saw it drops the records of the link, or has done so
+            raise link.lost_error()
         export = loan.export
         # Its records may have been dropped since it was prepared: the last peer has returned it.
         self._exports[export.number] = export

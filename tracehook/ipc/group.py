@@ -335,14 +335,22 @@ class PeerMonitor:
 
     def wake(self) -> None:
         """Look again: something has changed."""
-        os.eventfd_write(self._wake, 1)
+        with self._lock:
+            if self._wake >= 0:
+                os.eventfd_write(self._wake, 1)
 
     def stop(self) -> None:
         """Let the thread end when all links of the group, which was closed, are closed."""
         if self._thread is None:
-            os.close(self._wake)
+            self._close_wake()
         else:
             self.wake()
+
+    def _close_wake(self) -> None:
+        with self._lock:
+            wake, self._wake = self._wake, -1  # the system gives the number to the next file of the program
+        if wake >= 0:
+            os.close(wake)
 
     def end_soon(self) -> None:
         """At exit: watch no peer any more."""
@@ -351,7 +359,8 @@ class PeerMonitor:
 
     def after_fork_in_child(self) -> None:
         """Close what is the parent's: there is no thread here."""
-        os.close(self._wake)
+        self._lock = threading.Lock()
+        self._close_wake()
 
     def _run(self) -> None:
         dead: dict[Peer, float] = {}  # seconds until its streams are unblocked again
@@ -362,7 +371,7 @@ class PeerMonitor:
             if closing:
                 peers = [peer for peer in peers if not self._group.close_link(peer)]
                 if not peers:
-                    os.close(self._wake)
+                    self._close_wake()
                     return
             polled = self._poll(peers, closing, None if closing else min(dead.values(), default=None))
             for peer in peers:

@@ -18,9 +18,18 @@ from tracehook.ipc import wire
 from tracehook.ipc.handles import ReceivedHandles
 
 _ANCILLARY = socket.CMSG_SPACE(wire.HANDLES_OF_A_MESSAGE * array.array("i").itemsize)
-
-
 _LINKS: weakref.WeakSet[Link] = weakref.WeakSet()  # of this process, to peers that are known
+
+
+class _Listing:
+    lock = threading.Lock()  # of _LINKS, for moments
+
+
+def _forget_lock() -> None:
+    _Listing.lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_lock)
 _FULL = (errno.EAGAIN, errno.ENOBUFS, errno.ETOOMANYREFS)  # nothing was sent, and it can be later
 
 
@@ -90,7 +99,8 @@ class Link:
         # Of memory, or of descriptors on their way: no event tells when there is room again.
         is_scarce = why != errno.EAGAIN
         # It may be waiting for room as well, and not only for ours: what all have sent is kept for receive().
-        links = {link.fileno(): link for link in [self, *_LINKS] if link.ended is None}
+        with _Listing.lock:
+            links = {link.fileno(): link for link in [self, *_LINKS] if link.ended is None}
         poller = select.poll()
         for file in links:
             poller.register(file, select.POLLIN)
@@ -165,7 +175,8 @@ class Link:
     def start(self, device: int) -> None:
         """Import handles of this peer from now on, for `device`."""
         self.handles.accept(device)
-        _LINKS.add(self)
+        with _Listing.lock:
+            _LINKS.add(self)
 
     def read_to_end(self, problem: OSError | None = None) -> None:
         """Read what is left after the peer's end, for :meth:`receive`. Takes the lock of reading.

@@ -75,9 +75,10 @@ class PeerTensor:
         raw = self._usable()
         if self.writable:
             return raw
-        if self._read_only is None:
-            self._read_only = raw.as_subclass(ReadOnlyTensor)
-        return self._read_only
+        read_only = self._read_only
+        if read_only is None:
+            read_only = self._read_only = raw.as_subclass(ReadOnlyTensor)
+        return read_only
 
     def get(self, out: Tensor | None = None) -> Tensor:
         """Copy it here, on the current stream, into `out` or a new tensor of the same shape; return that tensor.
@@ -118,9 +119,13 @@ class PeerTensor:
                 raise loan.error()
             if loan.link.ended is not None:
                 raise loan.link.lost_error()
-        if self._raw is None:
-            self._raw = self._make(loan)
-        return self._raw
+        raw = self._raw  # another thread that sees the peer end drops what is kept
+        if raw is None:
+            raw = self._raw = self._make(loan)
+            if loan is not None and loan.gone is not None:
+                self._drop_cached()
+                raise loan.error()
+        return raw
 
     def _make(self, loan: ImportedLoan | None) -> Tensor:
         if loan is None:

@@ -86,7 +86,7 @@ def _outside_of_pools(tensor: torch.Tensor, found: GroupWindows) -> Explanation:
     if not refusing:
         return _no("not_in_pool", "it is ordinary memory: make it inside `with tracehook.symmetric(group)`")
     # Which scope a tensor was made in is not kept. If all had ordinary memory, only the policy is to blame.
-    always = all(answer is Answer.NONE for _, answer in found.choices)
+    always = all(answer is Answer.NONE for _, answer in list(found.choices))
     who, scopes = f"policy {' and policy '.join(refusing)}", f"{'all' if always else 'some'} scopes of {found.about}"
     text = f"it is ordinary memory: {who} answered NONE for {scopes}, or it was made outside of scopes"
     return _no("policy" if always else "not_in_pool", text)

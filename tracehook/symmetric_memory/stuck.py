@@ -15,17 +15,19 @@ if TYPE_CHECKING:
 class _Told:
     """What this process has still to tell. A moment of Python: no lock."""
 
-    is_stuck = False
+    count = 0  # of calls that hang
 
 
 class Stuck:
     """For the watchdog of one store."""
 
-    @staticmethod
-    def step(store: Store) -> list[list[Any]]:  # noqa: ARG004
+    def __init__(self) -> None:
+        self._told = 0
+
+    def step(self, store: Store) -> list[list[Any]]:  # noqa: ARG002
         """Tell the others once, if a call of this process hangs."""
-        is_stuck, _Told.is_stuck = _Told.is_stuck, False
-        return [[]] if is_stuck else []
+        before, self._told = self._told, _Told.count
+        return [[]] if self._told > before else []
 
     @staticmethod
     def hear(told: Sequence[Any]) -> None:  # noqa: ARG004
@@ -36,7 +38,7 @@ class Stuck:
 def tell() -> None:
     """Have all processes write their stacks: a call of this one hangs. Any thread."""
     _core.ask_stacks()  # also if no store answers
-    _Told.is_stuck = True
+    _Told.count += 1
 
 
 def listeners() -> dict[str, Stuck]:

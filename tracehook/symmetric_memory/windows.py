@@ -263,7 +263,9 @@ class GroupWindows(GroupRanks):
             waiting = list(self.deferred)
             wanted = [segment for segment in communicator.missing(waiting) if segment in sizes and self.refused is None]
             count = self._agree(communicator, "sync", wanted, sizes, 0, lambda: [_uses(communicator)])
-            self.deferred = [segment for segment in self.deferred if segment not in waiting]
+            for segment in waiting:
+                if segment in self.deferred:
+                    self.deferred.remove(segment)  # in place: another thread's scope may add one meanwhile
             return count
 
     def trim(self, retired: dict[int, int]) -> int:

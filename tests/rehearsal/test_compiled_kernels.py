@@ -10,6 +10,7 @@ from support.rehearsal import Rehearsal, rehearse
 
 from tracehook.rehearsal import emulation
 
+pytestmark = pytest.mark.timeout(420)  # a busy machine compiles for minutes
 TOLD = re.compile(
     r"rehearsal: (?:rank (\d+): )?(\d+) kernels? of Triton, another compiler or an extension \((?:the first: )?(\w+)\) "
     r"(?:was|were) launched (\d+) times? and computed nothing: (?:its|their) results are not what a device gives"
@@ -25,7 +26,7 @@ def caches(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 def run(case: str, caches: dict[str, str], ranks: int = 0) -> tuple[Rehearsal, list[tuple[str, ...]]]:
     """Run one function of the job; it ends well. Return also what each process said of its kernels."""
-    found = rehearse("compiled_kernels.py", case, ranks=ranks, env=caches, timeout=150)
+    found = rehearse("compiled_kernels.py", case, ranks=ranks, env=caches, timeout=360)
     found.assert_good()
     return found, sorted(match.groups(default="") for match in TOLD.finditer(found.finished.err))
 
